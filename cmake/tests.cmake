@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tests: tests/<kind>/<kind-prefix>_<room>_*.c become one program each, linked to the objects of the
-# room they test and of the rooms that it may include. The label is kind and room.
+# Tests: <kind-prefix>_<room>_*.c below tests/<kind>/ become one program each, linked to the objects
+# of the room they test and of the rooms that it may include. The label is kind and room.
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
 find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
@@ -19,13 +19,13 @@ set(KVT_NEEDS_bench lab ${KVT_NEEDS_replay})
 
 set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")
 
-# Programs of more than one source file.
+# Programs of more than one source file; the others are in tests/torture.
 set(KVT_SOURCES_torture_store_expected expected_values.c expected_model.c expected_basis.c
   expected_life.c)
 set(KVT_SOURCES_torture_store_soak expected_values.c)
 set(KVT_SOURCES_torture_store_calls expected_values.c history.c calls_values.c memory_drive.c
   calls_site.c calls_direct.c calls_queue.c calls_load.c)
-set(KVT_SOURCES_test_store_history ../torture/history.c)
+set(KVT_SOURCES_test_store_history history.c)
 set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image.c)
 
 set(KVT_SOURCES_torture_store_schedule expected_values.c schedule.c memory_drive.c
@@ -42,7 +42,7 @@ set(KVT_WRAPPED_torture_store_pairs malloc calloc realloc aligned_alloc kvt_poli
   kvt_policy_abort)
 # What makes a store's decisions the same on every machine (tests/support/steady_costs.h).
 set(KVT_WRAPPED_STEADY costs_probe_device costs_measure_variant learn_open)
-foreach(subject drop drop_moves groups_ladder ladder)
+foreach(subject drop groups_ladder ladder)
   set(KVT_WRAPPED_test_store_${subject} ${KVT_WRAPPED_STEADY} store_now_ns)
 endforeach()
 list(APPEND KVT_WRAPPED_test_store_ladder staging_acquire)
@@ -82,8 +82,8 @@ function(kvt_room_program name source)
   if(NOT DEFINED KVT_NEEDS_${room})
     message(FATAL_ERROR "${source}: '${room}' is not a room with tests")
   endif()
-  get_filename_component(folder ${source} DIRECTORY)
-  list(TRANSFORM KVT_SOURCES_${name} PREPEND ${folder}/ OUTPUT_VARIABLE others)
+  list(TRANSFORM KVT_SOURCES_${name} PREPEND ${CMAKE_SOURCE_DIR}/tests/torture/
+    OUTPUT_VARIABLE others)
   add_executable(${name} ${source} ${others})
   set(needs ${KVT_NEEDS_${room}})
   if(name IN_LIST KVT_KILLABLE_PROGRAMS)
@@ -98,13 +98,19 @@ function(kvt_room_program name source)
 endfunction()
 
 # The run of a program's cases, and its main where it has none.
-add_library(kvt_test_cases OBJECT ${CMAKE_SOURCE_DIR}/tests/support/cases.c)
+add_library(kvt_test_cases OBJECT ${CMAKE_SOURCE_DIR}/tests/support/cases.c
+  ${CMAKE_SOURCE_DIR}/tests/support/test_memory.c)
 target_link_libraries(kvt_test_cases PRIVATE kvt_flags PkgConfig::CMOCKA)
 
 # Unit tests' stores open with an engine that is not there where the environment says so.
 add_library(kvt_absent_engine OBJECT ${CMAKE_SOURCE_DIR}/tests/support/absent_engine.c)
 target_link_libraries(kvt_absent_engine PRIVATE kvt_flags)
 target_include_directories(kvt_absent_engine PRIVATE ${CMAKE_SOURCE_DIR}/include)
+
+# What a store measures of memory is measured once in a program of these rooms.
+add_library(kvt_brief_costs OBJECT ${CMAKE_SOURCE_DIR}/tests/support/brief_costs.c)
+target_link_libraries(kvt_brief_costs PRIVATE kvt_flags)
+target_include_directories(kvt_brief_costs PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 
 function(kvt_test_program source kind)
   get_filename_component(name ${source} NAME_WE)
@@ -119,6 +125,11 @@ function(kvt_test_program source kind)
     target_link_libraries(${name} PRIVATE kvt_absent_engine)
     target_link_options(${name} PRIVATE LINKER:--wrap=kvt_open)
   endif()
+  if(name MATCHES "^(test|torture)_(store|sparse)_" AND NOT name MATCHES "_costs$"
+      AND NOT "costs_probe_device" IN_LIST KVT_WRAPPED_${name})
+    target_link_libraries(${name} PRIVATE kvt_brief_costs)
+    target_link_options(${name} PRIVATE LINKER:--wrap=costs_probe_device)
+  endif()
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
   add_test(NAME ${kind}/${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${kind}/${name} PROPERTIES LABELS "${kind};${room}" SKIP_RETURN_CODE 77
@@ -128,16 +139,16 @@ endfunction()
 foreach(pair "unit;test" "conform;conform" "golden;golden" "torture;torture")
   list(GET pair 0 kind)
   list(GET pair 1 prefix)
-  file(GLOB programs CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${kind}/${prefix}_*.c)
+  file(GLOB_RECURSE programs CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${kind}/${prefix}_*.c)
   foreach(source ${programs})
     kvt_test_program(${source} ${kind})
   endforeach()
 endforeach()
 
 # Tests of what is here alone, with an engine that is not there: docs/TESTING.md, An absent engine.
-set(KVT_ABSENT_refuses access basis_lack copies deadline groups hint lifetime load load_shared match
+set(KVT_ABSENT_refuses access basis_lack copies deadline groups hint lifetime load load_shared
   put put_view queue queue_batches queue_puts queue_shares sizes staging view watch)
-set(KVT_ABSENT_silent access deadline hint lifetime load match put_view queue_batches queue_puts)
+set(KVT_ABSENT_silent access deadline hint lifetime load put_view queue_batches queue_puts)
 foreach(mode refuses silent)
   foreach(subject ${KVT_ABSENT_${mode}})
     set(name unit/test_store_${subject}_${mode})

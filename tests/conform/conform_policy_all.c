@@ -600,7 +600,6 @@ static uint64_t model_run(const char *name, uint8_t holes, uint64_t seed, int ca
     uint64_t hash = m->log_hash;
     *moves_out = m->moves;
     kvt_policy_close(m->policy);
-    free(m);
     return hash;
 }
 
@@ -646,6 +645,5 @@ TEST(nothing_to_do_is_an_empty_plan)
         assert_int_equal(kvt_policy_access(m->policy, SECOND, 5, &plan), KVT_MISS);
         assert_int_equal(plan.count, 0);
         kvt_policy_close(m->policy);
-        free(m);
     }
 }

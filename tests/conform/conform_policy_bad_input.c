@@ -280,7 +280,6 @@ static void over_all_policies(void (*part)(bench *))
         part(b);
         bench_close(b);
     }
-    free(b);
 }
 
 #define PART(name)                                                                                 \

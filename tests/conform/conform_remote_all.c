@@ -183,8 +183,8 @@ static void check_wake(site *at)
 static void check_all(site *at)
 {
     char message[200];
-    at->bytes = malloc(LARGE + 64);
-    at->target = malloc(LARGE + 64);
+    at->bytes = test_alloc(LARGE + 64);
+    at->target = test_alloc(LARGE + 64);
     assert_int_equal(remote_open(&at->config, &at->client, message, sizeof message), KVT_OK);
     check_absent(at);
     check_sizes(at);
@@ -203,8 +203,6 @@ static void check_all(site *at)
     assert_int_equal(node.breaker, REMOTE_CLOSED);
     assert_false(remote_node_stats_get(at->client, stats.node_count, &node));
     remote_close(at->client);
-    free(at->bytes);
-    free(at->target);
 }
 
 TEST(memory_conforms)

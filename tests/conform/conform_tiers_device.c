@@ -160,8 +160,6 @@ static void check_edges(kvt_device *device)
         expect_bytes(device, written, got, edges[i].bytes);
     }
     assert_int_equal(kvt_device_sync(device), KVT_OK);
-    free(written);
-    free(got);
 }
 
 /* Random writes against a shadow copy, then the whole device is compared. */
@@ -189,8 +187,6 @@ static void check_random_offsets(kvt_device *device)
         assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, at, buffer, step), KVT_OK);
         expect_bytes(device, shadow + at, buffer, step);
     }
-    free(shadow);
-    free(buffer);
 }
 
 /* Submits operations of 4 KiB until all are in; counts those that were done at once. */
@@ -265,8 +261,6 @@ static void check_queue(kvt_device *device)
     check_depth(device, KVT_IO_WRITE, written);
     check_depth(device, KVT_IO_READ, got);
     expect_bytes(device, written, got, (size_t)depth * 4096);
-    free(written);
-    free(got);
 }
 
 /* min waits for that many, more than there are is no deadlock, a poll does not wait. */
@@ -290,7 +284,6 @@ static void check_reap(kvt_device *device)
     reaped += kvt_device_reap(device, done, OPERATIONS_MAX, OPERATIONS_MAX, UINT64_MAX);
     assert_int_equal(reaped, queued);
     assert_int_equal(device->in_flight, 0);
-    free(buffer);
 }
 
 typedef struct bad_submit {
@@ -323,7 +316,6 @@ static void check_asserts(kvt_device *device)
     bad[6].io.state = KVT_IO_IN_FLIGHT;
     for (size_t i = 0; i < 7; i++)
         assert_true(scratch_aborts(submit_bad, &bad[i]));
-    free(buffer);
 #else
     (void)device;
     (void)submit_bad;
@@ -347,8 +339,6 @@ static void check_reopen(const conform_case *one)
     assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 131072, got, 65536), KVT_OK);
     if (durable) assert_memory_equal(written, got, 65536);
     kvt_device_close(device);
-    free(written);
-    free(got);
 }
 
 static bool has_ring(const kvt_device *device)
@@ -391,9 +381,6 @@ static void check_registered(const conform_case *one)
         expect_bytes(device, across, regions[0], HALF);
     }
     kvt_device_close(device);
-    free(regions[0]);
-    free(regions[1]);
-    free(got);
 }
 
 /* Trimming spares the neighbours, and what was trimmed can be written again. */
@@ -421,8 +408,6 @@ static void check_trim(const conform_case *one)
     assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, PART, got, PART), KVT_OK);
     expect_bytes(device, written, got, PART);
     kvt_device_close(device);
-    free(written);
-    free(got);
 }
 
 static void run_case(void **state)

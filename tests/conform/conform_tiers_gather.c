@@ -180,8 +180,6 @@ static void test_gathers(void **state)
     assert_true(with < 1.25 && with < 0.85 * without);
     pages_end(pool, &pages);
     assert_true(tiers_pool_close(pool));
-    free(bytes);
-    free(buffer);
     scratch_remove(folder);
 }
 

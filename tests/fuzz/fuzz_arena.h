@@ -82,4 +82,17 @@ static inline void *fuzz_arena_copy(const void *data, size_t bytes)
     return block;
 }
 
+/* What is left of an input; bytes behind its end are 0. */
+typedef struct fuzz_input {
+    const uint8_t *data;
+    size_t size;
+} fuzz_input;
+
+static inline uint8_t fuzz_byte(fuzz_input *input)
+{
+    if (input->size == 0) return 0;
+    input->size--;
+    return *input->data++;
+}
+
 #endif

@@ -37,18 +37,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* ---- the input ---- */
 
-typedef struct fuzz_input {
-    const uint8_t *data;
-    size_t size;
-} fuzz_input;
-
-static uint8_t fuzz_byte(fuzz_input *input)
-{
-    if (input->size == 0) return 0;
-    input->size--;
-    return *input->data++;
-}
-
 static uint64_t fuzz_word(fuzz_input *input)
 {
     uint64_t word = 0;

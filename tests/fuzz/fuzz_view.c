@@ -15,18 +15,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { FUZZ_POOL = 4096, FUZZ_LAYERS = 3, FUZZ_BLOCKS = 6 };
 
-typedef struct fuzz_input {
-    const uint8_t *data;
-    size_t size;
-} fuzz_input;
-
-static uint8_t fuzz_byte(fuzz_input *input)
-{
-    if (input->size == 0) return 0;
-    input->size--;
-    return *input->data++;
-}
-
 /* Mostly small, at times anything. */
 static int64_t fuzz_stride(fuzz_input *input)
 {

@@ -153,7 +153,7 @@ static const char *const names[] = {"none",      "lru",      "lru-leaf",  "utili
 
 TEST(the_plan_log_is_the_pinned_one)
 {
-    log_text log = {calloc(1, LOG_SIZE), 0};
+    log_text log = {test_zeros(LOG_SIZE), 0};
     assert_non_null(log.text);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         size_t start = log.length;
@@ -174,6 +174,4 @@ TEST(the_plan_log_is_the_pinned_one)
             at--;
         fail_msg("the log differs at byte %zu: %.120s", at, log.text + at);
     }
-    free(pinned);
-    free(log.text);
 }

@@ -95,8 +95,6 @@ TEST(other_way)
         assert_memory_equal(written, got, REQUEST);
         kvt_device_close(device);
     }
-    free(written);
-    free(got);
 }
 
 /* One operation that the wrapper would not let pass: the facts are bent to get it to the drive. */
@@ -133,7 +131,6 @@ TEST(refused_by_drive)
         expect_refused(device, after, KVT_OK, 0);
         kvt_device_close(device);
     }
-    free(buffer);
 }
 
 /* Many at once, one of them on the bad sector: it alone fails, at once, and stays failing. */
@@ -162,7 +159,6 @@ TEST(media_error)
         }
     }
     kvt_device_close(device);
-    free(buffer);
 }
 
 static tiers_pool *open_pool(void)
@@ -204,8 +200,6 @@ TEST(pool)
     assert_memory_equal(written, got, OBJECT);
     tiers_pool_release(pool, location);
     tiers_pool_close(pool);
-    free(written);
-    free(got);
 }
 
 static void expect_open(int number, kvt_status expected, const char *words)
@@ -276,7 +270,6 @@ TEST(foreign)
     memset(sector, 0, 4096);
     assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, 65536, sector, 4096), KVT_OK);
     kvt_device_close(device);
-    free(sector);
 }
 
 static void write_text(const char *path, const char *text)
@@ -360,6 +353,4 @@ TEST(pulled)
     assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, buffer, 65536), KVT_OK);
     assert_memory_equal(buffer, expected, 65536);
     kvt_device_close(device);
-    free(expected);
-    free(buffer);
 }

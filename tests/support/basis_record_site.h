@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * basis_record_site.h - an entry drawn as a basis says that its tokens are, and its record, for the
- * tests of records that need a basis. Memory comes from malloc. Single thread.
+ * tests of records that need a basis. Single thread.
  */
 #ifndef SUPPORT_BASIS_RECORD_SITE_H
 #define SUPPORT_BASIS_RECORD_SITE_H
@@ -46,7 +46,6 @@ static inline void basis_record_draw(basis_record *r, uint64_t seed)
         for (uint32_t m = 0; m < site.matrix_count; m++)
             memcpy(r->source.data + (site_first_matrix(&site.segment) + m) * matrix,
                    site.matrices[m], matrix);
-        site_free(&site);
     }
 }
 
@@ -74,7 +73,6 @@ static inline kvt_status basis_record_decode(basis_record *r, const kvt_record_s
                           r->decoded.bytes, scratch.data, scratch.bytes);
     guarded_check(&scratch, scratch.bytes);
     guarded_check(&r->decoded, r->decoded.bytes);
-    free(scratch.data);
     return status;
 }
 
@@ -124,15 +122,6 @@ static inline basis_record basis_record_make(uint8_t span, uint8_t dtype, uint32
     basis_record_draw(&r, 5);
     basis_record_again(&r);
     return r;
-}
-
-static inline void basis_record_free(basis_record *r)
-{
-    free(r->source.data);
-    free(r->record.data);
-    free(r->scratch.data);
-    free(r->decoded.data);
-    basis_made_free(&r->made);
 }
 
 /* The entry of the first tokens, with a copy of the basis. */
@@ -226,7 +215,6 @@ static inline void basis_record_check_segments(basis_record *r)
             assert_memory_equal(site.decoded[m].data,
                                 r->decoded.data + (first + m) * matrix + sinks * row,
                                 site.matrix_bytes);
-        site_free(&site);
     }
 }
 
@@ -243,7 +231,6 @@ static inline void basis_record_check_matrices(basis_record *r, uint32_t layer)
         assert_memory_equal(one.data, r->decoded.data + (2 * layer + side) * matrix, matrix);
         guarded_check(&one, matrix);
     }
-    free(one.data);
 }
 
 /* One layer through an opened head, of the whole record or of its ranges and nothing else. */
@@ -262,9 +249,8 @@ static inline void basis_record_check_layer(basis_record *r, uint32_t layer, boo
     assert_status(kvt_record_head_ranges(head, layer, 1, ranges, KVT_RECORD_RANGES_MAX, &count),
                   KVT_OK);
     const uint64_t bytes = count == 0 ? 0 : ranges[count - 1].at + ranges[count - 1].bytes;
-    uint8_t *payload = aligned_alloc(4096, bytes + 4096);
+    uint8_t *payload = test_aligned(4096, bytes + 4096);
     guarded target = guarded_make(r->decoded.bytes);
-    assert_non_null(payload);
     for (uint32_t i = 0; i < count; i++)
         memcpy(payload + ranges[i].at, r->record.data + ranges[i].offset, ranges[i].bytes);
     const kvt_view view = kvt_view_packed(&r->spec.layout, target.data);
@@ -275,8 +261,6 @@ static inline void basis_record_check_layer(basis_record *r, uint32_t layer, boo
     assert_memory_equal(target.data + 2 * layer * matrix, r->decoded.data + 2 * layer * matrix,
                         2 * matrix);
     guarded_check(&target, 2 * (layer + 1) * matrix);
-    free(payload);
-    free(target.data);
 }
 
 static inline void basis_record_check_layers(basis_record *r, uint32_t first, uint32_t count)
@@ -295,7 +279,6 @@ static inline void basis_record_check_layers(basis_record *r, uint32_t first, ui
     for (uint64_t i = 0; i < 2 * first * matrix; i++)
         assert_int_equal(target.data[i], GUARD_VALUE);
     guarded_check(&target, 2 * end * matrix);
-    free(target.data);
 }
 
 static inline void basis_record_run(void *context, uint32_t tasks, kvt_codec_task task,
@@ -340,10 +323,6 @@ static inline void basis_record_check_workers(basis_record *r, bool apart)
     guarded packed = guarded_make(r->decoded.bytes);
     view_gather_entry(&view, layout, packed.data);
     assert_memory_equal(packed.data, r->decoded.data, r->decoded.bytes);
-    free(packed.data);
-    free(again.data);
-    free(pool.data);
-    free(scratch.data);
 }
 
 #endif

@@ -112,26 +112,14 @@ static inline void basis_site_make(basis_site *site)
     basis_site_make_profile(site, &rung);
 }
 
-static inline void basis_site_remove(basis_site *site)
-{
-    basis_made_free(&site->made);
-    support_remove_folder(site->folder);
-}
-
 static inline kvt_status basis_site_open(const basis_site *site, basis_site_mode mode,
                                          kvt_store **store_out, char *message, size_t size)
 {
     const kvt_device_config device = support_file_config("ssd0", site->ssd_path, BASIS_SITE_ROOM);
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.policy = "lru";
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 32 << 20;
-    options.tiers[KVT_TIER_SSD].devices = &device;
-    options.tiers[KVT_TIER_SSD].device_count = 1;
+    kvt_store_options options = support_options(32 << 20, "lru");
+    support_tier(&options, KVT_TIER_SSD, &device, 1);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = site->dram_bytes;
     options.catalog_path = site->catalog_path;
-    options.tick_seconds = 0;
     if (mode != BASIS_SITE_BARE) {
         options.profile_path = site->profile_path;
         options.ladder = true;
@@ -209,7 +197,6 @@ static inline int basis_site_set_up(void **state)
 static inline int basis_site_tear_down(void **state)
 {
     (void)state;
-    basis_site_remove(&site);
     return 0;
 }
 

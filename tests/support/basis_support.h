@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * basis_support.h - a basis for tests: of each span a reflection, whose inverse is known, between a
- * scale for each component, with spreads that fall and tables of two-sided geometric codes. Memory
- * comes from malloc; basis_made_free gives it back. Single thread.
+ * scale for each component, with spreads that fall and tables of two-sided geometric codes. Single
+ * thread.
  */
 #ifndef SUPPORT_BASIS_SUPPORT_H
 #define SUPPORT_BASIS_SUPPORT_H
@@ -10,6 +10,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "test_memory.h"
 
 #include "base/half.h"
 #include "basis/basis_file.h"
@@ -40,9 +42,8 @@ static inline void basis_made_span(basis_made *made, uint32_t span, uint64_t *st
     const uint64_t first = (uint64_t)span * transform_width(shape);
     uint16_t *forward = made->forward + transform_matrix_at(shape, span);
     uint16_t *inverse = made->inverse + transform_matrix_at(shape, span);
-    double *mirror = malloc(width * sizeof *mirror);
+    double *mirror = test_alloc(width * sizeof *mirror);
     double length = 0.0;
-    if (mirror == NULL) abort();
     for (uint32_t i = 0; i < width; i++) {
         mirror[i] = basis_made_random(state);
         length += mirror[i] * mirror[i];
@@ -57,7 +58,6 @@ static inline void basis_made_span(basis_made *made, uint32_t span, uint64_t *st
             inverse[(uint64_t)c * width + e] = half_bf16_from_float((float)(turned / scale));
         }
     }
-    free(mirror);
 }
 
 /* Tables of codes that fall off as a class' spread says. */
@@ -81,12 +81,10 @@ static inline void basis_made_tables(transform_basis *basis)
 /* Writes the object of the parts as they are. */
 static inline kvt_status basis_made_write(basis_made *made)
 {
-    free(made->object);
     made->object = NULL;
     const kvt_status status = basis_bytes(&made->basis.shape, &made->bytes);
     if (status != KVT_OK) return status;
-    made->object = aligned_alloc(64, made->bytes);
-    if (made->object == NULL) abort();
+    made->object = test_aligned(64, made->bytes);
     return basis_write(&made->basis, &made->origin, made->object, made->bytes);
 }
 
@@ -97,11 +95,11 @@ static inline basis_made basis_made_of(transform_shape shape, uint64_t seed)
     const uint64_t elements = transform_elements(&shape);
     const uint32_t spans = transform_span_count(&shape);
     const uint64_t matrices = transform_matrix_at(&shape, spans);
-    made.frequencies = calloc(shape.rotary_dim / 2 + 1, sizeof *made.frequencies);
-    made.means = calloc(elements, sizeof *made.means);
-    made.forward = calloc(matrices, sizeof *made.forward);
-    made.inverse = calloc(matrices, sizeof *made.inverse);
-    made.spreads = calloc(elements, sizeof *made.spreads);
+    made.frequencies = test_zeros((shape.rotary_dim / 2 + 1) * sizeof *made.frequencies);
+    made.means = test_zeros(elements * sizeof *made.means);
+    made.forward = test_zeros(matrices * sizeof *made.forward);
+    made.inverse = test_zeros(matrices * sizeof *made.inverse);
+    made.spreads = test_zeros(elements * sizeof *made.spreads);
     if (made.frequencies == NULL || made.means == NULL || made.forward == NULL ||
         made.inverse == NULL || made.spreads == NULL)
         abort();
@@ -117,16 +115,6 @@ static inline basis_made basis_made_of(transform_shape shape, uint64_t seed)
     made.basis.spreads = made.spreads;
     basis_made_tables(&made.basis);
     return made;
-}
-
-static inline void basis_made_free(basis_made *made)
-{
-    free(made->frequencies);
-    free(made->means);
-    free(made->forward);
-    free(made->inverse);
-    free(made->spreads);
-    free(made->object);
 }
 
 #endif

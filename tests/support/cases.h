@@ -23,6 +23,8 @@
 
 #include <cmocka.h>
 
+#include "test_memory.h"
+
 typedef enum test_row_kind {
     TEST_CASE,
     TEST_CASE_OWN,
@@ -51,19 +53,11 @@ typedef struct test_row {
 /* What comes before the first case and after the last one. */
 #define TEST_ALL(set_up, tear_down) TEST_ROW(TEST_FIXTURE_ALL, all_cases, NULL, set_up, tear_down)
 
-/* Memory of a case, which fails where there is none. */
-static inline void *test_zeros(size_t bytes)
-{
-    void *memory = calloc(1, bytes);
-    assert_non_null(memory);
-    return memory;
-}
-
-/* The same, full of what no test expects to find. */
-static inline void *test_alloc(size_t bytes)
-{
-    return memset(test_zeros(bytes), 0xa5, bytes);
-}
+/* The same, whose bodies follow: TEST_BEFORE_EACH { ... }. */
+#define TEST_BEFORE_EACH TEST_FIXTURE(TEST_FIXTURE_EACH, before_each, call_before_each, NULL)
+#define TEST_AFTER_EACH  TEST_FIXTURE(TEST_FIXTURE_EACH, after_each, NULL, call_after_each)
+#define TEST_BEFORE_ALL  TEST_FIXTURE(TEST_FIXTURE_ALL, before_all, call_before_all, NULL)
+#define TEST_AFTER_ALL   TEST_FIXTURE(TEST_FIXTURE_ALL, after_all, NULL, call_after_all)
 
 /* Runs the cases; 0 when none failed. */
 int tests_run(void);
@@ -72,6 +66,16 @@ int tests_run(void);
     static void test_##name(void **state);                                                         \
     TEST_ROW(kind, name, test_##name, set_up, tear_down);                                          \
     static void test_##name(__attribute__((unused)) void **state)
+
+#define TEST_FIXTURE(kind, name, set_up, tear_down)                                                \
+    static void name(void **state);                                                                \
+    static int call_##name(void **state)                                                           \
+    {                                                                                              \
+        name(state);                                                                               \
+        return 0;                                                                                  \
+    }                                                                                              \
+    TEST_ROW(kind, name, NULL, set_up, tear_down);                                                 \
+    static void name(__attribute__((unused)) void **state)
 
 #define TEST_ROW(kind, name, run, set_up, tear_down)                                               \
     static const test_row row_of_##name = {#name, run, set_up, tear_down, __LINE__, kind};         \

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "codecs/kv_sample.h"
 #include "codecs/record.h"
 
@@ -34,10 +35,8 @@ typedef struct guarded {
 
 static inline guarded guarded_make(uint64_t bytes)
 {
-    uint64_t whole = (bytes + GUARD_BYTES + 63) / 64 * 64;
-    guarded buffer = {aligned_alloc(64, whole), bytes};
-    assert_non_null(buffer.data);
-    memset(buffer.data, GUARD_VALUE, whole);
+    guarded buffer = {test_aligned(64, bytes + GUARD_BYTES), bytes};
+    memset(buffer.data, GUARD_VALUE, bytes + GUARD_BYTES);
     return buffer;
 }
 
@@ -102,12 +101,17 @@ static inline kvt_status encoded_decode(encoded *e)
                              e->decoded.bytes, e->scratch.data, e->scratch.bytes);
 }
 
-static inline void encoded_free(encoded *e)
+/* An element of 2 or 4 bytes. */
+static inline float element_at(const kvt_layout *layout, const uint8_t *bytes, uint64_t i)
 {
-    free(e->source.data);
-    free(e->record.data);
-    free(e->scratch.data);
-    free(e->decoded.data);
+    uint16_t half;
+    float value;
+    if (layout->dtype == KVT_DTYPE_FP32) {
+        memcpy(&value, bytes + 4 * i, 4);
+        return value;
+    }
+    memcpy(&half, bytes + 2 * i, 2);
+    return layout->dtype == KVT_DTYPE_FP16 ? half_to_float(half) : half_bf16_to_float(half);
 }
 
 #endif

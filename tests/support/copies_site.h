@@ -14,15 +14,16 @@ enum { DISKS = 2, ENTRIES = 16, DRAM_ENTRIES = 6 };
 #define RECORD_BYTES (44u * 1024u)
 
 /* DRAM for a few entries above two disks of so many bytes; nothing is written back on its own. */
-static inline void site_make(site *s, uint64_t disk_bytes)
+static inline site *site_make(uint64_t disk_bytes)
 {
     /* A plan counts on a little more than a record comes out with. */
-    site_prepare(s, (site_shape){.disks = DISKS,
-                                 .disk_bytes = disk_bytes,
-                                 .unit_bytes = 4096,
-                                 .dram_bytes = DRAM_ENTRIES * RECORD_BYTES + 16 * 1024});
+    site *s = site_prepare((site_shape){.disks = DISKS,
+                                        .disk_bytes = disk_bytes,
+                                        .unit_bytes = 4096,
+                                        .dram_bytes = DRAM_ENTRIES * RECORD_BYTES + 16 * 1024});
     s->options.persist_bytes_per_s = 0;
     site_open(s);
+    return s;
 }
 
 static inline uint64_t ssd_written(site *s)

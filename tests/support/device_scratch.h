@@ -43,10 +43,7 @@ static inline void scratch_remove(const char *folder)
 
 static inline void *scratch_buffer(size_t bytes)
 {
-    void *buffer = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    assert_non_null(buffer);
-    memset(buffer, 0xA5, bytes);
-    return buffer;
+    return test_aligned(4096, bytes);
 }
 
 /* splitmix64: the same bytes on every machine. */

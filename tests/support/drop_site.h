@@ -9,6 +9,7 @@
 #include "codecs/codecs.h"
 #include "ladder_support.h"
 #include "steady_costs.h"
+#include "store_folder.h"
 
 #include <kvterrace/names.h>
 
@@ -29,25 +30,6 @@ static const kvt_layout drop_layout = {.layers = LAYERS,
                                        .dtype = KVT_DTYPE_BF16,
                                        .tokens = TOKENS,
                                        .tokens_may_drop = 1};
-
-static char folder[64], profile_path[96], ssd_path[96], catalog_path[96];
-
-static inline int make_folder(void **state)
-{
-    (void)state;
-    support_make_folder(folder, sizeof folder);
-    (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
-    (void)snprintf(ssd_path, sizeof ssd_path, "%s/ssd", folder);
-    (void)snprintf(catalog_path, sizeof catalog_path, "%s/catalog.db", folder);
-    return 0;
-}
-
-static inline int remove_folder(void **state)
-{
-    (void)state;
-    support_remove_folder(folder);
-    return 0;
-}
 
 /* ---- what is put, and what is to come back ---- */
 
@@ -151,8 +133,7 @@ static inline void site_prepare(site *s, kvt_tier tier, uint64_t bytes, const te
     if (tier != KVT_TIER_SSD) s->options.tiers[tier].capacity_bytes = bytes;
     if (tier != KVT_TIER_SSD) return;
     s->device = support_file_config("ssd0", ssd_path, bytes);
-    s->options.tiers[tier].devices = &s->device;
-    s->options.tiers[tier].device_count = 1;
+    support_tier(&s->options, tier, &s->device, 1);
     s->options.catalog_path = catalog_path;
 }
 

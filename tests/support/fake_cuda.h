@@ -40,4 +40,21 @@ static inline fake_cuda_state *fake_cuda_find(void)
     return library != NULL ? dlsym(library, "fake_cuda") : NULL;
 }
 
+/* For TEST_ALL and TEST_EACH of tests that need the stand-in. */
+static fake_cuda_state *fake;
+
+static inline int fake_cuda_load(void **state)
+{
+    (void)state;
+    fake = fake_cuda_find();
+    if (fake == NULL) print_message("the stand-in for libcuda.so.1 is not on LD_LIBRARY_PATH\n");
+    return fake == NULL;
+}
+
+static inline int fake_cuda_is_empty(void **state)
+{
+    (void)state;
+    return fake->live == 0 ? 0 : -1;
+}
+
 #endif

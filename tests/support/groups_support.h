@@ -94,11 +94,4 @@ static inline void grouped_make(grouped *g, const kvt_layout *layouts, uint32_t 
     g->record.bytes = written;
 }
 
-static inline void grouped_free(grouped *g)
-{
-    free(g->source.data);
-    free(g->record.data);
-    free(g->scratch.data);
-}
-
 #endif

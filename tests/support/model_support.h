@@ -75,19 +75,6 @@ static inline naive_model naive_make(model_config config, uint64_t seed)
     return m;
 }
 
-static inline void naive_free(naive_model *m)
-{
-    if (m->output != m->embedding) free(m->output);
-    free(m->embedding);
-    free(m->norm_final);
-    for (uint32_t l = 0; l < m->c.layers; l++) {
-        free(m->norm_attention[l]);
-        free(m->norm_ffn[l]);
-        for (int i = 0; i < NAIVE_MATRICES; i++)
-            free(m->w[l][i]);
-    }
-}
-
 /* ---- the forward pass, one token after the other ---- */
 
 static inline void naive_product(const float *w, const double *x, size_t rows, size_t columns,

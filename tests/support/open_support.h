@@ -32,16 +32,11 @@ static inline void open_prepare(open_site *site)
     support_make_folder(site->folder, sizeof site->folder);
     snprintf(site->catalog, sizeof site->catalog, "%.63s/catalog.db", site->folder);
     snprintf(site->path, sizeof site->path, "%.63s/ssd", site->folder);
-    kvt_store_options_init(&site->options);
-    site->options.put_staging_bytes = 0; /* a put says how its write went */
-    site->options.staging_bytes = 8 << 20;
-    site->options.policy = "lru";
-    site->options.tick_seconds = 0;
+    site->options = support_options(8 << 20, "lru");
     site->options.catalog_path = site->catalog;
     site->device = support_file_config("ssd", site->path, 8 << 20);
     site->device.sparse = true;
-    site->options.tiers[KVT_TIER_SSD].devices = &site->device;
-    site->options.tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(&site->options, KVT_TIER_SSD, &site->device, 1);
     site->options.tiers[KVT_TIER_SSD].unit_bytes = 16384;
 }
 

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "test_memory.h"
+
 #include "tiers/devices/device_ops.h"
 #include "tiers/pool/pool.h"
 
@@ -70,9 +72,7 @@ static inline bool pool_scratch_holds(const void *buffer, uint64_t bytes, uint64
 
 static inline void *pool_scratch_buffer(uint64_t bytes)
 {
-    void *buffer = aligned_alloc(TIERS_GRAIN_BYTES, bytes);
-    if (buffer != NULL) memset(buffer, 0, bytes);
-    return buffer;
+    return memset(test_aligned(TIERS_GRAIN_BYTES, bytes), 0, bytes);
 }
 
 static inline uint64_t pool_scratch_used(tiers_pool *pool)
@@ -80,6 +80,14 @@ static inline uint64_t pool_scratch_used(tiers_pool *pool)
     tiers_pool_facts facts;
     tiers_pool_facts_get(pool, &facts);
     return facts.used_bytes;
+}
+
+/* Units of a location on a member. */
+static inline uint32_t share_of(const tiers_location *location, uint32_t member)
+{
+    for (uint32_t i = 0; i < location->share_count; i++)
+        if (location->shares[i].member == member) return location->shares[i].units;
+    return 0;
 }
 
 #endif

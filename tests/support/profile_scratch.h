@@ -89,8 +89,7 @@ static inline char *scratch_bytes(size_t *count)
     assert_int_equal(fseek(file, 0, SEEK_END), 0);
     *count = (size_t)ftell(file);
     rewind(file);
-    char *bytes = malloc(*count + 1);
-    assert_non_null(bytes);
+    char *bytes = test_alloc(*count + 1);
     assert_int_equal(fread(bytes, 1, *count, file), *count);
     fclose(file);
     return bytes;
@@ -111,8 +110,6 @@ static inline void scratch_refused(uint32_t flags, kvt_status expected)
     char *after = scratch_bytes(&after_count);
     assert_int_equal(before_count, after_count);
     assert_memory_equal(before, after, before_count);
-    free(before);
-    free(after);
 }
 
 /* Measures a simulated device: quick, one repetition, reads alone unless there is a range. */

@@ -86,7 +86,6 @@ static inline int scratch_make_files(void **state)
                                               .tied = true},
                                11);
     naive_write(&m, files.model);
-    naive_free(&m);
     scratch_write_vocabulary();
     scratch_write_texts();
     return 0;

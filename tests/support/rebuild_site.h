@@ -43,12 +43,8 @@ static inline void site_configure(rebuild_site *site, const char *folder)
     static const uint64_t sizes[REBUILD_MEMBERS] = {6 << 20, 8 << 20, 12 << 20};
     snprintf(site->folder, sizeof site->folder, "%s", folder);
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", folder);
-    kvt_store_options_init(&site->options);
-    site->options.put_staging_bytes = 0; /* a put says how its write went */
-    site->options.staging_bytes = 8 << 20;
+    site->options = support_options(8 << 20, "lru");
     site->options.catalog_path = site->catalog;
-    site->options.policy = "lru";
-    site->options.tick_seconds = 0;
     site->options.lossless = true;
     for (uint32_t i = 0; i < REBUILD_MEMBERS; i++) {
         snprintf(site->paths[i], sizeof site->paths[i], "%s/%s", folder, rebuild_names[i]);
@@ -190,13 +186,6 @@ static inline int group_setup(void **state)
     return 0;
 }
 
-static inline int group_teardown(void **state)
-{
-    (void)state;
-    support_remove_folder(rebuild_master);
-    return 0;
-}
-
 static inline int setup(void **state)
 {
     char folder[64], command[256];
@@ -212,7 +201,6 @@ static inline int setup(void **state)
 static inline int teardown(void **state)
 {
     rebuild_site *site = *state;
-    support_remove_folder(site->folder);
     free(site);
     return 0;
 }

@@ -72,29 +72,38 @@ static inline float *site_topic(sequence_site *s, uint32_t layer, uint32_t head,
     return s->topics[(layer * SITE_HEADS + head) * SITE_TOPICS + topic];
 }
 
-/* Tokens come in runs of one topic; their keys lie around the topic's. */
+/* Tokens come in runs of one topic; their keys lie around the topic's. Every site of a program has
+ * the same ones, which it only reads. */
 static inline void site_fill(sequence_site *s)
 {
-    s->topics = calloc(SITE_LAYERS * SITE_HEADS * SITE_TOPICS, sizeof *s->topics);
-    assert_non_null(s->topics);
+    static uint16_t k[SITE_LAYERS][SITE_TOKENS * SITE_ROW], v[SITE_LAYERS][SITE_TOKENS * SITE_ROW];
+    static float topics[SITE_LAYERS * SITE_HEADS * SITE_TOPICS][SITE_DIM];
+    static uint64_t random_after;
+    s->topics = topics;
+    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
+        s->k[layer] = k[layer];
+        s->v[layer] = v[layer];
+    }
+    if (random_after != 0) {
+        s->random = random_after;
+        return;
+    }
     for (uint32_t i = 0; i < SITE_LAYERS * SITE_HEADS * SITE_TOPICS; i++)
         for (uint32_t d = 0; d < SITE_DIM; d++)
-            s->topics[i][d] = 1.5f * site_normal(s);
+            topics[i][d] = 1.5f * site_normal(s);
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
-        s->k[layer] = malloc(SITE_TOKENS * SITE_ROW * sizeof(uint16_t));
-        s->v[layer] = malloc(SITE_TOKENS * SITE_ROW * sizeof(uint16_t));
-        assert_true(s->k[layer] != NULL && s->v[layer] != NULL);
         uint32_t topic = 0;
         for (uint32_t token = 0; token < SITE_TOKENS; token++) {
             if (token % 13 == 0) topic = (uint32_t)(site_uniform(s) * SITE_TOPICS);
             for (uint32_t i = 0; i < SITE_ROW; i++) {
                 const float *center = site_topic(s, layer, i / SITE_DIM, topic);
-                s->k[layer][token * SITE_ROW + i] =
+                k[layer][token * SITE_ROW + i] =
                     site_bf16(center[i % SITE_DIM] + 0.5f * site_normal(s));
-                s->v[layer][token * SITE_ROW + i] = site_bf16(site_normal(s));
+                v[layer][token * SITE_ROW + i] = site_bf16(site_normal(s));
             }
         }
     }
+    random_after = s->random;
 }
 
 /* Queries of one layer about a topic. */
@@ -107,7 +116,14 @@ static inline void site_query(sequence_site *s, uint32_t layer, uint32_t topic, 
     }
 }
 
-/* Drives of memory with faults, and DRAM. */
+/* Ends with the case; a second call does nothing. */
+static inline void site_stop(void *at)
+{
+    sequence_site *s = at;
+    kvt_close(s->store);
+    s->store = NULL;
+}
+
 /* Opens the store. Units are dealt alike, whatever the open has measured. */
 static inline kvt_status site_open_store(sequence_site *s)
 {
@@ -117,16 +133,13 @@ static inline kvt_status site_open_store(sequence_site *s)
     return status;
 }
 
-static inline void site_start(sequence_site *s, uint64_t drive_bytes, uint64_t dram_bytes)
+/* Drives of memory with faults, and DRAM. */
+static inline sequence_site *site_start(uint64_t drive_bytes, uint64_t dram_bytes)
 {
     static const char *const names[SITE_DRIVES] = {"drive0", "drive1", "drive2", "drive3"};
-    memset(s, 0, sizeof *s);
+    sequence_site *s = test_zeros(sizeof *s);
     s->random = 20260922;
-    kvt_store_options_init(&s->options);
-    s->options.put_staging_bytes = 0;
-    s->options.staging_bytes = 8 << 20;
-    s->options.policy = "lru";
-    s->options.tick_seconds = 0;
+    s->options = support_options(8 << 20, "lru");
     s->options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
     for (int i = 0; i < SITE_DRIVES; i++) {
         s->drives[i] = (support_fault){.capacity_bytes = drive_bytes};
@@ -136,16 +149,7 @@ static inline void site_start(sequence_site *s, uint64_t drive_bytes, uint64_t d
         (kvt_tier_options){.devices = s->files, .device_count = SITE_DRIVES, .weights_fixed = true};
     assert_int_equal(site_open_store(s), KVT_OK);
     site_fill(s);
-}
-
-static inline void site_stop(sequence_site *s)
-{
-    kvt_close(s->store);
-    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
-        free(s->k[layer]);
-        free(s->v[layer]);
-    }
-    free(s->topics);
+    return test_after(site_stop, s);
 }
 
 static inline kvt_layout site_layout(void)
@@ -247,7 +251,7 @@ static inline void site_warm(sequence_site *s, kvt_sparse *sequence)
 static inline void site_exact(const sequence_site *s, uint32_t layer, uint32_t tokens,
                               const float *queries, double *output)
 {
-    double *weights = test_alloc(tokens * sizeof *weights);
+    static _Thread_local double weights[SITE_TOKENS];
     for (uint32_t q = 0; q < SITE_HEADS * SITE_GROUP; q++) {
         const uint32_t head = q / SITE_GROUP;
         double most = -INFINITY, sum = 0;
@@ -271,7 +275,6 @@ static inline void site_exact(const sequence_site *s, uint32_t layer, uint32_t t
         for (uint32_t d = 0; d < SITE_DIM; d++)
             out[d] /= sum;
     }
-    free(weights);
 }
 
 /* sqrt(sum |o - o'|^2 / sum |o|^2) of one layer's step. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * store_folder.h - a folder of its own for each case and the names of a store's files in it, by
- * TEST_EACH(store_folder_make, store_folder_remove).
+ * TEST_EACH(store_folder_make, NULL).
  */
 #ifndef TESTS_STORE_FOLDER_H
 #define TESTS_STORE_FOLDER_H
@@ -17,13 +17,6 @@ static inline int store_folder_make(void **state)
     (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
     (void)snprintf(ssd_path, sizeof ssd_path, "%s/ssd", folder);
     (void)snprintf(catalog_path, sizeof catalog_path, "%s/catalog.db", folder);
-    return 0;
-}
-
-static inline int store_folder_remove(void **state)
-{
-    (void)state;
-    support_remove_folder(folder);
     return 0;
 }
 

@@ -32,14 +32,9 @@ static inline kvt_remote_options remote_options(kvt_publish publish)
 static inline kvt_store *open_policy(const kvt_remote_options *remote, const char *policy,
                                      uint64_t dram_bytes)
 {
-    kvt_store_options options;
     kvt_store *store = NULL;
     char message[256];
-    kvt_store_options_init(&options);
-    options.staging_bytes = 4 << 20;
-    options.policy = policy;
-    options.tick_seconds = 0;
-    options.put_staging_bytes = 0;
+    kvt_store_options options = support_options(4 << 20, policy);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
     options.remote = remote;
     const kvt_status status = kvt_open(&options, &store, message, sizeof message);

@@ -43,9 +43,25 @@ static inline void site_add_dram(site *s, uint64_t bytes)
         (kvt_tier_options){.devices = &s->memory, .device_count = 1, .unit_bytes = 4096};
 }
 
-static inline void site_prepare(site *s, site_shape shape)
+static inline void site_close(site *s)
 {
-    memset(s, 0, sizeof *s);
+    kvt_close(s->store);
+    s->store = NULL;
+}
+
+/* Ends a site before its case does; once more does nothing. */
+static inline void site_end(void *at)
+{
+    site *s = at;
+    site_close(s);
+    if (s->folder[0] != '\0') support_remove_folder(s->folder);
+    s->folder[0] = '\0';
+}
+
+/* A site that ends with the case. */
+static inline site *site_prepare(site_shape shape)
+{
+    site *s = test_zeros(sizeof *s);
     if (shape.disks > 0) support_make_folder(s->folder, sizeof s->folder);
     snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
     kvt_store_options_init(&s->options);
@@ -69,6 +85,7 @@ static inline void site_prepare(site *s, site_shape shape)
                                                             .weights_fixed = !shape.plain};
     s->options.tiers[KVT_TIER_DRAM].capacity_bytes = shape.memory_bytes;
     if (shape.dram_bytes > 0) site_add_dram(s, shape.dram_bytes);
+    return test_after(site_end, s);
 }
 
 /* The status; a sentence in s->message when it is not KVT_OK. */
@@ -87,38 +104,17 @@ static inline void site_open(site *s)
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), s->message);
 }
 
-static inline void site_close(site *s)
-{
-    kvt_close(s->store);
-    s->store = NULL;
-}
-
 static inline void site_reopen(site *s)
 {
     site_close(s);
     site_open(s);
 }
 
-static inline void site_end(site *s)
-{
-    site_close(s);
-    if (s->folder[0] != '\0') support_remove_folder(s->folder);
-}
-
-/* For TEST_EACH: a site on the heap, which site_free ends. */
+/* For TEST_EACH. */
 static inline site *site_new(void **state, site_shape shape)
 {
-    site *s = test_alloc(sizeof *s);
-    site_prepare(s, shape);
-    *state = s;
-    return s;
-}
-
-static inline int site_free(void **state)
-{
-    site_end(*state);
-    free(*state);
-    return 0;
+    *state = site_prepare(shape);
+    return *state;
 }
 
 /* Puts entries, which all are taken, and waits until they are kept. */

@@ -81,6 +81,25 @@ static inline void support_gets(kvt_store *store, uint32_t from, uint32_t to)
         assert_int_equal(support_get(store, i, NULL), KVT_OK);
 }
 
+/* Options of a store without a background, whose puts say how their writes went. */
+static inline kvt_store_options support_options(uint64_t staging_bytes, const char *policy)
+{
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = 0;
+    options.staging_bytes = staging_bytes;
+    options.policy = policy;
+    options.tick_seconds = 0;
+    return options;
+}
+
+static inline void support_tier(kvt_store_options *options, kvt_tier tier,
+                                const kvt_device_config *devices, uint32_t count)
+{
+    options->tiers[tier].devices = devices;
+    options->tiers[tier].device_count = count;
+}
+
 static inline kvt_store *support_open(const kvt_store_options *options)
 {
     kvt_store *store = NULL;
@@ -94,12 +113,8 @@ static inline kvt_store *support_open(const kvt_store_options *options)
 static inline kvt_store *support_open_memory(const char *policy, uint64_t capacity_bytes,
                                              uint64_t put_staging_bytes)
 {
-    kvt_store_options options;
-    kvt_store_options_init(&options);
+    kvt_store_options options = support_options(4 << 20, policy);
     options.put_staging_bytes = put_staging_bytes;
-    options.staging_bytes = 4 << 20;
-    options.policy = policy;
-    options.tick_seconds = 0;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = capacity_bytes;
     return support_open(&options);
 }
@@ -123,18 +138,25 @@ static inline kvt_store_stats support_stats(kvt_store *store)
     return stats;
 }
 
-/* A folder of its own for each test; removed by support_remove_folder. */
-static inline void support_make_folder(char *path, size_t size)
-{
-    snprintf(path, size, "kvt-test-XXXXXX");
-    if (mkdtemp(path) == NULL) abort();
-}
-
 static inline void support_remove_folder(const char *path)
 {
     char command[256];
     snprintf(command, sizeof command, "rm -rf '%s'", path);
     if (system(command) != 0) abort();
+}
+
+static inline void support_end_folder(void *path)
+{
+    if (access(path, F_OK) == 0) support_remove_folder(path);
+}
+
+/* A folder of its own for each test, which ends with the case. */
+static inline void support_make_folder(char *path, size_t size)
+{
+    snprintf(path, size, "kvt-test-XXXXXX");
+    if (mkdtemp(path) == NULL) abort();
+    const size_t bytes = strlen(path) + 1;
+    test_after(support_end_folder, memcpy(test_alloc(bytes), path, bytes));
 }
 
 /* ---- a device with faults ---- */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * transform_site.h - segments for the tests of codec 8: tokens drawn as a basis says that they are,
- * with keys turned to their positions, and room to code them. Memory comes from malloc. Single
- * thread.
+ * with keys turned to their positions, and room to code them. Single thread.
  */
 #ifndef SUPPORT_TRANSFORM_SITE_H
 #define SUPPORT_TRANSFORM_SITE_H
@@ -100,10 +99,9 @@ static inline transform_site site_make(transform_segment segment, uint64_t seed)
     uint64_t state = seed;
     site.matrix_count = transform_segment_matrices(shape, segment.index, NULL);
     site.matrix_bytes = (uint64_t)segment.tokens * row * element;
-    elements = malloc((uint64_t)site.matrix_count * row * sizeof *elements);
-    assert_non_null(elements);
+    elements = test_alloc((uint64_t)site.matrix_count * row * sizeof *elements);
     for (uint32_t m = 0; m < site.matrix_count; m++) {
-        site.matrices[m] = malloc(site.matrix_bytes);
+        site.matrices[m] = test_alloc(site.matrix_bytes);
         assert_non_null(site.matrices[m]);
         site.decoded[m] = guarded_make(site.matrix_bytes);
     }
@@ -118,21 +116,9 @@ static inline transform_site site_make(transform_segment segment, uint64_t seed)
                                      line[e]);
         }
     }
-    free(elements);
     site.stored = guarded_make(transform_bound(&segment));
-    site.scratch = aligned_alloc(64, transform_scratch_bytes(shape));
-    assert_non_null(site.scratch);
+    site.scratch = test_aligned(64, transform_scratch_bytes(shape));
     return site;
-}
-
-static inline void site_free(transform_site *site)
-{
-    for (uint32_t m = 0; m < site->matrix_count; m++) {
-        free(site->matrices[m]);
-        free(site->decoded[m].data);
-    }
-    free(site->stored.data);
-    free(site->scratch);
 }
 
 static inline kvt_status site_encode(transform_site *site)

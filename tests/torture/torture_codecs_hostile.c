@@ -543,7 +543,6 @@ TEST(streamed_targets)
 TEST(opaque_entries)
 {
     static const uint64_t sizes[] = {1, 63, 4097, 300001};
-    (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizes[i]};
         run_case(&layout, "raw", 2);

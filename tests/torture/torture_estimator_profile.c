@@ -201,7 +201,6 @@ TEST(flipped_bits_are_refused_or_harmless)
         used += status == KVT_OK;
         kvt_profile_close(profile);
     }
-    free(bytes);
     assert_true(refused > 20 && used > 20);
 }
 

@@ -88,12 +88,7 @@ static void site_open(layer_site *s)
 {
     static const char *const names[DRIVES] = {"drive0", "drive1", "drive2", "drive3"};
     const uint64_t bytes = (uint64_t)tokens * ROW * 2;
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 16 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
+    kvt_store_options options = support_options(16 << 20, "lru");
     options.tiers[KVT_TIER_DRAM].capacity_bytes = (uint64_t)64 << 20;
     for (int i = 0; i < DRIVES; i++) { /* of the pages, and of what is kept */
         s->drives[i] = (support_fault){.capacity_bytes = bytes * 3 / DRIVES + (32 << 20)};
@@ -153,7 +148,6 @@ static void exact_attention(const layer_site *s, const float *queries, double *o
         for (uint32_t d = 0; d < DIM; d++)
             out[d] /= sum;
     }
-    free(weights);
 }
 
 static void run_steps(layer_site *s, kvt_sparse *sequence, float *outputs, double *select_seconds)
@@ -200,7 +194,6 @@ static void check_errors(const layer_site *s, const float *outputs)
         print_message("step %u: error %.4f\n", i, sqrt(difference / norm));
         assert_true(sqrt(difference / norm) < 0.1);
     }
-    free(exact);
 }
 
 TEST(a_layer_from_open_to_close)

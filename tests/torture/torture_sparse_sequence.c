@@ -243,37 +243,36 @@ static void check_store(sequence_site *s)
 }
 
 /* A store whose HBM is memory of the host, where rows can be looked at. */
-static void torture_start(sequence_site *s)
+static sequence_site *torture_start(void)
 {
-    site_start(s, 4 * MIB, 2 * MIB);
+    sequence_site *s = site_start(4 * MIB, 2 * MIB);
     kvt_close(s->store);
     s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.capacity_bytes = MIB, .emulated = true};
     assert_int_equal(site_open_store(s), KVT_OK);
+    return s;
 }
 
 typedef uint32_t torture_life(sequence_site *s);
 
 static void torture_allocations(torture_life *life, int64_t stride)
 {
-    sequence_site s;
     if (!TORTURE_ALLOCATIONS) skip();
-    torture_start(&s);
+    sequence_site *s = torture_start();
     uint32_t runs = 0, failed = 0;
     for (int64_t n = 0;; n += n < 120 ? 1 : stride, runs++) {
         allocations_left = n;
-        const uint32_t failures = life(&s);
+        const uint32_t failures = life(s);
         const bool reached = allocations_left < 0;
         allocations_left = -1;
         failed += failures > 0;
-        clear_store(&s);
-        check_store(&s);
+        clear_store(s);
+        check_store(s);
         if (!reached) { /* the run has fewer allocations */
             assert_int_equal(failures, 0);
             break;
         }
     }
     assert_true(runs > 60 && failed > runs / 2); /* memory for second reads may lack unnoticed */
-    site_stop(&s);
 }
 
 TEST(the_nth_allocation_fails)
@@ -290,22 +289,20 @@ TEST(the_nth_allocation_of_a_kept_one_fails)
 
 static void torture_operations(torture_life *life, uint32_t kinds, uint64_t stride)
 {
-    sequence_site s;
-    torture_start(&s);
+    sequence_site *s = torture_start();
     for (uint64_t n = 0;; n += stride) {
         const tiers_fault_rule rule = {
             .action = TIERS_FAULT_FAIL, .kinds = kinds, .skip = n, .hits = 1, .status = KVT_E_IO};
         tiers_fault_counts before, after;
-        tiers_fault_counts_get(s.drives[1].device, &before);
-        assert_int_equal(tiers_fault_add(s.drives[1].device, &rule), KVT_OK);
-        (void)life(&s);
-        tiers_fault_counts_get(s.drives[1].device, &after);
-        tiers_fault_clear(s.drives[1].device);
-        clear_store(&s);
-        check_store(&s);
+        tiers_fault_counts_get(s->drives[1].device, &before);
+        assert_int_equal(tiers_fault_add(s->drives[1].device, &rule), KVT_OK);
+        (void)life(s);
+        tiers_fault_counts_get(s->drives[1].device, &after);
+        tiers_fault_clear(s->drives[1].device);
+        clear_store(s);
+        check_store(s);
         if (after.hits == before.hits) break;
     }
-    site_stop(&s);
 }
 
 TEST(the_nth_read_fails)

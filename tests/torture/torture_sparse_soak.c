@@ -211,11 +211,10 @@ static void disturb(sequence_site *s, uint32_t turn)
 TEST(sequences_soak)
 {
     static soak_thread threads[SEQUENCES];
-    sequence_site s;
-    site_start(&s, 48 * MIB, 24 * MIB);
+    sequence_site *s = site_start(48 * MIB, 24 * MIB);
     for (uint32_t i = 0; i < SEQUENCES; i++) {
         soak_thread *t = &threads[i];
-        *t = (soak_thread){.site = s, .number = i, .options = site_options()};
+        *t = (soak_thread){.site = *s, .number = i, .options = site_options()};
         t->site.random = i + 1;
         t->options.layout.tokens = GIVEN;
         t->options.tokens_max = MOST;
@@ -233,7 +232,7 @@ TEST(sequences_soak)
     for (uint32_t turn = 0; base_clock_ns() < end_ns; turn++) {
         const struct timespec pause = {.tv_nsec = 20000000};
         nanosleep(&pause, NULL);
-        if (turn % 3 == 0) disturb(&s, turn / 3);
+        if (turn % 3 == 0) disturb(s, turn / 3);
     }
     atomic_store(&soak_over, true);
     uint64_t steps = 0, appended = 0, lost = 0, opens = 0, kept = 0;
@@ -249,9 +248,8 @@ TEST(sequences_soak)
                   (unsigned long long)steps, (unsigned long long)appended, (unsigned long long)lost,
                   (unsigned long long)opens, (unsigned long long)kept);
     assert_true(steps > SEQUENCES && appended > 0 && opens > 0);
-    const kvt_store_stats stats = support_stats(s.store);
+    const kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD] + stats.lent_bytes[KVT_TIER_DRAM], 0);
-    site_stop(&s);
 }
 
 int main(int argc, char **argv)

@@ -3,37 +3,22 @@
  * torture_store_corners.c - interleavings and inputs that once hung, jammed or misled the store.
  */
 #include "codecs/record.h"
-#include "store_support.h"
+#include "store_site.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <sqlite3.h>
 
-static kvt_store *corners_open(const kvt_store_options *options)
+/* A store on two memories that may fail, the first one above the other. */
+static kvt_store *corners_layers(support_fault faults[2], uint64_t staging_bytes,
+                                 const char *policy)
 {
-    char message[256] = "";
-    kvt_store *store = NULL;
-    kvt_status status = kvt_open(options, &store, message, sizeof message);
-    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
-    return store;
-}
-
-static kvt_store_options corners_options(const char *policy)
-{
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 8 << 20;
-    options.policy = policy;
-    options.tick_seconds = 0;
-    return options;
-}
-
-static void corners_set_tier(kvt_store_options *options, kvt_tier tier, kvt_device_config *devices,
-                             uint32_t count)
-{
-    options->tiers[tier].devices = devices;
-    options->tiers[tier].device_count = count;
+    kvt_device_config dram = support_fault_config(&faults[0], "dram");
+    kvt_device_config ssd = support_fault_config(&faults[1], "ssd");
+    kvt_store_options options = support_options(staging_bytes, policy);
+    support_tier(&options, KVT_TIER_DRAM, &dram, 1);
+    support_tier(&options, KVT_TIER_SSD, &ssd, 1);
+    return support_open(&options);
 }
 
 static void corners_add_rule(kvt_device *device, tiers_fault_rule rule)
@@ -109,13 +94,7 @@ TEST(rot_under_a_move)
     static const kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 640};
     support_fault faults[2] = {{.capacity_bytes = 1500 << 10}, {.capacity_bytes = 8 << 20}};
-    kvt_device_config devices[2] = {support_fault_config(&faults[0], "dram"),
-                                    support_fault_config(&faults[1], "ssd")};
-    kvt_store_options options = corners_options("lru");
-    options.staging_bytes = 1 << 20;
-    corners_set_tier(&options, KVT_TIER_DRAM, &devices[0], 1);
-    corners_set_tier(&options, KVT_TIER_SSD, &devices[1], 1);
-    kvt_store *store = corners_open(&options);
+    kvt_store *store = corners_layers(faults, 1 << 20, "lru");
     corners_add_rule(faults[0].device, (tiers_fault_rule){.action = TIERS_FAULT_TEAR,
                                                           .kinds = TIERS_FAULT_WRITES,
                                                           .status = KVT_OK,
@@ -142,42 +121,6 @@ TEST(rot_under_a_move)
     kvt_close(store);
 }
 
-/* ---- a file device with faults ---- */
-
-typedef struct corners_file {
-    const char *path;
-    uint64_t capacity_bytes;
-    kvt_device *device;
-    stand_in stand_in;
-} corners_file;
-
-static kvt_status corners_file_open(const kvt_device_config *config, kvt_device **device_out,
-                                    char *message, size_t message_size)
-{
-    corners_file *file = stand_in_context(config);
-    const kvt_device_config inner_config =
-        support_file_config(config->name, file->path, file->capacity_bytes);
-    kvt_device *inner;
-    kvt_status status = kvt_device_open(&inner_config, &inner, message, message_size);
-    if (status != KVT_OK) return status;
-    status = tiers_fault_open(inner, device_out);
-    file->device = *device_out;
-    return status;
-}
-
-static const kvt_device_ops corners_file_ops = {.struct_size = sizeof corners_file_ops,
-                                                .abi_version = KVT_DEVICE_ABI,
-                                                .name = "corners-file",
-                                                .open = corners_file_open};
-
-static kvt_device_config corners_file_config(corners_file *file, const char *name)
-{
-    return (kvt_device_config){.struct_size = sizeof(kvt_device_config),
-                               .name = name,
-                               .backend = stand_in_set(&file->stand_in, &corners_file_ops, file),
-                               .timeout_ns = UINT64_MAX};
-}
-
 static int corners_count_rows(const char *catalog)
 {
     sqlite3 *db;
@@ -192,112 +135,85 @@ static int corners_count_rows(const char *catalog)
     return rows;
 }
 
+/* A disk below memory with room for two entries: a slow reader of entry 1 holds its place on the
+ * disk while a round of maintenance takes the entry up. */
+typedef struct rise {
+    site *s;
+    corners_thread getter, maintainer;
+    pthread_t threads[2];
+} rise;
+
+static void rise_begin(rise *r)
+{
+    site *s =
+        site_prepare((site_shape){.disks = 1, .disk_bytes = 8 << 20, .dram_bytes = 100 << 10});
+    s->options.tiers[KVT_TIER_DRAM].unit_bytes = 0;
+    s->options.copies = false; /* the row that stays with a copy would have no successor */
+    site_open(s);
+    support_puts(s->store, 1, 5);
+    kvt_key third = support_key(3);
+    assert_int_equal(kvt_delete(s->store, &third), KVT_OK); /* room above, so that 1 can go up */
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    site_fault(s, 0,
+               (tiers_fault_rule){.action = TIERS_FAULT_DELAY,
+                                  .kinds = TIERS_FAULT_READS,
+                                  .delay_ns = 600000000,
+                                  .hits = 1});
+    *r = (rise){.s = s,
+                .getter = {.store = s->store, .layout = &support_layout, .number = 1},
+                .maintainer = {.store = s->store}};
+    uint64_t before = corners_reads(s->disks[0].device);
+    assert_int_equal(pthread_create(&r->threads[0], NULL, corners_get_thread, &r->getter), 0);
+    corners_wait_read(s->disks[0].device, before);
+    assert_int_equal(pthread_create(&r->threads[1], NULL, corners_maintain_thread, &r->maintainer),
+                     0);
+    while (support_stats(s->store).promotions == 0)
+        usleep(1000);
+}
+
+static void rise_end(rise *r)
+{
+    assert_int_equal(pthread_join(r->threads[0], NULL), 0);
+    assert_int_equal(pthread_join(r->threads[1], NULL), 0);
+    assert_int_equal(r->getter.status, KVT_OK);
+}
+
 /* An entry goes up and comes down again while a slow reader still holds its first place: the
  * deletion of the first place's row, which comes last, must not take the new row. */
 TEST(up_and_down_under_a_reader)
 {
-    char folder[64], catalog[96], path[96];
-    support_make_folder(folder, sizeof folder);
-    snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
-    snprintf(path, sizeof path, "%s/ssd", folder);
-    support_fault memory = {.capacity_bytes = 100 << 10};
-    corners_file file = {.path = path, .capacity_bytes = 8 << 20};
-    kvt_device_config devices[2] = {support_fault_config(&memory, "dram"),
-                                    corners_file_config(&file, "ssd")};
-    kvt_store_options options = corners_options("lru");
-    options.catalog_path = catalog;
-    options.copies = false; /* the row that stays with a copy would have no successor */
-    corners_set_tier(&options, KVT_TIER_DRAM, &devices[0], 1);
-    corners_set_tier(&options, KVT_TIER_SSD, &devices[1], 1);
-    kvt_store *store = corners_open(&options);
-    for (uint32_t i = 1; i <= 4; i++) {
-        assert_int_equal(support_put(store, i), KVT_OK);
-    }
-    kvt_key third = support_key(3);
-    assert_int_equal(kvt_delete(store, &third), KVT_OK); /* room above, so that 1 can go up */
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    corners_add_rule(file.device, (tiers_fault_rule){.action = TIERS_FAULT_DELAY,
-                                                     .kinds = TIERS_FAULT_READS,
-                                                     .delay_ns = 600000000,
-                                                     .hits = 1});
-    corners_thread getter = {.store = store, .layout = &support_layout, .number = 1};
-    corners_thread maintainer = {.store = store};
-    pthread_t threads[2];
-    uint64_t before = corners_reads(file.device);
-    assert_int_equal(pthread_create(&threads[0], NULL, corners_get_thread, &getter), 0);
-    corners_wait_read(file.device, before);
-    assert_int_equal(pthread_create(&threads[1], NULL, corners_maintain_thread, &maintainer), 0);
-    for (int i = 0; i < 300 && support_stats(store).promotions == 0; i++) {
-        usleep(1000);
-    }
-    assert_int_equal(support_put(store, 4), KVT_EXISTS);
-    assert_int_equal(support_put(store, 10), KVT_OK);
-    assert_int_equal(pthread_join(threads[0], NULL), 0);
-    assert_int_equal(pthread_join(threads[1], NULL), 0);
-    assert_int_equal(getter.status, KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    uint64_t on_ssd = support_stats(store).tiers[KVT_TIER_SSD].entries;
+    rise r;
+    rise_begin(&r);
+    assert_int_equal(support_put(r.s->store, 4), KVT_EXISTS);
+    assert_int_equal(support_put(r.s->store, 10), KVT_OK);
+    rise_end(&r);
+    assert_int_equal(kvt_flush(r.s->store), KVT_OK);
+    uint64_t on_ssd = support_stats(r.s->store).tiers[KVT_TIER_SSD].entries;
     assert_true(on_ssd > 0);
-    assert_int_equal(corners_count_rows(catalog), on_ssd);
-    kvt_close(store);
-    store = corners_open(&options);
-    assert_int_equal(support_stats(store).recovered, on_ssd);
-    kvt_close(store);
-    support_remove_folder(folder);
+    assert_int_equal(corners_count_rows(r.s->catalog), on_ssd);
+    site_reopen(r.s);
+    assert_int_equal(support_stats(r.s->store).recovered, on_ssd);
 }
 
 /* An entry has gone up, and a slow reader still holds the place below. A delete that a flush has
  * confirmed does not leave the row of that place behind, which a kill would bring back. */
 TEST(deleted_above_a_reader)
 {
-    char folder[64], catalog[96], path[96];
-    support_make_folder(folder, sizeof folder);
-    snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
-    snprintf(path, sizeof path, "%s/ssd", folder);
-    support_fault memory = {.capacity_bytes = 100 << 10};
-    corners_file file = {.path = path, .capacity_bytes = 8 << 20};
-    kvt_device_config devices[2] = {support_fault_config(&memory, "dram"),
-                                    corners_file_config(&file, "ssd")};
-    kvt_store_options options = corners_options("lru");
-    options.catalog_path = catalog;
-    options.copies = false;
-    corners_set_tier(&options, KVT_TIER_DRAM, &devices[0], 1);
-    corners_set_tier(&options, KVT_TIER_SSD, &devices[1], 1);
-    kvt_store *store = corners_open(&options);
-    for (uint32_t i = 1; i <= 4; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
-    kvt_key third = support_key(3), first = support_key(1);
-    assert_int_equal(kvt_delete(store, &third), KVT_OK); /* room above, so that 1 can go up */
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    corners_add_rule(file.device, (tiers_fault_rule){.action = TIERS_FAULT_DELAY,
-                                                     .kinds = TIERS_FAULT_READS,
-                                                     .delay_ns = 600000000,
-                                                     .hits = 1});
-    corners_thread getter = {.store = store, .layout = &support_layout, .number = 1};
-    corners_thread maintainer = {.store = store};
-    pthread_t threads[2];
-    uint64_t before = corners_reads(file.device);
-    assert_int_equal(pthread_create(&threads[0], NULL, corners_get_thread, &getter), 0);
-    corners_wait_read(file.device, before);
-    assert_int_equal(pthread_create(&threads[1], NULL, corners_maintain_thread, &maintainer), 0);
-    while (support_stats(store).promotions == 0)
-        usleep(1000);
-    assert_int_equal(kvt_delete(store, &first), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    uint64_t rows = (uint64_t)corners_count_rows(catalog);
-    assert_int_equal(rows, support_stats(store).tiers[KVT_TIER_SSD].entries);
-    assert_int_equal(pthread_join(threads[0], NULL), 0);
-    assert_int_equal(pthread_join(threads[1], NULL), 0);
-    assert_int_equal(getter.status, KVT_OK);
+    rise r;
+    rise_begin(&r);
+    kvt_key first = support_key(1);
+    assert_int_equal(kvt_delete(r.s->store, &first), KVT_OK);
+    assert_int_equal(kvt_flush(r.s->store), KVT_OK);
+    uint64_t rows = (uint64_t)corners_count_rows(r.s->catalog);
+    assert_int_equal(rows, support_stats(r.s->store).tiers[KVT_TIER_SSD].entries);
+    rise_end(&r);
     /* The room of the place below comes back once its reader has gone. */
     for (uint32_t i = 1; i <= 4; i++) {
         kvt_key key = support_key(i);
-        (void)!kvt_delete(store, &key);
+        (void)!kvt_delete(r.s->store, &key);
     }
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    assert_int_equal(support_stats(store).tiers[KVT_TIER_SSD].used_bytes, 0);
-    kvt_close(store);
-    support_remove_folder(folder);
+    assert_int_equal(kvt_flush(r.s->store), KVT_OK);
+    assert_int_equal(support_stats(r.s->store).tiers[KVT_TIER_SSD].used_bytes, 0);
 }
 
 /* The lower tier is lost: the upper one evicts and goes on. */
@@ -306,12 +222,7 @@ TEST(dead_lower_tier)
     static const char *const policies[] = {"lru", "utility"};
     for (int p = 0; p < 2; p++) {
         support_fault faults[2] = {{.capacity_bytes = 300 << 10}, {.capacity_bytes = 8 << 20}};
-        kvt_device_config devices[2] = {support_fault_config(&faults[0], "dram"),
-                                        support_fault_config(&faults[1], "ssd")};
-        kvt_store_options options = corners_options(policies[p]);
-        corners_set_tier(&options, KVT_TIER_DRAM, &devices[0], 1);
-        corners_set_tier(&options, KVT_TIER_SSD, &devices[1], 1);
-        kvt_store *store = corners_open(&options);
+        kvt_store *store = corners_layers(faults, 8 << 20, policies[p]);
         support_puts(store, 0, 20);
         tiers_fault_set_gone(faults[1].device, true);
         uint32_t failed = 0;
@@ -340,9 +251,9 @@ TEST(nearly_full_drives)
         faults[i] = (support_fault){.capacity_bytes = (5 << 20) + (uint64_t)i * (100 << 10)};
         devices[i] = support_fault_config(&faults[i], names[i]);
     }
-    kvt_store_options options = corners_options("lru");
-    corners_set_tier(&options, KVT_TIER_SSD, devices, 3);
-    kvt_store *store = corners_open(&options);
+    kvt_store_options options = support_options(8 << 20, "lru");
+    support_tier(&options, KVT_TIER_SSD, devices, 3);
+    kvt_store *store = support_open(&options);
     for (uint32_t i = 0; i < 150; i++) {
         assert_int_equal(corners_put(store, i, &layout), KVT_OK);
     }
@@ -354,11 +265,11 @@ TEST(incompressible)
 {
     static const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 100000};
     for (uint64_t capacity = 424 << 10; capacity <= 448 << 10; capacity += 8 << 10) {
-        kvt_store_options options = corners_options("lru");
+        kvt_store_options options = support_options(8 << 20, "lru");
         options.variant.codec = KVT_CODEC_LOSSLESS;
         options.variant.mode = KVT_LOSSLESS_DENSE;
         options.tiers[KVT_TIER_DRAM].capacity_bytes = capacity;
-        kvt_store *store = corners_open(&options);
+        kvt_store *store = support_open(&options);
         for (uint32_t i = 0; i < 40; i++) {
             assert_int_equal(corners_put(store, i, &layout), KVT_OK);
         }
@@ -369,28 +280,18 @@ TEST(incompressible)
 /* A failed sync is told to the flush that relies on it, and the drive is trusted no more. */
 TEST(failed_sync)
 {
-    char folder[64], catalog[96], path[96];
-    support_make_folder(folder, sizeof folder);
-    snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
-    snprintf(path, sizeof path, "%s/ssd", folder);
-    corners_file file = {.path = path, .capacity_bytes = 4 << 20};
-    kvt_device_config device = corners_file_config(&file, "ssd");
-    kvt_store_options options = corners_options("lru");
-    options.catalog_path = catalog;
-    corners_set_tier(&options, KVT_TIER_SSD, &device, 1);
-    kvt_store *store = corners_open(&options);
-    corners_add_rule(file.device, (tiers_fault_rule){.action = TIERS_FAULT_FAIL,
-                                                     .kinds = TIERS_FAULT_SYNCS,
-                                                     .status = KVT_E_IO,
-                                                     .hits = 1});
-    assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_E_IO);
+    site *s = site_prepare((site_shape){.disks = 1, .disk_bytes = 4 << 20});
+    site_open(s);
+    site_fault(
+        s, 0,
+        (tiers_fault_rule){
+            .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_SYNCS, .status = KVT_E_IO, .hits = 1});
+    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_int_equal(kvt_flush(s->store), KVT_E_IO);
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_device_stats_at(store, 0, &stats), KVT_OK);
+    assert_int_equal(kvt_device_stats_at(s->store, 0, &stats), KVT_OK);
     assert_true(stats.retired);
-    assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
-    kvt_close(store);
-    support_remove_folder(folder);
+    assert_int_equal(support_get(s->store, 1, NULL), KVT_MISS);
 }
 
 /* A delete of an entry whose eviction is planned and not begun holds, whatever becomes of the plan.
@@ -398,15 +299,8 @@ TEST(failed_sync)
 TEST(delete_of_a_planned_victim)
 {
     support_fault faults[2] = {{.capacity_bytes = 100 << 10}, {.capacity_bytes = 100 << 10}};
-    kvt_device_config devices[2] = {support_fault_config(&faults[0], "dram"),
-                                    support_fault_config(&faults[1], "ssd")};
-    kvt_store_options options = corners_options("lru");
-    corners_set_tier(&options, KVT_TIER_DRAM, &devices[0], 1);
-    corners_set_tier(&options, KVT_TIER_SSD, &devices[1], 1);
-    kvt_store *store = corners_open(&options);
-    for (uint32_t i = 1; i <= 6; i++) {
-        assert_int_equal(support_put(store, i), KVT_OK);
-    }
+    kvt_store *store = corners_layers(faults, 8 << 20, "lru");
+    support_puts(store, 1, 7);
     bool there[7];
     for (uint32_t i = 1; i <= 6; i++) {
         kvt_key key = support_key(i);
@@ -433,41 +327,31 @@ TEST(delete_of_a_planned_victim)
 /* One catalog, one store. */
 TEST(catalog_of_another_store)
 {
-    char folder[64], catalog[96], paths[2][96], message[256];
-    support_make_folder(folder, sizeof folder);
-    snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
-    kvt_device_config devices[2];
-    for (int i = 0; i < 2; i++) {
-        snprintf(paths[i], sizeof paths[i], "%s/ssd%d", folder, i);
-        devices[i] = support_file_config("ssd", paths[i], 2 << 20);
-    }
-    kvt_store_options options = corners_options("lru");
-    options.catalog_path = catalog;
-    corners_set_tier(&options, KVT_TIER_SSD, &devices[0], 1);
-    kvt_store *store = corners_open(&options), *second;
-    support_puts(store, 0, 10);
-    kvt_store_options rival = options;
-    corners_set_tier(&rival, KVT_TIER_SSD, &devices[1], 1);
+    site *s = site_prepare((site_shape){.disks = 1, .disk_bytes = 2 << 20, .plain = true});
+    site_open(s);
+    support_puts(s->store, 0, 10);
+    kvt_store *second;
+    char message[256];
+    kvt_store_options rival = s->options;
+    support_tier(&rival, KVT_TIER_SSD, &s->files[1], 1);
     assert_int_equal(kvt_open(&rival, &second, message, sizeof message), KVT_E_LOCKED);
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    kvt_close(store);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    site_close(s);
     /* Opening without the tier that the rows are on would lose them. */
-    kvt_store_options without = corners_options("lru");
-    without.catalog_path = catalog;
+    kvt_store_options without = s->options;
+    support_tier(&without, KVT_TIER_SSD, NULL, 0);
     without.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
     assert_int_equal(kvt_open(&without, &second, message, sizeof message), KVT_E_MISMATCH);
     /* A failed open takes nothing over, format or not. */
     char other[96];
-    snprintf(other, sizeof other, "%s/other.db", folder);
-    kvt_store_options broken = options;
+    snprintf(other, sizeof other, "%s/other.db", s->folder);
+    kvt_store_options broken = s->options;
     broken.catalog_path = other;
     broken.format = true;
     broken.policy = "lruu";
     assert_int_equal(kvt_open(&broken, &second, message, sizeof message), KVT_E_UNSUPPORTED);
-    store = corners_open(&options);
-    assert_int_equal(support_stats(store).recovered, 10);
-    kvt_close(store);
-    support_remove_folder(folder);
+    site_open(s);
+    assert_int_equal(support_stats(s->store).recovered, 10);
 }
 
 /* The very first open was cut short after SQLite had made the file. */
@@ -480,11 +364,10 @@ TEST(unfinished_catalog)
     assert_int_equal(sqlite3_open(catalog, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db, "PRAGMA journal_mode=WAL", NULL, NULL, NULL), SQLITE_OK);
     sqlite3_close(db);
-    kvt_store_options options = corners_options("lru");
+    kvt_store_options options = support_options(8 << 20, "lru");
     options.catalog_path = catalog;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
-    kvt_close(corners_open(&options));
-    support_remove_folder(folder);
+    kvt_close(support_open(&options));
 }
 
 /* A small move budget is saved up until an entry can move. */
@@ -492,14 +375,14 @@ TEST(small_move_budget)
 {
     support_fault fault = {.capacity_bytes = 8 << 20};
     kvt_device_config device = support_fault_config(&fault, "ssd");
-    kvt_store_options options = corners_options("utility");
+    kvt_store_options options = support_options(8 << 20, "utility");
     options.tick_seconds = 0.001;
     options.move_bytes_per_s = 2000000; /* 2 KB per tick, entries of 44 KB */
     options.high_watermark = 0.5;
     options.low_watermark = 0.4;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
-    corners_set_tier(&options, KVT_TIER_SSD, &device, 1);
-    kvt_store *store = corners_open(&options);
+    support_tier(&options, KVT_TIER_SSD, &device, 1);
+    kvt_store *store = support_open(&options);
     for (uint32_t i = 0; i < 30; i++) {
         kvt_status status = support_put(store, i);
         assert_true(status == KVT_OK || status == KVT_REFUSED);

@@ -8,6 +8,8 @@
 #include "drive_scratch.h"
 #include "store_support.h"
 
+#include "base/clock.h"
+
 enum { ENTRIES = 40 };
 
 #define NEVER UINT64_MAX
@@ -25,17 +27,11 @@ static kvt_store *drives_store_with(const char *first, const char *second, uint6
 {
     kvt_device_config devices[2] = {drives_config("d0", first, second == NULL ? timeout_ns : NEVER),
                                     drives_config("d1", second, timeout_ns)};
-    kvt_store_options options;
     kvt_store *store = NULL;
     char message[256];
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 8 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
+    kvt_store_options options = support_options(8 << 20, "lru");
     options.format = true;
-    options.tiers[KVT_TIER_SSD].devices = devices;
-    options.tiers[KVT_TIER_SSD].device_count = second != NULL ? 2 : 1;
+    support_tier(&options, KVT_TIER_SSD, devices, second != NULL ? 2 : 1);
     kvt_status status = kvt_open(&options, &store, message, sizeof message);
     if (status == KVT_E_GONE && timeout_ns != NEVER) return NULL;
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
@@ -185,13 +181,6 @@ TEST(vanished)
         drive_scratch_remove(&drives[i]);
 }
 
-static uint64_t drives_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
 static void drives_await_staging(kvt_store *store)
 {
     while (support_stats(store).staging_bytes != 0)
@@ -228,10 +217,10 @@ TEST(hung_gets)
     for (uint32_t i = 0; i < ENTRIES; i++) {
         kvt_key key = support_key(i);
         kvt_get_info info = {.struct_size = sizeof info};
-        uint64_t begun_ns = drives_now_ns();
+        uint64_t begun_ns = base_clock_ns();
         uint64_t deadline_ns = hangs[i] ? begun_ns + patience_ns : NEVER;
         kvt_status status = kvt_get_until(store, &key, data, sizeof data, deadline_ns, &info);
-        uint64_t took_ns = drives_now_ns() - begun_ns;
+        uint64_t took_ns = base_clock_ns() - begun_ns;
         if (hangs[i] && took_ns > longest_ns) longest_ns = took_ns;
         assert_int_equal(status, hangs[i] ? KVT_MISS : KVT_OK);
         assert_int_equal(info.timed_out, hangs[i]);
@@ -284,14 +273,8 @@ TEST(hung_retired)
 static kvt_status drives_open_when_free(const kvt_device_config *device, kvt_store **store_out,
                                         char *message, size_t message_size)
 {
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 8 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
-    options.tiers[KVT_TIER_SSD].devices = (kvt_device_config *)(uintptr_t)device;
-    options.tiers[KVT_TIER_SSD].device_count = 1;
+    kvt_store_options options = support_options(8 << 20, "lru");
+    support_tier(&options, KVT_TIER_SSD, device, 1);
     kvt_status status = KVT_E_LOCKED;
     while (status == KVT_E_LOCKED)
         status = kvt_open(&options, store_out, message, message_size);
@@ -396,7 +379,7 @@ TEST(hung_close)
     assert_true(drive_scratch_set(&drive, "hang=1"));
     kvt_key key = support_key(1);
     assert_int_equal(
-        kvt_get_until(store, &key, data, sizeof data, drives_now_ns() + 20000000, NULL), KVT_MISS);
+        kvt_get_until(store, &key, data, sizeof data, base_clock_ns() + 20000000, NULL), KVT_MISS);
     kvt_close(store);
     assert_true(drive_scratch_set(&drive, "hang=0"));
     /* It lets the drive go: another store can take it. */

@@ -29,11 +29,9 @@ static void faults_open(faults_site *site, const char *policy, double tick_secon
     site->faults[FAULT_SSD].capacity_bytes = 800 << 10;
     site->devices[FAULT_DRAM] = support_fault_config(&site->faults[FAULT_DRAM], "dram");
     site->devices[FAULT_SSD] = support_fault_config(&site->faults[FAULT_SSD], "ssd");
-    options.tiers[KVT_TIER_DRAM].devices = &site->devices[FAULT_DRAM];
-    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    support_tier(&options, KVT_TIER_DRAM, &site->devices[FAULT_DRAM], 1);
     options.tiers[KVT_TIER_DRAM].unit_bytes = 16384;
-    options.tiers[KVT_TIER_SSD].devices = &site->devices[FAULT_SSD];
-    options.tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(&options, KVT_TIER_SSD, &site->devices[FAULT_SSD], 1);
     options.tiers[KVT_TIER_SSD].unit_bytes = 16384;
     char message[256];
     kvt_status status = kvt_open(&options, &site->store, message, sizeof message);

@@ -9,12 +9,13 @@
 
 enum { ENTRIES = 12, BATCHES = 400 };
 
-static void site_make(site *s, const char *catalog_folder)
+static site *site_make(const char *catalog_folder)
 {
-    site_prepare(s, (site_shape){.disks = 1, .disk_bytes = 32 << 20, .unit_bytes = 4096});
+    site *s = site_prepare((site_shape){.disks = 1, .disk_bytes = 32 << 20, .unit_bytes = 4096});
     if (catalog_folder != NULL)
         snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", catalog_folder);
     site_open(s);
+    return s;
 }
 
 static void put_some(site *s, uint32_t from, uint32_t to)
@@ -34,16 +35,14 @@ static void check_recovers(site *s, kvt_status expected)
 
 TEST(no_memory)
 {
-    site s;
-    site_make(&s, NULL);
-    put_some(&s, 0, ENTRIES / 2);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    site *s = site_make(NULL);
+    put_some(s, 0, ENTRIES / 2);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
     allocations_left = 1;
-    put_some(&s, ENTRIES / 2, ENTRIES);
-    assert_int_equal(kvt_flush(s.store), KVT_E_MEMORY);
+    put_some(s, ENTRIES / 2, ENTRIES);
+    assert_int_equal(kvt_flush(s->store), KVT_E_MEMORY);
     allocations_left = -1;
-    check_recovers(&s, KVT_E_MEMORY);
-    site_end(&s);
+    check_recovers(s, KVT_E_MEMORY);
 }
 
 /* Last, because its mounts are its own. */
@@ -51,28 +50,23 @@ TEST(no_room)
 {
     char folder[64];
     support_make_folder(folder, sizeof folder);
-    if (!small_filesystem_mount(folder, "size=1m")) {
-        support_remove_folder(folder);
-        skip();
-    }
-    site s;
-    site_make(&s, folder);
-    put_some(&s, 0, ENTRIES / 2);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    if (!small_filesystem_mount(folder, "size=1m")) skip();
+    site *s = site_make(folder);
+    put_some(s, 0, ENTRIES / 2);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
     small_filesystem_fill(folder);
-    put_some(&s, ENTRIES / 2, ENTRIES);
+    put_some(s, ENTRIES / 2, ENTRIES);
     /* The log has pages that it may use again: it takes some batches until it has to grow. */
-    kvt_status status = kvt_flush(s.store);
+    kvt_status status = kvt_flush(s->store);
     for (uint32_t i = 0; i < BATCHES && status == KVT_OK; i++) {
-        put_some(&s, ENTRIES + i, ENTRIES + i + 1);
-        status = kvt_flush(s.store);
+        put_some(s, ENTRIES + i, ENTRIES + i + 1);
+        status = kvt_flush(s->store);
     }
     assert_int_equal(status, KVT_E_SPACE);
     small_filesystem_make_room(folder);
-    check_recovers(&s, KVT_E_SPACE);
-    site_end(&s);
+    check_recovers(s, KVT_E_SPACE);
+    site_end(s);
     small_filesystem_unmount(folder);
-    support_remove_folder(folder);
 }
 
 int main(void)

@@ -29,8 +29,7 @@ static void kill_prepare(kill_site *site)
     site->options.policy = "lru";
     site->options.catalog_path = site->catalog;
     site->device = support_file_config("ssd", site->path, 8 << 20);
-    site->options.tiers[KVT_TIER_SSD].devices = &site->device;
-    site->options.tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(&site->options, KVT_TIER_SSD, &site->device, 1);
     site->options.tiers[KVT_TIER_SSD].unit_bytes = 16384;
 }
 

@@ -148,5 +148,4 @@ TEST(devices_come_and_go)
     for (size_t i = 0; i <= DISKS; i++)
         assert_int_equal(disk_stats(c.store, i).used_bytes, 0);
     kvt_close(c.store);
-    support_remove_folder(folder);
 }

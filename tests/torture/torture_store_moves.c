@@ -13,13 +13,14 @@
 enum { ENTRIES = 40, ROUNDS = 60 };
 
 /* SSDs, and DRAM above them where it has bytes. */
-static void site_make(site *s, uint32_t disks, uint64_t dram_bytes)
+static site *site_make(uint32_t disks, uint64_t dram_bytes)
 {
-    site_prepare(s, (site_shape){.disks = disks,
-                                 .disk_bytes = 8 << 20,
-                                 .unit_bytes = 4096,
-                                 .fast = true,
-                                 .dram_bytes = dram_bytes});
+    site *s = site_prepare((site_shape){.disks = disks,
+                                        .disk_bytes = 8 << 20,
+                                        .unit_bytes = 4096,
+                                        .fast = true,
+                                        .dram_bytes = dram_bytes});
+    return s;
 }
 
 static void fail_writes(kvt_device *device, kvt_status status)
@@ -57,11 +58,12 @@ static void check_nothing_lost(site *s, uint32_t before, uint64_t evictions)
 
 /* ---- changes of form inside a tier ---- */
 
-static void store_lossless(site *s)
+static site *store_lossless(void)
 {
-    site_make(s, 1, 0);
+    site *s = site_make(1, 0);
     s->options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
     site_open(s);
+    return s;
 }
 
 /* Reopens under a policy that wants the entries raw, because decoding takes longer than reading. */
@@ -105,22 +107,21 @@ TEST(a_change_of_form_that_cannot_be_written)
 {
     static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
     for (int i = 0; i < 2; i++) {
-        site s;
-        store_lossless(&s);
-        site_put(&s, 0, ENTRIES);
-        want_raw(&s);
-        fail_writes(s.disks[0].device, faults[i]);
-        work(&s, ROUNDS);
-        kvt_store_stats stats = support_stats(s.store);
-        check_failed_changes(&s, i == 0 ? stats.moves.failed_io : stats.moves.failed_space);
-        tiers_fault_clear(s.disks[0].device);
-        site_reopen(&s);
-        check_nothing_lost(&s, ENTRIES, 0);
+        site *s = store_lossless();
+        site_put(s, 0, ENTRIES);
+        want_raw(s);
+        fail_writes(s->disks[0].device, faults[i]);
+        work(s, ROUNDS);
+        kvt_store_stats stats = support_stats(s->store);
+        check_failed_changes(s, i == 0 ? stats.moves.failed_io : stats.moves.failed_space);
+        tiers_fault_clear(s->disks[0].device);
+        site_reopen(s);
+        check_nothing_lost(s, ENTRIES, 0);
         /* Without faults the same moves are carried out. */
-        work(&s, 8);
-        assert_true(count_raw(&s) > 0);
-        check_nothing_lost(&s, ENTRIES, 0);
-        site_end(&s);
+        work(s, 8);
+        assert_true(count_raw(s) > 0);
+        check_nothing_lost(s, ENTRIES, 0);
+        site_end(s);
     }
 }
 
@@ -131,29 +132,28 @@ TEST(a_demotion_that_cannot_be_written)
 {
     static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
     for (int i = 0; i < 2; i++) {
-        site s;
-        site_make(&s, 1, 400 << 10);
-        site_open(&s);
-        site_put(&s, 0, 30);
-        uint32_t before = site_stored(&s, 2 * ENTRIES);
+        site *s = site_make(1, 400 << 10);
+        site_open(s);
+        site_put(s, 0, 30);
+        uint32_t before = site_stored(s, 2 * ENTRIES);
         assert_int_equal(before, 30);
-        fail_writes(s.disks[0].device, faults[i]);
+        fail_writes(s->disks[0].device, faults[i]);
         for (uint32_t j = 30; j < 60; j++) {
-            kvt_status status = support_put(s.store, j);
+            kvt_status status = support_put(s->store, j);
             assert_true(status == KVT_OK || status == KVT_E_IO || status == KVT_E_SPACE ||
                         status == KVT_REFUSED);
             before += status == KVT_OK;
-            assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+            assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
         }
-        check_nothing_lost(&s, before, 0);
-        kvt_store_stats stats = support_stats(s.store);
+        check_nothing_lost(s, before, 0);
+        kvt_store_stats stats = support_stats(s->store);
         assert_true((i == 0 ? stats.moves.failed_io : stats.moves.failed_space) > 0);
         uint64_t below = stats.policy.entries_by_tier[KVT_TIER_SSD];
         assert_true(below > 0);
-        tiers_fault_clear(s.disks[0].device);
-        site_reopen(&s);
-        assert_true(site_hits(&s, 2 * ENTRIES) >= below);
-        site_end(&s);
+        tiers_fault_clear(s->disks[0].device);
+        site_reopen(s);
+        assert_true(site_hits(s, 2 * ENTRIES) >= below);
+        site_end(s);
     }
 }
 
@@ -176,27 +176,25 @@ static uint64_t free_room(site *s)
  * go that was to make room: a tick's demotions and promotions give nothing up. */
 TEST(room_that_is_not_there)
 {
-    site s;
-    site_make(&s, 1, 400 << 10);
-    s.options.high_watermark = 0.5;
-    s.options.low_watermark = 0.4;
-    site_open(&s);
-    support_puts(s.store, 0, 10);
-    tiers_location *taken = take_room(&s, free_room(&s) - 4096);
-    uint32_t before = site_stored(&s, 2 * ENTRIES);
-    work(&s, ROUNDS);
-    kvt_store_stats stats = support_stats(s.store);
+    site *s = site_make(1, 400 << 10);
+    s->options.high_watermark = 0.5;
+    s->options.low_watermark = 0.4;
+    site_open(s);
+    support_puts(s->store, 0, 10);
+    tiers_location *taken = take_room(s, free_room(s) - 4096);
+    uint32_t before = site_stored(s, 2 * ENTRIES);
+    work(s, ROUNDS);
+    kvt_store_stats stats = support_stats(s->store);
     assert_true(stats.moves.failed_space > 0);
-    check_nothing_lost(&s, before, 0);
+    check_nothing_lost(s, before, 0);
     /* A put needs the room of one entry, and gets it. */
-    support_puts(s.store, ENTRIES, ENTRIES + 4);
-    stats = support_stats(s.store);
+    support_puts(s->store, ENTRIES, ENTRIES + 4);
+    stats = support_stats(s->store);
     assert_true(stats.given_up > 0);
     assert_true(stats.given_up <= 8);
     assert_int_equal(stats.evictions, 0);
-    assert_int_equal(site_stored(&s, 2 * ENTRIES), before + 4 - stats.given_up);
-    tiers_pool_release(s.store->pools[KVT_TIER_SSD], taken);
-    site_end(&s);
+    assert_int_equal(site_stored(s, 2 * ENTRIES), before + 4 - stats.given_up);
+    tiers_pool_release(s->store->pools[KVT_TIER_SSD], taken);
 }
 
 /* Hot entries go up into a DRAM that takes no writes. */
@@ -204,20 +202,19 @@ TEST(a_promotion_that_cannot_be_written)
 {
     static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
     for (int i = 0; i < 2; i++) {
-        site s;
-        site_make(&s, 1, 0);
-        site_open(&s);
-        site_put(&s, 0, ENTRIES);
-        site_close(&s);
-        site_add_dram(&s, 4 << 20);
-        site_open(&s);
-        fail_writes(s.dram.device, faults[i]);
-        work(&s, 10);
-        kvt_store_stats stats = support_stats(s.store);
-        check_failed_changes(&s, i == 0 ? stats.moves.failed_io : stats.moves.failed_space);
-        site_reopen(&s);
-        check_nothing_lost(&s, ENTRIES, 0);
-        site_end(&s);
+        site *s = site_make(1, 0);
+        site_open(s);
+        site_put(s, 0, ENTRIES);
+        site_close(s);
+        site_add_dram(s, 4 << 20);
+        site_open(s);
+        fail_writes(s->dram.device, faults[i]);
+        work(s, 10);
+        kvt_store_stats stats = support_stats(s->store);
+        check_failed_changes(s, i == 0 ? stats.moves.failed_io : stats.moves.failed_space);
+        site_reopen(s);
+        check_nothing_lost(s, ENTRIES, 0);
+        site_end(s);
     }
 }
 
@@ -228,22 +225,21 @@ TEST(a_drain_that_cannot_be_written)
 {
     static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
     for (int i = 0; i < 2; i++) {
-        site s;
-        site_make(&s, 2, 0);
-        site_open(&s);
-        site_put(&s, 0, ENTRIES);
-        assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
-        fail_writes(s.disks[1].device, faults[i]);
+        site *s = site_make(2, 0);
+        site_open(s);
+        site_put(s, 0, ENTRIES);
+        assert_int_equal(kvt_store_device_change(s->store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
+        fail_writes(s->disks[1].device, faults[i]);
         for (uint32_t j = 0; j < ROUNDS; j++)
-            assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+            assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
         tiers_fault_counts counts;
-        tiers_fault_counts_get(s.disks[1].device, &counts);
+        tiers_fault_counts_get(s->disks[1].device, &counts);
         assert_true(counts.hits > 0);
-        tiers_fault_clear(s.disks[1].device);
-        check_nothing_lost(&s, ENTRIES, 0);
-        site_reopen(&s);
-        check_nothing_lost(&s, ENTRIES, 0);
-        site_end(&s);
+        tiers_fault_clear(s->disks[1].device);
+        check_nothing_lost(s, ENTRIES, 0);
+        site_reopen(s);
+        check_nothing_lost(s, ENTRIES, 0);
+        site_end(s);
     }
 }
 
@@ -253,25 +249,23 @@ TEST(a_drain_that_cannot_be_written)
  * until a read has succeeded. */
 TEST(a_source_that_cannot_be_read)
 {
-    site s;
-    store_lossless(&s);
-    site_put(&s, 0, ENTRIES);
-    want_raw(&s);
-    work(&s, 1); /* its gets plan changes */
-    fail_reads(s.disks[0].device);
-    work(&s, ROUNDS);
-    assert_int_equal(site_hits(&s, 2 * ENTRIES), 0);
-    assert_int_equal(site_stored(&s, 2 * ENTRIES), ENTRIES);
-    kvt_store_stats stats = support_stats(s.store);
-    assert_true(stats.load_failures > 0 && s.store->counters.checksum_failures == 0);
-    tiers_fault_clear(s.disks[0].device);
-    assert_int_equal(support_put(s.store, 0), KVT_OK);
-    assert_int_equal(site_hits(&s, 2 * ENTRIES), ENTRIES);
-    assert_int_equal(support_put(s.store, 1), KVT_EXISTS);
-    assert_int_equal(support_stats(s.store).evictions, 0);
-    site_reopen(&s);
-    check_nothing_lost(&s, ENTRIES, 0);
-    site_end(&s);
+    site *s = store_lossless();
+    site_put(s, 0, ENTRIES);
+    want_raw(s);
+    work(s, 1); /* its gets plan changes */
+    fail_reads(s->disks[0].device);
+    work(s, ROUNDS);
+    assert_int_equal(site_hits(s, 2 * ENTRIES), 0);
+    assert_int_equal(site_stored(s, 2 * ENTRIES), ENTRIES);
+    kvt_store_stats stats = support_stats(s->store);
+    assert_true(stats.load_failures > 0 && s->store->counters.checksum_failures == 0);
+    tiers_fault_clear(s->disks[0].device);
+    assert_int_equal(support_put(s->store, 0), KVT_OK);
+    assert_int_equal(site_hits(s, 2 * ENTRIES), ENTRIES);
+    assert_int_equal(support_put(s->store, 1), KVT_EXISTS);
+    assert_int_equal(support_stats(s->store).evictions, 0);
+    site_reopen(s);
+    check_nothing_lost(s, ENTRIES, 0);
 }
 
 /* Sets an entry's failed moves to as many as a minute of them makes. */
@@ -288,25 +282,23 @@ static void spend_tries(kvt_store *store, uint32_t number)
 /* A drain ends, at the cost of what cannot be read for good; before that, nothing goes. */
 TEST(a_drain_of_what_cannot_be_read)
 {
-    site s;
-    site_make(&s, 2, 0);
-    site_open(&s);
-    site_put(&s, 0, ENTRIES);
-    fail_reads(s.disks[0].device);
-    assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
+    site *s = site_make(2, 0);
+    site_open(s);
+    site_put(s, 0, ENTRIES);
+    fail_reads(s->disks[0].device);
+    assert_int_equal(kvt_store_device_change(s->store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
-    assert_int_equal(site_stored(&s, 2 * ENTRIES), ENTRIES);
+        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+    assert_int_equal(site_stored(s, 2 * ENTRIES), ENTRIES);
     for (uint32_t i = 0; i < ENTRIES; i++)
-        spend_tries(s.store, i);
+        spend_tries(s->store, i);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
-    assert_true(site_stored(&s, 2 * ENTRIES) < ENTRIES);
-    assert_int_equal(site_hits(&s, 2 * ENTRIES), site_stored(&s, 2 * ENTRIES));
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
-    assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_REMOVE), KVT_OK);
-    site_end(&s);
+        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+    assert_true(site_stored(s, 2 * ENTRIES) < ENTRIES);
+    assert_int_equal(site_hits(s, 2 * ENTRIES), site_stored(s, 2 * ENTRIES));
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_device_change(s->store, "disk0", KVT_DEVICE_REMOVE), KVT_OK);
 }
 
 /* A member on a file system that is full: its file has holes that nothing can fill any more.
@@ -315,29 +307,24 @@ TEST(a_file_system_that_fills)
 {
     char folder[64];
     support_make_folder(folder, sizeof folder);
-    if (!small_filesystem_mount(folder, "size=16m")) {
-        support_remove_folder(folder);
-        skip();
-    }
-    site s;
-    site_make(&s, 1, 0);
-    snprintf(s.paths[0], sizeof s.paths[0], "%s/disk0", folder);
-    s.options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
-    site_open(&s);
+    if (!small_filesystem_mount(folder, "size=16m")) skip();
+    site *s = site_make(1, 0);
+    snprintf(s->paths[0], sizeof s->paths[0], "%s/disk0", folder);
+    s->options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
+    site_open(s);
     /* The measurement has written the file; what holds no label becomes a hole again. */
-    int file = open(s.paths[0], O_RDWR);
+    int file = open(s->paths[0], O_RDWR);
     assert_true(file >= 0);
     assert_int_equal(fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1 << 20, 7 << 20),
                      0);
     assert_int_equal(close(file), 0);
-    site_put(&s, 0, ENTRIES);
-    want_raw(&s);
+    site_put(s, 0, ENTRIES);
+    want_raw(s);
     small_filesystem_fill(folder);
-    work(&s, ROUNDS);
-    check_failed_changes(&s, support_stats(s.store).moves.failed_space);
-    site_reopen(&s);
-    check_nothing_lost(&s, ENTRIES, 0);
-    site_end(&s);
+    work(s, ROUNDS);
+    check_failed_changes(s, support_stats(s->store).moves.failed_space);
+    site_reopen(s);
+    check_nothing_lost(s, ENTRIES, 0);
+    site_end(s);
     small_filesystem_unmount(folder);
-    support_remove_folder(folder);
 }

@@ -44,13 +44,9 @@ static void open_prepare(open_site *site, const char *profile)
     support_make_folder(site->folder, sizeof site->folder);
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", site->folder);
     snprintf(site->profile, sizeof site->profile, "%s", profile);
-    kvt_store_options_init(&site->options);
-    site->options.put_staging_bytes = 0; /* a put says how its write went */
-    site->options.staging_bytes = 4 << 20;
-    site->options.policy = "lru";
+    site->options = support_options(4 << 20, "lru");
     site->options.lossless = false;
     site->options.learn = false;
-    site->options.tick_seconds = 0;
     site->options.catalog_path = site->catalog;
     site->options.profile_path = site->profile;
     site->options.profile_foreign = true;
@@ -137,7 +133,6 @@ static void open_sweep(step_kind does, bool filled)
     }
     print_message("%ld steps\n", step - 2);
     assert_true(step > (filled ? 10 : 20));
-    support_remove_folder(folder);
 }
 
 TEST(killed_first_open)

@@ -159,18 +159,13 @@ static void site_name_forms(site *s)
 static void site_open(site *s)
 {
     static const char *const names[KVT_TIER_COUNT] = {NULL, "hbm0", "dram0", "ssd0"};
-    kvt_store_options options;
     char message[256] = "";
     memset(s, 0, sizeof *s);
     support_make_folder(s->folder, sizeof s->folder);
     (void)snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
     (void)snprintf(s->disk, sizeof s->disk, "%s/disk", s->folder);
-    kvt_store_options_init(&options);
-    options.policy = "lru";
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 1 << 20;
+    kvt_store_options options = support_options(1 << 20, "lru");
     options.catalog_path = s->catalog;
-    options.tick_seconds = 0;
     options.copies = false;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         s->faults[tier] = (support_fault){.capacity_bytes = 2 << 20,
@@ -190,9 +185,6 @@ static void site_open(site *s)
 static void site_close(site *s)
 {
     kvt_close(s->store);
-    for (int i = 0; i < 2; i++)
-        basis_made_free(&s->bases[i]);
-    support_remove_folder(s->folder);
 }
 
 /* ---- contents ---- */
@@ -443,21 +435,17 @@ TEST(every_pair_without_each_thing)
     assert_true(s->kept > s->moved);
 }
 
-static int make_site(void **state)
+TEST_BEFORE_ALL
 {
     static site s;
     site_open(&s);
     *state = &s;
-    return 0;
 }
 
-static int remove_site(void **state)
+TEST_AFTER_ALL
 {
     site_close(*state);
-    return 0;
 }
-
-TEST_ALL(make_site, remove_site);
 
 int main(void)
 {

@@ -5,7 +5,7 @@
  */
 #include "rebuild_site.h"
 
-TEST_ALL(group_setup, group_teardown);
+TEST_ALL(group_setup, NULL);
 TEST_EACH(setup, teardown);
 
 /* Blocks of a member rot: what is lost is what lay there, and nothing else. */

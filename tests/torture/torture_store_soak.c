@@ -12,6 +12,8 @@
  */
 #include "expected.h"
 
+#include "base/clock.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -70,13 +72,6 @@ static soak_sample soak_samples[SOAK_SAMPLES];
 
 /* ---- latency: four buckets an octave ---- */
 
-static uint64_t soak_clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
 static void soak_note_time(soak_site *site, uint64_t ns)
 {
     uint32_t octave = ns < 16 ? 4 : 63u - (uint32_t)__builtin_clzll(ns);
@@ -116,11 +111,11 @@ static void soak_get(soak_thread *self, uint32_t number, bool until)
     static _Thread_local char data[EXPECTED_BYTES_MAX], right[EXPECTED_BYTES_MAX];
     soak_site *site = self->site;
     kvt_key key = expected_key_of(number);
-    uint64_t bytes = expected_bytes_of(number), begun = soak_clock_ns();
+    uint64_t bytes = expected_bytes_of(number), begun = base_clock_ns();
     kvt_get_info info = {.struct_size = sizeof info};
     kvt_status status = until ? kvt_get_until(site->store, &key, data, bytes, begun + 200000, &info)
                               : kvt_get(site->store, &key, data, bytes, &info);
-    soak_note_time(site, soak_clock_ns() - begun);
+    soak_note_time(site, base_clock_ns() - begun);
     if (status == KVT_MISS) return;
     if (status != KVT_OK) {
         soak_say(&site->odd, "get", number, status);
@@ -232,7 +227,7 @@ static void soak_step(soak_thread *self)
     } else if (choice < 990) {
         (void)!kvt_maintain(site->store, NULL);
     } else if (choice == 990 && self->number == 1) {
-        (void)!kvt_persist(site->store, soak_clock_ns() + 20000000, NULL);
+        (void)!kvt_persist(site->store, base_clock_ns() + 20000000, NULL);
     } else if (choice > 990 && choice < 996 && self->number == 0) {
         soak_change_device(self);
     }
@@ -406,22 +401,22 @@ static uint64_t soak_count_left(soak_site *site)
 /* Samples until the time is over; says the latency of every thirtieth part of it. */
 static uint32_t soak_watch(soak_site *site, uint32_t seconds, double *first_out, double *last_out)
 {
-    uint64_t begun = soak_clock_ns(), end = begun + seconds * UINT64_C(1000000000);
+    uint64_t begun = base_clock_ns(), end = begun + seconds * UINT64_C(1000000000);
     uint64_t part = (end - begun) / (seconds < 300 ? 5 : 30), next = begun + part;
     uint64_t step = (end - begun) / SOAK_SAMPLES + 100000000;
     uint64_t from[SOAK_BUCKETS] = {0}, to[SOAK_BUCKETS];
     uint32_t count = 0, parts = 0;
-    while (soak_clock_ns() < end) {
+    while (base_clock_ns() < end) {
         nanosleep(&(struct timespec){.tv_nsec = (long)step}, NULL);
         soak_samples[count] =
             (soak_sample){.rss_bytes = soak_rss(), .descriptors = soak_descriptors()};
         if (count + 1 < SOAK_SAMPLES) count++;
-        if (soak_clock_ns() < next) continue;
+        if (base_clock_ns() < next) continue;
         soak_copy_times(site, to);
         *last_out = soak_quantile_us(from, to, 0.99);
         if (++parts == 2) *first_out = *last_out; /* after the warm-up */
         fprintf(stderr, "%4.0f s: get p50 %.0f us, p99 %.0f us; rss %llu KiB, %u descriptors\n",
-                (double)(soak_clock_ns() - begun) * 1e-9, soak_quantile_us(from, to, 0.5),
+                (double)(base_clock_ns() - begun) * 1e-9, soak_quantile_us(from, to, 0.5),
                 *last_out, (unsigned long long)soak_rss() >> 10, soak_descriptors());
         memcpy(from, to, sizeof from);
         next += part;

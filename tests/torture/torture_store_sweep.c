@@ -667,19 +667,13 @@ TEST(sweep)
     assert_int_equal(wrong_bytes, 0);
 }
 
-static int sweep_set_up(void **state)
+TEST_BEFORE_ALL
 {
-    (void)state;
     sweep_take_sqlite();
     sweep_make_profile();
-    return 0;
 }
 
-static int sweep_tear_down(void **state)
+TEST_AFTER_ALL
 {
-    (void)state;
     support_remove_folder(sweep_folder);
-    return 0;
 }
-
-TEST_ALL(sweep_set_up, sweep_tear_down);

@@ -156,7 +156,6 @@ TEST(range_in_pool)
         tiers_pool_release(pool, objects[i]);
     assert_int_equal(pool_scratch_used(pool), 0);
     tiers_pool_close(pool);
-    free(buffer);
     for (int i = 0; i < 2; i++)
         drive_scratch_remove(&drives[i]);
 }

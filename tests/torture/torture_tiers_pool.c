@@ -159,7 +159,6 @@ static bool torture_run(torture *t)
         for (int i = 0; i < MEMBERS; i++)
             kvt_device_close(t->members[i].device);
     }
-    free(t->buffer);
     return status == KVT_OK;
 }
 

@@ -278,7 +278,7 @@ TEST(bad_spaces_are_refused)
     space = full_space();
     space.extra_bytes = UINT32_MAX;
     expect_refused(&space);
-    char *text = malloc(KVT_SPACE_TEXT_MAX + 2);
+    char *text = test_alloc(KVT_SPACE_TEXT_MAX + 2);
     memset(text, 'x', KVT_SPACE_TEXT_MAX + 1);
     text[KVT_SPACE_TEXT_MAX + 1] = '\0';
     space = full_space();
@@ -286,7 +286,6 @@ TEST(bad_spaces_are_refused)
     expect_refused(&space);
     text[KVT_SPACE_TEXT_MAX] = '\0';
     assert_int_equal(kvt_space_make(&space, &hash), KVT_OK);
-    free(text);
 }
 
 TEST(bad_names_are_refused)

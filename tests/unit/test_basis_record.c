@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_basis_record.c - records whose parts hold several matrices and need a basis: there
- * and back in every dtype, span and instruction set, sinks, prefixes, layers, ranges, views,
- * workers and groups, coarser steps, matrices that are not taken, and a basis that is absent, wrong
- * or of another shape. Single thread.
+ * test_basis_record.c - records whose parts hold several matrices and need a basis: there and back
+ * in every dtype, span and instruction set, sinks, prefixes, layers, ranges, views, workers and
+ * groups, coarser steps, matrices that are not taken, and a basis that is absent, wrong or of
+ * another shape. A record of groups of layers, of which one is coded with a basis: each group comes
+ * back as it would alone. Single thread.
  */
 #include "basis_record_site.h"
 
 #include "codecs/codecs.h"
 #include "codecs/record_format.h"
+#include "codecs/record_groups.h"
+
+#include <kvterrace/coding.h>
 
 static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
 
@@ -22,7 +26,6 @@ TEST(records_hold_the_segments)
                 assert_status(r.status, KVT_OK);
                 basis_record_check_values(&r);
                 basis_record_check_segments(&r);
-                basis_record_free(&r);
             }
         }
     }
@@ -42,10 +45,8 @@ TEST(every_instruction_set_makes_the_same)
             memset(r.decoded.data, 0x5a, r.decoded.bytes);
             assert_status(basis_record_decode(&r, &r.spec), KVT_OK);
             basis_record_check_values(&r);
-            free(again.data);
         }
         codecs_cpu_force(codecs_cpu_best());
-        basis_record_free(&r);
     }
 }
 
@@ -59,8 +60,6 @@ TEST(a_prefix_of_tokens_is_the_tokens_of_the_prefix)
         const uint64_t cut = kvt_layout_matrix_bytes(&part.spec.layout);
         for (uint64_t m = 0; m < part.decoded.bytes / cut; m++)
             assert_memory_equal(part.decoded.data + m * cut, whole.decoded.data + m * matrix, cut);
-        basis_record_free(&part);
-        basis_record_free(&whole);
     }
 }
 
@@ -92,9 +91,6 @@ TEST(a_derived_record_is_the_encoded_one)
                                             other, made.data, made.bytes, fine.scratch.data,
                                             fine.scratch.bytes, &bytes),
                           KVT_E_ARGUMENT);
-            free(made.data);
-            basis_record_free(&fine);
-            basis_record_free(&coarse);
         }
     }
 }
@@ -114,7 +110,6 @@ TEST(layers_come_alone)
             basis_record_check_layers(&r, 1, 2);
             basis_record_check_layers(&r, 3, 3);
             basis_record_check_layers(&r, 5, 0);
-            basis_record_free(&r);
         }
     }
 }
@@ -127,7 +122,6 @@ TEST(views_and_workers_make_the_same)
             if (first == 4) basis_record_spoil(&r, 9);
             basis_record_check_workers(&r, false);
             basis_record_check_workers(&r, true);
-            basis_record_free(&r);
         }
     }
 }
@@ -154,7 +148,6 @@ TEST(spans_that_are_not_taken_are_raw)
         assert_int_equal(info.basis_span, 0);
         assert_status(basis_record_decode(&r, NULL), KVT_OK);
         assert_memory_equal(r.decoded.data, r.source.data, r.source.bytes);
-        basis_record_free(&r);
     }
 }
 
@@ -204,9 +197,6 @@ TEST(without_the_basis_there_is_a_status)
     spec.layout.tokens_may_drop = 1;
     spec.variant.mode |= 1 << 13 | 16 << 8;
     assert_status(kvt_record_bound(&spec, &bound, &scratch), KVT_E_UNSUPPORTED);
-    free(again.data);
-    basis_record_free(&r);
-    basis_record_free(&other);
 }
 
 /* Every field of the name, every cut of the record, and a name where none belongs. */
@@ -240,7 +230,6 @@ TEST(damaged_names_are_corrupt)
         r.record.data[at] ^= 1;
     }
     assert_status(basis_record_decode(&r, &r.spec), KVT_OK);
-    basis_record_free(&r);
 }
 
 TEST(names_are_read_and_written)
@@ -264,5 +253,124 @@ TEST(names_are_read_and_written)
         kvt_variant_format(variant, text, sizeof text);
         assert_status(kvt_variant_parse(text, &back), KVT_OK);
         assert_memory_equal(&back, &variant, sizeof back);
+    }
+}
+
+/* ---- groups ---- */
+
+/* The group that is exact beside the one with a basis. */
+static const kvt_layout other_layout = {
+    .layers = 2, .kv_heads = 1, .head_dim = 48, .dtype = KVT_DTYPE_FP8, .tokens = 64};
+
+typedef struct grouped {
+    basis_record alone; /* the group with a basis, as a record of its own */
+    record_groups_spec spec;
+    kvt_layout layouts[2];
+    kvt_variant variants[2];
+    guarded source, record, decoded;
+} grouped;
+
+static void grouped_encode(grouped *g, uint16_t step, guarded *record, uint64_t *written)
+{
+    kvt_view views[KVT_GROUPS_MAX];
+    uint64_t bound, scratch;
+    basis_record_bind(&g->alone);
+    g->variants[0].rate = (g->variants[0].rate & ~1023u) | step;
+    g->spec.variant = g->variants[0];
+    g->spec.bases = g->alone.spec.bases;
+    assert_status(record_groups_bound(&g->spec, 0, false, &bound, &scratch), KVT_OK);
+    *record = guarded_make(bound);
+    guarded work = guarded_make(scratch);
+    record_groups_pack(g->layouts, 2, g->source.data, views);
+    assert_status(record_groups_encode(&g->spec, NULL, views, record->data, bound, work.data,
+                                       scratch, written),
+                  KVT_OK);
+    guarded_check(record, bound);
+    guarded_check(&work, scratch);
+}
+
+static void grouped_make(grouped *g, uint8_t span)
+{
+    uint64_t other;
+    memset(g, 0, sizeof *g);
+    g->alone = basis_record_make(span, KVT_DTYPE_BF16, 130, 0, 21);
+    g->layouts[0] = g->alone.spec.layout;
+    g->layouts[1] = other_layout;
+    g->variants[0] = g->alone.spec.variant;
+    assert_status(kvt_variant_parse("raw", &g->variants[1]), KVT_OK);
+    assert_status(kvt_layout_bytes(&other_layout, &other), KVT_OK);
+    g->source = guarded_make(g->alone.source.bytes + other);
+    memcpy(g->source.data, g->alone.source.data, g->alone.source.bytes);
+    for (uint64_t i = 0; i < other; i++)
+        g->source.data[g->alone.source.bytes + i] = (uint8_t)(i * 7 + i / 96);
+    g->decoded = guarded_make(g->source.bytes);
+    g->spec = (record_groups_spec){.key = g->alone.spec.key,
+                                   .generation = 9,
+                                   .count = 2,
+                                   .layouts = g->layouts,
+                                   .variants = g->variants};
+    grouped_encode(g, 21, &g->record, &g->record.bytes);
+}
+
+static kvt_status grouped_decode(grouped *g, const guarded *record, uint64_t bytes,
+                                 const kvt_decoding *decoding)
+{
+    kvt_coding_info info = {.struct_size = sizeof info};
+    assert_status(kvt_coding_verify(record->data, bytes, &info), KVT_OK);
+    assert_int_equal(info.group_count, 2);
+    assert_int_equal(info.basis_span, g->alone.made.basis.shape.span);
+    assert_memory_equal(info.basis, g->alone.made.basis.hash, sizeof info.basis);
+    guarded scratch = guarded_make(info.scratch_bytes);
+    memset(g->decoded.data, 0x5a, g->decoded.bytes);
+    const kvt_status status = kvt_coding_decode(decoding, record->data, bytes, g->decoded.data,
+                                                g->decoded.bytes, scratch.data, scratch.bytes);
+    guarded_check(&scratch, scratch.bytes);
+    guarded_check(&g->decoded, g->decoded.bytes);
+    return status;
+}
+
+TEST(groups_come_back)
+{
+    for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
+        grouped g;
+        grouped_make(&g, span);
+        basis_record_bind(&g.alone);
+        const kvt_decoding decoding = {
+            .struct_size = sizeof decoding, .bases = g.alone.list, .basis_count = 1};
+        const uint64_t first = g.alone.source.bytes;
+        assert_status(grouped_decode(&g, &g.record, g.record.bytes, &decoding), KVT_OK);
+        assert_memory_equal(g.decoded.data, g.alone.decoded.data, first);
+        assert_memory_equal(g.decoded.data + first, g.source.data + first, g.source.bytes - first);
+        assert_status(grouped_decode(&g, &g.record, g.record.bytes, NULL), KVT_E_MISMATCH);
+    }
+}
+
+TEST(a_coarser_record_of_groups)
+{
+    for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
+        grouped g;
+        guarded coarse;
+        uint64_t written, bytes;
+        grouped_make(&g, span);
+        const kvt_variant fine = g.variants[0];
+        grouped_encode(&g, 63, &coarse, &written);
+        kvt_variant to = fine;
+        to.rate = (fine.rate & ~1023u) | 63;
+        kvt_coding_info info = {.struct_size = sizeof info};
+        assert_status(kvt_coding_inspect(g.record.data, g.record.bytes, &info), KVT_OK);
+        guarded made = guarded_make(g.record.bytes), scratch = guarded_make(info.scratch_bytes);
+        basis_record_bind(&g.alone);
+        const kvt_decoding decoding = {
+            .struct_size = sizeof decoding, .bases = g.alone.list, .basis_count = 1};
+        assert_status(kvt_coding_derive(&decoding, g.record.data, g.record.bytes, to, made.data,
+                                        made.bytes, scratch.data, scratch.bytes, &bytes),
+                      KVT_OK);
+        guarded_check(&made, made.bytes);
+        guarded_check(&scratch, scratch.bytes);
+        assert_int_equal(bytes, written);
+        assert_memory_equal(made.data, coarse.data, written);
+        assert_status(kvt_coding_derive(NULL, g.record.data, g.record.bytes, to, made.data,
+                                        made.bytes, scratch.data, scratch.bytes, &bytes),
+                      KVT_E_MISMATCH);
     }
 }

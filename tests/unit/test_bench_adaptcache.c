@@ -47,7 +47,6 @@ static experiment *small_open(const experiment_options *options)
 static void small_close(experiment *run)
 {
     experiment_close(run);
-    free(run);
 }
 
 static void near(double value, double wanted)
@@ -102,7 +101,6 @@ TEST(choices_are_runs_and_judged_on_other_seeds)
     near(ratio.quality, 0.99 / 0.9);
     assert_false(experiment_compare(run, 0, 0, UINT32_MAX, 0).reached);
     free(run->outcomes);
-    free(run);
 }
 
 /* One seed chooses and judges. */
@@ -116,7 +114,6 @@ TEST(one_seed_does_both)
     near(experiment_mean_of(run, 0, 0, 0, true).ttft, 8.0);
     near(experiment_mean_of(run, 0, 0, 0, false).ttft, 8.0);
     free(run->outcomes);
-    free(run);
 }
 
 /* ---- single systems ---- */

@@ -9,12 +9,10 @@
 
 enum { ENTRIES = 5 };
 
-static int make_site(void **state)
+TEST_BEFORE_EACH
 {
-    (void)state;
     basis_site_make(&site);
     kvt_close(basis_site_filled(&site, ENTRIES));
-    return 0;
 }
 
 /* The reports of one walk. */
@@ -62,8 +60,7 @@ static verify_counts look(seen *to)
     const kvt_device_config device = support_file_config("ssd0", site.ssd_path, BASIS_SITE_ROOM);
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.tiers[KVT_TIER_SSD].devices = &device;
-    options.tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(&options, KVT_TIER_SSD, &device, 1);
     options.catalog_path = site.catalog_path;
     *to = (seen){.bases = 0};
     assert_int_equal(inspect_catalog(site.catalog_path, &visitor, message, sizeof message), KVT_OK);
@@ -75,12 +72,11 @@ static verify_counts look(seen *to)
     return counts;
 }
 
-TEST_EACH(make_site, basis_site_tear_down);
+TEST_EACH(NULL, basis_site_tear_down);
 
 TEST(a_sound_store_has_its_basis)
 {
     seen found;
-    (void)state;
     const verify_counts counts = look(&found);
     assert_int_equal(counts.sound, ENTRIES);
     assert_int_equal(counts.bases_faulty, 0);
@@ -95,7 +91,6 @@ TEST(a_sound_store_has_its_basis)
 TEST(a_missing_basis_is_named)
 {
     seen found;
-    (void)state;
     assert_int_equal(unlink(site.basis_path), 0);
     const verify_counts counts = look(&found);
     assert_int_equal(counts.bases_faulty, 1);
@@ -108,7 +103,6 @@ TEST(a_missing_basis_is_named)
 TEST(a_damaged_basis_is_named)
 {
     seen found;
-    (void)state;
     FILE *file = fopen(site.basis_path, "r+b");
     assert_non_null(file);
     assert_int_equal(fseek(file, 9000, SEEK_SET), 0);
@@ -125,7 +119,6 @@ TEST(a_damaged_basis_is_named)
 TEST(a_basis_by_the_wrong_name_is_damaged)
 {
     seen found;
-    (void)state;
     basis_made other = basis_made_of(basis_site_shape, 77);
     assert_int_equal(basis_made_write(&other), KVT_OK);
     FILE *file = fopen(site.basis_path, "wb");
@@ -136,5 +129,4 @@ TEST(a_basis_by_the_wrong_name_is_damaged)
     assert_int_equal(counts.bases_faulty, 1);
     assert_int_equal(found.last.state, BASIS_FILE_DAMAGED);
     assert_int_equal(found.last.status, KVT_E_MISMATCH);
-    basis_made_free(&other);
 }

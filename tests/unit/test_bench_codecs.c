@@ -35,7 +35,6 @@ static kvt_variant variant_of(const char *name)
 TEST(exact_codecs_lose_nothing)
 {
     quality_round_trip round_trip;
-    (void)state;
     assert_status(quality_round_trip_open(&small, &round_trip), KVT_OK);
     codecs_kv_sample_fill(&small, 7, round_trip.source);
     const char *const names[] = {"raw", "lossless"};
@@ -54,7 +53,6 @@ TEST(error_falls_with_bits)
 {
     quality_round_trip round_trip;
     double before[2] = {1.0, 1.0};
-    (void)state;
     assert_status(quality_round_trip_open(&small, &round_trip), KVT_OK);
     codecs_kv_sample_fill(&small, 7, round_trip.source);
     const char *const names[] = {"kivi:k2v2,g32", "kivi:k4v4,g32", "kivi:k8v8,g32"};
@@ -77,7 +75,6 @@ TEST(error_falls_with_bits)
 TEST(energy_of_zero)
 {
     quality_round_trip round_trip;
-    (void)state;
     assert_status(quality_round_trip_open(&small, &round_trip), KVT_OK);
     assert_status(quality_round_trip_run(&round_trip, variant_of("raw"), false), KVT_OK);
     assert_true(round_trip.nmse[0] == 0.0 && round_trip.nmse[1] == 0.0);
@@ -91,7 +88,6 @@ TEST(dropped_tokens_are_known)
 {
     quality_round_trip round_trip;
     quality_round_trip_kv kv;
-    (void)state;
     assert_status(quality_round_trip_open(&small, &round_trip), KVT_OK);
     codecs_kv_sample_fill(&small, 7, round_trip.source);
     kvt_variant variant = variant_of("drop:stream,50");
@@ -148,10 +144,9 @@ static void dump_add(dump *d, char side, uint32_t layer, uint64_t rows, const vo
 
 static int dump_make(void **state)
 {
-    dump *d = calloc(1, sizeof *d);
+    dump *d = test_zeros(sizeof *d);
     kvt_layout asked = small;
     uint64_t bytes, query_bytes;
-    assert_non_null(d);
     snprintf(d->folder, sizeof d->folder, "kvterrace-test-XXXXXX");
     assert_non_null(mkdtemp(d->folder));
     snprintf(d->path, sizeof d->path, "%s/dump.safetensors", d->folder);
@@ -161,8 +156,7 @@ static int dump_make(void **state)
     assert_status(kvt_layout_bytes(&small, &bytes), KVT_OK);
     assert_status(kvt_layout_bytes(&asked, &query_bytes), KVT_OK);
     d->kv = malloc(bytes);
-    d->queries = malloc(query_bytes);
-    assert_true(d->kv != NULL && d->queries != NULL);
+    d->queries = test_alloc(query_bytes);
     codecs_kv_sample_fill(&small, 3, d->kv);
     codecs_kv_sample_fill(&asked, 4, d->queries);
     for (uint32_t l = 0; l < LAYERS; l++) {
@@ -182,8 +176,6 @@ static int dump_remove(void **state)
     unlink(d->back);
     rmdir(d->folder);
     free(d->kv);
-    free(d->queries);
-    free(d);
     return 0;
 }
 
@@ -250,8 +242,7 @@ TEST_WITH(dump_make, dump_remove, every_type_comes_back)
     kvt_record_info info;
     safetensors *file;
     uint32_t exact = 0;
-    uint8_t *wide = calloc(TOKENS * HEADS, HEAD_DIM * sizeof(float));
-    assert_non_null(wide);
+    uint8_t *wide = test_zeros(TOKENS * HEADS * HEAD_DIM * sizeof(float));
     for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
         const bool bytes = types[t].dtype == KVT_DTYPE_FP8;
         for (size_t i = 0; i < (size_t)TOKENS * HEADS * HEAD_DIM * kvt_dtype_bytes(types[t].dtype);
@@ -294,7 +285,6 @@ TEST_WITH(dump_make, dump_remove, every_type_comes_back)
         }
     }
     assert_int_equal(exact, 5 * 2 * 2 * LAYERS);
-    free(wide);
 }
 
 static void refuses(dump *d, const char *part)
@@ -407,7 +397,6 @@ TEST(bench_refuses)
 {
     char message[256] = "";
     const char *unknown[] = {"raw", "kivi:k5v5"};
-    (void)state;
     bench_codecs_options own = {.variants = unknown, .variant_count = 2};
     const bench_options options = {.quick = true, .quiet = true, .own = &own};
     assert_status(
@@ -427,7 +416,6 @@ TEST(bench_reports)
     char message[256] = "", *text = NULL;
     size_t bytes = 0;
     const char *names[] = {"raw", "kivi:k4v4,g64", "planes:k4v4,g64"};
-    (void)state;
     const bench_codecs_options own = {.variants = names, .variant_count = 3};
     const bench_options options = {.quick = true, .quiet = true, .own = &own};
     FILE *out = open_memstream(&text, &bytes);

@@ -22,7 +22,7 @@ TEST(everything_read_is_exact)
     const decode_options options = {.seed = 3};
     decode_source_synthetic(1, 1500, 5, 3, &source);
     assert_int_equal(decode_unit_open(&source, &options, 0, 2, &unit), KVT_OK);
-    uint8_t *variant = malloc(unit.zone);
+    uint8_t *variant = test_alloc(unit.zone);
     double error[PAGES_VARIANTS] = {0.0}, recall = 0.0;
     for (uint8_t v = PAGES_ABSENT; v < PAGES_VARIANTS; v++) {
         memset(variant, v, unit.zone);
@@ -36,7 +36,6 @@ TEST(everything_read_is_exact)
                 error[PAGES_BITS_8] < error[PAGES_BITS_4]);
     assert_true(error[PAGES_BITS_4] < error[PAGES_BITS_2]);
     assert_true(error[PAGES_BITS_2] < error[PAGES_ABSENT]);
-    free(variant);
     decode_unit_close(&unit);
 }
 
@@ -52,12 +51,12 @@ typedef struct dump_site {
 static dump_site *dump_open(uint32_t tokens, uint16_t heads, uint16_t dim, uint32_t query_heads,
                             uint32_t rows)
 {
-    dump_site *s = calloc(1, sizeof *s);
+    dump_site *s = test_zeros(sizeof *s);
     uint64_t dice = 5;
     for (int l = 0; l < 2; l++) {
-        s->k[l] = malloc((size_t)tokens * heads * dim * 2);
-        s->v[l] = malloc((size_t)tokens * heads * dim * 2);
-        s->q[l] = malloc((size_t)rows * query_heads * dim * 4);
+        s->k[l] = test_alloc((size_t)tokens * heads * dim * 2);
+        s->v[l] = test_alloc((size_t)tokens * heads * dim * 2);
+        s->q[l] = test_alloc((size_t)rows * query_heads * dim * 4);
         for (uint32_t i = 0; i < tokens * heads * dim; i++) {
             dice = number_mix(dice + i);
             s->k[l][i] = half_from_float((float)(dice % 1000) / 250.0f - 2.0f);
@@ -87,12 +86,6 @@ static dump_site *dump_open(uint32_t tokens, uint16_t heads, uint16_t dim, uint3
 static void dump_close(dump_site *s)
 {
     (void)unlink(s->path);
-    for (int l = 0; l < 2; l++) {
-        free(s->k[l]);
-        free(s->v[l]);
-        free(s->q[l]);
-    }
-    free(s);
 }
 
 static kvt_status run(const char *path, FILE *out, char message[200])

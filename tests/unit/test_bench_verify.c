@@ -72,27 +72,17 @@ static void fixture_make(verify_fixture *fixture)
     fixture->options.catalog_path = fixture->catalog;
     fixture->options.policy = "lru";
     fixture->options.tick_seconds = 0;
-    fixture->options.tiers[KVT_TIER_SSD].devices = fixture->devices;
-    fixture->options.tiers[KVT_TIER_SSD].device_count = 2;
+    support_tier(&fixture->options, KVT_TIER_SSD, fixture->devices, 2);
     fixture->options.tiers[KVT_TIER_SSD].unit_bytes = 8192;
     fixture_fill(fixture);
 }
 
-static int setup(void **state)
+TEST_BEFORE_EACH
 {
     verify_fixture *fixture = test_zeros(sizeof *fixture);
     support_make_folder(fixture->folder, sizeof fixture->folder);
     fixture_make(fixture);
     *state = fixture;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    verify_fixture *fixture = *state;
-    support_remove_folder(fixture->folder);
-    free(fixture);
-    return 0;
 }
 
 static kvt_status run_verify(const verify_fixture *fixture, verify_counts *counts,
@@ -142,8 +132,6 @@ static uint64_t file_sum(const char *path)
     assert_int_equal(fclose(file), 0);
     return sum;
 }
-
-TEST_EACH(setup, teardown);
 
 TEST(sound)
 {
@@ -230,14 +218,12 @@ TEST(exchanged)
 TEST(refusals)
 {
     verify_fixture *fixture = *state;
-    char message[256] = "";
     verify_counts counts;
     verify_seen seen = {.stop_after = 3};
-    kvt_store *store = NULL;
     assert_int_equal(run_verify(fixture, &counts, &seen), KVT_E_CANCELLED);
     assert_int_equal(counts.entries, 3);
     seen.stop_after = 0;
-    assert_int_equal(kvt_open(&fixture->options, &store, message, sizeof message), KVT_OK);
+    kvt_store *store = support_open(&fixture->options);
     assert_int_equal(run_verify(fixture, &counts, &seen), KVT_E_LOCKED);
     kvt_close(store);
     fixture->options.catalog_path = "no-such-catalog.db";

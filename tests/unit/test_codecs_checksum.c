@@ -45,7 +45,6 @@ static void check_copy_way(const uint8_t *source, uint64_t from, uint64_t to, ui
         assert_int_equal(target.data[i], GUARD_VALUE);
     }
     guarded_check(&target, to + count);
-    free(target.data);
 }
 
 /* The same, through the caches and past them. */
@@ -67,7 +66,6 @@ static void check_copy_before_padding(const uint8_t *source, uint64_t count, uin
         assert_memory_equal(target.data, source, count);
         guarded_check(&target, count);
     }
-    free(target.data);
 }
 
 typedef struct walked {
@@ -121,14 +119,11 @@ static void check_level(const uint8_t *source)
 TEST(every_level_gives_the_value_of_the_library)
 {
     const codecs_cpu before = codecs_cpu_level();
-    uint8_t *source = malloc(LARGE_BYTES);
-    (void)state;
-    assert_non_null(source);
+    uint8_t *source = test_alloc(LARGE_BYTES);
     bytes_fill(source, LARGE_BYTES);
     for (int level = CODECS_CPU_SCALAR; level <= (int)codecs_cpu_best(); level++) {
         codecs_cpu_force((codecs_cpu)level);
         check_level(source);
     }
     codecs_cpu_force(before);
-    free(source);
 }

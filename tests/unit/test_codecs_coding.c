@@ -71,17 +71,8 @@ static site site_make(const kvt_coding *coding)
     assert_int_equal(s.info.record_bytes, written);
     s.decoded = guarded_make(s.info.decoded_bytes);
     const uint32_t workers = coding->workers != NULL ? coding->workers->count : 1;
-    free(s.scratch.data);
     s.scratch = guarded_make(workers * s.info.scratch_bytes);
     return s;
-}
-
-static void site_free(site *s)
-{
-    free(s->source.data);
-    free(s->record.data);
-    free(s->scratch.data);
-    free(s->decoded.data);
 }
 
 TEST(records_are_those_of_the_store)
@@ -109,9 +100,6 @@ TEST(records_are_those_of_the_store)
                                         inside.bytes, s.scratch.data, s.scratch.bytes),
                       KVT_OK);
         assert_memory_equal(s.decoded.data, inside.data, inside.bytes);
-        free(inside.data);
-        encoded_free(&e);
-        site_free(&s);
     }
 }
 
@@ -138,8 +126,6 @@ TEST(lent_threads_change_nothing)
         guarded_check(&lent.scratch, lent.scratch.bytes);
         assert_status(site_decode(&alone, NULL), KVT_OK);
         assert_memory_equal(lent.decoded.data, alone.decoded.data, alone.decoded.bytes);
-        site_free(&alone);
-        site_free(&lent);
     }
 }
 
@@ -156,7 +142,6 @@ TEST(sinks_are_raw_unless_none_are_wanted)
         assert_memory_equal(s.decoded.data, s.source.data, raw[sinks] * row);
         assert_memory_not_equal(s.decoded.data + raw[sinks] * row, s.source.data + raw[sinks] * row,
                                 row);
-        site_free(&s);
     }
     /* The last tokens, too, beside the usual sinks. */
     coding.sink_tokens = 0;
@@ -166,7 +151,6 @@ TEST(sinks_are_raw_unless_none_are_wanted)
     assert_memory_equal(s.decoded.data, s.source.data, 4 * row);
     assert_memory_equal(s.decoded.data + 91 * row, s.source.data + 91 * row, 5 * row);
     assert_memory_not_equal(s.decoded.data + 90 * row, s.source.data + 90 * row, row);
-    site_free(&s);
 }
 
 TEST(levels_and_scores_come_through)
@@ -177,8 +161,6 @@ TEST(levels_and_scores_come_through)
     coding.levels = levels;
     site other = site_make(&coding);
     assert_true(other.info.payload_bytes < plain.info.payload_bytes);
-    site_free(&plain);
-    site_free(&other);
 
     float scores[96];
     uint32_t kept[96];
@@ -196,7 +178,6 @@ TEST(levels_and_scores_come_through)
                   KVT_E_ARGUMENT);
     assert_status(kvt_coding_kept_tokens(s.record.data, s.info.record_bytes, 0, kept, 3),
                   KVT_E_ARGUMENT);
-    site_free(&s);
 }
 
 /* A coarser record decodes as the one that was encoded so. */
@@ -232,10 +213,6 @@ static void check_derived(const char *from, const char *to)
                                     target.data, target.bytes, s.scratch.data, s.scratch.bytes,
                                     &bytes),
                   KVT_E_CORRUPT);
-    free(target.data);
-    free(decoded.data);
-    site_free(&s);
-    site_free(&wanted);
 }
 
 TEST(a_coarser_record_is_made_of_a_record)
@@ -263,7 +240,6 @@ TEST(damage_is_found)
                       KVT_E_CORRUPT);
         assert_status(kvt_coding_inspect(s.record.data, 0, &info), KVT_E_CORRUPT);
         assert_status(site_decode(&s, NULL), KVT_OK);
-        site_free(&s);
     }
 }
 
@@ -286,7 +262,6 @@ TEST(a_decoder_may_expect_a_key)
     assert_status(site_decode(&s, &decoding), KVT_E_ARGUMENT);
     decoding = (kvt_decoding){.struct_size = sizeof decoding, .reserved = 1};
     assert_status(site_decode(&s, &decoding), KVT_E_ARGUMENT);
-    site_free(&s);
 }
 
 static kvt_status encode_into(const site *s, const kvt_coding *coding, uint64_t source_bytes,
@@ -348,5 +323,4 @@ TEST(wrong_arguments_are_named)
     info.struct_size = sizeof info;
     assert_status(kvt_coding_inspect(record + 4, room - 64, &info), KVT_E_ARGUMENT);
     assert_status(kvt_coding_inspect(NULL, room, &info), KVT_E_ARGUMENT);
-    site_free(&s);
 }

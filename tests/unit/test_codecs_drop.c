@@ -53,9 +53,8 @@ static void read_method(json_t *row, vector_case *c, int method, const char *nam
         c->kept[method][t] = (uint32_t)json_integer_value(json_array_get(kept, t));
 }
 
-static int read_vectors(void **state)
+TEST_BEFORE_ALL
 {
-    (void)state;
     char path[4096];
     snprintf(path, sizeof path, "%s/tests/support/drop_vectors.json", getenv("KVT_SOURCE_DIR"));
     json_t *rows = json_load_file(path, 0, NULL);
@@ -86,10 +85,7 @@ static int read_vectors(void **state)
         read_method(row, c, 2, "lagkv");
     }
     json_decref(rows);
-    return 0;
 }
-TEST_ALL(read_vectors, NULL);
-
 static drop_settings settings_of(const vector_case *c, int method)
 {
     drop_settings settings = {.method = method_of[method],
@@ -118,7 +114,6 @@ static double *scores_of(const drop_settings *settings, const drop_shape *shape,
     double *scores = doubles(shape->tokens);
     double *scratch = doubles(drop_scores_scratch(settings, shape));
     assert_status(drop_scores(settings, shape, first, k, v, scores, scratch), KVT_OK);
-    free(scratch);
     return scores;
 }
 
@@ -137,7 +132,6 @@ TEST(scores_are_the_published_ones)
                              scores[t], want);
                 }
             }
-            free(scores);
         }
     }
 }
@@ -157,7 +151,6 @@ TEST(selections_are_the_published_ones)
             assert_int_equal(plan.keep, c->kept_count);
             drop_select(scores, c->tokens, &plan, kept);
             assert_memory_equal(kept, c->kept[method], c->kept_count * sizeof kept[0]);
-            free(scores);
         }
     }
 }
@@ -168,9 +161,8 @@ TEST(scores_do_not_depend_on_the_dtype)
     for (int i = 0; i < CASES; i++) {
         const vector_case *c = &vector_cases[i];
         const size_t count = (size_t)c->tokens * c->heads * c->dim;
-        float *k = malloc(count * sizeof *k);
-        float *v = malloc(count * sizeof *v);
-        assert_true(k != NULL && v != NULL);
+        float *k = test_alloc(count * sizeof *k);
+        float *v = test_alloc(count * sizeof *v);
         for (size_t e = 0; e < count; e++) {
             k[e] = codecs_element_load((const uint8_t *)c->k, e, c->dtype);
             v[e] = codecs_element_load((const uint8_t *)c->v, e, c->dtype);
@@ -182,11 +174,7 @@ TEST(scores_do_not_depend_on_the_dtype)
             shape.dtype = KVT_DTYPE_FP32;
             double *wide = scores_of(&settings, &shape, c->first_position, k, v);
             assert_memory_equal(narrow, wide, c->tokens * sizeof *wide);
-            free(narrow);
-            free(wide);
         }
-        free(k);
-        free(v);
     }
 }
 
@@ -213,8 +201,6 @@ TEST(holes_in_the_definitions_are_filled)
         for (int t = 0; t < TOKENS; t++) {
             assert_true(isfinite(a[t]));
         }
-        free(a);
-        free(b);
     }
     memset(k, 0, sizeof k);
     for (int method = 0; method < METHODS; method++) {
@@ -224,7 +210,6 @@ TEST(holes_in_the_definitions_are_filled)
         for (int t = 0; t < TOKENS; t++) {
             assert_true(isfinite(a[t]));
         }
-        free(a);
     }
 }
 
@@ -391,8 +376,6 @@ TEST(rows_go_out_and_back)
     assert_status(drop_scatter(rows.data, ROW, outside, 2, TOKENS, back.data), KVT_E_CORRUPT);
     assert_status(drop_scatter(rows.data, ROW, index, 0, TOKENS, back.data), KVT_OK);
     assert_int_equal(back.data[0], 0);
-    free(rows.data);
-    free(back.data);
 }
 
 TEST(own_functions_are_close_to_libm)

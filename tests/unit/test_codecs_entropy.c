@@ -88,19 +88,10 @@ static matrix matrix_make(entropy_shape shape)
     codecs_kv_sample_fill(&layout, 11, whole.data);
     made.source = guarded_make(made.bytes);
     memcpy(made.source.data, whole.data, made.bytes);
-    free(whole.data);
     made.target = guarded_make(made.bytes);
     made.scratch = guarded_make(entropy_scratch_bytes(&shape));
     made.decoded = guarded_make(made.bytes);
     return made;
-}
-
-static void matrix_free(matrix *made)
-{
-    free(made->source.data);
-    free(made->target.data);
-    free(made->scratch.data);
-    free(made->decoded.data);
 }
 
 static entropy_settings settings_of(uint32_t step, entropy_axis axis, bool centroids)
@@ -127,7 +118,6 @@ static kvt_status matrix_decode(matrix *m, const uint8_t *stored, uint64_t bytes
         &m->shape, exact, bytes, VIEW_ROWS_PACKED(m->decoded.data, m->bytes), m->scratch.data);
     guarded_check(&m->decoded, m->bytes);
     guarded_check(&m->scratch, m->scratch.bytes);
-    free(exact);
     return status;
 }
 
@@ -202,7 +192,6 @@ TEST(round_trips_within_half_a_step)
                 check_errors(&m, &settings);
             }
         }
-        matrix_free(&m);
     }
 }
 
@@ -238,9 +227,6 @@ TEST(every_instruction_set_gives_the_same)
                 assert_memory_equal(m.decoded.data, first_decoded.data, m.bytes);
             }
         }
-        free(first.data);
-        free(first_decoded.data);
-        matrix_free(&m);
     }
     codecs_cpu_force(level);
 }
@@ -284,7 +270,6 @@ TEST(size_is_within_three_percent)
             settings.axis = ENTROPY_AXIS_TOKEN;
             check_size(&m, &settings);
         }
-        matrix_free(&m);
     }
 }
 
@@ -315,7 +300,6 @@ TEST(gaussian_rates)
         /* A deviation per channel and 256 tokens is 1/32 of a bit; its rounding moves the step. */
         assert_true(bits > known[i].bits - 0.06 && bits < known[i].bits * 1.03 + 1.0 / 32);
     }
-    matrix_free(&m);
 }
 
 static double squared_error(const matrix *m)
@@ -347,7 +331,6 @@ TEST(centroids_lower_the_error)
             fail_msg("step %u: %g with centroids, %g without", steps[s], errors[1], errors[0]);
         }
     }
-    matrix_free(&m);
 }
 
 TEST(3x_the_step_is_derived_exactly)
@@ -374,8 +357,6 @@ TEST(3x_the_step_is_derived_exactly)
                 assert_memory_equal(derived.data, m.target.data, coarse);
             }
         }
-        free(derived.data);
-        matrix_free(&m);
     }
 }
 
@@ -390,8 +371,6 @@ TEST(derive_refuses_too_large_a_step)
     assert_status(entropy_derive_step3(&m.shape, m.target.data, fine, derived.data, derived.bytes,
                                        m.scratch.data, &written),
                   KVT_E_CORRUPT);
-    free(derived.data);
-    matrix_free(&m);
 }
 
 TEST(given_tables)
@@ -426,9 +405,6 @@ TEST(given_tables)
                   KVT_OK);
     assert_int_equal(direct, derived_bytes);
     assert_memory_equal(derived.data, coarse.data, direct);
-    free(coarse.data);
-    free(derived.data);
-    matrix_free(&m);
 }
 
 /* Shares make a table, not sizes: counts of a large sample are not cut off at the top. */
@@ -469,7 +445,6 @@ TEST(foreign_tables_lose_only_bytes)
     assert_status(matrix_encode(&m, &settings, &written), KVT_OK);
     assert_status(matrix_decode(&m, m.target.data, written), KVT_OK);
     check_errors(&m, &settings);
-    matrix_free(&m);
 }
 
 /* All equal, zero, far outliers, large and small scales. */
@@ -497,7 +472,6 @@ TEST(odd_values)
                 assert_status(matrix_decode(&m, m.target.data, written), KVT_OK);
                 check_errors(&m, &settings);
             }
-            matrix_free(&m);
         }
     }
 }
@@ -527,7 +501,6 @@ TEST(what_is_not_finite_is_not_taken)
                 memcpy(place, kept, element);
             }
         }
-        matrix_free(&m);
     }
 }
 
@@ -557,7 +530,6 @@ TEST(fp32_extremes)
             }
         }
     }
-    matrix_free(&m);
 }
 
 TEST(capacity_is_exact)
@@ -583,9 +555,7 @@ TEST(capacity_is_exact)
                 assert_int_equal(written, 0);
                 guarded_check(&exact, need - less);
             }
-            free(exact.data);
         }
-        matrix_free(&m);
     }
 }
 
@@ -603,8 +573,6 @@ TEST(same_input_gives_same_bytes)
     assert_status(matrix_encode(&m, &settings, &second), KVT_OK);
     assert_int_equal(first, second);
     assert_memory_equal(kept.data, m.target.data, first);
-    free(kept.data);
-    matrix_free(&m);
 }
 
 TEST(bytes_are_pinned)
@@ -620,7 +588,6 @@ TEST(bytes_are_pinned)
         fail_msg("encoded 0x%016llx, decoded 0x%016llx", (unsigned long long)stored_hash,
                  (unsigned long long)decoded_hash);
     }
-    matrix_free(&m);
 }
 
 TEST(cut_encodings_are_refused)
@@ -637,7 +604,6 @@ TEST(cut_encodings_are_refused)
         }
         m.target.data[written] = 0;
         assert_status(matrix_decode(&m, m.target.data, written + 1), KVT_E_CORRUPT);
-        matrix_free(&m);
     }
 }
 
@@ -675,9 +641,6 @@ TEST(flipped_bytes_are_harmless)
             guarded_check(&derived, m.bytes);
             m.target.data[at] ^= (uint8_t)(1u << at % 8);
         }
-        free(first.data);
-        free(derived.data);
-        matrix_free(&m);
     }
     codecs_cpu_force(level);
 }

@@ -56,9 +56,6 @@ static void check_group(const grouped *g, uint32_t group, const uint8_t *decoded
         kvt_record_decode(record.data, written, &spec, alone.data, bytes, room.data, scratch),
         KVT_OK);
     assert_memory_equal(decoded + at, alone.data, bytes);
-    free(record.data);
-    free(room.data);
-    free(alone.data);
 }
 
 /* Through every variant, with 1, 2 and 5 groups: the whole is what its groups are. */
@@ -89,8 +86,6 @@ TEST(groups_are_their_own_records)
         for (uint32_t group = 0; group < count; group++)
             check_group(&g, group, decoded.data);
         if (i / 3 < 3) assert_memory_equal(decoded.data, g.source.data, g.source.bytes);
-        free(decoded.data);
-        grouped_free(&g);
     }
 }
 
@@ -133,9 +128,6 @@ TEST(layers_count_over_groups)
     assert_status(record_groups_decode_views(g.record.data, g.record.bytes, NULL, NULL, g.layouts,
                                              views, 3, 0, 0, g.scratch.data, g.scratch.bytes),
                   KVT_E_SPACE);
-    free(whole.data);
-    free(part.data);
-    grouped_free(&g);
 }
 
 /* Planes are dropped, and coarser steps derived, as the groups' own records are; those that are
@@ -145,7 +137,6 @@ TEST(other_variants_are_derived)
     static const char *const ways[][2] = {{"planes:k8v8,g64", "planes:k4v3,g64"},
                                           {"planes:k4v3,g64", "planes:k2v2,g64"},
                                           {"entropy:k0.5v0.5", "entropy:k1.5v1.5"}};
-    (void)state;
     for (uint32_t i = 0; i < 3; i++) {
         grouped from, to;
         kvt_record_info info;
@@ -173,11 +164,6 @@ TEST(other_variants_are_derived)
                                            to.spec.variant, derived.data, from.record.bytes / 4,
                                            from.scratch.data, from.scratch.bytes, &bytes),
                       KVT_E_SPACE);
-        free(a.data);
-        free(b.data);
-        free(derived.data);
-        grouped_free(&from);
-        grouped_free(&to);
     }
     grouped exact;
     uint64_t bytes;
@@ -188,8 +174,6 @@ TEST(other_variants_are_derived)
                                        target.bytes, exact.scratch.data, exact.scratch.bytes,
                                        &bytes),
                   KVT_E_UNSUPPORTED);
-    free(target.data);
-    grouped_free(&exact);
 }
 
 /* A store's note goes into the head's slot, and takes nothing away. */
@@ -211,7 +195,6 @@ TEST(notes_go_into_the_head)
     assert_status(record_note_of_slot(inner, &found, &bytes), KVT_MISS);
     assert_status(record_note_set(inner, note, sizeof note), KVT_OK);
     assert_status(kvt_record_parse(g.record.data, g.record.bytes, &info), KVT_E_CORRUPT);
-    grouped_free(&g);
 }
 
 /* Every byte of head and table is checked, and what they imply. */
@@ -220,7 +203,6 @@ TEST(damage_is_found)
     static const uint64_t places[] = {9,    24,    40,    100,   112,   120,  170,  3000,
                                       4095, 5000,  8192,  8200,  8204,  8216, 8224, 8239,
                                       9000, 12287, 12297, 12400, 16400, 20500};
-    (void)state;
     grouped g;
     kvt_record_info info;
     grouped_make(&g, groups_shapes, GROUPS_SHAPES, "planes:k4v4,g64", "lossless");
@@ -234,9 +216,7 @@ TEST(damage_is_found)
         guarded cut = guarded_make(bytes);
         memcpy(cut.data, g.record.data, bytes);
         assert_status(kvt_record_parse(cut.data, bytes, &info), KVT_E_CORRUPT);
-        free(cut.data);
     }
-    grouped_free(&g);
 }
 
 /* Applies one change to a head or a row and seals all of it again. */
@@ -303,7 +283,6 @@ TEST(contradictions_are_found)
                    {ROW + 40, 1, 8},
                    {NEXT + 24, 12288, 8},
                    {LAST, 1, 1}};
-    (void)state;
     grouped g;
     grouped_make(&g, groups_shapes, GROUPS_SHAPES, "planes:k4v4,g64", "lossless");
     for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
@@ -317,7 +296,6 @@ TEST(contradictions_are_found)
     assert_status(after_change(&g, 24, 20, 4), KVT_E_VERSION);
     assert_status(after_change(&g, 8, 2, 2), KVT_E_VERSION);
     assert_status(after_change(&g, 96, 99, 2), KVT_E_VERSION);
-    grouped_free(&g);
 }
 
 /* No record of a group is one of groups, and the calls for one group's record say so. */
@@ -339,7 +317,6 @@ TEST(groups_do_not_nest)
     memcpy(g.record.data + RECORD_GROUPS_HEAD_BYTES, &inner, sizeof inner);
     record_seal_slot(g.record.data + RECORD_GROUPS_HEAD_BYTES);
     assert_status(kvt_record_parse(g.record.data, g.record.bytes, &info), KVT_E_CORRUPT);
-    grouped_free(&g);
 }
 
 /* The specification is checked before anything is written. */
@@ -388,7 +365,6 @@ TEST(what_does_not_shrink_is_raw)
 {
     static const kvt_layout bytes[] = {{.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 4001},
                                        {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 999}};
-    (void)state;
     kvt_record_info info;
     kvt_view views[2];
     uint64_t written, raw;
@@ -413,5 +389,4 @@ TEST(what_does_not_shrink_is_raw)
         assert_status(record_groups_encode(&g.spec, NULL, views, g.record.data, room,
                                            g.scratch.data, g.scratch.bytes, &raw),
                       KVT_E_SPACE);
-    grouped_free(&g);
 }

@@ -48,9 +48,8 @@ TEST(record_keys_turn_in_double)
         assert_status(kvt_record_kept_tokens(e.record.data, e.record.bytes, 1, kept, count),
                       KVT_OK);
         const uint64_t bytes = (uint64_t)count * 64 * sizeof(float);
-        float *keys = malloc(bytes);
-        float *turned = malloc(bytes);
-        assert_true(keys != NULL && turned != NULL);
+        float *keys = test_alloc(bytes);
+        float *turned = test_alloc(bytes);
         assert_status(kvt_record_decode_matrix(e.record.data, e.record.bytes, NULL, 1, KVT_SIDE_K,
                                                keys, bytes, e.scratch.data, e.scratch.bytes),
                       KVT_OK);
@@ -71,9 +70,6 @@ TEST(record_keys_turn_in_double)
                 if (c >= rotary) assert_true(turned[at + c] == keys[at + c]);
             }
         }
-        free(keys);
-        free(turned);
-        encoded_free(&e);
     }
 }
 

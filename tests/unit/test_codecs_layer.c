@@ -17,8 +17,7 @@ static kvt_layout layout = {
 
 static void *aligned(uint64_t bytes)
 {
-    void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    assert_non_null(memory);
+    void *memory = test_aligned(4096, bytes);
     memset(memory, 0, bytes);
     return memory;
 }
@@ -49,15 +48,6 @@ static site make_site(const char *name)
                                        s.scratch, s.scratch_bytes),
                      KVT_OK);
     return s;
-}
-
-static void free_site(site *s)
-{
-    free(s->source);
-    free(s->whole);
-    free(s->own);
-    free(s->record);
-    free(s->scratch);
 }
 
 /* Copies a layer's ranges, and nothing else, next to each other. */
@@ -101,14 +91,12 @@ static kvt_status decode_layer(const void *head, uint64_t head_bytes, const kvt_
     kvt_status status = kvt_record_head_open(copy, head_bytes, false, spec, head_memory,
                                              sizeof head_memory, &bytes);
     memset(copy, 0xee, head_bytes);
-    free(copy);
     if (status != KVT_OK) return status;
     opened = aligned(bytes);
     memcpy(opened, head_memory, bytes);
     memset(head_memory, 0xee, sizeof head_memory);
     status = kvt_record_head_decode((const kvt_record_head *)(void *)opened, of, view, layer, 1,
                                     payload, ranges, count, scratch, scratch_bytes);
-    free(opened);
     return status;
 }
 
@@ -176,14 +164,12 @@ static void check_variant(const char *name)
         payload[ranges[0].bytes / 2] ^= 4;
         kvt_status status = decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload,
                                          ranges, count, s.scratch, s.scratch_bytes);
-        free(payload);
         if (status == KVT_OK) continue; /* the bit was a neighbouring layer's */
         assert_int_equal(status, KVT_E_CORRUPT);
         payload = gather(&s, ranges, count);
         assert_int_equal(decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload, ranges,
                                       count, s.scratch, s.scratch_bytes),
                          KVT_OK);
-        free(payload);
     }
     assert_memory_equal(s.own, s.whole, s.source_bytes);
     check_whole_record(&s);
@@ -195,8 +181,6 @@ static void check_variant(const char *name)
     assert_int_not_equal(layer_ranges(head, head_bytes, 0, ranges, KVT_RECORD_RANGES_MAX, &count),
                          KVT_OK);
     assert_int_equal(count, 0);
-    free(head);
-    free_site(&s);
 }
 
 TEST(every_codec)
@@ -230,5 +214,4 @@ TEST(bad_arguments)
     assert_int_equal(layer_ranges(s.record, s.record_bytes, 0, ranges, 0, &count), KVT_E_SPACE);
     assert_int_equal(layer_ranges(s.record, 8192, 0, ranges, KVT_RECORD_RANGES_MAX, &count),
                      KVT_E_CORRUPT);
-    free_site(&s);
 }

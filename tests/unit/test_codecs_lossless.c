@@ -36,7 +36,6 @@ static double bits_of(kvt_layout layout, const void *source)
     double bits = payload_bits(&e);
     assert_status(encoded_decode(&e), KVT_OK);
     assert_memory_equal(e.decoded.data, e.source.data, e.source.bytes);
-    encoded_free(&e);
     return bits;
 }
 
@@ -60,11 +59,9 @@ TEST(hidden_bf16_is_noticed)
 {
     kvt_layout bf16 = layout_of(KVT_DTYPE_BF16);
     const size_t count = 2 * (size_t)TOKENS * WIDTH;
-    uint16_t *source = malloc(count * sizeof *source);
-    uint32_t *wide = malloc(count * sizeof *wide);
-    uint16_t *half = malloc(count * sizeof *half);
-    (void)state;
-    assert_true(source && wide && half);
+    uint16_t *source = test_alloc(count * sizeof *source);
+    uint32_t *wide = test_alloc(count * sizeof *wide);
+    uint16_t *half = test_alloc(count * sizeof *half);
     codecs_kv_sample_fill(&bf16, 21, source);
     for (size_t i = 0; i < count; i++) {
         wide[i] = (uint32_t)source[i] << 16;
@@ -78,34 +75,25 @@ TEST(hidden_bf16_is_noticed)
     }
     assert_true(bits_of(layout_of(KVT_DTYPE_FP32), wide) <= 12.0);
     assert_true(bits_of(layout_of(KVT_DTYPE_FP16), half) <= 11.5);
-    free(source);
-    free(wide);
-    free(half);
 }
 
 TEST(constant_entries_almost_vanish)
 {
     kvt_layout layout = layout_of(KVT_DTYPE_BF16);
-    uint8_t *source = calloc(2 * (size_t)TOKENS * WIDTH, 2);
-    (void)state;
-    assert_non_null(source);
+    uint8_t *source = test_zeros(2 * (size_t)TOKENS * WIDTH * 2);
     assert_true(bits_of(layout, source) < 0.1);
-    free(source);
 }
 
 TEST(opaque_repeats_are_found)
 {
     const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 1 << 20};
     const kvt_layout noise = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 1 << 14};
-    uint8_t *source = malloc(1 << 20);
-    (void)state;
-    assert_non_null(source);
+    uint8_t *source = test_alloc(1 << 20);
     codecs_kv_sample_fill(&noise, 3, source);
     for (size_t i = 1; i < 64; i++) {
         memcpy(source + i * (1 << 14), source, 1 << 14);
     }
     assert_true(bits_of(layout, source) < 2.0);
-    free(source);
 }
 
 /* All 65536 patterns in every position of a tile, with and without bases. */
@@ -113,9 +101,7 @@ TEST(every_16_bit_pattern_survives)
 {
     static const uint8_t dtypes[] = {KVT_DTYPE_BF16, KVT_DTYPE_FP16};
     const size_t count = 2 * 65536;
-    uint16_t *source = malloc(count * sizeof *source);
-    (void)state;
-    assert_non_null(source);
+    uint16_t *source = test_alloc(count * sizeof *source);
     for (unsigned k = 0; k < 8; k++) {
         kvt_layout layout = {.layers = 1, .kv_heads = 1, .dtype = dtypes[k % 2]};
         layout.tokens = k & 2 ? 16 : 1024;
@@ -125,7 +111,6 @@ TEST(every_16_bit_pattern_survives)
         }
         (void)bits_of(layout, source);
     }
-    free(source);
 }
 
 /* A segment of any bytes decodes to something or is refused; nothing is written past the target.
@@ -143,7 +128,6 @@ TEST(damaged_segments_are_bounded)
     guarded scratch = guarded_make(codec->segment_scratch(variant, &layout, bytes));
     uint64_t written;
     unsigned refused = 0;
-    (void)state;
     codecs_kv_sample_fill(&layout, 8, source.data);
     assert_status(codec->encode_segment(variant, &layout, source.data, bytes, stored.data, bytes,
                                         scratch.data, scratch.bytes, &written),
@@ -164,7 +148,6 @@ TEST(damaged_segments_are_bounded)
                                             VIEW_ROWS_PACKED(target.data, bytes), scratch.data,
                                             scratch.bytes),
                       KVT_E_CORRUPT);
-        free(cut);
     }
     /* The tile's head and words carry no free bits. */
     assert_true(refused >= 12);
@@ -172,20 +155,14 @@ TEST(damaged_segments_are_bounded)
                                         VIEW_ROWS_PACKED(target.data, bytes - 2), scratch.data,
                                         scratch.bytes),
                   KVT_E_CORRUPT);
-    free(source.data);
-    free(stored.data);
-    free(target.data);
-    free(scratch.data);
 }
 
 TEST(sample_is_pinned_and_seeded)
 {
     const kvt_layout layout = layout_of(KVT_DTYPE_BF16);
     const size_t bytes = 4 * (size_t)TOKENS * WIDTH;
-    uint8_t *first = malloc(bytes);
-    uint8_t *second = malloc(bytes);
-    (void)state;
-    assert_true(first && second);
+    uint8_t *first = test_alloc(bytes);
+    uint8_t *second = test_alloc(bytes);
     codecs_kv_sample_fill(&layout, 1, first);
     codecs_kv_sample_fill(&layout, 1, second);
     assert_memory_equal(first, second, bytes);
@@ -202,8 +179,6 @@ TEST(sample_is_pinned_and_seeded)
         codecs_kv_sample_fill(&small, 42, first);
         assert_int_equal(XXH3_64bits(first, size), pinned[i]);
     }
-    free(first);
-    free(second);
 }
 
 /* Tokens differ, all values are finite, and about one channel in ten has a mean far from zero. */
@@ -211,12 +186,10 @@ TEST(sample_looks_like_kv)
 {
     const kvt_layout layout = layout_of(KVT_DTYPE_FP32);
     const size_t count = 2 * (size_t)TOKENS * WIDTH;
-    float *values = malloc(count * sizeof *values);
+    float *values = test_alloc(count * sizeof *values);
     unsigned biased = 0;
     double smallest = 1e9;
     double largest = 0;
-    (void)state;
-    assert_non_null(values);
     codecs_kv_sample_fill(&layout, 4, values);
     for (unsigned c = 0; c < WIDTH; c++) {
         double sum = 0;
@@ -236,7 +209,6 @@ TEST(sample_looks_like_kv)
     }
     assert_in_range(biased, 70, 140);
     assert_true(largest > 30 * smallest);
-    free(values);
 }
 
 /* A run is one frame: what lies behind it decodes to nothing, and is refused all the same. */
@@ -249,7 +221,6 @@ TEST(frames_in_a_row_are_refused)
     kvt_variant variant;
     uint8_t run[RUN] = {0};
     uint8_t stored[RUN];
-    (void)state;
     assert_status(kvt_variant_parse("lossless", &variant), KVT_OK);
     guarded scratch = guarded_make(codec->segment_scratch(variant, &layout, RUN));
     const size_t frame = ZSTD_compress(stored + 4, RUN - 4, run, RUN, 1);
@@ -268,5 +239,4 @@ TEST(frames_in_a_row_are_refused)
                                             scratch.bytes),
                       kind == 0 ? KVT_OK : KVT_E_CORRUPT);
     }
-    free(scratch.data);
 }

@@ -5,6 +5,7 @@
  * the same bytes.
  */
 #include "codecs_support.h"
+#include "dice.h"
 
 #include "codecs/kernels/cpu.h"
 #include "codecs/lossless_dense.h"
@@ -44,14 +45,6 @@ static uint64_t bytes_of(const shape *s)
     return (uint64_t)s->tokens * s->row * kvt_dtype_bytes(s->dtype);
 }
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 static void fill_sample(uint8_t dtype, uint8_t *data, uint64_t elements)
 {
     const uint16_t row = 1000;
@@ -65,7 +58,6 @@ static void fill_sample(uint8_t dtype, uint8_t *data, uint64_t elements)
     guarded whole = guarded_make(bytes);
     codecs_kv_sample_fill(&layout, 5, whole.data);
     memcpy(data, whole.data, elements * kvt_dtype_bytes(dtype));
-    free(whole.data);
 }
 
 /* 0 sample, 1 random bits, 2 zero, 3 sample with zeros, 4 every 16-bit pattern, 5 one exponent a
@@ -77,7 +69,7 @@ static void fill_kind(unsigned kind, uint8_t dtype, uint8_t *data, uint64_t elem
     const uint32_t step = dtype == KVT_DTYPE_FP16 ? 1u << 10 : 1u << 7;
     fill_sample(dtype, data, elements);
     for (uint64_t i = 0; i < elements; i++) {
-        uint32_t word = (uint32_t)(next_random(&state) >> 16);
+        uint32_t word = (uint32_t)(dice_shift(&state) >> 16);
         uint32_t bits = 0;
         memcpy(&bits, data + i * kvt_dtype_bytes(dtype), kvt_dtype_bytes(dtype));
         switch (kind) {
@@ -103,7 +95,6 @@ static kvt_status dense_encode(const shape *s, const uint8_t *source, uint8_t *t
     guarded scratch = guarded_make(lossless_dense_scratch_bytes(s));
     kvt_status status = lossless_dense_encode(s, source, target, capacity, scratch.data, written);
     guarded_check(&scratch, scratch.bytes);
-    free(scratch.data);
     return status;
 }
 
@@ -114,7 +105,6 @@ static kvt_status dense_decode(const shape *s, const uint8_t *stored, uint64_t b
     kvt_status status = lossless_dense_decode(
         s, stored, bytes, VIEW_ROWS_PACKED(decoded->data, decoded->bytes), scratch.data);
     guarded_check(&scratch, scratch.bytes);
-    free(scratch.data);
     return status;
 }
 
@@ -200,7 +190,6 @@ static kvt_status decode_exact(const mode *m, const shape *s, const uint8_t *sto
     memcpy(exact, stored, bytes);
     kvt_status status = m->decode(s, exact, bytes, decoded);
     guarded_check(decoded, decoded->bytes);
-    free(exact);
     return status;
 }
 
@@ -233,9 +222,6 @@ static kvt_status round_trip(const mode *m, const shape *s, const guarded *sourc
         assert_memory_equal(decoded.data, source->data, source->bytes);
     }
     codecs_cpu_force(level);
-    free(first.data);
-    free(target.data);
-    free(decoded.data);
     return first_status;
 }
 
@@ -262,7 +248,6 @@ static void check_every_bit(const mode *m)
                 bool plain = kind == 0 || kind == 2 || kind == 3 || kind == 6 || kind == 9;
                 if (plain && (uint64_t)s.tokens * s.row > m->shrinks_above)
                     assert_int_equal(status, KVT_OK);
-                free(source.data);
             }
         }
     }
@@ -285,7 +270,6 @@ static double ratio_of(const mode *m, uint8_t dtype, unsigned kind)
     guarded source = source_of(&s, kind);
     assert_status(round_trip(m, &s, &source, &written), KVT_OK);
     double ratio = (double)source.bytes / (double)written;
-    free(source.data);
     return ratio;
 }
 
@@ -344,8 +328,6 @@ static void check_capacity(const mode *m)
                 }
             }
             codecs_cpu_force(level);
-            free(exact.data);
-            free(source.data);
         }
     }
 }
@@ -370,8 +352,6 @@ static void check_pins(const mode *m)
         assert_status(m->encode(&s, source.data, target.data, target.bytes, &written), KVT_OK);
         uint64_t hash = XXH3_64bits(target.data, written);
         if (hash != m->pins[d]) fail_msg("%zu: 0x%016llx", d, (unsigned long long)hash);
-        free(source.data);
-        free(target.data);
     }
 }
 
@@ -392,7 +372,6 @@ TEST(other_dtypes_stay_raw)
     assert_status(decode_exact(&dense, &s, source, 256, &decoded), KVT_E_CORRUPT);
     assert_status(fast_encode(&s, source, target, 256, &written), KVT_RAW);
     assert_status(decode_exact(&fast, &s, source, 256, &decoded), KVT_E_CORRUPT);
-    free(decoded.data);
     assert_status(lossless_fast_encode(KVT_DTYPE_OPAQUE, source, 256, target, 256, &written),
                   KVT_RAW);
     assert_status(lossless_fast_encode(KVT_DTYPE_FP32, source, 255, target, 256, &written),
@@ -419,9 +398,6 @@ TEST(unaligned_buffers)
                       KVT_OK);
         assert_memory_equal(decoded.data + shift, source.data + shift, 2 * COUNT);
     }
-    free(source.data);
-    free(target.data);
-    free(decoded.data);
 }
 
 /* A checksum outside notices damage; here it must only be harmless and the same everywhere. */
@@ -454,9 +430,6 @@ static void check_damage(const mode *m, const shape *s, const guarded *source, u
         target.data[at / flips] ^= (uint8_t)(1u << at % 8);
     }
     codecs_cpu_force(level);
-    free(target.data);
-    free(decoded.data);
-    free(first.data);
 }
 
 TEST(damage_of_dense_is_harmless)
@@ -465,7 +438,6 @@ TEST(damage_of_dense_is_harmless)
         const shape s = {70, 9, dtypes[d]};
         guarded source = source_of(&s, dtypes[d] == KVT_DTYPE_FP16 ? 6 : 0);
         check_damage(&dense, &s, &source, 1);
-        free(source.data);
     }
 }
 
@@ -480,6 +452,5 @@ TEST(damage_of_fast_is_harmless)
             memcpy(source.data + i * element, &bits, element);
         }
         check_damage(&fast, &s, &source, 8);
-        free(source.data);
     }
 }

@@ -18,18 +18,6 @@ static const uint32_t plane_bits[] = {2, 3, 4, 6, 8};
 static const kvt_layout small = {
     .layers = 3, .kv_heads = 2, .head_dim = 32, .dtype = KVT_DTYPE_FP16, .tokens = 150};
 
-static float element(const kvt_layout *layout, const uint8_t *bytes, uint64_t i)
-{
-    uint16_t half;
-    float value;
-    if (layout->dtype == KVT_DTYPE_FP32) {
-        memcpy(&value, bytes + 4 * i, 4);
-        return value;
-    }
-    memcpy(&half, bytes + 2 * i, 2);
-    return layout->dtype == KVT_DTYPE_FP16 ? half_to_float(half) : half_bf16_to_float(half);
-}
-
 /* Squared error and largest error of one matrix. */
 static void errors_of(const encoded *e, uint32_t index, double *squared, double *largest)
 {
@@ -38,8 +26,8 @@ static void errors_of(const encoded *e, uint32_t index, double *squared, double 
     *squared = 0;
     *largest = 0;
     for (uint64_t i = index * count; i < (index + 1) * count; i++) {
-        double error = (double)element(layout, e->source.data, i) -
-                       (double)element(layout, e->decoded.data, i);
+        double error = (double)element_at(layout, e->source.data, i) -
+                       (double)element_at(layout, e->decoded.data, i);
         *squared += error * error;
         if (fabs(error) > *largest) *largest = fabs(error);
     }
@@ -71,7 +59,6 @@ TEST(error_never_grows_with_planes)
 {
     static const char *const settings[] = {"g64", "g32,vhead", "g128,vchan"};
     static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
-    (void)state;
     for (unsigned n = 0; n < 3 * 3 * 4; n++) {
         kvt_layout layout = small;
         layout.dtype = dtypes[n % 3];
@@ -102,9 +89,7 @@ TEST(error_never_grows_with_planes)
                 squared[m] = s;
                 largest[m] = l;
             }
-            encoded_free(&e);
         }
-        free(source);
     }
 }
 
@@ -137,11 +122,8 @@ TEST(error_keeps_its_bound_on_levels)
     kvt_layout layout = small;
     layout.dtype = KVT_DTYPE_FP32;
     const uint64_t count = 6 * kvt_layout_matrix_bytes(&layout) / 4;
-    float *source = malloc(4 * count);
-    float *before = calloc(count, sizeof *before);
-    (void)state;
-    assert_non_null(source);
-    assert_non_null(before);
+    float *source = test_alloc(4 * count);
+    float *before = test_zeros(count * sizeof *before);
     fill_steps(&layout, 3, 2.0f, (uint8_t *)source);
     for (unsigned p = 0; p < 5; p++) {
         char name[64];
@@ -150,16 +132,13 @@ TEST(error_keeps_its_bound_on_levels)
         encoded e = encoded_make(layout, name, (uint8_t *)source);
         assert_status(encoded_decode(&e), KVT_OK);
         for (uint64_t i = 0; i < count; i++) {
-            float error = fabsf(element(&layout, e.decoded.data, i) - source[i]);
+            float error = fabsf(element_at(&layout, e.decoded.data, i) - source[i]);
             assert_true(error <= bounds[p] + rounding);
             if (p > 0) assert_true(error <= fmaxf(before[i], bounds[p]) + rounding);
             if (p == 2 && source[i] == floorf(source[i])) assert_true(error == 0.0f);
             before[i] = error;
         }
-        encoded_free(&e);
     }
-    free(before);
-    free(source);
 }
 
 /* The outermost of 4 levels: the mean of its cell, less what crowds there beyond a sixth. */
@@ -169,9 +148,7 @@ TEST(crowded_ends_bias_the_outer_levels)
     kvt_layout layout = small;
     layout.dtype = KVT_DTYPE_FP32;
     const uint64_t count = kvt_layout_matrix_bytes(&layout) / 4;
-    float *source = malloc(6 * 4 * count);
-    (void)state;
-    assert_non_null(source);
+    float *source = test_alloc(6 * 4 * count);
     for (unsigned c = 0; c < 3; c++) {
         double sum = 0;
         double outer = 0;
@@ -188,10 +165,8 @@ TEST(crowded_ends_bias_the_outer_levels)
         const double pull = outer / (double)count - 1.0 / 6.0;
         assert_true(pull > 0.05);
         const double expected = sum / outer * (1.0 - pull);
-        assert_true(fabs((double)element(&layout, e.decoded.data, 0) - expected) < 0.05);
-        encoded_free(&e);
+        assert_true(fabs((double)element_at(&layout, e.decoded.data, 0) - expected) < 0.05);
     }
-    free(source);
 }
 
 TEST(four_bits_are_kivi)
@@ -199,7 +174,6 @@ TEST(four_bits_are_kivi)
     static const char *const names[][2] = {{"planes:k4v4,g64,vhead", "kivi:k4v4,g64"},
                                            {"planes:k4v4,g32,vhead", "kivi:k4v4,g32"},
                                            {"planes:k4v4,g128,vhead", "kivi:k4v4,g128"}};
-    (void)state;
     for (size_t i = 0; i < 6; i++) {
         kvt_layout layout = {.layers = 1,
                              .kv_heads = 3,
@@ -211,8 +185,6 @@ TEST(four_bits_are_kivi)
         assert_status(encoded_decode(&planes), KVT_OK);
         assert_status(encoded_decode(&kivi), KVT_OK);
         assert_memory_equal(planes.decoded.data, kivi.decoded.data, kivi.decoded.bytes);
-        encoded_free(&planes);
-        encoded_free(&kivi);
     }
 }
 
@@ -221,7 +193,6 @@ TEST(extremes_stay_exact)
 {
     const kvt_layout layout = {
         .layers = 1, .kv_heads = 1, .head_dim = 64, .dtype = KVT_DTYPE_FP16, .tokens = 64};
-    (void)state;
     for (unsigned p = 2; p < 5; p++) {
         char name[64];
         uint16_t source[2 * 64 * 64];
@@ -240,7 +211,6 @@ TEST(extremes_stay_exact)
             if (along != 3 && along != 40) continue;
             assert_memory_equal(e.decoded.data + 2 * i, &source[i], 2);
         }
-        encoded_free(&e);
     }
 }
 
@@ -248,7 +218,6 @@ TEST(extremes_stay_exact)
 TEST(negative_zeros_come_back)
 {
     static const char *const names[] = {"planes:k8v8,g64", "planes:k4v4,g64", "kivi:k4v4,g64"};
-    (void)state;
     for (uint8_t dtype = KVT_DTYPE_FP16; dtype <= KVT_DTYPE_BF16; dtype++) {
         const kvt_layout layout = {
             .layers = 1, .kv_heads = 1, .head_dim = 64, .dtype = dtype, .tokens = 128};
@@ -265,7 +234,6 @@ TEST(negative_zeros_come_back)
                 memcpy(&back, e.decoded.data + 2 * i, 2);
                 if (source[i] == 0x8000) assert_int_equal(back & 0x7fff, 0);
             }
-            encoded_free(&e);
         }
     }
     codecs_cpu_force(codecs_cpu_best());
@@ -279,7 +247,6 @@ TEST(fine_planes_are_unbiased)
         .layers = 1, .kv_heads = 1, .head_dim = WIDTH, .dtype = KVT_DTYPE_FP32, .tokens = TOKENS};
     static float source[2 * TOKENS * WIDTH];
     uint32_t random = 1;
-    (void)state;
     for (unsigned i = 0; i < 2 * TOKENS * WIDTH; i++) {
         random = random * 1664525u + 1013904223u;
         source[i] = (float)(random >> 8) * 0x1p-24f - 0.5f;
@@ -300,7 +267,6 @@ TEST(fine_planes_are_unbiased)
         double count = 2 * TOKENS * WIDTH;
         double bias = sum / count / sqrt(squares / count);
         assert_true(bias > -0.03 && bias < 0.03); /* five standard errors; it once was 0.19 */
-        encoded_free(&e);
     }
 }
 
@@ -330,7 +296,6 @@ TEST(sizes_follow_the_planes)
     const kvt_layout layout = {
         .layers = 2, .kv_heads = 8, .head_dim = 128, .dtype = KVT_DTYPE_BF16, .tokens = 256};
     const double tables = 32.0 * 8.0 / (256.0 * 1024.0);
-    (void)state;
     for (unsigned n = 0; n < 25; n++) {
         char name[64];
         kvt_record_info info;
@@ -341,7 +306,6 @@ TEST(sizes_follow_the_planes)
         assert_status(kvt_record_verify(e.record.data, e.record.bytes, &info), KVT_OK);
         double want = ((double)k + (double)v) / 2.0 + 0.5 + tables;
         assert_true(fabs(info.bits_per_element - want) < 1e-9);
-        encoded_free(&e);
     }
 }
 
@@ -411,9 +375,6 @@ static void check_drop(kvt_layout layout, const kvt_codec_extras *extras, const 
     } else {
         assert_status(status, KVT_E_SPACE);
     }
-    free(head);
-    encoded_free(&full);
-    encoded_free(&direct);
 }
 
 TEST(dropping_planes_is_encoding_at_the_lower_rate)
@@ -422,9 +383,7 @@ TEST(dropping_planes_is_encoding_at_the_lower_rate)
     int8_t levels[6] = {1, -1, 0, 2, -3, 0};
     const kvt_codec_extras extras = {
         .struct_size = sizeof extras, .sink_tokens = 1028, .recent_tokens = 30, .levels = levels};
-    uint8_t *source = malloc(6 * kvt_layout_matrix_bytes(&small));
-    (void)state;
-    assert_non_null(source);
+    uint8_t *source = test_alloc(6 * kvt_layout_matrix_bytes(&small));
     codecs_kv_sample_fill(&small, 4, source);
     /* One matrix that cannot be coded. */
     memset(source + 3 * kvt_layout_matrix_bytes(&small) + 100, 0x7c, 2);
@@ -435,7 +394,6 @@ TEST(dropping_planes_is_encoding_at_the_lower_rate)
                        source);
         }
     }
-    free(source);
 }
 
 /* Equal planes, or the first side one ahead: only header and table are written. */
@@ -443,7 +401,6 @@ TEST(dropping_the_last_planes_moves_nothing)
 {
     static const char *const steps[] = {"planes:k8v6,g64", "planes:k6v6,g64", "planes:k6v4,g64",
                                         "planes:k4v4,g64", "planes:k3v3,g64", "planes:k2v2,g64"};
-    (void)state;
     encoded e = encoded_make(small, "planes:k8v8,g64", NULL);
     uint64_t before = e.record.bytes;
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
@@ -461,7 +418,6 @@ TEST(dropping_the_last_planes_moves_nothing)
         assert_int_equal(info.payload_bytes, drop.payload_bytes);
         assert_int_equal(info.spec.variant.rate, variant.rate);
     }
-    encoded_free(&e);
 }
 
 /* A rewrite that was torn leaves the record as it was. */
@@ -470,7 +426,6 @@ TEST(a_torn_drop_leaves_the_larger_record)
     kvt_variant variant;
     kvt_record_drop drop;
     kvt_record_info info;
-    (void)state;
     encoded e = encoded_make(small, "planes:k8v8,g64", NULL);
     assert_status(encoded_decode(&e), KVT_OK);
     guarded before = guarded_make(e.decoded.bytes);
@@ -481,8 +436,6 @@ TEST(a_torn_drop_leaves_the_larger_record)
     assert_status(encoded_decode(&e), KVT_OK);
     assert_memory_equal(before.data, e.decoded.data, e.decoded.bytes);
     assert_status(kvt_record_verify(e.record.data, e.record.bytes, &info), KVT_E_CORRUPT);
-    free(before.data);
-    encoded_free(&e);
 }
 
 TEST(drops_that_are_none_are_refused)
@@ -496,7 +449,6 @@ TEST(drops_that_are_none_are_refused)
                                         "raw"};
     kvt_variant variant;
     kvt_record_drop drop;
-    (void)state;
     encoded e = encoded_make(small, "planes:k6v4,g64", NULL);
     guarded before = guarded_make(e.record.bytes);
     memcpy(before.data, e.record.data, e.record.bytes);
@@ -506,13 +458,10 @@ TEST(drops_that_are_none_are_refused)
                       KVT_E_ARGUMENT);
         assert_memory_equal(e.record.data, before.data, e.record.bytes);
     }
-    free(before.data);
-    encoded_free(&e);
     e = encoded_make(small, "kivi", NULL);
     assert_status(kvt_variant_parse("kivi:k2v2,g64", &variant), KVT_OK);
     assert_status(kvt_record_drop_planes(e.record.data, e.record.bytes, variant, &drop),
                   KVT_E_UNSUPPORTED);
-    encoded_free(&e);
 }
 
 TEST(every_flipped_byte_is_found)
@@ -520,7 +469,6 @@ TEST(every_flipped_byte_is_found)
     static const char *const names[] = {"planes:k8v4,g32", "kivi:k4v2,g32,r32"};
     const kvt_layout layout = {
         .layers = 2, .kv_heads = 1, .head_dim = 16, .dtype = KVT_DTYPE_BF16, .tokens = 70};
-    (void)state;
     for (size_t n = 0; n < 3; n++) {
         kvt_record_info info;
         kvt_record_drop drop;
@@ -545,7 +493,6 @@ TEST(every_flipped_byte_is_found)
         for (uint64_t bytes = 0; bytes < e.record.bytes; bytes++) {
             assert_status(kvt_record_parse(e.record.data, bytes, &info), KVT_E_CORRUPT);
         }
-        encoded_free(&e);
     }
 }
 
@@ -558,7 +505,6 @@ TEST(sinks_and_window_are_of_the_chain)
         uint32_t first, chain, sinks, recent, head, tail;
     } cases[] = {{0, 0, 4, 0, 4, 0},       {0, 64, 0, 32, 0, 32},    {100, 164, 104, 8, 4, 8},
                  {100, 1000, 4, 32, 0, 0}, {100, 170, 0, 32, 0, 26}, {0, 0, 60, 60, 60, 4}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         encoded e = encoded_make(layout, "planes:k2v2,g32", NULL);
         const uint64_t row = 128;
@@ -584,6 +530,5 @@ TEST(sinks_and_window_are_of_the_chain)
                                 cases[i].tail * row);
             if (!all) assert_memory_not_equal(x, y, 64 * row);
         }
-        encoded_free(&e);
     }
 }

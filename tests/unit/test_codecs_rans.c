@@ -4,6 +4,7 @@
  * instruction set gives the same bytes.
  */
 #include "cases.h"
+#include "dice.h"
 
 #include "codecs/kernels/cpu.h"
 #include "codecs/rans.h"
@@ -16,21 +17,13 @@ enum { SYMBOLS_MAX = 200000, GUARD = 64, STATE_COUNTS = 3, ESCAPE_BITS = 8 };
 
 static const uint32_t state_counts[STATE_COUNTS] = {16, 64, 128};
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 /* Bell-shaped symbols around 128; spread 0 makes all equal, large spreads are even. */
 static void fill_symbols(uint8_t *symbols, size_t count, unsigned spread, uint32_t counts[256])
 {
     uint64_t state = UINT64_C(0x9e3779b97f4a7c15) + spread;
     memset(counts, 0, 256 * sizeof counts[0]);
     for (size_t i = 0; i < count; i++) {
-        uint64_t word = next_random(&state);
+        uint64_t word = dice_shift(&state);
         uint32_t sum = (uint32_t)(word & 0xffff) + (uint32_t)(word >> 16 & 0xffff) +
                        (uint32_t)(word >> 32 & 0xffff) + (uint32_t)(word >> 48);
         symbols[i] = (uint8_t)((sum * spread / 0x40000) + 128 - spread / 2);
@@ -70,19 +63,10 @@ typedef struct stream {
 static stream *stream_make(void)
 {
     stream *made = test_zeros(sizeof *made);
-    made->symbols = malloc(SYMBOLS_MAX);
-    made->decoded = malloc(SYMBOLS_MAX + GUARD);
-    made->room = malloc(SYMBOLS_MAX + 2 * GUARD);
-    assert_true(made->symbols != NULL && made->decoded != NULL && made->room != NULL);
+    made->symbols = test_alloc(SYMBOLS_MAX);
+    made->decoded = test_alloc(SYMBOLS_MAX + GUARD);
+    made->room = test_alloc(SYMBOLS_MAX + 2 * GUARD);
     return made;
-}
-
-static void stream_free(stream *made)
-{
-    free(made->symbols);
-    free(made->decoded);
-    free(made->room);
-    free(made);
 }
 
 static bool stream_decode(stream *made, size_t count, uint32_t state_count, const uint8_t *code,
@@ -124,7 +108,6 @@ TEST(tables_are_sound_and_close)
         assert_true(table_bits(&table, counts) <=
                     entropy_bits(counts, SYMBOLS_MAX) * 1.01 + SYMBOLS_MAX * 0.012);
     }
-    free(symbols);
 }
 
 TEST(tables_take_extremes)
@@ -175,7 +158,6 @@ TEST(counting_samples_long_streams)
     }
     assert_int_equal(sum, counted);
     assert_true(counted > SYMBOLS_MAX / 5 && counted <= SYMBOLS_MAX / 4);
-    free(symbols);
 }
 
 static void check_table_travels(const rans_table *table)
@@ -251,8 +233,7 @@ static void check_round_trip(stream *made, size_t count, unsigned spread, uint32
         size_t bytes = (size_t)(end - code);
         if (level == CODECS_CPU_SCALAR) {
             first_bytes = bytes;
-            first_code = malloc(bytes + 1);
-            assert_non_null(first_code);
+            first_code = test_alloc(bytes + 1);
             memcpy(first_code, code, bytes);
             memcpy(first_states, made->states, sizeof first_states);
         }
@@ -269,7 +250,6 @@ static void check_round_trip(stream *made, size_t count, unsigned spread, uint32
             assert_int_equal(made->decoded[count + i], 0xa5);
         }
     }
-    free(first_code);
 }
 
 TEST(round_trips_on_every_instruction_set)
@@ -287,7 +267,6 @@ TEST(round_trips_on_every_instruction_set)
     }
     check_round_trip(made, SYMBOLS_MAX, 19, 128);
     codecs_cpu_force(level);
-    stream_free(made);
 }
 
 TEST(size_is_the_tables_entropy)
@@ -310,7 +289,6 @@ TEST(size_is_the_tables_entropy)
         double ideal = table_bits(&table, counts) - escapes;
         assert_true((double)(end - code) * 8 <= ideal + SYMBOLS_MAX * 0.002 + 64 * 16);
     }
-    stream_free(made);
 }
 
 TEST(room_is_kept)
@@ -337,7 +315,6 @@ TEST(room_is_kept)
         }
     }
     codecs_cpu_force(level);
-    stream_free(made);
 }
 
 TEST(damage_is_harmless_and_same_everywhere)
@@ -353,9 +330,8 @@ TEST(damage_is_harmless_and_same_everywhere)
     const size_t bytes = (size_t)(end - code);
     size_t noticed = 0;
     for (size_t cut = 0; cut <= bytes; cut++) {
-        uint8_t *exact = malloc(cut + 1);
+        uint8_t *exact = test_alloc(cut + 1);
         uint8_t reference[COUNT];
-        assert_non_null(exact);
         memcpy(exact, code, cut);
         if (cut > 0) exact[cut / 2] ^= 0x10;
         for (int l = CODECS_CPU_SCALAR; l <= (int)codecs_cpu_best(); l++) {
@@ -365,11 +341,9 @@ TEST(damage_is_harmless_and_same_everywhere)
             if (l == CODECS_CPU_SCALAR) memcpy(reference, made->decoded, COUNT);
             assert_memory_equal(made->decoded, reference, COUNT);
         }
-        free(exact);
     }
     assert_true(noticed > bytes - 4);
     made->states[3] = RANS_STATE_MIN - 1;
     assert_false(stream_decode(made, COUNT, 64, code, bytes, COUNT));
     codecs_cpu_force(level);
-    stream_free(made);
 }

@@ -70,12 +70,11 @@ static int reader_open(void **state)
     return 0;
 }
 
-static int reader_close(void **state)
+TEST_AFTER_ALL
 {
     const reader *paths = *state;
     unlink(paths->record);
     unlink(paths->output);
-    return 0;
 }
 
 static void need_tools(const reader *paths)
@@ -115,10 +114,9 @@ static void check_reads_the_same(reader *paths, kvt_layout layout, const char *v
     fclose(file);
     assert_int_equal(got, e.source.bytes);
     assert_memory_equal(e.decoded.data, e.source.data, e.source.bytes);
-    encoded_free(&e);
 }
 
-TEST_ALL(reader_open, reader_close);
+TEST_ALL(reader_open, NULL);
 
 TEST(reader_decodes_every_dtype)
 {
@@ -147,14 +145,12 @@ TEST(reader_decodes_several_tiles)
 TEST(reader_decodes_opaque_pieces)
 {
     const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 8388608 + 700000};
-    uint8_t *source = malloc(layout.opaque_bytes);
+    uint8_t *source = test_alloc(layout.opaque_bytes);
     need_tools(*state);
-    assert_non_null(source);
     for (uint64_t i = 0; i < layout.opaque_bytes; i++) {
         source[i] = (uint8_t)((i >> 9) * 37 + i % 3);
     }
     check_reads_the_same(*state, layout, "lossless", source);
-    free(source);
 }
 
 TEST(reader_refuses_damage)
@@ -174,7 +170,6 @@ TEST(reader_refuses_damage)
     }
     write_record(*state, &e);
     assert_int_equal(run_reader(*state), 0);
-    encoded_free(&e);
 }
 
 /* Reads the record and compares with what the library decodes from it. */
@@ -194,8 +189,6 @@ static void check_values(reader *paths, const encoded *e)
     assert_int_equal(fread(got.data, 1, got.bytes, file), wanted.bytes);
     fclose(file);
     assert_memory_equal(got.data, wanted.data, wanted.bytes);
-    free(wanted.data);
-    free(got.data);
 }
 
 static kvt_layout layout_of(unsigned i)
@@ -231,7 +224,6 @@ TEST(reader_decodes_groups_and_drops)
         if (layout.sides == 1) layout.tokens = 44;
         encoded e = encoded_make(layout, variants[i / 2], NULL);
         check_values(*state, &e);
-        encoded_free(&e);
     }
 }
 
@@ -247,7 +239,6 @@ TEST(reader_decodes_one_side)
         if (i == 2) layout.head_dim = 576; /* layers that end runs */
         encoded e = encoded_make(layout, variants[i], NULL);
         check_values(*state, &e);
-        encoded_free(&e);
     }
 }
 
@@ -272,8 +263,6 @@ TEST(reader_follows_dropped_planes)
         e.record.bytes = drop.record_bytes;
         check_values(*state, &e);
     }
-    encoded_free(&e);
-    free(source);
 }
 
 /* Header, table, parts and checksums of these are read; their values are not. */
@@ -289,7 +278,6 @@ TEST(reader_checks_records_of_other_codecs)
         e.record.data[e.record.bytes - 1] ^= 1;
         write_record(*state, &e);
         assert_int_equal(run_reader(*state), 1);
-        encoded_free(&e);
     }
 }
 
@@ -317,7 +305,6 @@ TEST(reader_reads_records_with_notes)
         e.record.data[i == 4 ? 4096 + 300 : 300] ^= 1;
         write_record(*state, &e);
         assert_int_equal(run_reader(*state), 1);
-        encoded_free(&e);
     }
 }
 
@@ -347,6 +334,5 @@ TEST(reader_reads_groups)
                 g.record.data[places[k]] ^= 1;
             }
         }
-        grouped_free(&g);
     }
 }

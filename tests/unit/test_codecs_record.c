@@ -78,7 +78,6 @@ static void flip_every_byte(kvt_layout layout, const char *variant)
         }
     }
     assert_status(encoded_decode(&e), KVT_OK);
-    encoded_free(&e);
 }
 
 TEST(every_flipped_byte_is_found)
@@ -91,7 +90,6 @@ TEST(every_flipped_byte_is_found)
 TEST(every_truncation_is_found)
 {
     kvt_record_info info;
-    (void)state;
     encoded e = encoded_make(small_bf16, "lossless", NULL);
     for (uint64_t bytes = 0; bytes < e.record.bytes; bytes++) {
         /* A copy of exactly these bytes, so that a sanitizer sees a read past them. */
@@ -101,22 +99,17 @@ TEST(every_truncation_is_found)
         assert_status(kvt_record_decode(cut, bytes, NULL, e.decoded.data, e.decoded.bytes,
                                         e.scratch.data, e.scratch.bytes),
                       KVT_E_CORRUPT);
-        free(cut);
     }
-    encoded_free(&e);
 }
 
 TEST(bytes_after_the_record_are_ignored)
 {
     kvt_record_info info;
-    (void)state;
     encoded e = encoded_make(small_bf16, "lossless", NULL);
     guarded longer = guarded_make(e.record.bytes + 5000);
     memcpy(longer.data, e.record.data, e.record.bytes);
     assert_status(kvt_record_verify(longer.data, longer.bytes, &info), KVT_OK);
     assert_int_equal(info.record_bytes, e.record.bytes);
-    free(longer.data);
-    encoded_free(&e);
 }
 
 TEST(later_versions_are_told_apart)
@@ -149,7 +142,6 @@ TEST(later_versions_are_told_apart)
     header.minor = 0;
     header_put(&e, 0, &header);
     assert_status(parse(&e), KVT_E_CORRUPT);
-    encoded_free(&e);
 }
 
 TEST(sound_checksums_do_not_excuse_wrong_fields)
@@ -180,7 +172,6 @@ TEST(sound_checksums_do_not_excuse_wrong_fields)
     }
     table_put(&e, 1, &sound);
     assert_status(verify(&e), KVT_OK);
-    encoded_free(&e);
 }
 
 /* A stage that does not exist, layouts that take none, and chains that do not hold the entry. */
@@ -199,7 +190,6 @@ TEST(drop_stages_and_chains_are_checked)
         header_put(&e, 0, &header);
         assert_status(parse(&e), i == 0 ? KVT_OK : i == 4 ? KVT_E_CORRUPT : KVT_E_VERSION);
     }
-    encoded_free(&e);
     layout.tokens_may_drop = 0;
     layout.head_dim = 8;
     layout.tokens = 300;
@@ -209,7 +199,6 @@ TEST(drop_stages_and_chains_are_checked)
     header.first_position++; /* the chain ended with the entry */
     header_put(&parts, 0, &header);
     assert_status(parse(&parts), KVT_E_CORRUPT);
-    encoded_free(&parts);
 }
 
 /* There is no number for the slot that a rewrite would go to. */
@@ -229,7 +218,6 @@ TEST(the_last_sequence_is_not_rewritten)
     assert_status(kvt_record_drop_planes(e.record.data, e.record.bytes, fewer, &drop),
                   KVT_E_CORRUPT);
     assert_status(verify(&e), KVT_OK);
-    encoded_free(&e);
 }
 
 TEST(padding_must_be_zero)
@@ -243,13 +231,11 @@ TEST(padding_must_be_zero)
     assert_status(parse(&e), KVT_OK);
     assert_status(verify(&e), KVT_E_CORRUPT);
     assert_status(encoded_decode(&e), KVT_E_CORRUPT);
-    encoded_free(&e);
 }
 
 TEST(the_higher_slot_counts)
 {
     kvt_record_info info;
-    (void)state;
     encoded e = encoded_make(small_bf16, "lossless", NULL);
     record_header later = header_of(&e);
     later.sequence = 2;
@@ -274,7 +260,6 @@ TEST(the_higher_slot_counts)
     later.sequence = 1;
     header_put(&e, RECORD_SLOT_BYTES, &later);
     assert_status(parse(&e), KVT_E_CORRUPT);
-    encoded_free(&e);
 }
 
 TEST(another_key_or_generation_is_a_mismatch)
@@ -293,7 +278,6 @@ TEST(another_key_or_generation_is_a_mismatch)
     assert_status(kvt_record_decode(e.record.data, e.record.bytes, &expected, e.decoded.data,
                                     e.decoded.bytes, e.scratch.data, e.scratch.bytes),
                   KVT_E_MISMATCH);
-    encoded_free(&e);
 }
 
 TEST(wrong_sizes_and_arguments_are_refused)
@@ -301,7 +285,6 @@ TEST(wrong_sizes_and_arguments_are_refused)
     uint64_t bound;
     uint64_t scratch;
     uint64_t written;
-    (void)state;
     encoded e = encoded_make(small_bf16, "lossless", NULL);
     encoded o = encoded_make(odd_opaque, "raw", NULL);
     uint64_t matrix = kvt_layout_matrix_bytes(&small_bf16);
@@ -343,8 +326,6 @@ TEST(wrong_sizes_and_arguments_are_refused)
     spec = e.spec;
     spec.variant.rate = 1;
     assert_status(kvt_record_bound(&spec, &bound, &scratch), KVT_E_UNSUPPORTED);
-    encoded_free(&e);
-    encoded_free(&o);
 }
 
 TEST(alignment_is_per_run_of_layers)
@@ -352,7 +333,6 @@ TEST(alignment_is_per_run_of_layers)
     /* 40 KiB a layer raw: a run of 64 KiB ends after every second layer. */
     const kvt_layout layout = {
         .layers = 7, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 80};
-    (void)state;
     encoded e = encoded_make(layout, "raw", NULL);
     for (uint32_t i = 0; i < 14; i++) {
         record_segment segment = record_segment_at(e.record.data, i);
@@ -364,7 +344,6 @@ TEST(alignment_is_per_run_of_layers)
         assert_int_equal(segment.padded_bytes, 20480);
         if (run_ends) assert_int_equal((segment.offset + segment.padded_bytes) % 4096, 0);
     }
-    encoded_free(&e);
 
     e = encoded_make(layout, "lossless", NULL);
     uint64_t run_start = 8192 + 4096;
@@ -376,7 +355,6 @@ TEST(alignment_is_per_run_of_layers)
         assert_int_equal(end, run_ends ? (close + 4095) / 4096 * 4096 : close);
         if (run_ends) run_start = end;
     }
-    encoded_free(&e);
 }
 
 TEST(an_incompressible_entry_is_a_raw_record)
@@ -384,7 +362,6 @@ TEST(an_incompressible_entry_is_a_raw_record)
     kvt_record_info info;
     const kvt_layout bytes_of = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 4480};
     uint8_t noise[4480];
-    (void)state;
     codecs_kv_sample_fill(&bytes_of, 1, noise);
     const kvt_layout one_layer = {
         .layers = 1, .kv_heads = 1, .head_dim = 16, .dtype = KVT_DTYPE_BF16, .tokens = 70};
@@ -398,8 +375,6 @@ TEST(an_incompressible_entry_is_a_raw_record)
     assert_int_equal(info.raw_segments, 0);
     assert_int_equal(info.payload_bytes, 4480);
     assert_true(info.bits_per_element == 16.0);
-    encoded_free(&as_lossless);
-    encoded_free(&as_raw);
 }
 
 TEST(single_segments_fall_back_to_raw)
@@ -408,9 +383,7 @@ TEST(single_segments_fall_back_to_raw)
     const kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 128};
     const kvt_layout noise = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 32768};
-    uint8_t *source = malloc(4 * 32768);
-    (void)state;
-    assert_non_null(source);
+    uint8_t *source = test_alloc(4 * 32768);
     codecs_kv_sample_fill(&layout, 9, source);
     codecs_kv_sample_fill(&noise, 9, source + 32768);
     encoded e = encoded_make(layout, "lossless", source);
@@ -421,8 +394,6 @@ TEST(single_segments_fall_back_to_raw)
     assert_int_equal(record_segment_at(e.record.data, 1).kind, RECORD_KIND_RAW);
     assert_status(encoded_decode(&e), KVT_OK);
     assert_memory_equal(e.decoded.data, source, 4 * 32768);
-    encoded_free(&e);
-    free(source);
 }
 
 /* The pinned form: a change of these numbers is a change of the format. */
@@ -435,7 +406,6 @@ TEST(golden_raw_record)
                                .dtype = KVT_DTYPE_FP16,
                                .order = KVT_ORDER_SIDE_LAYER,
                                .tokens = 3};
-    (void)state;
     for (unsigned i = 0; i < sizeof source; i++) {
         source[i] = (uint8_t)(i * 5 + 3);
     }
@@ -449,7 +419,6 @@ TEST(golden_raw_record)
     assert_memory_equal(e.record.data + second.offset, source + 48, 24);
     assert_status(encoded_decode(&e), KVT_OK);
     assert_memory_equal(e.decoded.data, source, sizeof source);
-    encoded_free(&e);
 }
 
 /* A caller of another version: with fields that are unknown here, or without the last ones. */
@@ -461,7 +430,6 @@ TEST(extras_of_other_versions)
     } later = {.known = {.struct_size = sizeof later, .sink_tokens = 1025}};
     uint64_t written;
     uint64_t alike;
-    (void)state;
     encoded e = encoded_make(small_bf16, "kivi:k4v4,g32", NULL);
     guarded first = guarded_make(2 * e.record.bytes);
     guarded second = guarded_make(2 * e.record.bytes);
@@ -482,7 +450,4 @@ TEST(extras_of_other_versions)
                                          first.data, first.bytes, e.scratch.data, e.scratch.bytes,
                                          &written),
                   KVT_E_UNSUPPORTED);
-    free(first.data);
-    free(second.data);
-    encoded_free(&e);
 }

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_record_derive.c - coarser records of entropy records: the same bytes as encoding the
- * elements, exact room, damage; and static tables that the caller gives.
+ * elements, exact room, damage; static tables that the caller gives; which variant is made from
+ * which other, and in which way.
  */
+#include "cases.h"
 #include "codecs_support.h"
 
+#include "codecs/codecs.h"
 #include "codecs/kernels/cpu.h"
 #include "codecs/record_format.h"
 
@@ -34,7 +37,6 @@ static void check_derived(const encoded *fine, const encoded *direct)
     assert_memory_equal(derived.data, direct->record.data, written);
     assert_status(kvt_record_verify(derived.data, written, &info), KVT_OK);
     assert_int_equal(info.spec.variant.rate, direct->spec.variant.rate);
-    free(derived.data);
 }
 
 TEST(derived_is_what_encoding_gives)
@@ -47,7 +49,6 @@ TEST(derived_is_what_encoding_gives)
         {"entropy:k0.5v0.5", "entropy:k0.5v0.5"},
         {"drop:stream,50+entropy:k0.25v0.5", "drop:stream,50+entropy:k0.75v1.5"},
     };
-    (void)state;
     for (size_t d = 0; d < sizeof dtypes; d++) {
         for (size_t p = 0; p < sizeof pairs / sizeof pairs[0]; p++) {
             kvt_layout layout = small_layout(dtypes[d]);
@@ -56,8 +57,6 @@ TEST(derived_is_what_encoding_gives)
             encoded direct = encoded_make(layout, pairs[p][1], fine.source.data);
             assert_status(fine.status, KVT_OK);
             check_derived(&fine, &direct);
-            encoded_free(&fine);
-            encoded_free(&direct);
         }
     }
 }
@@ -73,10 +72,6 @@ TEST(derivations_add_up)
     guarded once = derive_room(&fine, &written, middle.spec.variant);
     const encoded between = {.record = {once.data, written}, .scratch = fine.scratch};
     check_derived(&between, &direct);
-    free(once.data);
-    encoded_free(&fine);
-    encoded_free(&middle);
-    encoded_free(&direct);
 }
 
 /* Raw tokens and a matrix that cannot be coded are handed on as they are. */
@@ -105,8 +100,6 @@ TEST(raw_parts_are_kept)
     assert_status(kvt_record_parse(fine.record.data, fine.record.bytes, &info), KVT_OK);
     assert_int_equal(info.raw_segments, 1);
     check_derived(&fine, &direct);
-    encoded_free(&fine);
-    encoded_free(&direct);
 }
 
 TEST(other_variants_are_refused)
@@ -127,7 +120,6 @@ TEST(other_variants_are_refused)
         {"lossless", "lossless", KVT_E_UNSUPPORTED},
         {"raw", "raw", KVT_E_UNSUPPORTED},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         encoded e = encoded_make(small_layout(KVT_DTYPE_BF16), cases[i].from, NULL);
         guarded target = guarded_make(e.record.bytes);
@@ -139,8 +131,6 @@ TEST(other_variants_are_refused)
                       cases[i].status);
         assert_int_equal(written, 0);
         guarded_check(&target, 0);
-        free(target.data);
-        encoded_free(&e);
     }
 }
 
@@ -170,9 +160,6 @@ TEST(room_is_exact)
     assert_status(kvt_record_derive(fine.record.data, fine.record.bytes, NULL, to, exact.data, need,
                                     fine.scratch.data, 64, &written),
                   KVT_E_ARGUMENT);
-    free(whole.data);
-    free(exact.data);
-    encoded_free(&fine);
 }
 
 TEST(damage_is_noticed)
@@ -198,8 +185,6 @@ TEST(damage_is_noticed)
                                         fine.scratch.data, fine.scratch.bytes, &written),
                       KVT_E_CORRUPT);
     }
-    free(target.data);
-    encoded_free(&fine);
 }
 
 /* Counts of all matrices of an entry, per layer and side, or all layers together. */
@@ -207,7 +192,6 @@ TEST(damage_is_noticed)
 TEST(another_rate_is_refused)
 {
     static const uint32_t rates[] = {1, 1 << 10, 1 << 20, 1 << 21};
-    (void)state;
     encoded e = encoded_make(small_layout(KVT_DTYPE_BF16), "entropy:k0.25v0.5", NULL);
     record_header header;
     memcpy(&header, e.record.data, sizeof header);
@@ -226,9 +210,7 @@ TEST(another_rate_is_refused)
                                         target.data, target.bytes, e.scratch.data, e.scratch.bytes,
                                         &written),
                       KVT_E_CORRUPT);
-        free(target.data);
     }
-    encoded_free(&e);
 }
 
 static void count_entry(const encoded *e, bool per_layer, uint32_t *counts)
@@ -262,7 +244,6 @@ static void count_entry(const encoded *e, bool per_layer, uint32_t *counts)
         assert_status(kvt_entropy_count(e->spec.variant, &matrix, e->source.data + at, scratch.data,
                                         scratch.bytes - 1, table),
                       KVT_E_ARGUMENT);
-        free(scratch.data);
     }
 }
 
@@ -294,10 +275,7 @@ TEST(given_tables_serve)
         assert_status(kvt_record_verify(given.record.data, given.record.bytes, &info), KVT_OK);
         assert_true(info.payload_bytes <= own_info.payload_bytes + own_info.payload_bytes / 20);
         assert_int_equal(info.payload_bytes == own_info.payload_bytes, per_layer);
-        encoded_free(&given);
     }
-    free(counts);
-    encoded_free(&own);
 }
 
 TEST(bad_counts_are_refused)
@@ -335,6 +313,64 @@ TEST(bad_counts_are_refused)
                                              e.record.data, bound, e.scratch.data, scratch,
                                              &e.record.bytes),
                       cases[i].status);
-        encoded_free(&e);
     }
+}
+
+/* ---- ways from variant to variant ---- */
+
+static kvt_variant named(const char *name)
+{
+    kvt_variant variant;
+    assert_int_equal(kvt_variant_parse(name, &variant), KVT_OK);
+    return variant;
+}
+
+TEST(each_pair_has_its_way)
+{
+    static const struct {
+        const char *from, *to;
+        codecs_way way;
+    } pairs[] = {
+        {"raw", "entropy:k1v1", CODECS_WAY_RECODE},
+        {"lossless", "raw", CODECS_WAY_RECODE},
+        {"lossless:fast", "planes:k2v2,g64", CODECS_WAY_RECODE},
+        {"planes:k8v8,g64", "planes:k4v4,g64", CODECS_WAY_DROP},
+        {"planes:k4v3,g64", "planes:k4v2,g64", CODECS_WAY_DROP},
+        {"planes:k8v8,g64", "planes:k4v4,g32", CODECS_WAY_RECODE},
+        {"planes:k8v8,g64", "entropy:k1v1", CODECS_WAY_RECODE},
+        {"planes:k8v6,g64", "entropy:k1v1", CODECS_WAY_NONE},
+        {"planes:k4v2,g64", "planes:k4v3,g64", CODECS_WAY_NONE},
+        {"planes:k6v6,g64", "planes:k4v4,g32", CODECS_WAY_NONE},
+        {"entropy:k0.25v0.5", "entropy:k0.75v1.5", CODECS_WAY_DERIVE},
+        {"entropy:k0.25v0.5", "entropy:k0.25v1.5", CODECS_WAY_DERIVE},
+        {"entropy:k0.25v0.5", "entropy:k0.5v1.5", CODECS_WAY_NONE},
+        {"entropy:k0.25v0.5", "entropy:k0.75v1.5,vchan", CODECS_WAY_NONE},
+        {"entropy:k0.75v1.5", "entropy:k0.25v0.5", CODECS_WAY_NONE},
+        {"entropy:k0.25v0.5", "planes:k2v2,g64", CODECS_WAY_NONE},
+        {"kivi:k8v8,g64", "kivi:k4v4,g64", CODECS_WAY_NONE},
+        {"drop:stream,50+planes:k8v8,g64", "drop:stream,50+planes:k4v4,g64", CODECS_WAY_DROP},
+        {"drop:stream,50+planes:k8v8,g64", "planes:k4v4,g64", CODECS_WAY_NONE},
+        {"drop:stream,50+raw", "raw", CODECS_WAY_NONE},
+        {"planes:k8v8,g64", "drop:stream,50+planes:k4v4,g64", CODECS_WAY_RECODE},
+        {"drop:stream,50", "drop:stream,25", CODECS_WAY_RECODE},
+        {"drop:stream,50", "drop:stream,50+entropy:k1v1", CODECS_WAY_RECODE},
+        {"drop:scores,50+lossless", "drop:scores,25+planes:k4v4,g64", CODECS_WAY_RECODE},
+        {"drop:scores,50+planes:k8v8,g64", "drop:scores,25+planes:k4v4,g64", CODECS_WAY_RECODE},
+        {"drop:scores,50+planes:k6v6,g64", "drop:scores,25+planes:k4v4,g64", CODECS_WAY_NONE},
+        {"drop:stream,25", "drop:stream,50", CODECS_WAY_NONE},
+        {"drop:stream,50", "drop:scores,25", CODECS_WAY_NONE},
+        {"drop:knorm,50", "drop:knorm,25", CODECS_WAY_NONE},
+        {"drop:keydiff,50", "drop:keydiff,50+planes:k4v4,g64", CODECS_WAY_NONE},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        if (codecs_made_from(named(pairs[i].from), named(pairs[i].to)) != pairs[i].way)
+            fail_msg("%s to %s", pairs[i].from, pairs[i].to);
+    }
+}
+
+TEST(unknown_codecs_make_nothing)
+{
+    const kvt_variant unknown = {.codec = 127};
+    assert_int_equal(codecs_made_from(unknown, named("raw")), CODECS_WAY_NONE);
+    assert_int_equal(codecs_made_from(unknown, unknown), CODECS_WAY_NONE);
 }

@@ -30,7 +30,6 @@ TEST(variant_names_go_round)
                                         "drop:stream,50",
                                         "drop:scores,25+planes:k4v4,g64",
                                         "drop:lagkv,3.125+lossless"};
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         kvt_variant variant;
         char text[64];
@@ -67,7 +66,6 @@ TEST(variant_parse_refuses_others)
                                         "drop:stream,50+",
                                         "drop:nothing,50",
                                         "drop:stream,50+drop:stream,50"};
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         kvt_variant variant;
         assert_status(kvt_variant_parse(names[i], &variant), KVT_E_ARGUMENT);
@@ -81,7 +79,6 @@ TEST(short_names_take_defaults)
                                            {"planes", "planes:k4v4,g64"},
                                            {"planes:g32,k6v4,vrow", "planes:k6v4,g32"},
                                            {"drop:knorm,50+raw", "drop:knorm,50"}};
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         kvt_variant variant;
         char text[64];
@@ -96,7 +93,6 @@ TEST(variant_format_cuts_and_terminates)
     const kvt_variant lossless = {KVT_CODEC_LOSSLESS, KVT_LOSSLESS_DENSE, 0};
     const kvt_variant unknown = {200, 3, 4000000000u};
     char text[64];
-    (void)state;
     memset(text, 'x', sizeof text);
     assert_int_equal(kvt_variant_format(lossless, text, 5), 8);
     assert_string_equal(text, "loss");

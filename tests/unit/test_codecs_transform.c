@@ -28,11 +28,9 @@ static double worst_component(const transform_site *site)
     const transform_basis *basis = segment->basis;
     const uint32_t count = site->matrix_count * transform_row(&basis->shape);
     const uint64_t first = (uint64_t)site_first_matrix(segment) * transform_row(&basis->shape);
-    float *before = malloc(count * sizeof *before);
-    float *after = malloc(count * sizeof *after);
+    float *before = test_alloc(count * sizeof *before);
+    float *after = test_alloc(count * sizeof *after);
     double worst = 0.0;
-    assert_non_null(before);
-    assert_non_null(after);
     for (uint32_t t = 0; t < segment->tokens; t++) {
         site_token(site, t, false, before);
         site_token(site, t, true, after);
@@ -51,8 +49,6 @@ static double worst_component(const transform_site *site)
             at += width;
         }
     }
-    free(before);
-    free(after);
     return worst;
 }
 
@@ -67,7 +63,6 @@ TEST(pairs_round_as_the_specification)
     static float out[WIDTH * TRANSFORM_LANES], wanted[WIDTH * TRANSFORM_LANES];
     const transform_kernels *kernels = transform_kernels_choose();
     uint64_t seed = 7;
-    (void)state;
     for (uint32_t i = 0; i < WIDTH * WIDTH; i++) /* of many sizes, so that sums round */
         matrix[i] = half_bf16_from_float(
             (float)ldexp(basis_made_random(&seed), (int)(8.0 * basis_made_random(&seed))));
@@ -123,7 +118,6 @@ TEST(sparse_sums_are_those_of_all_codes)
     static uint32_t at[TRANSFORM_SPARSE_TOKENS * TRANSFORM_SPARSE_ROOM];
     static _Alignas(64) uint16_t panel[TRANSFORM_SPARSE_ROWS * TRANSFORM_SPARSE_PANEL];
     uint64_t seed = 11;
-    (void)state;
     codecs_cpu_force(CODECS_CPU_AVX2);
     const transform_kernels *kernels = transform_kernels_choose();
     codecs_cpu_force(codecs_cpu_best());
@@ -187,7 +181,6 @@ TEST(products_round_as_the_specification)
     static float in[INPUTS * TRANSFORM_LANES], panel[INPUTS * TRANSFORM_PANEL];
     static float out[WIDTH * TRANSFORM_LANES], wanted[WIDTH * TRANSFORM_LANES];
     uint64_t seed = 21;
-    (void)state;
     for (uint32_t i = 0; i < WIDTH * WIDTH; i++) /* of many sizes, so that sums round */
         matrix[i] = half_bf16_from_float(
             (float)ldexp(basis_made_random(&seed), (int)(8.0 * basis_made_random(&seed))));
@@ -234,10 +227,8 @@ static void code_everywhere(transform_site *site)
         assert_status(site_decode(site, 0, site->segment.tokens), KVT_OK);
         if (level == CODECS_CPU_SCALAR) {
             written = site->written;
-            bytes = malloc(written);
-            elements = malloc(site->matrix_bytes * site->matrix_count);
-            assert_non_null(bytes);
-            assert_non_null(elements);
+            bytes = test_alloc(written);
+            elements = test_alloc(site->matrix_bytes * site->matrix_count);
             memcpy(bytes, site->stored.data, written);
         }
         assert_int_equal(site->written, written);
@@ -248,8 +239,6 @@ static void code_everywhere(transform_site *site)
             assert_memory_equal(site->decoded[m].data, kept, site->matrix_bytes);
         }
     }
-    free(bytes);
-    free(elements);
     codecs_cpu_force(codecs_cpu_best());
 }
 
@@ -257,7 +246,6 @@ TEST(components_come_back_within_half_a_step)
 {
     static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
     static const double slack[] = {0.1, 0.6, 0.1}; /* of rounding an element of up to 30 */
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         transform_shape shape = small_shape;
         shape.span = span;
@@ -270,9 +258,7 @@ TEST(components_come_back_within_half_a_step)
             const double worst = worst_component(&site);
             assert_true(worst <= 0.5 + slack[d]);
             assert_true(worst > 0.3); /* it was quantised */
-            site_free(&site);
         }
-        basis_made_free(&made);
     }
 }
 
@@ -295,8 +281,6 @@ TEST(whole_steps_come_back_exactly)
     }
     code_everywhere(&site);
     assert_memory_equal(site.decoded[0].data, site.matrices[0], site.matrix_bytes);
-    site_free(&site);
-    basis_made_free(&made);
 }
 
 /* Hadamard's matrix of 16 over 4, which bf16 has exactly, is orthonormal. At the finest step that
@@ -308,7 +292,6 @@ TEST(an_orthonormal_basis_gives_the_input_back)
     const double most = 16.0 / (4.0 * SCALE) * 0.5 / TRANSFORM_STEP_ONE; /* sum of |G| half steps */
     transform_shape shape = small_shape;
     uint64_t seed = 3, exact = 0, elements;
-    (void)state;
     shape.rotary_dim = 0;
     basis_made made = basis_made_of(shape, 2);
     for (uint64_t i = 0; i < transform_elements(&shape) * shape.head_dim; i++) {
@@ -335,8 +318,6 @@ TEST(an_orthonormal_basis_gives_the_input_back)
         exact += after == before;
     }
     assert_true(exact * 10 > elements * 8);
-    site_free(&site);
-    basis_made_free(&made);
 }
 
 TEST(a_derived_step_is_the_encoded_one)
@@ -364,14 +345,11 @@ TEST(a_derived_step_is_the_encoded_one)
             assert_status(site_encode(&site), KVT_OK);
             assert_int_equal(bytes, site.written);
             assert_memory_equal(derived.data, site.stored.data, bytes);
-            free(derived.data);
         }
         uint64_t bytes;
         assert_status(transform_derive_step3(&site.segment, site.stored.data, site.written,
                                              site.decoded[0].data, 0, site.scratch, &bytes),
                       KVT_E_ARGUMENT);
-        site_free(&site);
-        basis_made_free(&made);
     }
 }
 
@@ -405,9 +383,6 @@ TEST(keys_turn_as_rerotate_turns_them)
         for (uint32_t t = 0; t < 270; t++)
             site_turn(&made.basis, turned + (uint64_t)t * row, 0, 1000 + t);
         assert_memory_equal(turned, site.decoded[0].data, site.matrix_bytes);
-        site_free(&site);
-        site_free(&back);
-        basis_made_free(&made);
     }
 }
 
@@ -415,7 +390,6 @@ TEST(keys_turn_as_rerotate_turns_them)
 TEST(tokens_stand_alone)
 {
     static const uint32_t runs[][2] = {{0, 1}, {255, 2}, {256, 256}, {511, 89}, {599, 1}, {17, 0}};
-    (void)state;
     transform_shape shape = small_shape;
     shape.span = TRANSFORM_SPAN_LAYER;
     basis_made made = basis_made_of(shape, 41);
@@ -425,7 +399,7 @@ TEST(tokens_stand_alone)
     assert_status(site_decode(&site, 0, 600), KVT_OK);
     uint8_t *whole[2];
     for (uint32_t m = 0; m < 2; m++) {
-        whole[m] = malloc(site.matrix_bytes);
+        whole[m] = test_alloc(site.matrix_bytes);
         assert_non_null(whole[m]);
         memcpy(whole[m], site.decoded[m].data, site.matrix_bytes);
     }
@@ -447,10 +421,7 @@ TEST(tokens_stand_alone)
     assert_status(site_decode(&site, 0, 300), KVT_OK);
     for (uint32_t m = 0; m < 2; m++) {
         assert_memory_equal(site.decoded[m].data, whole[m], 300 * row_bytes);
-        free(whole[m]);
     }
-    site_free(&site);
-    basis_made_free(&made);
 }
 
 /* Elements far outside of what the spreads say: escapes, and exceptions where nothing is stored. */
@@ -466,9 +437,7 @@ TEST(codes_that_tables_lack_come_back)
         code_everywhere(&site);
         /* A coordinate is lost in rounding the inverse: a share of 2^-8 of the largest ones. */
         assert_true(worst_component(&site) <= 0.5 + 64.0 * 600.0 / 256.0 / step);
-        site_free(&site);
     }
-    basis_made_free(&made);
 }
 
 TEST(bits_are_near_the_entropy_of_the_codes)
@@ -493,15 +462,12 @@ TEST(bits_are_near_the_entropy_of_the_codes)
         /* The tables of this basis are of geometric codes, the codes are normal: a tenth. */
         assert_true((double)site.written < 1.12 * entropy);
         assert_true((double)site.written > 0.98 * entropy);
-        site_free(&site);
     }
-    basis_made_free(&made);
 }
 
 TEST(some_elements_are_not_taken)
 {
     static const float wrong[] = {NAN, INFINITY, -INFINITY, 2e18f, 1e5f};
-    (void)state;
     basis_made made = basis_made_of(small_shape, 71);
     transform_site site = site_make(segment_of(&made.basis, 1, 260, KVT_DTYPE_FP32, 4), 4);
     float *elements = site.matrices[0];
@@ -523,10 +489,7 @@ TEST(some_elements_are_not_taken)
                                        little.data, room, site.scratch, &written),
                       KVT_E_SPACE);
         guarded_check(&little, room);
-        free(little.data);
     }
-    site_free(&site);
-    basis_made_free(&made);
 }
 
 /* Cut short, and every byte changed: a status, and nothing past the targets. */
@@ -537,11 +500,9 @@ TEST(any_bytes_give_a_status)
     uint32_t refused = 0;
     assert_status(site_encode(&site), KVT_OK);
     for (uint64_t bytes = 0; bytes < site.written; bytes += bytes < 64 ? 1 : 29) {
-        uint8_t *cut = malloc(bytes + 1);
-        assert_non_null(cut);
+        uint8_t *cut = test_alloc(bytes + 1);
         memcpy(cut, site.stored.data, bytes);
         assert_status(site_decode_from(&site, cut, bytes, 0, 258), KVT_E_CORRUPT);
-        free(cut);
     }
     for (uint64_t at = 0; at < site.written; at += at < 64 ? 1 : 7) {
         site.stored.data[at] ^= 0x55;
@@ -556,6 +517,4 @@ TEST(any_bytes_give_a_status)
     assert_status(site_decode(&site, 0, 258), KVT_E_CORRUPT);
     site.segment.step = 100;
     assert_status(site_decode(&site, 0, 258), KVT_OK);
-    site_free(&site);
-    basis_made_free(&made);
 }

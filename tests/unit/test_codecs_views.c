@@ -118,8 +118,6 @@ static void check_encode(const encoded *e, const engine_view *engine,
     assert_memory_equal(record.data, e->record.data, written);
     guarded_check(&record, bound);
     guarded_check(&scratch, bytes);
-    free(scratch.data);
-    free(record.data);
     engine_pool_close(&pool);
 }
 
@@ -151,7 +149,6 @@ static void views_get_the_packed_elements(uint8_t dtype)
                 codecs_cpu_force((codecs_cpu)level);
                 encoded e = encoded_make(layout, variants[i], NULL);
                 check_views(&e);
-                encoded_free(&e);
             }
             codecs_cpu_force(codecs_cpu_best());
         }
@@ -190,7 +187,6 @@ TEST(one_side_is_the_same)
     for (uint32_t i = 0; i < VARIANTS; i++) {
         encoded e = encoded_make(latent, variants[i], NULL);
         check_views(&e);
-        encoded_free(&e);
     }
 }
 
@@ -208,7 +204,6 @@ TEST(large_matrices_are_the_same)
             for (uint32_t k = 0; k < ENGINE_VIEWS; k++) {
                 check_view(&e, &engine_views[k], 0, 0, NULL, &e.scratch);
             }
-            encoded_free(&e);
         }
     }
 }
@@ -232,10 +227,8 @@ TEST(elements_of_any_bits_are_the_same)
         for (uint32_t i = 0; i < VARIANTS; i++) {
             encoded e = encoded_make(layout, variants[i], source);
             check_views(&e);
-            encoded_free(&e);
         }
     }
-    free(source);
 }
 
 TEST(workers_write_into_views)
@@ -255,8 +248,6 @@ TEST(workers_write_into_views)
             check_view(&e, &engine_views[k], 2, 3, &pool.workers, &scratch);
             check_encode(&e, &engine_views[k], &pool.workers);
         }
-        free(scratch.data);
-        encoded_free(&e);
     }
     worker_pool_close(&pool);
 }
@@ -277,14 +268,12 @@ TEST(raw_tokens_reach_their_rows)
         uint64_t bound, scratch;
         e.spec.first_position = 0;
         assert_status(kvt_record_bound(&e.spec, &bound, &scratch), KVT_OK);
-        free(e.record.data);
         e.record = guarded_make(bound);
         assert_status(kvt_record_encode_with(&e.spec, &extras, e.source.data, e.source.bytes,
                                              e.record.data, bound, e.scratch.data, e.scratch.bytes,
                                              &e.record.bytes),
                       KVT_OK);
         check_views(&e);
-        encoded_free(&e);
     }
 }
 
@@ -318,10 +307,8 @@ TEST(a_drop_stage_takes_matrices_in_one_run)
         assert_status(kvt_record_encode_view(&e.spec, NULL, &pool.view, e.record.data,
                                              e.record.bytes, scratch.data, bytes, &written),
                       KVT_E_UNSUPPORTED);
-        free(scratch.data);
         engine_pool_close(&pool);
     }
-    encoded_free(&e);
 }
 
 TEST(what_does_not_fit_is_refused)
@@ -358,5 +345,4 @@ TEST(what_does_not_fit_is_refused)
     assert_status(kvt_record_decode_view(e.record.data, e.record.bytes, NULL, NULL, &layout, &view,
                                          0, 0, e.scratch.data, e.scratch.bytes),
                   KVT_E_CORRUPT);
-    encoded_free(&e);
 }

@@ -29,10 +29,9 @@ static kvt_layout test_layout(void)
 static float *test_entry(uint64_t seed)
 {
     const uint32_t row = 16;
-    float *entry = malloc(4 * sizeof(float) * TEST_TOKENS * row);
+    float *entry = test_alloc(4 * sizeof(float) * TEST_TOKENS * row);
     const transform_basis turning = {.shape = test_shape, .frequencies = test_frequencies};
     uint64_t state = seed;
-    assert_non_null(entry);
     for (uint32_t t = 0; t < TEST_TOKENS; t++) {
         double causes[12];
         for (int i = 0; i < 12; i++)
@@ -55,7 +54,6 @@ static void learner_feed(basis_learner *learner, basis_purpose purpose, uint64_t
     const kvt_layout layout = test_layout();
     float *entry = test_entry(seed);
     assert_status(basis_learner_entry(learner, purpose, &layout, entry), KVT_OK);
-    free(entry);
 }
 
 /* Queries in which two directions count much more than others. */
@@ -138,11 +136,10 @@ static double code_entry(const transform_basis *basis, uint16_t step, double err
         const void *matrices[TRANSFORM_MATRICES_MAX];
         view_rows rows[TRANSFORM_MATRICES_MAX];
         const view_rows *targets[TRANSFORM_MATRICES_MAX];
-        float *decoded = malloc(count * matrix);
-        uint8_t *bytes = malloc(transform_bound(&segment));
-        void *scratch = aligned_alloc(64, transform_scratch_bytes(&basis->shape));
+        float *decoded = test_alloc(count * matrix);
+        uint8_t *bytes = test_alloc(transform_bound(&segment));
+        void *scratch = test_aligned(64, transform_scratch_bytes(&basis->shape));
         uint64_t written;
-        assert_true(decoded != NULL && bytes != NULL && scratch != NULL);
         for (uint32_t m = 0; m < count; m++) {
             matrices[m] = (const uint8_t *)entry + (first + m) * matrix;
             rows[m] = view_rows_packed((uint8_t *)decoded + m * matrix, matrix);
@@ -162,11 +159,7 @@ static double code_entry(const transform_basis *basis, uint16_t step, double err
                 errors[first + m] += off * off;
             }
         }
-        free(decoded);
-        free(bytes);
-        free(scratch);
     }
-    free(entry);
     return (double)stored * 8.0 / (4.0 * TEST_TOKENS * 16.0);
 }
 
@@ -218,8 +211,7 @@ TEST(components_are_what_the_basis_says)
     const uint64_t matrix = kvt_layout_matrix_bytes(&layout);
     const void *matrices[2] = {entry, (const uint8_t *)entry + matrix};
     double moments[32][32] = {{0}};
-    void *scratch = aligned_alloc(64, transform_scratch_bytes(&l.basis.shape));
-    assert_non_null(scratch);
+    void *scratch = test_aligned(64, transform_scratch_bytes(&l.basis.shape));
     const transform_segment segment = {
         .basis = &l.basis, .tokens = TEST_TOKENS, .step = 4, .dtype = KVT_DTYPE_FP32};
     for (uint32_t block = 0; block < 3; block++) { /* whole ones */
@@ -240,8 +232,6 @@ TEST(components_are_what_the_basis_says)
             assert_true(fabs(moments[i][j]) < 0.25 * sqrt(moments[i][i] * moments[j][j]) + 0.05);
         if (i > 0) assert_true(moments[i][i] < 1.5 * moments[i - 1][i - 1] + 1.0);
     }
-    free(scratch);
-    free(entry);
     free(l.object);
 }
 
@@ -297,6 +287,5 @@ TEST(calls_out_of_order_are_refused)
     layout = test_layout();
     entry[12345] = NAN;
     assert_status(basis_learner_entry(learner, BASIS_LEARN, &layout, entry), KVT_E_UNSUPPORTED);
-    free(entry);
     basis_learner_close(learner);
 }

@@ -4,6 +4,7 @@
  * a grid, and the map's values, bounds and ends.
  */
 #include "cases.h"
+#include "dice.h"
 
 #include "estimator/quality/quality.h"
 
@@ -39,12 +40,6 @@ TEST(known_fits)
     isotonic_fit(NULL, 0);
 }
 
-static uint32_t next_random(uint64_t *state)
-{
-    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(*state >> 33);
-}
-
 /* Squared error of the best of all sequences on the grid 0, 1/12 .. 1 that do not fall. */
 static double search(const isotonic_point *points, uint32_t count, int from)
 {
@@ -66,9 +61,10 @@ TEST(no_sequence_fits_better)
         isotonic_point points[5], fitted[5];
         double error = 0.0;
         for (int i = 0; i < 5; i++)
-            fitted[i] = points[i] = (isotonic_point){.x = i,
-                                                     .y = (next_random(&seed) % 13) / 12.0,
-                                                     .weight = 1.0 + next_random(&seed) % 3};
+            fitted[i] = points[i] =
+                (isotonic_point){.x = i,
+                                 .y = ((uint32_t)(dice_next(&seed) >> 33) % 13) / 12.0,
+                                 .weight = 1.0 + (uint32_t)(dice_next(&seed) >> 33) % 3};
         isotonic_fit(fitted, 5);
         for (int i = 0; i < 5; i++) {
             assert_true(i == 0 || fitted[i].y >= fitted[i - 1].y);

@@ -33,25 +33,13 @@ typedef struct outcome {
 
 static outcome outcome_make(const model_config *c)
 {
-    outcome o = {.logits = calloc((size_t)TOKENS * c->vocab, sizeof(float))};
-    assert_non_null(o.logits);
+    outcome o = {.logits = test_zeros((size_t)TOKENS * c->vocab * sizeof(float))};
     for (uint32_t l = 0; l < c->layers; l++) {
-        o.k[l] = calloc((size_t)TOKENS * c->kv_heads * c->head_dim, sizeof(float));
-        o.v[l] = calloc((size_t)TOKENS * c->kv_heads * c->head_dim, sizeof(float));
-        o.queries[l] = calloc((size_t)TOKENS * c->heads * c->head_dim, sizeof(float));
-        assert_true(o.k[l] != NULL && o.v[l] != NULL && o.queries[l] != NULL);
+        o.k[l] = test_zeros((size_t)TOKENS * c->kv_heads * c->head_dim * sizeof(float));
+        o.v[l] = test_zeros((size_t)TOKENS * c->kv_heads * c->head_dim * sizeof(float));
+        o.queries[l] = test_zeros((size_t)TOKENS * c->heads * c->head_dim * sizeof(float));
     }
     return o;
-}
-
-static void outcome_free(outcome *o)
-{
-    free(o->logits);
-    for (uint32_t l = 0; l < NAIVE_LAYERS_MAX; l++) {
-        free(o->k[l]);
-        free(o->v[l]);
-        free(o->queries[l]);
-    }
 }
 
 /* Runs tokens [first, first + count) on top of those before, whose KV is in `o`. */
@@ -106,9 +94,9 @@ static void compare_with_naive(const naive_model *m, const model *loaded)
 {
     const model_config *c = &m->c;
     size_t layer = (size_t)TOKENS * c->kv_heads * c->head_dim;
-    double *logits = calloc((size_t)TOKENS * c->vocab, sizeof *logits), spread = 0.0;
-    double *k = calloc(c->layers * layer, sizeof *k), *v = calloc(c->layers * layer, sizeof *v);
-    assert_true(logits != NULL && k != NULL && v != NULL);
+    double *logits = test_zeros((size_t)TOKENS * c->vocab * sizeof *logits), spread = 0.0;
+    double *k = test_zeros(c->layers * layer * sizeof *k),
+           *v = test_zeros(c->layers * layer * sizeof *v);
     naive_forward(m, tokens, TOKENS, logits, k, v);
     model_session *session;
     assert_int_equal(model_session_open(loaded, &session), KVT_OK);
@@ -125,11 +113,7 @@ static void compare_with_naive(const naive_model *m, const model *loaded)
             assert_close((double)o.v[l][i], v[l * layer + i], 2e-5, "value");
         }
     }
-    outcome_free(&o);
     model_session_close(session);
-    free(logits);
-    free(k);
-    free(v);
 }
 
 /* ---- keys at other positions ---- */
@@ -139,14 +123,12 @@ static void model_keys(model_session *session, const uint32_t *context, uint32_t
 {
     const model_config *c = model_session_config(session);
     float *out[NAIVE_LAYERS_MAX] = {0};
-    float *rest = calloc((size_t)count * c->kv_heads * c->head_dim, sizeof(float));
-    assert_non_null(rest);
+    float *rest = test_zeros((size_t)count * c->kv_heads * c->head_dim * sizeof(float));
     for (uint32_t l = 0; l < c->layers; l++) {
         out[l] = l == 0 ? keys : rest;
     }
     const model_request request = {.tokens = context, .token_count = count, .k_out = out};
     assert_int_equal(model_forward(session, &request), KVT_OK);
-    free(rest);
 }
 
 /* Kept keys that were turned to contiguous positions are those of a run of the kept tokens alone.
@@ -164,9 +146,8 @@ static void keys_turn_like_the_decoder(const naive_model *m, const model *loaded
                                .dtype = KVT_DTYPE_FP32,
                                .tokens = 40};
     const size_t row = (size_t)m->c.kv_heads * m->c.head_dim;
-    float *whole = calloc(40 * row, sizeof *whole);
-    float *short_run = calloc(20 * row, sizeof *short_run);
-    assert_true(whole != NULL && short_run != NULL);
+    float *whole = test_zeros(40 * row * sizeof *whole);
+    float *short_run = test_zeros(20 * row * sizeof *short_run);
     for (uint32_t i = 0; i < 40; i++) {
         context[i] = i * 29 % m->c.vocab;
     }
@@ -188,8 +169,6 @@ static void keys_turn_like_the_decoder(const naive_model *m, const model *loaded
     for (size_t i = 0; i < 20 * row; i++) {
         assert_true(fabsf(whole[i] - short_run[i]) < 2e-5f * (1.0f + fabsf(short_run[i])));
     }
-    free(whole);
-    free(short_run);
     model_session_close(session);
 }
 
@@ -207,7 +186,6 @@ TEST(llama2c_layout_agrees)
         compare_with_naive(&m, loaded);
         keys_turn_like_the_decoder(&m, loaded);
         model_close(loaded);
-        naive_free(&m);
     }
 }
 
@@ -251,7 +229,6 @@ TEST(ternary_layout_agrees)
     assert_true(model_config_of(loaded)->bare_norm);
     compare_with_naive(&m, loaded);
     model_close(loaded);
-    naive_free(&m);
 }
 
 /* ---- the HF folder ---- */
@@ -299,22 +276,14 @@ static void list_add(tensor_list *list, const char *name, const float *data, uin
     tensor->shape[1] = rows == 1 ? 0 : elements / rows;
 }
 
-static void list_free(tensor_list *list)
-{
-    for (size_t i = 0; i < list->count; i++)
-        free((void *)(uintptr_t)list->tensors[i].data);
-    free(list);
-}
-
 static tensor_list *list_model(const naive_model *m, uint8_t dtype)
 {
     static const char *const parts[NAIVE_MATRICES] = {
         "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
         "mlp.gate_proj",    "mlp.down_proj",    "mlp.up_proj"};
-    tensor_list *list = calloc(1, sizeof *list);
+    tensor_list *list = test_zeros(sizeof *list);
     char name[80];
     size_t table = (size_t)m->c.vocab * m->c.dim;
-    assert_non_null(list);
     list->dtype = dtype;
     list_add(list, "model.embed_tokens.weight", m->embedding, m->c.vocab, table);
     if (!m->c.tied) list_add(list, "lm_head.weight", m->output, m->c.vocab, table);
@@ -369,7 +338,6 @@ static naive_model folder_model(bool tied, uint64_t seed)
 TEST(folder_agrees_in_every_dtype)
 {
     static const uint8_t dtypes[] = {KVT_DTYPE_FP32, KVT_DTYPE_FP16, KVT_DTYPE_BF16};
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         char text[1024];
         naive_model m = folder_model(i == 1, 20 + i);
@@ -381,8 +349,6 @@ TEST(folder_agrees_in_every_dtype)
         compare_with_naive(&m, loaded);
         keys_turn_like_the_decoder(&m, loaded);
         model_close(loaded);
-        list_free(list);
-        naive_free(&m);
     }
 }
 
@@ -440,8 +406,6 @@ TEST(folder_refuses_what_it_cannot_run)
     refused(folder, KVT_E_CORRUPT, "input_layernorm.weight: is missing");
     (void)unlink(in_folder("model.safetensors"));
     refused(folder, KVT_E_GONE, "model.safetensors");
-    list_free(list);
-    naive_free(&m);
 }
 
 /* ---- running ---- */
@@ -466,13 +430,9 @@ TEST(pieces_equal_the_whole)
             outcome_run(session, &pieces, first, left < steps[i] ? left : steps[i]);
         }
         outcomes_agree(&m.c, &pieces, &whole);
-        outcome_free(&pieces);
     }
-    outcome_free(&whole);
-    outcome_free(&again);
     model_session_close(session);
     model_close(loaded);
-    naive_free(&m);
 }
 
 /* A context of `count` tokens of `o`, of which `drop` (or NULL) leaves some out, as fp32 copies. */
@@ -511,10 +471,9 @@ TEST(dropped_tokens_are_not_seen)
     assert_int_equal(past.tokens, 67);
     past.k = (const void *const *)less.k;
     past.v = (const void *const *)less.v;
-    float *logits = calloc((size_t)REST * m.c.vocab, sizeof *logits), most = 0.0f;
-    float *masked = calloc((size_t)REST * m.c.vocab, sizeof *masked);
-    float *full = calloc((size_t)REST * m.c.vocab, sizeof *full);
-    assert_true(logits != NULL && masked != NULL && full != NULL);
+    float *logits = test_zeros((size_t)REST * m.c.vocab * sizeof *logits), most = 0.0f;
+    float *masked = test_zeros((size_t)REST * m.c.vocab * sizeof *masked);
+    float *full = test_zeros((size_t)REST * m.c.vocab * sizeof *full);
     model_request request = {.tokens = tokens + CONTEXT,
                              .token_count = REST,
                              .first_position = CONTEXT,
@@ -536,14 +495,8 @@ TEST(dropped_tokens_are_not_seen)
         most = fmaxf(most, fabsf(masked[i] - full[i]));
     }
     assert_true(most > 1e-2f); /* dropping does change something */
-    free(logits);
-    free(masked);
-    free(full);
-    outcome_free(&whole);
-    outcome_free(&less);
     model_session_close(session);
     model_close(loaded);
-    naive_free(&m);
 }
 
 /* 16-bit KV gives the bytes that the same values in fp32 give. */
@@ -590,11 +543,9 @@ TEST(half_precision_past_is_decoded)
         request.logits_out = decoded;
         assert_int_equal(model_forward(session, &request), KVT_OK);
         assert_memory_equal(single, decoded, sizeof single);
-        outcome_free(&o);
     }
     model_session_close(session);
     model_close(loaded);
-    naive_free(&m);
 }
 
 TEST(wrong_requests_are_refused)
@@ -622,14 +573,13 @@ TEST(wrong_requests_are_refused)
         assert_int_equal(model_forward(session, &wrong[i]), KVT_E_ARGUMENT);
     model_session_close(session);
     model_close(loaded);
-    naive_free(&m);
 }
 
 static uint8_t *read_model(size_t *size_out)
 {
     FILE *file = fopen(in_folder("model.bin"), "rb");
-    uint8_t *bytes = malloc(1 << 20);
-    assert_true(file != NULL && bytes != NULL);
+    uint8_t *bytes = test_alloc(1 << 20);
+    assert_non_null(file);
     *size_out = fread(bytes, 1, 1 << 20, file);
     fclose(file);
     return bytes;
@@ -678,8 +628,6 @@ TEST(hostile_files_are_refused)
         memcpy(bytes + size - (ternary ? size - 256 : 4), &infinite, 4);
         write_model(bytes, size);
         refused(in_folder("model.bin"), KVT_E_CORRUPT, "infinite");
-        free(bytes);
-        naive_free(&m);
     }
 }
 
@@ -706,8 +654,6 @@ TEST(ternary_refuses_other_versions)
     bytes[size - 1] = 0x80;
     write_model(bytes, size);
     refused(in_folder("model.bin"), KVT_E_CORRUPT, "code");
-    free(bytes);
-    naive_free(&m);
 }
 
 /* ---- fp16 and bf16 ---- */

@@ -43,7 +43,6 @@ static void case_free(bench_case *b)
     evaluate_entry_close(b->entry);
     model_session_close(b->session);
     model_close(b->loaded);
-    naive_free(&b->m);
 }
 
 static void assert_close(double is, double wanted, double tolerance, const char *what)
@@ -78,9 +77,9 @@ TEST(entries_hold_the_exact_run)
     const model_config *c = &b.m.c;
     enum { ALL = CONTEXT + CONTINUATION };
     size_t row = (size_t)c->kv_heads * c->head_dim, layer = ALL * row;
-    double *logits = calloc((size_t)ALL * c->vocab, sizeof *logits), nll = 0.0;
-    double *k = calloc(c->layers * layer, sizeof *k), *v = calloc(c->layers * layer, sizeof *v);
-    assert_true(logits != NULL && k != NULL && v != NULL);
+    double *logits = test_zeros((size_t)ALL * c->vocab * sizeof *logits), nll = 0.0;
+    double *k = test_zeros(c->layers * layer * sizeof *k),
+           *v = test_zeros(c->layers * layer * sizeof *v);
     naive_forward(&b.m, b.entry->tokens, ALL, logits, k, v);
     for (uint32_t l = 0; l < c->layers; l++) {
         for (size_t i = 0; i < CONTEXT * row; i++) {
@@ -105,9 +104,6 @@ TEST(entries_hold_the_exact_run)
         if (r + 1 < CONTINUATION) nll += log(sum) - wanted[b.entry->tokens[CONTEXT + r + 1]];
     }
     assert_close(b.entry->nll, nll / (CONTINUATION - 1), 2e-3, "nll");
-    free(logits);
-    free(k);
-    free(v);
     case_free(&b);
 }
 
@@ -197,9 +193,8 @@ TEST(drops_positions_and_failures_pass_through)
     const model_config *c = &b.m.c;
     evaluate_result dropped = run(&b, drop_all, NULL), moved = run(&b, move_on, NULL), failed;
     /* Without the context the continuation is a text of its own, wherever it starts. */
-    float *alone = calloc((size_t)CONTINUATION * c->vocab, sizeof *alone);
+    float *alone = test_zeros((size_t)CONTINUATION * c->vocab * sizeof *alone);
     double kl = 0.0;
-    assert_non_null(alone);
     model_request request = {.tokens = b.entry->tokens + CONTEXT,
                              .token_count = CONTINUATION,
                              .logits_count = CONTINUATION,
@@ -213,7 +208,6 @@ TEST(drops_positions_and_failures_pass_through)
     assert_true(moved.kl > 0.0 && moved.attention_error == 0.0);
     assert_int_equal(evaluate_entry_run(b.session, b.entry, fail_transform, NULL, &failed, NULL),
                      KVT_E_CORRUPT);
-    free(alone);
     case_free(&b);
 }
 
@@ -302,9 +296,6 @@ TEST(probes_equal_sums_in_double)
         probe.rows = 0;
         assert_int_equal(model_probe_attention(&c, &probe, &result, NULL), KVT_E_ARGUMENT);
     }
-    float *const all[] = {k, v, other, own_k, own_v, query};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        free(all[i]);
 }
 
 TEST(scores_by_hand)

@@ -139,7 +139,6 @@ TEST(settings_are_known_or_named)
 {
     model_config config;
     char message[256];
-    (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         const kvt_status status = read_edited(refusals[i].from, refusals[i].to, &config, message);
         if (status != refusals[i].status || strstr(message, refusals[i].words) == NULL)
@@ -173,7 +172,6 @@ TEST(settings_that_change_nothing)
          "\"initializer_range\": 0.02, \"eos_token_id\": [1, 2], \"pruned_heads\": {}",
          500000.0},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
         model_config config;
         char message[256];
@@ -224,7 +222,6 @@ TEST(tensors_without_a_place)
     float frequencies[HALF];
     char message[256] = "";
     size_t count;
-    (void)state;
     assert_int_equal(
         safetensors_open(reference_file("model.safetensors"), &file, message, sizeof message),
         KVT_OK);
@@ -288,12 +285,10 @@ TEST(other_kinds_are_named)
 TEST(rotation_is_that_of_the_base)
 {
     model_config config = naive_config();
-    (void)state;
     config.tied = true;
     naive_model m = naive_make(config, 15);
     const size_t pairs = m.c.head_dim / 2, half = m.c.context * pairs;
-    float *factors = calloc(2 * half, sizeof *factors);
-    assert_non_null(factors);
+    float *factors = test_zeros(2 * half * sizeof *factors);
     naive_write(&m, in_folder("model.bin"));
     model_close(naive_open(in_folder("model.bin")));
     for (int filled = 0; filled < 2; filled++) {
@@ -311,6 +306,4 @@ TEST(rotation_is_that_of_the_base)
         if (!filled) model_close(naive_open(in_folder("model.bin")));
     }
     refused(in_folder("model.bin"), KVT_E_UNSUPPORTED, "not that of base 10000");
-    free(factors);
-    naive_free(&m);
 }

@@ -33,13 +33,10 @@ static int open_model(void **state)
     return model_session_open(loaded, &session) != KVT_OK;
 }
 
-static int close_model(void **state)
+TEST_AFTER_ALL
 {
-    (void)state;
     model_session_close(session);
     model_close(loaded);
-    naive_free(&plain);
-    return 0;
 }
 
 static size_t row_floats(void)
@@ -54,12 +51,10 @@ typedef struct whole_run {
 
 static whole_run run_whole(void)
 {
-    whole_run whole = {.logits = calloc((size_t)TOKENS * plain.c.vocab, sizeof(float))};
-    assert_non_null(whole.logits);
+    whole_run whole = {.logits = test_zeros((size_t)TOKENS * plain.c.vocab * sizeof(float))};
     for (uint32_t l = 0; l < plain.c.layers; l++) {
-        whole.k[l] = calloc(TOKENS * row_floats(), sizeof(float));
-        whole.v[l] = calloc(TOKENS * row_floats(), sizeof(float));
-        assert_true(whole.k[l] != NULL && whole.v[l] != NULL);
+        whole.k[l] = test_zeros(TOKENS * row_floats() * sizeof(float));
+        whole.v[l] = test_zeros(TOKENS * row_floats() * sizeof(float));
     }
     assert_int_equal(model_forward(session, &(model_request){.tokens = tokens,
                                                              .token_count = TOKENS,
@@ -71,15 +66,6 @@ static whole_run run_whole(void)
     return whole;
 }
 
-static void free_whole(whole_run *whole)
-{
-    free(whole->logits);
-    for (uint32_t l = 0; l < plain.c.layers; l++) {
-        free(whole->k[l]);
-        free(whole->v[l]);
-    }
-}
-
 static void assert_near(const float *is, const double *wanted, size_t count, const char *what)
 {
     for (size_t i = 0; i < count; i++)
@@ -87,15 +73,14 @@ static void assert_near(const float *is, const double *wanted, size_t count, con
             fail_msg("%s %zu: %.9g, not %.9g", what, i, (double)is[i], wanted[i]);
 }
 
-TEST_ALL(open_model, close_model);
+TEST_ALL(open_model, NULL);
 
 TEST(long_texts_agree_with_the_plain_pass)
 {
     size_t layer = TOKENS * row_floats();
-    double *logits = calloc((size_t)TOKENS * plain.c.vocab, sizeof *logits);
-    double *k = calloc(plain.c.layers * layer, sizeof *k);
-    double *v = calloc(plain.c.layers * layer, sizeof *v);
-    assert_true(logits != NULL && k != NULL && v != NULL);
+    double *logits = test_zeros((size_t)TOKENS * plain.c.vocab * sizeof *logits);
+    double *k = test_zeros(plain.c.layers * layer * sizeof *k);
+    double *v = test_zeros(plain.c.layers * layer * sizeof *v);
     naive_forward(&plain, tokens, TOKENS, logits, k, v);
     whole_run whole = run_whole();
     assert_near(whole.logits, logits, (size_t)TOKENS * plain.c.vocab, "logit");
@@ -103,10 +88,6 @@ TEST(long_texts_agree_with_the_plain_pass)
         assert_near(whole.k[l], k + l * layer, layer, "key");
         assert_near(whole.v[l], v + l * layer, layer, "value");
     }
-    free_whole(&whole);
-    free(logits);
-    free(k);
-    free(v);
 }
 
 /* ---- several sequences ---- */
@@ -125,9 +106,8 @@ typedef struct sequence {
 
 static void *as_dtype(const float *from, size_t count, uint8_t dtype)
 {
-    float *floats = malloc((count + 1) * sizeof *floats);
+    float *floats = test_alloc((count + 1) * sizeof *floats);
     uint16_t *halves = (uint16_t *)(void *)floats;
-    assert_non_null(floats);
     for (size_t i = 0; i < count; i++) {
         if (dtype == KVT_DTYPE_FP32) floats[i] = from[i];
         if (dtype == KVT_DTYPE_FP16) halves[i] = half_from_float(from[i]);
@@ -142,16 +122,16 @@ static void make_sequence(const whole_run *whole, sequence *s)
     for (uint32_t l = 0; l < plain.c.layers; l++) {
         s->k[l] = as_dtype(whole->k[l], s->past * kv, s->dtype);
         s->v[l] = as_dtype(whole->v[l], s->past * kv, s->dtype);
-        s->kept[l] = malloc((size_t)s->past * plain.c.kv_heads + 1);
-        s->k_out[l] = calloc(s->count * kv, sizeof(float));
-        s->v_out[l] = calloc(s->count * kv, sizeof(float));
-        s->queries_out[l] = calloc(s->count * query, sizeof(float));
-        s->attended_out[l] = calloc(s->count * query, sizeof(float));
+        s->kept[l] = test_alloc((size_t)s->past * plain.c.kv_heads + 1);
+        s->k_out[l] = test_zeros(s->count * kv * sizeof(float));
+        s->v_out[l] = test_zeros(s->count * kv * sizeof(float));
+        s->queries_out[l] = test_zeros(s->count * query * sizeof(float));
+        s->attended_out[l] = test_zeros(s->count * query * sizeof(float));
         /* Whole tiles of one head are dropped too. */
         for (uint32_t i = 0; i < s->past * plain.c.kv_heads; i++)
             s->kept[l][i] = i % 3 != l % 3 && (i < 20 || i >= 600);
     }
-    s->logits = calloc((size_t)s->count * plain.c.vocab, sizeof(float));
+    s->logits = test_zeros((size_t)s->count * plain.c.vocab * sizeof(float));
     s->shown = (model_past){.tokens = s->past,
                             .dtype = s->dtype,
                             .k = (const void *const *)s->k,
@@ -174,17 +154,6 @@ static model_request request_of(sequence *s)
                            .queries_count = s->count - s->first_logits,
                            .queries_out = s->queries_out,
                            .attended_out = s->attended_out};
-}
-
-static void free_sequence(sequence *s)
-{
-    for (uint32_t l = 0; l < plain.c.layers; l++) {
-        void *const all[] = {s->k[l],     s->v[l],           s->kept[l],        s->k_out[l],
-                             s->v_out[l], s->queries_out[l], s->attended_out[l]};
-        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-            free(all[i]);
-    }
-    free(s->logits);
 }
 
 static void assert_same(const float *a, const float *b, size_t count, const char *what)
@@ -246,10 +215,7 @@ TEST(several_sequences_equal_each_alone)
     assert_same(whole.logits + (size_t)1 * plain.c.vocab, together[4].logits, plain.c.vocab,
                 "logit");
     for (uint32_t i = 0; i < SEQUENCES; i++) {
-        free_sequence(&alone[i]);
-        free_sequence(&together[i]);
     }
-    free_whole(&whole);
 }
 
 /* More rows of logits than are computed together, wanted by ones and twos. */
@@ -257,9 +223,8 @@ TEST(many_rows_are_handed_to_their_requests)
 {
     enum { COUNT = 45 };
     model_request requests[COUNT];
-    float *logits = calloc(4 * COUNT * (size_t)plain.c.vocab, sizeof *logits);
+    float *logits = test_zeros(4 * COUNT * (size_t)plain.c.vocab * sizeof *logits);
     float *alone = logits + 2 * COUNT * (size_t)plain.c.vocab;
-    assert_non_null(logits);
     for (uint32_t i = 0; i < COUNT; i++) {
         const size_t place = 2 * i * (size_t)plain.c.vocab;
         requests[i] = (model_request){.tokens = tokens + i,
@@ -274,7 +239,6 @@ TEST(many_rows_are_handed_to_their_requests)
     memset(alone + 14 * (size_t)plain.c.vocab, 0, 2 * plain.c.vocab * sizeof *alone);
     assert_int_equal(model_forward_many(session, requests, COUNT), KVT_OK);
     assert_same(alone, logits, 2 * COUNT * (size_t)plain.c.vocab, "logit");
-    free(logits);
 }
 
 TEST(one_wrong_request_runs_none)

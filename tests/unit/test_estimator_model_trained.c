@@ -62,19 +62,15 @@ static void open_all(void)
     if (status != KVT_OK) fail_msg("%s", message);
 }
 
-static int close_all(void **state)
+TEST_AFTER_ALL
 {
-    (void)state;
     evaluate_texts_free(&texts);
     tokenizer_close(tokens);
     for (size_t i = 0; i < 2; i++) {
         model_session_close(sessions[i]);
         model_close(loaded[i]);
     }
-    return 0;
 }
-
-TEST_ALL(NULL, close_all);
 
 TEST(likelihood_is_as_measured)
 {
@@ -107,11 +103,10 @@ TEST(greedy_text_is_as_documented)
         enum { LENGTH = 96 };
         const model_config *c = model_config_of(loaded[m]);
         size_t row = (size_t)c->kv_heads * c->head_dim, count, bytes;
-        float *memory = calloc(2 * c->layers * LENGTH * row, sizeof *memory), logits[VOCAB];
+        float *memory = test_zeros(2 * c->layers * LENGTH * row * sizeof *memory), logits[VOCAB];
         float *k[LAYERS_MAX], *v[LAYERS_MAX], *k_out[LAYERS_MAX], *v_out[LAYERS_MAX];
         uint32_t ids[LENGTH];
         char text[1024];
-        assert_non_null(memory);
         for (uint32_t l = 0; l < c->layers; l++) {
             k[l] = memory + 2 * l * LENGTH * row;
             v[l] = k[l] + LENGTH * row;
@@ -143,7 +138,6 @@ TEST(greedy_text_is_as_documented)
         if (strncmp(text + 16, models[m].greedy, strlen(models[m].greedy)) != 0) {
             fail_msg("%s: %s", models[m].file, text);
         }
-        free(memory);
     }
 }
 

@@ -99,15 +99,11 @@ static uint64_t make_raw(const kvt_layout *layout)
     uint64_t source_bytes, bound, scratch_bytes, written = 0;
     assert_int_equal(kvt_layout_bytes(layout, &source_bytes), KVT_OK);
     assert_int_equal(kvt_record_bound(&spec, &bound, &scratch_bytes), KVT_OK);
-    void *source = calloc(1, source_bytes);
-    void *record = aligned_alloc(4096, (bound + 4095) / 4096 * 4096);
-    void *scratch = aligned_alloc(4096, (scratch_bytes + 8191) / 4096 * 4096);
-    assert_true(source != NULL && record != NULL && scratch != NULL);
+    void *source = test_zeros(source_bytes);
+    void *record = test_aligned(4096, bound);
+    void *scratch = test_aligned(4096, scratch_bytes + 4096);
     assert_true(kvt_record_encode(&spec, source, source_bytes, record, bound, scratch,
                                   scratch_bytes, &written) >= 0);
-    free(source);
-    free(record);
-    free(scratch);
     return written;
 }
 

@@ -143,8 +143,6 @@ static void expect_refusal(kvt_status expected)
     char *after = take_file(&after_count);
     assert_int_equal(before_count, after_count);
     assert_memory_equal(before, after, before_count);
-    free(before);
-    free(after);
 }
 
 TEST_ALL(make_folder, remove_folder);
@@ -300,7 +298,6 @@ TEST(truncated_files_are_refused)
         put_file(bytes, cut);
         expect_refusal(KVT_E_CORRUPT);
     }
-    free(bytes);
 }
 
 /* Bit flips are refused or harmless: whatever opens can be read to the end without a fault. */
@@ -332,7 +329,6 @@ TEST(flipped_bits_are_harmless)
         }
         kvt_profile_close(profile);
     }
-    free(bytes);
     assert_true(refused > 10);
 }
 

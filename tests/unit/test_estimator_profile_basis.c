@@ -66,7 +66,6 @@ TEST(a_basis_comes_in_and_out)
     assert_int_equal(profile_basis_span(profile, variant), TRANSFORM_SPAN_HEAD);
     assert_int_equal(profile_basis_span(profile, (kvt_variant){.codec = KVT_CODEC_RAW}), 0);
     kvt_profile_close(profile);
-    basis_made_free(&made);
 }
 
 TEST(what_is_no_basis_stays_out)
@@ -84,7 +83,6 @@ TEST(what_is_no_basis_stays_out)
     assert_int_equal(list_bases(profile), 0);
     kvt_profile_close(profile);
     assert_int_equal(scratch_number("SELECT count(*) FROM run"), 0);
-    basis_made_free(&made);
 }
 
 /* Two bases that a variant's 20 bits could not tell apart. */
@@ -103,8 +101,6 @@ TEST(a_name_is_of_one_basis)
     assert_int_equal(profile_basis_import(profile, other.object, other.bytes, "s", NULL),
                      KVT_E_UNSUPPORTED);
     kvt_profile_close(profile);
-    basis_made_free(&made);
-    basis_made_free(&other);
 }
 
 TEST(a_file_comes_in_by_import)
@@ -136,7 +132,6 @@ TEST(a_file_comes_in_by_import)
         KVT_E_GONE);
     assert_int_equal(list_bases(profile), 1);
     kvt_profile_close(profile);
-    basis_made_free(&made);
 }
 
 /* Bytes of an object that changed on the disk: the profile opens, the basis does not come out. */
@@ -157,7 +152,6 @@ TEST(a_damaged_object_is_a_status)
     scratch_change("PRAGMA ignore_check_constraints = ON; UPDATE basis SET object = x'00'; PRAGMA "
                    "wal_checkpoint(TRUNCATE)");
     scratch_refused(KVT_PROFILE_READ, KVT_E_CORRUPT);
-    basis_made_free(&made);
 }
 
 /* ---- gc and diff ---- */
@@ -203,9 +197,6 @@ TEST(gc_keeps_the_bases_of_rows)
     assert_int_equal(list_bases(profile), 2);
     kvt_profile_close(profile);
     assert_int_equal(scratch_number("SELECT run_id FROM basis WHERE lesson = 'one'"), 3);
-    basis_made_free(&used);
-    basis_made_free(&unused);
-    basis_made_free(&taken);
 }
 
 TEST(diff_names_a_basis_of_one_profile)
@@ -230,5 +221,4 @@ TEST(diff_names_a_basis_of_one_profile)
     assert_int_equal(seen, 1);
     kvt_profile_close(empty);
     kvt_profile_close(profile);
-    basis_made_free(&made);
 }

@@ -328,13 +328,11 @@ static kvt_status import_quoted(kvt_profile *profile, const char *text, const ch
 static void refuse_depth(kvt_profile *profile)
 {
     enum { DEPTH = 100000 };
-    char *deep = malloc(DEPTH);
+    char *deep = test_alloc(DEPTH);
     uint64_t rows;
-    assert_non_null(deep);
     memset(deep, '[', DEPTH);
     assert_int_equal(import_bytes(profile, deep, DEPTH, "s", &rows), KVT_E_PARSE);
     assert_non_null(strstr(scratch.message, "maximum parsing depth"));
-    free(deep);
 }
 
 TEST(bad_rows_are_named_and_nothing_comes_in)
@@ -347,7 +345,6 @@ TEST(bad_rows_are_named_and_nothing_comes_in)
             fail_msg("file %zu: %s: %s, not %s", i, kvt_status_name(status), scratch.message,
                      expected);
         assert_non_null(strstr(scratch.message, "import.json"));
-        free(expected);
     }
     refuse_depth(profile);
     assert_int_equal(import_quoted(profile, ROWS("device", GOOD), NULL), KVT_E_PARSE);

@@ -112,8 +112,6 @@ TEST(gc_drops_what_answers_for_nothing)
     char *bytes_after = scratch_bytes(&count_after);
     assert_int_equal(count, count_after);
     assert_memory_equal(bytes, bytes_after, count);
-    free(bytes);
-    free(bytes_after);
     result = collect(false, 7 * 86400.0);
     assert_string_equal(gone, expected);
     assert_true(result.bytes_after <= result.bytes_before);

@@ -522,7 +522,6 @@ TEST(likelihood_is_that_of_the_unigram_model)
     const quality_entry *entries[] = {&entry, &entry};
     const double nats[] = {0.5, 0.7};
     quality_likelihood found;
-    (void)state;
     assert_int_equal(quality_likelihood_of(entries, nats, 1, 4, &found), KVT_OK);
     assert_true(fabs(found.unigram_nats - (log(8.0 / 2) + log(8.0 / 4)) / 2) < 1e-12);
     assert_true(found.nats == 0.5 && quality_understands(&found));

@@ -4,6 +4,7 @@
  * errors per head, mass and flips, dropped tokens, dtypes, exact variants; KV dumps there and back.
  */
 #include "cases.h"
+#include "dice.h"
 
 #include "base/half.h"
 #include "codecs/record.h"
@@ -19,17 +20,11 @@
 
 enum { LAYERS = 2, HEADS = 4, KV_HEADS = 2, WIDTH = 16, TOKENS = 96, ROWS = 3 };
 
-static uint32_t next_random(uint64_t *state)
-{
-    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(*state >> 33);
-}
-
 static double next_normal(uint64_t *state)
 {
     double sum = 0.0;
     for (int i = 0; i < 12; i++)
-        sum += (double)next_random(state) / 2147483648.0;
+        sum += (double)(uint32_t)(dice_next(state) >> 33) / 2147483648.0;
     return sum - 6.0;
 }
 
@@ -174,10 +169,9 @@ static void plain_trip(const kvt_layout *layout, const void *source, kvt_variant
     spec.layout.tokens_may_drop = 1;
     assert_int_equal(kvt_layout_bytes(layout, &source_bytes), KVT_OK);
     assert_int_equal(kvt_record_bound(&spec, &bound, &scratch_bytes), KVT_OK);
-    void *record = aligned_alloc(4096, (bound / 4096 + 1) * 4096);
-    void *scratch = aligned_alloc(4096, (scratch_bytes / 4096 + 1) * 4096);
-    uint8_t *compact = malloc(source_bytes);
-    assert_true(record != NULL && scratch != NULL && compact != NULL);
+    void *record = test_aligned(4096, bound + 1);
+    void *scratch = test_aligned(4096, scratch_bytes + 1);
+    uint8_t *compact = test_alloc(source_bytes);
     assert_true(kvt_record_encode(&spec, source, source_bytes, record, bound, scratch,
                                   scratch_bytes, &bytes) >= 0);
     assert_int_equal(kvt_record_parse(record, bytes, &info), KVT_OK);
@@ -201,9 +195,6 @@ static void plain_trip(const kvt_layout *layout, const void *source, kvt_variant
                        row);
         }
     }
-    free(record);
-    free(scratch);
-    free(compact);
 }
 
 static void assert_close(double is, double wanted, double tolerance, const char *what)
@@ -245,7 +236,6 @@ TEST(variants_are_judged_as_in_double)
             dropped += row.retained_mass < 0.99;
             flipped += row.flip_rate > 0.0;
         }
-        free(decoded);
         quality_attention_close(a);
     }
     assert_int_equal(dropped, 9);
@@ -309,7 +299,7 @@ TEST(dumps_come_back)
     float q[LAYERS][DUMP_ROWS * HEADS * WIDTH];
     for (size_t i = 0; i < sizeof k[0] / 2; i++) {
         for (size_t l = 0; l < LAYERS; l++) {
-            k[l][i] = (uint16_t)(next_random(&seed) % 0x7000);
+            k[l][i] = (uint16_t)((uint32_t)(dice_next(&seed) >> 33) % 0x7000);
             v[l][i] = (uint16_t)(0x8000 + i % 0x7000 + l);
         }
     }

@@ -4,6 +4,7 @@
  * scores, fits with them, going on after an interruption, and what is refused.
  */
 #include "cases.h"
+#include "dice.h"
 
 #include "base/half.h"
 #include "estimator/profile/profile_internal.h"
@@ -26,15 +27,9 @@ static char folder[64], paths[DUMPS][96];
 static const char *path_list[DUMPS];
 static quality_variant variants[VARIANTS];
 
-static uint32_t next_random(uint64_t *state)
-{
-    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(*state >> 33);
-}
-
 static float next_value(uint64_t *state)
 {
-    return (float)(next_random(state) % 4096) / 1024.0f - 2.0f;
+    return (float)((uint32_t)(dice_next(state) >> 33) % 4096) / 1024.0f - 2.0f;
 }
 
 static void write_dump(const char *path, uint64_t seed, uint32_t rows, float spoil)

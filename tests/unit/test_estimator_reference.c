@@ -52,15 +52,13 @@ static int open_all(void **state)
     return status == KVT_OK ? 0 : -1;
 }
 
-static int close_all(void **state)
+TEST_AFTER_ALL
 {
-    (void)state;
     tokenizer_close(tokens);
     model_close(loaded);
-    return 0;
 }
 
-TEST_ALL(open_all, close_all);
+TEST_ALL(open_all, NULL);
 
 TEST(shape_is_as_documented)
 {
@@ -97,7 +95,6 @@ TEST(likelihood_is_the_trainers)
         assert_int_equal(model_nll(session, ids, (uint32_t)count, &nll), KVT_OK);
         print_message("%zu tokens: %.4f nats, %.4f wanted\n", count, nll, wanted);
         assert_true(fabs(nll - wanted) < 1e-4 * wanted);
-        free(ids);
         json_decref(row);
     }
     assert_int_equal(rows, 3);

@@ -238,7 +238,6 @@ TEST(codecs_go_on_and_use_threads)
     assert_true(by_threads[1] >= 20);
     assert_int_equal(exchange_view(at.profile, "nothing", rows), KVT_E_ARGUMENT);
     json_decref(rows);
-    free(source);
     worker_pool_close(&pool);
     bench_close(&at);
 }

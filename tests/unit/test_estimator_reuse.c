@@ -3,18 +3,13 @@
  * test_estimator_reuse.c - half lives by maximum likelihood: processes that are known, seeded.
  */
 #include "cases.h"
+#include "dice.h"
 
 #include "estimator/predict/predict.h"
 #include "estimator/profile/profile.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-static double reuse_uniform(uint64_t *state)
-{
-    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return ((double)(*state >> 11) + 0.5) * 0x1p-53;
-}
 
 typedef struct reuse_event {
     double at;
@@ -45,9 +40,9 @@ static void reuse_cluster(reuse_world *world, double at, double end, uint64_t en
 {
     if (at > end) return;
     reuse_add(world, at, entry, class_id);
-    double product = reuse_uniform(&world->seed);
-    for (double limit = exp(-branching); product > limit; product *= reuse_uniform(&world->seed)) {
-        double pause = -half_life / 0.6931471805599453 * log(reuse_uniform(&world->seed));
+    double product = dice_uniform(&world->seed);
+    for (double limit = exp(-branching); product > limit; product *= dice_uniform(&world->seed)) {
+        double pause = -half_life / 0.6931471805599453 * log(dice_uniform(&world->seed));
         reuse_cluster(world, at + pause, end, entry, class_id, half_life, branching);
     }
 }
@@ -83,7 +78,7 @@ TEST(finds_half_lives)
         uint64_t entry = 0;
         for (uint32_t c = 0; c < 3; c++) {
             for (int i = 0; i < 1500; i++)
-                reuse_cluster(&world, reuse_uniform(&world.seed) * end, end, ++entry, c + 1,
+                reuse_cluster(&world, dice_uniform(&world.seed) * end, end, ++entry, c + 1,
                               classes[c].half_life, classes[c].branching);
         }
         kvt_reuse *reuse = reuse_replay(&world, 8192);
@@ -108,7 +103,7 @@ TEST(a_sample_is_enough)
 {
     reuse_world world = {.seed = 11};
     for (uint64_t entry = 1; entry <= 40000; entry++)
-        reuse_cluster(&world, reuse_uniform(&world.seed) * 20000, 20000, entry, 0, 120, 0.7);
+        reuse_cluster(&world, dice_uniform(&world.seed) * 20000, 20000, entry, 0, 120, 0.7);
     kvt_reuse *reuse = reuse_replay(&world, 2048);
     kvt_reuse_class found;
     assert_int_equal(kvt_reuse_read(reuse, UINT64_C(20000000000000), 0, &found), KVT_OK);
@@ -123,12 +118,12 @@ TEST(first_uses_have_a_prior)
 {
     reuse_world world = {.seed = 3};
     for (uint64_t entry = 1; entry <= 2000; entry++) {
-        double at = reuse_uniform(&world.seed) * 15000;
+        double at = dice_uniform(&world.seed) * 15000;
         reuse_add(&world, at, entry, 5);
-        at += -100 * log(reuse_uniform(&world.seed));
+        at += -100 * log(dice_uniform(&world.seed));
         reuse_add(&world, at, entry, 5);
-        if (reuse_uniform(&world.seed) < 0.2)
-            reuse_add(&world, at - 100 * log(reuse_uniform(&world.seed)), entry, 5);
+        if (dice_uniform(&world.seed) < 0.2)
+            reuse_add(&world, at - 100 * log(dice_uniform(&world.seed)), entry, 5);
     }
     kvt_reuse *reuse = reuse_replay(&world, 8192);
     kvt_reuse_class found;

@@ -102,16 +102,14 @@ TEST(writer_refuses_what_it_cannot_write)
 static kvt_status open_header(const char *header, size_t data_bytes, char *message, size_t size)
 {
     size_t length = strlen(header), total = 8 + length + data_bytes;
-    uint8_t *bytes = calloc(1, total);
+    uint8_t *bytes = test_zeros(total);
     safetensors *file = NULL;
-    assert_non_null(bytes);
     for (int i = 0; i < 8; i++)
         bytes[i] = (uint8_t)((uint64_t)length >> 8 * i);
     memcpy(bytes + 8, header, length);
     kvt_status status = safetensors_open_bytes("memory", bytes, total, &file, message, size);
     assert_true((status == KVT_OK) == (file != NULL));
     safetensors_close(file);
-    free(bytes);
     return status;
 }
 
@@ -210,7 +208,6 @@ TEST(cut_files_are_refused)
         memcpy(exact, bytes, size);
         assert_true(safetensors_open_bytes("cut", exact, size, &file, NULL, 0) < 0);
         assert_null(file);
-        free(exact);
     }
     assert_int_equal(safetensors_open_bytes("whole", bytes, sizeof bytes, &file, NULL, 0), KVT_OK);
     safetensors_close(file);

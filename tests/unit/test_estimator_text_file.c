@@ -90,17 +90,13 @@ TEST(plain_and_packed_are_read)
 TEST(a_bomb_is_refused)
 {
     const size_t bytes = (size_t)80 << 20, bound = ZSTD_compressBound(bytes);
-    char *zeros = calloc(1, bytes), *bomb = malloc(bound);
-    assert_non_null(zeros);
-    assert_non_null(bomb);
+    char *zeros = test_zeros(bytes), *bomb = test_alloc(bound);
     put(packed, bomb, ZSTD_compress(bomb, bound, zeros, bytes, 1));
     expect_refused(packed, KVT_E_PARSE, "larger than 64 MiB unpacked");
     put(plain, zeros, bytes);
     expect_refused(plain, KVT_E_PARSE, "larger than 64 MiB");
     assert_int_equal(unlink(plain), 0);
     assert_int_equal(unlink(packed), 0);
-    free(zeros);
-    free(bomb);
 }
 
 TEST(what_is_no_text_is_named)

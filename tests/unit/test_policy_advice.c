@@ -15,16 +15,14 @@ static kvt_policy_config config;
 static kvt_move moves[64];
 static kvt_plan plan;
 
-static int set_up(void **state)
+TEST_BEFORE_EACH
 {
-    (void)state;
     memory = (test_memory){.left = -1};
     kvt_policy_config_init(&config);
     config.holes = KVT_HOLES_MIXED;
     config.tiers[KVT_TIER_DRAM].capacity_bytes = 1000;
     config.allocator = test_allocator(&memory);
     plan = (kvt_plan){.moves = moves, .capacity = 64};
-    return 0;
 }
 
 static kvt_policy_stats stats_of(const kvt_policy *policy)
@@ -45,8 +43,6 @@ static kvt_status admit(kvt_policy *policy, uint64_t now_ns, const kvt_policy_en
     test_carry_out(policy, &plan);
     return status;
 }
-
-TEST_EACH(set_up, NULL);
 
 TEST(a_ladder_stands_for_its_options)
 {

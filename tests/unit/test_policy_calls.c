@@ -16,9 +16,8 @@ static kvt_option options[4];
 static kvt_policy_entry entry;
 
 /* DRAM 300 and SSD 300; an entry of 100 bytes with both. */
-static int set_up(void **state)
+TEST_BEFORE_EACH
 {
-    (void)state;
     memory = (test_memory){.left = -1};
     kvt_policy_config_init(&config);
     config.allocator = test_allocator(&memory);
@@ -30,15 +29,12 @@ static int set_up(void **state)
     options[1] = test_option(1, KVT_TIER_DRAM, 100, 0.01);
     options[2] = test_option(1, KVT_TIER_SSD, 100, 0.1);
     entry = test_entry(1, options, 3, 256);
-    return 0;
 }
 
-static int tear_down(void **state)
+TEST_AFTER_EACH
 {
-    (void)state;
     kvt_policy_close(policy);
     assert_int_equal(memory.held_bytes, 0);
-    return 0;
 }
 
 static kvt_policy_stats stats_now(void)
@@ -65,8 +61,6 @@ static void expect_config(kvt_status status)
     assert_true(strlen(message) > 10 && strchr(message, '\n') == NULL);
     assert_int_equal(kvt_policy_open(&config, &opened, NULL, 0), status);
 }
-
-TEST_EACH(set_up, tear_down);
 
 TEST(a_wrong_configuration_is_named)
 {
@@ -323,7 +317,6 @@ TEST(ghosts_are_bounded_and_the_oldest_goes)
         if (status == KVT_OK) assert_int_equal(x.option_count, 0);
     }
     assert_int_equal(stats_now().ghosts, 3);
-    (void)state;
 }
 
 TEST(absent_tiers_hold_nothing)

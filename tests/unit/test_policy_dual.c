@@ -346,7 +346,6 @@ TEST(no_placement_beats_the_dual)
     /* The instances are what they are meant to be, and the bound says something. */
     assert_true(remembered > ROUNDS);
     assert_true(dual_sum < 1.5L * best_sum);
-    free(x);
 }
 
 /* A refused entry that is worth more than all that is stored counts: the tier has room for one. */
@@ -496,7 +495,6 @@ TEST(all_of_many_entries_count)
     }
     assert_true(x->bound.gap_solver <= 1e-4);
     drawn_close(x);
-    free(x);
 }
 
 static void write_instance(const drawn *x, FILE *file)
@@ -522,7 +520,7 @@ static void write_instance(const drawn *x, FILE *file)
 
 static int write_instances(const char *name, uint32_t count)
 {
-    drawn *x = malloc(sizeof *x);
+    drawn *x = test_alloc(sizeof *x);
     FILE *file = fopen(name, "w");
     if (x == NULL || file == NULL) return 1;
     for (uint32_t seed = 1; seed <= count; seed++) {
@@ -534,7 +532,6 @@ static int write_instances(const char *name, uint32_t count)
         write_instance(x, file);
         drawn_close(x);
     }
-    free(x);
     return fclose(file);
 }
 

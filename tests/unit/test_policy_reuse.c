@@ -117,7 +117,6 @@ TEST(sessions_are_told_by_their_last_use)
     assert_true(near > 0.95 * after_one);
     assert_true(last > 2.0 * (after_one - last));
     kvt_policy_close(policy);
-    free(events);
 }
 
 /* A loop teaches that uses add up for hours; some thousand uses of sessions later most of that is
@@ -137,7 +136,6 @@ TEST(what_has_ended_is_forgotten)
     double after = weight_of(policy, KVT_REUSE_COUNT, 3, HALF_LIVES - 1);
     assert_true(after < 0.3 * before);
     kvt_policy_close(policy);
-    free(events);
 }
 
 /* A loop longer than its tier: newcomers only tie with what lies there, so most of it stays and is
@@ -222,7 +220,6 @@ TEST(weights_follow_a_changed_workload)
     assert_true(stats.reuse.uses > DRIFT_USES && stats.reuse.uses <= 2 * DRIFT_USES);
     assert_true(stats.reuse.half_life_seconds[1] == 75.0);
     kvt_policy_close(policy);
-    free(events);
 }
 
 /* Nothing is learned by a policy without the model. */
@@ -336,5 +333,4 @@ TEST(victims_are_near_the_cheapest)
     assert_true(sum / given_up < 0.1);
     assert_true(worst < 3.0);
     kvt_policy_close(policy);
-    free(events);
 }

@@ -15,9 +15,8 @@
 static kvt_policy_config config;
 
 /* DRAM for one entry of 100 bytes, SSD for many; a second for 1,000 bytes of either. */
-static int prepare(void **state)
+TEST_BEFORE_EACH
 {
-    (void)state;
     memory = (test_memory){.left = -1};
     kvt_policy_config_init(&config);
     config.allocator = test_allocator(&memory);
@@ -26,7 +25,6 @@ static int prepare(void **state)
             .capacity_bytes = 100, .read_bytes_per_s = 1000.0, .write_bytes_per_s = 1000.0};
     }
     config.tiers[KVT_TIER_SSD].capacity_bytes = 10000;
-    return 0;
 }
 
 /* 2.5 s of writing, a tenth of a second each, must save more than they cost with the wait before
@@ -40,7 +38,7 @@ static const kvt_option *slow_to_write(void)
     return options;
 }
 
-TEST_EACH(prepare, policy_site_close);
+TEST_EACH(NULL, policy_site_close);
 
 /* The engine counts what it has planned, gives back what was aborted, and lets time pass. */
 TEST(moves_are_counted_until_their_time_has_passed)

@@ -101,7 +101,7 @@ TEST(large_values_go_to_their_place)
 {
     static seen at;
     static resp_reader reader;
-    char *bytes = malloc(80000);
+    char *bytes = test_alloc(80000);
     for (size_t step = 1; step < 80000; step = step * 3 + 1) {
         int head = snprintf(bytes, 32, "$65000\r\n");
         remote_fill((uint8_t *)bytes + head, 65000, step);
@@ -124,7 +124,6 @@ TEST(large_values_go_to_their_place)
         for (size_t i = 0; i < sizeof at.target; i++)
             assert_int_equal(at.target[i], 0x5a);
     }
-    free(bytes);
 }
 
 TEST(nonsense_is_refused)
@@ -163,12 +162,11 @@ TEST(nonsense_is_refused)
         if (i == 21) assert_int_equal(status, KVT_OK); /* within the bounds, and not ended */
     }
     /* A line that never ends. */
-    char *line = malloc(2 * RESP_BUFFER_BYTES);
+    char *line = test_alloc(2 * RESP_BUFFER_BYTES);
     memset(line, 'a', 2 * RESP_BUFFER_BYTES);
     line[0] = '+';
     resp_init(&reader, &seen_hooks, &at);
     assert_int_equal(feed(&reader, line, 2 * RESP_BUFFER_BYTES, 1000), KVT_E_CORRUPT);
-    free(line);
 }
 
 TEST(a_breaker_opens_and_comes_back)

@@ -42,9 +42,8 @@ static void write_file(const char *name, const char *text)
     assert_int_equal(fclose(file), 0);
 }
 
-static int make_folder(void **state)
+TEST_BEFORE_EACH
 {
-    (void)state;
     char message[256];
     kvt_profile *profile = NULL;
     support_make_folder(folder, sizeof folder);
@@ -55,14 +54,6 @@ static int make_folder(void **state)
         KVT_OK);
     rows_text_import(profile, measurements, "made up");
     kvt_profile_close(profile);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    support_remove_folder(folder);
-    return 0;
 }
 
 /* A configuration of a file, in which "@" stands for the folder. */
@@ -188,8 +179,6 @@ static void assert_same(const char *text, bool known)
     "[device." name "]\ntier = ssd\nbackend = file\npath = @/" name                                \
     "\nprewrite = no\ncapacity = " size "\n"
 #define LADDER "ladder = calibrated\nladder_layout = 2x2x64:bf16\n"
-
-TEST_EACH(make_folder, remove_folder);
 
 TEST(a_simulation_is_of_the_store)
 {

@@ -56,9 +56,8 @@ TEST(paths_form_a_prefix_tree)
     replay_workload workload;
     generate(&generator, &workload);
     assert_int_equal(workload.request_count, generator.requests);
-    uint32_t *parent = malloc((size_t)workload.distinct_blocks * sizeof *parent);
-    uint32_t *position = malloc((size_t)workload.distinct_blocks * sizeof *position);
-    assert_true(parent != NULL && position != NULL);
+    uint32_t *parent = test_alloc((size_t)workload.distinct_blocks * sizeof *parent);
+    uint32_t *position = test_alloc((size_t)workload.distinct_blocks * sizeof *position);
     memset(position, 0xff, (size_t)workload.distinct_blocks * sizeof *position);
     uint64_t last = 0, shared_heads = 0;
     for (uint64_t i = 0; i < workload.request_count; i++) {
@@ -79,8 +78,6 @@ TEST(paths_form_a_prefix_tree)
             shared_heads += path[j] == j; /* 1300 / 256 = 5 blocks */
     }
     assert_int_equal(shared_heads, 5 * workload.request_count);
-    free(parent);
-    free(position);
     replay_workload_free(&workload);
 }
 
@@ -134,8 +131,7 @@ static replay_generator rooted_generator(void)
 /* Uses of every block; the caller frees them. */
 static uint32_t *count_uses(const replay_workload *workload)
 {
-    uint32_t *uses = calloc((size_t)workload->distinct_blocks, sizeof *uses);
-    assert_non_null(uses);
+    uint32_t *uses = test_zeros((size_t)workload->distinct_blocks * sizeof *uses);
     for (uint64_t i = 0; i < workload->block_refs; i++)
         uses[workload->blocks[i]]++;
     return uses;
@@ -146,7 +142,6 @@ static double most_popular_share(const replay_workload *workload)
     uint32_t *uses = count_uses(workload), most = 0;
     for (uint64_t i = 0; i < workload->distinct_blocks; i++)
         if (uses[i] > most) most = uses[i];
-    free(uses);
     return (double)most / (double)workload->request_count;
 }
 
@@ -212,7 +207,6 @@ TEST(scanned_blocks_are_used_once)
     /* 120 of 520 requests of a period. */
     double share = (double)scanned / (double)workload.request_count;
     assert_true(share > 0.19 && share < 0.27);
-    free(uses);
     replay_workload_free(&workload);
 }
 
@@ -226,9 +220,8 @@ TEST(crowds_peak_on_one_context)
     generator.crowd = burst_of_tests;
     generate(&generator, &workload);
     for (uint64_t window = 0; window < 6; window++) {
-        uint32_t *inside = calloc((size_t)workload.distinct_blocks, sizeof *inside);
-        uint32_t *outside = calloc((size_t)workload.distinct_blocks, sizeof *outside);
-        assert_true(inside != NULL && outside != NULL);
+        uint32_t *inside = test_zeros((size_t)workload.distinct_blocks * sizeof *inside);
+        uint32_t *outside = test_zeros((size_t)workload.distinct_blocks * sizeof *outside);
         double in_window = 0.0, around = 0.0, most_inside = 0.0, most_outside = 0.0;
         for (uint64_t i = 0; i < workload.request_count; i++) {
             const replay_request *request = &workload.requests[i];
@@ -243,8 +236,6 @@ TEST(crowds_peak_on_one_context)
         assert_true(in_window > 140.0 && in_window < 260.0); /* 80 and 120 */
         assert_true(most_inside / in_window > 0.5);
         assert_true(most_outside / around < 0.1);
-        free(inside);
-        free(outside);
     }
     replay_workload_free(&workload);
 }

@@ -47,12 +47,10 @@ static int set_up(void **state)
     return status == KVT_OK ? 0 : 1;
 }
 
-static int tear_down(void **state)
+TEST_AFTER_ALL
 {
-    (void)state;
     replay_workload_free(&workload);
     replay_options_free(&options);
-    return 0;
 }
 
 static replay_result run(replay_hints hints, const char *policy)
@@ -66,7 +64,7 @@ static replay_result run(replay_hints hints, const char *policy)
     return result;
 }
 
-TEST_ALL(set_up, tear_down);
+TEST_ALL(set_up, NULL);
 
 TEST(hints_are_worth_what_is_true_in_them)
 {

@@ -128,5 +128,4 @@ TEST(contexts_come_back_in_the_forms_that_the_engine_chose)
         KVT_E_CONFIG);
     assert_non_null(strstr(message, "whole contexts"));
     replay_workload_free(&workload);
-    support_remove_folder(folder);
 }

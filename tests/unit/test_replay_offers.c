@@ -274,7 +274,6 @@ static void run_store(const site *s)
             put_block(s, store, request, j, data);
     }
     kvt_close(store);
-    free(data);
 }
 
 static void run_live(const site *s)

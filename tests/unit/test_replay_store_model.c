@@ -23,16 +23,13 @@ static uint32_t store_takes(uint64_t put_staging_bytes, uint32_t most)
     support_fault fault = {.capacity_bytes = DRAM_BYTES};
     kvt_device_config device = support_fault_config(&fault, "dram0");
     kvt_store_options options;
-    kvt_store *store = NULL;
-    char message[256];
     kvt_store_options_init(&options);
     options.policy = "lru";
     options.staging_bytes = 2 << 20;
     options.put_staging_bytes = put_staging_bytes;
     options.tick_seconds = 0;
-    options.tiers[KVT_TIER_DRAM].devices = &device;
-    options.tiers[KVT_TIER_DRAM].device_count = 1;
-    if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) fail_msg("%s", message);
+    support_tier(&options, KVT_TIER_DRAM, &device, 1);
+    kvt_store *store = support_open(&options);
     assert_int_equal(tiers_fault_add(fault.device, &hang_writes), KVT_OK);
     uint32_t taken = 0;
     while (taken < most && support_put(store, taken) == KVT_OK)
@@ -99,9 +96,8 @@ static void simulate(const replay_options *options, const plain_request *plain, 
 {
     char message[256];
     replay_workload workload = {.block_tokens = 100, .request_count = count};
-    workload.requests = calloc(count, sizeof *workload.requests);
-    workload.blocks = calloc((size_t)count * 64, sizeof *workload.blocks);
-    assert_true(workload.requests != NULL && workload.blocks != NULL);
+    workload.requests = test_zeros(count * sizeof *workload.requests);
+    workload.blocks = test_zeros((size_t)count * 64 * sizeof *workload.blocks);
     for (uint32_t i = 0; i < count; i++) {
         workload.requests[i] = (replay_request){.arrival_ns = (uint64_t)(plain[i].arrival_s * 1e9),
                                                 .first_block = workload.block_refs,
@@ -118,8 +114,6 @@ static void simulate(const replay_options *options, const plain_request *plain, 
     workload.repeated_refs = workload.block_refs - workload.distinct_blocks;
     if (replay_run_sim(options, &workload, "lru", result, message, sizeof message) != KVT_OK)
         fail_msg("%s", message);
-    free(workload.requests);
-    free(workload.blocks);
 }
 
 static void model_init(replay_options *options, uint32_t servers, double write_bytes_per_s)

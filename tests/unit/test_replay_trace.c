@@ -232,7 +232,6 @@ TEST(hostile_bytes_are_refused)
     memset(line, '[', huge);
     memcpy(line, "{\"a\":", 5);
     assert_int_equal(read_bytes(line, 1u << 20, &plain_options, &workload, message), KVT_E_PARSE);
-    free(line);
 
     assert_int_equal(replay_workload_read("no/such/file", &plain_options, &workload, message, 256),
                      KVT_E_GONE);

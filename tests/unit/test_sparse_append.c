@@ -129,11 +129,10 @@ TEST(keys_that_are_no_numbers)
 TEST(added_clusters_widen_the_steps)
 {
     enum { TOKENS = 640 };
-    float *keys = malloc(TOKENS * DIM * sizeof *keys), mean[DIM], other[DIM];
+    float *keys = test_alloc(TOKENS * DIM * sizeof *keys), mean[DIM], other[DIM];
     sparse_index index;
     sparse_added added;
     const sparse_index_options options = {.head_dim = DIM, .dtype = KVT_DTYPE_FP32};
-    assert_non_null(keys);
     for (uint32_t i = 0; i < TOKENS * DIM; i++)
         keys[i] = draw();
     const sparse_rows rows = {.base = keys, .stride_bytes = DIM * sizeof *keys};
@@ -160,7 +159,6 @@ TEST(added_clusters_widen_the_steps)
     assert_int_equal(added.tokens[1], 0);
     sparse_added_close(&added);
     sparse_index_free(&index);
-    free(keys);
 }
 
 /* ---- sequences ---- */
@@ -277,24 +275,23 @@ static uint32_t grow_exactly(sequence_site *s, kvt_sparse *sequence, uint32_t la
 TEST(appended_and_joined_tokens_are_exact)
 {
     for (int warm = 0; warm < 2; warm++) {
-        sequence_site s;
-        site_start(&s, 16 * MIB, 8 * MIB);
+        sequence_site *s = site_start(16 * MIB, 8 * MIB);
         kvt_sparse_options options = append_options(true);
         if (!warm) options.window_bytes[KVT_TIER_DRAM] = 0;
-        kvt_sparse *sequence = site_sequence(&s, &options);
+        kvt_sparse *sequence = site_sequence(s, &options);
         uint32_t resident;
-        (void)grow_exactly(&s, sequence, 1, GIVEN, SITE_TOKENS);
-        wait_for_pages(&s, sequence, 1, 88); /* of 1,736 tokens of 2 heads, 8 pages of each open */
-        assert_true(step(&s, sequence, 1, 4, SITE_TOKENS, true, &resident) < 1e-5);
-        assert_int_equal(append(&s, sequence, 1, 0, 1), KVT_E_STATE);
+        (void)grow_exactly(s, sequence, 1, GIVEN, SITE_TOKENS);
+        wait_for_pages(s, sequence, 1, 88); /* of 1,736 tokens of 2 heads, 8 pages of each open */
+        assert_true(step(s, sequence, 1, 4, SITE_TOKENS, true, &resident) < 1e-5);
+        assert_int_equal(append(s, sequence, 1, 0, 1), KVT_E_STATE);
         const kvt_sparse_stats stats = site_stats(sequence);
         assert_int_equal(stats.append_failures, 0);
         /* Sinks, local ones, open pages and a few that are full. */
         assert_true(resident < SITE_HEADS * (4 + 64 + SPARSE_OPEN_PAGES * 31 + 4 * 32));
-        assert_true(step(&s, sequence, 0, 3, GIVEN, true, NULL) < 1e-5);
+        assert_true(step(s, sequence, 0, 3, GIVEN, true, NULL) < 1e-5);
         kvt_sparse_close(sequence);
-        assert_int_equal(support_stats(s.store).tiers[KVT_TIER_SSD].used_bytes, 0);
-        site_stop(&s);
+        assert_int_equal(support_stats(s->store).tiers[KVT_TIER_SSD].used_bytes, 0);
+        site_stop(s);
     }
 }
 
@@ -302,44 +299,41 @@ TEST(appended_and_joined_tokens_are_exact)
 TEST(appended_pages_are_chosen_by_weight)
 {
     for (int zone = 0; zone < 2; zone++) {
-        sequence_site s;
-        site_start(&s, 16 * MIB, 8 * MIB);
+        sequence_site *s = site_start(16 * MIB, 8 * MIB);
         kvt_sparse_options options = append_options(false);
         const uint32_t given = zone ? GIVEN : 40; /* without any page at first */
         options.layout.tokens = given;
-        kvt_sparse *sequence = site_sequence(&s, &options);
+        kvt_sparse *sequence = site_sequence(s, &options);
         for (uint32_t at = given; at < SITE_TOKENS; at++) {
-            assert_int_equal(append(&s, sequence, 0, at, 1), KVT_OK);
+            assert_int_equal(append(s, sequence, 0, at, 1), KVT_OK);
             if (at % 16 == 0) let_writes_end();
         }
-        wait_for_pages(&s, sequence, 0, 60);
+        wait_for_pages(s, sequence, 0, 60);
         double error = 0;
         for (uint32_t topic = 0; topic < 20; topic++)
-            error += step(&s, sequence, 0, topic, SITE_TOKENS, false, NULL) / 20;
+            error += step(s, sequence, 0, topic, SITE_TOKENS, false, NULL) / 20;
         if (error > 0.2) fail_msg("error %g", error);
         assert_true(site_stats(sequence).hit_bytes > 0);
         kvt_sparse_close(sequence);
-        site_stop(&s);
+        site_stop(s);
     }
 }
 
 /* A hint that was given before the token came is corrected as ever. */
 TEST(tokens_come_while_a_hint_is_under_way)
 {
-    sequence_site s;
-    site_start(&s, 16 * MIB, 8 * MIB);
+    sequence_site *s = site_start(16 * MIB, 8 * MIB);
     kvt_sparse_options options = append_options(true);
-    kvt_sparse *sequence = site_sequence(&s, &options);
+    kvt_sparse *sequence = site_sequence(s, &options);
     for (uint32_t at = GIVEN; at < GIVEN + 600; at++) {
         float queries[SITE_QUERY];
-        site_query(&s, 0, at / 40, queries);
+        site_query(s, 0, at / 40, queries);
         assert_int_equal(kvt_sparse_hint(sequence, 0, queries), KVT_OK);
-        assert_int_equal(append(&s, sequence, 0, at, 1), KVT_OK);
-        assert_true(step(&s, sequence, 0, at / 40, at + 1, true, NULL) < 1e-5);
+        assert_int_equal(append(s, sequence, 0, at, 1), KVT_OK);
+        assert_true(step(s, sequence, 0, at / 40, at + 1, true, NULL) < 1e-5);
     }
-    wait_for_pages(&s, sequence, 0, 15);
+    wait_for_pages(s, sequence, 0, 15);
     kvt_sparse_close(sequence);
-    site_stop(&s);
 }
 
 /* ---- writes that fail, or never end ---- */
@@ -359,95 +353,88 @@ static void fail_writes(sequence_site *s, tiers_fault_action action, uint64_t sk
 TEST(a_failed_write_leaves_its_page_in_memory)
 {
     for (int forever = 0; forever < 2; forever++) {
-        sequence_site s;
-        site_start(&s, 16 * MIB, 8 * MIB);
+        sequence_site *s = site_start(16 * MIB, 8 * MIB);
         kvt_sparse_options options = append_options(true);
-        kvt_sparse *sequence = site_sequence(&s, &options);
-        fail_writes(&s, TIERS_FAULT_FAIL, forever ? 0 : 3, forever ? 0 : 2);
-        (void)grow_exactly(&s, sequence, 0, GIVEN, GIVEN + 900);
+        kvt_sparse *sequence = site_sequence(s, &options);
+        fail_writes(s, TIERS_FAULT_FAIL, forever ? 0 : 3, forever ? 0 : 2);
+        (void)grow_exactly(s, sequence, 0, GIVEN, GIVEN + 900);
         const kvt_sparse_stats stats = site_stats(sequence);
         assert_true(stats.append_failures > 0);
         if (forever)
             assert_int_equal(stats.appended_pages, 0);
         else
-            wait_for_pages(&s, sequence, 0, 10);
+            wait_for_pages(s, sequence, 0, 10);
         assert_int_equal(stats.lost_pages, 0);
         kvt_sparse_close(sequence);
-        site_stop(&s);
+        site_stop(s);
     }
 }
 
 TEST(a_silent_drive_holds_no_token_back)
 {
-    sequence_site s;
-    site_start(&s, 16 * MIB, 8 * MIB);
+    sequence_site *s = site_start(16 * MIB, 8 * MIB);
     kvt_sparse_options options = append_options(true);
     options.replica_share = 1;
     options.hedge_ns = 2000000;
-    kvt_sparse *sequence = site_sequence(&s, &options);
+    kvt_sparse *sequence = site_sequence(s, &options);
     float rows[4 * SITE_QUERY];
     for (uint32_t i = 0; i < 4; i++)
-        site_query(&s, 0, i, rows + (size_t)i * SITE_QUERY);
+        site_query(s, 0, i, rows + (size_t)i * SITE_QUERY);
     assert_int_equal(kvt_sparse_observe(sequence, 0, rows, 4), KVT_OK);
     const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_WRITES};
-    assert_int_equal(tiers_fault_add(s.drives[2].device, &hang), KVT_OK);
-    (void)grow_exactly(&s, sequence, 0, GIVEN, GIVEN + 500);
+    assert_int_equal(tiers_fault_add(s->drives[2].device, &hang), KVT_OK);
+    (void)grow_exactly(s, sequence, 0, GIVEN, GIVEN + 500);
     /* A page in four lies there, and none comes after it. */
     assert_true(site_stats(sequence).appended_pages <= SITE_HEADS * 4);
     /* What the drive has is written now; a close with a write under way waits for it. */
-    tiers_fault_clear(s.drives[2].device);
+    tiers_fault_clear(s->drives[2].device);
     kvt_sparse_close(sequence);
-    assert_int_equal(support_stats(s.store).tiers[KVT_TIER_SSD].used_bytes, 0);
-    site_stop(&s);
+    assert_int_equal(support_stats(s->store).tiers[KVT_TIER_SSD].used_bytes, 0);
 }
 
 /* The room of pages to come is the sequence's from the start. */
 TEST(room_for_appended_pages_is_taken_at_open)
 {
-    sequence_site s;
-    site_start(&s, 16 * MIB, 8 * MIB);
+    sequence_site *s = site_start(16 * MIB, 8 * MIB);
     kvt_sparse_options options = append_options(true);
     kvt_sparse *sequence = NULL;
     uint64_t lent[2];
     for (int more = 0; more < 2; more++) {
         options.tokens_max = more ? SITE_TOKENS : GIVEN + 8;
-        assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, NULL, 0), KVT_OK);
-        lent[more] = support_stats(s.store).lent_bytes[KVT_TIER_SSD];
+        assert_int_equal(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0), KVT_OK);
+        lent[more] = support_stats(s->store).lent_bytes[KVT_TIER_SSD];
         kvt_sparse_close(sequence);
     }
     const uint64_t page = 32 * 2 * SITE_DIM * sizeof(uint16_t);
     assert_true(lent[1] >= lent[0] + SITE_LAYERS * SITE_HEADS * 50 * page);
     char message[256];
     options.tokens_max = 1 << 20;
-    assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, message, sizeof message),
+    assert_int_equal(kvt_sparse_open_live(s->store, &options, &sequence, message, sizeof message),
                      KVT_E_SPACE);
     assert_non_null(strstr(message, "lacks"));
-    site_stop(&s);
 }
 
 /* ---- kept ---- */
 
 TEST(a_kept_sequence_has_its_appended_tokens)
 {
-    sequence_site s;
-    site_start(&s, 32 * MIB, 8 * MIB);
+    sequence_site *s = site_start(32 * MIB, 8 * MIB);
     kvt_sparse_options options = append_options(true);
-    kvt_sparse *first = site_sequence(&s, &options), *second = NULL;
+    kvt_sparse *first = site_sequence(s, &options), *second = NULL;
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
-        (void)grow_exactly(&s, first, layer, GIVEN, GIVEN + 700 + layer * 50);
-    wait_for_pages(&s, first, 0, 20);
+        (void)grow_exactly(s, first, layer, GIVEN, GIVEN + 700 + layer * 50);
+    wait_for_pages(s, first, 0, 20);
     const kvt_key key = support_key(5);
     assert_int_equal(kvt_sparse_keep(first, &key), KVT_OK);
     kvt_sparse_close(first);
-    assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &second, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &second, NULL, 0), KVT_OK);
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
         const uint32_t tokens = GIVEN + 700 + layer * 50;
-        assert_true(step(&s, second, layer, 9, tokens, true, NULL) < 1e-5);
-        (void)grow_exactly(&s, second, layer, tokens, tokens + 200);
+        assert_true(step(s, second, layer, 9, tokens, true, NULL) < 1e-5);
+        (void)grow_exactly(s, second, layer, tokens, tokens + 200);
     }
-    wait_for_pages(&s, second, 0, 20);
+    wait_for_pages(s, second, 0, 20);
     kvt_sparse_close(second);
-    site_stop(&s);
 }
 
 /* A prompt that is all sinks and local tokens has no clusters, live and kept; what is appended
@@ -457,40 +444,38 @@ TEST(a_short_prompt_grows_after_it_was_kept)
     const uint32_t prompts[] = {1, 60, 68, 90, 131};
     const kvt_key key = support_key(78);
     for (size_t i = 0; i < sizeof prompts / sizeof prompts[0]; i++) {
-        sequence_site s;
-        site_start(&s, 16 * MIB, 8 * MIB);
+        sequence_site *s = site_start(16 * MIB, 8 * MIB);
         kvt_sparse_options options = append_options(true);
         options.layout.tokens = prompts[i];
         options.local_tokens = 64;
         kvt_sparse *sequence;
-        assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, NULL, 0), KVT_OK);
+        assert_int_equal(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0), KVT_OK);
         for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
-            assert_int_equal(kvt_sparse_give(sequence, layer, s.k[layer], s.v[layer]), KVT_OK);
+            assert_int_equal(kvt_sparse_give(sequence, layer, s->k[layer], s->v[layer]), KVT_OK);
         assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
         kvt_sparse_close(sequence);
-        assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &sequence, NULL, 0), KVT_OK);
+        assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &sequence, NULL, 0),
+                         KVT_OK);
         for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
-            (void)grow_exactly(&s, sequence, layer, prompts[i], 900);
+            (void)grow_exactly(s, sequence, layer, prompts[i], 900);
         assert_true(site_stats(sequence).appended_pages > 0);
         kvt_sparse_close(sequence);
-        site_stop(&s);
+        site_stop(s);
     }
 }
 
 /* Far more tokens than there is room for are refused before anything is made for them. */
 TEST(too_many_tokens_are_refused_at_once)
 {
-    sequence_site s;
-    site_start(&s, 16 * MIB, 8 * MIB);
+    sequence_site *s = site_start(16 * MIB, 8 * MIB);
     kvt_sparse_options options = append_options(true);
     kvt_sparse *sequence = NULL;
     const uint32_t most[] = {1u << 24, 409600000, UINT32_MAX};
     const uint64_t begin_ns = base_clock_ns();
     for (size_t i = 0; i < sizeof most / sizeof most[0]; i++) {
         options.tokens_max = most[i];
-        assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, NULL, 0), KVT_E_SPACE);
+        assert_int_equal(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0), KVT_E_SPACE);
         assert_null(sequence);
     }
     assert_true(base_clock_ns() - begin_ns < UINT64_C(5000000000));
-    site_stop(&s);
 }

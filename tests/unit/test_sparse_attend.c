@@ -3,6 +3,7 @@
  * test_sparse_attend.c - the public attention: against a naive one in double, and what it refuses.
  */
 #include "cases.h"
+#include "dice.h"
 
 #include "base/half.h"
 #include "base/number/number.h"
@@ -14,12 +15,6 @@
 #include <stdlib.h>
 
 enum { HEADS = 3, QUERIES = 6, DIM = 40, TOKENS = 400, PAGES = 60 };
-
-static float draw(uint64_t *dice)
-{
-    *dice = number_mix(*dice + UINT64_C(0x9E3779B97F4A7C15));
-    return (float)(int32_t)(*dice >> 32) * 0x1p-31f;
-}
 
 typedef struct site {
     float keys[HEADS][TOKENS][DIM], values[HEADS][TOKENS][DIM]; /* as the dtype has them */
@@ -45,14 +40,14 @@ static float store(uint8_t *to, size_t i, uint8_t dtype, float value)
 /* Pages of unequal lengths cover the first two heads; the third has none. Odd addresses. */
 static site *site_open(uint8_t dtype, uint64_t dice)
 {
-    site *s = calloc(1, sizeof *s);
+    site *s = test_zeros(sizeof *s);
     for (uint32_t h = 0; h < HEADS; h++)
         for (uint32_t i = 0; i < TOKENS * DIM; i++) {
-            s->keys[h][i / DIM][i % DIM] = store(s->k[h] + 1, i, dtype, 4.0f * draw(&dice));
-            s->values[h][i / DIM][i % DIM] = store(s->v[h] + 1, i, dtype, draw(&dice));
+            s->keys[h][i / DIM][i % DIM] = store(s->k[h] + 1, i, dtype, 4.0f * dice_signed(&dice));
+            s->values[h][i / DIM][i % DIM] = store(s->v[h] + 1, i, dtype, dice_signed(&dice));
         }
     for (uint32_t i = 0; i < QUERIES * DIM; i++)
-        s->queries[i] = 4.0f * draw(&dice);
+        s->queries[i] = 4.0f * dice_signed(&dice);
     for (uint32_t h = 0; h < 2; h++) {
         uint32_t count = 0;
         for (uint32_t at = 0, n = 1; at < TOKENS; at += n, n += 3) {
@@ -108,9 +103,9 @@ TEST(attention_over_pages_is_exact)
         uint64_t dice = i;
         s->pages.scale = i < 3 ? 0.0f : 0.3f;
         for (uint32_t j = 0; j < QUERIES * DIM; j++)
-            estimate[j] = draw(&dice);
+            estimate[j] = dice_signed(&dice);
         for (uint32_t j = 0; j < QUERIES; j++)
-            estimate_lse[j] = 9.0f + 3.0f * draw(&dice);
+            estimate_lse[j] = 9.0f + 3.0f * dice_signed(&dice);
         for (uint32_t h = 0; i % 2 && h < HEADS; h++) {
             s->heads[h].estimate = estimate + 2 * h * DIM;
             s->heads[h].estimate_lse = estimate_lse + 2 * h;
@@ -124,7 +119,6 @@ TEST(attention_over_pages_is_exact)
         assert_true(i % 2 ? fabsf(lse[5] - estimate_lse[5]) < 1e-5f : lse[5] == -INFINITY);
         assert_int_equal(kvt_sparse_attend(&s->pages, s->queries, again, NULL), KVT_OK);
         assert_memory_equal(output, again, sizeof output);
-        free(s);
     }
 }
 
@@ -137,7 +131,6 @@ TEST(scores_that_are_no_numbers_count_for_nothing)
     assert_int_equal(kvt_sparse_attend(&s->pages, s->queries, output, lse), KVT_OK);
     for (uint32_t d = 0; d < DIM; d++)
         assert_true(fabsf(output[d]) <= 1.0f);
-    free(s);
 }
 
 static void refuse(site *s, const kvt_sparse_pages *pages)
@@ -180,5 +173,4 @@ TEST(foreign_shapes_are_refused)
         s->queries[QUERIES * DIM - 1] = bad[i];
         refuse(s, &p);
     }
-    free(s);
 }

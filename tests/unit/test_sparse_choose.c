@@ -4,6 +4,7 @@
  * sums in double, attention against a naive one.
  */
 #include "cases.h"
+#include "dice.h"
 
 #include "base/number/number.h"
 #include "codecs/kernels/cpu.h"
@@ -16,12 +17,6 @@
 #include <stdlib.h>
 
 enum { GROUP = 3 };
-
-static float draw(uint64_t *dice)
-{
-    *dice = number_mix(*dice + UINT64_C(0x9E3779B97F4A7C15));
-    return (float)(int32_t)(*dice >> 32) * 0x1p-31f;
-}
 
 typedef struct site {
     uint32_t tokens, dim;
@@ -54,27 +49,28 @@ static void site_pack(site *s)
 
 static site *site_open(uint32_t tokens, uint32_t dim, uint32_t page_tokens, uint64_t dice)
 {
-    site *s = calloc(1, sizeof *s);
+    site *s = test_zeros(sizeof *s);
     const size_t elements = (size_t)tokens * dim;
     s->tokens = tokens;
     s->dim = dim;
     s->scale = 1.0f / sqrtf((float)dim);
-    s->keys = malloc(elements * 2);
-    s->values = malloc(elements * 2);
-    s->packed[0] = malloc(elements * 2);
-    s->packed[1] = malloc(elements * 2);
-    s->coded = malloc(2 * elements);
-    s->queries = malloc(GROUP * dim * sizeof(float));
+    s->keys = test_alloc(elements * 2);
+    s->values = test_alloc(elements * 2);
+    s->packed[0] = test_alloc(elements * 2);
+    s->packed[1] = test_alloc(elements * 2);
+    s->coded = test_alloc(2 * elements);
+    s->queries = test_alloc(GROUP * dim * sizeof(float));
     for (uint32_t t = 0; t < tokens; t++) {
         uint64_t topic = number_mix(t / 5) % 40 + 1;
         for (uint32_t d = 0; d < dim; d++) {
-            const float middle = draw(&topic) * (d == 2 ? 8.0f : 2.0f);
-            s->keys[(size_t)t * dim + d] = half_from_float(middle + 0.2f * draw(&dice));
-            s->values[(size_t)t * dim + d] = half_from_float(middle * 0.5f + 0.3f * draw(&dice));
+            const float middle = dice_signed(&topic) * (d == 2 ? 8.0f : 2.0f);
+            s->keys[(size_t)t * dim + d] = half_from_float(middle + 0.2f * dice_signed(&dice));
+            s->values[(size_t)t * dim + d] =
+                half_from_float(middle * 0.5f + 0.3f * dice_signed(&dice));
         }
     }
     for (uint32_t i = 0; i < GROUP * dim; i++)
-        s->queries[i] = 3.0f * draw(&dice);
+        s->queries[i] = 3.0f * dice_signed(&dice);
     const sparse_rows keys = {s->keys, dim * 2}, values = {s->values, dim * 2};
     const sparse_index_options options = {
         .head_dim = dim, .dtype = KVT_DTYPE_FP16, .segment_tokens = 256, .seed = 5};
@@ -82,7 +78,7 @@ static site *site_open(uint32_t tokens, uint32_t dim, uint32_t page_tokens, uint
     assert_int_equal(sparse_paging_init(&s->paging, dim, KVT_DTYPE_FP16, tokens, 256, page_tokens),
                      KVT_OK);
     assert_int_equal(sparse_code_open(&s->paging, &s->code), KVT_OK);
-    s->scratch = aligned_alloc(64, (sparse_code_scratch(&s->paging) + 63) / 64 * 64);
+    s->scratch = test_aligned(64, sparse_code_scratch(&s->paging));
     site_pack(s);
     return s;
 }
@@ -91,14 +87,6 @@ static void site_close(site *s)
 {
     sparse_index_free(&s->index);
     sparse_code_close(&s->code);
-    free(s->keys);
-    free(s->values);
-    free(s->packed[0]);
-    free(s->packed[1]);
-    free(s->coded);
-    free(s->scratch);
-    free(s->queries);
-    free(s);
 }
 
 /* ---- pages ---- */
@@ -110,12 +98,11 @@ static void check_page(const site *s, uint32_t page, pages_variant variant, doub
     uint16_t keys[128 * 512], values[128 * 512];
     /* The prefix alone, in a buffer of its size, so that a read past it is found. */
     const uint64_t bytes = sparse_page_bytes(&s->paging, n, variant);
-    uint8_t *prefix = malloc(bytes);
+    uint8_t *prefix = test_alloc(bytes);
     memcpy(prefix, s->coded + 2 * (size_t)first * s->dim, bytes);
     assert_int_equal(
         sparse_code_page(&s->paging, &s->code, page, variant, prefix, keys, values, s->scratch),
         KVT_OK);
-    free(prefix);
     for (uint32_t i = 0; i < n * s->dim; i++) {
         const size_t at = (size_t)first * s->dim + i;
         const double k = (double)half_to_float(s->packed[0][at]) - (double)half_to_float(keys[i]);
@@ -194,7 +181,7 @@ static double lifted_score(const site *s, uint32_t g, uint32_t c)
 static void check_weights(const site *s, const float *resident, const uint8_t *variant,
                           const sparse_work *work, const float *output, const float *lse)
 {
-    double *page = calloc(s->paging.pages, sizeof *page);
+    double *page = test_zeros(s->paging.pages * sizeof *page);
     for (uint32_t g = 0; g < GROUP; g++) {
         double all = exp((double)resident[g]), left = 0.0, sums[128] = {0.0};
         for (uint32_t c = 0; c < s->index.clusters; c++)
@@ -217,7 +204,6 @@ static void check_weights(const site *s, const float *resident, const uint8_t *v
     }
     for (uint32_t p = 0; p < s->paging.pages; p++)
         assert_true(fabs(page[p] - (double)work->page[p]) < 1e-3 * page[p] + 1e-7);
-    free(page);
 }
 
 TEST(weights_and_estimates_are_those_of_the_centroids)
@@ -227,7 +213,7 @@ TEST(weights_and_estimates_are_those_of_the_centroids)
             site_open(900 + (uint32_t)seed * 37, seed % 2 ? 64 : 128, seed % 3 ? 32 : 64, seed);
         sparse_work work;
         float resident[GROUP] = {-1.0f, 2.0f, 0.5f}, output[GROUP * 128], lse[GROUP];
-        uint8_t *variant = calloc(s->paging.pages, 1);
+        uint8_t *variant = test_zeros(s->paging.pages);
         for (uint32_t p = 0; p < s->paging.pages; p += 3)
             variant[p] = PAGES_BITS_4;
         work_open(s, &work);
@@ -245,7 +231,6 @@ TEST(weights_and_estimates_are_those_of_the_centroids)
         assert_int_equal(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
                                                resident, &work),
                          KVT_E_ARGUMENT);
-        free(variant);
         sparse_work_close(&work);
         site_close(s);
     }
@@ -291,7 +276,7 @@ static void give_two_levels(site *s, uint32_t open_blocks)
 static void check_some_open(site *s, const float *resident)
 {
     float output[GROUP * 64], lse[GROUP];
-    uint8_t *variant = malloc(s->paging.pages);
+    uint8_t *variant = test_alloc(s->paging.pages);
     sparse_work work, scalar;
     s->index.open = 4;
     work_open(s, &work);
@@ -313,7 +298,6 @@ static void check_some_open(site *s, const float *resident)
     assert_memory_equal(scalar.page, work.page, s->paging.pages * sizeof(float));
     sparse_work_close(&scalar);
     sparse_work_close(&work);
-    free(variant);
 }
 
 /* With all blocks open two levels are one; with some, the blocks left out weigh as one each, about
@@ -323,7 +307,7 @@ TEST(two_levels_weigh_like_one)
     site *s = site_open(3000, 64, 32, 11);
     const float resident[GROUP] = {-1.0f, 1.0f, -INFINITY};
     float output[2][GROUP * 64], lse[2][GROUP];
-    uint8_t *variant = calloc(s->paging.pages, 1);
+    uint8_t *variant = test_zeros(s->paging.pages);
     sparse_work one, two;
     for (uint32_t p = 0; p < s->paging.pages; p += 5)
         variant[p] = PAGES_BITS_8;
@@ -365,7 +349,6 @@ TEST(two_levels_weigh_like_one)
     }
     check_some_open(s, resident);
     sparse_work_close(&one);
-    free(variant);
     site_close(s);
 }
 

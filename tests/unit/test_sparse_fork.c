@@ -25,7 +25,7 @@ enum { MIB = 1 << 20, TEXT_BYTES = 1 << 20 };
 
 /* Everything that a call may want. */
 typedef struct site {
-    sequence_site sequences;
+    sequence_site *sequences;
     kvt_store *store;
     kvt_queue *queue, *opened_queue;
     kvt_load *load, *opened_load;
@@ -112,7 +112,7 @@ static kvt_status state_if(bool gone)
     X(kvt_health, kvt_health(s->store, &s->health, 1, &s->count, &s->status))                      \
     X(kvt_store_device_change, kvt_store_device_change(s->store, "drive0", KVT_DEVICE_DRAIN))      \
     X(kvt_store_device_add,                                                                        \
-      kvt_store_device_add(s->store, KVT_TIER_SSD, s->sequences.files, s->text, sizeof s->text))   \
+      kvt_store_device_add(s->store, KVT_TIER_SSD, s->sequences->files, s->text, sizeof s->text))  \
     X(kvt_load_begin, kvt_load_begin(s->queue, &s->key, &s->views, 1, NULL, &s->opened_load))      \
     X(kvt_load_layers, state_if(kvt_load_layers(s->load) == 0))                                    \
     X(kvt_load_wait, kvt_load_wait(s->load, 1, NEVER))                                             \
@@ -147,7 +147,7 @@ static kvt_status state_if(bool gone)
     X(kvt_remote_node_get, kvt_remote_node_get(s->store, 0, &s->node))                             \
     X(kvt_sparse_open_live, kvt_sparse_open_live(s->store, &s->sparse_options,                     \
                                                  &s->opened_sequence, s->text, sizeof s->text))    \
-    X(kvt_sparse_give, kvt_sparse_give(s->sequence, 0, s->sequences.k[0], s->sequences.v[0]))      \
+    X(kvt_sparse_give, kvt_sparse_give(s->sequence, 0, s->sequences->k[0], s->sequences->v[0]))    \
     X(kvt_sparse_open, kvt_sparse_open(s->store, &s->sparse_options, &s->key, 1,                   \
                                        &s->opened_sequence, s->text, sizeof s->text))              \
     X(kvt_sparse_keep, kvt_sparse_keep(s->sequence, &s->key))                                      \
@@ -157,7 +157,7 @@ static kvt_status state_if(bool gone)
     X(kvt_sparse_close, QUIET(kvt_sparse_close(s->sequence)))                                      \
     X(kvt_sparse_observe, kvt_sparse_observe(s->sequence, 0, s->queries, 1))                       \
     X(kvt_sparse_append,                                                                           \
-      kvt_sparse_append(s->sequence, 1, s->sequences.k[1], s->sequences.v[1], 1))                  \
+      kvt_sparse_append(s->sequence, 1, s->sequences->k[1], s->sequences->v[1], 1))                \
     X(kvt_sparse_select, kvt_sparse_select(s->sequence, 1, s->queries, &s->opened_step))           \
     X(kvt_sparse_hint, kvt_sparse_hint(s->sequence, 1, s->queries))                                \
     X(kvt_sparse_wait, kvt_sparse_wait(s->sequence, s->step, NEVER, &s->pages))                    \
@@ -301,8 +301,8 @@ TEST(the_table_has_every_function)
 static site *make_site(void)
 {
     site *s = test_zeros(sizeof *s);
-    site_start(&s->sequences, 8 * MIB, 8 * MIB);
-    s->store = s->sequences.store;
+    s->sequences = site_start(8 * MIB, 8 * MIB);
+    s->store = s->sequences->store;
     s->key = support_key(1);
     assert_int_equal(support_put(s->store, 1), KVT_OK);
     s->entry = support_entry(support_key(2), support_layout, 1);
@@ -331,8 +331,8 @@ static site *make_site(void)
     s->health.struct_size = sizeof s->health;
     s->persist.struct_size = sizeof s->persist;
     s->sparse_options = site_options();
-    s->sequence = site_sequence(&s->sequences, &s->sparse_options);
-    site_query(&s->sequences, 0, 1, s->queries);
+    s->sequence = site_sequence(s->sequences, &s->sparse_options);
+    site_query(s->sequences, 0, 1, s->queries);
     assert_int_equal(kvt_sparse_select(s->sequence, 0, s->queries, &s->step), KVT_OK);
     assert_int_equal(kvt_queue_open(s->store, NULL, &s->queue), KVT_OK);
     assert_int_equal(kvt_events_open(s->store, 16, &s->events), KVT_OK);
@@ -406,6 +406,4 @@ TEST(every_call_in_a_child_returns)
     assert_int_equal(kvt_events_drain(s->events, &s->event, 1, &s->count, NULL), KVT_OK);
     kvt_events_close(s->events);
     assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
-    site_stop(&s->sequences);
-    free(s);
 }

@@ -22,16 +22,6 @@ enum {
 
 #define RAW_ONLY (1u << KVT_SPARSE_RAW)
 
-static fake_cuda_state *fake;
-
-static int find_fake(void **state)
-{
-    (void)state;
-    fake = fake_cuda_find();
-    if (fake == NULL) print_message("the stand-in for libcuda.so.1 is not on LD_LIBRARY_PATH\n");
-    return fake == NULL;
-}
-
 static int reset(void **state)
 {
     (void)state;
@@ -39,14 +29,8 @@ static int reset(void **state)
     return 0;
 }
 
-static int nothing_is_left(void **state)
-{
-    (void)state;
-    return fake->live == 0 ? 0 : -1;
-}
-
 /* A store with a GPU of so many bytes; 0: without one. */
-static void hbm_start(sequence_site *s, uint64_t hbm_bytes)
+static sequence_site *hbm_start(uint64_t hbm_bytes)
 {
     static kvt_device_config gpu;
     gpu = (kvt_device_config){.struct_size = sizeof gpu,
@@ -54,11 +38,12 @@ static void hbm_start(sequence_site *s, uint64_t hbm_bytes)
                               .backend = "hbm",
                               .capacity_bytes = hbm_bytes,
                               .timeout_ns = UINT64_MAX};
-    site_start(s, 8 * MIB, 8 * MIB);
-    if (hbm_bytes == 0) return;
+    sequence_site *s = site_start(8 * MIB, 8 * MIB);
+    if (hbm_bytes == 0) return s;
     kvt_close(s->store);
     s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.devices = &gpu, .device_count = 1};
     assert_int_equal(site_open_store(s), KVT_OK);
+    return s;
 }
 
 static kvt_sparse_options hbm_options(uint32_t slots, uint32_t places)
@@ -176,29 +161,28 @@ static void warm_up(sequence_site *s, kvt_sparse *sequence)
 static outcome compare(const kvt_sparse_options *options, const kvt_sparse_options *others,
                        uint32_t steps, bool settles, bool same)
 {
-    sequence_site s;
     outcome sum = {.read_bytes = 0};
     double error[2] = {0.0, 0.0};
-    hbm_start(&s, 4 * MIB);
-    kvt_sparse *one = site_sequence(&s, options), *other = site_sequence(&s, others);
-    const uint64_t before = s.random;
-    warm_up(&s, one);
-    s.random = before;
-    warm_up(&s, other);
+    sequence_site *s = hbm_start(4 * MIB);
+    kvt_sparse *one = site_sequence(s, options), *other = site_sequence(s, others);
+    const uint64_t before = s->random;
+    warm_up(s, one);
+    s->random = before;
+    warm_up(s, other);
     for (uint32_t i = 0; i < steps; i++) {
         const uint32_t layer = i % SITE_LAYERS;
         float queries[SITE_QUERY];
         double exact[SITE_QUERY];
-        site_query(&s, layer, topic_of(i), queries);
-        const outcome a = run_step(&s, one, layer, queries, NULL);
-        const outcome b = run_step(&s, other, layer, queries, NULL);
+        site_query(s, layer, topic_of(i), queries);
+        const outcome a = run_step(s, one, layer, queries, NULL);
+        const outcome b = run_step(s, other, layer, queries, NULL);
         assert_int_equal(a.lost + b.lost, 0);
         assert_int_equal(b.hbm_pages, 0);
         if (same) {
             assert_memory_equal(a.output, b.output, sizeof a.output);
             if (settles) assert_int_equal(a.read_bytes, b.read_bytes);
         }
-        site_exact(&s, layer, SITE_TOKENS, queries, exact);
+        site_exact(s, layer, SITE_TOKENS, queries, exact);
         error[0] += site_error(a.output, exact);
         error[1] += site_error(b.output, exact);
         sum.hbm_pages += a.hbm_pages;
@@ -213,12 +197,12 @@ static outcome compare(const kvt_sparse_options *options, const kvt_sparse_optio
     assert_true(stats.moves > 0);
     kvt_sparse_close(one);
     kvt_sparse_close(other);
-    site_stop(&s);
+    site_stop(s);
     return sum;
 }
 
-TEST_ALL(find_fake, NULL);
-TEST_EACH(reset, nothing_is_left);
+TEST_ALL(fake_cuda_load, NULL);
+TEST_EACH(reset, fake_cuda_is_empty);
 
 TEST(all_raw_pages_are_exact)
 {
@@ -261,12 +245,11 @@ TEST(divided_windows)
 
 TEST(the_warm_up_fills_hbm_and_then_dram)
 {
-    sequence_site s;
-    hbm_start(&s, 4 * MIB);
+    sequence_site *s = hbm_start(4 * MIB);
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
     options.variants = RAW_ONLY; /* so that no page is read again */
-    kvt_sparse *sequence = site_sequence(&s, &options);
-    warm_up(&s, sequence);
+    kvt_sparse *sequence = site_sequence(s, &options);
+    warm_up(s, sequence);
     const kvt_sparse_stats stats = site_stats(sequence);
     assert_int_equal(stats.tier_window_bytes[KVT_TIER_HBM], UNITS * SLOTS * PAGE);
     assert_int_equal(stats.tier_window_bytes[KVT_TIER_DRAM], UNITS * PLACES * PAGE);
@@ -290,28 +273,26 @@ TEST(the_warm_up_fills_hbm_and_then_dram)
     char text[20000];
     size_t length;
     kvt_sparse_step *step;
-    site_query(&s, 0, 1, queries);
+    site_query(s, 0, 1, queries);
     assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
     assert_int_equal(kvt_sparse_explain(sequence, 0, 0, text, sizeof text, &length), KVT_OK);
     assert_non_null(strstr(text, ", in HBM up to 98304"));
     assert_non_null(strstr(text, ", resident in HBM\n"));
     assert_non_null(strstr(text, ", resident in DRAM\n"));
     kvt_sparse_done(sequence, step);
-    const outcome out = run_step(&s, sequence, 0, queries, NULL);
+    const outcome out = run_step(s, sequence, 0, queries, NULL);
     assert_int_equal(out.hbm_pages, SITE_HEADS * SLOTS);
     assert_true(site_stats(sequence).tier_hit_bytes[KVT_TIER_HBM] > 0);
     kvt_sparse_close(sequence);
-    site_stop(&s);
 }
 
 /* Copies that do not end: steps attend to rows where they still are, select waits for nothing, and
  * neither window is beyond its bytes. */
 TEST(moves_that_take_their_time)
 {
-    sequence_site s;
-    hbm_start(&s, 4 * MIB);
+    sequence_site *s = hbm_start(4 * MIB);
     const kvt_sparse_options options = hbm_options(SLOTS, PLACES);
-    kvt_sparse *sequence = site_sequence(&s, &options);
+    kvt_sparse *sequence = site_sequence(s, &options);
     float queries[SITE_QUERY];
     uint32_t hbm_pages = 0;
     for (int round = 0; round < 3; round++) {
@@ -322,14 +303,14 @@ TEST(moves_that_take_their_time)
             kvt_sparse_step *step;
             const kvt_sparse_pages *pages;
             outcome out = {.read_bytes = 0};
-            site_query(&s, layer, topic_of(i + 20 * (uint32_t)round), queries);
+            site_query(s, layer, topic_of(i + 20 * (uint32_t)round), queries);
             assert_int_equal(kvt_sparse_select(sequence, layer, queries, &step), KVT_OK);
             assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
-            check_rows(&s, pages, &out);
+            check_rows(s, pages, &out);
             hbm_pages += out.hbm_pages;
             if (round != 1) { /* rows in HBM cannot be read back meanwhile */
                 assert_int_equal(kvt_sparse_attend(pages, queries, out.output, NULL), KVT_OK);
-                site_exact(&s, layer, SITE_TOKENS, queries, exact);
+                site_exact(s, layer, SITE_TOKENS, queries, exact);
                 assert_true(site_error(out.output, exact) < 0.5);
             }
             kvt_sparse_done(sequence, step);
@@ -347,25 +328,23 @@ TEST(moves_that_take_their_time)
     settle(sequence);
     assert_int_equal(site_stats(sequence).move_failures, 0);
     kvt_sparse_close(sequence);
-    site_stop(&s);
 }
 
 /* Better variants of pages in HBM take the place of the rows there. */
 TEST(pages_in_hbm_get_better)
 {
-    sequence_site s;
-    hbm_start(&s, 4 * MIB);
+    sequence_site *s = hbm_start(4 * MIB);
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
     options.variants = 1u << KVT_SPARSE_BITS_4 | RAW_ONLY;
     options.budget_bytes = 48 << 10;
-    kvt_sparse *sequence = site_sequence(&s, &options);
+    kvt_sparse *sequence = site_sequence(s, &options);
     float queries[SITE_QUERY];
     uint32_t coarse = 0, fine = 0;
-    warm_up(&s, sequence);
+    warm_up(s, sequence);
     for (int round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < 6; i++) {
-            site_query(&s, 0, 2, queries);
-            (void)run_step(&s, sequence, 0, queries, NULL);
+            site_query(s, 0, 2, queries);
+            (void)run_step(s, sequence, 0, queries, NULL);
             settle(sequence);
         }
         const sparse_unit *unit = sequence->units;
@@ -379,33 +358,30 @@ TEST(pages_in_hbm_get_better)
     assert_true(coarse > 0);
     assert_int_equal(fine, SLOTS);
     kvt_sparse_close(sequence);
-    site_stop(&s);
 }
 
 /* Appended pages are as any other. */
 TEST(appended_pages_enter_hbm)
 {
-    sequence_site s;
-    hbm_start(&s, 4 * MIB);
+    sequence_site *s = hbm_start(4 * MIB);
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
     options.layout.tokens = 700;
     options.local_tokens = options.join_tokens = 16;
     options.budget_bytes = KVT_SPARSE_ALL;
     options.variants = RAW_ONLY;
-    kvt_sparse *sequence = site_sequence(&s, &options);
+    kvt_sparse *sequence = site_sequence(s, &options);
     float queries[SITE_QUERY];
     for (uint32_t i = 0; i < 30; i++) {
         const size_t at = (size_t)(700 + 30 * i) * SITE_ROW;
-        assert_int_equal(kvt_sparse_append(sequence, 0, s.k[0] + at, s.v[0] + at, 30), KVT_OK);
+        assert_int_equal(kvt_sparse_append(sequence, 0, s->k[0] + at, s->v[0] + at, 30), KVT_OK);
         double exact[SITE_QUERY];
-        site_query(&s, 0, topic_of(i), queries);
-        const outcome out = run_step(&s, sequence, 0, queries, NULL);
-        site_exact(&s, 0, 730 + 30 * i, queries, exact);
+        site_query(s, 0, topic_of(i), queries);
+        const outcome out = run_step(s, sequence, 0, queries, NULL);
+        site_exact(s, 0, 730 + 30 * i, queries, exact);
         assert_true(site_error(out.output, exact) < 1e-5);
     }
     assert_true(site_stats(sequence).appended_pages > 0);
     kvt_sparse_close(sequence);
-    site_stop(&s);
 }
 
 /* ---- refusals ---- */
@@ -423,39 +399,36 @@ static void refused(sequence_site *s, const kvt_sparse_options *options, kvt_sta
 
 TEST(what_is_refused)
 {
-    sequence_site s;
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
-    hbm_start(&s, 0);
-    refused(&s, &options, KVT_E_UNSUPPORTED, "HBM");
-    site_stop(&s);
+    sequence_site *s = hbm_start(0);
+    refused(s, &options, KVT_E_UNSUPPORTED, "HBM");
+    site_stop(s);
 
-    hbm_start(&s, MIB);
+    s = hbm_start(MIB);
     options = hbm_options(MIB / UNITS / PAGE + 1, PLACES);
-    refused(&s, &options, KVT_E_SPACE, "65536 of HBM");
+    refused(s, &options, KVT_E_SPACE, "65536 of HBM");
     options = hbm_options(1, PLACES);
     options.window_bytes[KVT_TIER_HBM]--;
-    refused(&s, &options, KVT_E_ARGUMENT, "one page");
+    refused(s, &options, KVT_E_ARGUMENT, "one page");
     options = hbm_options(1, PLACES);
     options.window_bytes[KVT_TIER_SSD] = 4096;
-    refused(&s, &options, KVT_E_ARGUMENT, "alone");
+    refused(s, &options, KVT_E_ARGUMENT, "alone");
     /* Two sequences have the tier's bytes together. */
     options = hbm_options(10, PLACES);
-    kvt_sparse *one = site_sequence(&s, &options);
-    assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_HBM], 10 * UNITS * PAGE);
+    kvt_sparse *one = site_sequence(s, &options);
+    assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_HBM], 10 * UNITS * PAGE);
     kvt_sparse *two = NULL;
     char message[256];
-    assert_int_equal(kvt_sparse_open_live(s.store, &options, &two, message, sizeof message),
+    assert_int_equal(kvt_sparse_open_live(s->store, &options, &two, message, sizeof message),
                      KVT_E_SPACE);
     kvt_sparse_close(one);
-    two = site_sequence(&s, &options);
+    two = site_sequence(s, &options);
     kvt_sparse_close(two);
-    site_stop(&s);
 }
 
 /* A tier whose device has no addresses. */
 TEST(a_device_without_addresses)
 {
-    sequence_site s;
     char path[] = "/tmp/kvt_hbm_XXXXXX";
     const int file = mkstemp(path);
     assert_true(file >= 0);
@@ -463,34 +436,33 @@ TEST(a_device_without_addresses)
     unlink(path);
     support_fault fault = {.capacity_bytes = 4 * MIB, .path = path};
     const kvt_device_config config = support_fault_config(&fault, "slow");
-    site_start(&s, 8 * MIB, 8 * MIB);
-    kvt_close(s.store);
-    s.options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.devices = &config, .device_count = 1};
-    assert_int_equal(site_open_store(&s), KVT_OK);
+    sequence_site *s = site_start(8 * MIB, 8 * MIB);
+    kvt_close(s->store);
+    s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.devices = &config, .device_count = 1};
+    assert_int_equal(site_open_store(s), KVT_OK);
     const kvt_sparse_options options = hbm_options(SLOTS, PLACES);
-    refused(&s, &options, KVT_E_UNSUPPORTED, "kernel");
-    site_stop(&s);
+    refused(s, &options, KVT_E_UNSUPPORTED, "kernel");
+    site_stop(s);
     unlink(path);
 }
 
 /* Memory of the host in a GPU's place. */
 TEST(an_emulated_device)
 {
-    sequence_site s;
-    site_start(&s, 8 * MIB, 8 * MIB);
-    kvt_close(s.store);
-    s.options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.capacity_bytes = 4 * MIB, .emulated = true};
-    assert_int_equal(site_open_store(&s), KVT_OK);
+    sequence_site *s = site_start(8 * MIB, 8 * MIB);
+    kvt_close(s->store);
+    s->options.tiers[KVT_TIER_HBM] =
+        (kvt_tier_options){.capacity_bytes = 4 * MIB, .emulated = true};
+    assert_int_equal(site_open_store(s), KVT_OK);
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
     options.variants = RAW_ONLY;
-    kvt_sparse *sequence = site_sequence(&s, &options);
-    warm_up(&s, sequence);
+    kvt_sparse *sequence = site_sequence(s, &options);
+    warm_up(s, sequence);
     float queries[SITE_QUERY];
-    site_query(&s, 0, 1, queries);
-    const outcome out = run_step(&s, sequence, 0, queries, NULL);
+    site_query(s, 0, 1, queries);
+    const outcome out = run_step(s, sequence, 0, queries, NULL);
     assert_int_equal(out.hbm_pages, SITE_HEADS * SLOTS);
     kvt_sparse_close(sequence);
-    site_stop(&s);
 }
 
 /* ---- failures ---- */
@@ -514,41 +486,38 @@ static void fail_no_more(void)
 
 TEST(uploads_that_fail)
 {
-    sequence_site s;
-    hbm_start(&s, 4 * MIB);
+    sequence_site *s = hbm_start(4 * MIB);
     const kvt_sparse_options options = hbm_options(SLOTS, PLACES);
-    kvt_sparse *sequence = site_sequence(&s, &options);
+    kvt_sparse *sequence = site_sequence(s, &options);
     float queries[SITE_QUERY];
     fail_from_now("cuMemcpyHtoDAsync_v2", PASSING, true);
     for (uint32_t i = 0; i < 20; i++) {
         double exact[SITE_QUERY];
-        site_query(&s, i % SITE_LAYERS, topic_of(i), queries);
-        const outcome out = run_step(&s, sequence, i % SITE_LAYERS, queries, NULL);
-        site_exact(&s, i % SITE_LAYERS, SITE_TOKENS, queries, exact);
+        site_query(s, i % SITE_LAYERS, topic_of(i), queries);
+        const outcome out = run_step(s, sequence, i % SITE_LAYERS, queries, NULL);
+        site_exact(s, i % SITE_LAYERS, SITE_TOKENS, queries, exact);
         assert_true(site_error(out.output, exact) < 0.5 && out.hbm_pages == 0);
     }
     settle(sequence);
     assert_true(site_stats(sequence).move_failures > 0);
     assert_int_equal(site_stats(sequence).tier_window_bytes[KVT_TIER_HBM], 0);
     fail_no_more();
-    warm_up(&s, sequence);
+    warm_up(s, sequence);
     assert_int_equal(site_stats(sequence).tier_window_bytes[KVT_TIER_HBM], UNITS * SLOTS * PAGE);
     kvt_sparse_close(sequence);
-    site_stop(&s);
 }
 
 /* Rows that do not come back to the CPU are a status. */
 TEST(rows_that_cannot_be_read_back)
 {
-    sequence_site s;
-    hbm_start(&s, 4 * MIB);
+    sequence_site *s = hbm_start(4 * MIB);
     const kvt_sparse_options options = hbm_options(SLOTS, PLACES);
-    kvt_sparse *sequence = site_sequence(&s, &options);
+    kvt_sparse *sequence = site_sequence(s, &options);
     float queries[SITE_QUERY], output[SITE_QUERY];
     kvt_sparse_step *step;
     const kvt_sparse_pages *pages;
-    warm_up(&s, sequence);
-    site_query(&s, 0, 1, queries);
+    warm_up(s, sequence);
+    site_query(s, 0, 1, queries);
     assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
     assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
     fail_from_now("cuMemcpyDtoHAsync_v2", PASSING, false);
@@ -556,7 +525,6 @@ TEST(rows_that_cannot_be_read_back)
     assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
     kvt_sparse_done(sequence, step);
     kvt_sparse_close(sequence);
-    site_stop(&s);
 }
 
 static void retire(sequence_site *s)
@@ -568,30 +536,29 @@ static void retire(sequence_site *s)
 TEST(a_device_that_is_lost_during_a_step)
 {
     for (int lost_by = 0; lost_by < 2; lost_by++) {
-        sequence_site s;
-        hbm_start(&s, 4 * MIB);
+        sequence_site *s = hbm_start(4 * MIB);
         kvt_sparse_options options = hbm_options(SLOTS, PLACES);
         options.variants = RAW_ONLY;
         options.budget_bytes = KVT_SPARSE_ALL;
-        kvt_sparse *sequence = site_sequence(&s, &options);
-        warm_up(&s, sequence);
+        kvt_sparse *sequence = site_sequence(s, &options);
+        warm_up(s, sequence);
         float queries[SITE_QUERY];
         kvt_sparse_step *other = NULL;
         const kvt_sparse_pages *pages;
         double exact[SITE_QUERY];
         if (lost_by ==
             1) { /* a step of the other layer goes on meanwhile, and the driver says it */
-            site_query(&s, 1, 1, queries);
+            site_query(s, 1, 1, queries);
             assert_int_equal(kvt_sparse_select(sequence, 1, queries, &other), KVT_OK);
             fail_from_now(NULL, LOST, true);
         }
         for (uint32_t i = 0; i < 6; i++) {
-            site_query(&s, 0, 3 * i, queries);
+            site_query(s, 0, 3 * i, queries);
             outcome out = {.read_bytes = 0};
             if (lost_by == 0 || i > 0) {
-                out = run_step(&s, sequence, 0, queries, i == 0 ? retire : NULL);
+                out = run_step(s, sequence, 0, queries, i == 0 ? retire : NULL);
                 assert_int_equal(out.hbm_pages + out.lost, 0);
-                site_exact(&s, 0, SITE_TOKENS, queries, exact);
+                site_exact(s, 0, SITE_TOKENS, queries, exact);
                 assert_true(site_error(out.output, exact) < 1e-5);
             } else { /* nobody knows it until rows are wanted */
                 kvt_sparse_step *step;
@@ -603,10 +570,10 @@ TEST(a_device_that_is_lost_during_a_step)
         }
         if (other != NULL) {
             outcome out = {.read_bytes = 0};
-            site_query(&s, 1, 1, queries);
+            site_query(s, 1, 1, queries);
             assert_int_equal(kvt_sparse_wait(sequence, other, KVT_NO_DEADLINE, &pages), KVT_OK);
             assert_int_equal(pages->lost_count, 0);
-            check_rows(&s, pages, &out);
+            check_rows(s, pages, &out);
             assert_int_equal(out.hbm_pages, 0);
             kvt_sparse_done(sequence, other);
         }
@@ -616,7 +583,7 @@ TEST(a_device_that_is_lost_during_a_step)
             assert_int_equal(sequence->units[h].window.capacity_bytes, PLACES * PAGE);
         kvt_sparse_close(sequence);
         fail_no_more();
-        site_stop(&s);
+        site_stop(s);
     }
 }
 
@@ -624,31 +591,30 @@ TEST(a_device_that_is_lost_during_a_step)
  * hangs. Rows that kernels would find are looked at as long as the device is there. */
 static void torture(int result, uint32_t stride)
 {
-    sequence_site s;
     uint32_t runs = 0, failed = 0;
-    hbm_start(&s, 4 * MIB);
+    sequence_site *s = hbm_start(4 * MIB);
     for (uint32_t n = 1;; n += stride, runs++) {
         if (result == LOST) { /* a GPU that is lost does not come back */
-            site_stop(&s);
+            site_stop(s);
             reset(NULL);
-            hbm_start(&s, 4 * MIB);
+            s = hbm_start(4 * MIB);
         }
         kvt_sparse_options options = hbm_options(SLOTS, PLACES);
         options.layout.tokens = 1500;
-        kvt_sparse *sequence = site_sequence(&s, &options);
+        kvt_sparse *sequence = site_sequence(s, &options);
         fail_from_now(NULL, result, result == LOST);
         fake->fail_call = n;
-        warm_up(&s, sequence);
+        warm_up(s, sequence);
         for (uint32_t i = 0; i < 8; i++) {
             float queries[SITE_QUERY], output[SITE_QUERY];
             kvt_sparse_step *step;
             const kvt_sparse_pages *pages;
             outcome out = {.read_bytes = 0};
-            site_query(&s, i % SITE_LAYERS, topic_of(i), queries);
+            site_query(s, i % SITE_LAYERS, topic_of(i), queries);
             assert_int_equal(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step), KVT_OK);
             assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
             assert_int_equal(pages->lost_count, 0);
-            check_rows(&s, pages, &out);
+            check_rows(s, pages, &out);
             const kvt_status status = kvt_sparse_attend(pages, queries, output, NULL);
             assert_true(status == KVT_OK || status == KVT_E_IO || status == KVT_E_GONE);
             kvt_sparse_done(sequence, step);
@@ -658,12 +624,11 @@ static void torture(int result, uint32_t stride)
         fail_no_more();
         failed += reached;
         kvt_sparse_close(sequence);
-        assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_HBM], 0);
+        assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_HBM], 0);
         if (!reached) break;
     }
     /* 24 moves and 8 steps make at least 300 calls, and more the longer copies take. */
     assert_true(runs >= 300 / stride && failed == runs);
-    site_stop(&s);
 }
 
 TEST(the_nth_call_of_the_driver_fails)

@@ -4,6 +4,7 @@
  * instruction set.
  */
 #include "cases.h"
+#include "dice.h"
 
 #include "base/number/number.h"
 #include "codecs/kernels/cpu.h"
@@ -19,35 +20,21 @@ typedef struct zone {
     float *keys, *values;
 } zone;
 
-static float draw(uint64_t *dice)
-{
-    *dice = number_mix(*dice + UINT64_C(0x9E3779B97F4A7C15));
-    return (float)(int32_t)(*dice >> 32) * 0x1p-31f;
-}
-
 /* Rows around `topics` centres, one channel ten times as large. */
 static zone zone_make(uint32_t tokens, uint32_t dim, uint32_t topics, uint64_t dice)
 {
     zone z = {.tokens = tokens, .dim = dim};
-    z.keys = malloc((size_t)tokens * dim * sizeof(float) + 1);
-    z.values = malloc((size_t)tokens * dim * sizeof(float) + 1);
-    assert_non_null(z.keys);
-    assert_non_null(z.values);
+    z.keys = test_alloc((size_t)tokens * dim * sizeof(float) + 1);
+    z.values = test_alloc((size_t)tokens * dim * sizeof(float) + 1);
     for (uint32_t t = 0; t < tokens; t++) {
         uint64_t centre = topics > 0 ? number_mix(t / 7) % topics + 1 : 0;
         for (uint32_t d = 0; d < dim; d++) {
-            float middle = draw(&centre) * (d == 3 ? 30.0f : 3.0f);
-            z.keys[(size_t)t * dim + d] = topics > 0 ? middle + 0.3f * draw(&dice) : 1.5f;
-            z.values[(size_t)t * dim + d] = middle - 0.2f * draw(&dice);
+            float middle = dice_signed(&centre) * (d == 3 ? 30.0f : 3.0f);
+            z.keys[(size_t)t * dim + d] = topics > 0 ? middle + 0.3f * dice_signed(&dice) : 1.5f;
+            z.values[(size_t)t * dim + d] = middle - 0.2f * dice_signed(&dice);
         }
     }
     return z;
-}
-
-static void zone_free(zone *z)
-{
-    free(z->keys);
-    free(z->values);
 }
 
 static kvt_status build(const zone *z, const sparse_index_options *more, sparse_index *index)
@@ -63,7 +50,7 @@ static kvt_status build(const zone *z, const sparse_index_options *more, sparse_
 /* Every token has one place, in its segment, and places ascend with the tokens of a cluster. */
 static void check_index(const zone *z, const sparse_index *index)
 {
-    uint8_t *seen = calloc(z->tokens + 1, 1);
+    uint8_t *seen = test_zeros(z->tokens + 1);
     assert_int_equal(index->tokens, z->tokens);
     assert_int_equal(index->first[0], 0);
     assert_int_equal(index->first[index->clusters], z->tokens);
@@ -78,7 +65,6 @@ static void check_index(const zone *z, const sparse_index *index)
     }
     for (uint32_t t = 0; t < z->tokens; t++)
         assert_true(seen[t]);
-    free(seen);
 }
 
 /* Centroids and mean values are the means of their tokens, within half a step. */
@@ -109,7 +95,7 @@ static void check_means(const zone *z, const sparse_index *index)
  * tokens it is 1. */
 static void check_scatter(const zone *z, const sparse_index *index)
 {
-    double *squares = calloc((size_t)index->clusters * z->dim, sizeof *squares), all = 0.0;
+    double *squares = test_zeros((size_t)index->clusters * z->dim * sizeof *squares), all = 0.0;
     for (uint32_t d = 0; d < z->dim; d++) {
         double sum = 0.0;
         for (uint32_t c = 0; c < index->clusters; c++) {
@@ -135,7 +121,6 @@ static void check_scatter(const zone *z, const sparse_index *index)
         all += mean * (index->first[c + 1] - index->first[c]) / z->tokens;
     }
     assert_true(index->key_scatter[0] <= 0.0f || fabs(all - 1.0) < 1e-3);
-    free(squares);
 }
 
 TEST(clusters_are_means_of_their_tokens)
@@ -159,7 +144,6 @@ TEST(clusters_are_means_of_their_tokens)
         check_means(&z, &index);
         check_scatter(&z, &index);
         sparse_index_free(&index);
-        zone_free(&z);
     }
 }
 
@@ -180,7 +164,6 @@ TEST(tokens_of_a_topic_share_clusters)
     }
     assert_true(mixed < z.tokens / 20);
     sparse_index_free(&index);
-    zone_free(&z);
 }
 
 TEST(equal_keys_make_one_cluster)
@@ -195,7 +178,6 @@ TEST(equal_keys_make_one_cluster)
     assert_int_equal(build(&z, &(sparse_index_options){.segment_tokens = 256}, &index), KVT_OK);
     check_index(&z, &index);
     sparse_index_free(&index);
-    zone_free(&z);
 }
 
 TEST(elements_that_are_not_finite_count_as_zero)
@@ -218,8 +200,6 @@ TEST(elements_that_are_not_finite_count_as_zero)
     assert_memory_equal(index.means, wanted.means, (size_t)index.blocks * 16 * 64);
     sparse_index_free(&index);
     sparse_index_free(&wanted);
-    zone_free(&z);
-    zone_free(&clean);
 }
 
 /* ---- instruction sets ---- */
@@ -307,7 +287,6 @@ TEST(two_levels_hold_the_same_clusters)
         sparse_index_free(&one);
         sparse_index_free(&two);
         sparse_index_free(&scalar);
-        zone_free(&z);
     }
 }
 
@@ -325,7 +304,6 @@ TEST(every_instruction_set_gives_the_same_index)
         check_same_index(&scalar, &best);
         sparse_index_free(&scalar);
         sparse_index_free(&best);
-        zone_free(&z);
     }
 }
 
@@ -346,7 +324,6 @@ TEST(the_grid_holds_the_largest_sums)
                 assert_int_equal(sparse_index_token(&index, p) % 2,
                                  sparse_index_token(&index, p + 1) % 2);
         sparse_index_free(&index);
-        zone_free(&z);
     }
 }
 
@@ -360,19 +337,19 @@ TEST(scores_are_the_same_and_right)
         zone z = zone_make(1000, dim, 30, i);
         sparse_index index;
         sparse_query query;
-        float *queries = malloc((size_t)group * dim * sizeof(float));
-        int16_t *folded = malloc((size_t)group * dim * sizeof(int16_t));
+        float *queries = test_alloc((size_t)group * dim * sizeof(float));
+        int16_t *folded = test_alloc((size_t)group * dim * sizeof(int16_t));
         uint64_t dice = i;
         for (uint32_t j = 0; j < group * dim; j++)
-            queries[j] = draw(&dice) * 4.0f;
+            queries[j] = dice_signed(&dice) * 4.0f;
         assert_int_equal(build(&z, &(sparse_index_options){.seed = i}, &index), KVT_OK);
         const size_t width = (size_t)index.blocks * SPARSE_BLOCK;
         uint32_t list[64];
         assert_true(index.blocks <= 64);
         for (uint32_t b = 0; b < index.blocks; b++)
             list[b] = b;
-        float *a = malloc(group * width * sizeof(float)),
-              *b = malloc(group * width * sizeof(float));
+        float *a = test_alloc(group * width * sizeof(float)),
+              *b = test_alloc(group * width * sizeof(float));
         assert_true(sparse_query_fold(&index, queries, group, 0.125f, folded, &query));
         codecs_cpu_force(CODECS_CPU_SCALAR);
         sparse_score(&index, &query, list, index.blocks, (size_t)index.blocks * SPARSE_BLOCK, a);
@@ -396,12 +373,7 @@ TEST(scores_are_the_same_and_right)
                             0.125 * most / 32767.0 * 0.51 * 127.0 * dim + 1e-4);
             }
         }
-        free(a);
-        free(b);
-        free(queries);
-        free(folded);
         sparse_index_free(&index);
-        zone_free(&z);
     }
 }
 
@@ -421,7 +393,6 @@ TEST(queries_that_are_not_finite_are_refused)
         queries[70 + i] = 0.0f;
     }
     sparse_index_free(&index);
-    zone_free(&z);
 }
 
 /* Kernels of attention and weights: the same bits, and right. */
@@ -438,9 +409,9 @@ TEST(blends_are_the_same)
     for (uint32_t head_dim = 8; head_dim <= 128; head_dim += 8) {
         for (uint32_t group = 1; group <= 9; group++) {
             for (uint32_t i = 0; i < 7 * group; i++)
-                weight[i] = draw(&dice);
+                weight[i] = dice_signed(&dice);
             for (uint32_t i = 0; i < group * head_dim; i++)
-                blend[0][i] = blend[1][i] = draw(&dice);
+                blend[0][i] = blend[1][i] = dice_signed(&dice);
             sparse_kernels_scalar.blend(means, group % 8, head_dim, weight, group, blend[0]);
             sparse_kernels_in_use()->blend(means, group % 8, head_dim, weight, group, blend[1]);
             assert_memory_equal(blend[0], blend[1], group * head_dim * sizeof blend[0][0]);
@@ -461,16 +432,16 @@ TEST(sums_of_floats_are_the_same)
     uint32_t tokens[64];
     for (int round = 0; round < 50; round++) {
         for (uint32_t d = 0; d < 128; d++)
-            query[d] = sums[0][d] = sums[1][d] = draw(&dice) * 9.0f;
+            query[d] = sums[0][d] = sums[1][d] = dice_signed(&dice) * 9.0f;
         for (uint32_t t = 0; t < 40; t++)
-            weight[t] = draw(&dice);
+            weight[t] = dice_signed(&dice);
         for (uint32_t c = 0; c < 64; c++) {
-            scores[0][c] = scores[1][c] = draw(&dice) * (float)(1 << (round % 12));
+            scores[0][c] = scores[1][c] = dice_signed(&dice) * (float)(1 << (round % 12));
             tokens[c] = (uint32_t)(number_mix(dice + c) % 5);
         }
         const uint8_t dtype = dtypes[round % 3];
         for (uint32_t i = 0; i < 40 * 128; i++) {
-            const float value = draw(&dice) * 5.0f;
+            const float value = dice_signed(&dice) * 5.0f;
             const uint16_t half =
                 dtype == KVT_DTYPE_FP16 ? half_from_float(value) : half_bf16_from_float(value);
             if (dtype == KVT_DTYPE_FP32)
@@ -489,7 +460,7 @@ TEST(sums_of_floats_are_the_same)
         two->widen(rows, 128, dtype, wide[1]);
         assert_memory_equal(wide[0], wide[1], sizeof wide[0]);
         for (uint32_t c = 0; c < 64; c++)
-            scatter[c] = (float)tokens[c] * fabsf(draw(&dice)) * (float)(1 << (round % 9));
+            scatter[c] = (float)tokens[c] * fabsf(dice_signed(&dice)) * (float)(1 << (round % 9));
         one->lift(scatter, 0.7f, 64, scores[0]);
         two->lift(scatter, 0.7f, 64, scores[1]);
         assert_memory_equal(scores[0], scores[1], sizeof scores[0]);
@@ -543,5 +514,4 @@ TEST(options_are_refused)
         KVT_OK);
     assert_int_equal(index.clusters, 0);
     sparse_index_free(&index);
-    zone_free(&z);
 }

@@ -18,10 +18,10 @@
 enum { MIB = 1 << 20, STEPS = 8, PASSING_BYTES = 256 << 10 };
 
 /* As site_start, with a stripe unit, and memory that is lent or not. */
-static void start(sequence_site *s, uint32_t unit_bytes, support_fault *dram)
+static sequence_site *start(uint32_t unit_bytes, support_fault *dram)
 {
     static kvt_device_config memory;
-    site_start(s, 16 * MIB, 12 * MIB);
+    sequence_site *s = site_start(16 * MIB, 12 * MIB);
     kvt_close(s->store);
     s->options.tiers[KVT_TIER_SSD].unit_bytes = unit_bytes;
     if (dram != NULL) {
@@ -30,6 +30,7 @@ static void start(sequence_site *s, uint32_t unit_bytes, support_fault *dram)
         s->options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){.devices = &memory, .device_count = 1};
     }
     assert_int_equal(site_open_store(s), KVT_OK);
+    return s;
 }
 
 static kvt_key passing_key(uint32_t number)
@@ -104,21 +105,20 @@ TEST(pages_on_drives_are_read_in_place)
     /* Slots of 24 KiB: whole in a unit now and then, and each of them over several drives. */
     const uint32_t units[] = {256 << 10, 4096, 16384, 24576};
     for (int i = 0; i < 4; i++) {
-        sequence_site s;
-        start(&s, units[i], NULL);
+        sequence_site *s = start(units[i], NULL);
         kvt_sparse_options options = site_options();
         const kvt_key key = support_key(1);
         double errors[STEPS];
         options.replica_share = 0;
         options.tokens_max = SITE_TOKENS;
         options.window_bytes[KVT_TIER_DRAM] = 0; /* so that the same steps read the same again */
-        expect_errors(&s, &options, errors);
-        site_keep(&s, &options, &key);
-        push_down(&s);
-        const kvt_store_stats before = support_stats(s.store);
-        kvt_sparse *one = site_open_kept(&s, &options, &key),
-                   *two = site_open_kept(&s, &options, &key);
-        const kvt_store_stats during = support_stats(s.store);
+        expect_errors(s, &options, errors);
+        site_keep(s, &options, &key);
+        push_down(s);
+        const kvt_store_stats before = support_stats(s->store);
+        kvt_sparse *one = site_open_kept(s, &options, &key),
+                   *two = site_open_kept(s, &options, &key);
+        const kvt_store_stats during = support_stats(s->store);
         const kvt_sparse_stats stats = site_stats(one);
         assert_true(stats.pages > 100 && stats.in_place_pages == stats.pages);
         assert_int_equal(during.lent_bytes[KVT_TIER_SSD], 0);
@@ -126,39 +126,38 @@ TEST(pages_on_drives_are_read_in_place)
                          before.tiers[KVT_TIER_SSD].used_bytes);
         assert_int_equal(during.in_place.entries, SITE_LAYERS * SITE_HEADS);
         assert_true(during.in_place.bytes[KVT_TIER_SSD] > stats.page_bytes);
-        check_steps(&s, one, errors);
-        check_steps(&s, two, errors);
+        check_steps(s, one, errors);
+        check_steps(s, two, errors);
         kvt_sparse_close(one);
-        check_steps(&s, two, errors);
+        check_steps(s, two, errors);
         kvt_sparse_close(two);
-        site_check_unheld(&s);
-        assert_int_equal(kvt_sparse_delete(s.store, &key), KVT_OK);
-        assert_int_equal(support_stats(s.store).tiers[KVT_TIER_SSD].used_bytes, 0);
-        site_stop(&s);
+        site_check_unheld(s);
+        assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
+        assert_int_equal(support_stats(s->store).tiers[KVT_TIER_SSD].used_bytes, 0);
+        site_stop(s);
     }
 }
 
 TEST(pages_in_memory_are_read_in_place)
 {
-    sequence_site s;
-    start(&s, 0, NULL);
+    sequence_site *s = start(0, NULL);
     kvt_sparse_options options = site_options();
     const kvt_key key = support_key(1);
     double errors[STEPS];
-    expect_errors(&s, &options, errors);
-    site_keep(&s, &options, &key);
-    kvt_sparse *sequence = site_open_kept(&s, &options, &key);
+    expect_errors(s, &options, errors);
+    site_keep(s, &options, &key);
+    kvt_sparse *sequence = site_open_kept(s, &options, &key);
     assert_int_equal(site_stats(sequence).in_place_pages, site_stats(sequence).pages);
-    assert_true(support_stats(s.store).in_place.bytes[KVT_TIER_DRAM] > 4 * MIB);
-    check_steps(&s, sequence, errors);
+    assert_true(support_stats(s->store).in_place.bytes[KVT_TIER_DRAM] > 4 * MIB);
+    check_steps(s, sequence, errors);
     assert_int_equal(site_stats(sequence).reads, 0); /* no drive was asked */
-    site_warm(&s, sequence);
+    site_warm(s, sequence);
     assert_int_equal(site_stats(sequence).copied_pages, 0);
     float queries[SITE_QUERY];
     kvt_sparse_step *step;
     const kvt_sparse_pages *pages;
     uint32_t read = 0;
-    site_query(&s, 0, 33, queries);
+    site_query(s, 0, 33, queries);
     assert_int_equal(kvt_sparse_hint(sequence, 0, queries), KVT_OK);
     assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
     assert_int_equal(kvt_sparse_wait(sequence, step, 0, &pages), KVT_OK); /* nothing to wait for */
@@ -168,8 +167,7 @@ TEST(pages_in_memory_are_read_in_place)
     assert_true(read > 0 && pages->read_bytes == 0);
     kvt_sparse_done(sequence, step);
     kvt_sparse_close(sequence);
-    site_check_unheld(&s);
-    site_stop(&s);
+    site_check_unheld(s);
 }
 
 /* Memory that is not lent is read by nobody in place; what the tier's half does not hold is not
@@ -177,9 +175,8 @@ TEST(pages_in_memory_are_read_in_place)
 TEST(pages_that_cannot_be_read_in_place_are_copied)
 {
     for (int lent = 0; lent < 2; lent++) {
-        sequence_site s;
         support_fault dram;
-        start(&s, 0, lent ? NULL : &dram);
+        sequence_site *s = start(0, lent ? NULL : &dram);
         kvt_sparse_options options = site_options();
         const kvt_key key = support_key(1);
         double errors[STEPS];
@@ -187,188 +184,179 @@ TEST(pages_that_cannot_be_read_in_place_are_copied)
         options.tokens_max = SITE_TOKENS;
         /* The window leaves memory of which half holds two of four units. */
         options.window_bytes[KVT_TIER_DRAM] = lent ? 6 * MIB : 512 << 10;
-        expect_errors(&s, &options, errors);
-        site_keep(&s, &options, &key);
-        kvt_sparse *sequence = site_open_kept(&s, &options, &key);
+        expect_errors(s, &options, errors);
+        site_keep(s, &options, &key);
+        kvt_sparse *sequence = site_open_kept(s, &options, &key);
         const kvt_sparse_stats stats = site_stats(sequence);
         const uint64_t slot = stats.page_bytes / stats.pages;
         assert_true(lent ? stats.in_place_pages > 0 : stats.in_place_pages == 0);
         assert_true(stats.in_place_pages < stats.pages);
-        assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD],
+        assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD],
                          (stats.pages - stats.in_place_pages) * slot);
-        check_steps(&s, sequence, errors);
+        check_steps(s, sequence, errors);
         kvt_sparse_close(sequence);
-        site_check_unheld(&s);
-        site_stop(&s);
+        site_check_unheld(s);
+        site_stop(s);
     }
 }
 
 /* The bytes that copying lacks are named. */
 TEST(a_copy_without_room_is_refused)
 {
-    sequence_site s;
     support_fault dram;
-    start(&s, 0, &dram);
+    sequence_site *s = start(0, &dram);
     kvt_sparse_options options = site_options();
     const kvt_key key = support_key(1);
     char message[256] = "";
     kvt_sparse *sequence = NULL;
-    site_keep(&s, &options, &key);
+    site_keep(s, &options, &key);
     for (uint32_t i = 0; i < SITE_DRIVES - 1; i++)
-        tiers_fault_set_gone(s.drives[i].device, true);
+        tiers_fault_set_gone(s->drives[i].device, true);
     options.replica_share = 1;
     kvt_sparse *all[8] = {NULL};
     kvt_status status = KVT_OK;
     uint32_t count = 0;
     while (status == KVT_OK && count < 8) {
-        status = kvt_sparse_open_kept(s.store, &options, &key, &sequence, message, sizeof message);
+        status = kvt_sparse_open_kept(s->store, &options, &key, &sequence, message, sizeof message);
         if (status == KVT_OK) all[count++] = sequence;
     }
     assert_true(status == KVT_E_SPACE || status == KVT_E_IO || status == KVT_E_GONE);
     assert_true(message[0] != '\0');
     while (count > 0)
         kvt_sparse_close(all[--count]);
-    site_check_unheld(&s);
-    site_stop(&s);
+    site_check_unheld(s);
 }
 
 /* ---- what goes on beside it ---- */
 
 TEST(open_pages_are_not_evicted)
 {
-    sequence_site s;
-    start(&s, 0, NULL);
+    sequence_site *s = start(0, NULL);
     kvt_sparse_options options = site_options();
     const kvt_key key = support_key(1);
     double errors[STEPS];
-    expect_errors(&s, &options, errors);
-    site_keep(&s, &options, &key);
-    push_down(&s);
-    kvt_sparse *sequence = site_open_kept(&s, &options, &key), *more = NULL;
-    put_passing(&s, 0, 400); /* 100 MiB through 76 */
-    check_steps(&s, sequence, errors);
+    expect_errors(s, &options, errors);
+    site_keep(s, &options, &key);
+    push_down(s);
+    kvt_sparse *sequence = site_open_kept(s, &options, &key), *more = NULL;
+    put_passing(s, 0, 400); /* 100 MiB through 76 */
+    check_steps(s, sequence, errors);
     assert_int_equal(site_stats(sequence).in_place_pages, site_stats(sequence).pages);
-    delete_passing(&s, 0, 400); /* the window needs free memory */
+    delete_passing(s, 0, 400); /* the window needs free memory */
     /* The head entry is small and not pinned: without it nobody else opens the rest. */
-    const kvt_status again = kvt_sparse_open_kept(s.store, &options, &key, &more, NULL, 0);
+    const kvt_status again = kvt_sparse_open_kept(s->store, &options, &key, &more, NULL, 0);
     assert_true(again == KVT_OK || again == KVT_MISS);
     kvt_sparse_close(more);
     kvt_sparse_close(sequence);
-    site_check_unheld(&s);
-    put_passing(&s, 0, 400);
-    delete_passing(&s, 0, 400);
-    assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &more, NULL, 0), KVT_MISS);
-    site_stop(&s);
+    site_check_unheld(s);
+    put_passing(s, 0, 400);
+    delete_passing(s, 0, 400);
+    assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &more, NULL, 0), KVT_MISS);
 }
 
 TEST(a_sequence_outlives_what_is_kept)
 {
     for (int memory = 0; memory < 2; memory++) {
-        sequence_site s;
-        start(&s, 0, NULL);
+        sequence_site *s = start(0, NULL);
         kvt_sparse_options options = site_options();
         const kvt_key key = support_key(1);
         double errors[STEPS];
-        expect_errors(&s, &options, errors);
-        site_keep(&s, &options, &key);
-        if (!memory) push_down(&s);
-        kvt_sparse *one = site_open_kept(&s, &options, &key),
-                   *two = site_open_kept(&s, &options, &key);
-        assert_int_equal(kvt_sparse_delete(s.store, &key), KVT_OK);
-        assert_int_equal(kvt_sparse_delete(s.store, &key), KVT_MISS);
+        expect_errors(s, &options, errors);
+        site_keep(s, &options, &key);
+        if (!memory) push_down(s);
+        kvt_sparse *one = site_open_kept(s, &options, &key),
+                   *two = site_open_kept(s, &options, &key);
+        assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
+        assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_MISS);
         const kvt_tier tier = memory ? KVT_TIER_DRAM : KVT_TIER_SSD;
-        assert_true(support_stats(s.store).lent_bytes[tier] > 4 * MIB);
-        check_steps(&s, one, errors);
+        assert_true(support_stats(s->store).lent_bytes[tier] > 4 * MIB);
+        check_steps(s, one, errors);
         /* One that still runs is kept again under the key, from pages whose entries are gone. */
         assert_int_equal(kvt_sparse_keep(one, &key), KVT_OK);
         kvt_sparse_close(one);
-        kvt_sparse *three = site_open_kept(&s, &options, &key);
-        check_steps(&s, two, errors);
-        check_steps(&s, three, errors);
+        kvt_sparse *three = site_open_kept(s, &options, &key);
+        check_steps(s, two, errors);
+        check_steps(s, three, errors);
         kvt_sparse_close(three);
         kvt_sparse_close(two);
-        site_check_unheld(&s);
-        assert_int_equal(kvt_sparse_delete(s.store, &key), KVT_OK);
-        const kvt_store_stats stats = support_stats(s.store);
+        site_check_unheld(s);
+        assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
+        const kvt_store_stats stats = support_stats(s->store);
         assert_int_equal(stats.tiers[KVT_TIER_SSD].used_bytes, 0);
         assert_int_equal(stats.tiers[KVT_TIER_DRAM].used_bytes, 0);
-        site_stop(&s);
+        site_stop(s);
     }
 }
 
 /* Copies and appended pages are the sequence's own, beside pages in place. */
 TEST(copies_and_appended_pages_lie_beside)
 {
-    sequence_site s;
-    start(&s, 0, NULL);
+    sequence_site *s = start(0, NULL);
     kvt_sparse_options options = site_options();
     const kvt_key key = support_key(1), longer = support_key(2);
     options.replica_share = 1;
     options.join_tokens = 16;
-    site_keep(&s, &options, &key);
-    push_down(&s);
-    kvt_sparse *sequence = site_open_kept(&s, &options, &key);
-    site_warm(&s, sequence);
+    site_keep(s, &options, &key);
+    push_down(s);
+    kvt_sparse *sequence = site_open_kept(s, &options, &key);
+    site_warm(s, sequence);
     assert_int_equal(site_stats(sequence).copied_pages, site_stats(sequence).pages);
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
         for (uint32_t i = 0; i < 40; i++)
             assert_int_equal(kvt_sparse_append(sequence, layer,
-                                               s.k[layer] + (size_t)i * 20 * SITE_ROW,
-                                               s.v[layer] + (size_t)i * 20 * SITE_ROW, 20),
+                                               s->k[layer] + (size_t)i * 20 * SITE_ROW,
+                                               s->v[layer] + (size_t)i * 20 * SITE_ROW, 20),
                              KVT_OK);
     for (uint32_t i = 0; i < 200 && site_stats(sequence).appended_pages == 0; i++) {
         usleep(1000); /* pages are written behind */
-        assert_int_equal(kvt_sparse_append(sequence, 0, s.k[0], s.v[0], 1), KVT_OK);
+        assert_int_equal(kvt_sparse_append(sequence, 0, s->k[0], s->v[0], 1), KVT_OK);
     }
     assert_true(site_stats(sequence).appended_pages > 0);
     /* With a copy of every page a drive may lie. */
     const tiers_fault_rule lie = {
         .action = TIERS_FAULT_FLIP, .kinds = TIERS_FAULT_READS, .flip_bit = 12345};
-    assert_int_equal(tiers_fault_add(s.drives[1].device, &lie), KVT_OK);
+    assert_int_equal(tiers_fault_add(s->drives[1].device, &lie), KVT_OK);
     uint32_t lost = 0;
     for (uint32_t i = 0; i < STEPS; i++) {
         float queries[SITE_QUERY];
-        site_query(&s, i % SITE_LAYERS, i + 7, queries);
-        (void)site_step(&s, sequence, i % SITE_LAYERS, queries, NULL, &lost);
+        site_query(s, i % SITE_LAYERS, i + 7, queries);
+        (void)site_step(s, sequence, i % SITE_LAYERS, queries, NULL, &lost);
     }
-    tiers_fault_clear(s.drives[1].device);
+    tiers_fault_clear(s->drives[1].device);
     assert_true(site_stats(sequence).checksum_failures > 0);
     /* What it has become is kept as any. */
     assert_int_equal(kvt_sparse_keep(sequence, &longer), KVT_OK);
-    kvt_sparse *second = site_open_kept(&s, &options, &longer);
+    kvt_sparse *second = site_open_kept(s, &options, &longer);
     kvt_sparse_close(second);
     kvt_sparse_close(sequence);
-    site_check_unheld(&s);
-    site_stop(&s);
+    site_check_unheld(s);
 }
 
 TEST(a_drive_that_goes_loses_its_pages)
 {
-    sequence_site s;
-    start(&s, 0, NULL);
+    sequence_site *s = start(0, NULL);
     kvt_sparse_options options = site_options();
     const kvt_key key = support_key(1);
     options.window_bytes[KVT_TIER_DRAM] = 0;
     options.replica_share = 0;
-    site_keep(&s, &options, &key);
-    push_down(&s);
-    kvt_sparse *sequence = site_open_kept(&s, &options, &key);
-    tiers_fault_set_gone(s.drives[2].device, true);
+    site_keep(s, &options, &key);
+    push_down(s);
+    kvt_sparse *sequence = site_open_kept(s, &options, &key);
+    tiers_fault_set_gone(s->drives[2].device, true);
     uint32_t all = 0;
     for (uint32_t i = 0; i < STEPS; i++) {
         float queries[SITE_QUERY];
         uint32_t lost;
-        site_query(&s, i % SITE_LAYERS, i, queries);
-        assert_true(site_step(&s, sequence, i % SITE_LAYERS, queries, NULL, &lost) < 0.9);
+        site_query(s, i % SITE_LAYERS, i, queries);
+        assert_true(site_step(s, sequence, i % SITE_LAYERS, queries, NULL, &lost) < 0.9);
         all += lost;
     }
     assert_true(all > 0 && site_stats(sequence).lost_pages == all);
     assert_int_equal(site_stats(sequence).checksum_failures, 0);
     kvt_sparse *none = NULL;
-    assert_true(kvt_sparse_open_kept(s.store, &options, &key, &none, NULL, 0) < 0 || none == NULL);
+    assert_true(kvt_sparse_open_kept(s->store, &options, &key, &none, NULL, 0) < 0 || none == NULL);
     kvt_sparse_close(sequence);
-    site_check_unheld(&s);
-    site_stop(&s);
+    site_check_unheld(s);
 }
 
 typedef struct opener {
@@ -398,31 +386,29 @@ static void *open_and_close(void *context)
 
 TEST(several_open_it_at_once)
 {
-    sequence_site s;
-    start(&s, 0, NULL);
+    sequence_site *s = start(0, NULL);
     kvt_sparse_options options = site_options();
     const kvt_key key = support_key(1);
     double errors[STEPS];
-    expect_errors(&s, &options, errors);
-    site_keep(&s, &options, &key);
-    push_down(&s);
+    expect_errors(s, &options, errors);
+    site_keep(s, &options, &key);
+    push_down(s);
     opener openers[4];
     pthread_t threads[4];
     for (uint32_t i = 0; i < 4; i++) {
-        openers[i] = (opener){.s = &s, .options = &options, .errors = errors};
+        openers[i] = (opener){.s = s, .options = &options, .errors = errors};
         assert_int_equal(pthread_create(&threads[i], NULL, open_and_close, &openers[i]), 0);
     }
     usleep(20000);
-    assert_int_equal(kvt_sparse_delete(s.store, &key), KVT_OK);
+    assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
     uint32_t opened = 0;
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
         opened += openers[i].opened;
     }
     assert_true(opened > 0);
-    site_check_unheld(&s);
-    assert_int_equal(support_stats(s.store).tiers[KVT_TIER_SSD].used_bytes, 0);
-    site_stop(&s);
+    site_check_unheld(s);
+    assert_int_equal(support_stats(s->store).tiers[KVT_TIER_SSD].used_bytes, 0);
 }
 
 /* ---- forged bytes ---- */
@@ -441,33 +427,31 @@ TEST(a_forged_head_is_left_alone)
 {
     static const uint32_t shapes[][2] = {{65535, 65535},  {65536, 65536},      {UINT32_MAX, 1},
                                          {1, UINT32_MAX}, {UINT32_MAX, 65535}, {0, 1}};
-    sequence_site s;
-    start(&s, 0, NULL);
+    sequence_site *s = start(0, NULL);
     kvt_sparse_options options = site_options();
     const kvt_key key = support_key(1);
-    kvt_sparse *sequence = site_sequence(&s, &options), *none = NULL;
+    kvt_sparse *sequence = site_sequence(s, &options), *none = NULL;
     alarm(60);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         uint8_t head[SPARSE_KEPT_HEAD_BYTES];
         const sparse_kept_shape shape = {
             .layers = shapes[i][0], .kv_heads = shapes[i][1], .tokens = SITE_TOKENS};
         sparse_kept_write_head(&shape, head);
-        put_opaque(&s, &key, head, sizeof head);
-        assert_int_equal(kvt_sparse_delete(s.store, &key), KVT_E_CORRUPT);
+        put_opaque(s, &key, head, sizeof head);
+        assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_E_CORRUPT);
         assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_EXISTS);
-        assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &none, NULL, 0),
+        assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &none, NULL, 0),
                          KVT_E_CORRUPT);
-        assert_int_equal(kvt_delete(s.store, &key), KVT_OK);
+        assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
     }
     alarm(0);
     kvt_sparse_close(sequence);
     /* What a head may not name is not opened either. */
     char message[256] = "";
     options.layout.layers = 65535;
-    assert_int_equal(kvt_sparse_open_live(s.store, &options, &none, message, sizeof message),
+    assert_int_equal(kvt_sparse_open_live(s->store, &options, &none, message, sizeof message),
                      KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "65,536"));
-    site_stop(&s);
 }
 
 /* Puts a byte in all of a part's code metadata from an offset on, and seals it anew. */
@@ -493,30 +477,28 @@ static void forge_code(sequence_site *s, const kvt_key *part, uint64_t from, uin
     memcpy(bytes + 120, &seal, sizeof seal);
     assert_int_equal(kvt_delete(s->store, part), KVT_OK);
     put_opaque(s, part, bytes, size);
-    free(bytes);
 }
 
 /* Pages whose code gives no rows are lost and named, in every step; the others come. */
 TEST(forged_code_loses_its_pages)
 {
     for (int window = 0; window < 2; window++) {
-        sequence_site s;
-        start(&s, 0, NULL);
+        sequence_site *s = start(0, NULL);
         kvt_sparse_options options = site_options();
         const kvt_key key = support_key(1);
         options.variants = 1u << KVT_SPARSE_BITS_4 | 1u << KVT_SPARSE_BITS_8;
         if (!window) options.window_bytes[KVT_TIER_DRAM] = 0;
-        site_keep(&s, &options, &key);
-        const kvt_key part = site_part_key(s.store, &key, 1); /* the first layer's second head */
-        forge_code(&s, &part, 64, UINT64_MAX, 0xff);
-        kvt_sparse *sequence = site_open_kept(&s, &options, &key);
-        if (window) site_warm(&s, sequence);
+        site_keep(s, &options, &key);
+        const kvt_key part = site_part_key(s->store, &key, 1); /* the first layer's second head */
+        forge_code(s, &part, 64, UINT64_MAX, 0xff);
+        kvt_sparse *sequence = site_open_kept(s, &options, &key);
+        if (window) site_warm(s, sequence);
         uint32_t all = 0;
         for (uint32_t i = 0; i < STEPS; i++) {
             float queries[SITE_QUERY], output[SITE_QUERY];
             kvt_sparse_step *step;
             const kvt_sparse_pages *pages;
-            site_query(&s, i % SITE_LAYERS, i, queries);
+            site_query(s, i % SITE_LAYERS, i, queries);
             assert_int_equal(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step), KVT_OK);
             assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
             const kvt_sparse_head *heads = pages->heads;
@@ -536,12 +518,12 @@ TEST(forged_code_loses_its_pages)
         assert_true(all > 0 && site_stats(sequence).lost_pages >= all);
         kvt_sparse_close(sequence);
         /* A segment that says it has no code, of a sequence without raw pages. */
-        forge_code(&s, &part, 0, 1, 0);
+        forge_code(s, &part, 0, 1, 0);
         kvt_sparse *none = NULL;
-        assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &none, NULL, 0),
+        assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &none, NULL, 0),
                          KVT_E_CORRUPT);
-        site_check_unheld(&s);
-        site_stop(&s);
+        site_check_unheld(s);
+        site_stop(s);
     }
 }
 
@@ -551,11 +533,10 @@ TEST(another_shape_is_named)
     static const char *const names[] = {
         "layers",      "kv_heads",       "head_dim",    "dtype",        "tokens",
         "sink_tokens", "segment_tokens", "page_tokens", "local_tokens", "variants"};
-    sequence_site s;
-    start(&s, 0, NULL);
+    sequence_site *s = start(0, NULL);
     const kvt_sparse_options kept = site_options();
     const kvt_key key = support_key(1);
-    site_keep(&s, &kept, &key);
+    site_keep(s, &kept, &key);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         kvt_sparse_options options = kept;
         kvt_sparse *none = NULL;
@@ -571,64 +552,61 @@ TEST(another_shape_is_named)
         if (i == 8) options.local_tokens = 1000;
         if (i == 9) options.variants = 1u << KVT_SPARSE_RAW;
         assert_int_equal(
-            kvt_sparse_open_kept(s.store, &options, &key, &none, message, sizeof message),
+            kvt_sparse_open_kept(s->store, &options, &key, &none, message, sizeof message),
             KVT_E_MISMATCH);
         if (strstr(message, names[i]) == NULL) fail_msg("%s: %s", names[i], message);
     }
     /* Appended tokens need as large a tokens_max. */
     kvt_sparse_options options = kept;
     const kvt_key longer = support_key(2);
-    kvt_sparse *sequence = site_open_kept(&s, &options, &key), *none = NULL;
+    kvt_sparse *sequence = site_open_kept(s, &options, &key), *none = NULL;
     char message[256] = "";
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
-        assert_int_equal(kvt_sparse_append(sequence, layer, s.k[layer], s.v[layer], 5), KVT_OK);
+        assert_int_equal(kvt_sparse_append(sequence, layer, s->k[layer], s->v[layer], 5), KVT_OK);
     assert_int_equal(kvt_sparse_keep(sequence, &longer), KVT_OK);
     kvt_sparse_close(sequence);
     options.tokens_max = SITE_TOKENS + 4;
     assert_int_equal(
-        kvt_sparse_open_kept(s.store, &options, &longer, &none, message, sizeof message),
+        kvt_sparse_open_kept(s->store, &options, &longer, &none, message, sizeof message),
         KVT_E_MISMATCH);
     assert_non_null(strstr(message, "tokens_max"));
-    site_check_unheld(&s);
-    site_stop(&s);
+    site_check_unheld(s);
 }
 
 /* ---- delete ---- */
 
 TEST(a_delete_takes_every_part)
 {
-    sequence_site s;
-    start(&s, 0, NULL);
+    sequence_site *s = start(0, NULL);
     kvt_sparse_options options = site_options();
     const kvt_key key = support_key(1), other = support_key(2), foreign = support_key(3);
-    site_keep(&s, &options, &key);
-    site_keep(&s, &options, &other);
-    const uint64_t both = support_stats(s.store).policy.entries;
+    site_keep(s, &options, &key);
+    site_keep(s, &options, &other);
+    const uint64_t both = support_stats(s->store).policy.entries;
     assert_int_equal(both, 2 * (SITE_LAYERS * SITE_HEADS + 1));
-    assert_int_equal(kvt_sparse_delete(s.store, &key), KVT_OK);
-    assert_int_equal(support_stats(s.store).policy.entries, both / 2);
-    kvt_sparse_close(site_open_kept(&s, &options, &other));
+    assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
+    assert_int_equal(support_stats(s->store).policy.entries, both / 2);
+    kvt_sparse_close(site_open_kept(s, &options, &other));
     /* Something else under the key stays. */
-    assert_int_equal(support_put(s.store, 3), KVT_OK);
-    assert_int_equal(kvt_sparse_delete(s.store, &foreign), KVT_E_MISMATCH);
-    assert_int_equal(support_get(s.store, 3, NULL), KVT_OK);
+    assert_int_equal(support_put(s->store, 3), KVT_OK);
+    assert_int_equal(kvt_sparse_delete(s->store, &foreign), KVT_E_MISMATCH);
+    assert_int_equal(support_get(s->store, 3, NULL), KVT_OK);
     const kvt_key opaque = passing_key(0);
-    put_passing(&s, 0, 1);
-    assert_int_equal(kvt_sparse_delete(s.store, &opaque), KVT_E_CORRUPT);
-    assert_int_equal(kvt_exists(s.store, &opaque), KVT_OK);
+    put_passing(s, 0, 1);
+    assert_int_equal(kvt_sparse_delete(s->store, &opaque), KVT_E_CORRUPT);
+    assert_int_equal(kvt_exists(s->store, &opaque), KVT_OK);
     /* A lease holds the head: the rest is a miss, and goes with the next call. */
     uint64_t lease;
     assert_int_equal(
-        kvt_lease(s.store, NULL, &other, 1, base_clock_ns() + UINT64_C(60000000000), NULL, &lease),
+        kvt_lease(s->store, NULL, &other, 1, base_clock_ns() + UINT64_C(60000000000), NULL, &lease),
         KVT_OK);
-    assert_int_equal(kvt_sparse_delete(s.store, &other), KVT_BUSY);
+    assert_int_equal(kvt_sparse_delete(s->store, &other), KVT_BUSY);
     kvt_sparse *none = NULL;
-    assert_int_equal(kvt_sparse_open_kept(s.store, &options, &other, &none, NULL, 0), KVT_MISS);
-    assert_int_equal(kvt_lease_end(s.store, lease), KVT_OK);
-    assert_int_equal(kvt_sparse_delete(s.store, &other), KVT_OK);
-    assert_int_equal(kvt_sparse_delete(s.store, &other), KVT_MISS);
+    assert_int_equal(kvt_sparse_open_kept(s->store, &options, &other, &none, NULL, 0), KVT_MISS);
+    assert_int_equal(kvt_lease_end(s->store, lease), KVT_OK);
+    assert_int_equal(kvt_sparse_delete(s->store, &other), KVT_OK);
+    assert_int_equal(kvt_sparse_delete(s->store, &other), KVT_MISS);
     assert_int_equal(kvt_sparse_delete(NULL, &other), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_sparse_delete(s.store, NULL), KVT_E_ARGUMENT);
-    assert_int_equal(support_stats(s.store).policy.entries, 2);
-    site_stop(&s);
+    assert_int_equal(kvt_sparse_delete(s->store, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(support_stats(s->store).policy.entries, 2);
 }

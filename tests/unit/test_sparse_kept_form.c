@@ -59,9 +59,7 @@ static void write_form(form *f)
         .pages_bytes =
             (uint64_t)f->paging.pages * sparse_slot_bytes(&f->paging, shape.variants, NULL)};
     f->bytes = sparse_kept_bytes(&unit, NULL);
-    free(f->target);
-    f->target = calloc(1, f->bytes);
-    assert_non_null(f->target);
+    f->target = test_zeros(f->bytes);
     sparse_kept_write(&shape, &unit, f->target);
 }
 
@@ -84,7 +82,6 @@ static void form_open(form *f)
 static void form_close(form *f)
 {
     sparse_index_free(&f->index);
-    free(f->target);
 }
 
 static kvt_status read_form(const form *f, sparse_index *index_out)
@@ -159,7 +156,7 @@ TEST(the_largest_scatter_is_finite)
     for (float size = 1e-30f; size < 1e29f; size *= 1e6f) {
         const float lse = -1.0f;
         float queries[DIM], output[DIM], left;
-        uint8_t *variant = calloc(f.paging.pages, 1);
+        uint8_t *variant = test_zeros(f.paging.pages);
         for (uint32_t d = 0; d < DIM; d++)
             queries[d] = d % 2 ? size : -size;
         assert_int_equal(sparse_choose_weights(&index, &f.paging, queries, 1, 0.2f, &lse, &work),
@@ -169,7 +166,6 @@ TEST(the_largest_scatter_is_finite)
             assert_true(work.page[p] >= 0.0f && work.page[p] <= 1.001f);
         for (uint32_t d = 0; d < DIM; d++)
             assert_true(isfinite(output[d]));
-        free(variant);
     }
     sparse_work_close(&work);
     sparse_index_free(&index);

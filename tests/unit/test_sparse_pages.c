@@ -403,7 +403,7 @@ TEST(sizes_come_close_to_the_best)
     enum { UNITS = 6, SIZES = 4 };
     uint64_t dice = 4;
     double got = 0.0, best = 0.0;
-    void *memory = malloc(windows_divide_memory(UNITS, SIZES));
+    void *memory = test_alloc(windows_divide_memory(UNITS, SIZES));
     for (int round = 0; round < 200; round++) {
         uint64_t bytes[UNITS][SIZES], capacity = below(&dice, 3000), used = 0;
         double benefit[UNITS][SIZES], bound, sum = 0.0;
@@ -432,7 +432,6 @@ TEST(sizes_come_close_to_the_best)
         best += exact;
     }
     assert_true(got >= 0.97 * best);
-    free(memory);
 }
 
 /* What is held counts: the choice is that of nothing held, joined with what is, and reads less. */

@@ -28,19 +28,18 @@ static void log_add(plan_log *log, const char *text)
 static void log_plans(plan_log *log)
 {
     static char text[TEXT_BYTES];
-    sequence_site s;
     float rows[8 * SITE_QUERY];
-    site_start(&s, 16 * MIB, 8 * MIB);
+    sequence_site *s = site_start(16 * MIB, 8 * MIB);
     kvt_sparse_options options = site_options();
     options.layout.tokens = GIVEN;
     options.tokens_max = SITE_TOKENS;
     options.join_tokens = SITE_TOKENS; /* when a page is written behind is the drives' matter */
     options.budget_bytes = 64 << 10;
     options.seed = 5;
-    kvt_sparse *sequence = site_sequence(&s, &options);
+    kvt_sparse *sequence = site_sequence(s, &options);
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
         for (uint32_t i = 0; i < 8; i++)
-            site_query(&s, layer, i, rows + (size_t)i * SITE_QUERY);
+            site_query(s, layer, i, rows + (size_t)i * SITE_QUERY);
         assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 8), KVT_OK);
     }
     for (uint32_t i = 0; i < STEPS; i++) {
@@ -49,9 +48,9 @@ static void log_plans(plan_log *log)
         kvt_sparse_step *step;
         const kvt_sparse_pages *pages;
         size_t length;
-        site_query(&s, layer, i / 5, rows);
+        site_query(s, layer, i / 5, rows);
         if (i % 7 == 0) assert_int_equal(kvt_sparse_hint(sequence, layer, rows), KVT_OK);
-        assert_int_equal(kvt_sparse_append(sequence, layer, s.k[layer] + at, s.v[layer] + at, 17),
+        assert_int_equal(kvt_sparse_append(sequence, layer, s->k[layer] + at, s->v[layer] + at, 17),
                          KVT_OK);
         assert_int_equal(kvt_sparse_select(sequence, layer, rows, &step), KVT_OK);
         assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
@@ -64,7 +63,6 @@ static void log_plans(plan_log *log)
         kvt_sparse_done(sequence, step);
     }
     kvt_sparse_close(sequence);
-    site_stop(&s);
 }
 
 TEST(the_same_seed_gives_the_same_plans)

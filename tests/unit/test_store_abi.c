@@ -264,9 +264,8 @@ TEST(devices_of_other_sizes_are_opened)
     assert_int_equal(options.known.struct_size, sizeof options);
     options.known.tiers[KVT_TIER_DRAM].devices = &devices[0].known;
     options.known.tiers[KVT_TIER_DRAM].device_count = 2;
-    kvt_store *store;
     char message[256];
-    assert_int_equal(kvt_open(&options.known, &store, message, sizeof message), KVT_OK);
+    kvt_store *store = support_open(&options.known);
     kvt_device_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(kvt_device_stats_at(store, 1, &stats), KVT_OK);
     assert_string_equal(stats.name, "m1");

@@ -11,22 +11,14 @@
 
 static kvt_store *access_open(const kvt_store_options *options)
 {
-    char message[256] = "";
-    kvt_store *store = NULL;
-    kvt_status status = kvt_open(options, &store, message, sizeof message);
-    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    kvt_store *store = support_open(options);
     return store;
 }
 
 static kvt_store_options access_options(uint64_t dram_bytes, const char *policy)
 {
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 8 << 20;
+    kvt_store_options options = support_options(8 << 20, policy);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
-    options.policy = policy;
-    options.tick_seconds = 0;
     return options;
 }
 
@@ -80,7 +72,7 @@ TEST(layouts)
         for (uint32_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
             uint64_t bytes;
             assert_int_equal(kvt_layout_bytes(&layouts[i], &bytes), KVT_OK);
-            char *data = malloc(bytes), *back = malloc(bytes);
+            char *data = test_alloc(bytes), *back = test_alloc(bytes);
             codecs_kv_sample_fill(&layouts[i], i, data);
             kvt_entry entry = {
                 .struct_size = sizeof entry, .key = support_key(i), .layout = layouts[i]};
@@ -88,8 +80,6 @@ TEST(layouts)
             assert_int_equal(kvt_get(store, &entry.key, back, bytes, NULL), KVT_OK);
             assert_memory_equal(data, back, bytes);
             assert_int_equal(kvt_get(store, &entry.key, back, bytes - 1, NULL), KVT_E_ARGUMENT);
-            free(data);
-            free(back);
         }
         kvt_close(store);
     }
@@ -228,8 +218,7 @@ TEST(tiers)
         kvt_store_options options = access_options(1 << 20, policies[p]);
         options.tiers[KVT_TIER_HBM].capacity_bytes = 512 << 10;
         options.tiers[KVT_TIER_HBM].emulated = true;
-        options.tiers[KVT_TIER_SSD].devices = devices;
-        options.tiers[KVT_TIER_SSD].device_count = 2;
+        support_tier(&options, KVT_TIER_SSD, devices, 2);
         options.tiers[KVT_TIER_SSD].unit_bytes = 8192;
         options.format = true;
         options.observer.call = access_observe;
@@ -271,7 +260,6 @@ TEST(tiers)
         }
         kvt_close(store);
     }
-    support_remove_folder(folder);
 }
 
 /* ---- shared reads ---- */
@@ -296,8 +284,7 @@ TEST(shared_read)
     support_fault fault = {.capacity_bytes = 1 << 20};
     kvt_device_config device = support_fault_config(&fault, "slow");
     kvt_store_options options = access_options(0, "lru");
-    options.tiers[KVT_TIER_DRAM].devices = &device;
-    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    support_tier(&options, KVT_TIER_DRAM, &device, 1);
     kvt_store *store = access_open(&options);
     assert_int_equal(support_put(store, 7), KVT_OK);
     tiers_fault_counts before, now;

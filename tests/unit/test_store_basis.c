@@ -65,10 +65,9 @@ static double code_once(const void *data, void *decoded)
     return info.physical_bits_per_element;
 }
 
-static int make_site(void **state)
+TEST_BEFORE_EACH
 {
     static char data[ENTRY_BYTES], decoded[ENTRY_BYTES];
-    (void)state;
     support_make_folder(folder, sizeof folder);
     (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
     (void)snprintf(ssd_path, sizeof ssd_path, "%s/ssd", folder);
@@ -81,15 +80,6 @@ static int make_site(void **state)
     fill_entry(0, data);
     const test_rung rung = {rung_name, code_once(data, decoded), 0.005, 0.009, true};
     ladder_make_profile(profile_path, &rung, 1);
-    return 0;
-}
-
-static int remove_site(void **state)
-{
-    (void)state;
-    basis_made_free(&made);
-    support_remove_folder(folder);
-    return 0;
 }
 
 static kvt_store *open_store(void)
@@ -101,8 +91,7 @@ static kvt_store *open_store(void)
     kvt_store_options_init(&options);
     options.put_staging_bytes = 0;
     options.staging_bytes = 32 << 20;
-    options.tiers[KVT_TIER_SSD].devices = &device;
-    options.tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(&options, KVT_TIER_SSD, &device, 1);
     options.catalog_path = catalog_path;
     options.tick_seconds = 0;
     options.profile_path = profile_path;
@@ -151,12 +140,9 @@ static uint32_t look(kvt_store *store, uint32_t *found_out)
     return coded;
 }
 
-TEST_EACH(make_site, remove_site);
-
 TEST(entries_are_coded_with_the_basis)
 {
     uint32_t found, again;
-    (void)state;
     /* The first life has no basis: its rung is none. */
     kvt_store *store = open_store();
     press(store);
@@ -188,7 +174,6 @@ TEST(entries_are_coded_with_the_basis)
 TEST(the_profile_brings_the_basis)
 {
     uint32_t found;
-    (void)state;
     kvt_profile *profile = NULL;
     assert_int_equal(kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
     assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "test", NULL), KVT_OK);
@@ -213,7 +198,6 @@ TEST(the_profile_brings_the_basis)
 TEST(without_the_basis_nothing_is_decoded)
 {
     uint32_t found, left;
-    (void)state;
     kvt_store *store = open_store();
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
     kvt_close(store);
@@ -246,7 +230,6 @@ TEST(without_the_basis_nothing_is_decoded)
 TEST(what_is_no_basis_is_refused)
 {
     struct stat facts;
-    (void)state;
     kvt_store *store = open_store();
     assert_int_equal(kvt_basis_add(NULL, made.object, made.bytes), KVT_E_ARGUMENT);
     assert_int_equal(kvt_basis_add(store, NULL, 0), KVT_E_ARGUMENT);

@@ -56,7 +56,6 @@ TEST(a_copy_elsewhere_is_complete)
 {
     basis_site copy = site;
     char folder[sizeof site.folder];
-    (void)state;
     kvt_close(basis_site_filled(&site, ENTRIES));
     support_make_folder(folder, sizeof folder);
     basis_site_name(&copy, folder);
@@ -75,8 +74,6 @@ TEST(a_copy_elsewhere_is_complete)
     assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
     assert_int_equal(count_found(&copy, store), ENTRIES);
     kvt_close(store);
-    support_remove_folder(folder);
-    assert_int_equal(mkdir(site.folder, 0700), 0);
 }
 
 /* Makes a catalog anew from the devices. */
@@ -88,8 +85,7 @@ static void rebuild(void)
     kvt_store_options options;
     char message[256] = "";
     kvt_store_options_init(&options);
-    options.tiers[KVT_TIER_SSD].devices = &device;
-    options.tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(&options, KVT_TIER_SSD, &device, 1);
     options.catalog_path = site.catalog_path;
     if (kvt_store_recover(&options, &how, &report, message, sizeof message) != KVT_OK)
         fail_msg("recover: %s", message);
@@ -124,7 +120,6 @@ TEST(a_full_disk_takes_no_basis)
 {
     kvt_basis_info info = {.struct_size = sizeof info};
     char draft[160];
-    (void)state;
     if (!small_filesystem_mount(site.folder, "size=24m")) skip();
     const test_rung rung = {site.form_name, 4.0, 0.005, 0.009, true};
     basis_site_make_profile(&site, &rung);
@@ -149,17 +144,14 @@ TEST(a_full_disk_takes_no_basis)
 /* By another name of the catalog, which a link leads to, the files are those beside the catalog. */
 TEST(a_link_to_the_catalog_finds_its_bases)
 {
-    char link[160], message[256] = "";
-    kvt_store *store = NULL;
-    (void)state;
+    char link[160];
     kvt_close(basis_site_filled(&site, ENTRIES));
     (void)snprintf(link, sizeof link, "%s/other", site.folder);
     assert_int_equal(symlink("catalog.db", link), 0);
     const kvt_device_config device = support_file_config("ssd0", site.ssd_path, BASIS_SITE_ROOM);
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.tiers[KVT_TIER_SSD].devices = &device;
-    options.tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(&options, KVT_TIER_SSD, &device, 1);
     options.catalog_path = link;
     options.follow_symlinks = true;
     options.profile_path = site.profile_path;
@@ -168,7 +160,7 @@ TEST(a_link_to_the_catalog_finds_its_bases)
     options.policy = "lru";
     options.put_staging_bytes = 0;
     options.tick_seconds = 0;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    kvt_store *store = support_open(&options);
     assert_int_equal(count_found(&site, store), ENTRIES);
     kvt_close(store);
 }
@@ -177,7 +169,6 @@ TEST(a_basis_goes_with_its_last_use)
 {
     uint8_t other[KVT_BASIS_HASH_BYTES];
     kvt_basis_info info = {.struct_size = sizeof info};
-    (void)state;
     kvt_store *store = basis_site_filled(&site, ENTRIES);
     const uint8_t *hash = site.made.basis.hash;
     assert_int_equal(kvt_basis_remove(NULL, hash), KVT_E_ARGUMENT);
@@ -213,7 +204,6 @@ TEST(a_basis_goes_with_its_last_use)
 TEST(a_basis_is_counted_by_its_records)
 {
     kvt_basis_info info = {.struct_size = sizeof info};
-    (void)state;
     kvt_store *store = basis_site_filled(&site, ENTRIES);
     for (uint32_t i = 0; i < ENTRIES / 2; i++) {
         const kvt_key key = support_key(i);
@@ -327,7 +317,6 @@ TEST(exchanged_files_are_refused)
 {
     char second_path[128], third[160];
     kvt_basis_info info = {.struct_size = sizeof info};
-    (void)state;
     kvt_close(basis_site_filled(&site, ENTRIES));
     basis_made second = basis_made_of(basis_site_shape, 99);
     assert_int_equal(basis_made_write(&second), KVT_OK);
@@ -359,7 +348,6 @@ TEST(exchanged_files_are_refused)
     assert_int_equal(count_found(&site, store), ENTRIES);
     assert_int_equal(store->bases.damaged_count, 0);
     kvt_close(store);
-    basis_made_free(&second);
 }
 
 /* As many as there is room for, and one more; then one that was removed gives its place. */
@@ -369,7 +357,6 @@ TEST(bases_are_bounded)
         .layers = 1, .kv_heads = 1, .head_dim = 8, .sides = 1, .span = TRANSFORM_SPAN_HEAD};
     uint8_t first[KVT_BASIS_HASH_BYTES] = {0};
     kvt_basis_info info = {.struct_size = sizeof info};
-    (void)state;
     kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
     for (uint32_t i = 0; i <= KVT_BASES_MAX; i++) {
         basis_made one = basis_made_of(small, 1000 + i);
@@ -381,7 +368,6 @@ TEST(bases_are_bounded)
             assert_int_equal(kvt_basis_remove(store, first), KVT_OK);
             assert_int_equal(kvt_basis_add(store, one.object, one.bytes), KVT_OK);
         }
-        basis_made_free(&one);
     }
     assert_int_equal(kvt_basis_at(store, KVT_BASES_MAX - 1, &info), KVT_OK);
     assert_int_equal(kvt_basis_at(store, KVT_BASES_MAX, &info), KVT_END);

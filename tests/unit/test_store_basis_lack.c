@@ -19,12 +19,10 @@ enum { ENTRIES = 12 };
 
 static char away[160];
 
-static int make_site(void **state)
+TEST_BEFORE_EACH
 {
-    (void)state;
     basis_site_make(&site);
     (void)snprintf(away, sizeof away, "%s/away", site.folder);
-    return 0;
 }
 
 /* A store with entries in the form, whose file of the basis somebody has moved away. */
@@ -46,7 +44,6 @@ static double count_misses(kvt_store *store, const char *reason)
     metrics_text *parsed = metrics_parse(text);
     const double count = metrics_sum(parsed, "kvterrace_misses_total", reason);
     free(parsed);
-    free(text);
     return count;
 }
 
@@ -59,7 +56,7 @@ static void assert_lacking(kvt_status status, kvt_variant variant)
     assert_string_equal(name, site.form_name);
 }
 
-TEST_EACH(make_site, basis_site_tear_down);
+TEST_EACH(NULL, basis_site_tear_down);
 
 TEST(gets_name_the_basis)
 {
@@ -71,7 +68,6 @@ TEST(gets_name_the_basis)
     kvt_load *load = NULL;
     kvt_queue *queue = NULL;
     size_t loaded = 9;
-    (void)state;
     kvt_store *store = open_lacking();
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
     memset(got, 0x5c, sizeof got);
@@ -134,7 +130,6 @@ TEST(lookups_take_such_entries_as_absent)
     kvt_explanation why = {.struct_size = sizeof why};
     const kvt_expectation soon = {
         .struct_size = sizeof soon, .kind = KVT_HINT_NEXT_USE, .seconds = 1};
-    (void)state;
     kvt_store *store = open_lacking();
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
     assert_int_equal(basis_site_put(store, 60), KVT_OK);
@@ -174,7 +169,6 @@ TEST(what_is_lacking_is_listed_and_reported)
     kvt_status overall;
     size_t count = 0;
     char digits[8];
-    (void)state;
     kvt_store *store = open_lacking();
     assert_int_equal(kvt_basis_at(store, 0, &info), KVT_OK);
     assert_int_equal(info.state, KVT_BASIS_MISSING);
@@ -209,7 +203,6 @@ TEST(what_is_lacking_is_listed_and_reported)
 TEST(puts_and_the_basis_bring_entries_back)
 {
     kvt_get_info info = {.struct_size = sizeof info};
-    (void)state;
     kvt_store *store = open_lacking();
     assert_int_equal(basis_site_put(store, 5), KVT_OK);
     assert_int_equal(basis_site_put(store, 5), KVT_EXISTS);
@@ -242,7 +235,6 @@ TEST(a_basis_by_the_same_digits_gives_no_values)
     kvt_queue *queue = NULL;
     kvt_load *load = NULL;
     kvt_status ended = KVT_OK;
-    (void)state;
     kvt_store *store = basis_site_filled(&site, ENTRIES);
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
     store->bases.owned[0]->view.hash[31] ^= 1;

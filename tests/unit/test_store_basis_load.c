@@ -25,16 +25,14 @@ typedef struct target {
 
 static target first, second;
 
-static int make_site(void **state)
+TEST_BEFORE_EACH
 {
     static char data[BASIS_SITE_BYTES];
-    (void)state;
     basis_site_make(&site);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         basis_site_fill(i, data);
         (void)basis_site_code(&site, data, expected[i]);
     }
-    return 0;
 }
 
 static void begin(target *to, kvt_queue *queue, uint32_t ahead)
@@ -124,7 +122,7 @@ static void load_from(uint64_t dram_bytes)
     kvt_close(store);
 }
 
-TEST_EACH(make_site, basis_site_tear_down);
+TEST_EACH(NULL, basis_site_tear_down);
 
 TEST(spans_are_read_once_from_ssd)
 {

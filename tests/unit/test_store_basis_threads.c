@@ -126,12 +126,10 @@ TEST(a_basis_comes_under_readers)
         run_round();
 }
 
-static int make_site(void **state)
+TEST_BEFORE_ALL
 {
-    (void)state;
     basis_site_make(&site);
     (void)snprintf(saved_path, sizeof saved_path, "%s/saved", site.folder);
-    return 0;
 }
 
-TEST_ALL(make_site, basis_site_tear_down);
+TEST_ALL(NULL, basis_site_tear_down);

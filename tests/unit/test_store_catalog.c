@@ -84,7 +84,6 @@ TEST(damaged_rows)
         open_run_sql(site.catalog, sql);
         open_expect_usable(&site, 1, changes[i]);
     }
-    support_remove_folder(site.folder);
 }
 
 /* A key that was damaged stands where no search finds it. */
@@ -130,7 +129,6 @@ TEST(damaged_identity)
         open_run_sql(site.catalog, changes[i][1]);
     }
     open_expect_all(&site);
-    support_remove_folder(site.folder);
 }
 
 /* Versions that were never released have no readers. */
@@ -148,7 +146,6 @@ TEST(another_version)
     }
     open_run_sql(site.catalog, "PRAGMA user_version=4");
     open_expect_all(&site);
-    support_remove_folder(site.folder);
 }
 
 /* ---- handles ---- */
@@ -191,7 +188,6 @@ TEST(crafted_keys)
         }
     }
     kvt_close(store);
-    support_remove_folder(site.folder);
 }
 
 static void open_note_handle(void *context, const kvt_move *move, kvt_status outcome)

@@ -5,6 +5,8 @@
  */
 #include "store_support.h"
 
+#include "base/clock.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -25,13 +27,6 @@ typedef struct site {
     uint64_t capacity_bytes; /* of each device; 0 = CAPACITY */
     kvt_store *store;
 } site;
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static void nap(void)
 {
@@ -59,8 +54,7 @@ static bool site_try_open(site *s, uint32_t devices, uint64_t timeout_ns, double
     options.policy = "lru";
     options.tick_seconds = 0;
     options.get_deadline_seconds = get_deadline;
-    options.tiers[KVT_TIER_SSD].devices = configs;
-    options.tiers[KVT_TIER_SSD].device_count = devices;
+    support_tier(&options, KVT_TIER_SSD, configs, devices);
     kvt_status status = kvt_open(&options, &s->store, message, sizeof message);
     if (status == KVT_E_GONE && timeout_ns != NEVER) return false;
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
@@ -142,7 +136,7 @@ TEST(gets_end_at_their_deadline)
     enum { ROUNDS = 8 };
     site s = {.capacity_bytes = SMALL_CAPACITY};
     site_open(&s, 2, NEVER, 0);
-    char *data = malloc((size_t)ROUNDS * ENTRIES * SUPPORT_ENTRY_BYTES);
+    char *data = test_alloc((size_t)ROUNDS * ENTRIES * SUPPORT_ENTRY_BYTES);
     bool hangs[ENTRIES];
     uint32_t there = 0;
     for (uint32_t i = 0; i < ENTRIES; i++)
@@ -155,7 +149,7 @@ TEST(gets_end_at_their_deadline)
             char *one = data + (round * ENTRIES + i) * (size_t)SUPPORT_ENTRY_BYTES;
             kvt_get_info info = {.struct_size = sizeof info};
             kvt_key key = support_key(i);
-            uint64_t deadline_ns = hangs[i] ? now_ns() + 10 * MS : NEVER;
+            uint64_t deadline_ns = hangs[i] ? base_clock_ns() + 10 * MS : NEVER;
             kvt_status status = site_get(&s, i, deadline_ns, one, &info);
             assert_int_equal(status, hangs[i] ? KVT_MISS : KVT_OK);
             if (status == KVT_OK) {
@@ -163,7 +157,7 @@ TEST(gets_end_at_their_deadline)
                 continue;
             }
             assert_true(info.timed_out);
-            assert_true(now_ns() >= deadline_ns);
+            assert_true(base_clock_ns() >= deadline_ns);
             assert_int_equal(kvt_exists(s.store, &key), KVT_OK);
         }
     }
@@ -180,7 +174,6 @@ TEST(gets_end_at_their_deadline)
         if (is_untouched(data + i * (size_t)SUPPORT_ENTRY_BYTES)) untouched++;
     assert_int_equal(untouched, ROUNDS * ENTRIES - hits);
     kvt_close(s.store);
-    free(data);
 }
 
 /* After its deadline a get of what lies in memory is served; any other one starts no device. */
@@ -201,11 +194,10 @@ TEST(a_get_that_must_not_wait)
     kvt_close(s.store);
 
     kvt_store_options options;
-    kvt_store *memory = NULL;
     kvt_key key = support_key(3);
     kvt_store_options_init(&options);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
-    assert_int_equal(kvt_open(&options, &memory, NULL, 0), KVT_OK);
+    kvt_store *memory = support_open(&options);
     assert_int_equal(support_put(memory, 3), KVT_OK);
     support_fill(3, expected);
     for (int written = 0; written < 2; written++) {
@@ -269,10 +261,10 @@ static bool share_a_read(uint64_t owner_ns)
     static char expected[SUPPORT_ENTRY_BYTES];
     site_open(&s, 1, NEVER, 0);
     site_hang(&s, 0);
-    waiter_start(&owner, &s, now_ns() + owner_ns);
+    waiter_start(&owner, &s, base_clock_ns() + owner_ns);
     while (site_hung(&s, 0) == 0)
         nap();
-    waiter_start(&hasty, &s, now_ns() + owner_ns / 20);
+    waiter_start(&hasty, &s, base_clock_ns() + owner_ns / 20);
     waiter_start(&patient, &s, NEVER);
     assert_int_equal(pthread_join(hasty.thread, NULL), 0);
     assert_int_equal(hasty.status, KVT_MISS);
@@ -334,8 +326,8 @@ TEST(close_while_a_device_hangs)
     site_open(&s, 1, 60 * MS, 0);
     site_hang(&s, 0);
     while (site_hung(&s, 0) == 0) /* on a busy machine a first one may not have reached it */
-        assert_int_equal(site_get(&s, 1, now_ns() + 5 * MS, data, NULL), KVT_MISS);
-    assert_int_equal(site_get(&s, 2, now_ns() + 5 * MS, data, NULL), KVT_MISS);
+        assert_int_equal(site_get(&s, 1, base_clock_ns() + 5 * MS, data, NULL), KVT_MISS);
+    assert_int_equal(site_get(&s, 2, base_clock_ns() + 5 * MS, data, NULL), KVT_MISS);
     kvt_device *device = s.faults[0].device;
     kvt_close(s.store);
     tiers_fault_clear(device);

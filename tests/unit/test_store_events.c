@@ -13,11 +13,7 @@
 
 static void events_default(kvt_store_options *options, uint64_t dram_bytes)
 {
-    kvt_store_options_init(options);
-    options->policy = "lru";
-    options->put_staging_bytes = 0;
-    options->staging_bytes = 8 << 20;
-    options->tick_seconds = 0;
+    *options = support_options(8 << 20, "lru");
     options->tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
 }
 
@@ -28,15 +24,12 @@ static void events_add_ssd(kvt_store_options *options, kvt_device_config *device
                                   .name = "ssd0",
                                   .backend = "memory",
                                   .capacity_bytes = bytes};
-    options->tiers[KVT_TIER_SSD].devices = device;
-    options->tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(options, KVT_TIER_SSD, device, 1);
 }
 
 static kvt_store *events_open_store(const kvt_store_options *options)
 {
-    char message[256] = "";
-    kvt_store *store = NULL;
-    if (kvt_open(options, &store, message, sizeof message) != KVT_OK) fail_msg("%s", message);
+    kvt_store *store = support_open(options);
     return store;
 }
 

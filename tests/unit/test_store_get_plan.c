@@ -71,21 +71,13 @@ kvt_status __wrap_kvt_record_decode_parallel(const void *record, uint64_t record
 
 static kvt_store *plan_open(kvt_store_options *options)
 {
-    char message[256] = "";
-    kvt_store *store = NULL;
-    kvt_status status = kvt_open(options, &store, message, sizeof message);
-    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    kvt_store *store = support_open(options);
     return store;
 }
 
 static kvt_store_options plan_options(void)
 {
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 8 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
+    kvt_store_options options = support_options(8 << 20, "lru");
     options.learn = false;
     return options;
 }
@@ -166,5 +158,4 @@ TEST(moved_and_recovered)
     }
     assert_int_equal(found, recovered);
     kvt_close(store);
-    support_remove_folder(folder);
 }

@@ -17,12 +17,11 @@
 enum { ENTRIES = 24, DATA_BYTES = 256 * 1024 };
 
 /* One file, and puts that are handed over. */
-static int set_up(void **state)
+TEST_BEFORE_EACH
 {
     site *s = site_new(
         state, (site_shape){.disks = 1, .disk_bytes = 48 << 20, .plain = true, .staged = true});
     s->options.put_backlog_seconds = 0;
-    return 0;
 }
 
 /* 1, 2 or 5 groups; every fourth entry has none. */
@@ -38,7 +37,6 @@ static uint64_t fill(uint32_t number, void *data)
     const guarded source = groups_sample(groups_shapes, count, 100 * number);
     assert_true(source.bytes <= DATA_BYTES);
     memcpy(data, source.data, source.bytes);
-    free(source.data);
     return source.bytes;
 }
 
@@ -71,7 +69,7 @@ static void apart_make(apart *a, uint32_t count)
         uint64_t bytes;
         assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
         a->bytes[i] = 2 * bytes;
-        a->memory[i] = malloc(a->bytes[i]);
+        a->memory[i] = test_alloc(a->bytes[i]);
         memset(a->memory[i], 0xee, a->bytes[i]);
         if (layout->dtype == KVT_DTYPE_OPAQUE) {
             a->views[i] = kvt_view_packed(layout, a->memory[i]);
@@ -85,12 +83,6 @@ static void apart_make(apart *a, uint32_t count)
         }
         a->pointers[i] = &a->views[i];
     }
-}
-
-static void apart_free(apart *a, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        free(a->memory[i]);
 }
 
 /* Where a matrix' element is in the views, against packed bytes: copies one way. */
@@ -132,7 +124,6 @@ static kvt_status put_one(kvt_store *store, uint32_t number, bool views)
     apart_make(&a, count);
     apart_copy(&a, count, data, true);
     kvt_status status = kvt_put_views(store, &entry, a.pointers, count);
-    apart_free(&a, count);
     return status;
 }
 
@@ -184,7 +175,6 @@ static void check_by_queue(kvt_store *store, uint32_t number, const char *wanted
     assert_int_equal(status, expected);
     apart_copy(&a, count, got, false);
     if (status == KVT_OK) assert_memory_equal(got, wanted, bytes);
-    apart_free(&a, count);
     apart_make(&a, count);
     assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
     assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
@@ -193,7 +183,6 @@ static void check_by_queue(kvt_store *store, uint32_t number, const char *wanted
     apart_copy(&a, count, got, false);
     if (status == KVT_OK) assert_memory_equal(got, wanted, bytes);
     kvt_queue_close(queue);
-    apart_free(&a, count);
 }
 
 /* Gets one packed, through views, by a load and by a queue: KVT_MISS each way, or one value. */
@@ -220,7 +209,6 @@ static kvt_status get_one(kvt_store *store, uint32_t number)
     } else {
         assert_int_equal(kvt_get_views(store, &key, a.pointers, count, UINT64_MAX, NULL), status);
     }
-    apart_free(&a, count);
     check_by_queue(store, number, wanted, bytes, status);
     return status;
 }
@@ -248,8 +236,6 @@ static void check_all(kvt_store *store)
 }
 
 static const char *const forms[] = {"raw", "lossless"};
-
-TEST_EACH(set_up, site_free);
 
 /* In memory, on SSD, and from the staging of their put, in each exact form. */
 TEST(groups_go_through_every_tier)
@@ -506,5 +492,4 @@ TEST(other_numbers_of_views_are_refused)
         (void)kvt_load_end(load, NULL, NULL);
         kvt_queue_close(queue);
     }
-    apart_free(&a, GROUPS_SHAPES);
 }

@@ -19,11 +19,10 @@ static const kvt_layout ladder_layout = {
     .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 512};
 #define LADDER_ENTRY_BYTES (512u * 1024u)
 
-static int set_up(void **state)
+TEST_BEFORE_EACH
 {
     store_folder_make(state);
     ladder_make_profile(profile_path, test_rungs, sizeof test_rungs / sizeof test_rungs[0]);
-    return 0;
 }
 
 enum { ENTRIES = 48, GROUPS = 4, ROUNDS = 4 };
@@ -162,18 +161,14 @@ static uint32_t press_groups(kvt_store *store, const kvt_layout *layouts, bool r
     return lossy;
 }
 
-TEST_EACH(set_up, store_folder_remove);
-
 TEST(groups_become_coarser)
 {
     char message[256];
-    kvt_store *store = NULL;
     kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 0);
     const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
     options.catalog_path = catalog_path;
-    options.tiers[KVT_TIER_SSD].devices = &device;
-    options.tiers[KVT_TIER_SSD].device_count = 1;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    support_tier(&options, KVT_TIER_SSD, &device, 1);
+    kvt_store *store = support_open(&options);
     const uint32_t lossy = press_groups(store, shapes, false);
     assert_true(lossy > 4);
     kvt_close(store);
@@ -192,8 +187,6 @@ TEST(groups_become_coarser)
  * coarser. */
 TEST(groups_are_recoded)
 {
-    char message[256];
-    kvt_store *store = NULL;
     changes seen = {.count = 0};
     support_fault memory = {.capacity_bytes = 16 * LADDER_ENTRY_BYTES, .fast = true};
     support_fault drive = {.capacity_bytes = 6 * LADDER_ENTRY_BYTES};
@@ -204,11 +197,9 @@ TEST(groups_are_recoded)
     options.lossless = false;
     options.observer.call = note_move;
     options.observer.context = &seen;
-    options.tiers[KVT_TIER_DRAM].devices = &devices[0];
-    options.tiers[KVT_TIER_DRAM].device_count = 1;
-    options.tiers[KVT_TIER_SSD].devices = &devices[1];
-    options.tiers[KVT_TIER_SSD].device_count = 1;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    support_tier(&options, KVT_TIER_DRAM, &devices[0], 1);
+    support_tier(&options, KVT_TIER_SSD, &devices[1], 1);
+    kvt_store *store = support_open(&options);
     for (uint32_t i = 0; i < ROUNDS; i++)
         (void)press_groups(store, shapes, true);
     assert_true(seen.recoded > 0 && seen.lossy > 0);

@@ -92,7 +92,7 @@ static void place_make(place *p, uint32_t number)
         uint64_t bytes;
         assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
         p->bytes[i] = 2 * bytes;
-        p->memory[i] = malloc(p->bytes[i]);
+        p->memory[i] = test_alloc(p->bytes[i]);
         if (layout->dtype == KVT_DTYPE_OPAQUE) {
             p->views[i] = kvt_view_packed(layout, p->memory[i]);
         } else {
@@ -105,12 +105,6 @@ static void place_make(place *p, uint32_t number)
         p->pointers[i] = &p->views[i];
     }
     place_wipe(p, number);
-}
-
-static void place_free(place *p, uint32_t number)
-{
-    for (uint32_t i = 0; i < views_of(number); i++)
-        free(p->memory[i]);
 }
 
 /* Copies one layer of a group from place to place. */
@@ -135,7 +129,7 @@ static void assert_has(const site *s, uint32_t number, uint32_t first, uint32_t 
     uint32_t before = 0;
     for (uint32_t i = 0; i < views_of(number); i++) {
         const kvt_layout *layout = &layouts_of(number)[i];
-        char *expected = malloc(wanted->bytes[i]);
+        char *expected = test_alloc(wanted->bytes[i]);
         memset(expected, 0xee, wanted->bytes[i]);
         if (layout->layers == 0 && opaque && (before == 0 ? first == 0 && end > 0 : before <= end))
             memcpy(expected, wanted->memory[i], layout->opaque_bytes);
@@ -144,7 +138,6 @@ static void assert_has(const site *s, uint32_t number, uint32_t first, uint32_t 
                 copy_layer(layout, &wanted->views[i], l, expected, wanted->memory[i]);
         assert_memory_equal(got->memory[i], expected, wanted->bytes[i]);
         before += layout->layers;
-        free(expected);
     }
 }
 
@@ -170,19 +163,15 @@ static kvt_status put_one(site *s, uint32_t number)
     return kvt_put(s->store, &entry, data, bytes);
 }
 
-static int site_make(void **state)
+TEST_BEFORE_EACH
 {
-    site *s = calloc(1, sizeof *s);
+    site *s = test_zeros(sizeof *s);
     support_make_folder(s->folder, sizeof s->folder);
     snprintf(s->profile, sizeof s->profile, "%s/profile.db", s->folder);
     ladder_make_profile(s->profile, rungs, sizeof rungs / sizeof rungs[0]);
     s->fault = (support_fault){.capacity_bytes = 64 << 20};
     s->device = support_fault_config(&s->fault, "mem");
-    kvt_store_options_init(&s->options);
-    s->options.staging_bytes = 16 << 20;
-    s->options.put_staging_bytes = 0;
-    s->options.tick_seconds = 0;
-    s->options.policy = "lru";
+    s->options = support_options(16 << 20, "lru");
     s->options.profile_path = s->profile;
     s->options.ladder = true;
     s->options.loss_limit = 1;
@@ -194,19 +183,6 @@ static int site_make(void **state)
         place_make(&s->got[i], i);
     }
     *state = s;
-    return 0;
-}
-
-static int site_remove(void **state)
-{
-    site *s = *state;
-    for (uint32_t i = 0; i < ENTRIES; i++) {
-        place_free(&s->wanted[i], i);
-        place_free(&s->got[i], i);
-    }
-    support_remove_folder(s->folder);
-    free(s);
-    return 0;
 }
 
 /* Opens the store on a device whose faults the test controls or on plain memory, with all entries,
@@ -350,8 +326,6 @@ static void get_ranges(site *s)
             }
         }
 }
-
-TEST_EACH(site_make, site_remove);
 
 TEST(every_variant_comes_as_get_views_gives_it)
 {

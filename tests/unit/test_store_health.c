@@ -17,13 +17,12 @@ static size_t count;
 static kvt_status overall;
 
 /* DRAM for a third of the entries, above two disks. */
-static int set_up(void **state)
+TEST_BEFORE_EACH
 {
     site_open(site_new(state, (site_shape){.disks = DISKS,
                                            .disk_bytes = 2 << 20,
                                            .unit_bytes = 65536,
                                            .memory_bytes = 320 << 10}));
-    return 0;
 }
 
 static void look(site *s)
@@ -57,8 +56,6 @@ static void check_sentence(const kvt_health_item *item)
     assert_true(item->status < 0);
     assert_true(item->seconds >= 0);
 }
-
-TEST_EACH(set_up, site_free);
 
 /* A device's own code ends the worker's thread, while a get waits for it. */
 TEST(a_worker_that_dies)
@@ -205,7 +202,6 @@ TEST(a_reader_keeps_the_log_of_the_catalog)
         assert_int_equal(kvt_flush(s->store), KVT_OK);
         assert_true(support_stats(s->store).catalog_log_bytes <= CATALOG_LOG_MOST);
     }
-    free(bytes);
 }
 
 /* The catalog's writer ends between two batches: flushes fail at once, the store serves. */

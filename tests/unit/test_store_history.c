@@ -17,10 +17,9 @@ static int make(void **state)
     return *state != NULL ? 0 : -1;
 }
 
-static int drop(void **state)
+TEST_AFTER_EACH
 {
     history_free(*state);
-    return 0;
 }
 
 /* A put that was kept, from `call` to `back`. */
@@ -38,7 +37,7 @@ static void expect_wrong(const char *said, const char *part)
     assert_non_null(strstr(said, part));
 }
 
-TEST_EACH(make, drop);
+TEST_EACH(make, NULL);
 
 TEST(what_an_order_explains)
 {

@@ -85,7 +85,7 @@ static void assert_rung(const kvt_codec_curve *curve, int rung)
     assert_true(curve->stored_share == test_rungs[rung].bits / 16.0);
 }
 
-TEST_EACH(store_folder_make, store_folder_remove);
+TEST_EACH(store_folder_make, NULL);
 
 TEST(ladders_are_of_a_layout)
 {
@@ -263,11 +263,10 @@ static uint32_t press(kvt_store *store, double limit)
 TEST(pressure_makes_entries_coarser)
 {
     char message[256];
-    kvt_store *store = NULL;
     kvt_store_options options =
         ladder_store_options(profile_path, &ladder_layout, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    kvt_store *store = support_open(&options);
     assert_true(press(store, options.loss_limit) > 30);
     kvt_close(store);
     options.loss_limit = 0.0015; /* planes at 8 bits, and nothing coarser */
@@ -285,7 +284,6 @@ TEST(pressure_makes_entries_coarser)
 TEST(entries_have_a_limit_of_their_own)
 {
     char message[256];
-    kvt_store *store = NULL;
     kvt_codec_curve curves[8];
     uint32_t count;
     kvt_store_options options =
@@ -298,7 +296,7 @@ TEST(entries_have_a_limit_of_their_own)
     for (uint32_t i = 0; i < count; i++)
         assert_true(curves[i].loss_widening == 2.5);
     options.entry_loss_limit = 0.005; /* 8 and 6 bits */
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    kvt_store *store = support_open(&options);
     assert_int_equal(store->costs.variant_count, store->exact_variants + 2);
     const kvt_codec_curve *first = &store->costs.variants[store->exact_variants];
     assert_true(fabs(first[0].loss_upper - 0.002 / 0.005 * 0.01) < 1e-12);
@@ -356,13 +354,11 @@ TEST(fixed_policies_take_forms_of_the_ladder)
 
 static void entries_stay_exact(const kvt_layout *other)
 {
-    char message[256];
-    kvt_store *store = NULL;
     kvt_store_options options =
         ladder_store_options(profile_path, &ladder_layout, 12 * LADDER_ENTRY_BYTES);
     static char data[LADDER_ENTRY_BYTES], got[LADDER_ENTRY_BYTES];
     make_profile(true);
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    kvt_store *store = support_open(&options);
     uint32_t held = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
         kvt_status status = put_entry(store, i, other);
@@ -400,14 +396,12 @@ TEST(one_sided_entries_stay_exact)
 TEST(a_lower_limit_drops_coarser_rows)
 {
     char message[256];
-    kvt_store *store = NULL;
     kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 0);
     const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
     options.catalog_path = catalog_path;
-    options.tiers[KVT_TIER_SSD].devices = &device;
-    options.tiers[KVT_TIER_SSD].device_count = 1;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    support_tier(&options, KVT_TIER_SSD, &device, 1);
+    kvt_store *store = support_open(&options);
     uint32_t lossy = press(store, options.loss_limit), coarse = 0;
     assert_true(lossy > 20);
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++)
@@ -460,12 +454,10 @@ static kvt_completion get_within(kvt_store *store, uint32_t number, double loss_
 TEST(requests_get_what_they_accept)
 {
     static const double accepted[] = {-1, 0.0015, 0.006, 0.0095};
-    char message[256];
-    kvt_store *store = NULL;
     kvt_store_options options =
         ladder_store_options(profile_path, &ladder_layout, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    kvt_store *store = support_open(&options);
     assert_true(press(store, options.loss_limit) > 0);
     uint32_t refused = 0, got = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES * 4; i++) {
@@ -504,15 +496,12 @@ kvt_status __wrap_staging_acquire(store_staging *staging, uint64_t bytes, uint64
 
 TEST(what_became_coarser_is_refused)
 {
-    char message[256];
-    kvt_store *store = NULL;
     kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 0);
     const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
     options.policy = "lru"; /* raw, as it was put */
-    options.tiers[KVT_TIER_SSD].devices = &device;
-    options.tiers[KVT_TIER_SSD].device_count = 1;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    support_tier(&options, KVT_TIER_SSD, &device, 1);
+    kvt_store *store = support_open(&options);
     assert_int_equal(put_entry(store, 1, &ladder_layout), KVT_OK);
     assert_int_equal(get_within(store, 1, -1).status, KVT_OK);
     const kvt_key key = support_key(1);

@@ -87,20 +87,16 @@ static void site_make(site *s, uint64_t put_staging_bytes)
     s->options.staging_bytes = 4 * MIB;
     s->options.put_staging_bytes = put_staging_bytes;
     s->options.catalog_path = s->catalog;
-    s->options.tiers[KVT_TIER_SSD].devices = &s->device;
-    s->options.tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(&s->options, KVT_TIER_SSD, &s->device, 1);
     site_open(s);
     s->entry = support_entry(support_key(1), layout, 100);
-    s->data = malloc(ENTRY_BYTES);
-    assert_non_null(s->data);
+    s->data = test_alloc(ENTRY_BYTES);
     codecs_kv_sample_fill(&layout, 7, s->data);
 }
 
 static void site_end(site *s)
 {
     kvt_close(s->store);
-    free(s->data);
-    support_remove_folder(s->folder);
 }
 
 /* All that reads the entry, each into the caller's one buffer. */
@@ -140,7 +136,6 @@ static void check_reads(site *s)
     char *expected = test_alloc(ENTRY_BYTES);
     codecs_kv_sample_fill(&layout, 7, expected);
     assert_memory_equal(s->data, expected, ENTRY_BYTES);
-    free(expected);
 }
 
 TEST(a_put_that_hands_over_takes_a_copy_and_a_record)

@@ -71,21 +71,15 @@ static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
     kvt_device_config device = support_file_config("ssd0", ssd_path, ssd_bytes);
     device.sparse = true;
     device.latency_ns = ssd_latency_ns;
-    kvt_store_options options;
     char message[256] = "";
     kvt_store *store = NULL;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 8 << 20;
-    options.tick_seconds = 0;
+    kvt_store_options options = support_options(8 << 20, with_profile ? "utility" : "lru");
     options.format = true;
-    options.policy = with_profile ? "utility" : "lru";
     options.lossless = false;
     options.alpha_seconds = 1e6; /* entries are raw, whatever forms and disks were measured at */
     options.learn_seconds = learn_seconds;
     options.loss_limit = loss_limit;
-    options.tiers[KVT_TIER_SSD].devices = &device;
-    options.tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(&options, KVT_TIER_SSD, &device, 1);
     if (with_profile) {
         options.profile_path = profile_path;
         options.ladder = true;
@@ -133,7 +127,7 @@ static kvt_class_stats learn_class(kvt_store *store, uint32_t class_id)
 
 /* ---- predicted loads ---- */
 
-TEST_EACH(store_folder_make, store_folder_remove);
+TEST_EACH(store_folder_make, NULL);
 
 TEST(loads_are_predicted)
 {

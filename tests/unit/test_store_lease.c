@@ -23,12 +23,7 @@ static uint64_t in_an_hour(void)
 /* A store of one tier with room for about FITS entries, that carries puts out in the call. */
 static kvt_store *open_store(void)
 {
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 4 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
+    kvt_store_options options = support_options(4 << 20, "lru");
     options.lossless = false;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = (FITS + 2) * RECORD_BYTES;
     kvt_store *store = support_open(&options);
@@ -125,14 +120,8 @@ TEST(a_lost_entry_leaves_its_lease)
 {
     support_fault fault = {.capacity_bytes = 1 << 20};
     kvt_device_config device = support_fault_config(&fault, "mem");
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 4 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
-    options.tiers[KVT_TIER_DRAM].devices = &device;
-    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    kvt_store_options options = support_options(4 << 20, "lru");
+    support_tier(&options, KVT_TIER_DRAM, &device, 1);
     kvt_store *store = support_open(&options);
     assert_int_equal(support_put(store, 1), KVT_OK);
     uint64_t lease = lease_keys(store, 1, 1, in_an_hour(), NULL);

@@ -156,12 +156,7 @@ static kvt_status put_small(kvt_store *store, uint32_t number, double seconds)
 TEST(a_walk_takes_several_rounds)
 {
     enum { MANY = 12000 };
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 4 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
+    kvt_store_options options = support_options(4 << 20, "lru");
     options.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(256) << 20;
     kvt_store *store = support_open(&options);
     for (uint32_t i = 0; i < MANY; i++)
@@ -238,7 +233,6 @@ TEST(a_lifetime_goes_on_over_a_restart)
     assert_int_equal(support_stats(store).expired, 1);
     kvt_close(store);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 2);
-    support_remove_folder(site.folder);
 }
 
 /* An entry that ends while the store is closed is dropped by the open, with its room. */
@@ -262,7 +256,6 @@ TEST(an_end_while_the_store_is_closed)
     assert_int_equal(support_get(store, 2, NULL), KVT_OK);
     kvt_close(store);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 2);
-    support_remove_folder(site.folder);
 }
 
 /* A catalog that is rebuilt from the devices has the lifetimes, too. */
@@ -292,7 +285,6 @@ TEST(a_lifetime_outlives_its_catalog)
     assert_int_equal(description.class_id, 2);
     assert_int_equal(description.request_tokens, 4096);
     kvt_close(store);
-    support_remove_folder(site.folder);
 }
 
 /* An entry that ends while its device is away does not come back with it. */
@@ -319,7 +311,6 @@ TEST(an_end_in_quarantine)
     assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
     assert_int_equal(support_stats(store).expired, 1);
     kvt_close(store);
-    support_remove_folder(site.folder);
 }
 
 TEST(readers_of_events_are_told)

@@ -34,7 +34,7 @@ static kvt_status put_entry(site *s, uint32_t number)
 /* One tier: a device whose faults the test controls, or plain memory. */
 static site *make_site(bool device, bool staged, uint64_t staging_bytes)
 {
-    site *s = calloc(1, sizeof *s);
+    site *s = test_zeros(sizeof *s);
     kvt_store_options options = queue_site_options(device);
     if (!staged) options.put_staging_bytes = 0;
     options.staging_bytes = staging_bytes;
@@ -42,8 +42,8 @@ static site *make_site(bool device, bool staged, uint64_t staging_bytes)
     queue = queue_site_queue(2, 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         s->keys[i] = support_key(i);
-        s->data[i] = malloc(ENTRY_BYTES);
-        s->expected[i] = malloc(ENTRY_BYTES);
+        s->data[i] = test_alloc(ENTRY_BYTES);
+        s->expected[i] = test_alloc(ENTRY_BYTES);
         memset(s->data[i], 0xee, ENTRY_BYTES);
         codecs_kv_sample_fill(&layout, 50 + i, s->expected[i]);
         s->views[i] = kvt_view_packed(&layout, s->data[i]);
@@ -51,16 +51,6 @@ static site *make_site(bool device, bool staged, uint64_t staging_bytes)
         assert_int_equal(put_entry(s, i), KVT_OK);
     }
     return s;
-}
-
-static void free_site(site *s)
-{
-    queue_site_close(NULL);
-    for (uint32_t i = 0; i < ENTRIES; i++) {
-        free(s->data[i]);
-        free(s->expected[i]);
-    }
-    free(s);
 }
 
 static kvt_load *begin(site *s, const kvt_load_options *options)
@@ -107,16 +97,16 @@ TEST(layers_in_order)
 {
     site *s = make_site(true, false, 16 << 20);
     load_all(s, NULL);
-    free_site(s);
+    queue_site_close(NULL);
     s = make_site(false, false, 16 << 20);
     load_all(s, NULL);
     kvt_store_stats stats = support_stats(store);
     assert_int_equal(stats.gets, ENTRIES);
     assert_int_equal(stats.tiers[KVT_TIER_DRAM].hits, ENTRIES);
-    free_site(s);
+    queue_site_close(NULL);
     s = make_site(false, true, 16 << 20);
     load_all(s, NULL);
-    free_site(s);
+    queue_site_close(NULL);
 }
 
 /* One matrix a layer of as many bytes. */
@@ -134,7 +124,7 @@ TEST(little_staging)
 {
     site *s = make_site(true, false, 1 << 20);
     load_all(s, NULL);
-    free_site(s);
+    queue_site_close(NULL);
 }
 
 TEST(the_window)
@@ -160,7 +150,7 @@ TEST(the_window)
     assert_int_equal(result.entries, 0);
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(statuses[i], KVT_E_TIMEOUT);
-    free_site(s);
+    queue_site_close(NULL);
 }
 
 /* A missing entry, one of another view, and a damaged one: the others come. */
@@ -193,7 +183,7 @@ TEST(failures_stop_no_other)
     assert_true(result.entries <= 3);
     for (uint64_t i = 0; i < 64; i++)
         assert_int_equal((unsigned char)s->data[5][ENTRY_BYTES - 1 - i], 0xee);
-    free_site(s);
+    queue_site_close(NULL);
 }
 
 enum { PER_BLOCK = 16, ENTRY_BLOCKS = 4, POOL_BLOCKS = ENTRY_BLOCKS * ENTRIES };
@@ -250,8 +240,7 @@ TEST(views_that_meet_inside_another)
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
     assert_int_equal(statuses[2], KVT_E_ARGUMENT);
     assert_memory_equal(memory + 256, s->expected[0], ENTRY_BYTES);
-    free(memory);
-    free_site(s);
+    queue_site_close(NULL);
 }
 
 /* Of two entries whose views meet the later one fails, and nothing of it is written: the others are
@@ -284,8 +273,7 @@ TEST(views_that_meet)
     load_all_but(s, 7);
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(pool_holds(memory, blocks[i], s->expected[i]), i != 7);
-    free(memory);
-    free_site(s);
+    queue_site_close(NULL);
 }
 
 /* A deadline that has passed starts no device, and stops no load that needs none. */
@@ -312,7 +300,7 @@ TEST(a_deadline_that_has_passed)
         }
         if (device) tiers_fault_counts_get(fault.device, &after);
         assert_int_equal(after.reads, before.reads);
-        free_site(s);
+        queue_site_close(NULL);
     }
 }
 
@@ -333,7 +321,7 @@ TEST(a_silent_device)
         memset(s->data[i], 0xdd, ENTRY_BYTES);
     tiers_fault_clear(fault.device);
     load_all(s, NULL); /* nothing was lost, and what came late was written nowhere */
-    free_site(s);
+    queue_site_close(NULL);
 }
 
 TEST(ends_in_the_middle)
@@ -354,7 +342,7 @@ TEST(ends_in_the_middle)
         }
         kvt_status statuses[ENTRIES];
         assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
-        free_site(s);
+        queue_site_close(NULL);
     }
 }
 
@@ -386,7 +374,7 @@ TEST(announcements_ascend)
         assert_int_equal(atomic_load(&own.last), LAYERS);
     }
     assert_false(atomic_load(&own.wrong));
-    free_site(s);
+    queue_site_close(NULL);
 }
 
 TEST(bad_arguments)
@@ -407,5 +395,5 @@ TEST(bad_arguments)
     }
     assert_int_equal(status, KVT_MISS);
     assert_int_equal(kvt_load_end(NULL, NULL, NULL), KVT_OK);
-    free_site(s);
+    queue_site_close(NULL);
 }

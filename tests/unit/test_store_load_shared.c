@@ -52,7 +52,7 @@ static void side_make(const site *s, side *one)
     size_t at = 0;
     one->queue = queue_site_queue(1, 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        one->data[i] = malloc(bytes_of(s));
+        one->data[i] = test_alloc(bytes_of(s));
         memset(one->data[i], 0xee, bytes_of(s));
         char *to = one->data[i];
         one->counts[i] = s->grouped ? GROUPS : 1;
@@ -70,8 +70,6 @@ static void side_make(const site *s, side *one)
 static void side_free(side *one)
 {
     kvt_queue_close(one->queue);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        free(one->data[i]);
 }
 
 static kvt_status put_one(const site *s, uint32_t number)
@@ -85,13 +83,13 @@ static kvt_status put_one(const site *s, uint32_t number)
 
 static site *site_make(bool grouped)
 {
-    site *s = calloc(1, sizeof *s);
+    site *s = test_zeros(sizeof *s);
     s->grouped = grouped;
     queue_site_open(true, 0, 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         const kvt_layout all = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = bytes_of(s)};
         s->keys[i] = support_key(i);
-        s->expected[i] = malloc(bytes_of(s));
+        s->expected[i] = test_alloc(bytes_of(s));
         codecs_kv_sample_fill(&all, 70 + i, s->expected[i]);
         assert_int_equal(put_one(s, i), KVT_OK);
     }
@@ -105,9 +103,6 @@ static void site_free(site *s)
     for (uint32_t i = 0; i < SIDES; i++)
         side_free(&s->sides[i]);
     queue_site_close(NULL);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        free(s->expected[i]);
-    free(s);
 }
 
 static uint64_t reads(void)
@@ -333,12 +328,11 @@ TEST(a_device_goes_in_the_middle)
 static void *get_all(void *context)
 {
     site *s = context;
-    char *data = malloc(bytes_of(s));
+    char *data = test_alloc(bytes_of(s));
     for (uint32_t i = 0; i < ENTRIES; i++)
         if (kvt_get(store, &s->keys[i], data, bytes_of(s), NULL) != KVT_OK ||
             memcmp(data, s->expected[i], bytes_of(s)) != 0)
             abort();
-    free(data);
     return NULL;
 }
 

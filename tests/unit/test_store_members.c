@@ -13,13 +13,12 @@
 enum { DISKS = 3, ENTRIES = 40 };
 
 /* SSD alone, striped over three disks in units of 4 KiB; a fourth one may join. */
-static int set_up(void **state)
+TEST_BEFORE_EACH
 {
     site *s =
         site_new(state, (site_shape){.disks = DISKS, .disk_bytes = 2 << 20, .unit_bytes = 4096});
     s->options.tiers[KVT_TIER_SSD].rebalance_bytes_per_s = UINT64_C(1) << 40;
     site_open(s);
-    return 0;
 }
 
 static kvt_device_stats disk_stats(site *s, size_t index)
@@ -52,8 +51,6 @@ static void copy_file(const char *from, const char *to)
 }
 
 /* ---- drain ---- */
-
-TEST_EACH(set_up, site_free);
 
 TEST(a_drain_empties_a_disk_while_serving)
 {

@@ -31,8 +31,6 @@ kvt_status __wrap_tiers_worker_queue(tiers_worker *worker, tiers_transfer *trans
 static kvt_store *memory_open_staging(const kvt_device_config *device, uint64_t capacity_bytes,
                                       kvt_variant variant, uint64_t put_staging_bytes)
 {
-    char message[256] = "";
-    kvt_store *store = NULL;
     kvt_store_options options;
     kvt_store_options_init(&options);
     options.put_staging_bytes = put_staging_bytes;
@@ -42,10 +40,8 @@ static kvt_store *memory_open_staging(const kvt_device_config *device, uint64_t 
     options.tick_seconds = 0;
     options.learn = false;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = device == NULL ? capacity_bytes : 0;
-    options.tiers[KVT_TIER_DRAM].devices = device;
-    options.tiers[KVT_TIER_DRAM].device_count = device != NULL;
-    kvt_status status = kvt_open(&options, &store, message, sizeof message);
-    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    support_tier(&options, KVT_TIER_DRAM, device, device != NULL);
+    kvt_store *store = support_open(&options);
     return store;
 }
 
@@ -230,7 +226,7 @@ TEST(a_striped_object_is_copied)
     assert_int_equal(tiers_pool_open(members, 2, &options, &pool, NULL, 0), KVT_OK);
     assert_int_equal(tiers_pool_reserve(pool, BYTES, &location), KVT_OK);
     assert_int_equal(location->share_count, 2);
-    char *put = aligned_alloc(4096, BYTES), *got = aligned_alloc(4096, BYTES);
+    char *put = test_aligned(4096, BYTES), *got = test_aligned(4096, BYTES);
     for (uint32_t i = 0; i < BYTES; i++)
         put[i] = (char)(i * 2654435761u >> 24);
     memset(got, 0, BYTES);
@@ -260,8 +256,6 @@ TEST(a_striped_object_is_copied)
     assert_int_equal(tiers_pool_eject(pool, 1, &device), KVT_OK); /* no loan was kept */
     kvt_device_close(device);
     tiers_pool_release(pool, location);
-    free(put);
-    free(got);
     tiers_pool_close(pool);
 }
 

@@ -140,7 +140,6 @@ TEST(describe_says_what_was_put)
     assert_int_equal(kvt_describe(store, &parent, &found), KVT_OK);
     assert_false(found.has_parent);
     kvt_close(store);
-    support_remove_folder(site.folder);
 }
 
 TEST(describe_of_nothing_and_with_nothing)
@@ -198,7 +197,7 @@ TEST(touch_lets_the_lock_go)
 {
     enum { KEYS = 1100 };
     kvt_store *store = open_memory(64 << 20, 0);
-    kvt_key *keys = malloc(KEYS * sizeof *keys);
+    kvt_key *keys = test_alloc(KEYS * sizeof *keys);
     for (uint32_t i = 0; i < KEYS; i++) {
         keys[i] = support_key(i);
         if (i % 2 == 0) assert_int_equal(support_put_small(store, &keys[i], 0), KVT_OK);
@@ -214,7 +213,6 @@ TEST(touch_lets_the_lock_go)
     assert_int_equal(touched, 0);
     assert_int_equal(kvt_touch(store, keys, 0, NULL), KVT_OK);
     assert_int_equal(kvt_touch(store, NULL, 1, NULL), KVT_E_ARGUMENT);
-    free(keys);
     kvt_close(store);
 }
 
@@ -312,7 +310,6 @@ TEST(clear_is_durable)
     assert_int_equal(kvt_flush(store), KVT_OK);
     kvt_close(store);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 20);
-    support_remove_folder(site.folder);
 }
 
 /* Entries on a device that is gone do not come back with it. */
@@ -339,7 +336,6 @@ TEST(clear_takes_quarantined_entries)
     assert_int_equal(count_space(store, 0, 12), 0);
     assert_int_equal(count_space(store, 1, 12), 12);
     kvt_close(store);
-    support_remove_folder(site.folder);
 }
 
 /* What a lease holds stays until the lease ends. */
@@ -413,7 +409,6 @@ TEST(clear_beside_traffic)
     assert_int_equal(count_space(store, 0, 1200), 0);
     assert_int_equal(count_space(store, 1, 50), 50);
     kvt_close(store);
-    support_remove_folder(site.folder);
 }
 
 /* ---- spaces ---- */
@@ -451,7 +446,6 @@ TEST(a_space_is_counted)
     assert_int_equal(kvt_space_stats_get(store, 0, &stats), KVT_E_ARGUMENT);
     assert_int_equal(kvt_space_stats_get(store, 0, NULL), KVT_E_ARGUMENT);
     kvt_close(store);
-    support_remove_folder(site.folder);
 }
 
 /* A space that is a tenant's stays within the tenant's share; a put that names a tenant is that

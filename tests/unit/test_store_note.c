@@ -31,7 +31,6 @@ TEST(flat_form)
 {
     static uint8_t bytes[PLACEMENT_NOTE_BYTES_MAX];
     placement_note read;
-    (void)state;
     placement_note note = {.serial = (UINT64_C(5) << 32) + 9,
                            .has_parent = true,
                            .parent = support_key(3),
@@ -116,11 +115,10 @@ TEST(attach)
                             .variant = {.codec = KVT_CODEC_RAW}};
     uint64_t capacity, scratch_bytes, written, bytes;
     const void *found;
-    (void)state;
     support_fill(3, data);
     assert_int_equal(kvt_record_bound(&spec, &capacity, &scratch_bytes), KVT_OK);
-    void *record = aligned_alloc(4096, (capacity + 4095) / 4096 * 4096);
-    void *scratch = aligned_alloc(64, scratch_bytes / 64 * 64 + 64);
+    void *record = test_aligned(4096, capacity);
+    void *scratch = test_aligned(64, scratch_bytes / 64 * 64 + 64);
     assert_true(kvt_record_encode(&spec, data, sizeof data, record, capacity, scratch,
                                   scratch_bytes, &written) >= 0);
     for (uint32_t extents = 1; extents < 400; extents += 57) {
@@ -131,8 +129,6 @@ TEST(attach)
         assert_true(fits == (extents < 150));
         tiers_location_free(note.location);
     }
-    free(record);
-    free(scratch);
 }
 
 /* Counts the sound slots of a device file, and those whose note names the place they lie at. */
@@ -163,26 +159,19 @@ static void count_notes(const char *path, uint32_t member, uint32_t *slots, uint
 
 TEST(records_on_ssd_carry_notes)
 {
-    char folder[64], catalog[96], paths[2][96], message[256] = "";
+    char folder[64], catalog[96], paths[2][96];
     kvt_device_config devices[2];
-    kvt_store *store = NULL;
-    (void)state;
     support_make_folder(folder, sizeof folder);
     snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
     for (int i = 0; i < 2; i++) {
         snprintf(paths[i], sizeof paths[i], "%s/ssd%d", folder, i);
         devices[i] = support_file_config(i == 0 ? "ssd0" : "ssd1", paths[i], 2 << 20);
     }
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 8 << 20;
+    kvt_store_options options = support_options(8 << 20, "lru");
     options.catalog_path = catalog;
-    options.policy = "lru";
-    options.tick_seconds = 0;
     options.tiers[KVT_TIER_SSD] =
         (kvt_tier_options){.devices = devices, .device_count = 2, .unit_bytes = 8192};
-    if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) fail_msg("%s", message);
+    kvt_store *store = support_open(&options);
     support_puts(store, 0, 20);
     kvt_close(store);
     uint32_t slots = 0, placed = 0;
@@ -190,5 +179,4 @@ TEST(records_on_ssd_carry_notes)
         count_notes(paths[i], i, &slots, &placed);
     assert_int_equal(slots, 20);
     assert_int_equal(placed, 20);
-    support_remove_folder(folder);
 }

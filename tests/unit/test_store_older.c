@@ -78,7 +78,6 @@ static void older_expect_refused(uint32_t later)
     assert_true(older_sum(site.base.catalog, 0) == catalog);
     older_recover(&site);
     open_expect_all(&site.base);
-    support_remove_folder(site.base.folder);
 }
 
 TEST(older_by_lives)
@@ -100,7 +99,6 @@ TEST(newest_put_back)
     open_refused(&site.base, KVT_E_MISMATCH, "older");
     older_copy(site.newest, site.base.catalog);
     open_expect_all(&site.base);
-    support_remove_folder(site.base.folder);
 }
 
 TEST(given_up)
@@ -116,7 +114,6 @@ TEST(given_up)
     open_put_all(store);
     kvt_close(store);
     open_expect_all(&site.base);
-    support_remove_folder(site.base.folder);
 }
 
 static void older_sql(const char *path, const char *sql)
@@ -134,7 +131,6 @@ TEST(nothing_announced)
     older_prepare(&site, 1);
     older_sql(site.base.catalog, "DELETE FROM meta WHERE name='opening'");
     open_refused(&site.base, KVT_E_CORRUPT, "recover");
-    support_remove_folder(site.base.folder);
 }
 
 TEST(announcement_damaged)
@@ -144,7 +140,6 @@ TEST(announcement_damaged)
     older_sql(site.base.catalog, "UPDATE meta SET value=x'02000000000000000000000000000000' "
                                  "WHERE name='opening'");
     open_refused(&site.base, KVT_E_CORRUPT, "recover");
-    support_remove_folder(site.base.folder);
 }
 
 /* A member that was away is measured by reads alone: what it holds may still be wanted. */
@@ -166,7 +161,6 @@ TEST(stale_member_not_written)
     assert_int_equal(support_stats(store).recovery_drops, OPEN_ENTRIES);
     kvt_close(store);
     assert_true(older_sum(site.path, 8192) == member);
-    support_remove_folder(site.folder);
 }
 
 /* An open that is refused late has dropped nothing: the rows of a member that was away included. */
@@ -204,7 +198,6 @@ TEST(refused_before_rows_go)
     assert_int_equal(open_try(&site, &none), KVT_E_MISMATCH);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"),
                      OPEN_ENTRIES);
-    support_remove_folder(site.folder);
 }
 
 /* Both labels of a sparse member have their room from the first open on. */
@@ -219,7 +212,6 @@ TEST(label_room)
     close(file);
     if (hole == 0) print_message("no holes are told here\n");
     assert_true(hole == 0 || hole >= 8192);
-    support_remove_folder(site.folder);
 }
 
 TEST(second_name)
@@ -238,7 +230,6 @@ TEST(second_name)
     open_refused(&site, KVT_E_ARGUMENT, "hard link");
     assert_int_equal(unlink(other), 0);
     open_expect_all(&site);
-    support_remove_folder(site.folder);
 }
 
 TEST(files_beside)
@@ -256,5 +247,4 @@ TEST(files_beside)
         assert_int_equal(unlink(path), 0);
     }
     kvt_close(open_now(&site));
-    support_remove_folder(site.folder);
 }

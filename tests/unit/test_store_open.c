@@ -55,7 +55,6 @@ TEST(refused_second_open)
     open_expect_all(&site);
     close(ends[0]);
     close(ends[1]);
-    support_remove_folder(site.folder);
 }
 
 /* A profile that is written, and opened once more. */
@@ -96,7 +95,6 @@ TEST(profile_keeps_locks)
     assert_int_equal(waitpid(child, &status, 0), child);
     close(ends[0]);
     close(ends[1]);
-    support_remove_folder(folder);
 }
 
 /* Who was killed lets go of a file late: the next open waits. */
@@ -121,7 +119,6 @@ TEST(waits_for_a_late_lock)
     assert_int_equal(waitpid(child, NULL, 0), child);
     close(ends[0]);
     close(ends[1]);
-    support_remove_folder(site.folder);
 }
 
 /* ---- damage ---- */
@@ -168,7 +165,6 @@ TEST(missing_log)
     open_refused(&site, KVT_E_CORRUPT, "log");
     assert_true(open_size(site.folder, "catalog.db-wal") > 0);
     assert_int_equal(open_size(site.folder, "catalog.db"), -1);
-    support_remove_folder(site.folder);
 }
 
 /* A failed open removes what it made and nothing else. */
@@ -186,7 +182,6 @@ TEST(failed_open_removes_its_own)
     assert_true(open_size(site.folder, "catalog.db") >= 0);
     site.device.path = site.path;
     kvt_close(open_now(&site));
-    support_remove_folder(site.folder);
 }
 
 /* ---- files ---- */
@@ -211,7 +206,6 @@ TEST(modes)
     kvt_profile_close(profile);
     kvt_close(store);
     umask(mask);
-    support_remove_folder(site.folder);
 }
 
 TEST(links)
@@ -229,7 +223,6 @@ TEST(links)
     site.options.follow_symlinks = true;
     open_refused(&site, KVT_E_LOCKED, "another store"); /* the same lock, whatever the name */
     site.options.follow_symlinks = false;
-    support_remove_folder(site.folder);
 
     open_prepare(&site);
     kvt_store *store = open_now(&site);
@@ -248,7 +241,6 @@ TEST(links)
     assert_int_equal(symlink("nowhere", member), 0);
     site.options.format = true; /* the member is missing by design */
     open_refused(&site, KVT_E_GONE, "leads nowhere");
-    support_remove_folder(site.folder);
 }
 
 /* The store's own database is no member, whatever store.format says. */
@@ -261,7 +253,6 @@ TEST(database_as_member)
     site.device.capacity_bytes = 0;
     site.options.format = true;
     open_refused(&site, KVT_E_ARGUMENT, "catalog");
-    support_remove_folder(site.folder);
 }
 
 /* ---- sizes ---- */
@@ -317,7 +308,6 @@ TEST(full_file_system)
     kvt_store *store = open_now(&site);
     assert_true(support_put(store, 1) < 0);
     kvt_close(store);
-    support_remove_folder(site.folder);
 }
 
 /* ---- forks ---- */
@@ -348,5 +338,4 @@ TEST(fork)
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
     open_expect_all(&site);
-    support_remove_folder(site.folder);
 }

@@ -98,8 +98,7 @@ static void part_ssd(site *one)
 {
     kvt_store_options *options = &one->base.options;
     options->catalog_path = one->base.catalog;
-    options->tiers[KVT_TIER_SSD].devices = &one->base.device;
-    options->tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(options, KVT_TIER_SSD, &one->base.device, 1);
     options->tiers[KVT_TIER_SSD].unit_bytes = 16384;
     options->persist_bytes_per_s = 1 << 30;
     options->learn_seconds = 1e-3;
@@ -164,8 +163,7 @@ static void site_make(site *one, void (*part)(site *))
     snprintf(one->profile, sizeof one->profile, "%.63s/profile.db", one->base.folder);
     snprintf(one->engine, sizeof one->engine, "threads");
     options->catalog_path = NULL;
-    options->tiers[KVT_TIER_SSD].devices = NULL;
-    options->tiers[KVT_TIER_SSD].device_count = 0;
+    support_tier(options, KVT_TIER_SSD, NULL, 0);
     options->tiers[KVT_TIER_DRAM].capacity_bytes = 4 << 20;
     options->tick_seconds = 1e-6;
     part(one);
@@ -196,7 +194,6 @@ static void run_part(void (*part)(site *), uint32_t least_threads)
         kvt_close(store);
     }
     remote_memory_clear(one.engine);
-    support_remove_folder(one.base.folder);
 }
 
 TEST(memory)

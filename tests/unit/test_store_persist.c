@@ -5,70 +5,65 @@
  */
 #include "copies_site.h"
 
+#include "base/clock.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
-#include <time.h>
 
 /* What DRAM alone holds is written to SSD once, and again only when it has changed. */
 TEST(persist)
 {
-    site s;
     kvt_persist_info info = {.struct_size = sizeof info};
-    site_make(&s, 2 << 20);
-    site_put(&s, 0, ENTRIES);
-    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
+    site *s = site_make(2 << 20);
+    site_put(s, 0, ENTRIES);
+    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.written_bytes, DRAM_ENTRIES * RECORD_BYTES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
-    assert_int_equal(support_stats(s.store).copies.count, DRAM_ENTRIES);
-    assert_int_equal(support_stats(s.store).persisted.records, DRAM_ENTRIES);
-    uint64_t written = ssd_written(&s);
-    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_int_equal(support_stats(s->store).copies.count, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s->store).persisted.records, DRAM_ENTRIES);
+    uint64_t written = ssd_written(s);
+    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, 0);
-    assert_int_equal(ssd_written(&s), written);
-    check_budget(&s);
-    site_end(&s);
+    assert_int_equal(ssd_written(s), written);
+    check_budget(s);
 }
 
 TEST(persist_says_what_is_left)
 {
-    site s;
     kvt_persist_info info = {.struct_size = sizeof info};
-    site_make(&s, 2 << 20);
-    site_put(&s, 0, ENTRIES);
-    assert_int_equal(kvt_persist(s.store, 1, &info), KVT_E_TIMEOUT);
+    site *s = site_make(2 << 20);
+    site_put(s, 0, ENTRIES);
+    assert_int_equal(kvt_persist(s->store, 1, &info), KVT_E_TIMEOUT);
     assert_int_equal(info.written, 0);
     assert_int_equal(info.left, DRAM_ENTRIES);
     assert_int_equal(info.left_bytes, DRAM_ENTRIES * RECORD_BYTES);
-    s.options.close_deadline_seconds = 0; /* and such a close writes nothing */
-    site_reopen(&s);
-    assert_int_equal(kvt_persist(s.store, 1, &info), KVT_OK); /* all that came back is on SSD */
-    site_end(&s);
+    s->options.close_deadline_seconds = 0; /* and such a close writes nothing */
+    site_reopen(s);
+    assert_int_equal(kvt_persist(s->store, 1, &info), KVT_OK); /* all that came back is on SSD */
 }
 
 /* A failing device costs no entry: what was not written is above still. */
 TEST(persist_beside_faults)
 {
-    site s;
     kvt_persist_info info = {.struct_size = sizeof info};
-    site_make(&s, 2 << 20);
-    site_put(&s, 0, ENTRIES);
+    site *s = site_make(2 << 20);
+    site_put(s, 0, ENTRIES);
     tiers_fault_rule fail = {
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO, .os_error = 5};
     for (int i = 0; i < DISKS; i++)
-        assert_int_equal(tiers_fault_add(s.disks[i].device, &fail), KVT_OK);
-    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_E_IO);
+        assert_int_equal(tiers_fault_add(s->disks[i].device, &fail), KVT_OK);
+    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_E_IO);
     assert_int_equal(info.written, 0);
     assert_int_equal(info.left, DRAM_ENTRIES);
     for (int i = 0; i < DISKS; i++)
-        tiers_fault_clear(s.disks[i].device);
-    assert_int_equal(support_stats(s.store).copies.count, 0);
-    support_gets(s.store, 0, ENTRIES);
-    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
+        tiers_fault_clear(s->disks[i].device);
+    assert_int_equal(support_stats(s->store).copies.count, 0);
+    support_gets(s->store, 0, ENTRIES);
+    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.left, 0);
-    site_end(&s);
 }
 
 /* Disks that hold less than all: the entries that were used last are there after a close, and the
@@ -76,71 +71,58 @@ TEST(persist_beside_faults)
 TEST(close_keeps_the_best)
 {
     enum { ALL = 30 };
-    site s;
-    site_make(&s, 12 * RECORD_BYTES);
-    site_put(&s, 0, ALL);
-    site_reopen(&s);
-    kvt_store_stats stats = support_stats(s.store);
+    site *s = site_make(12 * RECORD_BYTES);
+    site_put(s, 0, ALL);
+    site_reopen(s);
+    kvt_store_stats stats = support_stats(s->store);
     uint32_t back = (uint32_t)stats.recovered;
     assert_true(back >= 18);
     assert_int_equal(stats.recovery_drops, 0);
     for (uint32_t i = ALL - DRAM_ENTRIES; i < ALL; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
-    check_budget(&s);
-    site_end(&s);
+        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
+    check_budget(s);
 }
 
 /* The background fills free room, in bounded steps, and nothing else. */
 TEST(background_writes_back)
 {
-    site s;
-    site_make(&s, 2 << 20);
-    kvt_close(s.store);
-    s.options.persist_bytes_per_s = 32000000;
-    site_open(&s);
-    site_put(&s, 0, ENTRIES);
-    for (int i = 0; i < 50 && support_stats(s.store).copies.count < DRAM_ENTRIES; i++) {
+    site *s = site_make(2 << 20);
+    site_close(s);
+    s->options.persist_bytes_per_s = 32000000;
+    site_open(s);
+    site_put(s, 0, ENTRIES);
+    for (int i = 0; i < 50 && support_stats(s->store).copies.count < DRAM_ENTRIES; i++) {
         usleep(20000); /* the budget grows with time */
-        site_maintain(&s, 1);
+        site_maintain(s, 1);
     }
-    assert_int_equal(support_stats(s.store).copies.count, DRAM_ENTRIES);
-    assert_int_equal(support_stats(s.store).persisted.records, DRAM_ENTRIES);
-    uint64_t written = ssd_written(&s);
-    site_maintain(&s, 1);
-    assert_int_equal(ssd_written(&s), written);
-    check_budget(&s);
-    kvt_close(s.store);
-    s.options.persist_bytes_per_s = 0;
-    site_open(&s);
-    support_gets(s.store, 0, ENTRIES);
-    site_put(&s, ENTRIES, ENTRIES + 2);
-    site_maintain(&s, 1);
-    assert_int_equal(support_stats(s.store).persisted.records, 0);
-    site_end(&s);
+    assert_int_equal(support_stats(s->store).copies.count, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s->store).persisted.records, DRAM_ENTRIES);
+    uint64_t written = ssd_written(s);
+    site_maintain(s, 1);
+    assert_int_equal(ssd_written(s), written);
+    check_budget(s);
+    site_close(s);
+    s->options.persist_bytes_per_s = 0;
+    site_open(s);
+    support_gets(s->store, 0, ENTRIES);
+    site_put(s, ENTRIES, ENTRIES + 2);
+    site_maintain(s, 1);
+    assert_int_equal(support_stats(s->store).persisted.records, 0);
 }
 
 TEST(persist_needs_a_catalog)
 {
-    site s;
     kvt_persist_info info = {.struct_size = sizeof info};
-    site_make(&s, 2 << 20);
-    kvt_close(s.store);
-    s.options.catalog_path = NULL;
-    s.options.format = true;
-    site_open(&s);
-    site_put(&s, 0, 2);
-    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_E_UNSUPPORTED);
-    site_end(&s);
+    site *s = site_make(2 << 20);
+    site_close(s);
+    s->options.catalog_path = NULL;
+    s->options.format = true;
+    site_open(s);
+    site_put(s, 0, 2);
+    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_E_UNSUPPORTED);
 }
 
 /* ---- what is in motion ---- */
-
-static uint64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 static void hang_writes(site *s)
 {
@@ -188,7 +170,7 @@ static void check_copy_under_way(site *s, void *(*somebody)(void *))
     hang_writes(s);
     assert_int_equal(pthread_create(&first, NULL, somebody, s->store), 0);
     await_hung_write(s);
-    assert_int_equal(kvt_persist(s->store, clock_ns() + 20000000, &info), KVT_E_TIMEOUT);
+    assert_int_equal(kvt_persist(s->store, base_clock_ns() + 20000000, &info), KVT_E_TIMEOUT);
     assert_int_equal(info.written, 0);
     assert_int_equal(info.left, 1);
     assert_int_equal(info.left_bytes, RECORD_BYTES);
@@ -205,63 +187,55 @@ static void check_copy_under_way(site *s, void *(*somebody)(void *))
 
 TEST(persist_waits_for_the_background)
 {
-    site s;
-    site_make(&s, 2 << 20);
-    kvt_close(s.store);
-    s.options.persist_bytes_per_s = UINT64_C(1) << 40;
-    site_open(&s);
-    site_put(&s, 0, 1);
+    site *s = site_make(2 << 20);
+    site_close(s);
+    s->options.persist_bytes_per_s = UINT64_C(1) << 40;
+    site_open(s);
+    site_put(s, 0, 1);
     usleep(1000);
-    check_copy_under_way(&s, run_maintain);
-    site_end(&s);
+    check_copy_under_way(s, run_maintain);
 }
 
 TEST(persist_waits_for_another)
 {
-    site s;
-    site_make(&s, 2 << 20);
-    site_put(&s, 0, 1);
-    check_copy_under_way(&s, run_persist);
-    site_end(&s);
+    site *s = site_make(2 << 20);
+    site_put(s, 0, 1);
+    check_copy_under_way(s, run_persist);
 }
 
 /* Plans of gets that no background has carried out: their entries are in motion until it does. */
 TEST(persist_calls_queued_plans_off)
 {
-    site s;
     kvt_persist_info info = {.struct_size = sizeof info};
-    site_make(&s, 2 << 20);
-    site_put(&s, 0, ENTRIES);
-    support_gets(s.store, 0, 4);
-    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
+    site *s = site_make(2 << 20);
+    site_put(s, 0, ENTRIES);
+    support_gets(s->store, 0, 4);
+    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
-    assert_int_equal(support_stats(s.store).copies.count, DRAM_ENTRIES);
-    site_end(&s);
+    assert_int_equal(support_stats(s->store).copies.count, DRAM_ENTRIES);
 }
 
 /* An entry whose copy makes way for a better one is in memory alone: it is among those for which
  * there was no room, unless it was found some. */
 TEST(persist_counts_copies_that_make_way)
 {
-    site s;
     kvt_persist_info info = {.struct_size = sizeof info};
-    site_make(&s, 12 * RECORD_BYTES);
-    site_put(&s, 0, DRAM_ENTRIES);
-    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
+    site *s = site_make(12 * RECORD_BYTES);
+    site_put(s, 0, DRAM_ENTRIES);
+    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
     for (uint32_t next = DRAM_ENTRIES; next < 26; next++) {
-        assert_int_equal(support_put(s.store, next), KVT_OK);
+        assert_int_equal(support_put(s->store, next), KVT_OK);
         for (uint32_t i = 1; i < 4; i++)
-            assert_int_equal(support_get(s.store, next - next % i, NULL), KVT_OK);
-        if (next % 2 == 0) assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
-        assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
-        kvt_store_stats stats = support_stats(s.store);
+            assert_int_equal(support_get(s->store, next - next % i, NULL), KVT_OK);
+        if (next % 2 == 0) assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+        assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+        kvt_store_stats stats = support_stats(s->store);
         assert_int_equal(info.left, 0);
         assert_int_equal(stats.policy.entries_by_tier[KVT_TIER_DRAM],
                          stats.copies.count + info.without_room);
-        check_budget(&s);
+        check_budget(s);
     }
-    site_end(&s);
 }
 
 typedef struct mover {
@@ -298,22 +272,20 @@ static _Noreturn void persist_and_die(site *s)
 
 TEST(persist_beside_moves_and_a_kill)
 {
-    site s;
-    site_make(&s, 2 << 20);
+    site *s = site_make(2 << 20);
     for (int cycle = 0; cycle < 3; cycle++) {
         int ended = 0;
-        kvt_close(s.store);
+        site_close(s);
         pid_t child = fork();
         assert_true(child >= 0);
-        if (child == 0) persist_and_die(&s);
+        if (child == 0) persist_and_die(s);
         assert_int_equal(waitpid(child, &ended, 0), child);
         assert_true(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGKILL);
-        site_open(&s);
+        site_open(s);
         for (uint32_t i = 0; i < ENTRIES; i++) {
             kvt_key key = support_key(i);
-            assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
-            assert_int_equal(kvt_delete(s.store, &key), KVT_OK);
+            assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
+            assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
         }
     }
-    site_end(&s);
 }

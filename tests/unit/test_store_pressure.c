@@ -17,13 +17,14 @@ static kvt_view views[GETS];
 static char buffers[GETS][SUPPORT_ENTRY_BYTES];
 
 /* A store whose background never has a round of its own, with its first entries on SSD. */
-static void pressed_make(site *s)
+static site *pressed_make(void)
 {
-    site_make(s, 8 << 20);
-    kvt_close(s->store);
+    site *s = site_make(8 << 20);
+    site_close(s);
     s->options.tick_seconds = 3600;
     site_open(s);
     site_put(s, 0, STORED);
+    return s;
 }
 
 static bool is_pressed(site *s)
@@ -80,24 +81,22 @@ static void wake(site *s)
 /* The promotions are those that the gets have had planned. */
 TEST(promotions_wait_until_gets_have_ended)
 {
-    site s;
-    pressed_make(&s);
-    kvt_queue *queue = pressed_begin(&s);
-    while (support_stats(s.store).moves.deferred == 0) {
-        wake(&s);
+    site *s = pressed_make();
+    kvt_queue *queue = pressed_begin(s);
+    while (support_stats(s->store).moves.deferred == 0) {
+        wake(s);
         base_sleep(MS);
     }
-    assert_int_equal(support_stats(s.store).promotions, 0);
-    pressed_end(&s, queue);
-    while (is_pressed(&s))
+    assert_int_equal(support_stats(s->store).promotions, 0);
+    pressed_end(s, queue);
+    while (is_pressed(s))
         base_sleep(MS);
-    while (support_stats(s.store).promotions == 0) {
-        wake(&s);
+    while (support_stats(s->store).promotions == 0) {
+        wake(s);
         base_sleep(MS);
     }
-    support_gets(s.store, 0, STORED);
-    check_budget(&s);
-    site_end(&s);
+    support_gets(s->store, 0, STORED);
+    check_budget(s);
 }
 
 static bool defers_a_move(site *s, kvt_move_kind kind, kvt_tier from, kvt_tier to)
@@ -109,36 +108,34 @@ static bool defers_a_move(site *s, kvt_move_kind kind, kvt_tier from, kvt_tier t
 
 TEST(one_round_in_sixteen_goes_on)
 {
-    site s;
-    pressed_make(&s);
-    kvt_queue *queue = pressed_begin(&s);
-    pthread_mutex_lock(&s.store->lock);
+    site *s = pressed_make();
+    kvt_queue *queue = pressed_begin(s);
+    pthread_mutex_lock(&s->store->lock);
     for (uint32_t round = 1; round <= 48; round++) {
-        pressure_begin_round(s.store, false);
-        assert_int_equal(pressure_defers(s.store, KVT_TIER_SSD), round % 16 != 0);
-        assert_int_equal(pressure_defers_any(s.store), round % 16 != 0);
-        assert_false(pressure_defers(s.store, KVT_TIER_DRAM));
-        assert_false(pressure_defers(s.store, KVT_TIER_HBM)); /* there is none */
-        pressure_end_round(s.store);
-        assert_true(pressure_defers(s.store, KVT_TIER_SSD)); /* between two rounds, too */
+        pressure_begin_round(s->store, false);
+        assert_int_equal(pressure_defers(s->store, KVT_TIER_SSD), round % 16 != 0);
+        assert_int_equal(pressure_defers_any(s->store), round % 16 != 0);
+        assert_false(pressure_defers(s->store, KVT_TIER_DRAM));
+        assert_false(pressure_defers(s->store, KVT_TIER_HBM)); /* there is none */
+        pressure_end_round(s->store);
+        assert_true(pressure_defers(s->store, KVT_TIER_SSD)); /* between two rounds, too */
     }
-    pressure_begin_round(s.store, true); /* a caller's own */
-    assert_false(pressure_defers_any(s.store));
-    pressure_end_round(s.store);
-    uint64_t deferred = s.store->counters.moves.deferred;
-    assert_true(defers_a_move(&s, KVT_MOVE_CHANGE, KVT_TIER_SSD, KVT_TIER_DRAM));
-    assert_true(defers_a_move(&s, KVT_MOVE_CHANGE, KVT_TIER_DRAM, KVT_TIER_SSD));
-    assert_false(defers_a_move(&s, KVT_MOVE_CHANGE, KVT_TIER_DRAM, KVT_TIER_DRAM));
-    assert_false(defers_a_move(&s, KVT_MOVE_EVICT, KVT_TIER_SSD, KVT_TIER_SSD));
-    assert_int_equal(s.store->counters.moves.deferred, deferred + 2);
-    pthread_mutex_unlock(&s.store->lock);
-    pressed_end(&s, queue);
-    while (is_pressed(&s))
+    pressure_begin_round(s->store, true); /* a caller's own */
+    assert_false(pressure_defers_any(s->store));
+    pressure_end_round(s->store);
+    uint64_t deferred = s->store->counters.moves.deferred;
+    assert_true(defers_a_move(s, KVT_MOVE_CHANGE, KVT_TIER_SSD, KVT_TIER_DRAM));
+    assert_true(defers_a_move(s, KVT_MOVE_CHANGE, KVT_TIER_DRAM, KVT_TIER_SSD));
+    assert_false(defers_a_move(s, KVT_MOVE_CHANGE, KVT_TIER_DRAM, KVT_TIER_DRAM));
+    assert_false(defers_a_move(s, KVT_MOVE_EVICT, KVT_TIER_SSD, KVT_TIER_SSD));
+    assert_int_equal(s->store->counters.moves.deferred, deferred + 2);
+    pthread_mutex_unlock(&s->store->lock);
+    pressed_end(s, queue);
+    while (is_pressed(s))
         base_sleep(MS);
-    pthread_mutex_lock(&s.store->lock);
-    pressure_begin_round(s.store, false);
-    assert_false(pressure_defers_any(s.store));
-    pressure_end_round(s.store);
-    pthread_mutex_unlock(&s.store->lock);
-    site_end(&s);
+    pthread_mutex_lock(&s->store->lock);
+    pressure_begin_round(s->store, false);
+    assert_false(pressure_defers_any(s->store));
+    pressure_end_round(s->store);
+    pthread_mutex_unlock(&s->store->lock);
 }

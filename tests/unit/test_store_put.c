@@ -19,19 +19,21 @@ enum { DRAM_BYTES = 16 << 20, RECORDS_STAGED = 8 };
 static const tiers_fault_rule hang_writes = {.action = TIERS_FAULT_HANG,
                                              .kinds = TIERS_FAULT_WRITES};
 
-static void prepare(site *s)
+static site *prepare(void)
 {
-    site_prepare(s, (site_shape){.staged = true, .dram_bytes = DRAM_BYTES});
+    site *s = site_prepare((site_shape){.staged = true, .dram_bytes = DRAM_BYTES});
     s->options.staging_bytes = 2 << 20;
     s->options.put_staging_bytes = RECORDS_STAGED * SUPPORT_ENTRY_BYTES;
+    return s;
 }
 
 /* A store whose device takes writes and does not answer them. */
-static void site_open_hung(site *s)
+static site *site_open_hung(void)
 {
-    prepare(s);
+    site *s = prepare();
     site_open(s);
     assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
+    return s;
 }
 
 /* The device fails so many writes from now on; 0: all of them. */
@@ -66,120 +68,110 @@ static kvt_status site_delete(site *s, uint32_t number)
 
 TEST(put_returns_before_a_byte_is_written)
 {
-    site s;
-    site_open_hung(&s);
-    uint64_t before = site_writes(&s);
+    site *s = site_open_hung();
+    uint64_t before = site_writes(s);
     kvt_get_info info = {.struct_size = sizeof info};
-    assert_int_equal(support_put(s.store, 1), KVT_OK);
-    assert_int_equal(site_writes(&s), before);
-    assert_int_equal(support_get(s.store, 1, &info), KVT_OK);
+    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_int_equal(site_writes(s), before);
+    assert_int_equal(support_get(s->store, 1, &info), KVT_OK);
     assert_int_equal(info.tier, KVT_TIER_DRAM);
     assert_int_equal(info.read_ns, 0);
-    kvt_store_stats stats = support_stats(s.store);
+    kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.puts_waiting, 1);
     assert_int_equal(stats.put_staging_bytes, SUPPORT_ENTRY_BYTES);
     assert_int_equal(stats.staged_hits, 1);
-    tiers_fault_clear(s.dram.device);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    assert_true(site_writes(&s) > before);
-    assert_int_equal(support_get(s.store, 1, &info), KVT_OK);
-    stats = support_stats(s.store);
+    tiers_fault_clear(s->dram.device);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_true(site_writes(s) > before);
+    assert_int_equal(support_get(s->store, 1, &info), KVT_OK);
+    stats = support_stats(s->store);
     assert_int_equal(stats.puts_waiting, 0);
     assert_int_equal(stats.put_staging_bytes, 0);
     assert_int_equal(stats.staged_hits, 1);
     assert_int_equal(stats.tiers[KVT_TIER_DRAM].hits, 2);
     assert_int_equal(stats.gets, 2);
-    kvt_close(s.store);
 }
 
 TEST(lookups_see_what_is_handed_over)
 {
-    site s;
-    site_open_hung(&s);
+    site *s = site_open_hung();
     kvt_key keys[3] = {support_key(0), support_key(1), support_key(2)};
     size_t matched = 0;
     double seconds[3];
-    assert_int_equal(support_put(s.store, 0), KVT_OK);
-    assert_int_equal(support_put(s.store, 1), KVT_OK);
-    assert_int_equal(site_exists(&s, 1), KVT_OK);
-    assert_int_equal(site_exists(&s, 2), KVT_MISS);
-    assert_int_equal(kvt_match_prefix(s.store, keys, 3, &matched), KVT_OK);
+    assert_int_equal(support_put(s->store, 0), KVT_OK);
+    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_int_equal(site_exists(s, 1), KVT_OK);
+    assert_int_equal(site_exists(s, 2), KVT_MISS);
+    assert_int_equal(kvt_match_prefix(s->store, keys, 3, &matched), KVT_OK);
     assert_int_equal(matched, 2);
-    assert_int_equal(kvt_predict_loads(s.store, keys, 3, seconds), KVT_OK);
+    assert_int_equal(kvt_predict_loads(s->store, keys, 3, seconds), KVT_OK);
     assert_true(seconds[0] >= 0 && seconds[0] < 1 && seconds[2] != seconds[2]);
-    assert_int_equal(support_put(s.store, 1), KVT_EXISTS);
+    assert_int_equal(support_put(s->store, 1), KVT_EXISTS);
     char small[64];
-    assert_int_equal(kvt_get(s.store, &keys[0], small, sizeof small, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_get(s->store, &keys[0], small, sizeof small, NULL), KVT_E_ARGUMENT);
     kvt_explanation explanation = {.struct_size = sizeof explanation};
-    assert_int_equal(kvt_explain(s.store, &keys[0], &explanation), KVT_OK);
+    assert_int_equal(kvt_explain(s->store, &keys[0], &explanation), KVT_OK);
     assert_int_equal(explanation.current, KVT_OPTION_NONE);
-    tiers_fault_clear(s.dram.device);
-    kvt_close(s.store);
+    tiers_fault_clear(s->dram.device);
 }
 
 TEST(full_staging_refuses_and_loses_nothing)
 {
-    site s;
-    site_open_hung(&s);
-    support_puts(s.store, 0, RECORDS_STAGED);
-    assert_int_equal(support_put(s.store, 100), KVT_BUSY);
-    assert_int_equal(support_put(s.store, 101), KVT_BUSY);
-    assert_int_equal(support_put(s.store, 0), KVT_EXISTS);
-    assert_int_equal(site_exists(&s, 100), KVT_MISS);
-    assert_int_equal(support_stats(s.store).puts_busy, 2);
-    assert_int_equal(support_stats(s.store).puts_waiting, RECORDS_STAGED);
-    tiers_fault_clear(s.dram.device);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    assert_int_equal(support_put(s.store, 100), KVT_OK);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    support_gets(s.store, 0, RECORDS_STAGED);
-    assert_int_equal(support_get(s.store, 100, NULL), KVT_OK);
-    assert_int_equal(support_stats(s.store).staged_hits, 0);
-    kvt_close(s.store);
+    site *s = site_open_hung();
+    support_puts(s->store, 0, RECORDS_STAGED);
+    assert_int_equal(support_put(s->store, 100), KVT_BUSY);
+    assert_int_equal(support_put(s->store, 101), KVT_BUSY);
+    assert_int_equal(support_put(s->store, 0), KVT_EXISTS);
+    assert_int_equal(site_exists(s, 100), KVT_MISS);
+    assert_int_equal(support_stats(s->store).puts_busy, 2);
+    assert_int_equal(support_stats(s->store).puts_waiting, RECORDS_STAGED);
+    tiers_fault_clear(s->dram.device);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(support_put(s->store, 100), KVT_OK);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    support_gets(s->store, 0, RECORDS_STAGED);
+    assert_int_equal(support_get(s->store, 100, NULL), KVT_OK);
+    assert_int_equal(support_stats(s->store).staged_hits, 0);
 }
 
 TEST(backlog_of_a_tier_refuses)
 {
-    site s;
-    prepare(&s);
-    s.options.put_backlog_seconds = 1e-9;
-    site_open(&s);
-    assert_int_equal(tiers_fault_add(s.dram.device, &hang_writes), KVT_OK);
-    assert_int_equal(support_put(s.store, 0), KVT_OK);
-    uint64_t aborted = support_stats(s.store).moves.aborted;
-    assert_int_equal(support_put(s.store, 1), KVT_BUSY);
-    assert_int_equal(site_exists(&s, 1), KVT_MISS);
-    assert_int_equal(support_stats(s.store).puts_busy, 1);
-    assert_int_equal(support_stats(s.store).moves.aborted, aborted);
-    tiers_fault_clear(s.dram.device);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    assert_int_equal(support_put(s.store, 1), KVT_OK);
-    kvt_close(s.store);
+    site *s = prepare();
+    s->options.put_backlog_seconds = 1e-9;
+    site_open(s);
+    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
+    assert_int_equal(support_put(s->store, 0), KVT_OK);
+    uint64_t aborted = support_stats(s->store).moves.aborted;
+    assert_int_equal(support_put(s->store, 1), KVT_BUSY);
+    assert_int_equal(site_exists(s, 1), KVT_MISS);
+    assert_int_equal(support_stats(s->store).puts_busy, 1);
+    assert_int_equal(support_stats(s->store).moves.aborted, aborted);
+    tiers_fault_clear(s->dram.device);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(support_put(s->store, 1), KVT_OK);
 }
 
 /* A put that waits without a plan counts with the writes that plans lately made per byte. */
 TEST(burst_stays_below_the_backlog_bound)
 {
-    site s;
-    site_open_hung(&s);
-    support_puts(s.store, 0, STORE_HANDOVER_THREADS);
-    pthread_mutex_lock(&s.store->lock);
-    double planned = s.store->handover.seconds[KVT_TIER_DRAM];
-    s.store->handover.backlog_seconds = 1.6 * planned; /* room for two puts more */
-    pthread_mutex_unlock(&s.store->lock);
+    site *s = site_open_hung();
+    support_puts(s->store, 0, STORE_HANDOVER_THREADS);
+    pthread_mutex_lock(&s->store->lock);
+    double planned = s->store->handover.seconds[KVT_TIER_DRAM];
+    s->store->handover.backlog_seconds = 1.6 * planned; /* room for two puts more */
+    pthread_mutex_unlock(&s->store->lock);
     assert_true(planned > 0);
-    assert_int_equal(support_put(s.store, 4), KVT_OK);
-    assert_int_equal(support_put(s.store, 5), KVT_OK);
-    assert_int_equal(support_put(s.store, 6), KVT_BUSY);
-    assert_int_equal(site_exists(&s, 6), KVT_MISS);
-    assert_int_equal(support_stats(s.store).puts_busy, 1);
-    pthread_mutex_lock(&s.store->lock);
-    assert_true(s.store->handover.seconds[KVT_TIER_DRAM] <= s.store->handover.backlog_seconds);
-    pthread_mutex_unlock(&s.store->lock);
-    tiers_fault_clear(s.dram.device);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    assert_int_equal(support_put(s.store, 6), KVT_OK);
-    kvt_close(s.store);
+    assert_int_equal(support_put(s->store, 4), KVT_OK);
+    assert_int_equal(support_put(s->store, 5), KVT_OK);
+    assert_int_equal(support_put(s->store, 6), KVT_BUSY);
+    assert_int_equal(site_exists(s, 6), KVT_MISS);
+    assert_int_equal(support_stats(s->store).puts_busy, 1);
+    pthread_mutex_lock(&s->store->lock);
+    assert_true(s->store->handover.seconds[KVT_TIER_DRAM] <= s->store->handover.backlog_seconds);
+    pthread_mutex_unlock(&s->store->lock);
+    tiers_fault_clear(s->dram.device);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(support_put(s->store, 6), KVT_OK);
 }
 
 /* An entry whose parent is not stored, which the policy declines. */
@@ -200,23 +192,21 @@ static kvt_status put_orphan(site *s, uint32_t number)
 /* While puts wait, the policy is asked later; what it declines then is no loss. */
 TEST(the_policy_is_asked_later)
 {
-    site s;
-    prepare(&s);
-    s.options.policy = "utility";
-    site_open(&s);
-    assert_int_equal(tiers_fault_add(s.dram.device, &hang_writes), KVT_OK);
-    assert_int_equal(put_orphan(&s, 100), KVT_REFUSED);
-    support_puts(s.store, 0, 5);
-    assert_int_equal(put_orphan(&s, 101), KVT_OK);
-    assert_int_equal(site_exists(&s, 101), KVT_OK);
-    tiers_fault_clear(s.dram.device);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    assert_int_equal(site_exists(&s, 101), KVT_MISS);
-    support_gets(s.store, 0, 5);
-    kvt_store_stats stats = support_stats(s.store);
+    site *s = prepare();
+    s->options.policy = "utility";
+    site_open(s);
+    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
+    assert_int_equal(put_orphan(s, 100), KVT_REFUSED);
+    support_puts(s->store, 0, 5);
+    assert_int_equal(put_orphan(s, 101), KVT_OK);
+    assert_int_equal(site_exists(s, 101), KVT_OK);
+    tiers_fault_clear(s->dram.device);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(site_exists(s, 101), KVT_MISS);
+    support_gets(s->store, 0, 5);
+    kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.puts_refused, 2);
     assert_int_equal(stats.puts_lost, 0);
-    kvt_close(s.store);
 }
 
 static void site_await_end(site *s)
@@ -227,83 +217,77 @@ static void site_await_end(site *s)
 
 TEST(failure_behind_the_return)
 {
-    site s;
-    prepare(&s);
-    site_open(&s);
-    site_fail_writes(&s, 0);
-    assert_int_equal(support_put(s.store, 1), KVT_OK);
-    site_await_end(&s);
-    assert_int_equal(support_get(s.store, 1, NULL), KVT_MISS);
-    assert_int_equal(support_stats(s.store).puts_lost, 1);
+    site *s = prepare();
+    site_open(s);
+    site_fail_writes(s, 0);
+    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    site_await_end(s);
+    assert_int_equal(support_get(s->store, 1, NULL), KVT_MISS);
+    assert_int_equal(support_stats(s->store).puts_lost, 1);
     kvt_health_item items[8] = {{.struct_size = sizeof items[0]}};
     size_t count = 0, seen = 0;
-    assert_int_equal(kvt_health(s.store, items, 8, &count, NULL), KVT_OK);
+    assert_int_equal(kvt_health(s->store, items, 8, &count, NULL), KVT_OK);
     for (size_t i = 0; i < count; i++)
         seen += items[i].kind == KVT_HEALTH_PUT && items[i].status == KVT_E_IO;
     assert_int_equal(seen, 1);
-    assert_int_equal(kvt_flush(s.store), KVT_E_IO);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    assert_int_equal(kvt_health(s.store, items, 8, &count, NULL), KVT_OK);
+    assert_int_equal(kvt_flush(s->store), KVT_E_IO);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_health(s->store, items, 8, &count, NULL), KVT_OK);
     for (size_t i = 0; i < count; i++)
         assert_int_not_equal(items[i].kind, KVT_HEALTH_PUT);
-    tiers_fault_clear(s.dram.device);
-    assert_int_equal(support_put(s.store, 1), KVT_OK);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    assert_int_equal(support_get(s.store, 1, NULL), KVT_OK);
-    kvt_close(s.store);
+    tiers_fault_clear(s->dram.device);
+    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
 }
 
 /* A plan that fails is made again from the staged bytes. */
 TEST(one_failed_write_loses_nothing)
 {
-    site s;
-    prepare(&s);
-    site_open(&s);
-    site_fail_writes(&s, 1);
-    assert_int_equal(support_put(s.store, 1), KVT_OK);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    assert_int_equal(support_get(s.store, 1, NULL), KVT_OK);
-    assert_int_equal(support_stats(s.store).puts_lost, 0);
-    assert_int_equal(support_stats(s.store).moves.aborted, 1);
-    kvt_close(s.store);
+    site *s = prepare();
+    site_open(s);
+    site_fail_writes(s, 1);
+    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
+    assert_int_equal(support_stats(s->store).puts_lost, 0);
+    assert_int_equal(support_stats(s->store).moves.aborted, 1);
 }
 
 /* The only device stops answering behind the return: the put is lost, which the flush tells, and
  * close does not wait for the device. */
 TEST(a_device_that_stops_answering)
 {
-    site s;
-    prepare(&s);
-    s.memory.timeout_ns = 200000000;
-    site_open(&s);
-    assert_int_equal(tiers_fault_add(s.dram.device, &hang_writes), KVT_OK);
-    assert_int_equal(support_put(s.store, 1), KVT_OK);
-    assert_int_equal(support_get(s.store, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_flush(s.store), KVT_E_IO);
-    assert_int_equal(support_get(s.store, 1, NULL), KVT_MISS);
-    assert_int_equal(support_stats(s.store).puts_lost, 1);
-    assert_int_equal(support_put(s.store, 1), KVT_REFUSED);
-    kvt_close(s.store);
-    tiers_fault_clear(s.dram.device);
+    site *s = prepare();
+    s->memory.timeout_ns = 200000000;
+    site_open(s);
+    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
+    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_flush(s->store), KVT_E_IO);
+    assert_int_equal(support_get(s->store, 1, NULL), KVT_MISS);
+    assert_int_equal(support_stats(s->store).puts_lost, 1);
+    assert_int_equal(support_put(s->store, 1), KVT_REFUSED);
+    site_close(s);
+    tiers_fault_clear(s->dram.device);
 }
 
 /* Puts that waited without a plan when the last device went are lost like those that had one. */
 TEST(what_waits_for_a_unresponsive_device_is_lost)
 {
-    site s;
-    prepare(&s);
-    s.memory.timeout_ns = 200000000;
-    site_open(&s);
-    assert_int_equal(tiers_fault_add(s.dram.device, &hang_writes), KVT_OK);
-    support_puts(s.store, 0, RECORDS_STAGED);
-    site_await_end(&s);
-    kvt_store_stats stats = support_stats(s.store);
+    site *s = prepare();
+    s->memory.timeout_ns = 200000000;
+    site_open(s);
+    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
+    support_puts(s->store, 0, RECORDS_STAGED);
+    site_await_end(s);
+    kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.puts_lost, RECORDS_STAGED);
     assert_int_equal(stats.puts_refused, 0);
-    assert_int_equal(kvt_flush(s.store), KVT_E_IO);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    kvt_close(s.store);
-    tiers_fault_clear(s.dram.device);
+    assert_int_equal(kvt_flush(s->store), KVT_E_IO);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    site_close(s);
+    tiers_fault_clear(s->dram.device);
 }
 
 typedef struct caller {
@@ -330,91 +314,85 @@ static void *flush_all(void *argument)
 static void *close_store(void *argument)
 {
     caller *self = argument;
-    kvt_close(self->s->store);
+    site_close(self->s);
     return NULL;
 }
 
 TEST(delete_of_what_is_handed_over)
 {
-    site s;
-    site_open_hung(&s);
-    support_puts(s.store, 0, RECORDS_STAGED);
+    site *s = site_open_hung();
+    support_puts(s->store, 0, RECORDS_STAGED);
     /* Executors take puts in order and hang with the first ones: the last has not begun. */
-    assert_int_equal(site_delete(&s, RECORDS_STAGED - 1), KVT_OK);
-    assert_int_equal(support_get(s.store, RECORDS_STAGED - 1, NULL), KVT_MISS);
-    assert_int_equal(support_put(s.store, RECORDS_STAGED - 1), KVT_OK);
-    assert_int_equal(support_get(s.store, RECORDS_STAGED - 1, NULL), KVT_OK);
-    assert_int_equal(site_delete(&s, RECORDS_STAGED - 1), KVT_OK);
+    assert_int_equal(site_delete(s, RECORDS_STAGED - 1), KVT_OK);
+    assert_int_equal(support_get(s->store, RECORDS_STAGED - 1, NULL), KVT_MISS);
+    assert_int_equal(support_put(s->store, RECORDS_STAGED - 1), KVT_OK);
+    assert_int_equal(support_get(s->store, RECORDS_STAGED - 1, NULL), KVT_OK);
+    assert_int_equal(site_delete(s, RECORDS_STAGED - 1), KVT_OK);
     /* One that has begun is waited for. */
     tiers_fault_counts counts = {0};
     while (counts.hung == 0) {
-        tiers_fault_counts_get(s.dram.device, &counts);
+        tiers_fault_counts_get(s->dram.device, &counts);
         usleep(1000);
     }
-    caller deleter = {.s = &s, .number = 0}, flusher = {.s = &s};
+    caller deleter = {.s = s, .number = 0}, flusher = {.s = s};
     pthread_t threads[2];
     assert_int_equal(pthread_create(&threads[0], NULL, delete_one, &deleter), 0);
     assert_int_equal(pthread_create(&threads[1], NULL, flush_all, &flusher), 0);
-    tiers_fault_clear(s.dram.device);
+    tiers_fault_clear(s->dram.device);
     pthread_join(threads[0], NULL);
     pthread_join(threads[1], NULL);
     assert_int_equal(deleter.status, KVT_OK);
     assert_int_equal(flusher.status, KVT_OK);
-    assert_int_equal(support_get(s.store, 0, NULL), KVT_MISS);
-    support_gets(s.store, 1, RECORDS_STAGED - 1);
-    assert_int_equal(support_get(s.store, RECORDS_STAGED - 1, NULL), KVT_MISS);
-    kvt_close(s.store);
+    assert_int_equal(support_get(s->store, 0, NULL), KVT_MISS);
+    support_gets(s->store, 1, RECORDS_STAGED - 1);
+    assert_int_equal(support_get(s->store, RECORDS_STAGED - 1, NULL), KVT_MISS);
 }
 
 TEST(close_calls_off_what_nothing_keeps)
 {
-    site s;
-    site_open_hung(&s);
-    support_puts(s.store, 0, RECORDS_STAGED);
-    caller closer = {.s = &s};
+    site *s = site_open_hung();
+    support_puts(s->store, 0, RECORDS_STAGED);
+    caller closer = {.s = s};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, close_store, &closer), 0);
-    tiers_fault_clear(s.dram.device); /* what has begun ends */
+    tiers_fault_clear(s->dram.device); /* what has begun ends */
     pthread_join(thread, NULL);
 }
 
-static void disk_open(site *s)
+static site *disk_open(void)
 {
-    site_prepare(s, (site_shape){.disks = 1,
-                                 .disk_bytes = 32 << 20,
-                                 .plain = true,
-                                 .staged = true,
-                                 .dram_bytes = DRAM_BYTES});
+    site *s = site_prepare((site_shape){.disks = 1,
+                                        .disk_bytes = 32 << 20,
+                                        .plain = true,
+                                        .staged = true,
+                                        .dram_bytes = DRAM_BYTES});
     s->options.staging_bytes = s->options.put_staging_bytes = 2 << 20;
     s->options.persist_bytes_per_s = 0;
     site_open(s);
+    return s;
 }
 
 TEST(close_finishes_what_survives)
 {
-    site d;
-    disk_open(&d);
-    support_puts(d.store, 0, 16);
-    site_reopen(&d);
-    assert_int_equal(site_hits(&d, 16), 16);
-    site_end(&d);
+    site *d = disk_open();
+    support_puts(d->store, 0, 16);
+    site_reopen(d);
+    assert_int_equal(site_hits(d, 16), 16);
 }
 
 TEST(persist_waits)
 {
-    site d;
     kvt_persist_info info = {.struct_size = sizeof info};
-    disk_open(&d);
-    support_puts(d.store, 0, 8);
-    assert_int_equal(kvt_persist(d.store, KVT_NO_DEADLINE, &info), KVT_OK);
+    site *d = disk_open();
+    support_puts(d->store, 0, 8);
+    assert_int_equal(kvt_persist(d->store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, 8);
     assert_int_equal(info.left, 0);
-    assert_int_equal(tiers_fault_add(d.dram.device, &hang_writes), KVT_OK);
-    assert_int_equal(support_put(d.store, 8), KVT_OK);
-    assert_int_equal(kvt_persist(d.store, 1, &info), KVT_E_TIMEOUT);
+    assert_int_equal(tiers_fault_add(d->dram.device, &hang_writes), KVT_OK);
+    assert_int_equal(support_put(d->store, 8), KVT_OK);
+    assert_int_equal(kvt_persist(d->store, 1, &info), KVT_E_TIMEOUT);
     assert_int_equal(info.left, 1);
-    tiers_fault_clear(d.dram.device);
-    site_end(&d);
+    tiers_fault_clear(d->dram.device);
 }
 
 /* ---- many callers ---- */
@@ -461,17 +439,16 @@ static void *runner_run(void *argument)
 
 TEST(many_threads)
 {
-    site d;
-    disk_open(&d);
-    kvt_close(d.store);
-    d.options.tiers[KVT_TIER_DRAM].capacity_bytes = 4 << 20;
-    d.options.tiers[KVT_TIER_SSD].capacity_bytes = 8 << 20;
-    d.options.tick_seconds = 0.002;
-    site_open(&d);
+    site *d = disk_open();
+    site_close(d);
+    d->options.tiers[KVT_TIER_DRAM].capacity_bytes = 4 << 20;
+    d->options.tiers[KVT_TIER_SSD].capacity_bytes = 8 << 20;
+    d->options.tick_seconds = 0.002;
+    site_open(d);
     runner runners[THREADS];
     pthread_t threads[THREADS];
     for (uint32_t i = 0; i < THREADS; i++) {
-        runners[i] = (runner){.store = d.store, .draw = 77 + i};
+        runners[i] = (runner){.store = d->store, .draw = 77 + i};
         assert_int_equal(pthread_create(&threads[i], NULL, runner_run, &runners[i]), 0);
     }
     uint64_t hits = 0, accepted = 0;
@@ -481,28 +458,25 @@ TEST(many_threads)
         accepted += runners[i].accepted;
     }
     assert_true(hits > 0 && accepted > KEYS / 2);
-    assert_int_equal(kvt_flush(d.store), KVT_OK);
-    kvt_store_stats stats = support_stats(d.store);
+    assert_int_equal(kvt_flush(d->store), KVT_OK);
+    kvt_store_stats stats = support_stats(d->store);
     assert_int_equal(stats.puts_waiting, 0);
     assert_int_equal(stats.put_staging_bytes, 0);
     assert_int_equal(stats.load_failures, 0);
-    site_end(&d);
 }
 
 /* The old way: what a put says has happened. */
 TEST(without_put_staging)
 {
-    site s;
-    prepare(&s);
-    s.options.put_staging_bytes = 0;
-    site_open(&s);
-    uint64_t before = site_writes(&s);
-    assert_int_equal(support_put(s.store, 1), KVT_OK);
-    assert_true(site_writes(&s) > before);
-    site_fail_writes(&s, 0);
-    assert_int_equal(support_put(s.store, 2), KVT_E_IO);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    kvt_close(s.store);
+    site *s = prepare();
+    s->options.put_staging_bytes = 0;
+    site_open(s);
+    uint64_t before = site_writes(s);
+    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_true(site_writes(s) > before);
+    site_fail_writes(s, 0);
+    assert_int_equal(support_put(s->store, 2), KVT_E_IO);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
 }
 
 /* Whether every thread of the process but the calling one has a signal blocked. */
@@ -532,16 +506,14 @@ static bool others_block(int signal_number)
 
 TEST(signals_are_the_applications)
 {
-    site s;
-    prepare(&s);
-    s.options.tick_seconds = 0.05;
-    site_open(&s);
+    site *s = prepare();
+    s->options.tick_seconds = 0.05;
+    site_open(s);
     assert_true(others_block(SIGUSR1));
     assert_true(others_block(SIGALRM));
     sigset_t mine;
     assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &mine), 0);
     assert_false(sigismember(&mine, SIGUSR1));
-    kvt_close(s.store);
 }
 
 TEST(staging_grows_with_dram)
@@ -615,23 +587,21 @@ static kvt_status put_link(site *s, uint32_t number, uint32_t place)
 TEST(links_of_a_chain_are_decided_in_order)
 {
     enum { CHAINS = 400, LINKS = 7 }; /* of which staging has room for all */
-    site s;
-    prepare(&s);
-    s.options.policy = "utility";
-    s.dram.capacity_bytes = 64 << 20; /* half of it stays free */
-    site_open(&s);
+    site *s = prepare();
+    s->options.policy = "utility";
+    s->dram.capacity_bytes = 64 << 20; /* half of it stays free */
+    site_open(s);
     for (uint32_t chain = 0; chain < CHAINS; chain++) {
         const uint32_t first = chain * LINKS;
         for (uint32_t i = 0; i < LINKS; i++)
-            assert_int_equal(put_link(&s, first + i, i), KVT_OK);
-        assert_int_equal(kvt_flush(s.store), KVT_OK);
+            assert_int_equal(put_link(s, first + i, i), KVT_OK);
+        assert_int_equal(kvt_flush(s->store), KVT_OK);
         for (uint32_t i = 0; i < LINKS; i++)
-            assert_int_equal(support_get(s.store, first + i, NULL), KVT_OK);
+            assert_int_equal(support_get(s->store, first + i, NULL), KVT_OK);
         for (uint32_t i = LINKS; i-- > 0;)
-            assert_int_equal(site_delete(&s, first + i), KVT_OK);
+            assert_int_equal(site_delete(s, first + i), KVT_OK);
     }
-    const kvt_store_stats stats = support_stats(s.store);
+    const kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.puts_refused, 0);
     assert_int_equal(stats.puts_lost, 0);
-    kvt_close(s.store);
 }

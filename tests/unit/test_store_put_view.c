@@ -13,11 +13,12 @@ static const tiers_fault_rule hang_writes = {.action = TIERS_FAULT_HANG,
                                              .kinds = TIERS_FAULT_WRITES};
 
 /* A store in DRAM; faulty: on a device that the test can hold, and that lends no records. */
-static void prepare(site *s, bool faulty)
+static site *prepare(bool faulty)
 {
-    site_prepare(s, (site_shape){.staged = true,
-                                 .memory_bytes = faulty ? 0 : DRAM_BYTES,
-                                 .dram_bytes = faulty ? DRAM_BYTES : 0});
+    site *s = site_prepare((site_shape){.staged = true,
+                                        .memory_bytes = faulty ? 0 : DRAM_BYTES,
+                                        .dram_bytes = faulty ? DRAM_BYTES : 0});
+    return s;
 }
 
 /* Writes entry `number` into the pool's view, by its definition, or compares it; then all else is
@@ -95,48 +96,44 @@ static void get_all(kvt_store *store)
 TEST(views_reach_the_memory_of_a_tier)
 {
     for (uint32_t lossless = 0; lossless < 2; lossless++) {
-        site s;
-        prepare(&s, false);
-        if (lossless) assert_int_equal(kvt_variant_parse("lossless", &s.options.variant), KVT_OK);
-        site_open(&s);
-        put_all(s.store);
-        assert_int_equal(kvt_flush(s.store), KVT_OK);
-        get_all(s.store);
-        kvt_close(s.store);
+        site *s = prepare(false);
+        if (lossless) assert_int_equal(kvt_variant_parse("lossless", &s->options.variant), KVT_OK);
+        site_open(s);
+        put_all(s->store);
+        assert_int_equal(kvt_flush(s->store), KVT_OK);
+        get_all(s->store);
+        site_close(s);
     }
 }
 
 TEST(views_reach_staged_puts_and_devices)
 {
-    site s;
-    prepare(&s, true);
-    site_open(&s);
-    assert_int_equal(tiers_fault_add(s.dram.device, &hang_writes), KVT_OK);
-    put_all(s.store);
-    uint64_t hits = support_stats(s.store).staged_hits;
-    get_all(s.store);
-    assert_true(support_stats(s.store).staged_hits > hits + ENGINE_VIEWS);
-    tiers_fault_clear(s.dram.device);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    hits = support_stats(s.store).staged_hits;
-    get_all(s.store);
-    assert_int_equal(support_stats(s.store).staged_hits, hits);
-    kvt_close(s.store);
+    site *s = prepare(true);
+    site_open(s);
+    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
+    put_all(s->store);
+    uint64_t hits = support_stats(s->store).staged_hits;
+    get_all(s->store);
+    assert_true(support_stats(s->store).staged_hits > hits + ENGINE_VIEWS);
+    tiers_fault_clear(s->dram.device);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    hits = support_stats(s->store).staged_hits;
+    get_all(s->store);
+    assert_int_equal(support_stats(s->store).staged_hits, hits);
 }
 
 TEST(views_are_put_without_put_staging)
 {
     static const char *const variants[] = {"raw", "lossless"};
     for (uint32_t i = 0; i < 4; i++) {
-        site s;
-        prepare(&s, i >= 2);
-        s.options.put_staging_bytes = 0;
-        assert_int_equal(kvt_variant_parse(variants[i % 2], &s.options.variant), KVT_OK);
-        site_open(&s);
-        put_all(s.store);
-        get_all(s.store);
-        assert_int_equal(support_put(s.store, 1), KVT_EXISTS);
-        kvt_close(s.store);
+        site *s = prepare(i >= 2);
+        s->options.put_staging_bytes = 0;
+        assert_int_equal(kvt_variant_parse(variants[i % 2], &s->options.variant), KVT_OK);
+        site_open(s);
+        put_all(s->store);
+        get_all(s->store);
+        assert_int_equal(support_put(s->store, 1), KVT_EXISTS);
+        site_close(s);
     }
 }
 
@@ -144,9 +141,8 @@ TEST(opaque_entries_are_one_run)
 {
     enum { BYTES = 5001 };
     static uint8_t data[BYTES], got[BYTES + 1];
-    site s;
-    prepare(&s, false);
-    site_open(&s);
+    site *s = prepare(false);
+    site_open(s);
     kvt_entry entry = {.struct_size = sizeof entry,
                        .key = support_key(7),
                        .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = BYTES},
@@ -154,57 +150,57 @@ TEST(opaque_entries_are_one_run)
     for (uint32_t i = 0; i < BYTES; i++)
         data[i] = (uint8_t)(i * 7 + i / 256);
     kvt_view view = kvt_view_packed(&entry.layout, data);
-    assert_int_equal(kvt_put_view(s.store, &entry, &view), KVT_OK);
+    assert_int_equal(kvt_put_view(s->store, &entry, &view), KVT_OK);
     for (uint32_t turn = 0; turn < 2; turn++) {
         memset(got, FILL, sizeof got);
         view = kvt_view_packed(&entry.layout, got);
-        assert_int_equal(kvt_get_view(s.store, &entry.key, &view, KVT_NO_DEADLINE, NULL), KVT_OK);
+        assert_int_equal(kvt_get_view(s->store, &entry.key, &view, KVT_NO_DEADLINE, NULL), KVT_OK);
         assert_memory_equal(got, data, BYTES);
         assert_int_equal(got[BYTES], FILL);
-        assert_int_equal(kvt_flush(s.store), KVT_OK);
+        assert_int_equal(kvt_flush(s->store), KVT_OK);
     }
-    kvt_close(s.store);
 }
 
 TEST(bad_views_are_refused_untouched)
 {
-    site s;
     engine_pool pool;
-    prepare(&s, false);
-    site_open(&s);
+    site *s = prepare(false);
+    site_open(s);
     assert_true(engine_pool_open(&pool, &engine_views[2], &support_layout, 1, FILL));
     assert_int_equal(pool.view.tokens_per_block, 16);
     const kvt_key key = support_key(1);
     kvt_get_info info = {.struct_size = sizeof info};
-    assert_int_equal(kvt_get_view(s.store, &key, &pool.view, KVT_NO_DEADLINE, &info), KVT_MISS);
-    assert_int_equal(support_stats(s.store).misses, 1);
+    assert_int_equal(kvt_get_view(s->store, &key, &pool.view, KVT_NO_DEADLINE, &info), KVT_MISS);
+    assert_int_equal(support_stats(s->store).misses, 1);
     kvt_view bad = pool.view;
     bad.block_count = 1;
-    assert_int_equal(put_view(s.store, &bad, 1), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_exists(s.store, &key), KVT_MISS);
-    assert_int_equal(support_put(s.store, 1), KVT_OK);
+    assert_int_equal(put_view(s->store, &bad, 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_exists(s->store, &key), KVT_MISS);
+    assert_int_equal(support_put(s->store, 1), KVT_OK);
     for (uint32_t turn = 0; turn < 2; turn++) {
-        assert_int_equal(kvt_get_view(s.store, &key, &bad, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_get_view(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
+                         KVT_E_ARGUMENT);
         bad.block_count = pool.view.block_count;
         bad.base_bytes[0]--;
         pool.blocks[1] = (uint32_t)(2 * pool.used);
-        assert_int_equal(kvt_get_view(s.store, &key, &bad, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_get_view(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
+                         KVT_E_ARGUMENT);
         bad.base_bytes[0]++;
         pool.blocks[1] = pool.blocks[0];
-        assert_int_equal(kvt_get_view(s.store, &key, &bad, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_get_view(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
+                         KVT_E_ARGUMENT);
         bad.memory = 1;
-        assert_int_equal(kvt_get_view(s.store, &key, &bad, KVT_NO_DEADLINE, &info),
+        assert_int_equal(kvt_get_view(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
                          KVT_E_UNSUPPORTED);
         bad = pool.view;
         bad.block_count = 1;
-        assert_int_equal(kvt_flush(s.store), KVT_OK);
+        assert_int_equal(kvt_flush(s->store), KVT_OK);
     }
-    assert_int_equal(kvt_get_view(s.store, &key, NULL, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_get_view(s.store, NULL, &pool.view, KVT_NO_DEADLINE, NULL),
+    assert_int_equal(kvt_get_view(s->store, &key, NULL, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_get_view(s->store, NULL, &pool.view, KVT_NO_DEADLINE, NULL),
                      KVT_E_ARGUMENT);
-    assert_int_equal(kvt_put_view(s.store, NULL, &pool.view), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put_view(s->store, NULL, &pool.view), KVT_E_ARGUMENT);
     for (uint64_t k = 0; k < pool.pool_bytes; k++)
         assert_int_equal(((uint8_t *)pool.memory[0])[k], FILL);
     engine_pool_close(&pool);
-    kvt_close(s.store);
 }

@@ -371,7 +371,7 @@ TEST(paged_views)
 {
     static const kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 32};
-    char *pool = malloc(POOL_BYTES);
+    char *pool = test_alloc(POOL_BYTES);
     queue_site_open(false, 0, 2);
     kvt_view paged[PAGED];
     uint32_t blocks[PAGED][2];
@@ -389,7 +389,7 @@ TEST(paged_views)
     }
     for (size_t i = 0; i < POOL_BYTES; i++)
         pool[i] = (char)(i * 31 >> 3);
-    char *before = malloc(POOL_BYTES);
+    char *before = test_alloc(POOL_BYTES);
     memcpy(before, pool, POOL_BYTES);
     assert_int_equal(kvt_submit(queue, requests, PAGED, NULL), KVT_OK);
     drain_all(PAGED, statuses, NULL);
@@ -412,8 +412,6 @@ TEST(paged_views)
         if (pool[at] != (named ? before[at] : 0)) fail_msg("byte %zu", at);
     }
     paged_parts(requests, pool, before, blocks);
-    free(before);
-    free(pool);
 }
 
 TEST(runs_that_meet)
@@ -599,19 +597,9 @@ TEST(threads)
     assert_int_equal(seen, accepted);
 }
 
-static int set_up(void **state)
+TEST_BEFORE_ALL
 {
-    (void)state;
-    buffers = malloc((size_t)MANY * SUPPORT_ENTRY_BYTES);
-    return buffers == NULL;
+    buffers = test_alloc((size_t)MANY * SUPPORT_ENTRY_BYTES);
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    free(buffers);
-    return 0;
-}
-
-TEST_ALL(set_up, tear_down);
 TEST_EACH(NULL, queue_site_close);

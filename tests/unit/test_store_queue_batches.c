@@ -16,7 +16,7 @@ typedef struct site {
 } site;
 
 /* A store with a few entries on a device that answers no read, and a queue on it. */
-static int site_open(void **state)
+TEST_BEFORE_ALL
 {
     static site s;
     queue_site_open(true, ENTRIES, 0);
@@ -26,7 +26,6 @@ static int site_open(void **state)
     const kvt_queue_options whole = {.struct_size = sizeof whole, .whole_batches = true};
     assert_int_equal(kvt_queue_open(store, &whole, &queue), KVT_OK);
     *state = &s;
-    return 0;
 }
 
 static int site_close(void **state)
@@ -74,7 +73,7 @@ static uint32_t take(uint32_t count, kvt_status status)
     return equal;
 }
 
-TEST_ALL(site_open, site_close);
+TEST_ALL(NULL, site_close);
 
 TEST(a_batch_wakes_when_it_is_whole)
 {

@@ -110,13 +110,12 @@ static void *traffic_main(void *argument)
 /* A disk goes and comes back, again and again, while batches are under way: nothing is lost. */
 TEST(a_device_comes_back_under_batches)
 {
-    static site s;
     pthread_t thread;
     /* SSD alone; every entry is striped over both disks. */
-    site_prepare(&s, (site_shape){.disks = DISKS, .disk_bytes = 2 << 20, .unit_bytes = 4096});
-    site_open(&s);
-    site_put(&s, 0, ENTRIES);
-    store = s.store;
+    site *s = site_prepare((site_shape){.disks = DISKS, .disk_bytes = 2 << 20, .unit_bytes = 4096});
+    site_open(s);
+    site_put(s, 0, ENTRIES);
+    store = s->store;
     queue = queue_site_queue(2, 0);
     make_requests(KVT_REQUEST_GET);
     assert_int_equal(pthread_create(&thread, NULL, traffic_main, queue), 0);
@@ -124,36 +123,32 @@ TEST(a_device_comes_back_under_batches)
         uint32_t disk = i % DISKS, before = hits;
         while (hits == before) /* until gets are served again */
             base_sleep(100000);
-        tiers_fault_set_gone(s.disks[disk].device, true);
-        while (site_stored(&s, ENTRIES) != 0) /* until a get has met it */
+        tiers_fault_set_gone(s->disks[disk].device, true);
+        while (site_stored(s, ENTRIES) != 0) /* until a get has met it */
             base_sleep(100000);
         kvt_status status;
         do
-            status = kvt_store_device_add(s.store, KVT_TIER_SSD, &s.files[disk], NULL, 0);
+            status = kvt_store_device_add(s->store, KVT_TIER_SSD, &s->files[disk], NULL, 0);
         while (status == KVT_BUSY);
         assert_int_equal(status, KVT_OK);
-        assert_int_equal(site_stored(&s, ENTRIES), ENTRIES);
+        assert_int_equal(site_stored(s, ENTRIES), ENTRIES);
     }
     atomic_store(&stop, true);
     pthread_join(thread, NULL);
     assert_int_equal(wrong, 0);
     assert_true(misses > 0);
-    assert_int_equal(site_hits(&s, ENTRIES), ENTRIES);
-    kvt_store_stats stats = support_stats(s.store);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
+    kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.quarantined, RETURNS * ENTRIES);
     assert_int_equal(stats.readmitted, RETURNS * ENTRIES);
     queue_site_close(NULL);
-    s.store = NULL;
-    site_end(&s);
+    s->store = NULL;
 }
 
 TEST_EACH(NULL, queue_site_close);
 
 int main(void)
 {
-    buffers = malloc((size_t)ENTRIES * SUPPORT_ENTRY_BYTES);
-    if (buffers == NULL) return 1;
-    int failed = tests_run();
-    free(buffers);
-    return failed;
+    buffers = test_alloc((size_t)ENTRIES * SUPPORT_ENTRY_BYTES);
+    return tests_run();
 }

@@ -55,7 +55,7 @@ static void fill(uint32_t number, char *at)
     }
 }
 
-static int site_open(void **state)
+TEST_BEFORE_EACH
 {
     static site s;
     kvt_store_options options;
@@ -67,8 +67,7 @@ static int site_open(void **state)
     options.lossless = false;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
     assert_int_equal(kvt_open(&options, &s.store, NULL, 0), KVT_OK);
-    s.data = malloc(ALL * LARGE_BYTES);
-    assert_non_null(s.data);
+    s.data = test_alloc(ALL * LARGE_BYTES);
     for (uint32_t i = 0; i < ALL; i++) {
         const kvt_entry entry = support_entry(support_key(i), layout_of(i), 1);
         fill(i, place_of(&s, i));
@@ -77,15 +76,12 @@ static int site_open(void **state)
     }
     memset(s.data, 0xee, ALL * LARGE_BYTES);
     *state = &s;
-    return 0;
 }
 
-static int site_close(void **state)
+TEST_AFTER_EACH
 {
     site *s = *state;
     kvt_close(s->store);
-    free(s->data);
-    return 0;
 }
 
 static kvt_queue *open_queue(site *s, uint32_t threads)
@@ -152,8 +148,6 @@ static void expect(site *s, uint32_t count)
         assert_memory_equal(place_of(s, i), wanted, bytes_of(i));
     }
 }
-
-TEST_EACH(site_open, site_close);
 
 TEST(a_batch_of_large_entries)
 {
@@ -226,9 +220,7 @@ TEST(a_close_in_between)
         kvt_queue *queue = open_queue(s, 1 + round % 3);
         (void)submit(s, queue, LARGE);
         kvt_queue_close(queue);
-        free(s->data);
-        s->data = malloc(ALL * LARGE_BYTES);
-        assert_non_null(s->data);
+        s->data = test_alloc(ALL * LARGE_BYTES);
     }
 }
 
@@ -287,7 +279,6 @@ static uint32_t kept_of(const uint64_t *bytes, uint32_t count, uint32_t decoders
     assert_int_equal(queue->decoders, decoders);
     pthread_cond_destroy(&queue->work);
     pthread_mutex_destroy(&queue->lock);
-    free(queue);
     return kept;
 }
 

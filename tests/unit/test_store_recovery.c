@@ -16,11 +16,10 @@
 #define RECOVERY_COUNT 20u
 
 /* SSD alone, so that everything that is put lands there. */
-static int set_up(void **state)
+TEST_BEFORE_EACH
 {
     site_new(state,
              (site_shape){.disks = 2, .disk_bytes = 2 << 20, .unit_bytes = 8192, .plain = true});
-    return 0;
 }
 
 static kvt_status try_open(site *s)
@@ -36,8 +35,6 @@ static void fill(site *s)
     site_put(s, 0, RECOVERY_COUNT);
     site_close(s);
 }
-
-TEST_EACH(set_up, site_free);
 
 /* Records travel through memory that the rings have registered. */
 TEST(staging_registered)

@@ -304,7 +304,7 @@ TEST(views_of_many_sizes_are_served)
     kvt_layout large = support_layout;
     large.tokens = 4096; /* 4 MiB: more than one chunk, and more than the store's staging */
     const uint64_t bytes = 128u * SUPPORT_ENTRY_BYTES;
-    char *from = malloc(bytes), *to = malloc(bytes);
+    char *from = test_alloc(bytes), *to = test_alloc(bytes);
     kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
     kvt_store *a = open_policy(&remote, "lru", 64 << 20);
     kvt_store *b = open_policy(&remote, "lru", 64 << 20);
@@ -344,8 +344,6 @@ TEST(views_of_many_sizes_are_served)
     kvt_queue_close(queue);
     kvt_close(a);
     kvt_close(b);
-    free(from);
-    free(to);
 }
 
 /* An entry that another host has claimed is that host's to write; without the claim it is written.

@@ -242,8 +242,7 @@ TEST(larger_records_are_asked_for_again)
     layout.tokens *= 32;
     uint64_t most = 0;
     assert_int_equal(kvt_layout_bytes(&layout, &most), KVT_OK);
-    char *from = malloc(most), *to = calloc(ENTRIES, most);
-    assert_true(from != NULL && to != NULL);
+    char *from = test_alloc(most), *to = test_zeros(ENTRIES * most);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         uint64_t bytes = 0;
         layout.tokens = support_layout.tokens * (i == LARGE ? 32 : 1);
@@ -276,7 +275,5 @@ TEST(larger_records_are_asked_for_again)
         assert_memory_equal(to + i * most, from, bytes);
     }
     assert_true(atomic_load(&faults.count) >= asked + ENTRIES); /* one of them twice */
-    free(from);
-    free(to);
     close_site(&s);
 }

@@ -12,14 +12,15 @@
 enum { ENTRIES = 200, HOT = 20, ROUNDS = 6 };
 
 /* Two files that hold all entries and more, and memory for a tenth of them. */
-static void site_make(site *s, const char *policy)
+static site *site_make(const char *policy)
 {
-    site_prepare(s, (site_shape){.disks = 2,
-                                 .disk_bytes = 8 << 20,
-                                 .unit_bytes = 8192,
-                                 .plain = true,
-                                 .memory_bytes = 1 << 20});
+    site *s = site_prepare((site_shape){.disks = 2,
+                                        .disk_bytes = 8 << 20,
+                                        .unit_bytes = 8192,
+                                        .plain = true,
+                                        .memory_bytes = 1 << 20});
     s->options.policy = policy;
+    return s;
 }
 
 /* Some entries are read again and again, and come up. */
@@ -35,15 +36,13 @@ static void use(kvt_store *store)
 
 static void check_close(const char *policy)
 {
-    site s;
-    site_make(&s, policy);
-    site_open(&s);
-    site_put(&s, 0, ENTRIES);
-    use(s.store);
-    assert_int_equal(site_hits(&s, ENTRIES), ENTRIES);
-    site_reopen(&s);
-    assert_int_equal(site_hits(&s, ENTRIES), ENTRIES);
-    site_end(&s);
+    site *s = site_make(policy);
+    site_open(s);
+    site_put(s, 0, ENTRIES);
+    use(s->store);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
+    site_reopen(s);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
 
 TEST(close_loses_nothing)
@@ -73,38 +72,37 @@ static void live_and_die(site *s, bool *listed)
 
 TEST(kill_leaves_what_was_promoted)
 {
-    site s;
-    site_make(&s, "lru");
+    site *s = site_make("lru");
     bool *listed = mmap(NULL, ENTRIES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(listed != MAP_FAILED);
     pid_t child = fork();
     assert_true(child >= 0);
-    if (child == 0) live_and_die(&s, listed);
+    if (child == 0) live_and_die(s, listed);
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFSIGNALED(status));
-    site_open(&s);
+    site_open(s);
     uint32_t count = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
         if (!listed[i]) continue;
         count++;
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
     }
     assert_true(count > ENTRIES / 2);
     munmap(listed, ENTRIES);
-    site_end(&s);
 }
 
 /* A file with room for few entries and no memory above it, full, of which some have been used. */
 enum { ROOM = 40, USED = 12, NEW = 24 };
 
-static void site_make_full(site *s, const char *policy)
+static site *site_make_full(const char *policy)
 {
-    site_make(s, policy);
+    site *s = site_make(policy);
     s->files[0] = support_file_config("disk0", s->paths[0], 2 << 20);
     s->options.tiers[KVT_TIER_SSD] =
         (kvt_tier_options){.devices = s->files, .device_count = 1, .unit_bytes = 4096};
     s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
+    return s;
 }
 
 /* Fills the store, then uses the entries that came first, the ones to go if nothing is known. */
@@ -137,13 +135,11 @@ static uint32_t count_kept(kvt_store *store)
 
 static void check_uses_outlive(const char *policy)
 {
-    site s;
-    site_make_full(&s, policy);
-    site_open(&s);
-    fill_and_use(s.store);
-    site_reopen(&s);
-    assert_int_equal(count_kept(s.store), USED);
-    site_end(&s);
+    site *s = site_make_full(policy);
+    site_open(s);
+    fill_and_use(s->store);
+    site_reopen(s);
+    assert_int_equal(count_kept(s->store), USED);
 }
 
 TEST(uses_outlive_a_close)

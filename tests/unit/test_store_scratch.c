@@ -49,18 +49,17 @@ static uint32_t count_readable(site *s, uint32_t entries)
 
 TEST(free_room_leaves_the_policy_and_comes_back)
 {
-    site s;
-    site_make(&s, 2 * MIB);
-    const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD), dram = capacity_of(&s, KVT_TIER_DRAM);
+    site *s = site_make(2 * MIB);
+    const uint64_t ssd = capacity_of(s, KVT_TIER_SSD), dram = capacity_of(s, KVT_TIER_DRAM);
     const scratch_wish wishes[] = {{.tier = KVT_TIER_SSD, .bytes = MIB},
                                    {.tier = KVT_TIER_DRAM, .bytes = 2 * RECORD_BYTES}};
     store_scratch *scratch;
     uint64_t missing[KVT_TIER_COUNT];
-    assert_int_equal(scratch_open(s.store, wishes, 2, &scratch, missing), KVT_OK);
+    assert_int_equal(scratch_open(s->store, wishes, 2, &scratch, missing), KVT_OK);
     assert_int_equal(missing[KVT_TIER_SSD] + missing[KVT_TIER_DRAM], 0);
-    assert_int_equal(capacity_of(&s, KVT_TIER_SSD), ssd - MIB);
-    assert_int_equal(capacity_of(&s, KVT_TIER_DRAM), dram - 2 * RECORD_BYTES);
-    kvt_store_stats stats = support_stats(s.store);
+    assert_int_equal(capacity_of(s, KVT_TIER_SSD), ssd - MIB);
+    assert_int_equal(capacity_of(s, KVT_TIER_DRAM), dram - 2 * RECORD_BYTES);
+    kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD], MIB);
     assert_int_equal(stats.lent_bytes[KVT_TIER_DRAM], 2 * RECORD_BYTES);
 
@@ -74,123 +73,108 @@ TEST(free_room_leaves_the_policy_and_comes_back)
     assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, 1, PAGE, UINT64_MAX, &none),
                      KVT_E_SPACE);
     for (uint32_t i = 0; i < 3 * ENTRIES; i++) {
-        kvt_status status = support_put(s.store, i);
+        kvt_status status = support_put(s->store, i);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
-        assert_true(policy_used(&s, KVT_TIER_SSD) <= ssd - MIB);
-        assert_true(policy_used(&s, KVT_TIER_DRAM) <= dram - 2 * RECORD_BYTES);
+        assert_true(policy_used(s, KVT_TIER_SSD) <= ssd - MIB);
+        assert_true(policy_used(s, KVT_TIER_DRAM) <= dram - 2 * RECORD_BYTES);
     }
-    check_budget(&s);
+    check_budget(s);
     scratch_release(scratch, KVT_TIER_SSD, location);
     assert_int_equal(scratch_free(scratch, KVT_TIER_SSD), MIB);
     scratch_close(scratch);
     scratch_close(NULL);
-    assert_int_equal(capacity_of(&s, KVT_TIER_SSD), ssd);
-    assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD], 0);
-    site_end(&s);
+    assert_int_equal(capacity_of(s, KVT_TIER_SSD), ssd);
+    assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD], 0);
 }
 
 TEST(a_refusal_names_the_missing_bytes)
 {
-    site s;
-    site_make(&s, MIB);
-    const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD), dram = capacity_of(&s, KVT_TIER_DRAM);
+    site *s = site_make(MIB);
+    const uint64_t ssd = capacity_of(s, KVT_TIER_SSD), dram = capacity_of(s, KVT_TIER_DRAM);
     uint64_t missing[KVT_TIER_COUNT];
     store_scratch *scratch = NULL;
     const scratch_wish wishes[] = {{.tier = KVT_TIER_SSD, .bytes = ssd + 12345},
                                    {.tier = KVT_TIER_DRAM, .bytes = 4096}};
-    assert_int_equal(scratch_open(s.store, wishes, 2, &scratch, missing), KVT_E_SPACE);
+    assert_int_equal(scratch_open(s->store, wishes, 2, &scratch, missing), KVT_E_SPACE);
     assert_null(scratch);
     assert_int_equal(missing[KVT_TIER_SSD], 12345);
     assert_int_equal(missing[KVT_TIER_DRAM], 0);
     /* Nothing of a refused one stays lent. */
-    assert_int_equal(capacity_of(&s, KVT_TIER_SSD), ssd);
-    assert_int_equal(capacity_of(&s, KVT_TIER_DRAM), dram);
+    assert_int_equal(capacity_of(s, KVT_TIER_SSD), ssd);
+    assert_int_equal(capacity_of(s, KVT_TIER_DRAM), dram);
     const scratch_wish hbm = {.tier = KVT_TIER_HBM, .bytes = 4096};
-    assert_int_equal(scratch_open(s.store, &hbm, 1, &scratch, missing), KVT_E_UNSUPPORTED);
+    assert_int_equal(scratch_open(s->store, &hbm, 1, &scratch, missing), KVT_E_UNSUPPORTED);
 
     /* Free room alone: what entries hold is missing. */
-    site_put(&s, 0, ENTRIES);
-    const uint64_t used = policy_used(&s, KVT_TIER_SSD);
+    site_put(s, 0, ENTRIES);
+    const uint64_t used = policy_used(s, KVT_TIER_SSD);
     assert_true(used > 0);
     const scratch_wish all = ssd_wish(ssd, 0);
-    assert_int_equal(scratch_open(s.store, &all, 1, &scratch, missing), KVT_E_SPACE);
+    assert_int_equal(scratch_open(s->store, &all, 1, &scratch, missing), KVT_E_SPACE);
     assert_int_equal(missing[KVT_TIER_SSD], used);
     const scratch_wish rest = ssd_wish(ssd - used, 0);
-    assert_int_equal(scratch_open(s.store, &rest, 1, &scratch, missing), KVT_OK);
+    assert_int_equal(scratch_open(s->store, &rest, 1, &scratch, missing), KVT_OK);
     scratch_close(scratch);
-    site_end(&s);
 }
 
 /* ---- against entries ---- */
 
 TEST(entries_make_way_for_what_must_have_room)
 {
-    site s;
-    site_make(&s, MIB);
-    site_put(&s, 0, 64);
-    const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD), used = policy_used(&s, KVT_TIER_SSD);
-    const uint32_t before = count_readable(&s, 64);
+    site *s = site_make(MIB);
+    site_put(s, 0, 64);
+    const uint64_t ssd = capacity_of(s, KVT_TIER_SSD), used = policy_used(s, KVT_TIER_SSD);
+    const uint32_t before = count_readable(s, 64);
     assert_true(used > ssd * 8 / 10 && before > 20);
     store_scratch *scratch;
     const scratch_wish half = ssd_wish(ssd / 2, INFINITY);
-    assert_int_equal(scratch_open(s.store, &half, 1, &scratch, NULL), KVT_OK);
-    assert_true(policy_used(&s, KVT_TIER_SSD) <= ssd - ssd / 2);
+    assert_int_equal(scratch_open(s->store, &half, 1, &scratch, NULL), KVT_OK);
+    assert_true(policy_used(s, KVT_TIER_SSD) <= ssd - ssd / 2);
     tiers_location *location;
     assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, ssd / 2, PAGE, UINT64_MAX, &location),
                      KVT_OK);
     tiers_pool *pool = scratch_pool(scratch, KVT_TIER_SSD);
-    void *buffer = aligned_alloc(4096, location->bytes);
-    assert_non_null(buffer);
+    void *buffer = test_aligned(4096, location->bytes);
     memset(buffer, 0x77, location->bytes);
     assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, location, buffer, location->bytes),
                      KVT_OK);
-    free(buffer);
     /* What is left is whole: no entry has lost bytes to the scratch. */
-    const uint32_t after = count_readable(&s, 64);
+    const uint32_t after = count_readable(s, 64);
     assert_true(after > 0 && after < before);
-    check_budget(&s);
+    check_budget(s);
     scratch_release(scratch, KVT_TIER_SSD, location);
     scratch_close(scratch);
-    site_put(&s, 100, 120);
-    assert_int_equal(support_get(s.store, 119, NULL), KVT_OK);
-    site_end(&s);
+    site_put(s, 100, 120);
+    assert_int_equal(support_get(s->store, 119, NULL), KVT_OK);
 }
 
 /* Copies of entries that lie in memory are no reason to refuse, and make way for extents. */
 TEST(copies_make_way_for_extents)
 {
-    site s;
-    site_make(&s, MIB);
-    site_put(&s, 0, DRAM_ENTRIES);
-    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, NULL), KVT_OK);
-    assert_true(support_stats(s.store).copies.count > 0);
-    const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD);
+    site *s = site_make(MIB);
+    site_put(s, 0, DRAM_ENTRIES);
+    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, NULL), KVT_OK);
+    assert_true(support_stats(s->store).copies.count > 0);
+    const uint64_t ssd = capacity_of(s, KVT_TIER_SSD);
     store_scratch *scratch;
     tiers_location *location;
-    const scratch_wish all = ssd_wish(ssd - policy_used(&s, KVT_TIER_SSD), 0);
-    assert_int_equal(scratch_open(s.store, &all, 1, &scratch, NULL), KVT_OK);
+    const scratch_wish all = ssd_wish(ssd - policy_used(s, KVT_TIER_SSD), 0);
+    assert_int_equal(scratch_open(s->store, &all, 1, &scratch, NULL), KVT_OK);
     assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, scratch_lent(scratch, KVT_TIER_SSD),
                                      4096, UINT64_MAX, &location),
                      KVT_OK);
-    assert_int_equal(count_readable(&s, DRAM_ENTRIES), DRAM_ENTRIES);
-    check_budget(&s);
+    assert_int_equal(count_readable(s, DRAM_ENTRIES), DRAM_ENTRIES);
+    check_budget(s);
     scratch_release(scratch, KVT_TIER_SSD, location);
     scratch_close(scratch);
-    site_end(&s);
 }
 
 /* The unit of a wish's worth is that of the policy's price, so the two decide. */
 TEST(the_price_decides_between_entries_and_a_window)
 {
-    kvt_store_options options;
-    kvt_store *store;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 4 << 20;
-    options.tick_seconds = 0;
-    options.policy = "utility";
+    kvt_store_options options = support_options(4 << 20, "utility");
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 32 * SUPPORT_ENTRY_BYTES;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    kvt_store *store = support_open(&options);
     for (uint32_t round = 0; round < 4; round++) {
         for (uint32_t i = 0; i < 60; i++)
             (void)!support_put(store, i);
@@ -219,24 +203,21 @@ TEST(the_price_decides_between_entries_and_a_window)
 
 TEST(a_member_that_goes_takes_its_part_with_it)
 {
-    site s;
-    site_make(&s, 2 * MIB);
-    const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD);
+    site *s = site_make(2 * MIB);
+    const uint64_t ssd = capacity_of(s, KVT_TIER_SSD);
     store_scratch *scratch;
     tiers_location *location, *none;
     const scratch_wish wish = ssd_wish(MIB, 0);
-    assert_int_equal(scratch_open(s.store, &wish, 1, &scratch, NULL), KVT_OK);
+    assert_int_equal(scratch_open(s->store, &wish, 1, &scratch, NULL), KVT_OK);
     assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, MIB / 2, PAGE, UINT64_MAX, &location),
                      KVT_OK);
-    site_put(&s, 0, ENTRIES);
-    assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
-    assert_true(capacity_of(&s, KVT_TIER_SSD) <= ssd - 2 * MIB - MIB + 64 * 1024);
-    void *buffer = aligned_alloc(4096, MIB / 2);
-    assert_non_null(buffer);
+    site_put(s, 0, ENTRIES);
+    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_true(capacity_of(s, KVT_TIER_SSD) <= ssd - 2 * MIB - MIB + 64 * 1024);
+    void *buffer = test_aligned(4096, MIB / 2);
     assert_int_equal(tiers_pool_transfer(scratch_pool(scratch, KVT_TIER_SSD), KVT_IO_READ, location,
                                          buffer, MIB / 2),
                      KVT_E_GONE);
-    free(buffer);
     /* New extents lie on the member that serves. */
     tiers_location *more;
     assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, MIB / 4, PAGE, UINT64_MAX, &more),
@@ -246,46 +227,43 @@ TEST(a_member_that_goes_takes_its_part_with_it)
     scratch_release(scratch, KVT_TIER_SSD, more);
     scratch_release(scratch, KVT_TIER_SSD, location);
     scratch_close(scratch);
-    (void)count_readable(&s, ENTRIES);
-    site_end(&s);
+    (void)count_readable(s, ENTRIES);
 }
 
 /* The child has borrowed half of the tier and written to it when it is killed. */
 TEST(a_killed_process_gives_everything_back)
 {
-    site s;
-    site_make(&s, MIB);
-    site_put(&s, 0, ENTRIES);
-    const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD);
-    kvt_close(s.store);
+    site *s = site_make(MIB);
+    site_put(s, 0, ENTRIES);
+    const uint64_t ssd = capacity_of(s, KVT_TIER_SSD);
+    site_close(s);
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         store_scratch *scratch;
         tiers_location *location;
         const scratch_wish wish = ssd_wish(MIB / 2, INFINITY);
-        if (kvt_open(&s.options, &s.store, NULL, 0) != KVT_OK ||
-            scratch_open(s.store, &wish, 1, &scratch, NULL) != KVT_OK ||
+        if (kvt_open(&s->options, &s->store, NULL, 0) != KVT_OK ||
+            scratch_open(s->store, &wish, 1, &scratch, NULL) != KVT_OK ||
             scratch_reserve(scratch, KVT_TIER_SSD, MIB / 2, PAGE, UINT64_MAX, &location) != KVT_OK)
             _exit(1);
-        void *buffer = aligned_alloc(4096, MIB / 2);
+        void *buffer = test_aligned(4096, MIB / 2);
         memset(buffer, 0x5a, MIB / 2);
         if (tiers_pool_transfer(scratch_pool(scratch, KVT_TIER_SSD), KVT_IO_WRITE, location, buffer,
                                 MIB / 2) != KVT_OK ||
-            kvt_flush(s.store) != KVT_OK)
+            kvt_flush(s->store) != KVT_OK)
             _exit(2);
         kill(getpid(), SIGKILL);
     }
     int how;
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-    site_open(&s);
-    assert_int_equal(capacity_of(&s, KVT_TIER_SSD), ssd);
-    assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD], 0);
-    assert_true(count_readable(&s, ENTRIES) > 0);
+    site_open(s);
+    assert_int_equal(capacity_of(s, KVT_TIER_SSD), ssd);
+    assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD], 0);
+    assert_true(count_readable(s, ENTRIES) > 0);
     store_scratch *scratch;
     const scratch_wish wish = ssd_wish(ssd, INFINITY);
-    assert_int_equal(scratch_open(s.store, &wish, 1, &scratch, NULL), KVT_OK);
+    assert_int_equal(scratch_open(s->store, &wish, 1, &scratch, NULL), KVT_OK);
     scratch_close(scratch);
-    site_end(&s);
 }

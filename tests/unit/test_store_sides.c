@@ -14,7 +14,7 @@
 enum { ENTRIES = 40, DATA_BYTES = 96 * 576 * 2 * 2 };
 
 /* One file below memory, and puts that are handed over. */
-static int set_up(void **state)
+TEST_BEFORE_EACH
 {
     site *s = site_new(state, (site_shape){.disks = 1,
                                            .disk_bytes = 32 << 20,
@@ -22,7 +22,6 @@ static int set_up(void **state)
                                            .staged = true,
                                            .memory_bytes = 16 << 20});
     s->options.put_backlog_seconds = 0;
-    return 0;
 }
 
 /* MLA's latent, an index, and K and V under both of their names. */
@@ -83,8 +82,6 @@ static void check_all(kvt_store *store)
     }
 }
 
-TEST_EACH(set_up, site_free);
-
 TEST(entries_of_one_side_survive)
 {
     site *s = *state;
@@ -114,7 +111,7 @@ static void pool_make(pool *p, uint32_t number, uint32_t first)
     assert_int_equal(kvt_view_axes(&layout, "bth", BLOCK, BLOCKS, &p->view), KVT_OK);
     assert_int_equal(p->view.bases_kind, KVT_BASES_LAYERS);
     for (uint32_t i = 0; i < 2; i++) {
-        p->bases[i] = malloc(p->view.base_bytes[0]);
+        p->bases[i] = test_alloc(p->view.base_bytes[0]);
         assert_non_null(p->bases[i]);
         memset(p->bases[i], 0x77, p->view.base_bytes[0]);
     }
@@ -123,12 +120,6 @@ static void pool_make(pool *p, uint32_t number, uint32_t first)
     p->view.bases = p->bases;
     p->view.blocks = p->blocks;
     p->view.block_count = 6;
-}
-
-static void pool_free(pool *p)
-{
-    free(p->bases[0]);
-    free(p->bases[1]);
 }
 
 static void *pool_block(const pool *p, uint32_t layer, uint32_t block, uint64_t block_bytes)
@@ -159,14 +150,12 @@ TEST(views_of_one_side_are_stored)
                 }
                 assert_int_equal(status, KVT_OK);
             }
-            pool_free(&p);
             pool_make(&p, i, i + 3);
             assert_int_equal(kvt_get_view(s->store, &entry.key, &p.view, KVT_NO_DEADLINE, NULL),
                              KVT_OK);
             for (uint32_t b = 0; b < 12; b++)
                 memcpy(again + b * block, pool_block(&p, b / 6, b % 6, block), block);
             assert_memory_equal(again, data, bytes);
-            pool_free(&p);
         }
         if (round == 0) assert_int_equal(kvt_flush(s->store), KVT_OK);
         if (round != 1) continue;

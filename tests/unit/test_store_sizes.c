@@ -22,14 +22,15 @@ static void observe(void *context, const kvt_move *move, kvt_status outcome)
     if (move->kind == KVT_MOVE_PUT) planned_bytes = store_bytes_of(move->to_bytes);
 }
 
-static void site_make(site *s, uint64_t disk_bytes, uint64_t dram_bytes)
+static site *site_make(uint64_t disk_bytes, uint64_t dram_bytes)
 {
-    site_prepare(s, (site_shape){.disks = disk_bytes != 0,
-                                 .disk_bytes = disk_bytes,
-                                 .unit_bytes = 4096,
-                                 .dram_bytes = dram_bytes});
+    site *s = site_prepare((site_shape){.disks = disk_bytes != 0,
+                                        .disk_bytes = disk_bytes,
+                                        .unit_bytes = 4096,
+                                        .dram_bytes = dram_bytes});
     s->options.persist_bytes_per_s = 0;
     s->options.observer.call = observe;
+    return s;
 }
 
 /* Large enough that what a record holds beside the elements is little. */
@@ -63,15 +64,13 @@ static kvt_status put_sample(site *s, uint32_t number)
 /* The bytes that a lossless record of noise is planned with and comes out with. */
 static void measure(uint64_t *planned_out, uint64_t *real_out)
 {
-    site s;
-    site_make(&s, 0, 8 << 20);
-    s.options.variant = lossless;
-    site_open(&s);
-    assert_int_equal(put_noise(&s, 0), KVT_OK);
+    site *s = site_make(0, 8 << 20);
+    s->options.variant = lossless;
+    site_open(s);
+    assert_int_equal(put_noise(s, 0), KVT_OK);
     *planned_out = planned_bytes;
-    *real_out = support_stats(s.store).tiers[KVT_TIER_DRAM].used_bytes;
+    *real_out = support_stats(s->store).tiers[KVT_TIER_DRAM].used_bytes;
     assert_true(*planned_out < *real_out);
-    site_end(&s);
 }
 
 /* DRAM has room for some records and one that is as small as planned. */
@@ -79,60 +78,56 @@ TEST(a_size_is_learned)
 {
     uint64_t planned, real;
     measure(&planned, &real);
-    site s;
-    site_make(&s, 0, 8 * real + planned);
-    s.options.variant = lossless;
-    site_open(&s);
+    site *s = site_make(0, 8 * real + planned);
+    s->options.variant = lossless;
+    site_open(s);
     for (uint32_t i = 0; i < 8 + 4; i++)
-        assert_int_equal(put_noise(&s, i), KVT_OK);
-    uint64_t aborted = support_stats(s.store).moves.aborted;
+        assert_int_equal(put_noise(s, i), KVT_OK);
+    uint64_t aborted = support_stats(s->store).moves.aborted;
     for (uint32_t i = 12; i < 12 + MANY; i++)
-        assert_int_equal(put_noise(&s, i), KVT_OK);
-    assert_int_equal(support_stats(s.store).moves.aborted, aborted);
+        assert_int_equal(put_noise(s, i), KVT_OK);
+    assert_int_equal(support_stats(s->store).moves.aborted, aborted);
     assert_true(planned_bytes >= real);
     /* Records that are smaller again are planned so. */
     for (uint32_t i = 0; i < 100; i++)
-        assert_int_equal(put_sample(&s, 1000 + i), KVT_OK);
+        assert_int_equal(put_sample(s, 1000 + i), KVT_OK);
     assert_true(planned_bytes < real);
-    site_end(&s);
 }
 
 /* Where only raw records are made, the measured ratio stands again after a while. */
 TEST(a_size_is_forgotten)
 {
-    site s;
-    site_make(&s, 0, 8 << 20);
-    s.options.policy = "utility";
-    site_open(&s);
+    site *s = site_make(0, 8 << 20);
+    s->options.policy = "utility";
+    site_open(s);
     const entry_kind kind = {.layout = support_layout, .source_bytes = SUPPORT_ENTRY_BYTES};
     store_entry entry = {.kind = &kind};
     double shares[KVT_VARIANTS_MAX];
     uint32_t at = 0;
-    while (s.store->costs.variants[at].variant.codec != KVT_CODEC_LOSSLESS)
-        assert_true(++at < s.store->costs.variant_count);
-    kvt_variant form = s.store->costs.variants[at].variant;
+    while (s->store->costs.variants[at].variant.codec != KVT_CODEC_LOSSLESS)
+        assert_true(++at < s->store->costs.variant_count);
+    kvt_variant form = s->store->costs.variants[at].variant;
     uint64_t head, raw_bytes;
     assert_int_equal(codecs_raw_record_bytes(&kind.layout, &head, &raw_bytes), KVT_OK);
     uint64_t large = SUPPORT_ENTRY_BYTES + head;
-    learn_size_shares(s.store, &entry, shares);
+    learn_size_shares(s->store, &entry, shares);
     assert_true(shares[at] != shares[at]);
-    learn_note_size(s.store, &entry, form, large);
-    learn_size_shares(s.store, &entry, shares);
+    learn_note_size(s->store, &entry, form, large);
+    learn_size_shares(s->store, &entry, shares);
     assert_true(shares[at] == 1.0);
     for (int i = 0; i < 64; i++) {
-        learn_size_shares(s.store, &entry, shares);
+        learn_size_shares(s->store, &entry, shares);
         assert_true(shares[at] == 1.0);
-        learn_note_size(s.store, &entry, raw, large);
+        learn_note_size(s->store, &entry, raw, large);
     }
-    learn_size_shares(s.store, &entry, shares);
+    learn_size_shares(s->store, &entry, shares);
     assert_true(shares[at] != shares[at]);
     /* Entries of another class are another kind; of two sizes in turn the larger one is planned. */
     entry.class_id = 1;
     for (int i = 0; i < 64; i++)
-        learn_note_size(s.store, &entry, form, i % 2 == 0 ? large : large / 2);
-    learn_size_shares(s.store, &entry, shares);
+        learn_note_size(s->store, &entry, form, i % 2 == 0 ? large : large / 2);
+    learn_size_shares(s->store, &entry, shares);
     assert_true(shares[at] == 1.0);
-    site_end(&s);
 }
 
 /*
@@ -143,38 +138,36 @@ TEST(a_larger_record_costs_no_entry)
 {
     uint64_t planned, real;
     measure(&planned, &real);
-    site s;
-    site_make(&s, 32 << 20, 0);
-    s.options.variant = raw;
-    site_open(&s);
+    site *s = site_make(32 << 20, 0);
+    s->options.variant = raw;
+    site_open(s);
     for (uint32_t i = 0; i < MANY; i++)
-        assert_int_equal(put_noise(&s, i), KVT_OK);
-    kvt_close(s.store);
-    s.options.policy = "utility";
-    site_open(&s);
-    assert_int_equal(site_stored(&s, MANY), MANY);
+        assert_int_equal(put_noise(s, i), KVT_OK);
+    site_close(s);
+    s->options.policy = "utility";
+    site_open(s);
+    assert_int_equal(site_stored(s, MANY), MANY);
     kvt_policy_stats policy;
-    kvt_policy_stats_get(s.store->policy, &policy);
-    assert_int_equal(kvt_policy_set_capacity(s.store->policy, KVT_TIER_SSD,
+    kvt_policy_stats_get(s->store->policy, &policy);
+    assert_int_equal(kvt_policy_set_capacity(s->store->policy, KVT_TIER_SSD,
                                              policy.used_bytes[KVT_TIER_SSD] + planned),
                      KVT_OK);
-    kvt_status status = put_noise(&s, MANY);
+    kvt_status status = put_noise(s, MANY);
     assert_true(status == KVT_OK || status == KVT_REFUSED);
-    kvt_store_stats stats = support_stats(s.store);
+    kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.given_up, 0);
     assert_true(stats.moves.failed_larger > 0);
     assert_true(stats.moves.failed_larger <= MANY + 1);
     assert_int_equal(stats.moves.failed_space, 0);
     assert_int_equal(stats.backing_off, 0);
-    uint64_t stored = site_stored(&s, MANY + 1);
+    uint64_t stored = site_stored(s, MANY + 1);
     assert_int_equal(stored + stats.evictions, MANY + (status == KVT_OK));
     /* Once more: no entry is coded for nothing a second time. */
     for (uint32_t i = MANY + 1; i < 2 * MANY; i++)
-        (void)put_noise(&s, i);
-    stats = support_stats(s.store);
+        (void)put_noise(s, i);
+    stats = support_stats(s->store);
     assert_int_equal(stats.given_up, 0);
     assert_true(stats.moves.failed_larger <= MANY + 1);
-    site_end(&s);
 }
 
 /* The policy sees a stored entry at these seconds from recomputing, SSD and DRAM. */
@@ -200,38 +193,36 @@ static void see(site *s, uint32_t number, double none, double ssd, double dram)
 TEST(an_eviction_from_above_leaves_the_record_on_ssd)
 {
     enum { ENTRIES = 8 };
-    site s;
-    site_make(&s, 8 << 20, 0);
-    site_open(&s);
-    support_puts(s.store, 0, ENTRIES);
-    kvt_close(s.store);
-    kvt_store_options disk_only = s.options;
-    site_add_dram(&s, 1 << 20);
-    s.options.policy = "utility";
-    site_open(&s);
+    site *s = site_make(8 << 20, 0);
+    site_open(s);
+    support_puts(s->store, 0, ENTRIES);
+    site_close(s);
+    kvt_store_options disk_only = s->options;
+    site_add_dram(s, 1 << 20);
+    s->options.policy = "utility";
+    site_open(s);
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        see(&s, i, 1000, 500, 0);
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
-        assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+        see(s, i, 1000, 500, 0);
+        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
+        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
     }
-    assert_int_equal(support_stats(s.store).copies.count, ENTRIES);
+    assert_int_equal(support_stats(s->store).copies.count, ENTRIES);
     /* Loading them is worth nothing now, and DRAM gets smaller and smaller. */
     for (int round = 0; round < 2 * ENTRIES; round++) {
         for (uint32_t i = 0; i < ENTRIES; i++)
-            see(&s, i, 0, 500, 500);
-        assert_int_equal(kvt_policy_set_capacity(s.store->policy, KVT_TIER_DRAM, 4096), KVT_OK);
-        assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+            see(s, i, 0, 500, 500);
+        assert_int_equal(kvt_policy_set_capacity(s->store->policy, KVT_TIER_DRAM, 4096), KVT_OK);
+        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
     }
-    kvt_store_stats stats = support_stats(s.store);
+    kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.copies.evictions, ENTRIES);
     assert_int_equal(stats.evictions, 0);
     assert_int_equal(stats.tiers[KVT_TIER_DRAM].entries, 0);
     assert_int_equal(stats.tiers[KVT_TIER_SSD].entries, ENTRIES);
     assert_int_equal(stats.copies.count, 0);
-    support_gets(s.store, 0, ENTRIES);
-    kvt_close(s.store);
-    s.options = disk_only;
-    site_open(&s);
-    assert_int_equal(site_stored(&s, ENTRIES), ENTRIES);
-    site_end(&s);
+    support_gets(s->store, 0, ENTRIES);
+    site_close(s);
+    s->options = disk_only;
+    site_open(s);
+    assert_int_equal(site_stored(s, ENTRIES), ENTRIES);
 }

@@ -16,23 +16,19 @@ enum { KIB = 1024, LIMIT = 8192 * KIB };
 
 static store_staging *staging;
 
-static int make_staging(void **state)
+TEST_BEFORE_EACH
 {
-    (void)state;
     assert_int_equal(staging_open(LIMIT, &staging), KVT_OK);
     staging_make_arena(staging, true);
     assert_non_null(staging->arena);
     assert_int_equal(staging->arena_bytes, LIMIT);
     assert_int_equal((uintptr_t)staging->arena % (2048 * KIB), 0);
-    return 0;
 }
 
-static int end_staging(void **state)
+TEST_AFTER_EACH
 {
-    (void)state;
     assert_int_equal(staging->out_bytes, 0);
     staging_close(staging);
-    return 0;
 }
 
 static bool in_arena(const staging_buffer *buffer)
@@ -53,8 +49,6 @@ static staging_buffer take(uint64_t bytes, bool wait)
     memset(buffer.memory, 0x5A, buffer.bytes);
     return buffer;
 }
-
-TEST_EACH(make_staging, end_staging);
 
 /* All of the bound is arena, and comes together again. */
 TEST(arena)

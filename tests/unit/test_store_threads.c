@@ -60,5 +60,4 @@ TEST(a_limit_of_threads_is_named)
     kvt_queue_close(queue);
     assert_int_equal(support_get(store, 1, NULL), KVT_OK);
     kvt_close(store);
-    support_remove_folder(site.folder);
 }

@@ -140,21 +140,16 @@ static kvt_store *open_store(void)
     kvt_device_config dram = memory_device("dram0", layered ? TRUST_DRAM_BYTES : 64 << 20, 0);
     kvt_device_config ssd = memory_device("ssd0", 64 << 20, ssd_latency_ns);
     kvt_store_options options;
-    char message[256] = "";
-    kvt_store *store = NULL;
     kvt_store_options_init(&options);
     options.put_staging_bytes = 0; /* a put says how its write went */
     options.staging_bytes = 8 << 20;
     options.tick_seconds = 0;
     options.profile_path = profile_path;
-    options.tiers[KVT_TIER_DRAM].devices = &dram;
-    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    support_tier(&options, KVT_TIER_DRAM, &dram, 1);
     options.tiers[KVT_TIER_DRAM].weights_fixed = true;
-    options.tiers[KVT_TIER_SSD].devices = &ssd;
-    options.tiers[KVT_TIER_SSD].device_count = layered;
+    support_tier(&options, KVT_TIER_SSD, &ssd, layered);
     options.tiers[KVT_TIER_SSD].weights_fixed = true;
-    kvt_status status = kvt_open(&options, &store, message, sizeof message);
-    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    kvt_store *store = support_open(&options);
     pthread_mutex_lock(&store->learn->lock);
     store->learn->clock = sound_seconds;
     pthread_mutex_unlock(&store->learn->lock);
@@ -249,7 +244,7 @@ static const struct {
      "request_seconds * 1000, bytes_per_s = bytes_per_s / 1000"},
 };
 
-TEST_EACH(store_folder_make, store_folder_remove);
+TEST_EACH(store_folder_make, NULL);
 
 TEST(poisoned_profile_is_overcome)
 {
@@ -260,7 +255,6 @@ TEST(poisoned_profile_is_overcome)
     assert_true(fresh.hits > TRUST_REQUESTS / 2);
     assert_int_equal(fresh.stats.learned.puts_tried, 0);
     for (size_t i = 0; i < sizeof poisons / sizeof poisons[0]; i++) {
-        (void)store_folder_remove(state);
         (void)store_folder_make(state);
         make_profile();
         run_sql(poisons[i].sql);
@@ -306,7 +300,6 @@ TEST(upper_tier_hides_no_shut_one)
     assert_true(fresh.hits > TRUST_REQUESTS / 2);
     assert_int_equal(fresh.stats.learned.puts_tried, 0);
     for (size_t i = 0; i < sizeof hidden_poisons / sizeof hidden_poisons[0]; i++) {
-        (void)store_folder_remove(state);
         (void)store_folder_make(state);
         make_profile();
         run_sql(hidden_poisons[i].sql);
@@ -459,7 +452,6 @@ TEST(no_clock_shuts_the_store)
     static const double seconds[] = {0, 1e-12, 1e-6, 1e9, (double)INFINITY, -1};
     recompute_seconds = 1e7;
     for (size_t i = 0; i < sizeof seconds / sizeof seconds[0]; i++) {
-        (void)store_folder_remove(state);
         (void)store_folder_make(state);
         make_profile();
         kvt_store *store = open_store();
@@ -503,7 +495,6 @@ TEST(work_in_memory_is_shared_out)
     const online_work work = {.bytes = SUPPORT_ENTRY_BYTES};
     const double load = TRUST_REQUEST_S + work.bytes / TRUST_BYTES_PER_S;
     for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) {
-        (void)store_folder_remove(state);
         (void)store_folder_make(state);
         make_profile();
         kvt_store *store = open_store();
@@ -533,7 +524,6 @@ TEST(what_was_kept_ages)
     } ages[] = {{"now", 3.9, 4.01}, {"-600 seconds", 1.9, 2.3}, {"-1 day", 0.999, 1.001}};
     for (size_t i = 0; i < sizeof ages / sizeof ages[0]; i++) {
         char sql[160];
-        (void)store_folder_remove(state);
         (void)store_folder_make(state);
         make_profile();
         run_sql(poisons[4].sql);

@@ -15,13 +15,14 @@
 enum { MIB = 1 << 20, BYTES = SUPPORT_ENTRY_BYTES - 100 };
 
 /* Memory that is lent for so many entries, above two disks. */
-static void visit_start(site *s, uint32_t dram_entries, uint64_t disk_bytes)
+static site *visit_start(uint32_t dram_entries, uint64_t disk_bytes)
 {
-    site_make(s, disk_bytes);
-    kvt_close(s->store);
+    site *s = site_make(disk_bytes);
+    site_close(s);
     s->options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){
         .capacity_bytes = (uint64_t)dram_entries * RECORD_BYTES + 16384, .unit_bytes = 4096};
     site_open(s);
+    return s;
 }
 
 static void fill_bytes(uint32_t number, uint8_t *data)
@@ -113,10 +114,9 @@ static void check_nothing_is_held(site *s)
 
 TEST(entries_are_read_where_they_lie)
 {
-    site s;
-    visit_start(&s, 6, 2 * MIB);
-    put_opaques(&s, 12);
-    store_scratch *scratch = scratch_of(&s), *other = scratch_of(&s);
+    site *s = visit_start(6, 2 * MIB);
+    put_opaques(s, 12);
+    store_scratch *scratch = scratch_of(s), *other = scratch_of(s);
     scratch_visited disk, memory, again, none;
     assert_int_equal(visit(scratch, 0, &disk), KVT_OK);
     assert_int_equal(disk.tier, KVT_TIER_SSD);
@@ -129,278 +129,263 @@ TEST(entries_are_read_where_they_lie)
     assert_ptr_equal(again.location, disk.location);
     assert_int_equal(check_bytes(scratch, 0, &disk), KVT_OK);
     assert_int_equal(check_bytes(scratch, 11, &memory), KVT_OK);
-    kvt_store_stats stats = support_stats(s.store);
+    kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.in_place.entries, 2);
     assert_int_equal(stats.in_place.bytes[KVT_TIER_SSD], RECORD_BYTES);
     assert_int_equal(stats.in_place.bytes[KVT_TIER_DRAM], RECORD_BYTES);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD], 0);
     const kvt_key below = support_key(1), above = support_key(10);
-    assert_int_equal(scratch_visit(s.store, &above, false, &none), KVT_E_UNSUPPORTED);
-    assert_int_equal(scratch_visit(s.store, &below, false, &none), KVT_OK);
-    scratch_leave(s.store, &none);
+    assert_int_equal(scratch_visit(s->store, &above, false, &none), KVT_E_UNSUPPORTED);
+    assert_int_equal(scratch_visit(s->store, &below, false, &none), KVT_OK);
+    scratch_leave(s->store, &none);
     /* What is none. */
     assert_int_equal(visit(scratch, 77, &none), KVT_MISS);
-    assert_int_equal(support_put(s.store, 200), KVT_OK);
+    assert_int_equal(support_put(s->store, 200), KVT_OK);
     assert_int_equal(visit(scratch, 200, &none), KVT_E_MISMATCH);
-    scratch_leave(s.store, &disk);
+    scratch_leave(s->store, &disk);
     assert_null(disk.visit);
-    assert_int_equal(support_stats(s.store).in_place.entries, 2);
-    scratch_leave(s.store, &again);
-    scratch_leave(s.store, &memory);
-    scratch_leave(s.store, &memory); /* zeroed */
-    check_nothing_is_held(&s);
+    assert_int_equal(support_stats(s->store).in_place.entries, 2);
+    scratch_leave(s->store, &again);
+    scratch_leave(s->store, &memory);
+    scratch_leave(s->store, &memory); /* zeroed */
+    check_nothing_is_held(s);
     scratch_close(scratch);
     scratch_close(other);
-    site_end(&s);
 }
 
 /* Of a tier of memory half may be held; an entry beyond that is visited in its copy. */
 TEST(memory_is_held_in_half)
 {
-    site s;
-    visit_start(&s, 6, 2 * MIB);
-    put_opaques(&s, 5);
-    store_scratch *scratch = scratch_of(&s);
+    site *s = visit_start(6, 2 * MIB);
+    put_opaques(s, 5);
+    store_scratch *scratch = scratch_of(s);
     scratch_visited visited[4], copy;
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(visit(scratch, i, &visited[i]), KVT_OK);
     assert_int_equal(visit(scratch, 3, &visited[3]), KVT_E_UNSUPPORTED);
-    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, NULL), KVT_OK);
-    assert_int_equal(support_stats(s.store).copies.count, 5);
+    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, NULL), KVT_OK);
+    assert_int_equal(support_stats(s->store).copies.count, 5);
     assert_int_equal(visit(scratch, 3, &copy), KVT_OK);
     assert_int_equal(copy.tier, KVT_TIER_SSD);
     assert_int_equal(check_bytes(scratch, 3, &copy), KVT_OK);
     /* The entry leaves memory, and its copy stays. */
     for (uint32_t i = 20; i < 30; i++)
-        assert_int_equal(put_opaque(&s, i), KVT_OK);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
+        assert_int_equal(put_opaque(s, i), KVT_OK);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
     kvt_get_info info = {.struct_size = sizeof info};
     static uint8_t data[BYTES];
     const kvt_key key = support_key(3);
-    assert_int_equal(kvt_get(s.store, &key, data, BYTES, &info), KVT_OK);
+    assert_int_equal(kvt_get(s->store, &key, data, BYTES, &info), KVT_OK);
     assert_int_equal(info.tier, KVT_TIER_SSD);
     assert_int_equal(check_bytes(scratch, 3, &copy), KVT_OK);
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(check_bytes(scratch, i, &visited[i]), KVT_OK);
-        scratch_leave(s.store, &visited[i]);
+        scratch_leave(s->store, &visited[i]);
     }
-    scratch_leave(s.store, &copy);
-    check_nothing_is_held(&s);
+    scratch_leave(s->store, &copy);
+    check_nothing_is_held(s);
     scratch_close(scratch);
-    site_end(&s);
 }
 
 /* ---- pressure ---- */
 
 TEST(a_visited_entry_stays_under_pressure)
 {
-    site s;
-    visit_start(&s, 6, MIB / 2);
-    put_opaques(&s, 12);
-    store_scratch *scratch = scratch_of(&s);
+    site *s = visit_start(6, MIB / 2);
+    put_opaques(s, 12);
+    store_scratch *scratch = scratch_of(s);
     scratch_visited disk, memory;
     assert_int_equal(visit(scratch, 0, &disk), KVT_OK);
     assert_int_equal(visit(scratch, 11, &memory), KVT_OK);
     assert_int_equal(memory.tier, KVT_TIER_DRAM);
     for (uint32_t i = 100; i < 200; i++)
-        assert_int_equal(put_opaque(&s, i), KVT_OK);
-    site_maintain(&s, 1);
-    assert_int_equal(get_opaque(&s, 1), KVT_MISS); /* as old, and not visited */
+        assert_int_equal(put_opaque(s, i), KVT_OK);
+    site_maintain(s, 1);
+    assert_int_equal(get_opaque(s, 1), KVT_MISS); /* as old, and not visited */
     /* A borrower that takes all it can get does not have them either. */
     store_scratch *greedy;
     const scratch_wish all = {.tier = KVT_TIER_SSD, .bytes = MIB / 2, .worth_per_byte = INFINITY};
-    assert_int_equal(scratch_open(s.store, &all, 1, &greedy, NULL), KVT_OK);
+    assert_int_equal(scratch_open(s->store, &all, 1, &greedy, NULL), KVT_OK);
     assert_int_equal(check_bytes(scratch, 0, &disk), KVT_OK);
     assert_int_equal(check_bytes(scratch, 11, &memory), KVT_OK);
-    assert_int_equal(get_opaque(&s, 0), KVT_OK);
-    assert_int_equal(get_opaque(&s, 11), KVT_OK);
+    assert_int_equal(get_opaque(s, 0), KVT_OK);
+    assert_int_equal(get_opaque(s, 11), KVT_OK);
     scratch_close(greedy);
-    scratch_leave(s.store, &disk);
-    scratch_leave(s.store, &memory);
+    scratch_leave(s->store, &disk);
+    scratch_leave(s->store, &memory);
     for (uint32_t i = 200; i < 300; i++)
-        assert_int_equal(put_opaque(&s, i), KVT_OK);
-    assert_int_equal(get_opaque(&s, 0), KVT_MISS); /* an entry as any again */
-    assert_int_equal(get_opaque(&s, 11), KVT_MISS);
-    check_nothing_is_held(&s);
+        assert_int_equal(put_opaque(s, i), KVT_OK);
+    assert_int_equal(get_opaque(s, 0), KVT_MISS); /* an entry as any again */
+    assert_int_equal(get_opaque(s, 11), KVT_MISS);
+    check_nothing_is_held(s);
     scratch_close(scratch);
-    site_end(&s);
 }
 
 /* ---- entries that go ---- */
 
 TEST(a_deleted_entry_is_read_until_the_last_one_leaves)
 {
-    site s;
-    visit_start(&s, 6, 2 * MIB);
-    put_opaques(&s, 12);
-    const uint64_t used = support_stats(s.store).tiers[KVT_TIER_SSD].used_bytes;
-    store_scratch *one = scratch_of(&s), *two = scratch_of(&s);
+    site *s = visit_start(6, 2 * MIB);
+    put_opaques(s, 12);
+    const uint64_t used = support_stats(s->store).tiers[KVT_TIER_SSD].used_bytes;
+    store_scratch *one = scratch_of(s), *two = scratch_of(s);
     scratch_visited a, b, fresh, memory;
     assert_int_equal(visit(one, 0, &a), KVT_OK);
     assert_int_equal(visit(two, 0, &b), KVT_OK);
     assert_int_equal(visit(one, 11, &memory), KVT_OK);
     const kvt_key key = support_key(0), above = support_key(11);
-    assert_int_equal(kvt_delete(s.store, &key), KVT_OK);
-    assert_int_equal(kvt_delete(s.store, &above), KVT_OK);
-    assert_int_equal(kvt_flush(s.store), KVT_OK); /* waits for no visitor */
-    assert_int_equal(get_opaque(&s, 0), KVT_MISS);
-    kvt_store_stats stats = support_stats(s.store);
+    assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
+    assert_int_equal(kvt_delete(s->store, &above), KVT_OK);
+    assert_int_equal(kvt_flush(s->store), KVT_OK); /* waits for no visitor */
+    assert_int_equal(get_opaque(s, 0), KVT_MISS);
+    kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.in_place.entries, 0);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD], RECORD_BYTES);
     assert_int_equal(stats.lent_bytes[KVT_TIER_DRAM], RECORD_BYTES);
     assert_int_equal(stats.tiers[KVT_TIER_SSD].used_bytes, used);
     /* Another entry under the key is another place. */
-    assert_int_equal(put_opaque(&s, 0), KVT_OK);
+    assert_int_equal(put_opaque(s, 0), KVT_OK);
     assert_int_equal(visit(two, 0, &fresh), KVT_OK);
     assert_ptr_not_equal(fresh.location, a.location);
     assert_int_equal(check_bytes(one, 0, &a), KVT_OK);
-    scratch_leave(s.store, &a);
-    assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD], RECORD_BYTES);
+    scratch_leave(s->store, &a);
+    assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD], RECORD_BYTES);
     assert_int_equal(check_bytes(two, 0, &b), KVT_OK);
     assert_int_equal(check_bytes(one, 11, &memory), KVT_OK);
-    scratch_leave(s.store, &b);
-    scratch_leave(s.store, &memory);
-    stats = support_stats(s.store);
+    scratch_leave(s->store, &b);
+    scratch_leave(s->store, &memory);
+    stats = support_stats(s->store);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD] + stats.lent_bytes[KVT_TIER_DRAM], 0);
     assert_int_equal(stats.in_place.entries, 1);
-    scratch_leave(s.store, &fresh);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    check_nothing_is_held(&s);
-    check_budget(&s);
+    scratch_leave(s->store, &fresh);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    check_nothing_is_held(s);
+    check_budget(s);
     scratch_close(one);
     scratch_close(two);
-    site_end(&s);
 }
 
 /* Puts that lack room do not wait for a visitor, who may stay for hours. */
 TEST(nobody_waits_for_a_visitor)
 {
-    site s;
-    visit_start(&s, 6, MIB / 2);
-    put_opaques(&s, 20);
-    store_scratch *scratch = scratch_of(&s);
+    site *s = visit_start(6, MIB / 2);
+    put_opaques(s, 20);
+    store_scratch *scratch = scratch_of(s);
     scratch_visited visited[4];
     uint32_t count = 0;
     for (uint32_t i = 0; i < 20 && count < 4; i++) {
         if (visit(scratch, i, &visited[count]) != KVT_OK) continue;
         const kvt_key key = support_key(i);
         if (visited[count].tier != KVT_TIER_SSD)
-            scratch_leave(s.store, &visited[count]);
-        else if (kvt_delete(s.store, &key) == KVT_OK)
+            scratch_leave(s->store, &visited[count]);
+        else if (kvt_delete(s->store, &key) == KVT_OK)
             count++;
     }
     assert_int_equal(count, 4);
-    assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD], 4 * RECORD_BYTES);
+    assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD], 4 * RECORD_BYTES);
     for (uint32_t i = 100; i < 200; i++) /* each needs the room of another */
-        assert_int_equal(put_opaque(&s, i), KVT_OK);
-    check_budget(&s);
+        assert_int_equal(put_opaque(s, i), KVT_OK);
+    check_budget(s);
     for (uint32_t i = 0; i < count; i++)
-        scratch_leave(s.store, &visited[i]);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    check_nothing_is_held(&s);
+        scratch_leave(s->store, &visited[i]);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    check_nothing_is_held(s);
     scratch_close(scratch);
-    site_end(&s);
 }
 
 /* A store that opens after the death of one with visitors has all of it. */
 TEST(a_visit_leaves_nothing_durable)
 {
-    site s;
-    visit_start(&s, 6, 2 * MIB);
-    put_opaques(&s, 12);
-    const uint64_t used = support_stats(s.store).tiers[KVT_TIER_SSD].used_bytes;
-    store_scratch *scratch = scratch_of(&s);
+    site *s = visit_start(6, 2 * MIB);
+    put_opaques(s, 12);
+    const uint64_t used = support_stats(s->store).tiers[KVT_TIER_SSD].used_bytes;
+    store_scratch *scratch = scratch_of(s);
     scratch_visited kept, deleted;
     const kvt_key key = support_key(1);
     assert_int_equal(visit(scratch, 0, &kept), KVT_OK);
     assert_int_equal(visit(scratch, 1, &deleted), KVT_OK);
-    assert_int_equal(kvt_delete(s.store, &key), KVT_OK);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
     /* A copy of the catalog is what a crash would leave. */
     char command[1024], catalog[160];
-    snprintf(catalog, sizeof catalog, "%s/crashed.db", s.folder);
-    snprintf(command, sizeof command, "cp '%s' '%s' && cp '%s-wal' '%s-wal'", s.catalog, catalog,
-             s.catalog, catalog);
+    snprintf(catalog, sizeof catalog, "%s/crashed.db", s->folder);
+    snprintf(command, sizeof command, "cp '%s' '%s' && cp '%s-wal' '%s-wal'", s->catalog, catalog,
+             s->catalog, catalog);
     assert_int_equal(system(command), 0);
-    scratch_leave(s.store, &kept);
-    scratch_leave(s.store, &deleted);
+    scratch_leave(s->store, &kept);
+    scratch_leave(s->store, &deleted);
     scratch_close(scratch);
-    kvt_close(s.store);
-    char *const own = s.catalog;
-    s.options.catalog_path = catalog;
-    site_open(&s);
-    assert_int_equal(get_opaque(&s, 0), KVT_OK);
-    assert_int_equal(get_opaque(&s, 1), KVT_MISS);
-    assert_true(support_stats(s.store).tiers[KVT_TIER_SSD].used_bytes < used);
-    check_nothing_is_held(&s);
-    s.options.catalog_path = own;
-    site_end(&s);
+    site_close(s);
+    char *const own = s->catalog;
+    s->options.catalog_path = catalog;
+    site_open(s);
+    assert_int_equal(get_opaque(s, 0), KVT_OK);
+    assert_int_equal(get_opaque(s, 1), KVT_MISS);
+    assert_true(support_stats(s->store).tiers[KVT_TIER_SSD].used_bytes < used);
+    check_nothing_is_held(s);
+    s->options.catalog_path = own;
 }
 
 /* ---- devices ---- */
 
 TEST(a_device_that_goes_takes_its_bytes_along)
 {
-    site s;
-    visit_start(&s, 6, 2 * MIB);
-    put_opaques(&s, 12);
-    store_scratch *scratch = scratch_of(&s);
+    site *s = visit_start(6, 2 * MIB);
+    put_opaques(s, 12);
+    store_scratch *scratch = scratch_of(s);
     scratch_visited visited;
     assert_int_equal(visit(scratch, 0, &visited), KVT_OK);
-    assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
-    assert_int_equal(get_opaque(&s, 0), KVT_MISS);
+    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(get_opaque(s, 0), KVT_MISS);
     assert_int_equal(check_bytes(scratch, 0, &visited), KVT_E_GONE);
-    kvt_store_stats stats = support_stats(s.store);
+    kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.in_place.entries, 0);
     assert_true(stats.lent_bytes[KVT_TIER_SSD] > 0); /* what is on the other disk */
     assert_true(stats.lent_bytes[KVT_TIER_SSD] < RECORD_BYTES);
     /* With the device the entry comes back, and is visited as before. */
-    assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
-    assert_int_equal(kvt_store_device_add(s.store, KVT_TIER_SSD, &s.files[1], NULL, 0), KVT_OK);
-    stats = support_stats(s.store);
+    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
+    assert_int_equal(kvt_store_device_add(s->store, KVT_TIER_SSD, &s->files[1], NULL, 0), KVT_OK);
+    stats = support_stats(s->store);
     assert_int_equal(stats.in_place.entries, 1);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD], 0);
     assert_int_equal(check_bytes(scratch, 0, &visited), KVT_OK);
     for (uint32_t i = 100; i < 200; i++)
-        assert_int_equal(put_opaque(&s, i), KVT_OK);
-    assert_int_equal(get_opaque(&s, 0), KVT_OK); /* pinned again */
+        assert_int_equal(put_opaque(s, i), KVT_OK);
+    assert_int_equal(get_opaque(s, 0), KVT_OK); /* pinned again */
     /* It goes again, and the key is put anew: the old bytes stay until the visitor leaves. */
-    assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
-    assert_int_equal(put_opaque(&s, 0), KVT_OK);
-    assert_true(support_stats(s.store).lent_bytes[KVT_TIER_SSD] > 0);
-    scratch_leave(s.store, &visited);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    check_nothing_is_held(&s);
+    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(put_opaque(s, 0), KVT_OK);
+    assert_true(support_stats(s->store).lent_bytes[KVT_TIER_SSD] > 0);
+    scratch_leave(s->store, &visited);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    check_nothing_is_held(s);
     scratch_close(scratch);
-    site_end(&s);
 }
 
 /* A drain moves the entry; the disk is empty when the visitor has left. */
 TEST(a_drain_waits_for_the_visitor_alone)
 {
-    site s;
-    visit_start(&s, 6, 2 * MIB);
-    put_opaques(&s, 12);
-    store_scratch *scratch = scratch_of(&s);
+    site *s = visit_start(6, 2 * MIB);
+    put_opaques(s, 12);
+    store_scratch *scratch = scratch_of(s);
     scratch_visited visited, moved;
     assert_int_equal(visit(scratch, 0, &visited), KVT_OK);
-    assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
-    site_maintain(&s, 1);
-    site_maintain(&s, 1);
+    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    site_maintain(s, 1);
+    site_maintain(s, 1);
     assert_int_equal(visit(scratch, 0, &moved), KVT_OK);
     assert_ptr_not_equal(moved.location, visited.location);
     assert_int_equal(check_bytes(scratch, 0, &visited), KVT_OK);
     assert_int_equal(check_bytes(scratch, 0, &moved), KVT_OK);
-    assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD], RECORD_BYTES);
-    assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
-    scratch_leave(s.store, &visited);
-    site_maintain(&s, 1);
-    assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
+    assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD], RECORD_BYTES);
+    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
+    scratch_leave(s->store, &visited);
+    site_maintain(s, 1);
+    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(check_bytes(scratch, 0, &moved), KVT_OK);
-    scratch_leave(s.store, &moved);
-    check_nothing_is_held(&s);
+    scratch_leave(s->store, &moved);
+    check_nothing_is_held(s);
     scratch_close(scratch);
-    site_end(&s);
 }
 
 /* ---- threads ---- */
@@ -437,20 +422,18 @@ static void *put_again(void *context)
 
 TEST(visitors_come_and_go_beside_puts_and_deletes)
 {
-    site s;
-    visit_start(&s, 6, MIB / 2);
-    put_opaques(&s, 12);
+    site *s = visit_start(6, MIB / 2);
+    put_opaques(s, 12);
     visitor visitors[4];
     pthread_t threads[4];
     for (uint32_t i = 0; i < 4; i++) {
-        visitors[i] = (visitor){.s = &s, .seed = i + 1};
+        visitors[i] = (visitor){.s = s, .seed = i + 1};
         assert_int_equal(
             pthread_create(&threads[i], NULL, i == 3 ? put_again : come_and_go, &visitors[i]), 0);
     }
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
-    check_nothing_is_held(&s);
-    check_budget(&s);
-    site_end(&s);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    check_nothing_is_held(s);
+    check_budget(s);
 }

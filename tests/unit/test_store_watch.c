@@ -38,10 +38,8 @@ static void watch_open_site(watch_site *site, uint64_t put_staging)
     site->options.put_staging_bytes = put_staging;
     site->options.staging_bytes = 8 << 20;
     site->options.tick_seconds = 0;
-    site->options.tiers[KVT_TIER_DRAM].devices = &site->dram;
-    site->options.tiers[KVT_TIER_DRAM].device_count = 1;
-    site->options.tiers[KVT_TIER_SSD].devices = &site->ssd;
-    site->options.tiers[KVT_TIER_SSD].device_count = 1;
+    support_tier(&site->options, KVT_TIER_DRAM, &site->dram, 1);
+    support_tier(&site->options, KVT_TIER_SSD, &site->ssd, 1);
     char message[256] = "";
     if (kvt_open(&site->options, &site->store, message, sizeof message) != KVT_OK)
         fail_msg("%s", message);
@@ -421,5 +419,4 @@ TEST(file)
     assert_true(metrics_sum(parsed, "kvterrace_misses_total", "absent") == 1);
     free(parsed);
     free(text);
-    support_remove_folder(folder);
 }

@@ -106,7 +106,6 @@ TEST(new_memory_is_zero)
     for (size_t i = 0; i < 65536; i++)
         assert_int_equal(got[i], 0);
     kvt_device_close(device);
-    free(got);
 }
 
 /* No back end opens read-only so far, so the flag is set by hand. */
@@ -124,7 +123,6 @@ TEST(read_only_flag)
     for (size_t i = 0; i < 4096; i++)
         assert_int_equal(buffer[i], 0); /* nothing was written */
     kvt_device_close(device);
-    free(buffer);
 }
 
 /* Many small durations add up to the duration of the sum. */

@@ -28,7 +28,6 @@ static fixture fixture_make(void)
 static void fixture_free(fixture *made)
 {
     kvt_device_close(made->device);
-    free(made->buffer);
 }
 
 static void add(const fixture *made, tiers_fault_rule rule)

@@ -24,19 +24,15 @@ enum { CAPACITY = 1 << 20, BLOCK = 4096 };
 static char folder[64];
 static char path[128];
 
-static int make_folder(void **state)
+TEST_BEFORE_EACH
 {
-    (void)state;
     scratch_make(folder, sizeof folder);
     snprintf(path, sizeof path, "%s/data", folder);
-    return 0;
 }
 
-static int remove_folder(void **state)
+TEST_AFTER_EACH
 {
-    (void)state;
     scratch_remove(folder);
-    return 0;
 }
 
 static kvt_device_config file_config(uint64_t capacity_bytes)
@@ -61,8 +57,6 @@ static bool exists(void)
 {
     return access(path, F_OK) == 0;
 }
-
-TEST_EACH(make_folder, remove_folder);
 
 TEST(missing)
 {
@@ -146,7 +140,6 @@ TEST(new_file)
     for (int i = 0; i < CAPACITY / 2; i++)
         assert_int_equal(got[i], 0);
     kvt_device_close(device);
-    free(got);
 }
 
 static void open_in_child(void *argument)
@@ -202,7 +195,6 @@ static kvt_status read_block(kvt_device *device, uint64_t offset, uint32_t bytes
 {
     unsigned char *buffer = scratch_buffer(bytes);
     kvt_status status = kvt_device_transfer(device, KVT_IO_READ, offset, buffer, bytes);
-    free(buffer);
     return status;
 }
 
@@ -257,7 +249,6 @@ TEST(mixed_statuses)
         assert_int_equal(operations[i].status, i < COUNT / 2 ? KVT_OK : KVT_E_IO);
     }
     kvt_device_close(device);
-    free(buffer);
 }
 
 /* Finds the ring among our descriptors. */
@@ -311,8 +302,6 @@ TEST(broken_ring)
     assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, got, COUNT * BLOCK), KVT_OK);
     assert_memory_equal(buffer, got, COUNT * BLOCK);
     kvt_device_close(device);
-    free(buffer);
-    free(got);
 }
 
 /* In a child: forbids io_uring_setup as container runtimes do, then uses the device. Aborts when
@@ -333,14 +322,13 @@ static void use_without_uring(void *argument)
     if (strncmp(device->facts.engine, "threads+", 8) != 0) _exit(1);
     if (device->facts.depth_max != 8) _exit(1);
     kvt_device_attach(device);
-    unsigned char *buffer = aligned_alloc(BLOCK, BLOCK);
+    unsigned char *buffer = test_aligned(BLOCK, BLOCK);
     memset(buffer, 3, BLOCK);
     if (kvt_device_transfer(device, KVT_IO_WRITE, 0, buffer, BLOCK) != KVT_OK) _exit(1);
     memset(buffer, 0, BLOCK);
     if (kvt_device_transfer(device, KVT_IO_READ, 0, buffer, BLOCK) != KVT_OK) _exit(1);
     if (buffer[0] != 3 || buffer[BLOCK - 1] != 3) _exit(1);
     kvt_device_close(device);
-    free(buffer);
     abort();
 }
 
@@ -354,7 +342,7 @@ TEST(uring_refused)
 static void use_under_memory_limit(void *argument)
 {
     const struct rlimit small = {65536, 65536};
-    unsigned char *memory = aligned_alloc(BLOCK, CAPACITY);
+    unsigned char *memory = test_aligned(BLOCK, CAPACITY);
     const kvt_device_region region = {memory, CAPACITY};
     if (setrlimit(RLIMIT_MEMLOCK, &small) != 0) _exit(1);
     kvt_device_config config = *(const kvt_device_config *)argument;
@@ -373,7 +361,6 @@ static void use_under_memory_limit(void *argument)
     if (kvt_device_transfer(device, KVT_IO_READ, 0, memory, BLOCK) != KVT_OK) _exit(1);
     if (memory[0] != 7 || memory[BLOCK - 1] != 7) _exit(1);
     kvt_device_close(device);
-    free(memory);
     abort();
 }
 
@@ -418,8 +405,6 @@ TEST(registered)
     assert_int_equal(kvt_device_register_buffers(device, NULL, 0), KVT_OK);
     assert_null(strstr(device->facts.engine, "fixed"));
     kvt_device_close(device);
-    free(memory);
-    free(got);
 }
 
 /* Without its first writing a new file takes no room; trimming gives room back. */
@@ -506,8 +491,6 @@ TEST(block_device)
     ioctl(loop, LOOP_CLR_FD);
     close(loop);
     moved[3] = moved[1] == KVT_OK && memcmp(written, got, 65536) != 0 ? KVT_E_CORRUPT : KVT_OK;
-    free(written);
-    free(got);
     assert_int_equal(opened, KVT_OK);
     assert_int_equal(locked, KVT_E_LOCKED);
     assert_int_equal(too_large, KVT_E_SPACE);
@@ -557,7 +540,6 @@ TEST(no_space)
         kvt_device_close(device);
     }
     umount(folder);
-    free(buffer);
     assert_false(left_over);
     assert_true(refused[0] >= 8 && refused[1] >= 8);
 }

@@ -9,27 +9,11 @@
 
 enum { CAPACITY = 8 << 20, DEPTH = 4, PIECE = 64 << 10, GONE = 719, REFUSED = 2, PASSING = 3 };
 
-static fake_cuda_state *fake;
-
-static int find_fake(void **state)
-{
-    (void)state;
-    fake = fake_cuda_find();
-    if (fake == NULL) print_message("the stand-in for libcuda.so.1 is not on LD_LIBRARY_PATH\n");
-    return fake == NULL;
-}
-
 static int reset(void **state)
 {
     (void)state;
     *fake = (fake_cuda_state){.gpu_count = 2};
     return 0;
-}
-
-static int nothing_is_left(void **state)
-{
-    (void)state;
-    return fake->live == 0 ? 0 : -1;
 }
 
 static kvt_device_config hbm_config(void)
@@ -86,11 +70,10 @@ static void round_trip(kvt_device *device, unsigned char *buffer)
     fill_operations(operations, KVT_IO_READ, buffer);
     run_all(device, operations);
     assert_memory_equal(buffer, wanted, DEPTH * PIECE);
-    free(wanted);
 }
 
-TEST_ALL(find_fake, NULL);
-TEST_EACH(reset, nothing_is_left);
+TEST_ALL(fake_cuda_load, NULL);
+TEST_EACH(reset, fake_cuda_is_empty);
 
 TEST(copies_overlap_and_go_through_pinned_memory)
 {
@@ -110,7 +93,6 @@ TEST(copies_overlap_and_go_through_pinned_memory)
     assert_int_equal(fake->registered, 0);
     assert_int_equal(fake->unbound, 0);
     kvt_device_close(device);
-    free(buffer);
 }
 
 TEST(both_directions_are_in_flight_together)
@@ -128,7 +110,6 @@ TEST(both_directions_are_in_flight_together)
     assert_int_equal(fake->flying_most, 2);
     assert_int_equal(kvt_device_reap(device, done, 2, 2, UINT64_MAX), 2);
     kvt_device_close(device);
-    free(buffer);
 }
 
 TEST(announced_memory_is_copied_directly)
@@ -152,8 +133,6 @@ TEST(announced_memory_is_copied_directly)
     assert_int_equal(kvt_device_register_buffers(device, NULL, 0), KVT_OK);
     assert_string_equal(device->facts.engine, "cuda+staged");
     kvt_device_close(device);
-    free(other);
-    free(buffer);
 }
 
 TEST(memory_that_cannot_be_pinned_is_staged)
@@ -170,7 +149,6 @@ TEST(memory_that_cannot_be_pinned_is_staged)
     assert_string_equal(device->facts.engine, "cuda+staged");
     round_trip(device, buffer);
     kvt_device_close(device);
-    free(buffer);
 }
 
 /* Kernels find the bytes where the device's copies put them. Layers around it, and memory of the
@@ -197,7 +175,6 @@ TEST(the_address_is_where_copies_go)
     kvt_device *device = scratch_open(&config);
     assert_int_equal(kvt_device_address(device), 0);
     kvt_device_close(device);
-    free(buffer);
 }
 
 /* One operation, whose call `name` fails with `result`. */
@@ -213,7 +190,6 @@ static kvt_status failing_transfer(const char *name, kvt_io_kind kind, int resul
     kvt_status after = kvt_device_transfer(device, kind, 0, buffer, PIECE);
     assert_int_equal(after, status == KVT_E_GONE ? KVT_E_GONE : KVT_OK);
     kvt_device_close(device);
-    free(buffer);
     reset(NULL);
     return status;
 }
@@ -255,7 +231,6 @@ TEST(a_gpu_that_is_lost_ends_all_operations)
     assert_int_equal(operations[0].status, KVT_E_GONE);
     fake->fail_for_good = 0;
     kvt_device_close(device);
-    free(buffer);
 }
 
 /* Fails the n-th call of opening in turn: an error without anything left. */
@@ -311,7 +286,6 @@ TEST(without_a_gpu_it_is_emulated_on_request)
     assert_string_equal(device->facts.engine, "emulated-hbm+throttle");
     assert_int_equal(fake->failed, 0);
     kvt_device_close(device);
-    free(buffer);
 }
 
 TEST(wrong_settings_are_refused)

@@ -9,18 +9,14 @@
 
 static char folder[64];
 
-static int make_folder(void **state)
+TEST_BEFORE_EACH
 {
-    (void)state;
     scratch_make(folder, sizeof folder);
-    return 0;
 }
 
-static int remove_folder(void **state)
+TEST_AFTER_EACH
 {
-    (void)state;
     scratch_remove(folder);
-    return 0;
 }
 
 static void put(const char *name, const char *text)
@@ -32,8 +28,6 @@ static void put(const char *name, const char *text)
     assert_int_equal(fwrite(text, 1, strlen(text), stream), strlen(text));
     assert_int_equal(fclose(stream), 0);
 }
-
-TEST_EACH(make_folder, remove_folder);
 
 TEST(numbers)
 {

@@ -40,7 +40,6 @@ static bool find_own_node(uint32_t *node_out, node_cpus *cpus)
         node_move_back(&before);
         unsigned char *page = scratch_buffer(4096);
         bool binds = node_bind_memory(node, page, 4096) == 0 || node_count() == 1;
-        free(page);
         *node_out = node;
         if (binds) return true;
     }
@@ -109,8 +108,6 @@ TEST(stream_copies_copy)
                 assert_int_equal(target[bytes + i], 0xA5);
         }
     }
-    free(source);
-    free(target);
 }
 
 /* Below, at and above the size from which on copies go around the caches. */
@@ -131,6 +128,4 @@ TEST(requests_of_all_sizes)
         assert_memory_equal(written, got, sizes[i]);
     }
     kvt_device_close(device);
-    free(written);
-    free(got);
 }

@@ -277,6 +277,5 @@ TEST(signatures)
         assert_false(tiers_signature_found(device, file_run, 8192, block));
         kvt_device_close(device);
     }
-    free(block);
     scratch_remove(folder);
 }

@@ -5,6 +5,7 @@
  */
 
 #include "cases.h"
+#include "dice.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,14 +25,6 @@ typedef struct model {
     uint32_t held_count;
     uint64_t used_grains;
 } model;
-
-static uint64_t random_next(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
 
 /* Marks a range in the model; every grain must change. */
 static void model_mark(model *m, tiers_range range, uint8_t used)
@@ -134,12 +127,12 @@ static void model_release(model *m, uint64_t pick)
 
 TEST(random_operations_match_a_bitmap)
 {
-    model *m = calloc(1, sizeof *m);
+    model *m = test_zeros(sizeof *m);
     uint64_t seed = 0x1234567;
     assert_int_equal(tiers_space_open(BEGIN, BEGIN + GRAINS * GRAIN, &m->space), KVT_OK);
     for (uint32_t i = 0; i < OPERATIONS; i++) {
-        uint64_t what = random_next(&seed) % 100;
-        uint64_t size = random_next(&seed);
+        uint64_t what = dice_shift(&seed) % 100;
+        uint64_t size = dice_shift(&seed);
         /* The mix drifts between nearly empty and nearly full. */
         uint64_t takes = (i / 50000) % 2 == 0 ? 50 : 35;
         if (what < takes)
@@ -147,17 +140,16 @@ TEST(random_operations_match_a_bitmap)
         else if (what < takes + 40)
             model_release(m, size);
         else
-            model_adopt(m, size % (GRAINS + 4), random_next(&seed) % 12);
+            model_adopt(m, size % (GRAINS + 4), dice_shift(&seed) % 12);
         if (i % AUDIT_EVERY == 0) model_audit(m);
     }
     while (m->held_count > 0)
-        model_release(m, random_next(&seed));
+        model_release(m, dice_shift(&seed));
     model_audit(m);
     tiers_space_facts facts;
     tiers_space_facts_get(m->space, &facts);
     assert_int_equal(facts.fragments, 1);
     tiers_space_close(m->space);
-    free(m);
 }
 
 TEST(acquire_is_best_fit_and_falls_back_to_pieces)

@@ -44,7 +44,6 @@ static void site_open(site *s, const double *speeds, uint32_t count, uint64_t me
 static void site_close(site *s)
 {
     assert_true(tiers_pool_close(s->pool));
-    free(s->buffer);
 }
 
 /* One object: its place, and its bytes as a function of the seed. */
@@ -64,7 +63,6 @@ static object object_make(site *s, uint64_t bytes, uint32_t unit_bytes, uint64_t
                      KVT_OK);
     assert_int_equal(tiers_pool_transfer(s->pool, KVT_IO_WRITE, o.location, source, bytes), KVT_OK);
     assert_int_equal(tiers_unit_map_make(o.location, &o.map), KVT_OK);
-    free(source);
     return o;
 }
 

@@ -24,9 +24,9 @@ typedef struct fixture {
     size_t bytes;
 } fixture;
 
-static int set_up(void **state)
+TEST_BEFORE_EACH
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_zeros(sizeof *f);
     tiers_location *holes[6];
     f->pool = pool_scratch_pool(sizes, speeds, MEMBERS);
     assert_non_null(f->pool);
@@ -38,16 +38,13 @@ static int set_up(void **state)
     for (int i = 0; i < 6; i++)
         tiers_pool_release(f->pool, holes[i]);
     *state = f;
-    return 0;
 }
 
-static int tear_down(void **state)
+TEST_AFTER_EACH
 {
     fixture *f = *state;
     tiers_pool_release(f->pool, f->location);
     tiers_pool_close(f->pool);
-    free(f);
-    return 0;
 }
 
 static void seal(uint8_t *flat, size_t bytes)
@@ -56,8 +53,6 @@ static void seal(uint8_t *flat, size_t bytes)
     for (int i = 0; i < 8; i++)
         flat[bytes - 8 + (size_t)i] = (uint8_t)(sum >> (8 * i));
 }
-
-TEST_EACH(set_up, tear_down);
 
 TEST(round_trip)
 {
@@ -114,10 +109,9 @@ TEST(every_truncation_and_bit_flip_is_corrupt)
     tiers_location *out = NULL;
     for (size_t bytes = 0; bytes < f->bytes; bytes++) {
         /* A copy of exact size, so that reading past the end is seen by the sanitizer. */
-        uint8_t *cut = malloc(bytes + (bytes == 0));
+        uint8_t *cut = test_alloc(bytes + (bytes == 0));
         memcpy(cut, f->flat, bytes);
         assert_int_equal(tiers_location_unpack(cut, bytes, &out), KVT_E_CORRUPT);
-        free(cut);
     }
     for (size_t bit = 0; bit < f->bytes * 8; bit++) {
         f->flat[bit / 8] ^= (uint8_t)(1u << (bit % 8));
@@ -316,5 +310,4 @@ TEST(adopted_objects_read_back)
     assert_int_equal(tiers_pool_transfer(f->pool, KVT_IO_READ, copy, buffer, bytes), KVT_OK);
     assert_true(pool_scratch_holds(buffer, bytes, 5));
     tiers_pool_release(f->pool, copy);
-    free(buffer);
 }

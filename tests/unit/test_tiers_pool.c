@@ -13,13 +13,6 @@
 
 enum { UNIT = 16384, GRAIN = TIERS_GRAIN_BYTES };
 
-static uint32_t share_of(const tiers_location *location, uint32_t member)
-{
-    for (uint32_t i = 0; i < location->share_count; i++)
-        if (location->shares[i].member == member) return location->shares[i].units;
-    return 0;
-}
-
 /* ---- opening ---- */
 
 TEST(open_refuses_what_cannot_work)
@@ -223,7 +216,6 @@ TEST(random_reserve_release)
     for (int i = 0; i < OBJECTS; i++)
         tiers_pool_release(pool, objects[i]);
     assert_int_equal(pool_scratch_used(pool), 0);
-    free(buffer);
     tiers_pool_close(pool);
 }
 
@@ -271,7 +263,6 @@ static void *storm_main(void *argument)
         if (round % 16 == 0 && tiers_pool_sync(s->pool) != KVT_OK) s->sound = false;
         tiers_pool_release(s->pool, location);
     }
-    free(buffer);
     return NULL;
 }
 
@@ -312,7 +303,7 @@ TEST(more_transfers_than_jobs)
     assert_int_equal(tiers_pool_reserve(pool, 4 * UNIT, &location), KVT_OK);
     char *source = pool_scratch_buffer(4 * UNIT);
     char *targets = pool_scratch_buffer((uint64_t)TRANSFERS * GRAIN);
-    tiers_transfer *transfers = calloc(TRANSFERS, sizeof *transfers);
+    tiers_transfer *transfers = test_zeros(TRANSFERS * sizeof *transfers);
     pool_scratch_fill(source, 4 * UNIT, 1);
     assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, location, source, 4 * UNIT), KVT_OK);
     for (int i = 0; i < TRANSFERS; i++) {
@@ -328,9 +319,6 @@ TEST(more_transfers_than_jobs)
     }
     tiers_pool_release(pool, location);
     tiers_pool_close(pool);
-    free(transfers);
-    free(targets);
-    free(source);
 }
 
 TEST(virtual_time_is_the_slowest_members)
@@ -364,7 +352,6 @@ TEST(virtual_time_is_the_slowest_members)
     assert_true(took_ns >= expected_ns && took_ns <= expected_ns + expected_ns / 20);
     tiers_pool_release(pool, location);
     tiers_pool_close(pool);
-    free(buffer);
 }
 
 /* ---- files ---- */
@@ -436,5 +423,4 @@ TEST(objects_in_files_survive_a_restart)
         assert_int_equal(remove(path), 0);
     }
     assert_int_equal(remove(folder), 0);
-    free(buffer);
 }

@@ -47,20 +47,12 @@ static void drift_open(drift *d, bool reweigh)
 static void drift_close(drift *d)
 {
     tiers_pool_close(d->pool);
-    free(d->buffer);
 }
 
 static void drift_set_speed(drift *d, int member, double bytes_per_s)
 {
     d->speeds[member] = bytes_per_s;
     tiers_sim_set_speed(d->devices[member], (uint64_t)bytes_per_s, (uint64_t)bytes_per_s);
-}
-
-static uint32_t drift_share(const tiers_location *location, uint32_t member)
-{
-    for (uint32_t i = 0; i < location->share_count; i++)
-        if (location->shares[i].member == member) return location->shares[i].units;
-    return 0;
 }
 
 static double drift_seconds(const drift *d, const tiers_location *location)
@@ -120,7 +112,7 @@ TEST(new_objects_follow_a_drive_that_halves)
     assert_true(drift_ratio(&d, old) > 0.99);
     assert_true(drift_until(&d, 2, 3) >= 3); /* never: three steady seconds */
     tiers_location *steady = drift_reserve(&d, UNITS);
-    assert_int_equal(drift_share(steady, 3), 32);
+    assert_int_equal(share_of(steady, 3), 32);
 
     drift_set_speed(&d, 3, 200e6);
     assert_true(drift_until(&d, 0.9, 10) < 2);
@@ -158,13 +150,13 @@ TEST(a_member_that_recovers_is_found_out)
     drift_set_speed(&d, 0, 1e5); /* a thousandth: its share is less than a unit */
     (void)drift_until(&d, 0.2, 400);
     tiers_location *without = drift_reserve(&d, UNITS);
-    assert_int_equal(drift_share(without, 0), 0);
+    assert_int_equal(share_of(without, 0), 0);
     tiers_pool_release(d.pool, without);
     drift_set_speed(&d, 0, 100e6);
     uint32_t objects = 0;
     for (uint32_t share = 0; share < 7; objects++) {
         tiers_location *location = drift_reserve(&d, UNITS);
-        share = drift_share(location, 0);
+        share = share_of(location, 0);
         for (int i = 0; i < 8; i++)
             drift_move(&d, location, KVT_IO_READ);
         tiers_pool_release(d.pool, location);
@@ -247,7 +239,6 @@ TEST(bytes_in_flight_are_bounded)
         tiers_pool_close(pool);
         assert_int_equal(h.bytes_max, expected[i]);
     }
-    free(buffer);
 }
 
 /* ---- a drive that answers everything with an error ---- */
@@ -289,5 +280,4 @@ TEST(a_drive_that_only_fails_is_retired_but_not_one_with_a_bad_range)
         tiers_pool_release(pool, location);
         tiers_pool_close(pool);
     }
-    free(buffer);
 }

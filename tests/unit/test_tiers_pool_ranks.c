@@ -56,8 +56,6 @@ static void ranks_close(ranks *r)
 {
     tiers_pool_release(r->pool, r->location);
     tiers_pool_close(r->pool);
-    free(r->buffer);
-    free(r);
 }
 
 /* Which of the transfers came at so many operations after the one that held the gate. */

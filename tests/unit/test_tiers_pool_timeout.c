@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "cases.h"
 #include "pool_scratch.h"
 #include "tiers/devices/device_fault.h"
@@ -21,13 +22,6 @@ enum { UNIT = 16384, MS = 1000000, OBJECTS = 40 };
 
 static const tiers_fault_rule hang_all = {.action = TIERS_FAULT_HANG,
                                           .kinds = TIERS_FAULT_READS | TIERS_FAULT_WRITES};
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static void nap(void)
 {
@@ -139,14 +133,14 @@ TEST(a_deadline_ends_the_wait_and_not_the_transfer)
     tiers_transfer read = unresponsive_read(s.both, s.buffer);
     tiers_transfer_start(s.pool, &read);
     assert_int_equal(tiers_transfer_wait_until(s.pool, &read, 0), KVT_E_TIMEOUT);
-    assert_int_equal(tiers_transfer_wait_until(s.pool, &read, now_ns() + 30 * MS), KVT_E_TIMEOUT);
+    assert_int_equal(tiers_transfer_wait_until(s.pool, &read, base_clock_ns() + 30 * MS),
+                     KVT_E_TIMEOUT);
     assert_int_equal(unresponsive_state(&s), KVT_DEVICE_SERVING);
     char *grain = pool_scratch_buffer(TIERS_GRAIN_BYTES);
     tiers_transfer other = unresponsive_read(s.first_only, grain);
     tiers_transfer_start(s.pool, &other);
     assert_int_equal(tiers_transfer_wait_until(s.pool, &other, NEVER), KVT_OK);
     assert_true(pool_scratch_holds(grain, TIERS_GRAIN_BYTES, 5));
-    free(grain);
     tiers_fault_clear(s.device);
     assert_int_equal(tiers_transfer_wait_until(s.pool, &read, NEVER), KVT_OK);
     assert_true(pool_scratch_holds(s.buffer, 8 * UNIT, 5));
@@ -156,7 +150,6 @@ TEST(a_deadline_ends_the_wait_and_not_the_transfer)
     tiers_pool_release(s.pool, s.first_only);
     assert_int_equal(pool_scratch_used(s.pool), 0);
     assert_true(tiers_pool_close(s.pool));
-    free(s.buffer);
 }
 
 /* An abandoned write may land late: its extents are nobody else's until then. */
@@ -171,7 +164,7 @@ TEST(extents_of_an_abandoned_write_stay_held)
     tiers_transfer_start(s.pool, &write);
     while (unresponsive_hung(&s) == 0)
         nap();
-    assert_int_equal(tiers_transfer_wait_until(s.pool, &write, now_ns()), KVT_E_TIMEOUT);
+    assert_int_equal(tiers_transfer_wait_until(s.pool, &write, base_clock_ns()), KVT_E_TIMEOUT);
     tiers_transfer_abandon(s.pool, &write, count_released, &released);
     tiers_pool_release(s.pool, s.both);
     assert_int_equal(pool_scratch_used(s.pool), 8 * UNIT + TIERS_GRAIN_BYTES);
@@ -182,7 +175,6 @@ TEST(extents_of_an_abandoned_write_stay_held)
     tiers_pool_release(s.pool, s.first_only);
     assert_true(tiers_pool_close(s.pool));
     assert_int_equal(released, 1);
-    free(s.buffer);
 }
 
 /* All jobs of a worker are taken: who comes then waits for one, but not for ever. */
@@ -192,13 +184,13 @@ TEST(a_full_queue_has_a_deadline)
     atomic_uint released = 0;
     unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
     unresponsive_hang(&s, &hang_all);
-    tiers_transfer *reads = calloc(TIERS_WORKER_JOBS + 1, sizeof *reads);
+    tiers_transfer *reads = test_zeros((TIERS_WORKER_JOBS + 1) * sizeof *reads);
     for (uint32_t i = 0; i <= TIERS_WORKER_JOBS; i++)
         reads[i] = unresponsive_read(s.both, s.buffer);
     for (uint32_t i = 0; i < TIERS_WORKER_JOBS; i++)
         tiers_transfer_start(s.pool, &reads[i]);
     tiers_transfer *last = &reads[TIERS_WORKER_JOBS];
-    tiers_transfer_start_until(s.pool, last, now_ns() + 20 * MS);
+    tiers_transfer_start_until(s.pool, last, base_clock_ns() + 20 * MS);
     assert_int_equal(tiers_transfer_wait_until(s.pool, last, NEVER), KVT_E_TIMEOUT);
     tiers_transfer_abandon(s.pool, last, count_released, &released);
     /* Cancelled ones leave the queue, though it is full of operations that hang. */
@@ -209,11 +201,9 @@ TEST(a_full_queue_has_a_deadline)
     assert_true(atomic_load(&released) <= TIERS_WORKER_JOBS);
     tiers_fault_clear(s.device);
     await(&released, TIERS_WORKER_JOBS + 1);
-    free(reads);
     tiers_pool_release(s.pool, s.both);
     tiers_pool_release(s.pool, s.first_only);
     assert_true(tiers_pool_close(s.pool));
-    free(s.buffer);
 }
 
 /* ---- timeout ---- */
@@ -258,8 +248,6 @@ TEST(a_unresponsive_member_is_retired_with_its_queue)
     tiers_pool_release(s.pool, s.first_only);
     assert_int_equal(pool_scratch_used(s.pool), 0);
     assert_true(tiers_pool_close(s.pool));
-    free(s.buffer);
-    free(buffers);
 }
 
 /* One operation never ends while all others do: the device is not unresponsive, but has lost it. */
@@ -287,8 +275,6 @@ TEST(a_lost_operation_retires_its_member)
     tiers_pool_release(s.pool, s.both);
     tiers_pool_release(s.pool, s.first_only);
     assert_true(tiers_pool_close(s.pool));
-    free(s.buffer);
-    free(buffer);
 }
 
 /* A device that says busy has taken nothing, so its answers are no progress. No operation of a
@@ -311,7 +297,8 @@ TEST(a_busy_device_shows_no_progress)
         tiers_transfer_start(s.pool, &reads[i]);
     }
     for (uint32_t i = 0; i < 2; i++) {
-        uint64_t deadline_ns = now_ns() + UINT64_C(10000) * MS; /* is reached by a failure alone */
+        uint64_t deadline_ns =
+            base_clock_ns() + UINT64_C(10000) * MS; /* is reached by a failure alone */
         assert_int_equal(tiers_transfer_wait_until(s.pool, &reads[i], deadline_ns), KVT_E_GONE);
         tiers_transfer_abandon(s.pool, &reads[i], count_released, &released);
     }
@@ -321,8 +308,6 @@ TEST(a_busy_device_shows_no_progress)
     tiers_pool_release(s.pool, s.both);
     tiers_pool_release(s.pool, s.first_only);
     assert_true(tiers_pool_close(s.pool));
-    free(s.buffer);
-    free(buffers);
 }
 
 TEST(a_sync_that_hangs_ends_at_the_limit)
@@ -343,7 +328,6 @@ TEST(a_sync_that_hangs_ends_at_the_limit)
     tiers_pool_release(s.pool, s.both);
     tiers_pool_release(s.pool, s.first_only);
     assert_true(tiers_pool_close(s.pool));
-    free(s.buffer);
 }
 
 /* ---- closing ---- */
@@ -368,5 +352,4 @@ TEST(close_abandons_an_unresponsive_member)
     assert_int_equal(released, 0);
     tiers_fault_clear(s.device);
     await(&released, 1);
-    free(s.buffer);
 }

@@ -4,6 +4,7 @@
  */
 
 #include "cases.h"
+#include "dice.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,25 +13,17 @@
 #include "tiers/pool/location.h"
 #include "tiers/pool/stripe.h"
 
-static uint64_t random_next(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 TEST(shares_follow_bandwidth)
 {
     uint64_t seed = 99;
     for (int round = 0; round < 5000; round++) {
         tiers_stripe_member members[TIERS_MEMBERS_MAX];
         uint32_t units_out[TIERS_MEMBERS_MAX];
-        uint32_t count = 1 + (uint32_t)(random_next(&seed) % (round % 10 == 0 ? 64 : 8));
-        uint32_t units = 1 + (uint32_t)(random_next(&seed) % (round % 3 == 0 ? 9000 : 40));
+        uint32_t count = 1 + (uint32_t)(dice_shift(&seed) % (round % 10 == 0 ? 64 : 8));
+        uint32_t units = 1 + (uint32_t)(dice_shift(&seed) % (round % 3 == 0 ? 9000 : 40));
         double sum = 0;
         for (uint32_t i = 0; i < count; i++) {
-            members[i].weight = (double)(1 + random_next(&seed) % 7000) * 1e6;
+            members[i].weight = (double)(1 + dice_shift(&seed) % 7000) * 1e6;
             members[i].room_units = UINT64_MAX;
             sum += members[i].weight;
         }
@@ -90,12 +83,12 @@ TEST(room_is_never_exceeded)
     for (int round = 0; round < 5000; round++) {
         tiers_stripe_member members[16];
         uint32_t out[16];
-        uint32_t count = 1 + (uint32_t)(random_next(&seed) % 16);
-        uint32_t units = 1 + (uint32_t)(random_next(&seed) % 300);
+        uint32_t count = 1 + (uint32_t)(dice_shift(&seed) % 16);
+        uint32_t units = 1 + (uint32_t)(dice_shift(&seed) % 300);
         uint64_t room = 0;
         for (uint32_t i = 0; i < count; i++) {
-            members[i].weight = (double)(random_next(&seed) % 10);
-            members[i].room_units = random_next(&seed) % 60;
+            members[i].weight = (double)(dice_shift(&seed) % 10);
+            members[i].room_units = dice_shift(&seed) % 60;
             if (members[i].weight > 0) room += members[i].room_units;
         }
         kvt_status status = tiers_stripe_share(members, count, units, out);
@@ -162,9 +155,9 @@ TEST(every_prefix_is_balanced)
     uint64_t seed = 3;
     for (int round = 0; round < 300; round++) {
         tiers_share shares[TIERS_MEMBERS_MAX];
-        uint32_t count = 1 + (uint32_t)(random_next(&seed) % (round % 20 == 0 ? 64 : 6));
+        uint32_t count = 1 + (uint32_t)(dice_shift(&seed) % (round % 20 == 0 ? 64 : 6));
         for (uint32_t i = 0; i < count; i++) {
-            uint32_t units = 1 + (uint32_t)(random_next(&seed) % (round % 2 == 0 ? 5 : 150));
+            uint32_t units = 1 + (uint32_t)(dice_shift(&seed) % (round % 2 == 0 ? 5 : 150));
             shares[i] = (tiers_share){.member = i, .units = units};
         }
         check_deal(shares, count);
@@ -190,27 +183,27 @@ TEST(the_deal_order_is_pinned)
 /* Builds a location whose extents are cut into random pieces, at made-up device offsets. */
 static tiers_location *make_location(uint64_t *seed, uint32_t *members_out)
 {
-    uint32_t unit_bytes = TIERS_GRAIN_BYTES * (1 + (uint32_t)(random_next(seed) % 8));
-    uint32_t count = 1 + (uint32_t)(random_next(seed) % 5);
+    uint32_t unit_bytes = TIERS_GRAIN_BYTES * (1 + (uint32_t)(dice_shift(seed) % 8));
+    uint32_t count = 1 + (uint32_t)(dice_shift(seed) % 5);
     tiers_share shares[5];
     uint64_t units = 0;
     for (uint32_t i = 0; i < count; i++) {
-        shares[i] = (tiers_share){.member = i, .units = 1 + (uint32_t)(random_next(seed) % 20)};
+        shares[i] = (tiers_share){.member = i, .units = 1 + (uint32_t)(dice_shift(seed) % 20)};
         units += shares[i].units;
     }
     uint64_t bytes = units * unit_bytes;
-    bytes -= random_next(seed) % (unit_bytes / TIERS_GRAIN_BYTES) * TIERS_GRAIN_BYTES;
+    bytes -= dice_shift(seed) % (unit_bytes / TIERS_GRAIN_BYTES) * TIERS_GRAIN_BYTES;
     tiers_location *location = tiers_location_make(bytes, unit_bytes, shares, count);
     assert_non_null(location);
     assert_int_equal(tiers_location_room(location, 4096), KVT_OK);
     location->turn =
-        (uint8_t)(random_next(seed) % (units < TIERS_TURN_MAX ? units : TIERS_TURN_MAX));
+        (uint8_t)(dice_shift(seed) % (units < TIERS_TURN_MAX ? units : TIERS_TURN_MAX));
     uint32_t last = tiers_stripe_last(shares, count, location->turn);
     for (uint32_t i = 0; i < count; i++) {
         uint64_t left = tiers_stripe_share_bytes(shares, i, last, bytes, unit_bytes);
         uint64_t offset = TIERS_GRAIN_BYTES;
         while (left > 0) {
-            uint64_t piece = TIERS_GRAIN_BYTES * (1 + random_next(seed) % 40);
+            uint64_t piece = TIERS_GRAIN_BYTES * (1 + dice_shift(seed) % 40);
             if (piece > left) piece = left;
             location->extents[location->extent_count++] =
                 (tiers_extent){.member = i, .offset = offset, .bytes = piece};
@@ -253,11 +246,11 @@ TEST(walks_cover_each_grain_once)
         uint32_t count;
         tiers_location *location = make_location(&seed, &count);
         uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
-        uint64_t offset = round % 2 == 0 ? 0 : random_next(&seed) % units * location->unit_bytes;
+        uint64_t offset = round % 2 == 0 ? 0 : dice_shift(&seed) % units * location->unit_bytes;
         uint64_t grains = (location->bytes - offset) / TIERS_GRAIN_BYTES;
-        uint64_t bytes = (1 + random_next(&seed) % grains) * TIERS_GRAIN_BYTES;
-        uint32_t piece_max = TIERS_GRAIN_BYTES * (1 + (uint32_t)(random_next(&seed) % 30));
-        uint8_t *seen = calloc(bytes / TIERS_GRAIN_BYTES, 1);
+        uint64_t bytes = (1 + dice_shift(&seed) % grains) * TIERS_GRAIN_BYTES;
+        uint32_t piece_max = TIERS_GRAIN_BYTES * (1 + (uint32_t)(dice_shift(&seed) % 30));
+        uint8_t *seen = test_zeros(bytes / TIERS_GRAIN_BYTES);
         for (uint32_t share = 0; share < count; share++) {
             tiers_walk walk;
             tiers_piece piece;
@@ -279,7 +272,6 @@ TEST(walks_cover_each_grain_once)
         }
         for (uint64_t i = 0; i < bytes / TIERS_GRAIN_BYTES; i++)
             assert_int_equal(seen[i], 1);
-        free(seen);
         tiers_location_free(location);
     }
 }

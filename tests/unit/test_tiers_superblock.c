@@ -15,22 +15,17 @@ enum { SLOT = 4096, CAPACITY = 65536 };
 static kvt_device *device;
 static unsigned char *slot;
 
-static int open_device(void **state)
+TEST_BEFORE_EACH
 {
-    (void)state;
     kvt_device_config config = scratch_memory(CAPACITY);
     kvt_device *memory = scratch_open(&config);
     assert_int_equal(tiers_fault_open(memory, &device), KVT_OK);
     slot = scratch_buffer(SLOT);
-    return 0;
 }
 
-static int close_device(void **state)
+TEST_AFTER_EACH
 {
-    (void)state;
     kvt_device_close(device);
-    free(slot);
-    return 0;
 }
 
 static tiers_superblock label_of(uint64_t epoch)
@@ -86,8 +81,6 @@ static void slot_seal(void)
     for (int i = 0; i < 8; i++)
         slot[4088 + i] = (unsigned char)(checksum >> (8 * i));
 }
-
-TEST_EACH(open_device, close_device);
 
 TEST(blank)
 {

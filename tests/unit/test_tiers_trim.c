@@ -153,7 +153,6 @@ TEST(pool)
         tiers_pool_release(pool, kept);
         tiers_pool_close(pool);
     }
-    free(buffer);
     scratch_remove(folder);
 }
 
@@ -168,7 +167,7 @@ static void *churn_main(void *argument)
     enum { OBJECTS = 300, BYTES = 256 * 1024 };
     churn *one = argument;
     uint64_t state = one->seed * 977 + 1;
-    unsigned char *buffer = aligned_alloc(GRAIN, BYTES);
+    unsigned char *buffer = test_aligned(GRAIN, BYTES);
     for (uint32_t i = 0; i < OBJECTS; i++) {
         tiers_location *location = NULL;
         uint64_t bytes = (pool_scratch_random(&state) % (BYTES / GRAIN) + 1) * GRAIN;
@@ -182,7 +181,6 @@ static void *churn_main(void *argument)
         if (!good) one->wrong++;
         tiers_pool_release(one->pool, location);
     }
-    free(buffer);
     return NULL;
 }
 
@@ -264,7 +262,6 @@ static kvt_status gated_submit(kvt_device *device, kvt_io *io)
 
 static void gated_close(kvt_device *device)
 {
-    free(((gated_drive *)device)->memory);
     free(device);
 }
 
@@ -285,7 +282,8 @@ static kvt_status gated_open(const kvt_device_config *config, kvt_device **devic
     (void)config;
     (void)message;
     (void)message_size;
-    gated_drive *drive = test_zeros(sizeof *drive);
+    gated_drive *drive = calloc(1, sizeof *drive);
+    assert_non_null(drive);
     drive->memory = scratch_buffer(GATED_BYTES);
     drive->base = (kvt_device){.ops = &gated_ops,
                                .name = "gated",
@@ -415,5 +413,4 @@ TEST(adopted_extents_stay)
     assert_true(pool_scratch_holds(buffer, 2 * QUARTER, 5));
     tiers_pool_release(pool, copy);
     tiers_pool_close(pool);
-    free(buffer);
 }
