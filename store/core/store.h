@@ -255,7 +255,7 @@ void store_settle_capacity(kvt_store *store);
  * threads nor, in its locks, their state: a call would wait for ever, and closing would end what
  * the parent uses. So every call on a store, or on a handle that came from one, asks first. It
  * costs one load: a handler of pthread_atfork counts in the child. Any thread.
- * tests/unit/test_sparse_fork.c calls everything that the headers declare.
+ * tests/unit/sparse/test_sparse_fork.c calls everything that the headers declare.
  */
 
 /* How many forks lie between the first process and this one, as far as the library was there. */
