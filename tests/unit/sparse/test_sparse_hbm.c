@@ -6,6 +6,7 @@
  */
 #include "sequence_site.h"
 
+#include "cases.h"
 #include "fake_cuda.h"
 #include "sparse/sequence.h"
 #include "store/core/store.h"
