@@ -196,6 +196,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
             self._stores = _Stream(Tasks(self._store, threads=1))
             self._loads = _Stream(Tasks(self._store, threads=threads))
             self._told = Told(self._store)  # what is told: (LMCache's key, bytes)
+            self._telling = threading.RLock()  # LMCache hears of changes in their order
         except BaseException:
             self._store.close()
             raise
@@ -258,14 +259,15 @@ class KvterraceL2Adapter(L2AdapterInterface):
 
     def pop_completed_store_tasks(self):
         results, fresh = {}, {}
-        for record in self._stores.take():
-            written, failed = self._note_stored(record, fresh)
-            results[record.number] = L2StoreResult(not failed, written)
-        if fresh:
-            self._notify_keys_stored([key for key, _ in fresh.values()],
-                                     [size for _, size in fresh.values()])
-            self._told.told(list(fresh))
-        self._note_gone()
+        with self._telling:
+            for record in self._stores.take():
+                written, failed = self._note_stored(record, fresh)
+                results[record.number] = L2StoreResult(not failed, written)
+            if fresh:
+                self._notify_keys_stored([key for key, _ in fresh.values()],
+                                         [size for _, size in fresh.values()])
+                self._told.told(list(fresh))
+            self._note_gone()
         return results
 
     def _note_stored(self, record, fresh):
@@ -350,9 +352,10 @@ class KvterraceL2Adapter(L2AdapterInterface):
 
     def _note_gone(self, keys32=()):
         """Tells LMCache what has gone: deleted, or evicted or lost by the store itself."""
-        gone = self._told.gone(keys32)
-        if gone:
-            self._notify_keys_deleted([key for key, _ in gone], [size for _, size in gone])
+        with self._telling:
+            gone = self._told.gone(keys32)
+            if gone:
+                self._notify_keys_deleted([key for key, _ in gone], [size for _, size in gone])
 
     def get_usage(self):
         self._note_gone()
