@@ -17,11 +17,15 @@ class Told:
     Ends of puts, removals and questions come in any order and from any thread: a removal may be
     read before the end of the put that it undoes. Therefore nothing is concluded from an event but
     which key to look for: what was told since the last question, and what was removed, has gone
-    when the store misses it."""
+    when the store misses it.
+
+    `order` is the books' lock. An adapter of several threads holds it from a change of the books
+    until the engine has heard of it, so that the engine hears of changes in their order."""
 
     def __init__(self, store):
+        self.order = threading.RLock()
         self._store, self._reader = store, EventReader(store, _WAITING)
-        self._new, self._known, self._fresh, self._lock = {}, {}, [], threading.Lock()
+        self._new, self._known, self._fresh = {}, {}, []
 
     def __len__(self):
         return len(self._known)
@@ -29,7 +33,7 @@ class Told:
     def note(self, key, what):
         """A key is stored, and the engine is to be told: `what` is its name for it. False: it is
         told already."""
-        with self._lock:
+        with self.order:
             if key in self._known or key in self._new:
                 return False
             self._new[key] = what
@@ -37,7 +41,7 @@ class Told:
 
     def told(self, keys):
         """The engine has been told of these, so that it may be told that they have gone."""
-        with self._lock:
+        with self.order:
             self._known.update((key, self._new.pop(key)) for key in keys)
             self._fresh += keys
 
@@ -45,18 +49,18 @@ class Told:
         """What the engine is to be told has gone: of all that it was told, each once. keys: to be
         looked for beside those that the store names."""
         buffer, lost, count = ffi.new("uint8_t[]", 32 * _GONE), ffi.new("uint64_t *"), _GONE
-        with self._lock:
+        with self.order:
             looked, self._fresh = [*keys, *self._fresh], []
         while count == _GONE:
             count = lib.kvtpy_events_gone(self._reader._owner.raw, buffer, _GONE, lost)
             removed = bytes(ffi.buffer(buffer, 32 * count))
             looked += [removed[at:at + 32] for at in range(0, len(removed), 32)]
             if lost[0]:  # which ones went is not known any more
-                with self._lock:
+                with self.order:
                     looked = list(self._known)
         gone = []
         for key in looked:
-            with self._lock:  # a put of the same key is noted behind it, or was before
+            with self.order:  # a put of the same key is noted behind it, or was before
                 if key in self._known and \
                         lib.guarded_kvt_exists(self._store._handle, key) == lib.KVT_MISS:
                     gone.append(self._known.pop(key))

@@ -196,7 +196,6 @@ class KvterraceL2Adapter(L2AdapterInterface):
             self._stores = _Stream(Tasks(self._store, threads=1))
             self._loads = _Stream(Tasks(self._store, threads=threads))
             self._told = Told(self._store)  # what is told: (LMCache's key, bytes)
-            self._telling = threading.RLock()  # LMCache hears of changes in their order
         except BaseException:
             self._store.close()
             raise
@@ -259,7 +258,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
 
     def pop_completed_store_tasks(self):
         results, fresh = {}, {}
-        with self._telling:
+        with self._told.order:
             for record in self._stores.take():
                 written, failed = self._note_stored(record, fresh)
                 results[record.number] = L2StoreResult(not failed, written)
@@ -352,7 +351,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
 
     def _note_gone(self, keys32=()):
         """Tells LMCache what has gone: deleted, or evicted or lost by the store itself."""
-        with self._telling:
+        with self._told.order:
             gone = self._told.gone(keys32)
             if gone:
                 self._notify_keys_deleted([key for key, _ in gone], [size for _, size in gone])
