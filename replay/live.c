@@ -318,8 +318,6 @@ static uint32_t live_get_blocks(live_server *server, uint32_t position, uint32_t
     assert(server->held == 0);
     if (count > run->buffer_blocks) count = run->buffer_blocks;
     for (uint32_t i = 0; i < count; i++) {
-        server->views[i] =
-            kvt_view_packed(&run->layout, server->buffer + (size_t)i * run->block_bytes);
         const int tier = live_find(run, &server->keys[position + i]);
         server->tiers[i] = tier != KVT_TIER_NONE ? tier : KVT_TIER_DRAM; /* a put's staging */
     }
@@ -527,16 +525,15 @@ static kvt_status live_server_open(live_run *run, live_server *server)
     server->views = malloc(run->buffer_blocks * sizeof *server->views);
     server->pointers = malloc(run->buffer_blocks * sizeof *server->pointers);
     server->tiers = malloc(run->buffer_blocks * sizeof *server->tiers);
-    if (server->views == NULL || server->pointers == NULL || server->tiers == NULL)
+    if (server->keys == NULL || server->seconds == NULL || server->buffer == NULL ||
+        server->views == NULL || server->pointers == NULL || server->tiers == NULL)
         return KVT_E_MEMORY;
-    for (uint32_t i = 0; i < run->buffer_blocks; i++)
+    for (uint32_t i = 0; i < run->buffer_blocks; i++) {
+        uint8_t *data = server->buffer + (size_t)i * run->block_bytes;
+        server->views[i] = kvt_view_packed(&run->layout, data);
         server->pointers[i] = &server->views[i];
-    if (run->live->store->ladder) {
-        kvt_status status = live_forms_open(&server->forms, &run->layout);
-        if (status != KVT_OK) return status;
     }
-    return server->keys != NULL && server->seconds != NULL && server->buffer != NULL ? KVT_OK
-                                                                                     : KVT_E_MEMORY;
+    return run->live->store->ladder ? live_forms_open(&server->forms, &run->layout) : KVT_OK;
 }
 
 /* Starts all servers, waits for them, and releases their memory. */

@@ -55,7 +55,7 @@ const char *results_format_route(const replay_options *options, char *text)
     return text;
 }
 
-/* What a reader must know of a workload: how its arrivals came about. */
+/* Notes how a workload's arrivals came about, which a reader must know. */
 static void text_workload_notes(const replay_workload *workload, FILE *file)
 {
     char text[RESULTS_TEXT_BYTES];
@@ -203,7 +203,7 @@ static void text_hits(const replay_report *report, FILE *file)
     }
 }
 
-/* What several hosts found, and wrote for it. */
+/* Prints the shares of blocks that several hosts found, and the copies that they wrote. */
 static void text_hosts(const replay_report *report, FILE *file)
 {
     for (size_t i = 0; i < report->result_count; i++) {

@@ -69,6 +69,7 @@ typedef struct sim_server {
     uint8_t *found;       /* the visit's, by position */
     uint32_t room;        /* positions in it */
     uint32_t chosen;      /* blocks to load */
+    double whole_s;       /* of computing everything, without the fixed part */
     uint64_t first_ns;    /* when the first token is there */
     uint64_t put_free_ns; /* when the put before has ended */
     uint32_t put_at;      /* steps of putting that have been made */
@@ -170,9 +171,6 @@ KVT_NODISCARD kvt_status sim_prefetch(sim_host *host, uint64_t request);
 KVT_NODISCARD kvt_status sim_ask(sim_host *host, const sim_visit *visit, uint32_t position);
 
 /* ---- sim_plans.c ---- */
-
-/* Occupies a queue with bytes; when the last one has passed, and what a request takes beside. */
-uint64_t sim_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *queue, uint64_t bytes);
 
 /*
  * Whether so many bytes fit into the staging of puts, and whether a plan's writes fit into what

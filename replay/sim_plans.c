@@ -16,7 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t sim_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *queue, uint64_t bytes)
+/* Occupies a queue with bytes. Returns when the last one has passed, and the request's own seconds
+ * beside. */
+static uint64_t plan_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *queue,
+                            uint64_t bytes)
 {
     *free_ns =
         (*free_ns > now_ns ? *free_ns : now_ns) + sim_to_ns((double)bytes / queue->bytes_per_s);
@@ -189,8 +192,8 @@ static uint64_t plan_read(sim_host *host, const kvt_move *move)
     for (int tier = 1; tier < KVT_TIER_COUNT && plan_writes(host, move); tier++) {
         uint64_t bytes = plan_read_bytes(move, tier);
         if (bytes == 0) continue;
-        uint64_t there_ns = sim_occupy(&sim->read_free_ns[tier], host->run->now_ns,
-                                       &sim->options->model.read[tier], bytes);
+        uint64_t there_ns = plan_occupy(&sim->read_free_ns[tier], host->run->now_ns,
+                                        &sim->options->model.read[tier], bytes);
         if (there_ns > end_ns) end_ns = there_ns;
         if (!sim->counting) continue;
         sim->result->bytes_read[tier] += bytes;
@@ -208,8 +211,8 @@ static uint64_t plan_write(sim_host *host, const kvt_move *move)
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         if (plan_written_bytes(host, move, tier) == 0) continue;
         uint64_t bytes = sim_record_bytes(sim, move)[tier] - move->kept_bytes[tier];
-        uint64_t there_ns = sim_occupy(&sim->write_free_ns[tier], host->run->now_ns,
-                                       &sim->options->model.write[tier], bytes);
+        uint64_t there_ns = plan_occupy(&sim->write_free_ns[tier], host->run->now_ns,
+                                        &sim->options->model.write[tier], bytes);
         if (there_ns > end_ns) end_ns = there_ns;
         if (sim->counting) sim->result->bytes_written[tier] += bytes;
     }

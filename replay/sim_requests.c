@@ -164,8 +164,7 @@ static void host_choose(sim_host *host, sim_server *server)
     sim_visit *visit = &server->visit;
     const replay_request *request = visit->request;
     host_head head = host_no_head(host);
-    double whole_s = kvt_prefill_seconds(&sim->options->model.prefill, 0, request->input_tokens);
-    double best_s = whole_s;
+    double best_s = server->whole_s;
     server->chosen = 0;
     for (visit->run = 0; visit->run < request->block_count; visit->run++) {
         if (!host_leads_on(host, visit, visit->run)) break;
@@ -173,7 +172,7 @@ static void host_choose(sim_host *host, sim_server *server)
             host_add_local(host, visit, visit->run, false, &head);
         else
             host_add_shared(host, visit, visit->run, false, &head);
-        double compute_s = sim_prefill_after(sim, request, visit->run + 1, whole_s);
+        double compute_s = sim_prefill_after(sim, request, visit->run + 1, server->whole_s);
         double total_s = sim_together(sim->options, host_head_s(host, &head), compute_s);
         if (total_s > best_s) continue;
         best_s = total_s;
@@ -212,6 +211,7 @@ kvt_status sim_begin(sim_host *host, uint32_t index)
     if (status == KVT_OK) status = host_reserve(server, request->block_count);
     if (status != KVT_OK) return status;
     server->visit.found = server->found;
+    server->whole_s = kvt_prefill_seconds(&sim->options->model.prefill, 0, request->input_tokens);
     host_count_found(host, &server->visit);
     host_choose(host, server);
     double asked_s = server->visit.probed ? sim->options->remote.latency_seconds : 0.0;
@@ -221,26 +221,32 @@ kvt_status sim_begin(sim_host *host, uint32_t index)
 
 /* ---- loading ---- */
 
+/* Counts a use of a block, also of one that is not stored. plan: for a promotion, or NULL. */
+static kvt_status host_use(sim_host *host, const sim_server *server, uint32_t block, kvt_plan *plan)
+{
+    sim_state *sim = &host->sim;
+    uint32_t uses = sim_oracle_uses(sim, block, server->request);
+    kvt_status status = sim_oracle_tell(sim, block, uses > 0 ? (double)(uses - 1) : 0.0);
+    if (status != KVT_OK) return status;
+    status = kvt_policy_access(sim->policy, host->run->now_ns, sim_handle(block), plan);
+    if (status != KVT_OK && status != KVT_MISS) return status;
+    return sim_oracle_tell(sim, block, (double)uses);
+}
+
 /* Counts the use of a block that is read. The background carries out the promotion that the policy
  * plans then. */
 static kvt_status host_access(sim_host *host, const sim_server *server, uint32_t block, bool staged)
 {
     sim_state *sim = &host->sim;
-    uint64_t now_ns = host->run->now_ns;
     bool room = !staged && host->promotions.count < SIM_PLANS_QUEUED;
-    uint32_t uses = sim_oracle_uses(sim, block, server->request);
-    kvt_status status = sim_oracle_tell(sim, block, uses > 0 ? (double)(uses - 1) : 0.0);
-    if (status != KVT_OK) return status;
     uint64_t begin = sim_call_begin(sim);
-    status = kvt_policy_access(sim->policy, now_ns, sim_handle(block), room ? &sim->plan : NULL);
+    kvt_status status = host_use(host, server, block, room ? &sim->plan : NULL);
     sim_call_end(sim, begin);
-    if (status == KVT_MISS) status = KVT_OK; /* it is counted still */
-    if (status == KVT_OK) status = sim_oracle_tell(sim, block, (double)uses);
     if (status == KVT_OK && sim->plan.count > 0) status = sim_queue_promotion(host);
     return status;
 }
 
-/* Where the block of a head is read from: an option, KVT_OPTION_NONE for a put's staging, or
+/* The source of a block of a head: an option, KVT_OPTION_NONE for a put's staging, or
  * SIM_FOUND_SHARED. False when it is gone. */
 static bool host_source(sim_host *host, uint32_t block, uint8_t *source_out)
 {
@@ -313,23 +319,11 @@ static void host_report(sim_host *host, const sim_server *server)
     results_add(&host->run->collector, server->request, &sample);
 }
 
-/* A put that stores nothing counts as a use all the same. */
-static kvt_status host_count_use(sim_host *host, const sim_server *server, uint32_t block)
-{
-    sim_state *sim = &host->sim;
-    uint32_t uses = sim_oracle_uses(sim, block, server->request);
-    kvt_status status = sim_oracle_tell(sim, block, uses > 0 ? (double)(uses - 1) : 0.0);
-    if (status != KVT_OK) return status;
-    status = kvt_policy_access(sim->policy, host->run->now_ns, sim_handle(block), NULL);
-    if (status != KVT_OK && status != KVT_MISS) return status;
-    return sim_oracle_tell(sim, block, (double)uses);
-}
-
 /* A put without room in the staging: counted as busy, and the block as used. */
 static kvt_status host_refuse(sim_host *host, const sim_server *server, uint32_t block)
 {
     host->sim.result->puts_busy += host->sim.counting;
-    return host_count_use(host, server, block);
+    return host_use(host, server, block, NULL);
 }
 
 kvt_status sim_ask(sim_host *host, const sim_visit *visit, uint32_t position)
@@ -355,7 +349,7 @@ static kvt_status host_put(sim_host *host, const sim_server *server, uint32_t po
     uint64_t bytes = (uint64_t)sim_block_tokens(sim, server->visit.request, position) *
                      sim->options->bytes_per_token;
     if ((host->state[block] & SIM_LEAVING) != 0) return KVT_OK;
-    if (host_finds(host, block)) return host_count_use(host, server, block);
+    if (host_finds(host, block)) return host_use(host, server, block, NULL);
     if (!sim_staging_takes(host->staged_bytes, bytes, host->staging_bound_bytes))
         return host_refuse(host, server, block);
     if (sim_lags_unplanned(host, bytes)) return host_refuse(host, server, block);
@@ -386,10 +380,7 @@ static uint64_t host_put_ns(const sim_host *host, const sim_server *server, uint
     if (position < visit->loaded) {
         ready_ns = now_ns;
     } else if (!sim->backwards && position + 1 < visit->request->block_count) {
-        const kvt_prefill *prefill = &sim->options->model.prefill;
-        double rest_s = kvt_prefill_seconds(prefill, 0, visit->request->input_tokens) -
-                        sim->prefill_s[position + 1];
-        uint64_t rest_ns = sim_to_ns(rest_s);
+        uint64_t rest_ns = sim_to_ns(server->whole_s - sim->prefill_s[position + 1]);
         ready_ns = rest_ns < ready_ns ? ready_ns - rest_ns : 0;
     }
     if (ready_ns < server->put_free_ns) ready_ns = server->put_free_ns;
@@ -443,16 +434,14 @@ static kvt_status host_begin_prefill(sim_host *host, uint32_t index)
     sim_state *sim = &host->sim;
     sim_server *server = &host->servers[index];
     sim_visit *visit = &server->visit;
-    const kvt_prefill *prefill = &sim->options->model.prefill;
-    double whole_s = kvt_prefill_seconds(prefill, 0, visit->request->input_tokens);
+    double fixed_s = sim->options->model.prefill.fixed_seconds;
     double compute_s = visit->loaded == 0
-                           ? whole_s
-                           : sim_prefill_after(sim, visit->request, visit->loaded, whole_s);
+                           ? server->whole_s
+                           : sim_prefill_after(sim, visit->request, visit->loaded, server->whole_s);
     double asked_s = visit->probed ? sim->options->remote.latency_seconds : 0.0;
-    visit->prefill_s = compute_s + prefill->fixed_seconds;
-    visit->service_s =
-        asked_s + sim_together(sim->options, visit->load_s, compute_s) + prefill->fixed_seconds;
-    visit->saved_s = whole_s + prefill->fixed_seconds - visit->service_s;
+    visit->prefill_s = compute_s + fixed_s;
+    visit->service_s = asked_s + sim_together(sim->options, visit->load_s, compute_s) + fixed_s;
+    visit->saved_s = server->whole_s + fixed_s - visit->service_s;
     sim_quality_sum(sim, visit);
     server->first_ns = visit->start_ns + sim_to_ns(visit->service_s);
     server->put_free_ns = host->run->now_ns;

@@ -287,7 +287,7 @@ static void hosts_sum(replay_host *all, const replay_host *row)
     all->published_bytes += row->published_bytes;
 }
 
-/* What hosts have done together. */
+/* Sums up the rows of the hosts. */
 static void hosts_finish(sim_run *run)
 {
     replay_result *result = run->result;

@@ -165,7 +165,7 @@ KVT_NODISCARD kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint3
 double sim_prefill_after(const sim_state *sim, const replay_request *request, uint32_t blocks,
                          double whole_s);
 
-/* Where a committed move leaves its block: what it is stored in, bytes, peaks and losses. */
+/* Notes a committed move: the variant of its block, bytes, peaks and losses. */
 void sim_note_stored(sim_state *sim, const kvt_move *move);
 
 /* One move with its outcome, into hash, counters and plan log. */
