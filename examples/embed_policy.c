@@ -120,7 +120,7 @@ static int use_block(kvt_policy *policy, uint64_t now_ns, uint64_t handle, unsig
     return status == KVT_OK ? obey(policy, &plan, text) : 1;
 }
 
-/* What a caller knows that no count of uses tells, and what it may ask. `handle` is stored. Returns
+/* Tells the engine of uses that no count shows, and asks it about a stored entry, `handle`. Returns
  * the number of failures. */
 static int know_better(kvt_policy *policy, uint64_t now_ns, uint64_t handle)
 {

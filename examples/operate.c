@@ -91,7 +91,7 @@ static kvt_status turn(kvt_store *store, const kvt_key keys[CHUNKS])
     return status;
 }
 
-/* What an operator looks at. */
+/* Looks at a store as its operator does. */
 static kvt_status look(kvt_store *store, const kvt_key *key, kvt_events *events)
 {
     kvt_event changes[64];

@@ -179,7 +179,7 @@ static kvt_status learn_now(learn_work *work)
     return KVT_OK;
 }
 
-/* What the same bases follow from, as JSON. */
+/* The settings that bases follow from, as JSON: equal ones make equal bases. */
 static void learn_describe(learn_work *work)
 {
     const quality_source *source = &work->c->source;

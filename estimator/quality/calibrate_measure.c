@@ -114,7 +114,7 @@ static void calibrate_take_set(void *context, int64_t set, int64_t passages, con
     }
 }
 
-/* What a stopped measurement of the same settings has left. */
+/* Takes up the rows that a stopped measurement of the same settings has left. */
 static kvt_status calibrate_take_own(calibration *c)
 {
     kvt_status status = KVT_OK;

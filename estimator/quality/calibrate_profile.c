@@ -251,7 +251,7 @@ static bool calibrate_has_passages(const calibration *c, uint32_t class_index)
     return false;
 }
 
-/* What a set of a class is found by, as JSON; the caller frees it. NULL: no memory. */
+/* The settings that a set of a class is found by, as JSON; the caller frees it. NULL: no memory. */
 static char *calibrate_settings(const calibration *c, uint32_t class_index)
 {
     const calibrate_options *o = c->options;

@@ -41,7 +41,7 @@ static quality_row *curves_row(const curves_run *run, uint32_t entry, uint32_t v
 
 /* ---- entries that are whole ---- */
 
-/* What is summarised is made of them. */
+/* The entries that were measured whole: sums are made of these. */
 typedef struct curves_whole {
     const quality_entry **judged; /* [judged_count], those whose exact run is known */
     double *nats;                 /* likewise */

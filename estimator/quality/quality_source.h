@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_source.h - where a calibration's KV comes from: a model that runs over texts
- * (source_model.c), or KV dumps (source_dumps.c). What is above asks for the KV of an entry and for
- * what a change of that KV does to what follows the entry: to the continuation's logits, or, where
- * no model runs, to the outputs of the queries that a dump has.
+ * (source_model.c), or KV dumps (source_dumps.c). A calibration asks for the KV of an entry and
+ * for the effect of a change of that KV: on the continuation's logits or, where no model runs, on
+ * the outputs of the queries that a dump has.
  *
  * A calibration takes its entries from a source, counts tables and learns bases (docs/PROFILE.md,
  * One pipeline and two sources).
@@ -17,7 +17,7 @@
 #include "estimator/quality/quality.h"
 #include "estimator/quality/quality_round_trip.h"
 
-/* What an entry is, before its KV is asked for. */
+/* An entry before its KV is asked for. */
 typedef struct quality_identity {
     kvt_layout layout;
     uint32_t heads;    /* of queries; 0: it has none */
@@ -65,7 +65,7 @@ typedef struct quality_source_type {
     /* Queries that attend to the entry. KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY. */
     kvt_status (*queries)(quality_source *source, quality_kv *kv, basis_learners *learners);
 
-    /* What noise on one layer and side costs, [tokens][kv_heads][head_dim], none on the sinks: KL
+    /* The cost of noise on one layer and side, [tokens][kv_heads][head_dim], none on the sinks: KL
      * of the continuation, or the squared relative error of attention. KVT_OK; KVT_E_MEMORY. */
     kvt_status (*disturb)(quality_source *source, quality_kv *kv, uint32_t layer, kvt_side side,
                           const float *noise, double *error_out);

@@ -31,8 +31,8 @@ KVT_NODISCARD kvt_status decode_layer_open(uint32_t tokens, uint32_t warm, uint3
                                            uint32_t judged, uint64_t seed, decode_layer *layer_out);
 void decode_layer_close(decode_layer *layer);
 
-/* What an engine has: K and V, fp16 [tokens][kv_heads][head_dim], and queries, fp32 [warm + steps]
- * [kv_heads][group][head_dim], of which step 0 has row `warm`. */
+/* An engine's data of a layer: K and V, fp16 [tokens][kv_heads][head_dim], and queries, fp32
+ * [warm + steps][kv_heads][group][head_dim], of which step 0 has row `warm`. */
 typedef struct decode_data {
     uint16_t *k, *v;
     float *queries;

@@ -94,7 +94,7 @@ struct access_get {
     read_waiter waiter;
 };
 
-/* What a get that owns its read reads: the whole record. */
+/* The transfer of a get that owns its read: of the whole record. */
 static inline tiers_transfer access_transfer(const access_get *get)
 {
     return (tiers_transfer){.kind = KVT_IO_READ,

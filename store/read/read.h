@@ -5,8 +5,9 @@
  *
  *     made -> (started) -> ended: what it waits for has come, or it was given up -> freed
  *
- * Whoever wants what a read under way brings joins it: a user of it, and mostly a waiter, which is
- * told once when the read has ended, or takes itself off. The last user frees it, with its bytes.
+ * A call that wants the bytes of a read under way joins it: as a user, and mostly as a waiter,
+ * which is told once when the read has ended, or takes itself off. The last user frees the read,
+ * with its bytes.
  *
  * Lock: the reads' lock of the store guards the lists of waiters and of shares (load_share.c), and
  * how reads ended. It comes after the store's, a load's and the hosts' lock, and before a queue's;
