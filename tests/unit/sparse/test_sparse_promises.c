@@ -259,7 +259,7 @@ static void open_after(sequence_site *s, pid_t child)
  * is whole, or a miss that another delete ends. */
 TEST(a_crash_leaves_all_or_a_miss)
 {
-    static const useconds_t pauses[] = {0, 0, 200, 1000, 5000};
+    static const useconds_t pauses[] = {0, 0, 200, 1000, 5000}; /* of the first, before it */
     uint32_t whole = 0;
     for (uint32_t round = 0; round < 5; round++) {
         char folder[64];
@@ -275,8 +275,8 @@ TEST(a_crash_leaves_all_or_a_miss)
             site_keep(s, &options, &key);
             if (kvt_persist(s->store, KVT_NO_DEADLINE, NULL) != KVT_OK) _exit(2);
             if (site_open_kept(s, &options, &key) == NULL) _exit(3);
-            if (pthread_create(&thread, NULL, delete_kept, s) != 0) _exit(4);
-            if (round > 0) usleep(pauses[round]);
+            if (round > 0 && pthread_create(&thread, NULL, delete_kept, s) != 0) _exit(4);
+            if (pauses[round] > 0) usleep(pauses[round]);
             kill(getpid(), SIGKILL);
         }
         open_after(s, child);
@@ -313,7 +313,7 @@ static void *keep_durably(void *context)
  * takes. It draws the ids that the child's sequences had, and has other tokens. */
 TEST(a_crash_in_a_keep_leaves_all_or_a_miss)
 {
-    static const useconds_t pauses[] = {0, 300, 1000, 3000, 10000, 300000};
+    static const useconds_t pauses[] = {0, 300, 1000, 3000, 10000, 300000}; /* as above */
     const uint32_t parts = SITE_LAYERS * SITE_HEADS;
     uint32_t missed = 0;
     for (uint32_t round = 0; round < 6; round++) {
@@ -328,8 +328,8 @@ TEST(a_crash_in_a_keep_leaves_all_or_a_miss)
             pthread_t thread;
             if (site_open_store(s) != KVT_OK) _exit(1);
             durable_keep keeping = {.s = s, .sequence = site_sequence(s, &options)};
-            if (pthread_create(&thread, NULL, keep_durably, &keeping) != 0) _exit(2);
-            usleep(pauses[round]);
+            if (round > 0 && pthread_create(&thread, NULL, keep_durably, &keeping) != 0) _exit(2);
+            if (pauses[round] > 0) usleep(pauses[round]);
             kill(getpid(), SIGKILL);
         }
         open_after(s, child);
