@@ -7,13 +7,13 @@
  * the first five hexadecimal digits of its hash, and takes all of them at open. A store is moved by
  * copying catalog, device files and these files together (docs/STORE.md).
  *
- * An entry whose form needs a basis that the store lacks is stored and cannot be read. Gets, views,
+ * An entry whose variant needs a basis that the store lacks stays and cannot be read. Gets, views,
  * layered loads and the requests of a queue return KVT_E_MISMATCH for it, and the variant that they
  * report names the basis: transform:1F3A9,s2 needs the one whose hash begins with 1F3A9.
  * kvt_exists, kvt_match_prefix, kvt_match_worth, kvt_predict_loads, kvt_touch, kvt_hint,
- * kvt_prefetch and leases take it as absent; kvt_describe finds it and says lacks_basis; kvt_put of
- * its key stores the entry anew. kvt_basis_at lists what is lacking, kvt_health reports it, and
- * kvt_basis_add brings the entries back.
+ * kvt_prefetch and leases take the entry as absent; kvt_describe finds it and says lacks_basis;
+ * kvt_put of its key stores the entry anew. kvt_basis_at lists the bases that are lacking,
+ * kvt_health reports them, and kvt_basis_add brings the entries back.
  *
  * Thread rule: any thread.
  */
@@ -33,9 +33,9 @@ extern "C" {
  * closed. With a catalog the file beside it is written durably before the basis is used; a damaged
  * file of that name is replaced.
  *
- * Entries in a form whose basis the store lacked are found from this call on. No entry is stored in
- * such a form before it. A ladder's rung of the basis is offered when the profile has its speeds,
- * or when the basis was there at open.
+ * From this call on lookups find the entries whose variant needs the basis, and the store may use
+ * such a variant for new entries. The ladder offers it when the profile has its speeds, or when the
+ * basis was there at open.
  *   bytes   of a whole .kvtbasis object; not kept
  * KVT_OK; KVT_EXISTS (this very basis is there); KVT_E_ARGUMENT (NULL, or a folder has the name of
  * the basis's file); KVT_E_CORRUPT,
@@ -68,9 +68,9 @@ typedef struct kvt_basis_info {
     uint32_t struct_size; /* set by the caller */
     kvt_basis_state state;
     kvt_status status;  /* of a damaged file; else KVT_OK */
-    uint32_t hash_bits; /* known ones of the hash: 256, or 20 where only forms name it */
+    uint32_t hash_bits; /* known ones of the hash: 256, or 20 where only variants name it */
     uint8_t hash[KVT_BASIS_HASH_BYTES]; /* its name; the bits that are not known are 0 */
-    uint64_t records;  /* stored now in forms that need it, copies on SSD included */
+    uint64_t records;  /* stored now in variants that need it, copies on SSD included */
     bool in_ladder;    /* the store may code with it */
     uint8_t sides;     /* 2, or 1 */
     uint16_t reserved; /* zero */
@@ -78,7 +78,7 @@ typedef struct kvt_basis_info {
     uint64_t bytes; /* of the object, in memory and in its file */
     uint32_t layers, kv_heads, head_dim, rotary_dim;
     uint64_t tokens;    /* that it was learnt on */
-    uint8_t digest[32]; /* of those texts */
+    uint8_t digest[32]; /* of the texts that it was learnt on */
     char model[96];
 } kvt_basis_info;
 

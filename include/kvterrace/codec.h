@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * codec.h - the forms that an entry can be stored in: codecs, the names of variants, and the
+ * codec.h - the variants that an entry can be stored in: codecs, the names of variants, and the
  * threads that a caller lends for coding.
  *
  * The store encodes and decodes by itself. An application meets codecs where it names a variant in

@@ -24,8 +24,8 @@
  * its segments (docs/FORMAT.md). The same entry and coding give the same bytes, per version of
  * zstd. No byte of a record is trusted: any bytes give a value or a status.
  *
- * Records of KVT_CODEC_TRANSFORM need beside themselves the basis that they name, to be made, read
- * or derived (kvt_coding_basis_read).
+ * To make, read or derive a record of KVT_CODEC_TRANSFORM a call needs the basis that its variant
+ * names (kvt_coding_basis_read).
  *
  * Memory: all of it is the caller's and is used until the call returns; nothing is allocated. A
  * record, and scratch where there is any, is aligned to KVT_CODING_ALIGN; entries have any
@@ -65,7 +65,7 @@ typedef struct kvt_coding_basis_info {
     uint32_t sides;                                  /* 2, or 1 */
     uint32_t reserved;                               /* zero */
     uint64_t tokens;                                 /* that it was learnt on */
-    uint8_t digest[32];                              /* of those texts */
+    uint8_t digest[32];                              /* of the texts that it was learnt on */
     char model[96];
 } kvt_coding_basis_info;
 
@@ -117,7 +117,8 @@ typedef struct kvt_coding_sizes {
     uint64_t scratch_bytes; /* with the coding's workers; may be 0 */
 } kvt_coding_sizes;
 
-/* Says how much room an encoding needs; where the variant's basis is not given, for any. KVT_OK;
+/* Says how much room an encoding needs; without the variant's basis, the room that is enough for
+ * any basis. KVT_OK;
  * KVT_E_ARGUMENT (NULL, struct_size, layout, or a number out of range); KVT_E_UNSUPPORTED (the
  * variant does not take this layout, has no use for a member that is set, or its basis is for
  * entries of another shape). */
@@ -150,10 +151,10 @@ typedef struct kvt_coding_info {
     kvt_layout layout;   /* of the entry as it was given; opaque for a record of groups */
     kvt_variant variant; /* that it is stored in: raw after KVT_RAW */
     uint64_t record_bytes;
-    uint64_t payload_bytes; /* of them for elements, tables and scales, without padding */
+    uint64_t payload_bytes; /* elements, tables and scales, without padding */
     uint64_t source_bytes;  /* of the entry as it was given */
     uint64_t decoded_bytes; /* that decoding gives: fewer after a drop of tokens */
-    uint64_t scratch_bytes; /* that decode and derive need; with workers that many for each */
+    uint64_t scratch_bytes; /* that decode and derive need, for each worker */
     uint32_t stored_tokens; /* of the layout's tokens */
     uint32_t segment_count;
     uint32_t raw_segments;               /* that are stored as they are */
@@ -194,10 +195,10 @@ typedef struct kvt_decoding {
  *                 those that were kept follow each other (kvt_coding_kept_tokens). Its content is
  *                 undefined after an error
  *   scratch       as kvt_coding_info.scratch_bytes says, aligned; may be NULL when that is 0
- * KVT_OK: the checksum of every segment is right. KVT_E_MISMATCH (another key or generation, or the
- * record's basis, which kvt_coding_info names, is not among those that are given); KVT_E_CORRUPT;
- * KVT_E_VERSION; KVT_E_SPACE (target_bytes are others, scratch is too small); KVT_E_ARGUMENT (NULL,
- * struct_size, alignment, workers).
+ * KVT_OK (the checksum of every segment is right); KVT_E_MISMATCH (another key or generation, or
+ * the record's basis, which kvt_coding_info names, is not among those that are given);
+ * KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_SPACE (wrong target_bytes, scratch too small); KVT_E_ARGUMENT
+ * (NULL, struct_size, alignment, workers).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_coding_decode(const kvt_decoding *decoding, const void *record,
                                                    uint64_t bytes, void *target,
@@ -210,10 +211,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_coding_decode(const kvt_decoding *decoding,
  * decodes to the same bytes as one that was encoded so from the entry, as long as the same tokens
  * and matrices are stored raw; no error stacks.
  *   decoding  as of kvt_coding_decode; may be NULL. The work is done on the calling thread
- *   target    capacity bytes, aligned; info.record_bytes are enough for planes, and in practice for
- *             the others; the record_bytes of kvt_coding_plan always are
+ *   target    capacity bytes, aligned. The record_bytes of kvt_coding_plan are always enough;
+ *             info.record_bytes are enough for planes, and in practice for the other codecs
  *   scratch   as kvt_coding_info.scratch_bytes says
- * KVT_OK; KVT_E_UNSUPPORTED (the record has no such coarser form); KVT_E_ARGUMENT (the variant is
+ * KVT_OK; KVT_E_UNSUPPORTED (the record has no such coarser one); KVT_E_ARGUMENT (the variant is
  * no coarser one; NULL, struct_size, alignment, scratch); KVT_E_MISMATCH (as of decoding);
  * KVT_E_SPACE; KVT_E_CORRUPT; KVT_E_VERSION.
  */

@@ -22,8 +22,8 @@ enum {
     KVT_DEVICE_EMULATED = 1u << 4,     /* stands in for hardware that is absent; reports say so */
     KVT_DEVICE_READ_ONLY = 1u << 5,    /* writes give KVT_E_READ_ONLY */
     KVT_DEVICE_TRIM = 1u << 6,         /* trim has an effect: set so, and the hardware can */
-    KVT_DEVICE_FOREIGN = 1u << 7,      /* carries partitions or a file system that a look at its
-                                          first 8 KiB does not show */
+    KVT_DEVICE_FOREIGN = 1u << 7,      /* carries partitions or a file system of which its first
+                                          8 KiB show nothing */
     KVT_DEVICE_SPARSE = 1u << 8        /* a file whose blocks come with the first write, and go
                                           when they are trimmed */
 };
@@ -79,8 +79,8 @@ typedef struct kvt_device_config {
 typedef enum kvt_device_state {
     KVT_DEVICE_ABSENT = 0,   /* no device, and nothing lies there */
     KVT_DEVICE_SERVING = 1,  /* read and written */
-    KVT_DEVICE_DRAINING = 2, /* read; what lies there moves away; empty once used_bytes is 0 */
-    KVT_DEVICE_GONE = 3      /* failed or retired; what lies there are misses */
+    KVT_DEVICE_DRAINING = 2, /* read; its entries move away; empty once used_bytes is 0 */
+    KVT_DEVICE_GONE = 3      /* failed or retired; its entries are misses */
 } kvt_device_state;
 
 #ifdef __cplusplus

@@ -19,8 +19,8 @@
  *     if (kvt_key_make(&hash, block_hash, block_hash_bytes, 0, &key) != KVT_OK) return fail();
  *
  * The first 8 bytes of a key are those of the hash of its space, so that a store can count, bound
- * and clear a space (kvt_clear). A store takes keys that were made otherwise as well; their first 8
- * bytes are taken as a space then.
+ * and clear a space (kvt_clear). A store also takes keys that were made in another way, and takes
+ * their first 8 bytes for a space.
  *
  * The file stores nothing and knows no store. Thread rule: any thread; no call blocks or allocates.
  */
@@ -85,8 +85,8 @@ static inline void kvt_space_init(kvt_space *space)
  */
 KVT_API KVT_NODISCARD kvt_status kvt_space_make(const kvt_space *space, kvt_space_hash *hash_out);
 
-/* The first 8 bytes of a space's hash, the first byte highest: printed as 16 hexadecimal digits the
- * number reads as the keys of the space begin. Two spaces have the same number by chance once in
+/* The first 8 bytes of a space's hash as a number, the first byte highest: its 16 hexadecimal
+ * digits are those that the keys of the space begin with. Two spaces have the same number once in
  * 2^64 pairs; their keys still differ. space is not NULL. */
 KVT_API uint64_t kvt_space_id(const kvt_space_hash *space);
 
@@ -94,9 +94,9 @@ KVT_API uint64_t kvt_space_id(const kvt_space_hash *space);
 KVT_API uint64_t kvt_key_space(const kvt_key *key);
 
 /*
- * Makes the key of a name: the first 8 bytes of the space's hash, then BLAKE2b-192 over all 32 of
- * them, the group and the name. Without 2^96 tries nobody finds two names, spaces or groups with
- * one key.
+ * Makes the key of a name: the first 8 bytes of the space's hash, then BLAKE2b-192 over the whole
+ * hash, the group and the name. To find two names, spaces or groups with the same key takes about
+ * 2^96 tries.
  *   name    name_bytes of it, 1 to KVT_NAME_MAX; read until return
  *   group   tells the entries apart that hold different groups of layers of one block; 0 = all, or
  *           the first

@@ -3,8 +3,8 @@
  * kvterrace - a KV-cache store for LLM serving on one host.
  *
  * kvterrace keeps the KV cache of token runs ("entries") in GPU memory, host memory and SSDs. For
- * every entry it decides by marginal utility where it lives and in which form, moves it when that
- * changes, and gives it back bit for bit.
+ * every entry it decides by marginal utility where it lives and in which variant, moves it when the
+ * decision changes, and gives it back bit for bit unless the caller allows loss.
  *
  *     #include <kvterrace/kvterrace.h>
  *
@@ -31,8 +31,8 @@
  * Processes: a store belongs to the process that opened it. In a child of fork every call on it
  * returns KVT_E_STATE at once, and kvt_close does nothing, so that the parent's store stays whole;
  * the child's copy of its memory goes when the child ends. A child may open stores of its own. It
- * shares the parent's open devices: should the parent be killed, they stay locked until the child
- * has ended, too, or has called exec.
+ * shares the parent's open devices: when the parent is killed, they stay locked until the child
+ * has ended or called exec.
  *
  * Thread rule: every function on a kvt_store may be called from any thread, open and close
  * excepted. Lookups (exists, match_prefix, stats, explain) only take a short lock; they never do
@@ -74,29 +74,30 @@ typedef struct kvt_tier_options {
     const kvt_device_config *devices; /* read during kvt_open only */
     uint32_t device_count;
     uint32_t unit_bytes; /* stripe unit, a multiple of 4096; 0 = 256 KiB */
-    bool weights_fixed; /* shares stay as measured at open; else they follow what devices achieve */
-    bool emulated;      /* HBM without devices: memory of the host, no GPU is looked for */
+    bool weights_fixed;  /* shares stay as measured at open; else they follow the measured speeds */
+    bool emulated;       /* HBM without devices: memory of the host, no GPU is looked for */
     uint64_t rebalance_bytes_per_s; /* for hot objects whose layout fell behind; 0 = none
                                      * (default 32 MB/s) */
     uint64_t reserved[4];
 } kvt_tier_options;
 
-/* Called after a move was carried out, in the order of execution, under no lock that the callee
- * could need except that it must not call into the store. outcome KVT_OK = committed. */
+/* Called after a move was carried out, in the order of execution. It holds no lock that the callee
+ * could need, but the callee must not call into the store. outcome KVT_OK = committed. */
 typedef void kvt_move_observer(void *context, const kvt_move *move, kvt_status outcome);
 typedef struct kvt_observer {
     kvt_move_observer *call; /* NULL = none */
     void *context;
 } kvt_observer;
 
-/* A file that the store writes its metrics and last operations to, as kvt_watch_write (watch.h). */
+/* A file that the store writes its metrics and last operations to, as kvt_watch_write (watch.h)
+ * does. */
 typedef struct kvt_watch_options {
     const char *path; /* NULL = none */
-    double seconds;   /* between two such writes; 10 */
+    double seconds;   /* between two writes of it; 10 */
 } kvt_watch_options;
 
-/* Of put_staging_bytes: a 32nd of DRAM, between 256 MiB and 8 GiB. Whatever is asked,
- * no more than an eighth of the smallest tier. */
+/* A value of put_staging_bytes: a 32nd of DRAM, between 256 MiB and 8 GiB. Whatever the value, the
+ * staging takes no more than an eighth of the smallest tier. */
 #define KVT_PUT_STAGING_AUTO UINT64_MAX
 
 /* Made by kvt_store_options_init, then changed. Strings and arrays are read during kvt_open. */
@@ -109,8 +110,8 @@ typedef struct kvt_store_options {
     bool format;          /* take over devices that carry other bytes; their content is lost */
     kvt_tier_options tiers[KVT_TIER_PLACES];
     const char *policy;   /* see policy.h; "utility" */
-    kvt_variant variant;  /* form stored by the fixed policies: raw (default), lossless, or one of
-                             the ladder; entries of another layout are refused then */
+    kvt_variant variant;  /* stored by the fixed policies: raw (default), lossless, or one of the
+                             ladder; entries of another layout than the ladder's are refused then */
     bool lossless;        /* offer the lossless codec to the utility policy; true */
     double alpha_seconds; /* see policy.h */
     double hysteresis;
@@ -119,8 +120,8 @@ typedef struct kvt_store_options {
     double high_watermark;
     double low_watermark;
     uint64_t staging_bytes;    /* memory for encoded records in motion, taken at open; 256 MiB. A
-                                  larger record is granted alone; an entry that passes this is
-                                  moved in the form that it has */
+                                  larger record is granted alone; an entry larger than this is
+                                  moved in the variant that it has */
     double tick_seconds;       /* pause between background rounds; 0 = no background thread: call
                                   kvt_maintain yourself; 0.05 */
     uint64_t move_bytes_per_s; /* budget for background moves, bytes written; 0 = unlimited */
@@ -128,32 +129,33 @@ typedef struct kvt_store_options {
     kvt_observer observer;
     uint64_t seed;               /* 1 */
     double get_deadline_seconds; /* of kvt_get; 0 = none */
-    bool ladder; /* keep lossy forms: those of the profile's calibration for ladder_layout; false */
-    kvt_layout ladder_layout; /* layers, kv_heads, head_dim, sides and dtype; all others stay exact.
-                               * No calibration is of one side: KVT_E_MISMATCH. tokens_may_drop 1:
-                               * with the forms that drop tokens, for entries that say so, too */
+    bool ladder; /* offer the lossy variants of the profile's calibration of ladder_layout; false */
+    kvt_layout ladder_layout; /* layers, kv_heads, head_dim, sides and dtype of the entries that may
+                               * be lossy; all others stay exact. One side: KVT_E_MISMATCH, no
+                               * calibration has it. tokens_may_drop 1: with the variants that drop
+                               * tokens, for entries whose layout says so, too */
     const char *ladder_model; /* by its name in the profile; NULL = any of that layout */
     const char *ladder_class; /* of texts that it was calibrated on; NULL = any */
-    bool learn;           /* keep what is learned in the profile, where that may be written; true */
-    double learn_seconds; /* between two such notes; also at close; 300 */
-    double loss_limit;    /* no form whose loss may pass this by its upper confidence bound; 0.01 */
-    /* Threads that records are encoded and decoded on, of kvt_put, kvt_get and the background; NULL
-     * = the one that calls. run is called by several threads at once, and may take them one after
-     * the other; it and its context last until kvt_close has returned. Staging holds scratch for
-     * each worker. */
+    bool learn;               /* keep learned figures in the profile, if it can be written; true */
+    double learn_seconds;     /* between two writes of them; also at close; 300 */
+    double loss_limit; /* no variant whose loss passes this by its upper confidence bound; 0.01 */
+    /* Threads on which kvt_put, kvt_get and the background encode and decode records; NULL = the
+     * thread that calls. Several threads call run at once; it may serve one after the other. run
+     * and its context last until kvt_close has returned. Staging holds scratch for each worker. */
     const kvt_codec_workers *codec_workers;
     bool copies; /* with a catalog: a promotion leaves its record on SSD while nothing else needs
                     the room; true */
-    bool follow_symlinks; /* the catalog and members may be symbolic links; else one is refused, but
-                             for root's links to block devices; folders on the way may be; false */
-    uint64_t handle_seed; /* names entries to the policy by a hash of their keys with this; 0 = with
-                             a secret, drawn at the first open and kept in the catalog, or at each
-                             open without one: nobody can make keys that collide, and handles (of
-                             kvt_move) differ from store to store; 0 */
-    double close_deadline_seconds; /* with copies: kvt_close writes back what is in HBM and DRAM
-                                      alone for so long; 0 = not at all; 20 */
-    uint64_t persist_bytes_per_s;  /* with copies: the background writes back into free room on
-                                      SSD; 0 = none; 32 MB/s */
+    bool follow_symlinks; /* the catalog and members may be symbolic links; else a link is refused,
+                             except one of root's to a block device. Folders of the path may be
+                             links in either case; false */
+    uint64_t handle_seed; /* names entries to the policy by a hash of their keys with this seed. 0 =
+                             a secret one, drawn at the first open and kept in the catalog, or drawn
+                             at each open without a catalog: nobody can make keys that collide, and
+                             handles (of kvt_move) differ from store to store; 0 */
+    double close_deadline_seconds; /* with copies: how long kvt_close writes entries that are in HBM
+                                      and DRAM alone to SSD; 0 = not at all; 20 */
+    uint64_t persist_bytes_per_s;  /* with copies: how fast the background writes such entries into
+                                      free room on SSD; 0 = not at all; 32 MB/s */
     uint64_t put_staging_bytes;    /* memory for entries that kvt_put has accepted and that are
                                       not written yet; mapped at open, used as needed; 0 = kvt_put
                                       returns when the entry is stored; KVT_PUT_STAGING_AUTO */
@@ -161,8 +163,8 @@ typedef struct kvt_store_options {
                                       would add more is KVT_BUSY. At most four puts have a
                                       plan; put_staging_bytes bounds the others; 0 = no bound; 10 */
     kvt_watch_options watch;
-    double entry_loss_limit; /* no form in which more than a tenth of the entries may lose more
-                                  than this; above 0; 1 = any: loss_limit alone counts; 1 */
+    double entry_loss_limit; /* no variant in which more than a tenth of the entries may lose more
+                                  than this; above 0; 1 = loss_limit alone counts; 1 */
     const struct kvt_remote_options *remote; /* remote.h: an engine that other hosts share; NULL =
                                                 none. Read during kvt_open */
 } kvt_store_options;
@@ -214,12 +216,13 @@ KVT_API void kvt_store_options_free(void *owner);
 KVT_API KVT_NODISCARD kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out,
                                           char *message, size_t message_size);
 
-/* Finishes moves in flight and, with a catalog, what puts have handed over, writes entries of HBM
- * and DRAM back to SSD as kvt_persist does, within kvt_store_options.close_deadline_seconds,
- * flushes the catalog, closes everything. What is not on SSD then ends here. NULL is allowed. No
- * other call may run or follow. A device that does not answer is waited for no longer than its
- * timeout; it stays open then, and the memory that it may still use stays allocated, until
- * it answers or the process ends. In a child of fork: does nothing. */
+/* Closes a store: finishes moves in flight and, with a catalog, puts that have been handed over;
+ * writes entries of HBM and DRAM back to SSD as kvt_persist does, within
+ * kvt_store_options.close_deadline_seconds; flushes the catalog; closes all files and devices.
+ * Entries that are not on SSD by then are lost. NULL is allowed. No other call may run or follow.
+ * A device that does not answer is waited for no longer than its timeout; it stays open then, and
+ * the memory that it may still use stays allocated, until it answers or the process ends. In a
+ * child of fork: does nothing. */
 KVT_API void kvt_close(kvt_store *store);
 
 /* ---- put, get, delete ---- */
@@ -227,7 +230,7 @@ KVT_API void kvt_close(kvt_store *store);
 typedef struct kvt_entry {
     uint32_t struct_size;
     kvt_key key;
-    const kvt_key *parent;    /* entry of the preceding tokens; NULL = a root; not its own */
+    const kvt_key *parent;    /* entry of the preceding tokens; NULL = a root; not its own key */
     kvt_layout layout;        /* zero for an entry of groups */
     uint32_t first_position;  /* position of the first token in its sequence */
     double recompute_seconds; /* 0 = predict by the prefill model; required for opaque layouts to
@@ -239,10 +242,10 @@ typedef struct kvt_entry {
     uint32_t request_tokens; /* of the requests that use it, which share alpha among their tokens; 0
                                 = they end with this entry */
     uint32_t token_score_count; /* 0, or the layout's tokens */
-    const float *token_scores;  /* of what each token is worth to those after it, the same for all
-                                    layers: a form by scores keeps those of the highest. Finite, and
-                                    not all 0; only where the layout's tokens_may_drop is 1. NULL
-                                    with a count of 0 */
+    const float *token_scores;  /* how much each token is worth to the tokens after it, the same for
+                                    all layers: drop:scores keeps the highest. Finite, and not all
+                                    0; only where the layout's tokens_may_drop is 1. NULL with a
+                                    count of 0 */
     double lifetime_seconds; /* from the put on; at its end the entry is a miss; 0 = no end; at most
                                 1e9 */
     uint32_t group_count;    /* 0, or groups of layers, each with its own layout: 1 to
@@ -254,10 +257,10 @@ typedef struct kvt_entry {
 /*
  * An entry of groups is one entry: one key, place, variant and lifetime. Full attention, a sliding
  * window of fewer tokens, an index of one side and opaque state may be its groups, up to 2^46 bytes
- * together. Its tokens are the most that a group has. Of its groups those may be stored lossy that
- * are of the ladder's shape (kvt_store_options.ladder_layout, layers aside), when they have
- * together as many layers as it; all others are stored exact. Nothing of it drops tokens: a group
- * with tokens_may_drop is KVT_E_ARGUMENT, and so are token scores.
+ * together. The entry counts as many tokens as its longest group. Groups of the ladder's shape
+ * (kvt_store_options.ladder_layout, layers aside) may be stored lossy when together they have as
+ * many layers as the ladder; all others are stored exact. No group drops tokens: one with
+ * tokens_may_drop is KVT_E_ARGUMENT, and so are token scores.
  */
 
 /*
@@ -265,11 +268,12 @@ typedef struct kvt_entry {
  *   data    data_bytes as kvt_layout_bytes(layout) says; of an entry of groups their packed bytes,
  *           one after the other. Read until return, then the caller's again
  * The call decides, copies the bytes into the put's staging and returns; threads of the store make
- * room, encode and write behind it. While several puts are under way, they ask the policy, too:
- * what it declines then is a miss from then on, counted in puts_refused. An entry that cannot be
- * stored after all is a miss from then on: kvt_store_stats.puts_lost counts it and the next
- * kvt_flush returns the error. KVT_OK accepted; KVT_EXISTS (stored or accepted already, nothing
- * read; an entry whose basis the store lacks is dropped first, and does not count); KVT_REFUSED
+ * room, encode and write behind it. While several puts are under way these threads ask the policy
+ * after the call has returned; an entry that it declines then becomes a miss, counted in
+ * puts_refused. An entry that was accepted and cannot be stored becomes a miss, too:
+ * kvt_store_stats.puts_lost counts it and the next kvt_flush returns the error.
+ * KVT_OK (accepted); KVT_EXISTS (stored or accepted already, nothing was read; a stored entry whose
+ * basis the store lacks does not count: it is dropped, and the new one is taken); KVT_REFUSED
  * (the policy declined, or no device is left to take it: one that does not answer for
  * kvt_device_config.timeout_ns, as a file may on a disk that others keep busy, is out of service);
  * KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
@@ -285,29 +289,30 @@ KVT_API KVT_NODISCARD kvt_status kvt_put(kvt_store *store, const kvt_entry *entr
                                          uint64_t data_bytes);
 
 /*
- * Which tokens of an entry a get was given. An entry whose layout says tokens_may_drop may have a
- * form that holds some of its tokens alone. A get is given such a form only when it has room for
- * positions; its K rows are the first ones of each matrix then, and the rows behind them are not
- * written. Of positions, [sets][K], row i of layer l is positions[i] with one set, and
- * positions[l * K + i] with a set a layer; each set ascends. A capacity of layers times the
- * layout's tokens is enough for any form; the layout's tokens are enough for those with one set.
- * Before the call struct_size, positions, capacity and rope are set.
+ * Which tokens of an entry a get was given. An entry whose layout says tokens_may_drop may be
+ * stored in a variant that holds K of its tokens alone. A get is served from such a variant only
+ * when the caller gives room for positions; the first K rows of each matrix are written then, and
+ * no others. positions is [sets][K]: with one set row i of every layer is token positions[i], with
+ * a set a layer row i of layer l is token positions[l * K + i]; each set ascends. A capacity of
+ * layers times the layout's tokens is always enough; the layout's tokens are enough for variants
+ * with one set. Before the call struct_size, positions, capacity and rope are set.
  */
 typedef struct kvt_kept_tokens {
     uint32_t struct_size;
     uint32_t count;       /* K, 0 unless KVT_OK: fewer than the layout's where some were dropped */
     uint32_t *positions;  /* the caller's, from 0 on; not written where no token was dropped. NULL
                             with a capacity of 0 */
-    uint64_t capacity;    /* of positions; 0: forms that have dropped tokens are not wanted */
-    const kvt_rope *rope; /* NULL, or turns the kept keys from where the tokens stood on to
+    uint64_t capacity;    /* of positions; 0: variants that drop tokens are not wanted */
+    const kvt_rope *rope; /* NULL, or turns the kept keys from their tokens' old positions to
                              positions without gaps, from first_position on (rope.h); nothing is
                              turned where no token was dropped */
     uint32_t sets;        /* 0: every token is there; else 1, or one a layer */
     uint32_t reserved;
 } kvt_kept_tokens;
 
-/* How a get was served. An entry that a put has handed over is copied from memory: tier DRAM, raw,
- * no device time. Before the call struct_size and kept are set; all else is overwritten. */
+/* How a get was served. An entry whose put is not written yet is copied from the put's staging:
+ * tier DRAM, raw, no device time. Before the call struct_size and kept are set; all else is
+ * overwritten. */
 typedef struct kvt_get_info {
     uint32_t struct_size;
     kvt_tier tier;
@@ -315,24 +320,24 @@ typedef struct kvt_get_info {
     uint64_t stored_bytes; /* bytes read */
     uint64_t read_ns;      /* device time, queueing included; 0 = read where it lies in memory */
     uint64_t decode_ns;    /* verification and decoding */
-    uint64_t predicted_ns; /* what the get was expected to take when its read began; 0 = shared */
-    uint64_t elapsed_ns;   /* what it took */
+    uint64_t predicted_ns; /* that the get was expected to take when its read began; 0 = shared */
+    uint64_t elapsed_ns;   /* that it took */
     bool shared;           /* waited on another get's read */
     bool timed_out;        /* a miss for want of time: the entry may still be stored */
-    bool refused_tokens;   /* a miss because the form has dropped tokens: the entry is stored */
-    kvt_kept_tokens *kept; /* NULL: forms that have dropped tokens are not wanted */
+    bool refused_tokens;   /* a miss because the variant drops tokens: the entry is stored */
+    kvt_kept_tokens *kept; /* NULL: variants that drop tokens are not wanted */
 } kvt_get_info;
 
 /*
- * Reads an entry into the caller's buffer, verified: key, generation and every checksum. Waits as
- * long as kvt_store_options.get_deadline_seconds says, which is for ever by default: then until the
- * devices answer, or are unresponsive for longer than kvt_device_config.timeout_ns.
+ * Reads an entry into the caller's buffer, verified: key, generation and every checksum. Waits for
+ * devices no longer than kvt_store_options.get_deadline_seconds; without one, the default, until
+ * they answer or have been unresponsive for kvt_device_config.timeout_ns.
  *   data    at least the entry's decoded size; data_bytes must equal it; undefined unless KVT_OK.
- *           Of an entry of groups all of them, one after the other
+ *           An entry of groups gives all its groups, one after the other
  *   info    may be NULL
  * A load that fails in HBM or DRAM is tried again from the entry's copy on SSD, if there is one.
- * KVT_OK; KVT_MISS (not stored, its load failed: the entry is dropped and the event counted; or
- * info->refused_tokens); KVT_E_MISMATCH (stored in a form whose basis the store lacks; the entry
+ * KVT_OK; KVT_MISS (not stored; or its load failed, and the entry is dropped and counted; or
+ * info->refused_tokens); KVT_E_MISMATCH (stored in a variant whose basis the store lacks; the entry
  * stays, and info->variant names the basis: basis.h); KVT_E_ARGUMENT (wrong size, of data or of
  * info; too little room for positions; a rope out of range); KVT_E_UNSUPPORTED (keys of the layout
  * do not turn as the rope says); KVT_E_MEMORY. Blocking.
@@ -341,12 +346,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_get(kvt_store *store, const kvt_key *key, v
                                          uint64_t data_bytes, kvt_get_info *info);
 
 /*
- * The same, with a deadline of its own: an instant of CLOCK_MONOTONIC in nanoseconds,
+ * kvt_get with a deadline of its own: an instant of CLOCK_MONOTONIC in nanoseconds,
  * KVT_NO_DEADLINE for none. When it passes before the record has arrived, the get is a miss with
  * info->timed_out; the entry stays, and data is not written any more after the return, whatever a
- * device does later. The deadline bounds the waiting alone: an entry that lies in memory, and a
- * record that has arrived in time, is decoded also after it. 0 reads what is in memory and starts
- * no device.
+ * device does later. The deadline bounds the waiting alone: an entry that lies in memory, or whose
+ * record has arrived in time, is decoded even after the deadline. With 0 the get reads entries in
+ * memory and starts no device.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data,
                                                uint64_t data_bytes, uint64_t deadline_ns,
@@ -362,11 +367,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_put_view(kvt_store *store, const kvt_entry 
                                               const kvt_view *view);
 
 /*
- * The same of an entry of groups, with a view for each in their order; an entry without groups has
- * one.
- *   views   count of them; each may be of memory of its own. They and what they name are read until
+ * kvt_put_view of an entry of groups: one view for each group, in their order; one view in all for
+ * an entry without groups.
+ *   views   count of them, each in any memory. They, and the memory that they name, are read until
  *           return
- *   count   the entry's group_count; another one is KVT_E_ARGUMENT
+ *   count   the entry's group_count; another number is KVT_E_ARGUMENT
  */
 KVT_API KVT_NODISCARD kvt_status kvt_put_views(kvt_store *store, const kvt_entry *entry,
                                                const kvt_view *const *views, uint32_t count);
@@ -382,26 +387,27 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_view(kvt_store *store, const kvt_key *k
                                               kvt_get_info *info);
 
 /*
- * The same of an entry of groups, with a view for each in their order; an entry without groups has
- * one. Views are not compared with each other: what two of them share is undefined.
- *   count   the entry's groups, 1 to KVT_GROUPS_MAX; another one than is stored is KVT_E_ARGUMENT
+ * kvt_get_view of an entry of groups: one view for each group, in their order; one view in all for
+ * an entry without groups. Views are not compared with each other: bytes that two of them share
+ * are undefined.
+ *   count   the stored entry's groups, 1 to KVT_GROUPS_MAX; another number is KVT_E_ARGUMENT
  */
 KVT_API KVT_NODISCARD kvt_status kvt_get_views(kvt_store *store, const kvt_key *key,
                                                const kvt_view *const *views, uint32_t count,
                                                uint64_t deadline_ns, kvt_get_info *info);
 
-/* KVT_OK or KVT_MISS. Does not count as a use. An entry that may lose tokens is there, too; one
- * whose basis the store lacks is not (basis.h). */
+/* Whether an entry is stored: KVT_OK or KVT_MISS. Not a use. An entry whose layout says
+ * tokens_may_drop counts as stored, one whose basis the store lacks does not (basis.h). */
 KVT_API KVT_NODISCARD kvt_status kvt_exists(kvt_store *store, const kvt_key *key);
 
-/* Removes an entry; waits for a move of it to end, and for no read: one that has begun ends as it
- * would have, and its room comes back then. KVT_OK; KVT_MISS; KVT_BUSY (a lease
- * holds it, lookup.h). */
+/* Removes an entry. Waits for a move of it to end, and for no read: a read that has begun goes on
+ * to its end, and the entry's room is free after it. KVT_OK; KVT_MISS; KVT_BUSY (a lease holds the
+ * entry, lookup.h). */
 KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key);
 
 /*
- * How long gets of these entries would take, one after the other, begun now: what their devices and
- * forms have lately taken, and what the devices have to do first.
+ * How long gets of these entries would take, one after the other, begun now: by the speeds that
+ * devices and variants have lately shown, and the requests that are queued at the devices.
  *   seconds_out   count of them; of each get alone, NAN where nothing is stored, or on a device
  *                 that is out of service
  * KVT_OK; KVT_E_ARGUMENT. Not a use.
@@ -409,46 +415,47 @@ KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key
 KVT_API KVT_NODISCARD kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys,
                                                    size_t count, double *seconds_out);
 
-/* How many leading keys are stored, by scanning from the first; holes end the run, and so does an
- * entry whose layout says tokens_may_drop, whatever its form: tokens are counted here. The lock is
- * held for 256 keys at a time, so that a long scan holds nobody up: each key counted was stored at
- * the moment at which it was looked up. The entries are not pinned: a later get may still miss.
+/* How many leading keys are stored, by scanning from the first. The run ends at a key that is not
+ * stored, and at an entry whose layout says tokens_may_drop, because a prefix needs all its tokens.
+ * The lock is held for 256 keys at a time, so that a long scan holds nobody up: each key counted
+ * was stored when it was looked up. The entries are not pinned: a later get may still miss.
  * KVT_OK; KVT_E_ARGUMENT. */
 KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys,
                                                   size_t count, size_t *matched_out);
 
-/* Waits until every put that has returned has ended, stored or not. Then makes every entry that is
- * on SSD now durable. One that a later get promotes stays there as a copy
- * while room allows; without its copy it is as short-lived as the tier it went to. KVT_OK.
- * Something since the last flush may not be durable: KVT_E_IO (a device or the catalog's file
- * failed), KVT_E_SPACE (the file system of the catalog is full), KVT_E_MEMORY, KVT_E_DATABASE
- * (anything else that SQLite reports). All is durable, but a put that had returned KVT_OK is not
- * stored: its KVT_E_IO, KVT_E_SPACE or KVT_E_MEMORY, the first since the last flush. Blocking. */
+/* Waits until every put that has returned is written or has failed, then makes every entry that is
+ * on SSD durable. An entry that a later get promotes keeps a copy on SSD while room allows; without
+ * the copy it survives no longer than the tier it went to.
+ * KVT_OK. When something since the last flush may not be durable: KVT_E_IO (a device or the
+ * catalog's file failed), KVT_E_SPACE (the file system of the catalog is full), KVT_E_MEMORY,
+ * KVT_E_DATABASE (anything else that SQLite reports). When all is durable, but an entry whose put
+ * had returned KVT_OK could not be stored: the KVT_E_IO, KVT_E_SPACE or KVT_E_MEMORY of the first
+ * such put since the last flush. Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_flush(kvt_store *store);
 
-/* What a kvt_persist did, and what it left. */
+/* How many entries a kvt_persist wrote, displaced and left. */
 typedef struct kvt_persist_info {
     uint32_t struct_size;
     uint64_t written, written_bytes;           /* records that the SSD did not have */
     uint64_t displaced, displaced_bytes;       /* stored entries of less worth that made way */
-    uint64_t without_room, without_room_bytes; /* worth less than what the SSD holds */
+    uint64_t without_room, without_room_bytes; /* worth less than the entries on SSD: not written */
     uint64_t left, left_bytes; /* the deadline had passed, also while an entry was in motion, or a
                                   device failed: not on SSD */
 } kvt_persist_info;
 
 /*
- * Makes what is in HBM and DRAM survive a restart, too: writes entries that have no record on SSD
- * there, those with the most worth per byte first, into free room and in place of entries that are
- * worth less, then does what kvt_flush does. For a shutdown that may be cut short; kvt_close does
- * the same. The entries stay where they are; gets go on meanwhile. What saves no time on SSD
- * against recomputing is not written.
+ * Makes entries of HBM and DRAM survive a restart, too: writes those that have no record on SSD
+ * there, the ones worth most per byte first, into free room and in place of entries that are
+ * worth less, then flushes as kvt_flush does. For a shutdown that may be cut short; kvt_close does
+ * the same. The entries stay where they are; gets go on meanwhile. An entry that loads from SSD no
+ * sooner than it is recomputed is not written.
  *
- * Every entry whose put had returned before the call is looked at. One that is in motion is waited
- * for, also when the background or another kvt_persist is copying it; its plan is called off if it
- * has not begun. After KVT_OK with left 0 and without_room 0, each of these entries was seen on SSD
- * during the call, or written there by it, and what is still there at the return is durable. What
- * can take it from there is what can take any entry: delete, eviction, a copy that makes way for a
- * later put or move. An entry that gets and puts keep in motion without a pause is left.
+ * Every entry whose put had returned before the call is looked at. The call waits for one that is
+ * in motion, also when the background or another kvt_persist is copying it; a planned move that has
+ * not begun is called off. After KVT_OK with left 0 and without_room 0, each of these entries was
+ * on SSD during the call, or the call has written it there, and those that are still on SSD at the
+ * return are durable. A delete, an eviction, or a later put or move that needs a copy's room can
+ * still remove one. An entry that gets and puts keep in motion without a pause is left.
  *   deadline_ns  instant of CLOCK_MONOTONIC in nanoseconds, KVT_NO_DEADLINE for none: no record is
  *                begun, and no move is waited for, after it
  *   info_out     may be NULL; zero but after KVT_OK and a failure on the way
@@ -467,37 +474,37 @@ KVT_API KVT_NODISCARD kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_
 /* ---- what it learns ---- */
 
 /*
- * Tells what an answer lost that was made from an entry's stored form: measured against the answer
- * from exact KV, as the store's losses are. One question says little of an entry, so it counts as
- * much as the profile's measurement has shown entries' losses to repeat; the mean of its class's
- * entries follows too.
- *   variant  the form that was read (kvt_get_info.variant)
+ * Tells the store the loss of an answer that was made from an entry as stored, against the answer
+ * from exact KV. One question says little of an entry: its weight in the entry's own mean is as
+ * large as losses of an entry have been found to repeat (in the profile); it also moves the mean of
+ * the entry's class.
+ *   variant  that was read (kvt_get_info.variant)
  *   loss     1 - quality, in [0, 1]
  *   weight   of the evidence: 1 = about as much text as one entry had in the profile's measurement;
  *            above 0, at most 1000
- * KVT_OK; KVT_MISS (not stored any more); KVT_E_UNSUPPORTED (the form loses nothing, or is none of
+ * KVT_OK; KVT_MISS (not stored any more); KVT_E_UNSUPPORTED (the variant is exact, or is none of
  * the store's); KVT_E_ARGUMENT; KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key,
                                                      kvt_variant variant, double loss,
                                                      double weight);
 
-/* How soon entries of a class come back; all zero but the counts before anything came back. */
+/* How soon entries of a class come back; until an entry is used again, all but the counts are 0. */
 typedef struct kvt_reuse_class {
-    uint64_t entries;                  /* watched, that were seen at all */
-    uint64_t uses;                     /* of these, after their first */
+    uint64_t entries;                  /* that were watched */
+    uint64_t uses;                     /* of these entries, after their first one */
     double half_life_seconds;          /* of the greatest likelihood */
-    double branching;                  /* uses that one use brings about by itself */
-    double log_likelihood;             /* per use; of its time since the use before, in seconds */
-    double log_likelihood_exponential; /* of a constant rate per entry and class, to compare with */
-    double prior_uses; /* for kvt_policy_set_prior: what a first use is worth beside a later one */
+    double branching;                  /* further uses that one use brings about */
+    double log_likelihood;             /* mean over the uses, of the seconds since the use before */
+    double log_likelihood_exponential; /* the same under a constant rate per entry and class */
+    double prior_uses; /* for kvt_policy_set_prior: the weight of a first use beside a later one */
 } kvt_reuse_class;
 
 /* What was learned of a class of entries, 0 to 63. */
 typedef struct kvt_class_stats {
     uint32_t struct_size;
-    double loss_factor;         /* on the forms' mean losses */
-    double loss_factor_upper;   /* an entry's is below with a probability of 95 % */
+    double loss_factor;         /* on the variants' mean losses */
+    double loss_factor_upper;   /* an entry's own factor is below this with probability 0.95 */
     uint64_t loss_observations; /* 0: the factor is 1 */
     uint64_t loss_reopened;     /* how often it had drifted, and was learned anew */
     kvt_reuse_class reuse;
@@ -509,8 +516,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_class_stats_at(kvt_store *store, uint32_t c
 
 /*
  * Sets what a tenant wants, as kvt_policy_set_tenant; tenant 0 is everybody who is none in
- * particular. Holds from now on; nothing is moved by the call, and nothing survives a restart. No
- * tenant is allowed more loss than kvt_store_options.loss_limit where lossy forms are offered.
+ * particular. Holds from now on; the call moves nothing, and a restart forgets the limits. No
+ * tenant is allowed more loss than kvt_store_options.loss_limit where lossy variants are offered.
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant,
@@ -524,9 +531,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenan
 KVT_API KVT_NODISCARD kvt_status kvt_explain(kvt_store *store, const kvt_key *key,
                                              kvt_explanation *out);
 
-/* How far the predictions of loads were off: gets that read for themselves. An error is relative,
- * |predicted - achieved| / achieved, of a prediction made before the read; old ones are forgotten
- * by and by. */
+/* How far predictions of loads were off, over gets that did not share another one's read. An error
+ * is |predicted - achieved| / achieved, of a prediction made before the read; old errors fade. */
 typedef struct kvt_load_stats {
     uint64_t loads;
     double predicted_seconds; /* sums */
@@ -553,9 +559,9 @@ typedef struct kvt_move_counts {
     uint64_t failed_io;     /* of aborted: a device failed; */
     uint64_t failed_space;  /* no room for the record at its target, or a full device; */
     uint64_t failed_memory; /* no memory; */
-    uint64_t failed_larger; /* the record came out larger than was planned. The others were planned
-                               behind one that failed */
-    uint64_t deferred;      /* put off for a round by the background, because reads that somebody
+    uint64_t failed_larger; /* the record came out larger than was planned. All other aborted moves
+                               followed one that failed, in its plan */
+    uint64_t deferred;      /* put off for a round by the background, because reads that a caller
                                waits for kept a device busy; each round counts */
 } kvt_move_counts;
 
@@ -564,21 +570,22 @@ typedef struct kvt_copy_counts {
     uint64_t count, bytes;  /* now; the bytes are in the tier's used_bytes */
     uint64_t kept, dropped; /* by promotions, and for room or a device, ever */
     uint64_t demotions;     /* that found their record on SSD and wrote nothing */
-    uint64_t fallbacks;     /* failed loads that the copy stood in for */
-    uint64_t evictions;     /* from above, that left the entry with its record on SSD */
+    uint64_t fallbacks;     /* loads that failed above and were served from the copy */
+    uint64_t evictions;     /* from HBM or DRAM, that left the entry with its record on SSD */
 } kvt_copy_counts;
 
 /* Figures that were learned, ever. */
 typedef struct kvt_learning_counts {
-    uint64_t reopened;       /* curves of devices that had drifted, and were taken up anew */
-    uint64_t recosted;       /* entries whose options got new figures for that */
-    uint64_t curves_rebased; /* measured curves that what is achieved took the place of */
-    uint64_t puts_refused;   /* puts that speeds learned lately refused: the measured curves would
-                                have taken them */
-    uint64_t puts_tried; /* puts stored against the figures, to time a tier that takes nothing */
+    uint64_t reopened;       /* curves of devices that had drifted, and are learned anew */
+    uint64_t recosted;       /* entries whose options got new figures because of such a curve */
+    uint64_t curves_rebased; /* measured curves that learned ones have replaced */
+    uint64_t puts_refused;   /* puts refused because of learned speeds, which the measured curves
+                                would have let in */
+    uint64_t puts_tried; /* puts stored although the figures advise against it, to time a tier that
+                            nothing else is written to */
 } kvt_learning_counts;
 
-/* Entries that sparse sequences read where they lie now, so that they stay. */
+/* Entries that sparse sequences now read in their place; they are neither moved nor evicted. */
 typedef struct kvt_in_place {
     uint64_t entries;
     uint64_t bytes[KVT_TIER_PLACES]; /* of the tiers' used bytes */
@@ -600,9 +607,10 @@ typedef struct kvt_store_stats {
     uint64_t decision_ns_p50, decision_ns_p99;
     kvt_record_counts relayouts; /* laid out anew in their tier: drifted devices, drains */
     uint64_t quarantined;        /* entries set aside because a device went, ever */
-    uint64_t readmitted;         /* and of those, the ones that came back with it */
+    uint64_t readmitted;         /* of the quarantined ones, those that came back with the device */
     uint64_t timeouts;           /* gets whose deadline passed: misses of entries that are stored */
-    uint64_t staging_bytes; /* memory of records in motion now; unresponsive devices keep theirs */
+    uint64_t staging_bytes; /* memory of records in motion now, and of transfers that unresponsive
+                               devices may still touch */
     kvt_learning_counts learned;
     kvt_policy_stats policy;
     uint64_t given_up; /* entries dropped: a put needed their room, and none was left to move to */
@@ -616,9 +624,10 @@ typedef struct kvt_store_stats {
     uint64_t staged_hits; /* of the gets, those copied from the staging of a put; counted as hits of
                              DRAM, too */
     uint64_t expired;     /* entries removed because their lifetime had ended, ever */
-    uint64_t refused_tokens; /* gets that had not asked for fewer tokens than were put, of forms
-                                that have dropped some: misses of entries that are stored */
-    uint64_t refused_loss;   /* gets of forms that may lose more than the get accepts: misses */
+    uint64_t refused_tokens; /* gets that were a miss because the stored variant drops tokens and
+                                the caller had not asked for such variants */
+    uint64_t refused_loss;   /* gets that were a miss because the stored variant may lose more than
+                                the caller accepts */
     uint64_t lent_bytes[KVT_TIER_PLACES]; /* of tiers, lent to sparse sequences now: not the
                                              policy's to fill */
     uint64_t lacked_basis; /* gets of entries whose basis the store lacks (basis.h): KVT_E_MISMATCH,
@@ -645,7 +654,7 @@ typedef struct kvt_device_stats {
     uint64_t bytes_read, bytes_written, requests;
     double read_bytes_per_s, write_bytes_per_s; /* at open; then as achieved, while it was busy */
     bool retired;                               /* failed; its entries are misses */
-    bool reopened; /* it has drifted since the open: measure it anew (kvterrace profile devices) */
+    bool reopened; /* its speed has drifted since the open: kvterrace profile devices measures it */
     double weight_bytes_per_s; /* that placement counts on now */
     uint64_t pending_bytes;    /* queued and not finished, approximately */
     uint64_t free_bytes;       /* fragmentation: the largest range and how many */
@@ -653,12 +662,12 @@ typedef struct kvt_device_stats {
     uint32_t free_ranges;
     kvt_device_state state;
     uint64_t bytes_written_ever;         /* over restarts, as far as the catalog knows */
-    uint64_t write_budget_bytes_per_day; /* 0 = none; */
-    uint64_t write_budget_left_bytes;    /* at 0 new units go to other devices */
-    kvt_affine read_learned; /* seconds of one load's part, as achieved: residual is the spread of
-                                single ones; bytes_per_s 0 = nothing learned yet */
+    uint64_t write_budget_bytes_per_day; /* 0 = none */
+    uint64_t write_budget_left_bytes;    /* with a budget: at 0 new units go to other devices */
+    kvt_affine read_learned; /* seconds of a load's part on this device, as achieved: residual is
+                                the spread of single parts; bytes_per_s 0 = nothing learned yet */
     kvt_affine write_learned;
-    double read_drift; /* how far that is off the curve of the open, relatively, at 1 MiB */
+    double read_drift; /* of read_learned from the curve of the open, relatively, at 1 MiB */
 } kvt_device_stats;
 
 /* Copies what is known of one device into *out. index counts over the devices of all tiers, from 0.
@@ -670,9 +679,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_device_stats_at(kvt_store *store, size_t in
 /* ---- what is out of order ---- */
 
 typedef enum kvt_health_kind {
-    KVT_HEALTH_FILE = 1,   /* the catalog: what is put or deleted now may not survive; or, with
+    KVT_HEALTH_FILE = 1,   /* the catalog: puts and deletes from now on may not survive; or, with
                               KVT_E_LOCKED, its log, which a reader keeps growing */
-    KVT_HEALTH_THREAD = 2, /* one of the store's own has ended */
+    KVT_HEALTH_THREAD = 2, /* one of the store's own threads has ended */
     KVT_HEALTH_DEVICE = 3, /* out of service, or its last write failed */
     KVT_HEALTH_PUT = 4,    /* an entry was accepted and could not be stored */
     KVT_HEALTH_BASIS = 5,  /* stored entries need bases that the store lacks (basis.h) */
@@ -684,25 +693,25 @@ typedef struct kvt_health_item {
     uint32_t struct_size;
     kvt_health_kind kind;
     kvt_status status; /* an error */
-    char name[64];     /* of the device, thread or node; of the file's path, the end */
-    double seconds;    /* for so long; 0 = not known */
+    char name[64];     /* of the device, thread or node; the end of the file's path */
+    double seconds;    /* how long it has been so; 0 = not known */
     char text[192];    /* one sentence for a person */
 } kvt_health_item;
 
 /*
- * What is out of order now; the gravest first: the catalog, then threads, devices, puts, bases, the
- * catalog's log, nodes of other hosts.
+ * Lists everything that is out of order now, the gravest first: the catalog, then threads, devices,
+ * puts, bases, the catalog's log, nodes of other hosts.
  *   items        may be NULL with capacity 0; else items[0].struct_size is set by the caller, the
  *                distance from one item to the next, and is written to each
  *   count_out    how many there are, which may be more than capacity; 0 = all is in order
  *   overall_out  KVT_OK, or the status of the first; may be NULL
  * A device is reported until it serves again (kvt_store_device_add), a failed write until the next
  * one succeeds, the catalog until a batch is committed, puts until kvt_flush returns their error,
- * bases until they are added or nothing needs them, a node until it does what it has failed. A
- * thread that has ended does not come back: its device is out of service, the catalog's writer
- * leaves what is put to this life, and without the background kvt_maintain is the caller's. KVT_OK;
- * KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). Any thread; takes short locks, waits for no
- * I/O.
+ * bases until they are added or nothing needs them, a node until it succeeds at the kind of work
+ * that it has failed. A thread that has ended does not come back: without a device's thread the
+ * device is out of service; without the catalog's writer no put survives a restart; without the
+ * background the caller has to call kvt_maintain. KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child
+ * of fork). Any thread; takes short locks, waits for no I/O.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_health(kvt_store *store, kvt_health_item *items,
                                             size_t capacity, size_t *count_out,
@@ -711,9 +720,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_health(kvt_store *store, kvt_health_item *i
 /* ---- devices that come and go (docs/TIERS.md) ---- */
 
 typedef enum kvt_device_action {
-    KVT_DEVICE_DRAIN = 1, /* move what lies there to other devices of the tier, in the background */
-    KVT_DEVICE_SERVE = 2, /* end a drain */
-    KVT_DEVICE_RETIRE = 3, /* out of service now: what lies there are misses */
+    KVT_DEVICE_DRAIN = 1,  /* move its entries to other devices of the tier, in the background */
+    KVT_DEVICE_SERVE = 2,  /* end a drain */
+    KVT_DEVICE_RETIRE = 3, /* out of service now: its entries are misses */
     KVT_DEVICE_REMOVE = 4  /* close a device that is drained and empty, or out of service */
 } kvt_device_action;
 
@@ -727,10 +736,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_device_change(kvt_store *store, const
                                                          kvt_device_action action);
 
 /*
- * Brings a device in while the store serves. A name that the tier has, of a device that is out of
- * service or removed, puts it back into its place: with the label of this store and this life its
- * entries come back, with an older one or none it is taken as empty. Another name becomes the
- * tier's next device; put it at the end of the tier's devices when the store is opened again.
+ * Brings a device in while the store serves. The name of a device of the tier that is out of
+ * service or removed puts this one into its place: with the label that the store gave it since the
+ * open its entries come back, with an older label or none it is taken as empty. With another name
+ * it becomes the tier's next device; configure it as the last one when the store is opened again.
  *   config   read until return
  *   message  one line for a person on failure; may be NULL with message_size 0
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (the store has no such tier); KVT_E_STATE (a device of

@@ -17,16 +17,15 @@
  * another load has read of a layer may be in its views before kvt_load_release has opened the
  * window for it; it is announced in its turn.
  *
- * What a layer gave is sound when it is announced, but for entries that have failed: they stop no
- * other, and kvt_load_status says which they are.
+ * An announced layer is sound in every entry that has not failed. An entry that fails stops no
+ * other; kvt_load_status says which ones have failed.
  *
- * A load reads its entries for as long as it is open, and the room of one that is moved or removed
- * meanwhile is free only after kvt_load_end. A put that needs that room waits for it. So the thread
- * that is to end a load first ends it, and then calls what waits for writes: kvt_flush, kvt_persist
- * without a deadline, kvt_maintain, kvt_put with put_staging_bytes 0, or a wait for a queue's put
- * without a deadline. Before the end such a call may wait for its own caller, for ever. Other
- * threads may make these calls at any time; a kvt_put that hands its entry over does not wait, and
- * may say KVT_BUSY.
+ * An open load holds the room of its entries: when one is moved or removed meanwhile, its room is
+ * free only after kvt_load_end, and a put that needs the room waits until then. Some calls wait for
+ * puts: kvt_flush, kvt_persist without a deadline, kvt_maintain, kvt_put with put_staging_bytes 0,
+ * and a wait for a queue's put without a deadline. A thread that has yet to end a load must not
+ * make these calls: it could wait for ever for its own kvt_load_end. Other threads may make them at
+ * any time. A kvt_put that hands its entry over does not wait, and may say KVT_BUSY.
  *
  * Thread rule: every function on a kvt_load from any thread, begin and end excepted; none while its
  * queue or the store is being closed. After that kvt_load_end frees the load. In a child of fork
@@ -43,9 +42,10 @@ extern "C" {
 
 typedef struct kvt_load kvt_load;
 
-/* Called when layers are complete, with ever larger numbers, or once with 0 where kvt_load_wait
- * says KVT_MISS; on a thread of the queue or on one that waits in kvt_load_wait, under no lock that
- * a call on the load takes. It must not end the load, nor wait for it. */
+/* Called when layers are complete, with the number of complete layers, which rises from call to
+ * call, or once with 0 where kvt_load_wait says KVT_MISS; on a thread of the queue or on one that
+ * waits in kvt_load_wait, under no lock that a call on the load takes. It must not end the load,
+ * nor wait for it. */
 typedef void kvt_load_announced(void *context, uint32_t layers);
 
 /* Zero but for struct_size, and KVT_NO_DEADLINE as deadline: the defaults. */
@@ -63,20 +63,21 @@ typedef struct kvt_load_options {
 } kvt_load_options;
 
 /*
- * Begins to load entries, and waits for none of them. Those that are not here are asked for on
- * other hosts, where the store has an engine for it (remote.h): then the first layer comes when all
- * of these have answered, kvt_remote_options.deadline_seconds or the load's deadline have passed,
- * and what has not come is KVT_MISS or KVT_E_TIMEOUT. Their records hold at most half of the
- * staging; entries beyond that are misses.
+ * Begins to load entries, and waits for none of them. A store with an engine that other hosts share
+ * (remote.h) asks it for the entries that are not here: then the first layer comes when the engine
+ * has answered for all of them, or when kvt_remote_options.deadline_seconds or the load's deadline
+ * have passed, and an entry that has not come is KVT_MISS or KVT_E_TIMEOUT. Records from other
+ * hosts hold at most half of the staging; entries beyond that are misses.
  * All entries have one number of layers, counted over an entry's groups in their order; one that
  * has another fails. An opaque group has no layers: it comes with the layer before it, or with the
  * first one when none is before.
  *   keys         count of them, in the order of the prefix
- *   views        one for each key; with options->view_counts as many as that says for the first
- *                entry, then those of the second one, and so on. A number that is not the entry's
- *                is KVT_E_ARGUMENT for that entry. Views and what they name are borrowed until
- *                kvt_load_end, the array until begin returns. Of two views that meet, by a run of
- *                bytes or a block of one pool, the later one's entry fails with KVT_E_ARGUMENT
+ *   views        one for each key; with options->view_counts first the views of the first entry,
+ *                then those of the second one, and so on. An entry whose count of views is not
+ *                that of its groups fails with KVT_E_ARGUMENT. Views and the memory that they name
+ *                are borrowed until kvt_load_end, the array until begin returns. Where two views
+ *                share bytes or a block of one pool, the later one's entry fails with
+ *                KVT_E_ARGUMENT
  *   count        1 to 65536
  *   options      may be NULL: the defaults, without a deadline
  * KVT_OK, also when some entries are missing: these have failed; KVT_MISS: no entry can be loaded
@@ -109,7 +110,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_load_wait(kvt_load *load, uint32_t layers,
 KVT_API void kvt_load_release(kvt_load *load, uint32_t layers);
 
 /* An entry now: KVT_OK (all of it has come); KVT_QUEUED (not yet); why it failed: KVT_MISS,
- * KVT_E_MISMATCH (the store lacks the basis of its form; kvt_describe names that), KVT_E_ARGUMENT
+ * KVT_E_MISMATCH (the store lacks the basis of its variant; kvt_describe names it), KVT_E_ARGUMENT
  * (its views or their number, its layers), KVT_E_MEMORY, KVT_E_TIMEOUT (a host had not answered at
  * the deadline). index is below the load's count. At the load's deadline nothing is announced: a
  * caller that waits on a descriptor alone has a timer of its own. */
@@ -121,7 +122,7 @@ typedef struct kvt_load_result {
     uint32_t layers;       /* complete in all entries that have not failed */
     size_t entries;        /* leading entries that are complete */
     uint64_t bytes_read;   /* from devices, by this load */
-    uint64_t bytes_shared; /* what reads of other loads and of gets have brought for it */
+    uint64_t bytes_shared; /* that reads of other loads and of gets have brought for this one */
 } kvt_load_result;
 
 /*

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lookup.h - what a scheduler asks before it computes: how much of a prefix is stored, how much of
- * it loads faster than it is recomputed, and that it stays where it is until then.
+ * lookup.h - calls for a scheduler before it computes: how much of a prefix is stored, how much of
+ * it loads faster than it is recomputed, and leases that keep entries in their place until then.
  *
  *     kvt_worth worth = {.struct_size = sizeof worth};
  *     uint64_t lease;
@@ -28,25 +28,27 @@ struct kvt_queue;
 /* What loading a stored run is worth. */
 typedef struct kvt_worth {
     uint32_t struct_size;
-    size_t stored;  /* leading keys that are stored, here or, by what is known, elsewhere */
-    size_t to_load; /* of these, the leading ones to load: with them the run is there soonest */
-    double load_seconds;      /* of loading these, at once */
-    double recompute_seconds; /* of recomputing these instead */
-    double saved_seconds;     /* the difference: how much sooner the run is there */
-    size_t guessed; /* of the stored ones, those that are not here: other hosts are known to have
-                       them (remote.h). They are taken to be as the last such entry was; a
-                       prefetch makes it sure */
+    size_t stored;       /* leading keys that are stored, here or, by what is known, elsewhere */
+    size_t to_load;      /* leading keys to load, so that the stored run is in memory soonest */
+    double load_seconds; /* of loading these to_load entries together */
+    double recompute_seconds; /* of recomputing them instead */
+    double saved_seconds;     /* recompute_seconds - load_seconds */
+    size_t guessed; /* of the stored ones, those that other hosts are known to have and this one
+                       has not (remote.h). Each is assumed to be like the last entry that came
+                       from another host; a prefetch makes it sure */
 } kvt_worth;
 
 /*
- * How much of a prefix to load. Of all cuts of the stored run it takes the one that is there
- * soonest: the entries before the cut are loaded, at once, the ones behind it are recomputed after
- * that. Loads of several tiers and devices overlap; what the devices have to do first counts.
+ * How much of a prefix to load. The entries before a cut of the stored run are loaded together, and
+ * then the ones behind it are recomputed; the call takes the cut with which the whole run is in
+ * memory soonest. Loads of several tiers and devices overlap, and wait for the requests that are
+ * queued at their devices now.
  *   keys   of the prefix's entries in order; the run ends at the first that is not stored. With an
- *          engine of other hosts, what they are known to have counts, and nobody is asked
+ *          engine that other hosts share, entries that these are known to have count as stored, and
+ *          nobody is asked
  *   worth  struct_size is set by the caller; all else is overwritten
- * Recomputing takes what kvt_entry.recompute_seconds of each entry says, or the prefill model
- * between its positions. Not a use. An entry whose device is out of service ends the part that is
+ * Recomputing an entry takes its kvt_entry.recompute_seconds, or else what the prefill model says
+ * for its positions. Not a use. An entry whose device is out of service ends the part that is
  * worth loading, not the stored run.
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork).
  */
@@ -59,8 +61,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_worth(kvt_store *store, const kvt_key
  * behind the first that fails may have been written, too.
  *   views        one for each key; what they name is undefined beyond *loaded_out entries
  *   count        at most 2^20
- *   deadline_ns  an instant of CLOCK_MONOTONIC in nanoseconds, KVT_NO_DEADLINE for none: what has
- *                not arrived by then is not waited for; what lies in memory is read all the same
+ *   deadline_ns  an instant of CLOCK_MONOTONIC in nanoseconds, KVT_NO_DEADLINE for none: the call
+ *                waits for no device after it; entries that lie in memory are read all the same
  *   loaded_out   leading entries that are whole
  * KVT_OK, also when nothing is stored; KVT_E_ARGUMENT (also a view that does not fit its entry, or
  * an entry of groups, which has more than one; *loaded_out counts the entries before it);
@@ -76,10 +78,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_prefix(kvt_store *store, const kvt_key 
  * Offers to move an entry up to a tier now, ahead of a get. The policy weighs it as a promotion
  * with one use that is expected now, and may leave the entry where it is, or bring it to a tier in
  * between. The background carries the move out at once, within `move_bytes_per_s`; without a
- * background the next kvt_maintain does. Not a use: no get is counted. What a put has handed over
- * and is not written yet counts as being in DRAM.
+ * background the next kvt_maintain does. Not a use: no get is counted. An entry that a put has
+ * handed over and that is not written yet counts as being in DRAM.
  * An entry that is not here is asked for on other hosts (remote.h); when it has come, the
- * background offers it to the tiers as a put, and lookups are sure of it either way.
+ * background offers it to the tiers as a put. From then on lookups know whether it is stored.
  * KVT_OK: the entry is in that tier or above, or on its way up, or asked for. KVT_REFUSED: not
  * worth it, no room, or held; also while the background has as many plans waiting as it takes.
  * KVT_MISS; KVT_E_UNSUPPORTED (the store has no such tier); KVT_E_ARGUMENT; KVT_E_MEMORY;
@@ -102,10 +104,10 @@ typedef struct kvt_expectation {
  * evidence and no order: the policy weighs it by how often hints of that kind from that tenant came
  * true, and nothing moves in this call. Keys that are not stored are skipped and counted. Say the
  * end of a session for its own entries, not for those that others use too. Not a use.
- *   count       256 keys are one hold of the lock, and one moment
+ *   count       any number; the lock is held for 256 keys at a time, which are hinted at one moment
  *   hinted_out  how many of the keys got the hint; may be NULL
- * KVT_OK (at least one did, or count is 0); KVT_MISS (none); KVT_E_ARGUMENT; KVT_E_MEMORY (those
- * before keep theirs); KVT_E_STATE (in a child of fork).
+ * KVT_OK (at least one did, or count is 0); KVT_MISS (none); KVT_E_ARGUMENT; KVT_E_MEMORY (keys
+ * that got their hint before keep it); KVT_E_STATE (in a child of fork).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_hint(kvt_store *store, const kvt_key *keys, size_t count,
                                           const kvt_expectation *expected, size_t *hinted_out);
@@ -118,9 +120,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_hint_stats_get(kvt_store *store, kvt_hint_s
 
 /*
  * Keeps entries where they are until an instant: a held entry is neither evicted nor moved, nor
- * given up for a put. One whose move has begun ends that first. A lease ends at its instant, by
+ * given up for a put. A move that has begun is finished first. A lease ends at its instant, by
  * kvt_lease_end, or with the queue that owns it; a single entry leaves it when its load fails or
- * its device goes. What a put has handed over and is not written yet is not held.
+ * its device goes. An entry that a put has handed over and that is not written yet is not held.
  *   owner      a queue of this store, whose close ends the lease; NULL = none
  *   count      at most 2^20
  *   until_ns   an instant of CLOCK_MONOTONIC in nanoseconds

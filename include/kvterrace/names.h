@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * names.h - calls that name entries and read none of their bytes: what lies under a key, uses that
- * are counted without a read, and the entries of a space or tenant as a whole.
+ * names.h - calls that name entries and read none of their bytes: the description of an entry, uses
+ * that are counted without a read, and the entries of a space or tenant as a whole.
  *
  *     kvt_description what = {.struct_size = sizeof what};
  *     if (kvt_describe(store, &key, &what) == KVT_OK) buffer = reserve(what.bytes);
@@ -26,7 +26,7 @@ extern "C" {
 /* What is stored under a key. */
 typedef struct kvt_description {
     uint32_t struct_size;
-    kvt_tier tier; /* that a get reads; DRAM for an entry whose put is not written yet */
+    kvt_tier tier; /* that a get reads from; DRAM for an entry whose put is not written yet */
     kvt_layout layout;
     uint64_t bytes; /* decoded: the data_bytes of a get */
     kvt_variant variant;
@@ -66,8 +66,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_touch(kvt_store *store, const kvt_key *keys
 
 /* ---- spaces and tenants ---- */
 
-/* Which entries kvt_clear removes: those that all conditions cover; there is at least one, or
- * `everything` alone. */
+/* Which entries kvt_clear removes: those that meet all conditions that are set, which are at least
+ * one, or `everything` alone. */
 typedef struct kvt_clear_filter {
     uint32_t struct_size;
     bool by_space;
@@ -84,14 +84,14 @@ typedef struct kvt_clear_filter {
  *
  * Every entry whose put had returned before the call, and that the filter covers, is gone at the
  * return, unless it was put again meanwhile, or a lease holds it (lookup.h): a put that runs during
- * the call may survive. Gone for good after the next kvt_flush; before, a crash may bring entries
- * on SSD back. Bytes on devices are not erased, and kvt_store_recover may bring back what was
- * removed.
- * With other hosts (remote.h) no copy of a space, or of a tenant, that was published before the
- * return counts any more: not here from the return on, and on other hosts from a second after the
- * engine has been told, which kvt_remote_flush waits for (owed_clears until then). A clear of a
- * tenant in a space takes the space's copies of all tenants. Entries that other hosts keep
- * themselves are theirs (docs/REMOTE.md, Epochs).
+ * the call may survive. After the next kvt_flush no crash brings a removed entry back from SSD;
+ * before it one may. Bytes on devices are not erased, so kvt_store_recover may bring removed
+ * entries back.
+ * With other hosts (remote.h) copies of the space or tenant that were published before the return
+ * no longer count: here from the return on, on other hosts from a second after the engine has been
+ * told of the clear. kvt_remote_flush waits until it has been told; kvt_remote_stats.owed_clears
+ * counts the clears that it has not. A clear of a tenant in a space takes the space's copies of all
+ * tenants. Entries in the stores of other hosts stay (docs/REMOTE.md, Epochs).
  *   removed_out   entries removed; may be NULL
  * KVT_OK, also when there was none; KVT_BUSY (all but what leases hold: call again when they have
  * ended); KVT_E_ARGUMENT (NULL, struct_size, no condition, a tenant beyond KVT_TENANTS_MAX);
@@ -104,7 +104,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_clear(kvt_store *store, const kvt_clear_fil
  * Gives a space to a tenant: entries whose put names tenant 0 are the tenant's when their keys
  * begin with the space (kvt_space_id), and count in the tenant's shares. Several spaces may be one
  * tenant's, such as those of a model's ranks. Holds for puts from now on; entries keep the tenant
- * that they were put for, also over a restart; which spaces are whose does not survive it.
+ * that they were put for, also over a restart. The gift itself ends with the store: give the spaces
+ * again after an open.
  *   tenant   0 = takes the space back
  * KVT_OK; KVT_E_ARGUMENT (beyond KVT_TENANTS_MAX); KVT_E_SPACE (4,096 spaces are given);
  * KVT_E_MEMORY; KVT_E_STATE (in a child of fork).

@@ -7,7 +7,7 @@
  * bounded lists of moves, in order. You carry a move out and then commit or abort it. Entries are
  * named by 64-bit handles of your choosing (not 0).
  *
- *     kvt_policy_admit(policy, now_ns, &entry, &plan);       what happens to make room, then PUT
+ *     kvt_policy_admit(policy, now_ns, &entry, &plan);       moves that make room, then the PUT
  *     for (i = 0; i < plan.count; i++)
  *         if (carry_out(&plan.moves[i]) == KVT_OK)
  *             kvt_policy_commit(policy, plan.moves[i].id, actual_bytes);
@@ -15,8 +15,8 @@
  *             kvt_policy_abort(policy, plan.moves[i].id);    abort the rest of the plan too
  *
  * Capacity rule: a move holds its source and its target bytes until it is committed or aborted.
- * Carried out in order, one after another, a plan never passes any tier's capacity at any instant,
- * whatever other plans are still in flight.
+ * While the moves of a plan are carried out in order, no tier ever holds more than its capacity,
+ * whatever other plans are in flight.
  *
  * Same calls, same arguments: the same plans, byte for byte, on every compiler and build type.
  *
@@ -39,12 +39,13 @@ extern "C" {
  * What one entry could be. bytes is a vector because an option may span tiers: planes split over
  * two tiers, or a copy on both.
  *
- * An exact stored option (loss 0) can become any other; a lossy one only its own variant elsewhere,
- * unless made_from says more: bit i is set when option i's stored bytes are enough to make this,
- * as they nest it (planes dropped, a coarser step derived), or lost little beside what it loses.
- * kept_from, within the same bits and those of exact options or those of the same variant: option
- * i's bytes that this one also has in a tier stay where they are; a move from there holds and
- * writes only the rest.
+ * An exact stored option (loss 0) can become any other. A lossy one can become its own variant
+ * elsewhere, and each option whose made_from has its bit: bit i of made_from is set when option i's
+ * stored bytes are enough to make this option, because they contain it (planes dropped, a coarser
+ * step derived) or because they have lost little beside what this option loses.
+ * Bit i of kept_from: the bytes that this option shares with option i in a tier stay where they
+ * are, and a move from i to this option holds and writes only the others. Such a bit may be set
+ * where made_from has it, option i is exact, or both options have the same variant.
  */
 typedef struct kvt_option {
     kvt_variant variant;
@@ -57,8 +58,8 @@ typedef struct kvt_option {
     double loss;                          /* 1 - quality, in [0,1]; 0 for exact options and NONE */
     double loss_upper;                    /* confidence bound of loss, in [loss,1]; 0 = loss. What
                                             loss limits are compared with */
-    uint32_t made_from;                   /* bit i: option i gives the bytes for this one */
-    uint32_t kept_from;                   /* bit i: and what both hold in a tier stays in place */
+    uint32_t made_from;                   /* bit i: option i's bytes are enough to make this one */
+    uint32_t kept_from;                   /* bit i: bytes shared with option i stay in place */
 } kvt_option;
 
 /* One tier. capacity_bytes 0 = the tier is absent. */
@@ -76,8 +77,8 @@ typedef struct kvt_tenant {
     uint32_t struct_size;
     double alpha_seconds;      /* as in the configuration */
     double loss_limit;         /* no option whose loss_upper passes this; 1 = any */
-    double load_limit_seconds; /* no stored option slower than this, while one or NONE is
-                                             faster; 0 = any */
+    double load_limit_seconds; /* no stored option slower than this, unless all options, NONE too,
+                                  are; 0 = any */
     uint64_t share_bytes[KVT_TIER_PLACES]; /* of each tier at most; 0 = no limit */
 } kvt_tenant;
 
@@ -107,7 +108,7 @@ typedef struct kvt_policy_config {
     kvt_variant variant;       /* what policies that choose no variant store; all do but "utility"
                                   and "adaptcache"; raw */
     double alpha_seconds;      /* seconds of delay paid for 1.0 of a request's quality; 10 */
-    double hysteresis;         /* a switch must gain this many times its cost; 1.25 */
+    double hysteresis;         /* a move must gain this many times its cost; 1.25 */
     uint8_t holes;             /* kvt_hole_mode; CONTIGUOUS */
     double high_watermark;     /* tick makes room above this share of a tier, 0..1; 0.995 */
     double low_watermark;      /* and stops at this one; 0.99 */
@@ -132,9 +133,9 @@ typedef struct kvt_move {
     uint8_t reserved[5];
     kvt_variant to_variant;
     uint64_t from_bytes[KVT_TIER_PLACES]; /* stored now; all but kept_bytes is released at commit */
-    uint64_t to_bytes[KVT_TIER_PLACES];   /* stored then; all but kept_bytes was reserved when the
-                                            move was planned, and has to be written */
-    uint64_t kept_bytes[KVT_TIER_PLACES]; /* of both: stays where it is */
+    uint64_t to_bytes[KVT_TIER_PLACES];   /* stored after it; all but kept_bytes was reserved when
+                                            the move was planned, and has to be written */
+    uint64_t kept_bytes[KVT_TIER_PLACES]; /* part of from_bytes and to_bytes that stays in place */
     double gain; /* utility of `to` minus utility of `from`, seconds saved per second; 0 in lru */
 } kvt_move;
 
@@ -154,16 +155,16 @@ typedef struct kvt_policy_entry {
     const kvt_option *options; /* [0] is NONE; copied; NULL with a ladder */
     uint32_t option_count;     /* 1..KVT_OPTIONS_MAX; 0 with a ladder */
     uint32_t tokens;
-    uint32_t request_tokens;  /* of the requests that use it; 0 = it is all of them. The loss of a
-                                 request is the mean over its tokens, so alpha counts for the
-                                 share tokens / request_tokens, at most 1 */
+    uint32_t request_tokens;  /* of the requests that use it; 0 = no more than this entry's. The
+                                 loss of a request is the mean over its tokens, so this entry's loss
+                                 counts for tokens / request_tokens of it, at most 1 */
     uint32_t ladder;          /* 0 = options are given here */
     double recompute_seconds; /* of NONE, with a ladder */
     double sensitivity;       /* factor on every option's loss for this entry; 0 = 1 */
     uint32_t class_id;        /* whose prior a first-seen entry starts from; 0 = none */
     uint32_t tenant;          /* below KVT_TENANTS_MAX */
-    double copy_seconds;      /* to load a copy of it that is kept elsewhere, as a tier that hosts
-                                 share; 0 = there is none. See kvt_policy_set_copy */
+    double copy_seconds;      /* to load the copy of it that is kept elsewhere, such as in an engine
+                                 that hosts share; 0 = there is none. See kvt_policy_set_copy */
 } kvt_policy_entry;
 
 /* Fills every field of a configuration of struct_size bytes with its default; tiers, allocator stay
@@ -199,59 +200,58 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_ladder_add(kvt_policy *policy,
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t tenant,
                                                        const kvt_tenant *limits);
 
-/* Sets how many uses beside its first one a new entry of a class is taken to have had just now: 0.5
- * for one that comes back with probability one half within a half life. KVT_OK; KVT_E_ARGUMENT
- * (class 0 or beyond 65535, a number outside [0, 1e6]); KVT_E_MEMORY. */
+/* Sets the prior of a class: the number of uses, beside its first one, that a new entry is taken to
+ * have had just now. 0.5 fits entries of which half come back within a half-life. KVT_OK;
+ * KVT_E_ARGUMENT (class 0 or beyond 65535, a number outside [0, 1e6]); KVT_E_MEMORY. */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_prior(kvt_policy *policy, uint32_t class_id,
                                                       double uses);
 
-/* Sets how often an entry is used, in place of what was counted so far: for callers that know
- * better, a scheduler's queue or an oracle. Uses counted from now on add to it and all of it
- * decays, so set again what changes. KVT_OK; KVT_MISS (neither stored nor remembered);
+/* Sets an entry's rate of use in place of the counted one, for a caller that knows the rate better,
+ * such as a scheduler's queue or an oracle. Later uses add to the rate and all of it decays, so set
+ * it again when it changes. KVT_OK; KVT_MISS (neither stored nor remembered);
  * KVT_E_UNSUPPORTED (the policy counts no uses); KVT_E_ARGUMENT (NaN, outside [0, 1e12]). */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle,
                                                      double uses_per_s);
 
 /*
  * Says whether a copy of a stored or remembered entry is kept elsewhere, where this engine has no
- * say, and what loading it takes now; 0 = it is not there (any more). Then not storing the entry
- * costs p * load_seconds + (1 - p) * recomputing, with p the chance that the copy is still there:
- * so room goes to what nobody else keeps. The chance is learned by age from these calls, each of
- * which says whether the copy that the call before it spoke of has survived until now: call it when
- * a copy was made, read, or looked for. Policies other than "utility" weigh no copies: KVT_OK, and
- * nothing is kept. KVT_OK; KVT_MISS (neither stored nor remembered); KVT_E_ARGUMENT (NaN, outside
- * [0, 1e12]); KVT_E_MEMORY.
+ * say, and how long loading the copy takes now; 0 = there is no copy (any more). With a copy, not
+ * storing the entry costs p * load_seconds + (1 - p) * recomputing, with p the chance that the copy
+ * is still there: so room goes to entries without copies. The engine learns p by the copy's age
+ * from these calls, each of which says whether the copy named by the call before has survived:
+ * call it when a copy was made, read, or looked for. Policies other than "utility" weigh no copies:
+ * KVT_OK, and nothing is kept. KVT_OK; KVT_MISS (neither stored nor remembered); KVT_E_ARGUMENT
+ * (NaN, outside [0, 1e12]); KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_copy(kvt_policy *policy, uint64_t now_ns,
                                                      uint64_t handle, double load_seconds);
 
-/* The chance that a copy is still there so many seconds after it was known to be, as learned so
- * far: 1/64 to 63/64; one half before anything was told, and of a negative age. */
+/* The learned chance that a copy is still there age_seconds after it was last seen: 1/64 to 63/64;
+ * one half before the first call of kvt_policy_set_copy, and for a negative age. */
 KVT_API double kvt_policy_copy_chance(const kvt_policy *policy, double age_seconds);
 
 /* Gives a stored entry's options new seconds and losses, because a curve was measured anew: the
- * same options as at admission, in the same order; their bytes stay as they are. KVT_OK; KVT_MISS;
+ * same options as at admission, in the same order; bytes are not changed. KVT_OK; KVT_MISS;
  * KVT_E_ARGUMENT (other options, a ladder's, or a bad number); KVT_E_MEMORY. */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle,
                                                    const kvt_option *options, uint32_t count);
 
 /* Gives a stored entry's options new bytes, because a record came out in another size than was
- * planned: the same options as at admission, in the same order; seconds and losses stay as they
- * are, and so does what the entry holds now. KVT_OK; KVT_MISS; KVT_BUSY (a move of it is under
+ * planned: the same options as at admission, in the same order; seconds, losses and the bytes that
+ * the entry holds now are not changed. KVT_OK; KVT_MISS; KVT_BUSY (a move of it is under
  * way); KVT_E_ARGUMENT (other options, a ladder's, or a bad number); KVT_E_MEMORY. */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t handle,
                                                    const kvt_option *options, uint32_t count);
 
 /*
- * Offers a new entry, whose exact bytes the caller holds now. Counts as one use, unless the last
- * call of access for the handle said KVT_MISS and counted it: the offer is then of that same use.
+ * Offers a new entry, whose exact bytes the caller holds now. Counts as one use, unless
+ * kvt_policy_access has just returned KVT_MISS for the handle: that call has counted the use.
  * KVT_OK: the plan ends with the PUT of this entry. KVT_REFUSED: not worth storing, or no room
- * could be made within the plan's capacity, or "utility" in CONTIGUOUS mode was given a parent that
- * is not stored or leaves, without which the entry serves nobody; the plan is empty. KVT_EXISTS:
- * the handle is stored or being stored; the use was counted the same way, the plan is empty.
- * KVT_E_ARGUMENT: bad option or handle (NaN or negative cost, [0] not NONE); KVT_E_MEMORY. The
- * engine is unchanged on error. Every other policy, and each policy in MIXED mode, takes
- * an entry with such a parent in as a root.
+ * could be made within the plan's capacity, or the entry's parent is not stored or is about to
+ * leave ("utility" in CONTIGUOUS mode; every other policy, and each one in MIXED mode, takes such
+ * an entry as a root); the plan is empty. KVT_EXISTS: the handle is stored or being stored; the use
+ * was counted the same way, the plan is empty. KVT_E_ARGUMENT: bad option or handle (NaN or
+ * negative cost, [0] not NONE); KVT_E_MEMORY. The engine is unchanged on error.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns,
                                                   const kvt_policy_entry *entry, kvt_plan *plan);
@@ -265,40 +265,42 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t n
 
 /*
  * Counts one use of an entry and may plan its promotion (an empty plan is the common answer).
- * plan may be NULL: count only. KVT_OK; KVT_MISS when the handle is unknown or not resident
- * (one that is remembered or being stored is counted still, once with the admission that follows).
- * Feed a prefix root first: every entry of the path once.
- * Its stored bytes are taken to be in your hands, as after a get: the plan's move of this entry is
- * costs no read.
+ * plan may be NULL: count only. KVT_OK; KVT_MISS when the handle is unknown or not stored (the use
+ * of a remembered entry, or of one that is being stored, is counted all the same, and the admission
+ * that follows does not count it again).
+ * For a prefix call it once for every entry of the path, the root first.
+ * The engine assumes that you hold the stored bytes, as after a get, so a move of this entry costs
+ * no read.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns,
                                                    uint64_t handle, kvt_plan *plan);
 
 /*
- * Offers to move a stored entry up to a tier, as for a promotion with a use that is expected now.
- * No use is counted. "utility" weighs the seconds that this one use saves beside those at the
- * entry's rate, and reading as background work; the other policies make the room that a use in a
- * lower tier makes, "none" and "adaptcache" offer nothing.
- * KVT_OK: the plan ends with the move of this entry, or is empty: the entry is there or above, or a
- * move takes it there. KVT_REFUSED: not worth it, no room, pinned, or on its way elsewhere; the
- * plan is empty. KVT_MISS (not stored, not being stored); KVT_E_UNSUPPORTED (no such tier).
+ * Offers to move a stored entry up to a tier, for one use that is expected now. No use is counted.
+ * "utility" adds the seconds that this use saves to those saved at the entry's rate, and charges
+ * the read as background work. "none" and "adaptcache" plan nothing; the other policies plan what
+ * they would plan for a use of an entry in a lower tier.
+ * KVT_OK: the plan ends with the move of this entry, or is empty because the entry is in that tier
+ * or above, or a move takes it there. KVT_REFUSED: not worth it, no room, pinned, or on its way
+ * elsewhere; the plan is empty. KVT_MISS (not stored, not being stored); KVT_E_UNSUPPORTED (no such
+ * tier).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_promote(kvt_policy *policy, uint64_t now_ns,
                                                     uint64_t handle, kvt_tier tier, kvt_plan *plan);
 
 /*
- * What a caller says of an entry's next use. A hint is evidence, no order: it bends the predicted
- * rate of the entry by how often hints of that kind from that tenant came true, beyond what the
- * entries' counters let expect anyway: by one half at first. About the last 256 count; those of one
- * moment count as one together.
+ * A caller's expectation of an entry's next use. A hint is evidence and no order: it changes the
+ * entry's predicted rate in the measure in which hints of its kind and tenant have come true more
+ * often than the entries' counters predict, by one half at first. The measure is learned from about
+ * the last 256 hints; hints of one moment count as one.
  */
 typedef enum kvt_hint_kind {
     KVT_HINT_RETAIN = 0,   /* a use comes within so many seconds */
     KVT_HINT_NEXT_USE = 1, /* the next use comes in about so many seconds: in half to twice of them,
                               give or take a second */
     KVT_HINT_DEMOTE = 2,   /* no use comes within so many seconds; 0 = 300 */
-    KVT_HINT_SESSION_END = 3, /* no use comes any more: none within so many seconds; 0 = 1200. Of
-                                 entries that no other session uses */
+    KVT_HINT_SESSION_END = 3, /* no use comes any more, at least not within so many seconds;
+                                 0 = 1200. For entries that no other session uses */
     KVT_HINT_KINDS = 4
 } kvt_hint_kind;
 
@@ -310,17 +312,17 @@ typedef struct kvt_hint_stats {
     uint64_t given[KVT_HINT_KINDS];
     uint64_t came_true[KVT_HINT_KINDS];
     uint64_t failed[KVT_HINT_KINDS];
-    uint64_t open[KVT_HINT_KINDS];    /* now: neither yet */
+    uint64_t open[KVT_HINT_KINDS];    /* now: neither true nor false yet */
     uint64_t dropped[KVT_HINT_KINDS]; /* their entry was forgotten, 65536 others were open, or the
                                          policy takes no hints */
     uint64_t skipped;                 /* of a store: keys of all kinds that were not stored */
 } kvt_hint_stats;
 
 /*
- * Gives a hint for a stored entry, by a tenant. The entry's latest hint bends its rate, until its
- * instant (of KVT_HINT_NEXT_USE twice as long) or the entry's next use, which ends all of its
- * hints. A hint of a kind that is open already changes the instant, and is judged when that one
- * would have been. Policies other than "utility" take hints and do nothing.
+ * Gives a hint for a stored entry, by a tenant. The entry's latest hint changes its predicted rate
+ * until its instant (of KVT_HINT_NEXT_USE twice as long) or the entry's next use, which ends all of
+ * its hints. A second hint of a kind that is open sets a new instant and does not put off the
+ * judgement of the first. Policies other than "utility" take hints and do nothing.
  *   seconds   above 0 where a use is expected; up to KVT_HINT_SECONDS_MAX
  * KVT_OK; KVT_MISS (not stored); KVT_E_ARGUMENT (kind, seconds, tenant); KVT_E_MEMORY.
  */
@@ -363,17 +365,17 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_pin(kvt_policy *policy, uint64_t han
 KVT_API KVT_NODISCARD kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t handle);
 
 /*
- * Changes a tier's capacity, as when one of its devices fails. Below what the tier holds now, it
- * keeps that as its capacity: nothing more comes in, and a later call can lower it further. KVT_OK;
- * KVT_E_ARGUMENT (no such tier, or beyond 2^61 bytes).
+ * Changes a tier's capacity, as when one of its devices fails. A capacity below the bytes that the
+ * tier holds now is set to these: nothing more comes in, and a later call can lower it further.
+ * KVT_OK; KVT_E_ARGUMENT (no such tier, or beyond 2^61 bytes).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier,
                                                          uint64_t capacity_bytes);
 
 /*
  * Gives a tier other speeds than those it was opened with, because its devices turned out faster or
- * slower: what is written and moved from now on costs by them. KVT_OK; KVT_E_ARGUMENT (no such
- * tier; as kvt_tier_facts).
+ * slower. Writes and moves are priced by them from now on. KVT_OK; KVT_E_ARGUMENT (no such tier, or
+ * a speed that an open would refuse).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_tier tier,
                                                       double read_bytes_per_s,
@@ -384,15 +386,15 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_ti
 KVT_API uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle);
 
 /*
- * What "utility" has learned of how soon entries are used again. A rate is a sum of reuse experts,
- * one for each kind and half-life; the weight of one is the number of further uses that it lets
- * expect of one counted use (docs/POLICY.md, "How soon an entry comes back").
+ * How soon entries are used again, as "utility" has learned it. A predicted rate is a sum over
+ * reuse experts, one for each kind and half-life; an expert's weight is the number of further uses
+ * that it predicts for each counted use (docs/POLICY.md, "How soon an entry comes back").
  */
 #define KVT_REUSE_HALF_LIVES 6
 typedef enum kvt_reuse_kind {
     KVT_REUSE_COUNT = 0, /* how an entry's uses add up: documents of steady popularity */
     KVT_REUSE_LAST = 1,  /* its last use alone, however many came before: turns of conversations */
-    KVT_REUSE_AGAIN = 2, /* the same, of entries used twice or more, beside KVT_REUSE_LAST */
+    KVT_REUSE_AGAIN = 2, /* as KVT_REUSE_LAST and added to it, of entries used twice or more */
     KVT_REUSE_KINDS = 3
 } kvt_reuse_kind;
 
@@ -415,26 +417,27 @@ typedef struct kvt_policy_uses {
                                            kvt_reuse_weights), as of the last use */
 } kvt_policy_uses;
 
-/* Says what is known of a stored entry's uses. Of policies that count none: order and idle_seconds.
- * KVT_OK; KVT_MISS (not stored); KVT_E_UNSUPPORTED (its rate was set, or the policy's counters are
- * others: "adaptcache"); KVT_E_ARGUMENT (struct_size, NULL). */
+/* Reads a stored entry's uses. A policy that counts no uses fills order and idle_seconds alone.
+ * KVT_OK; KVT_MISS (not stored); KVT_E_UNSUPPORTED (its rate was set, or the policy counts in
+ * another way: "adaptcache"); KVT_E_ARGUMENT (struct_size, NULL). */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_uses_get(const kvt_policy *policy, uint64_t now_ns,
                                                      uint64_t handle, kvt_policy_uses *out);
 
 /*
- * Gives an adopted entry the uses that an earlier engine knew of, in place of what adoption
- * assumes; no use is counted. Call it for entries in rising `order`, which is what "lru" and
- * "lru-leaf" take; other policies that count no uses take nothing. An idle time that reaches
- * before the engine's first time counts as that: let an engine's first call be a tick without moves
- * at an earlier time. KVT_OK; KVT_MISS (not stored); KVT_E_UNSUPPORTED (as above); KVT_E_ARGUMENT
- * (a number outside [0, 1e12], NaN).
+ * Gives an adopted entry the uses that an earlier engine knew of, in place of those that adoption
+ * assumes; no use is counted. Call it for entries in rising `order`: "lru" and "lru-leaf" take the
+ * order alone, other policies that count no uses take nothing. A last use before the engine's first
+ * call counts as if it had been at that call; to avoid this, let the first call be a tick without
+ * moves at an earlier time. KVT_OK; KVT_MISS (not stored); KVT_E_UNSUPPORTED (as of
+ * kvt_policy_uses_get); KVT_E_ARGUMENT (a number outside [0, 1e12], NaN).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_uses_set(kvt_policy *policy, uint64_t now_ns,
                                                      uint64_t handle, const kvt_policy_uses *uses);
 
-/* Gives an engine the weights that an earlier one has learned (kvt_policy_stats.reuse), before it
- * has learned any. They are learned on from there. KVT_OK; KVT_E_UNSUPPORTED (the policy learns
- * none); KVT_E_STATE (it has learned already); KVT_E_ARGUMENT (a weight outside [0, 1e6], NaN). */
+/* Gives an engine that has learned nothing yet the weights that an earlier one has learned
+ * (kvt_policy_stats.reuse). Learning goes on from them. KVT_OK; KVT_E_UNSUPPORTED (the policy
+ * learns none); KVT_E_STATE (it has learned already); KVT_E_ARGUMENT (a weight outside [0, 1e6],
+ * NaN). */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_weights(kvt_policy *policy,
                                                         const kvt_reuse_weights *weights);
 
@@ -476,14 +479,14 @@ typedef struct kvt_explanation {
 KVT_API KVT_NODISCARD kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns,
                                                     uint64_t handle, kvt_explanation *out);
 
-/* What keeping an entry in one tier is worth. A policy that counts no uses takes one second as
- * saved by every use, and the seconds since the last use as the time between two. */
+/* The worth of keeping an entry in one tier. A policy that counts no uses assumes that a use saves
+ * one second and that uses are as far apart as now is from the last one. */
 typedef struct kvt_policy_worth {
     uint32_t struct_size;
     uint32_t resident_children; /* stored continuations, which are useless without it */
     double uses_per_s;          /* predicted */
     double saved_seconds; /* by a use: recomputing less the tier's best option, with quality */
-    double per_byte;      /* their product over the bytes of that option; 0 = none saves */
+    double per_byte;      /* uses_per_s * saved_seconds / bytes of that option; 0 = none saves */
 } kvt_policy_worth;
 
 /* Reads only, as of the latest time that the engine was given. KVT_OK; KVT_MISS (not stored);

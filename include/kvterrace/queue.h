@@ -33,14 +33,15 @@ typedef struct kvt_queue kvt_queue;
 /* Zero but for struct_size: the defaults. */
 typedef struct kvt_queue_options {
     uint32_t struct_size;
-    uint32_t threads;    /* for gets and lookups; 0 = 2; at most 64. One more is free for requests
-                         that come while these decode large entries, and one carries puts and
-                         deletes out, in the order in which they were submitted */
-    uint32_t depth;      /* requests that are accepted and not drained; 0 = 4096; at most 2^20. The
-                            most that ever were take about 900 bytes each until the close */
+    uint32_t threads;    /* for gets and lookups; 0 = 2; at most 64. The queue has two more: one for
+                         requests that come while these decode large entries, and one that carries
+                         puts and deletes out in the order in which they were submitted */
+    uint32_t depth;      /* requests that are accepted and not drained; 0 = 4096; at most 2^20.
+                            Memory for the largest number so far, about 900 bytes each, is kept
+                            until the close */
     bool whole_batches;  /* the descriptor becomes readable when the last request of a batch
-                           completes, and not before. kvt_drain and kvt_queue_wait are the same:
-                           they give what has completed */
+                           completes, and not before. kvt_drain and kvt_queue_wait still give each
+                           request as soon as it has completed */
     uint8_t reserved[3]; /* zero */
 } kvt_queue_options;
 
@@ -53,30 +54,30 @@ typedef struct kvt_queue_options {
 KVT_API KVT_NODISCARD kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options,
                                                 kvt_queue **queue_out);
 
-/* Cancels what has not begun, abandons reads in flight, waits for what is being decoded or put, and
- * frees the queue. Completions that were not drained are dropped. Afterwards no memory that a
- * request named is touched. No other call may run or follow. NULL is allowed. In a child of fork:
- * does nothing. */
+/* Cancels requests that have not begun, abandons reads in flight, waits for entries that are being
+ * decoded or put, and frees the queue. Completions that were not drained are dropped. Afterwards no
+ * memory that a request named is touched. No other call may run or follow. NULL is allowed. In a
+ * child of fork: does nothing. */
 KVT_API void kvt_queue_close(kvt_queue *queue);
 
 /* A descriptor for poll: readable while completions wait, or with whole_batches from the completion
- * of a whole batch on until all completions are drained. The queue's own, an eventfd; valid until
- * close; -1 in a child of fork. It is not to be read from, unless the reader drains all completions
- * afterwards: the next drain that empties the queue makes it ready for the next completion. */
+ * of a whole batch on until all completions are drained. It is an eventfd of the queue's own, valid
+ * until close; -1 in a child of fork. Do not read from it, unless you then drain all completions:
+ * only a drain that empties the queue makes it ready for the next completion. */
 KVT_API int kvt_queue_fd(const kvt_queue *queue);
 
 typedef enum kvt_request_kind {
     KVT_REQUEST_GET = 1,    /* as kvt_get_view, or kvt_get_views */
     KVT_REQUEST_PUT = 2,    /* as kvt_put_view, or kvt_put_views. While the store cannot keep up it
-                                 waits until its deadline, and is KVT_BUSY then */
-    KVT_REQUEST_EXISTS = 3, /* as kvt_exists: no use. With an engine that other hosts share,
-                               KVT_OK also when one of them is known to have it: a guess */
+                                 waits until its deadline, and is KVT_BUSY after that */
+    KVT_REQUEST_EXISTS = 3, /* as kvt_exists: no use. With an engine that other hosts share also
+                               KVT_OK, with guess set, when another host is known to have it */
     KVT_REQUEST_PREFETCH = 4, /* as kvt_prefetch: towards a tier */
     KVT_REQUEST_DELETE = 5,   /* as kvt_delete */
     KVT_REQUEST_TOUCH = 6     /* a use without a read */
 } kvt_request_kind;
 
-/* How much a request matters: a class is begun when none before it waits. */
+/* How urgent a request is: one is begun when none of a more urgent class waits. */
 typedef enum kvt_request_class {
     KVT_CLASS_WAITED = 0,    /* somebody waits for it */
     KVT_CLASS_PREFETCH = 1,  /* somebody will */
@@ -88,7 +89,7 @@ typedef struct kvt_request {
     uint32_t struct_size;   /* the same in all requests of a call */
     uint32_t kind;          /* kvt_request_kind */
     uint32_t urgency;       /* kvt_request_class */
-    uint32_t tier;          /* prefetch: kvt_tier, above the one where it lies */
+    uint32_t tier;          /* prefetch: kvt_tier to move the entry up to */
     kvt_key key;            /* all but put */
     const kvt_entry *entry; /* put; borrowed until the completion, as all that it points to */
     const kvt_view *view;   /* get, put; borrowed until the completion, its arrays and the KV, too;
@@ -99,20 +100,20 @@ typedef struct kvt_request {
                              confidence bound; 0 = whatever the store keeps; below 0 = exact
                              variants alone */
     uint64_t user;        /* comes back with the completion */
-    uint32_t first_layer; /* get: layers that are wanted, counted over all groups in their order;
-                             an opaque group is written when all are */
+    uint32_t first_layer; /* get: first of the layers that are wanted, counted over all groups in
+                             their order; an opaque group is written when all layers are wanted */
     uint32_t layer_count; /* 0: all from first_layer on */
-    kvt_get_info *info;   /* get: NULL, or as of kvt_get_view. It, its kept and the positions are
+    kvt_get_info *info;   /* get: NULL, or as of kvt_get_view. info, its kept and the positions are
                              borrowed until the completion, and filled when that says KVT_OK */
-    const kvt_view *const *views; /* get, put: NULL, or as of kvt_get_views and kvt_put_views a view
-                                     for each group, in place of view; borrowed as it is, the
-                                     array, too */
+    const kvt_view *const *views; /* get, put: NULL, or a view for each group as of kvt_get_views
+                                     and kvt_put_views; view is NULL then. Borrowed until the
+                                     completion, the array, too */
     uint32_t view_count;          /* of views; 1 to KVT_GROUPS_MAX, and 0 without views */
 } kvt_request;
 
 /*
  * Accepts a batch: all of it, or nothing. A request that is unsound, or whose view does not fit the
- * entry, completes with its own status and leaves the others whole. Of two gets that are begun
+ * entry, completes with its own status and does not disturb the others. Of two gets that are begun
  * together into overlapping memory the later one completes with KVT_E_ARGUMENT, as does a get of
  * which two views overlap.
  *   count      0 is allowed, and completes nothing
@@ -132,13 +133,13 @@ typedef struct kvt_completion {
     uint64_t user;
     uint32_t index;        /* of the request in its batch */
     uint32_t kind;         /* kvt_request_kind */
-    uint32_t tier;         /* get with KVT_OK: where it lay; kvt_tier */
+    uint32_t tier;         /* get with KVT_OK: kvt_tier that the entry was read from */
     bool timed_out;        /* get: a miss at its deadline; the entry may still be stored */
     bool refused_loss;     /* get: a miss because the stored variant may lose more than loss_max */
-    bool refused_tokens;   /* get: a miss because that has dropped tokens (kvt_get_info) */
-    bool guess;            /* exists: not here; says what is known of other hosts (remote.h) */
-    kvt_variant variant;   /* get with KVT_OK: as it lay; KVT_E_MISMATCH: names the lacking basis */
-    uint64_t stored_bytes; /* and the bytes of its record that were read */
+    bool refused_tokens;   /* get: a miss because the stored variant drops tokens (kvt_get_info) */
+    bool guess;            /* exists: not here; known to be on another host (remote.h) */
+    kvt_variant variant;   /* get with KVT_OK: as stored; KVT_E_MISMATCH: names the lacking basis */
+    uint64_t stored_bytes; /* get with KVT_OK: bytes of the record that were read */
     uint64_t elapsed_ns;   /* from the submit on */
 } kvt_completion;
 
@@ -152,14 +153,14 @@ KVT_API size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t c
 /* Waits until completions wait to be drained, or until an instant of CLOCK_MONOTONIC in
  * nanoseconds (KVT_NO_DEADLINE: for as long as it takes). Until then the caller's thread carries
  * out gets that the queue's threads have not taken, up to 32 or 1 MiB at once, while no read of the
- * queue is under way; so it may return as much later as these take. KVT_OK; KVT_END (nothing is
- * accepted that could complete); KVT_E_TIMEOUT; KVT_E_STATE. */
+ * queue is under way; the call may be late by the time that these take. KVT_OK; KVT_END (no request
+ * is accepted and not completed); KVT_E_TIMEOUT; KVT_E_STATE. */
 KVT_API KVT_NODISCARD kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns);
 
 /* Calls a batch off: its requests that have not begun, puts that wait for room, and gets whose read
- * is in flight complete with KVT_E_CANCELLED. What is being decoded or put completes as it would
- * have. KVT_OK; KVT_MISS
- * (the batch is unknown, or all of it had completed); KVT_E_STATE. Waits for nothing. */
+ * is in flight complete with KVT_E_CANCELLED. Entries that are being decoded or put complete as if
+ * nothing had been called off. KVT_OK; KVT_MISS (the batch is unknown, or all of it had completed);
+ * KVT_E_STATE. Waits for nothing. */
 KVT_API KVT_NODISCARD kvt_status kvt_cancel(kvt_queue *queue, uint64_t batch);
 
 /* Counts of one queue since its open, and of now. */

@@ -2,17 +2,17 @@
 /*
  * recover.h - a new catalog for a store whose catalog is lost or damaged beyond use.
  *
- * Records on SSD carry what a catalog knows of them (docs/FORMAT.md, Note). The devices are scanned
- * for them, each record found is read and verified in whole, and what is sound goes into a new
- * catalog, which the next kvt_open takes over. No byte is written to a device.
+ * Each record on SSD has a note with the facts that a catalog would have (docs/FORMAT.md, Note).
+ * The devices are scanned for records, each one found is read and verified in whole, and the sound
+ * ones go into a new catalog, which the next kvt_open takes over. No byte is written to a device.
  *
- * What comes back is what was put under its key. Bytes are not erased by a delete, so an entry that
- * was deleted may come back, and so may an older state of one that was put again and whose newer
- * bytes are damaged. What a crash undid before the store was opened last does not come back, nor
- * what lies on a missing device, nor what was in HBM and DRAM alone.
+ * A recovered entry has the bytes that were put under its key. A delete does not erase bytes, so a
+ * deleted entry may come back; and where an entry was put again and its newer bytes are damaged,
+ * the older ones may. Not recovered are entries that a crash undid before the store was opened
+ * last, entries with a part on a missing device, and entries that were in HBM and DRAM alone.
  *
- * Thread rule: one call at a time for a store, while it is closed; the callback is called by the
- * caller's thread.
+ * Thread rule: one call at a time for a store, while it is closed; the caller's thread calls the
+ * callback.
  */
 #ifndef KVTERRACE_RECOVER_H
 #define KVTERRACE_RECOVER_H
@@ -30,15 +30,15 @@ typedef enum kvt_recover_device_state {
     KVT_RECOVER_BLANK = 2,     /* no label */
     KVT_RECOVER_FOREIGN = 3,   /* other bytes, or the label of another store */
     KVT_RECOVER_MISPLACED = 4, /* this store's, but configured in another member's place */
-    KVT_RECOVER_STALE = 5,     /* it was away when the store was opened last */
+    KVT_RECOVER_STALE = 5,     /* it was absent when the store was opened last */
     KVT_RECOVER_FAILED = 6     /* it stopped answering during the scan */
 } kvt_recover_device_state;
 
 typedef struct kvt_recover_device {
     char name[32];
     kvt_recover_device_state state;
-    uint32_t member; /* its label's; with a label */
-    uint64_t epoch;  /* the same */
+    uint32_t member; /* number in its tier, as its label says; 0 without a label */
+    uint64_t epoch;  /* of the open that wrote its label; 0 without a label */
     uint64_t scanned_bytes;
     uint64_t unreadable_bytes;
 } kvt_recover_device;
@@ -65,9 +65,9 @@ typedef struct kvt_recover_report {
     uint64_t without_note; /* of a version before notes, or the note did not fit */
     uint64_t other_store;
     uint64_t elsewhere;  /* the note names another place: a copy of a record's bytes */
-    uint64_t older;      /* a newer record of the same key was recovered, or the store was opened
-                            since and did not have this one any more */
-    uint64_t overlapped; /* a newer record has its place, or it lies outside the devices */
+    uint64_t older;      /* a newer record of the same key was recovered, or a later open of the
+                            store no longer had this one */
+    uint64_t overlapped; /* a newer record lies in its place, or it lies outside the devices */
     uint64_t absent;     /* a part of it is on a device that does not count */
     uint64_t damaged;    /* the record does not verify */
     uint64_t too_large;  /* for store.staging */
@@ -80,15 +80,15 @@ typedef enum kvt_recover_stage {
 
 typedef struct kvt_recover_options {
     uint32_t struct_size;
-    bool replace; /* a catalog that is there is kept under another name; else it is an error */
+    bool replace; /* an existing catalog is kept under another name; else it is an error */
     bool dry_run; /* nothing is written, no catalog either */
-    /* Now and then; returning false stops (KVT_E_CANCELLED). May be NULL. */
+    /* Called now and then; returning false stops (KVT_E_CANCELLED). May be NULL. */
     bool (*progress)(void *context, kvt_recover_stage stage, uint64_t done, uint64_t total);
     void *context;
 } kvt_recover_options;
 
 /* Fills every field of options of struct_size bytes with its default: an existing catalog is an
- * error, the new one is written, no progress is told. struct_size is set. options is not NULL. Any
+ * error, the new one is written, no callback. struct_size is set. options is not NULL. Any
  * thread. kvt_recover_options_init is the form for C and C++. */
 KVT_API void kvt_recover_options_init_sized(kvt_recover_options *options, uint32_t struct_size);
 
@@ -98,9 +98,9 @@ static inline void kvt_recover_options_init(kvt_recover_options *options)
 }
 
 /*
- * Rebuilds the catalog that store->catalog_path names from the SSD devices of `store`, whose other
- * settings play no part but store->staging_bytes: it bounds the size of one record and the memory
- * for records being verified. What was found needs 24 bytes of memory a record besides.
+ * Rebuilds the catalog that store->catalog_path names from the SSD devices of `store`. Of its other
+ * settings staging_bytes alone plays a part: it bounds the size of one record and the memory for
+ * records being verified. The list of records found takes 24 bytes of memory each besides.
  *   report   filled as far as the call came, whatever it returns
  *   message  one line for a person on failure
  * KVT_OK: there is a new catalog (dry_run: there would be), though report->complete may be false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * remote.h - copies of entries on other hosts: what one machine has computed, every machine can
- * load, by way of an engine that all of them reach (docs/REMOTE.md).
+ * remote.h - copies of entries for other hosts: an entry that one host has computed every host can
+ * load, from an engine (a Valkey, say) that all of them reach (docs/REMOTE.md).
  *
  *     kvt_remote_options remote;
  *     kvt_remote_options_init(&remote);
@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-/* Which entries are published. An entry of a lossy form, or of groups, never is. */
+/* Which entries are published. An entry in a lossy variant, or of groups, never is. */
 typedef enum kvt_publish {
     KVT_PUBLISH_ALL = 0,        /* once they are stored */
     KVT_PUBLISH_SECOND_USE = 1, /* at their first hit here */
@@ -55,7 +55,7 @@ typedef struct kvt_remote_options {
     const char *namespace_text; /* required: all that changes bytes beside the keys, such as model,
                                    revision and how keys are made; 1 to 255 bytes */
     double ttl_seconds;         /* of published objects; 0 = the engine's eviction alone */
-    double hint_ttl_seconds;    /* how long an answer about a key counts; 10 */
+    double hint_ttl_seconds;    /* how long the engine's answer about a key is believed; 10 */
     double deadline_seconds;    /* of a get from another host; 0.05 */
     uint32_t chunk_bytes;       /* of an object, at most; 1 MiB - 16 */
     uint32_t queue;             /* entries that may wait to be published; 4096 */
@@ -72,11 +72,12 @@ static inline void kvt_remote_options_init(kvt_remote_options *options)
 }
 
 /*
- * kvt_match_prefix that also counts entries which other hosts have published: one batch of requests
- * per node of the engine for all keys that are not here and of which nothing is known lately.
+ * kvt_match_prefix that also counts entries which other hosts have published. It sends each node of
+ * the engine one batch of questions, for the keys that are not here and of which no recent answer
+ * is known.
  *   deadline_ns   an instant of CLOCK_MONOTONIC in nanoseconds: an answer that has not come by then
- *                 counts as no. 0 asks nobody, and counts what is known. KVT_NO_DEADLINE: as long
- *                 as kvt_remote_options.deadline_seconds
+ *                 counts as no. 0 asks nobody and counts earlier answers. KVT_NO_DEADLINE: waits
+ *                 kvt_remote_options.deadline_seconds
  *   matched_out   leading keys that are here or there
  * A later get may miss all the same. Without an engine it is kvt_match_prefix.
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_STATE (in a child of fork). Blocking.
@@ -85,11 +86,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_prefix_until(kvt_store *store, const 
                                                         size_t count, uint64_t deadline_ns,
                                                         size_t *matched_out);
 
-/* Waits until what was to be published, deleted or cleared when the call began is done, or dropped.
- * A deletion or a clear whose node is out of service counts as done and is owed (owed_deletes,
- * owed_clears). KVT_OK;
- * KVT_E_TIMEOUT (an instant of CLOCK_MONOTONIC in nanoseconds has passed); KVT_E_UNSUPPORTED (no
- * engine); KVT_E_STATE. Blocking. */
+/* Waits until all publications, deletions and clears that were pending when the call began are done
+ * or dropped. A deletion or a clear whose node is out of service counts as done; owed_deletes and
+ * owed_clears count it until the node has taken it.
+ *   deadline_ns   an instant of CLOCK_MONOTONIC in nanoseconds, KVT_NO_DEADLINE for none
+ * KVT_OK; KVT_E_TIMEOUT; KVT_E_UNSUPPORTED (no engine); KVT_E_STATE. Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_remote_flush(kvt_store *store, uint64_t deadline_ns);
 
 /* Counts since the open. */
@@ -100,15 +101,15 @@ typedef struct kvt_remote_stats {
     uint32_t reserved;
     uint64_t hits, hit_bytes; /* gets served from other hosts' entries, bytes as stored */
     uint64_t misses;          /* gets that asked the engine and found nothing */
-    uint64_t known_misses;    /* gets that a hint spared the question */
+    uint64_t known_misses;    /* gets that asked nobody, because of an earlier answer */
     uint64_t shared;          /* of the hits: waited for another get's read */
     uint64_t timeouts;        /* gets that ended at their deadline */
     uint64_t node_failures;   /* gets whose node was out of service */
     uint64_t bad_records;     /* objects whose bytes were wrong; they were deleted */
     uint64_t unfit;           /* objects of another size or layout */
     uint64_t probes;          /* keys asked for by kvt_match_prefix_until and publishing */
-    uint64_t probe_batches;   /* writes to a node that they took */
-    uint64_t known_probes;    /* keys that a hint answered */
+    uint64_t probe_batches;   /* writes to a node that these questions took */
+    uint64_t known_probes;    /* keys that an earlier answer decided */
     uint64_t published, published_bytes;
     uint64_t deduplicated;                /* not written: another host had */
     uint64_t declined;                    /* lossy, of groups, or with a lifetime */
@@ -122,11 +123,12 @@ typedef struct kvt_remote_stats {
     double survival;              /* share of copies known to be there that were found */
     uint64_t prefetched;          /* entries that have come without a get, by a prefetch */
     uint64_t not_worth;    /* gets that asked nobody: recomputing was expected to be sooner */
-    uint64_t copies_told;  /* times that the policy has heard of a copy, there or gone */
+    uint64_t copies_told;  /* times that the policy was told of a copy, present or gone */
     double load_error;     /* median error of predicted loads, over nodes by their loads */
-    uint64_t owed_deletes; /* that a node has not taken; tried again each second, and no get asks */
+    uint64_t owed_deletes; /* deletions that a node has not taken: they are tried again each second,
+                              and gets do not ask for their keys */
     char message[160];     /* why a node failed last, without a secret; empty: none has */
-    uint64_t owed_clears;  /* that the engine has not taken: other hosts find those copies still */
+    uint64_t owed_clears;  /* clears that the engine has not taken: other hosts still find copies */
 } kvt_remote_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_UNSUPPORTED (no engine); KVT_E_STATE. */
@@ -141,7 +143,7 @@ typedef struct kvt_remote_node {
     uint64_t requests, timeouts, failures;
     uint64_t bytes_in, bytes_out;
     uint64_t loads;      /* of records from it, that were timed */
-    double load_seconds; /* that one of 1 MiB is expected to take now */
+    double load_seconds; /* that the load of a record of 1 MiB is expected to take now */
     double load_error;   /* median of |predicted - achieved| / achieved */
     char message[160];   /* why it failed last, without a secret; empty: it has not */
 } kvt_remote_node;

@@ -22,7 +22,7 @@ typedef enum kvt_rope_pairing {
 
 typedef struct kvt_rope {
     uint32_t struct_size; /* sizeof(kvt_rope) of the caller */
-    uint16_t rotary_dim;  /* channels of a head that turn: even, at most head_dim */
+    uint16_t rotary_dim;  /* number of a head's channels that turn: even, at most head_dim */
     uint8_t pairing;      /* kvt_rope_pairing */
     uint8_t reserved;
     double base;               /* theta; pair j turns by base^(-2 j / rotary_dim) a position */

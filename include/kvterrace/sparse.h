@@ -41,11 +41,11 @@ typedef enum kvt_sparse_variant {
  * does not follow. All others are in memory of the host, and an engine copies them as it likes. */
 typedef struct kvt_sparse_page {
     const void *k, *v;         /* of any alignment; valid until kvt_sparse_done */
-    const uint32_t *positions; /* of each token in the sequence, in no order; NULL: not told */
+    const uint32_t *positions; /* of each token in the sequence, in no order; NULL: not known */
     uint32_t tokens;           /* at least 1 */
     uint8_t variant;           /* kvt_sparse_variant; sinks and local tokens are raw */
-    uint8_t tier;              /* that it came from, in HBM: lies in; KVT_TIER_NONE: always
-                                  resident */
+    uint8_t tier;              /* that the page was read from; KVT_TIER_HBM: k and v are addresses
+                                  of a GPU; KVT_TIER_NONE: always resident */
 } kvt_sparse_page;
 
 /* One KV head of a step. */
@@ -54,9 +54,9 @@ typedef struct kvt_sparse_head {
     uint32_t page_count;
     uint32_t lost_count;
     const uint32_t *lost;  /* pages that were chosen and have no bytes in this step */
-    const float *estimate; /* [group][head_dim], normalised: of the tokens that no page brings */
-    const float *estimate_lse; /* [group]; -infinity where nothing is left. NULL, both of them:
-                                  there is no estimate */
+    const float *estimate; /* [group][head_dim], normalised: the output of all tokens that are in
+                              no page; NULL, as estimate_lse is: there is no estimate */
+    const float *estimate_lse; /* [group]; -infinity where no token is left */
 } kvt_sparse_head;
 
 typedef struct kvt_sparse_step kvt_sparse_step;
@@ -71,8 +71,8 @@ typedef struct kvt_sparse_pages {
     uint32_t lost_count;                /* of all heads */
     float scale;                        /* of scores; 0: 1 / sqrt(head_dim) */
     uint64_t read_bytes;                /* that this step asked devices for */
-    const kvt_sparse_step *step;        /* whose pages in HBM are read back to attend to them here;
-                                           NULL: all rows are in memory of the host */
+    const kvt_sparse_step *step;        /* that the pages are of, for kvt_sparse_attend to read back
+                                           those in HBM; NULL: all rows are in memory of the host */
 } kvt_sparse_pages;
 
 /*
@@ -80,16 +80,17 @@ typedef struct kvt_sparse_pages {
  *   pages    not NULL; rows, estimate and lists are only read
  *   queries  fp32 [kv_heads][group][head_dim], after position encoding
  *   output   fp32, of the same shape, normalised; 0 where there is nothing to attend to
- *   lse      [kv_heads][group]: log-sum-exp of the scaled scores; -infinity there. May be NULL
- * A row with a score that is no number counts for nothing. KVT_OK: within 1e-5 of exact attention
- * over the same rows (values of size 1). KVT_E_ARGUMENT: a NULL, struct_size, a shape outside of
- * the limits above, a page of no tokens, a query that is not finite or passes 1e30; output is
- * unchanged then. Allocates nothing, does not block. Any thread.
+ *   lse      [kv_heads][group]: log-sum-exp of the scaled scores; -infinity where there is nothing
+ *            to attend to. May be NULL
+ * A row whose score is NaN is left out. KVT_OK: within 1e-5 of exact attention over the same rows
+ * (values of size 1). KVT_E_ARGUMENT: a NULL, struct_size, a shape outside of the limits above, a
+ * page of no tokens, a query that is not finite or passes 1e30; output is unchanged then. Allocates
+ * nothing, does not block. Any thread.
  *
- * Pages that lie in HBM are copied into memory of its own first, head by head, which takes longer
- * than the attention: for tests, and to compare kernels with. With such pages it blocks, and also
- * returns KVT_E_MEMORY, and KVT_E_IO or KVT_E_GONE where the device does not give them; output is
- * of no use then, and the step is to be ended and begun anew.
+ * Pages that lie in HBM are first copied to the host, head by head, which takes longer than the
+ * attention: for tests, and to compare kernels with. With such pages the call allocates and blocks,
+ * and may also return KVT_E_MEMORY, and KVT_E_IO or KVT_E_GONE when the device does not give them;
+ * output is undefined then, and the step is to be ended and begun anew.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_attend(const kvt_sparse_pages *pages,
                                                    const float *queries, float *output, float *lse);
@@ -115,12 +116,12 @@ typedef struct kvt_sparse_options {
     uint64_t window_bytes[KVT_TIER_PLACES]; /* of rows, of all layers and heads, in HBM and in DRAM:
                                                a page is in one of them. In HBM every layer and
                                                head has as much, whole pages */
-    bool divide_windows; /* sizes of windows by what they save, not equal ones: on */
-    float decay;         /* pages stay by a mean of their expected weights, which the past has this
-                            part of, [0, 1): 0.5 */
+    bool divide_windows; /* windows sized by the bytes that they save, not all equal: on */
+    float decay;         /* pages stay in a window by a running mean of their expected weights; the
+                            share of the past in each step's mean, [0, 1): 0.5 */
     float replica_share; /* of the pages that get a second copy on another drive: 0.25 */
-    bool estimate;       /* what no page brings, from centroids and mean values: on */
-    uint64_t hedge_ns;   /* a page so much later than expected is also read from its copy: 20 ms */
+    bool estimate;       /* estimate tokens of unread pages by centroids and mean values: on */
+    uint64_t hedge_ns;   /* a page that is late by so much is also read from its copy: 20 ms */
     double worth_per_byte; /* of the window, in seconds saved per second and byte; 0 = free room */
     uint64_t seed;
 } kvt_sparse_options;
@@ -142,8 +143,8 @@ static inline void kvt_sparse_options_init(kvt_sparse_options *options, const kv
  * kv_heads above 65,536); KVT_E_UNSUPPORTED (head_dim not a multiple of 8 or over 512; no fp16,
  * bf16 or fp32; the store has no SSD, or no DRAM or HBM for the windows); KVT_E_SPACE (the message
  * has the bytes that are missing; a window in HBM lies on one device, in one piece); KVT_E_MEMORY;
- * KVT_E_STATE (in a child of fork, as of every call below but _done and _close, which
- * do nothing there). Blocks while entries make way for the pages.
+ * KVT_E_STATE (in a child of fork, as of every call below; kvt_sparse_done and kvt_sparse_close do
+ * nothing there). Blocks while entries make way for the pages.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_live(kvt_store *store,
                                                       const kvt_sparse_options *options,
@@ -153,18 +154,18 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_live(kvt_store *store,
 /*
  * Gives the next layer's K and V, [tokens][kv_heads][head_dim] each, after position encoding; they
  * are read until the call returns. Clusters, codes and writes the layer's pages: blocking. KVT_OK;
- * KVT_E_STATE (not the next layer); KVT_E_ARGUMENT (NULL); KVT_E_UNSUPPORTED (elements that have no
- * coded form, and variants without raw); KVT_E_SPACE; KVT_E_MEMORY; KVT_E_IO, KVT_E_GONE (a write
+ * KVT_E_STATE (not the next layer); KVT_E_ARGUMENT (NULL); KVT_E_UNSUPPORTED (elements that cannot
+ * be coded, and variants without raw); KVT_E_SPACE; KVT_E_MEMORY; KVT_E_IO, KVT_E_GONE (a write
  * failed). After an error the sequence can only be closed.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_give(kvt_sparse *sequence, uint32_t layer,
                                                  const void *k, const void *v);
 
 /*
- * Opens a sequence from entries at rest, in any form, in the order of their prefix. options->layout
- * is that of all of them together. Memory: a few layers' K and V. As kvt_sparse_open_live and
- * kvt_sparse_give; KVT_MISS: an entry is not stored, or left meanwhile; KVT_E_MISMATCH: entries of
- * another layout, or other tokens together.
+ * Opens a sequence from stored entries, in any variant, in the order of their prefix.
+ * options->layout is that of all of them together. Memory: a few layers' K and V. Statuses as of
+ * kvt_sparse_open_live and kvt_sparse_give, and: KVT_MISS (an entry is not stored, or left
+ * meanwhile); KVT_E_MISMATCH (entries of another layout, or whose tokens do not add up).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
                                                  const kvt_sparse_options *options,
@@ -174,12 +175,13 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
 
 /*
  * Keeps a sequence: its index, pages and resident rows, appended tokens too, become opaque entries
- * of the store, from which kvt_sparse_open_kept opens it without clustering. They survive as
- * entries do (kvt_persist where the policy keeps them above SSD), and leave as entries do; a kept
- * sequence that has lost one is a miss, and is replaced by the next keep under its key. Of several
- * keeps under one key at once one is kept, the others are KVT_EXISTS and leave nothing. One that is
- * cut short by a crash is a miss, and what it had stored leaves as entries that nobody uses do.
- * kvt_sparse_delete deletes all of it. Memory: one head of one layer. KVT_OK; KVT_EXISTS (something
+ * of the store, from which kvt_sparse_open_kept opens it without clustering. They survive a restart
+ * as entries do (call kvt_persist where the policy keeps them above SSD), and are evicted as
+ * entries are; a kept sequence that has lost one is a miss, and the next keep under its key
+ * replaces it. When several sequences are kept under one key at once, one of them is, and the other
+ * calls return KVT_EXISTS and leave nothing. After a crash during a keep the sequence is a miss,
+ * and the policy evicts its unused entries. kvt_sparse_delete deletes all of a kept sequence.
+ * Memory: one head of one layer. KVT_OK; KVT_EXISTS (something
  * is stored under the key, or a lease holds what would be replaced); KVT_E_SPACE (the store takes
  * no more); KVT_E_IO, KVT_E_GONE (a page that neither its place nor its copy gives); KVT_E_MEMORY;
  * KVT_E_STATE. Blocking.
@@ -187,20 +189,21 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_keep(kvt_sparse *sequence, const kvt_key *key);
 
 /*
- * Opens a kept sequence. The options name its shape: layout, variants, page, segment and sink
- * tokens, and a local_tokens that leaves the same pages; tokens_max holds what was kept.
+ * Opens a kept sequence. The options must state its shape: layout, variants, page, segment and sink
+ * tokens, a local_tokens that leaves the same pages, and a tokens_max of at least its tokens.
  *
- * The pages are read where the entries lie, so any number of sequences share them, and room is
- * taken for copies, appended tokens and the window alone. Until the close of the last of them these
- * entries are neither evicted nor moved (kvt_store_stats.in_place). One that is deleted goes
- * on being read, and its room comes back with the close; a page on a device that goes is lost
- * meanwhile. An entry that is stored coded, or above the SSD but not in memory in one piece, or
- * that would bring what is so held in a tier of memory above its half, is copied to SSD into room
- * of the sequence's own. kvt_sparse_stats.in_place_pages says how many pages are not copied.
+ * The pages are read in the entries' own place, so any number of sequences share them, and room is
+ * taken for copies, appended tokens and the window alone. Until the last of these sequences is
+ * closed the entries are neither evicted nor moved (kvt_store_stats.in_place). A deleted entry is
+ * still read, and its room is free after that close; the pages on a device that fails are lost. An
+ * entry is copied to SSD, into room of the sequence's own, when it is stored coded, when it is
+ * above the SSD and not in memory in one piece, or when more than half of a tier of memory would be
+ * held this way. kvt_sparse_stats.in_place_pages says how many pages are not copied.
  *
- * As kvt_sparse_open_live; KVT_MISS (a part is not stored); KVT_E_CORRUPT, KVT_E_VERSION (bytes of
- * another form); KVT_E_MISMATCH (another shape, of which the message names what differs, or parts
- * of two sequences). Pages are checked when they are read.
+ * Statuses as of kvt_sparse_open_live, and: KVT_MISS (a part is not stored); KVT_E_CORRUPT,
+ * KVT_E_VERSION (the bytes are no kept sequence, or of another format); KVT_E_MISMATCH (another
+ * shape, and the message names the difference; or parts of two sequences). Pages are checked when
+ * they are read.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_kept(kvt_store *store,
                                                       const kvt_sparse_options *options,
@@ -208,16 +211,17 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_kept(kvt_store *store,
                                                       char *message, size_t message_size);
 
 /*
- * Deletes a kept sequence: the entries of its parts, then the one under its key. A call that was
- * cut short, by a crash too, leaves a miss, which another call deletes wholly. Sequences that are
- * open on it go on. kvt_delete of the key alone makes a miss whose parts leave as entries that
- * nobody uses do. KVT_OK; KVT_MISS (nothing is stored under the key); KVT_E_MISMATCH,
- * KVT_E_CORRUPT, KVT_E_VERSION (something else is: it stays); KVT_BUSY (a lease holds the key,
- * which alone is left); KVT_E_MEMORY; KVT_E_STATE. Blocking.
+ * Deletes a kept sequence: the entries of its parts, then the one under its key. When a call is cut
+ * short, by a crash too, the sequence is a miss and another call deletes the rest. Sequences that
+ * are open on it go on. After a kvt_delete of the key alone the sequence is a miss, and the policy
+ * evicts its unused parts. KVT_OK; KVT_MISS (nothing is stored under the key); KVT_E_MISMATCH,
+ * KVT_E_CORRUPT, KVT_E_VERSION (another entry is: it stays); KVT_BUSY (a lease holds the entry
+ * under the key; the parts are deleted); KVT_E_MEMORY; KVT_E_STATE. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_delete(kvt_store *store, const kvt_key *key);
 
-/* Ends all steps and gives the room back. Before the store is closed. NULL is allowed. */
+/* Closes a sequence: ends all steps and gives the room back. Call it before the store is closed.
+ * NULL is allowed. */
 KVT_API void kvt_sparse_close(kvt_sparse *sequence);
 
 /*
@@ -232,11 +236,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_observe(kvt_sparse *sequence, uint32
 /*
  * Appends tokens to a layer, [tokens][kv_heads][head_dim] each, after position encoding; they are
  * read until the call returns. The last local_tokens + join_tokens of a layer stay resident, raw;
- * older ones gather in memory by their keys, and pages of them are written while the caller goes
- * on, one of a head at a time. They are resident until they are written, and for good when a write
- * fails. KVT_OK; KVT_E_STATE (past tokens_max; the layer has a step, though a hint alone is none;
- * a layer is missing);
- * KVT_E_ARGUMENT; KVT_E_MEMORY: nothing is appended. Waits for no device.
+ * older ones join clusters by their keys, and pages of them are written while the caller goes on,
+ * one of a head at a time. A page is resident until it is written, and for good when its write
+ * fails. KVT_OK; KVT_E_STATE (past tokens_max; the layer has a step; a layer is missing);
+ * KVT_E_ARGUMENT; KVT_E_MEMORY: nothing is appended. A hint is no step. Waits for no device.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_append(kvt_sparse *sequence, uint32_t layer,
                                                    const void *k, const void *v, uint32_t tokens);
@@ -251,48 +254,49 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_select(kvt_sparse *sequence, uint32_
                                                    const float *queries,
                                                    kvt_sparse_step **step_out);
 
-/* Starts the reads that a guess of a layer's queries wants, on top of the budget of the step that
- * corrects it: kvt_sparse_select of the layer. As kvt_sparse_select, but for the step; KVT_BUSY
- * also where the layer has a hint or a step. */
+/* Starts reads for a guess of a layer's queries. They come on top of the budget of the step that
+ * kvt_sparse_select later begins with the true queries. Statuses as of kvt_sparse_select; KVT_BUSY
+ * also when the layer has a hint or a step. */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_hint(kvt_sparse *sequence, uint32_t layer,
                                                  const float *queries);
 
 /*
  * Waits for a step's pages, not beyond an instant of CLOCK_MONOTONIC (KVT_NO_DEADLINE for none).
- * What it points to is valid until kvt_sparse_done. KVT_OK; KVT_E_TIMEOUT: the same, with the pages
- * that came. Pages that no copy gives are named as lost, and are part of the estimate; no page has
- * wrong bytes. KVT_E_STATE (waited for already); KVT_E_ARGUMENT; KVT_E_MEMORY.
+ * *pages_out, and all that it points to, is valid until kvt_sparse_done. KVT_OK; KVT_E_TIMEOUT:
+ * *pages_out has the pages that came in time. Pages that could be read from no copy are named as
+ * lost, and are part of the estimate; no page has wrong bytes. KVT_E_STATE (waited for already);
+ * KVT_E_ARGUMENT; KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_wait(kvt_sparse *sequence, kvt_sparse_step *step,
                                                  uint64_t deadline_ns,
                                                  const kvt_sparse_pages **pages_out);
 
-/* Ends a step, waited for or not: its pages are used no more, by no kernel either. Pages that
- * enter HBM are on their way there afterwards; nothing waits for them. NULL is allowed. */
+/* Ends a step, waited for or not. The caller and its kernels no longer use the step's pages. Those
+ * that enter HBM are copied there behind the call. NULL is allowed. */
 KVT_API void kvt_sparse_done(kvt_sparse *sequence, kvt_sparse_step *step);
 
 typedef struct kvt_sparse_stats {
     uint32_t struct_size;
     uint64_t steps;
-    uint64_t reads, read_bytes; /* pages, and whole 4 KiB of them, that devices were asked for */
-    uint64_t io_ns;             /* from a step's first read to its last one's end, of all steps */
-    uint64_t hit_bytes, missed_bytes; /* of what steps wanted: in the window, and read */
+    uint64_t reads, read_bytes; /* pages that devices were asked for, in whole blocks of 4 KiB */
+    uint64_t io_ns;             /* sum over steps, from the first read to the end of the last one */
+    uint64_t hit_bytes, missed_bytes; /* that steps wanted: found in the window; read */
     uint64_t lost_pages, checksum_failures;
     uint64_t window_refusals;                 /* pages that found no place in the window's memory */
     uint64_t copied_pages;                    /* that have a second copy now */
-    uint64_t divisions;                       /* of the window, that were worth it */
+    uint64_t divisions;                       /* times that the window was divided anew */
     uint64_t pages, page_bytes, index_bytes;  /* bytes on drives, without copies; resident bytes */
     uint64_t appended_pages;                  /* of the pages, those of appended tokens */
     uint64_t append_failures;                 /* writes of such pages that failed */
-    uint64_t tier_hit_bytes[KVT_TIER_PLACES]; /* that steps had in the windows, by tier */
+    uint64_t tier_hit_bytes[KVT_TIER_PLACES]; /* that steps found in the windows, by tier */
     uint64_t tier_window_bytes[KVT_TIER_PLACES]; /* that the windows hold now */
     uint64_t moves, move_failures; /* of pages between DRAM and HBM, that began; that failed */
     uint64_t in_place_pages;       /* of the pages, those read where the kept sequence lies */
 } kvt_sparse_stats;
 
 /*
- * Says why a step under way, hinted or selected, brings what it brings for one KV head: a line for
- * the head, then one for each page that is resident or read. Always terminated and cut to size;
+ * Explains the pages of one KV head in a step under way, hinted or selected: a line for the head,
+ * then one for each page that is resident or read. Always terminated and cut to size;
  * text may be NULL with size 0; *length_out is the length that all of it needs. KVT_OK; KVT_MISS
  * (the layer has no step); KVT_E_ARGUMENT; KVT_E_STATE.
  */

@@ -8,16 +8,16 @@
  * Structs and versions: a struct that a call takes or fills begins with struct_size, which the
  * caller sets to sizeof of its own struct, through an _init function or by hand; later versions add
  * members at the end. A smaller struct_size, of an older 0.2 caller, is accepted: members that it
- * lacks have their defaults, and nothing is written beyond it. A larger one is accepted, too: what
- * the library does not know must be zero in a struct that is read, and is zeroed in one that is
- * filled. Below the size in version 0.2.0, and above 64 KiB, the call returns KVT_E_ARGUMENT. In an
- * array each item has the same struct_size, which is the distance from one to the next. All other
- * structs are values: they lie inside of others or in arrays, have no struct_size and keep their
- * size for as long as the minor version. These are kvt_key, kvt_layout, kvt_variant, kvt_affine;
- * kvt_tier_options, kvt_tier_stats, kvt_load_stats, kvt_reuse_class, kvt_device_facts,
- * kvt_recover_device, kvt_prefill, kvt_event, kvt_operation; and in policy.h kvt_option, kvt_move,
- * kvt_plan, kvt_tier_facts, kvt_allocator, kvt_reuse_weights, kvt_explained_option,
- * kvt_policy_stats. Reserved members are zero.
+ * lacks have their defaults, and nothing is written beyond it. A larger one is accepted, too:
+ * members that the library does not know must be zero in a struct that it reads, and are zeroed in
+ * one that it fills. For a struct_size below the size in version 0.2.0, or above 64 KiB, the call
+ * returns KVT_E_ARGUMENT. In an array each item has the same struct_size, which is the distance
+ * from one to the next. All other structs are values: they lie inside of others or in arrays, have
+ * no struct_size and keep their size for as long as the minor version. These are kvt_key,
+ * kvt_layout, kvt_variant, kvt_affine; kvt_tier_options, kvt_tier_stats, kvt_load_stats,
+ * kvt_reuse_class, kvt_device_facts, kvt_recover_device, kvt_prefill, kvt_event, kvt_operation; and
+ * in policy.h kvt_option, kvt_move, kvt_plan, kvt_tier_facts, kvt_allocator, kvt_reuse_weights,
+ * kvt_explained_option, kvt_policy_stats. Reserved members are zero.
  */
 #ifndef KVTERRACE_TYPES_H
 #define KVTERRACE_TYPES_H
@@ -32,8 +32,9 @@
 extern "C" {
 #endif
 
-/* For each deadline_ns of a call or struct, which is an instant of CLOCK_MONOTONIC in nanoseconds:
- * one that does not come. 0, like every instant that has passed, asks for what needs no waiting. */
+/* A deadline_ns that never comes. Every deadline_ns is an instant of CLOCK_MONOTONIC in
+ * nanoseconds; with 0, as with every instant that has passed, a call does all that needs no
+ * wait. */
 #define KVT_NO_DEADLINE UINT64_MAX
 
 /* A key names the content: engines use a hash over the token prefix, the model and the layout. */
@@ -92,8 +93,8 @@ typedef struct kvt_layout {
 /* Groups of layers that one entry may have, each with a layout of its own. */
 #define KVT_GROUPS_MAX 64u
 
-/* A variant is a codec with its setting; mode and rate mean what the codec's card says, but for the
- * mode's high byte: it is 0, or says by which method and share tokens are dropped. */
+/* A variant is a codec with its setting. The codec's card (docs/codecs/) says what rate and the low
+ * byte of mode mean; the high byte is 0, or says by which method and share tokens are dropped. */
 typedef struct kvt_variant {
     uint16_t codec; /* kvt_codec_id, see codec.h */
     uint16_t mode;
@@ -126,7 +127,7 @@ static inline uint32_t kvt_dtype_bytes(uint8_t dtype)
     }
 }
 
-/* Matrices of a layer: 2, or 1 when that of side K is all there is. The layout has been checked. */
+/* Matrices of a layer: 2, or 1 when a layer has no V. The layout has been checked. */
 static inline uint32_t kvt_layout_sides(const kvt_layout *layout)
 {
     return layout->sides == 1 ? 1 : 2;

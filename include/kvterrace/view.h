@@ -50,11 +50,11 @@ typedef enum kvt_bases {
  *     + head * head_stride
  *     + dim * bytes of an element
  *
- * Strides are bytes. A stride whose axis has one member counts for nothing and may be anything. An
+ * Strides are bytes. The stride of an axis with one member is not used and may be anything. An
  * opaque entry is base[0], opaque_bytes long: its view has no strides and no blocks.
  *
- * Fields that a caller has no use for are zero. All memory that a view names, its arrays included,
- * belongs to the caller; a call reads the arrays until it returns.
+ * Fields that the kind of bases or an unpaged pool does not use are zero. All memory that a view
+ * names, its arrays included, belongs to the caller; a call reads the arrays until it returns.
  */
 typedef struct kvt_view {
     uint32_t struct_size; /* sizeof(kvt_view) of the caller */
@@ -73,7 +73,7 @@ typedef struct kvt_view {
     uint32_t tokens_per_block; /* 0: the tokens are one run from first_slot on, without blocks */
     uint32_t first_slot;       /* of the first token in its block */
     const uint32_t *blocks;    /* block numbers; NULL: 0, 1, 2, .. */
-    uint32_t block_count;      /* of the table; what is beyond the entry's last token is not read */
+    uint32_t block_count;      /* of the table; blocks behind the entry's last token are not read */
     uint32_t reserved2;
     uint64_t reserved3[4]; /* for a device and its stream */
 } kvt_view;
@@ -104,16 +104,16 @@ KVT_API KVT_NODISCARD kvt_status kvt_view_axes(const kvt_layout *layout, const c
  * behind the addresses is not touched.
  *   message   one line for a person after a failure; may be NULL with size 0
  *
- * Strides nest in a view that passes: ordered by size, each is at least as long as all that lies
- * inside of it. So no byte belongs to two elements, and views whose elements interleave without
- * meeting are refused, too. Negative strides are refused.
+ * In a view that passes the strides nest: ordered by size, each is at least as long as the extent
+ * of all axes with smaller strides together. So no byte belongs to two elements. Views whose
+ * elements interleave without sharing a byte are refused, and so are negative strides.
  *
  * KVT_OK; KVT_E_ARGUMENT: elements of another type; an element outside its buffer; elements that
  * overlap or interleave; a block number twice in the table; a table too short; first_slot beyond
- * its block; an address or a stride that is no multiple of an element; addresses that the layout
- * has no use for or that are missing; sizes that overflow; a struct_size as types.h says.
- * KVT_E_UNSUPPORTED: memory that is no kvt_memory, reserved fields that are set. KVT_E_MEMORY: none
- * for sorting a long table.
+ * its block; an address or a stride that is no multiple of an element; an address that is missing
+ * or that the layout does not use; sizes that overflow; a struct_size as types.h says.
+ * KVT_E_UNSUPPORTED: memory that is no kvt_memory, reserved fields that are set. KVT_E_MEMORY: not
+ * enough to sort a long table.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout,
                                                 char *message, size_t message_size);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * watch.h - watching a store that runs: metrics, what is stored and removed, the last operations.
+ * watch.h - watching a store that runs: metrics, events of stored and removed entries, the last
+ * operations.
  *
  *     char text[65536];
  *     size_t bytes = kvt_metrics_write(store, text, sizeof text); // of a server's GET /metrics
@@ -18,8 +19,8 @@
  * The settings store.watch_path and store.watch_interval make a store write the metrics and the
  * last operations to a file by itself; `kvterrace inspect FILE` shows such a file.
  *
- * Thread rule: any thread at any time between open and close, and every call beside every other,
- * but for two calls on one kvt_events, which its owner keeps apart.
+ * Thread rule: any thread at any time between open and close, beside any other call; the owner of a
+ * kvt_events makes one call on it at a time.
  */
 #ifndef KVTERRACE_WATCH_H
 #define KVTERRACE_WATCH_H
@@ -48,8 +49,8 @@ KVT_API size_t kvt_metrics_write(kvt_store *store, char *text, size_t size);
 
 typedef enum kvt_event_kind {
     KVT_EVENT_STORED = 1,  /* lookups find the entry from now on */
-    KVT_EVENT_REMOVED = 2, /* they find it no longer; `reason` says why */
-    KVT_EVENT_MOVED = 3    /* another tier or another form */
+    KVT_EVENT_REMOVED = 2, /* lookups no longer find it; `reason` says why */
+    KVT_EVENT_MOVED = 3    /* another tier or another variant */
 } kvt_event_kind;
 
 typedef enum kvt_event_reason {
@@ -67,7 +68,7 @@ typedef struct kvt_event {
     uint64_t instant_ns; /* CLOCK_MONOTONIC */
     kvt_key key;
     kvt_key parent;      /* zero for a root */
-    uint64_t bytes;      /* as stored; as put while the entry is read from the put's staging */
+    uint64_t bytes;      /* of the stored record; of the put's data until that is written */
     double load_seconds; /* what a get is expected to take; NAN when that is not known */
     uint32_t tokens;
     uint32_t first_position;
@@ -86,16 +87,16 @@ typedef struct kvt_event {
 typedef struct kvt_events kvt_events;
 
 /*
- * Begins to gather what is stored, moved and removed. What is stored already is not told; its
- * removal is. Each key's events alternate: stored, any number of moves, removed. A put is stored
- * when it is accepted, in the tier DRAM, and moves when its record is written elsewhere or in
- * another form. An entry that an eviction takes is a miss a moment before its event comes. Several
- * readers each get every event.
+ * Begins to gather events. An entry that was stored before has no event of that, but has one when
+ * it moves or is removed. The events of a key alternate: stored, any number of moves, removed. A
+ * put is stored when it is accepted, in the tier DRAM, and moves when its record is written to
+ * another tier or in another variant. An evicted entry is a miss a moment before its event comes.
+ * Several readers each get every event.
  *   capacity  events that wait for this reader at most, 1 to KVT_EVENTS_CAPACITY_MAX; a reader that
  *             is too slow loses the oldest ones
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_IO (no event descriptor is to be had); KVT_E_STATE
  * (in a child of fork). The reader is the caller's until kvt_events_close, before or after
- * kvt_close; what waits when the store is closed may still be drained.
+ * kvt_close; events that wait when the store is closed may still be drained.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_events_open(kvt_store *store, uint32_t capacity,
                                                  kvt_events **events_out);
@@ -105,25 +106,25 @@ KVT_API KVT_NODISCARD kvt_status kvt_events_open(kvt_store *store, uint32_t capa
  *   events     `capacity` of them
  *   count_out  how many were taken; 0 = none waits
  *   lost_out   how many were lost to this reader since its last drain, all of them older than the
- *              ones taken: then ask for the keys again that matter. May be NULL
+ *              ones taken: look the keys that matter up again then. May be NULL
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_events_drain(kvt_events *reader, kvt_event *events,
                                                   size_t capacity, size_t *count_out,
                                                   uint64_t *lost_out);
 
-/* A descriptor that polls readable while events wait, for poll and epoll: the reader's, which
- * neither reads nor closes it. reader is not NULL. -1 in a child of fork. */
+/* A descriptor that polls readable while events wait, for poll and epoll. It belongs to the reader:
+ * do not read from it or close it. reader is not NULL. -1 in a child of fork. */
 KVT_API int kvt_events_fd(const kvt_events *reader);
 
-/* Ends a reader with what waits for it. NULL is allowed. In a child of fork: does nothing. */
+/* Ends a reader and drops its waiting events. NULL is allowed. In a child of fork: does nothing. */
 KVT_API void kvt_events_close(kvt_events *reader);
 
 /* ---- the last operations ---- */
 
 typedef enum kvt_operation_kind {
     KVT_OPERATION_GET = 1,
-    KVT_OPERATION_PUT = 2, /* the call; what an executor does behind it is a KVT_OPERATION_MOVE */
+    KVT_OPERATION_PUT = 2, /* the call; an executor's work behind it is a KVT_OPERATION_MOVE */
     KVT_OPERATION_DELETE = 3,
     KVT_OPERATION_MOVE = 4, /* of a plan: a put's record, a promotion, demotion or recoding */
     KVT_OPERATION_EVICT = 5 /* of a plan */
@@ -135,10 +136,10 @@ typedef struct kvt_operation {
     uint64_t elapsed_ns;
     uint64_t bytes;         /* of the record; of a put, as put; 0 when none was read or written */
     uint8_t key_prefix[16]; /* the first bytes of the key */
-    uint32_t decide_ns;     /* of elapsed_ns: all but what follows; finding, deciding, waiting */
+    uint32_t decide_ns;     /* of elapsed_ns: finding, deciding, waiting */
     uint32_t transfer_ns;   /* of elapsed_ns: read or written by devices, or copied */
-    uint32_t code_ns;       /* of elapsed_ns: encoding or decoding, and checksums; each UINT32_MAX
-                                when it is more */
+    uint32_t code_ns;       /* of elapsed_ns: encoding or decoding, and checksums. Each of the three
+                                is at most UINT32_MAX */
     kvt_variant variant;    /* read or written */
     int16_t status;         /* kvt_status: what the call returned; of a failed load, why */
     uint8_t kind;           /* kvt_operation_kind */
