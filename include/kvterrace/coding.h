@@ -118,10 +118,9 @@ typedef struct kvt_coding_sizes {
 } kvt_coding_sizes;
 
 /* Says how much room an encoding needs; without the variant's basis, the room that is enough for
- * any basis. KVT_OK;
- * KVT_E_ARGUMENT (NULL, struct_size, layout, or a number out of range); KVT_E_UNSUPPORTED (the
- * variant does not take this layout, has no use for a member that is set, or its basis is for
- * entries of another shape). */
+ * any basis. KVT_OK; KVT_E_ARGUMENT (NULL, struct_size, layout, or a number out of range);
+ * KVT_E_UNSUPPORTED (the variant does not take this layout, has no use for a member that is set, or
+ * its basis is for entries of another shape). */
 KVT_API KVT_NODISCARD kvt_status kvt_coding_plan(const kvt_coding *coding,
                                                  kvt_coding_sizes *sizes_out);
 

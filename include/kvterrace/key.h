@@ -78,10 +78,9 @@ static inline void kvt_space_init(kvt_space *space)
 
 /*
  * Hashes a space: BLAKE2b-256 over the fields that are set. All memory that the space points to is
- * read before the return and not kept.
- * KVT_OK; KVT_E_ARGUMENT: a NULL, another struct_size, a text longer than KVT_SPACE_TEXT_MAX, extra
- * longer than KVT_SPACE_EXTRA_MAX or NULL with bytes, a rank that is not below its number of ranks,
- * an unknown order. *hash_out is zero then.
+ * read before the return and not kept. KVT_OK; KVT_E_ARGUMENT: a NULL, another struct_size, a text
+ * longer than KVT_SPACE_TEXT_MAX, extra longer than KVT_SPACE_EXTRA_MAX or NULL with bytes, a rank
+ * that is not below its number of ranks, an unknown order. *hash_out is zero then.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_space_make(const kvt_space *space, kvt_space_hash *hash_out);
 

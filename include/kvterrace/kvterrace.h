@@ -89,8 +89,7 @@ typedef struct kvt_observer {
     void *context;
 } kvt_observer;
 
-/* A file that the store writes its metrics and last operations to, as kvt_watch_write (watch.h)
- * does. */
+/* A file to which the store writes its metrics and last operations (kvt_watch_write, watch.h). */
 typedef struct kvt_watch_options {
     const char *path; /* NULL = none */
     double seconds;   /* between two writes of it; 10 */
@@ -198,17 +197,15 @@ KVT_API void kvt_store_options_free(void *owner);
  * message gets one line for a person on failure, naming the device or file at fault; with KVT_OK it
  * is empty, or notes what was done otherwise than asked, as a capacity of HBM or DRAM that is no
  * multiple of 4 KiB and is rounded down, or that a member's file system has less room than its file
- * may still take.
- * KVT_OK; KVT_E_ARGUMENT (an option; a member that is a symbolic link, or the store's catalog; a
- * catalog with a hard link); KVT_E_SPACE (a tier larger than its devices); KVT_E_GONE,
- * KVT_E_READ_ONLY, KVT_E_IO (a device or the catalog's folder); KVT_E_LOCKED (a device or the
- * catalog is open in this process, or was for 10 s in another: one that is killed lets go late);
- * KVT_E_MISMATCH (a device holds other bytes; the catalog is older than a device; the profile is
- * another host's, version's or device's); KVT_E_CORRUPT (the catalog is damaged, or its log is
- * there without it: they are left as they are, and kvterrace recover makes a new one; or the
- * profile is damaged); KVT_E_VERSION,
- * KVT_E_DATABASE (the catalog; it is left as it is); KVT_E_UNSUPPORTED; KVT_E_MEMORY; KVT_E_THREAD.
- * Blocking.
+ * may still take. KVT_OK; KVT_E_ARGUMENT (an option; a member that is a symbolic link, or the
+ * store's catalog; a catalog with a hard link); KVT_E_SPACE (a tier larger than its devices);
+ * KVT_E_GONE, KVT_E_READ_ONLY, KVT_E_IO (a device or the catalog's folder); KVT_E_LOCKED (a device
+ * or the catalog is open in this process, or was for 10 s in another: one that is killed lets go
+ * late); KVT_E_MISMATCH (a device holds other bytes; the catalog is older than a device; the
+ * profile is another host's, version's or device's); KVT_E_CORRUPT (the catalog is damaged, or its
+ * log is there without it: they are left as they are, and kvterrace recover makes a new one; or the
+ * profile is damaged); KVT_E_VERSION, KVT_E_DATABASE (the catalog; it is left as it is);
+ * KVT_E_UNSUPPORTED; KVT_E_MEMORY; KVT_E_THREAD. Blocking.
  *
  * An open that fails removes only files that it made itself, and one that fails or is killed at any
  * point is completed by the next.
@@ -425,12 +422,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_ke
 
 /* Waits until every put that has returned is written or has failed, then makes every entry that is
  * on SSD durable. An entry that a later get promotes keeps a copy on SSD while room allows; without
- * the copy it survives no longer than the tier it went to.
- * KVT_OK. When something since the last flush may not be durable: KVT_E_IO (a device or the
- * catalog's file failed), KVT_E_SPACE (the file system of the catalog is full), KVT_E_MEMORY,
- * KVT_E_DATABASE (anything else that SQLite reports). When all is durable, but an entry whose put
- * had returned KVT_OK could not be stored: the KVT_E_IO, KVT_E_SPACE or KVT_E_MEMORY of the first
- * such put since the last flush. Blocking. */
+ * the copy it survives no longer than the tier it went to. KVT_OK. When something since the last
+ * flush may not be durable: KVT_E_IO (a device or the catalog's file failed), KVT_E_SPACE (the file
+ * system of the catalog is full), KVT_E_MEMORY, KVT_E_DATABASE (anything else that SQLite reports).
+ * When all is durable, but an entry whose put had returned KVT_OK could not be stored: the
+ * KVT_E_IO, KVT_E_SPACE or KVT_E_MEMORY of the first such put since the last flush. Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_flush(kvt_store *store);
 
 /* How many entries a kvt_persist wrote, displaced and left. */
@@ -581,11 +577,10 @@ typedef struct kvt_learning_counts {
     uint64_t curves_rebased; /* measured curves that learned ones have replaced */
     uint64_t puts_refused;   /* puts refused because of learned speeds, which the measured curves
                                 would have let in */
-    uint64_t puts_tried; /* puts stored although the figures advise against it, to time a tier that
-                            nothing else is written to */
+    uint64_t puts_tried; /* stored against the figures, to time a tier that nothing is written to */
 } kvt_learning_counts;
 
-/* Entries that sparse sequences now read in their place; they are neither moved nor evicted. */
+/* Entries that sparse sequences now read in place; they are neither moved nor evicted. */
 typedef struct kvt_in_place {
     uint64_t entries;
     uint64_t bytes[KVT_TIER_PLACES]; /* of the tiers' used bytes */
@@ -609,8 +604,7 @@ typedef struct kvt_store_stats {
     uint64_t quarantined;        /* entries set aside because a device went, ever */
     uint64_t readmitted;         /* of the quarantined ones, those that came back with the device */
     uint64_t timeouts;           /* gets whose deadline passed: misses of entries that are stored */
-    uint64_t staging_bytes; /* memory of records in motion now, and of transfers that unresponsive
-                               devices may still touch */
+    uint64_t staging_bytes; /* memory of records in motion now; unresponsive devices keep theirs */
     kvt_learning_counts learned;
     kvt_policy_stats policy;
     uint64_t given_up; /* entries dropped: a put needed their room, and none was left to move to */
@@ -624,10 +618,8 @@ typedef struct kvt_store_stats {
     uint64_t staged_hits; /* of the gets, those copied from the staging of a put; counted as hits of
                              DRAM, too */
     uint64_t expired;     /* entries removed because their lifetime had ended, ever */
-    uint64_t refused_tokens; /* gets that were a miss because the stored variant drops tokens and
-                                the caller had not asked for such variants */
-    uint64_t refused_loss;   /* gets that were a miss because the stored variant may lose more than
-                                the caller accepts */
+    uint64_t refused_tokens; /* gets that missed because the stored variant drops tokens */
+    uint64_t refused_loss;   /* gets that missed because the stored variant may lose too much */
     uint64_t lent_bytes[KVT_TIER_PLACES]; /* of tiers, lent to sparse sequences now: not the
                                              policy's to fill */
     uint64_t lacked_basis; /* gets of entries whose basis the store lacks (basis.h): KVT_E_MISMATCH,

@@ -127,8 +127,7 @@ typedef struct kvt_load_result {
 
 /*
  * Ends a load, complete or not, and frees it, once: reads in flight are abandoned, what is being
- * decoded is finished.
- * Afterwards no memory of its views is touched.
+ * decoded is finished. Afterwards no memory of its views is touched.
  *   statuses    count of them, or NULL: KVT_OK (the entry is complete); KVT_E_TIMEOUT (it is not,
  *               and has not failed); why it failed
  *   result_out  may be NULL; struct_size is set by the caller

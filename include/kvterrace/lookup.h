@@ -48,9 +48,8 @@ typedef struct kvt_worth {
  *          nobody is asked
  *   worth  struct_size is set by the caller; all else is overwritten
  * Recomputing an entry takes its kvt_entry.recompute_seconds, or else what the prefill model says
- * for its positions. Not a use. An entry whose device is out of service ends the part that is
- * worth loading, not the stored run.
- * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork).
+ * for its positions. Not a use. An entry whose device is out of service ends the part that is worth
+ * loading, not the stored run. KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys,
                                                  size_t count, kvt_worth *worth);
@@ -79,13 +78,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_prefix(kvt_store *store, const kvt_key 
  * with one use that is expected now, and may leave the entry where it is, or bring it to a tier in
  * between. The background carries the move out at once, within `move_bytes_per_s`; without a
  * background the next kvt_maintain does. Not a use: no get is counted. An entry that a put has
- * handed over and that is not written yet counts as being in DRAM.
- * An entry that is not here is asked for on other hosts (remote.h); when it has come, the
- * background offers it to the tiers as a put. From then on lookups know whether it is stored.
- * KVT_OK: the entry is in that tier or above, or on its way up, or asked for. KVT_REFUSED: not
- * worth it, no room, or held; also while the background has as many plans waiting as it takes.
- * KVT_MISS; KVT_E_UNSUPPORTED (the store has no such tier); KVT_E_ARGUMENT; KVT_E_MEMORY;
- * KVT_E_STATE (in a child of fork).
+ * handed over and that is not written yet counts as being in DRAM. An entry that is not here is
+ * asked for on other hosts (remote.h); when it has come, the background offers it to the tiers as a
+ * put. From then on lookups know whether it is stored. KVT_OK: the entry is in that tier or above,
+ * or on its way up, or asked for. KVT_REFUSED: not worth it, no room, or held; also while the
+ * background has as many plans waiting as it takes. KVT_MISS; KVT_E_UNSUPPORTED (the store has no
+ * such tier); KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_STATE (in a child of fork).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier);
 

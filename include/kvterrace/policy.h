@@ -264,13 +264,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t n
                                                   const kvt_policy_entry *entry, uint8_t option);
 
 /*
- * Counts one use of an entry and may plan its promotion (an empty plan is the common answer).
- * plan may be NULL: count only. KVT_OK; KVT_MISS when the handle is unknown or not stored (the use
- * of a remembered entry, or of one that is being stored, is counted all the same, and the admission
- * that follows does not count it again).
- * For a prefix call it once for every entry of the path, the root first.
- * The engine assumes that you hold the stored bytes, as after a get, so a move of this entry costs
- * no read.
+ * Counts one use of an entry and may plan its promotion (an empty plan is the common answer). plan
+ * may be NULL: count only. KVT_OK; KVT_MISS when the handle is unknown or not stored (the use of a
+ * remembered entry, or of one that is being stored, is counted all the same, and the admission that
+ * follows does not count it again). For a prefix call it once for every entry of the path, the root
+ * first. The engine assumes that you hold the stored bytes, as after a get, so a move of this entry
+ * costs no read.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns,
                                                    uint64_t handle, kvt_plan *plan);
@@ -279,11 +278,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_access(kvt_policy *policy, uint64_t 
  * Offers to move a stored entry up to a tier, for one use that is expected now. No use is counted.
  * "utility" adds the seconds that this use saves to those saved at the entry's rate, and charges
  * the read as background work. "none" and "adaptcache" plan nothing; the other policies plan what
- * they would plan for a use of an entry in a lower tier.
- * KVT_OK: the plan ends with the move of this entry, or is empty because the entry is in that tier
- * or above, or a move takes it there. KVT_REFUSED: not worth it, no room, pinned, or on its way
- * elsewhere; the plan is empty. KVT_MISS (not stored, not being stored); KVT_E_UNSUPPORTED (no such
- * tier).
+ * they would plan for a use of an entry in a lower tier. KVT_OK: the plan ends with the move of
+ * this entry, or is empty because the entry is in that tier or above, or a move takes it there.
+ * KVT_REFUSED: not worth it, no room, pinned, or on its way elsewhere; the plan is empty. KVT_MISS
+ * (not stored, not being stored); KVT_E_UNSUPPORTED (no such tier).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_promote(kvt_policy *policy, uint64_t now_ns,
                                                     uint64_t handle, kvt_tier tier, kvt_plan *plan);

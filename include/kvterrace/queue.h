@@ -36,9 +36,8 @@ typedef struct kvt_queue_options {
     uint32_t threads;    /* for gets and lookups; 0 = 2; at most 64. The queue has two more: one for
                          requests that come while these decode large entries, and one that carries
                          puts and deletes out in the order in which they were submitted */
-    uint32_t depth;      /* requests that are accepted and not drained; 0 = 4096; at most 2^20.
-                            Memory for the largest number so far, about 900 bytes each, is kept
-                            until the close */
+    uint32_t depth;      /* requests that are accepted and not drained; 0 = 4096; at most 2^20. The
+                            queue keeps about 900 bytes for each of the largest number so far */
     bool whole_batches;  /* the descriptor becomes readable when the last request of a batch
                            completes, and not before. kvt_drain and kvt_queue_wait still give each
                            request as soon as it has completed */

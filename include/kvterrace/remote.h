@@ -88,9 +88,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_prefix_until(kvt_store *store, const 
 
 /* Waits until all publications, deletions and clears that were pending when the call began are done
  * or dropped. A deletion or a clear whose node is out of service counts as done; owed_deletes and
- * owed_clears count it until the node has taken it.
- *   deadline_ns   an instant of CLOCK_MONOTONIC in nanoseconds, KVT_NO_DEADLINE for none
- * KVT_OK; KVT_E_TIMEOUT; KVT_E_UNSUPPORTED (no engine); KVT_E_STATE. Blocking. */
+ * owed_clears count it until the node has taken it. KVT_OK; KVT_E_TIMEOUT (deadline_ns, an instant
+ * of CLOCK_MONOTONIC, has passed); KVT_E_UNSUPPORTED (no engine); KVT_E_STATE. Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_remote_flush(kvt_store *store, uint64_t deadline_ns);
 
 /* Counts since the open. */
@@ -125,8 +124,7 @@ typedef struct kvt_remote_stats {
     uint64_t not_worth;    /* gets that asked nobody: recomputing was expected to be sooner */
     uint64_t copies_told;  /* times that the policy was told of a copy, present or gone */
     double load_error;     /* median error of predicted loads, over nodes by their loads */
-    uint64_t owed_deletes; /* deletions that a node has not taken: they are tried again each second,
-                              and gets do not ask for their keys */
+    uint64_t owed_deletes; /* deletions not taken yet: tried each second, and no get asks */
     char message[160];     /* why a node failed last, without a secret; empty: none has */
     uint64_t owed_clears;  /* clears that the engine has not taken: other hosts still find copies */
 } kvt_remote_stats;

@@ -181,10 +181,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
  * replaces it. When several sequences are kept under one key at once, one of them is, and the other
  * calls return KVT_EXISTS and leave nothing. After a crash during a keep the sequence is a miss,
  * and the policy evicts its unused entries. kvt_sparse_delete deletes all of a kept sequence.
- * Memory: one head of one layer. KVT_OK; KVT_EXISTS (something
- * is stored under the key, or a lease holds what would be replaced); KVT_E_SPACE (the store takes
- * no more); KVT_E_IO, KVT_E_GONE (a page that neither its place nor its copy gives); KVT_E_MEMORY;
- * KVT_E_STATE. Blocking.
+ * Memory: one head of one layer. KVT_OK; KVT_EXISTS (something is stored under the key, or a lease
+ * holds what would be replaced); KVT_E_SPACE (the store takes no more); KVT_E_IO, KVT_E_GONE (a
+ * page that neither its place nor its copy gives); KVT_E_MEMORY; KVT_E_STATE. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_keep(kvt_sparse *sequence, const kvt_key *key);
 

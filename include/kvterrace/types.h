@@ -32,9 +32,8 @@
 extern "C" {
 #endif
 
-/* A deadline_ns that never comes. Every deadline_ns is an instant of CLOCK_MONOTONIC in
- * nanoseconds; with 0, as with every instant that has passed, a call does all that needs no
- * wait. */
+/* A deadline_ns that never comes. Each deadline_ns is an instant of CLOCK_MONOTONIC in nanoseconds;
+ * with 0, or any other instant that has passed, a call does all that needs no wait. */
 #define KVT_NO_DEADLINE UINT64_MAX
 
 /* A key names the content: engines use a hash over the token prefix, the model and the layout. */

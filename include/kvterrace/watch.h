@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * watch.h - watching a store that runs: metrics, events of stored and removed entries, the last
- * operations.
+ * watch.h - watching a store that runs: its metrics, its events, its last operations.
  *
  *     char text[65536];
  *     size_t bytes = kvt_metrics_write(store, text, sizeof text); // of a server's GET /metrics
