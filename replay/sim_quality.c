@@ -8,7 +8,7 @@
  *     known factor   exp(sigma r y - (sigma r)^2 / 2)    y has correlation r with z
  *
  * r is the measured repeatability: how well one half of a continuation predicts the other half
- * (docs/BENCHMARKS.md, "Spread of sensitivity between entries"). The policy never sees z.
+ * (lab/results/replay.md, "Spread of sensitivity between entries"). The policy never sees z.
  *
  * A lossy variant that is coded from another lossy one loses the sum over the chain since the exact
  * bytes. An entry whose planes are dropped, or whose step is derived, loses what its new variant
