@@ -3,7 +3,7 @@
  * config.c - the settings that a file and overrides gave, checked when they are given.
  *
  * A value is checked against its setting's kind the moment it is set, so reading one never fails.
- * Reading a value marks it used; kvt_config_unused_at reports the values that were not read. The
+ * Reading a value marks it used; kvt_config_unused_get reports the values that were not read. The
  * INI syntax is inih's; its reader callback counts the lines, because inih does not hand them to
  * the handler, and refuses lines that inih would cut in two without saying so.
  *
@@ -609,7 +609,7 @@ kvt_status kvt_config_try_policies(kvt_config *config, const char *policies)
 }
 
 /* Its caller reports them: a setting that nothing reads is a mistake of the user. */
-const char *kvt_config_unused_at(const kvt_config *config, size_t index)
+const char *kvt_config_unused_get(const kvt_config *config, size_t index)
 {
     for (size_t i = 0; i < config->value_count; i++) {
         if (config->values[i].used) continue;

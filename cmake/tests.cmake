@@ -123,7 +123,7 @@ function(kvt_test_program source kind)
   endforeach()
   if(name MATCHES "^test_store_" AND NOT name MATCHES "_remote")
     target_link_libraries(${name} PRIVATE kvt_absent_engine)
-    target_link_options(${name} PRIVATE LINKER:--wrap=kvt_open)
+    target_link_options(${name} PRIVATE LINKER:--wrap=kvt_store_open)
   endif()
   if(name MATCHES "^(test|torture)_(store|sparse)_" AND NOT name MATCHES "_costs$"
       AND NOT "costs_probe_device" IN_LIST KVT_WRAPPED_${name})

@@ -309,7 +309,7 @@ kvt_status kvt_coding_derive(const kvt_decoding *decoding, const void *record, u
                              scratch, scratch_bytes, record_bytes_out);
 }
 
-kvt_status kvt_coding_kept_tokens(const void *record, uint64_t bytes, uint32_t layer,
+kvt_status kvt_coding_tokens_read(const void *record, uint64_t bytes, uint32_t layer,
                                   uint32_t *tokens_out, uint32_t count)
 {
     if (!coding_is_record(record) || tokens_out == NULL) return KVT_E_ARGUMENT;

@@ -77,7 +77,7 @@ static uint64_t view_lay_axes(view_letter letters[VIEW_LETTERS], const char *axe
     return (uint64_t)bytes;
 }
 
-kvt_status kvt_view_axes(const kvt_layout *layout, const char *axes, uint32_t tokens_per_block,
+kvt_status kvt_view_make(const kvt_layout *layout, const char *axes, uint32_t tokens_per_block,
                          uint64_t pool_blocks, kvt_view *view_out)
 {
     uint64_t entry_bytes;

@@ -102,7 +102,7 @@ static int use_block(kvt_policy *policy, uint64_t now_ns, uint64_t handle, unsig
     kvt_plan plan = {moves, 8, 0};
     make_text(handle, text);
     if (kvt_policy_access(policy, now_ns, handle, &plan) == KVT_OK) {
-        const slot *found = find_slot(kvt_policy_option(policy, handle), handle);
+        const slot *found = find_slot(kvt_policy_option_get(policy, handle), handle);
         ++*hits;
         if (found == NULL || memcmp(found->text, text, BLOCK_BYTES) != 0) return 1;
         return obey(policy, &plan, NULL);
@@ -129,8 +129,8 @@ static int know_better(kvt_policy *policy, uint64_t now_ns, uint64_t handle)
     kvt_explanation why = {.struct_size = sizeof why};
     kvt_policy_worth worth = {.struct_size = sizeof worth};
     /* A queue of requests is a better forecast than the past; a class may come back more often. */
-    int failures = kvt_policy_set_rate(policy, handle, 2.0) != KVT_OK;
-    failures += kvt_policy_set_prior(policy, 1, 0.5) != KVT_OK;
+    int failures = kvt_policy_rate_set(policy, handle, 2.0) != KVT_OK;
+    failures += kvt_policy_prior_set(policy, 1, 0.5) != KVT_OK;
     failures += kvt_policy_hint(policy, now_ns, handle, KVT_HINT_RETAIN, 60.0, 0) != KVT_OK;
     /* Ahead of its use it comes up, if that is worth it, and stays while it is read. */
     const kvt_status moved = kvt_policy_promote(policy, now_ns, handle, KVT_TIER_DRAM, &plan);
@@ -143,8 +143,8 @@ static int know_better(kvt_policy *policy, uint64_t now_ns, uint64_t handle)
            worth.saved_seconds);
     /* Half of the slow array is taken away; a block that somebody deleted is forgotten. */
     failures +=
-        kvt_policy_set_capacity(policy, KVT_TIER_SSD, SSD_SLOTS / 2 * BLOCK_BYTES) != KVT_OK;
-    slot *gone = find_slot(kvt_policy_option(policy, handle), handle);
+        kvt_policy_capacity_set(policy, KVT_TIER_SSD, SSD_SLOTS / 2 * BLOCK_BYTES) != KVT_OK;
+    slot *gone = find_slot(kvt_policy_option_get(policy, handle), handle);
     failures += kvt_policy_remove(policy, handle) != KVT_OK || gone == NULL;
     if (gone != NULL) gone->handle = 0;
     return failures;

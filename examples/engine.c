@@ -90,7 +90,7 @@ static kvt_status place_entries(engine *own, uint32_t stride)
 {
     for (uint32_t i = 0; i < ENTRIES; i++) {
         kvt_view *view = &own->views[i];
-        kvt_status status = kvt_view_axes(&own->layout, "lbths", BLOCK_TOKENS, BLOCKS, view);
+        kvt_status status = kvt_view_make(&own->layout, "lbths", BLOCK_TOKENS, BLOCKS, view);
         if (status != KVT_OK) return status;
         for (uint32_t j = 0; j < ENTRY_BLOCKS; j++)
             own->blocks[i][j] = (i * ENTRY_BLOCKS + j) * stride % BLOCKS;
@@ -131,7 +131,7 @@ static kvt_status run_events(engine *own, uint32_t expected, uint32_t *refused)
     *refused = 0;
     while (expected > 0) {
         if (poll(&event, 1, -1) < 0) continue; /* a signal */
-        size_t count = kvt_drain(own->queue, done, ENTRIES);
+        size_t count = kvt_queue_drain(own->queue, done, ENTRIES);
         for (size_t i = 0; i < count; i++) {
             if (done[i].status < 0) status = done[i].status;
             if (done[i].status > 0) ++*refused;
@@ -161,7 +161,7 @@ static kvt_status put_entries(engine *own)
                                     .deadline_ns = KVT_NO_DEADLINE, /* waits for room */
                                     .user = i};
     }
-    kvt_status status = kvt_submit(own->queue, requests, ENTRIES, NULL);
+    kvt_status status = kvt_queue_submit(own->queue, requests, ENTRIES, NULL);
     if (status != KVT_OK) return status;
     /* Entries and views are borrowed until their completions. */
     status = run_events(own, ENTRIES, &refused);
@@ -181,7 +181,7 @@ static kvt_status prefetch_entries(engine *own)
                                     .urgency = KVT_CLASS_PREFETCH,
                                     .tier = KVT_TIER_DRAM,
                                     .key = own->keys[i]};
-    kvt_status status = kvt_submit(own->queue, requests, ENTRIES, NULL);
+    kvt_status status = kvt_queue_submit(own->queue, requests, ENTRIES, NULL);
     if (status == KVT_OK) status = run_events(own, ENTRIES, &refused);
     if (status == KVT_OK)
         printf("prefetch: %u are in DRAM or on their way, %u stay\n", ENTRIES - refused, refused);
@@ -226,7 +226,7 @@ static kvt_status serve(engine *own, const uint64_t *sums, uint32_t *layers_equa
     bool held[ENTRIES];
     uint32_t held_count = 0;
     uint64_t lease, until_ns = now_ns() + 10000000000u;
-    status = kvt_lease(own->store, own->queue, own->keys, ENTRIES, until_ns, held, &lease);
+    status = kvt_lease_begin(own->store, own->queue, own->keys, ENTRIES, until_ns, held, &lease);
     if (status < 0) return status; /* KVT_MISS: none could be held */
     for (uint32_t i = 0; i < ENTRIES; i++)
         held_count += held[i];
@@ -266,11 +266,11 @@ static int open_store(engine *own, const char *path)
     options.tiers[KVT_TIER_DRAM].capacity_bytes = DRAM_BYTES;
     options.tiers[KVT_TIER_SSD].devices = &device;
     options.tiers[KVT_TIER_SSD].device_count = 1;
-    kvt_status status = kvt_open(&options, &own->store, message, sizeof message);
+    kvt_status status = kvt_store_open(&options, &own->store, message, sizeof message);
     if (status != KVT_OK) return fail(message, status);
     status = kvt_queue_open(own->store, NULL, &own->queue);
     if (status == KVT_OK) return 0;
-    kvt_close(own->store);
+    kvt_store_close(own->store);
     return fail("no queue", status);
 }
 
@@ -314,7 +314,7 @@ int main(void)
     if (result == 0) {
         result = run_requests(&own);
         kvt_queue_close(own.queue);
-        kvt_close(own.store);
+        kvt_store_close(own.store);
     }
     (void)unlink(path);
     (void)rmdir(folder);

@@ -28,7 +28,7 @@ int main(void)
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
     kvt_store *store;
     char message[256] = "";
-    if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) return fail(message);
+    if (kvt_store_open(&options, &store, message, sizeof message) != KVT_OK) return fail(message);
 
     kvt_key key = {{1, 2, 3}}; /* a hash over tokens, model and layout */
     kvt_entry entry = {
@@ -44,7 +44,7 @@ int main(void)
     memset(kv, 0, kv_bytes);
     if (status == KVT_OK) status = kvt_get(store, &key, kv, kv_bytes, NULL);
     if (status == KVT_MISS) fill(kv, kv_bytes); /* recompute */
-    kvt_close(store);
+    kvt_store_close(store);
     /* README: to here */
 
     unsigned char *expected = malloc(kv_bytes);

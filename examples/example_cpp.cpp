@@ -24,7 +24,7 @@ static kvt_status in_and_out(kvt_store *store, const kvt_space_hash &hash,
     if (status == KVT_OK) status = kvt_put(store, &entry, source.data(), source.size());
     kvt_description what{};
     what.struct_size = sizeof what;
-    if (status == KVT_OK) status = kvt_describe(store, &entry.key, &what);
+    if (status == KVT_OK) status = kvt_store_describe(store, &entry.key, &what);
     target.resize(what.bytes);
     if (status == KVT_OK)
         status = kvt_get(store, &entry.key, target.data(), target.size(), nullptr);
@@ -32,8 +32,8 @@ static kvt_status in_and_out(kvt_store *store, const kvt_space_hash &hash,
     filter.struct_size = sizeof filter;
     filter.by_space = true;
     filter.space = kvt_space_id(&hash);
-    if (status == KVT_OK) status = kvt_clear(store, &filter, nullptr);
-    if (status == KVT_OK && kvt_exists(store, &entry.key) != KVT_MISS) status = KVT_E_STATE;
+    if (status == KVT_OK) status = kvt_store_clear(store, &filter, nullptr);
+    if (status == KVT_OK && kvt_store_exists(store, &entry.key) != KVT_MISS) status = KVT_E_STATE;
     return status;
 }
 
@@ -45,7 +45,7 @@ int main()
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 16u << 20;
     kvt_store *store = nullptr;
     char message[256] = "";
-    if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) {
+    if (kvt_store_open(&options, &store, message, sizeof message) != KVT_OK) {
         std::fprintf(stderr, "example_cpp: %s\n", message);
         return 1;
     }
@@ -57,7 +57,7 @@ int main()
     std::vector<unsigned char> source(100000, 0x5a), target;
     kvt_status status = kvt_space_make(&space, &hash);
     if (status == KVT_OK) status = in_and_out(store, hash, source, target);
-    kvt_close(store);
+    kvt_store_close(store);
     if (status != KVT_OK || source != target) {
         std::fprintf(stderr, "example_cpp: %s\n", kvt_status_text(status));
         return 1;

@@ -53,7 +53,7 @@ static kvt_status put_session(kvt_store *store, kvt_key keys[CHUNKS])
             .recompute_seconds = 0.02};
         status = kvt_put(store, &entry, kv, sizeof kv);
     }
-    return status == KVT_OK ? kvt_flush(store) : status;
+    return status == KVT_OK ? kvt_store_flush(store) : status;
 }
 
 /* Before a turn: what is there, how long it takes to load, and that it stays. After it: what comes
@@ -70,7 +70,7 @@ static kvt_status turn(kvt_store *store, const kvt_key keys[CHUNKS])
     if (status != KVT_OK || matched != CHUNKS || reachable != CHUNKS) return KVT_E_STATE;
     status = kvt_predict_loads(store, keys, CHUNKS, seconds);
     if (status == KVT_OK)
-        status = kvt_lease(store, NULL, keys, CHUNKS, in_seconds(10), NULL, &lease);
+        status = kvt_lease_begin(store, NULL, keys, CHUNKS, in_seconds(10), NULL, &lease);
     if (status == KVT_OK) status = kvt_lease_extend(store, lease, in_seconds(20));
     kvt_lease_stats leases = {.struct_size = sizeof leases};
     if (status == KVT_OK) status = kvt_lease_stats_get(store, &leases);
@@ -80,8 +80,8 @@ static kvt_status turn(kvt_store *store, const kvt_key keys[CHUNKS])
     /* The user reads for a minute; then the next turn is known to come, and is brought up. */
     const kvt_expectation expected = {
         .struct_size = sizeof expected, .kind = KVT_HINT_NEXT_USE, .seconds = 60};
-    if (status == KVT_OK) status = kvt_hint(store, keys, CHUNKS, &expected, NULL);
-    const kvt_status moved = kvt_prefetch(store, &keys[0], KVT_TIER_DRAM);
+    if (status == KVT_OK) status = kvt_store_hint(store, keys, CHUNKS, &expected, NULL);
+    const kvt_status moved = kvt_store_prefetch(store, &keys[0], KVT_TIER_DRAM);
     if (status == KVT_OK && moved != KVT_OK && moved != KVT_REFUSED) status = moved;
     kvt_hint_stats hints;
     memset(&hints, 0, sizeof hints);
@@ -105,12 +105,12 @@ static kvt_status look(kvt_store *store, const kvt_key *key, kvt_events *events)
     kvt_explanation why;
     memset(&why, 0, sizeof why);
     why.struct_size = sizeof why;
-    if (status == KVT_OK) status = kvt_explain(store, key, &why);
+    if (status == KVT_OK) status = kvt_store_explain(store, key, &why);
     printf("the first chunk: %s\n", why.reason != NULL ? why.reason : "-");
     kvt_class_stats class = {.struct_size = sizeof class};
-    if (status == KVT_OK) status = kvt_class_stats_at(store, 0, &class);
+    if (status == KVT_OK) status = kvt_class_stats_get(store, 0, &class);
     kvt_health_item items[4] = {{.struct_size = sizeof items[0]}};
-    if (status == KVT_OK) status = kvt_health(store, items, 4, &faults, NULL);
+    if (status == KVT_OK) status = kvt_health_get(store, items, 4, &faults, NULL);
     printf("%zu things are out of order\n", faults);
     return faults == 0 ? status : KVT_E_STATE;
 }
@@ -124,7 +124,7 @@ int main(void)
     char message[256] = "";
     kvt_store_options_init(&options);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
-    kvt_status status = kvt_open(&options, &store, message, sizeof message);
+    kvt_status status = kvt_store_open(&options, &store, message, sizeof message);
     if (status != KVT_OK) return fail(message, status);
     /* Half of memory for a tenant, whose model's keys begin with this space. */
     kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 1, .loss_limit = 1};
@@ -138,17 +138,17 @@ int main(void)
     if (status == KVT_OK) status = look(store, &keys[0], events);
     /* Raw KV loses nothing, so there is no loss to learn. */
     if (status == KVT_OK &&
-        kvt_observe_quality(store, &keys[0], (kvt_variant){.codec = KVT_CODEC_RAW}, 0, 1) !=
+        kvt_quality_observe(store, &keys[0], (kvt_variant){.codec = KVT_CODEC_RAW}, 0, 1) !=
             KVT_E_UNSUPPORTED)
         status = KVT_E_STATE;
     /* A round of background work, and the shutdown: without an SSD nothing survives. */
-    if (status == KVT_OK && kvt_maintain(store, NULL) < KVT_OK) status = KVT_E_STATE;
+    if (status == KVT_OK && kvt_store_maintain(store, NULL) < KVT_OK) status = KVT_E_STATE;
     kvt_persist_info kept;
     memset(&kept, 0, sizeof kept);
     kept.struct_size = sizeof kept;
-    if (status == KVT_OK && kvt_persist(store, in_seconds(5), &kept) != KVT_E_UNSUPPORTED)
+    if (status == KVT_OK && kvt_store_persist(store, in_seconds(5), &kept) != KVT_E_UNSUPPORTED)
         status = KVT_E_STATE;
     kvt_events_close(events);
-    kvt_close(store);
+    kvt_store_close(store);
     return status == KVT_OK ? 0 : fail("a call", status);
 }

@@ -93,7 +93,7 @@ int main(void)
     kvt_store_options_init(&options);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &drive, .device_count = 1};
-    if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) return fail(message);
+    if (kvt_store_open(&options, &store, message, sizeof message) != KVT_OK) return fail(message);
     float *k = malloc(sizeof *k * TOKENS * HEADS * DIM),
           *v = malloc(sizeof *v * TOKENS * HEADS * DIM);
     if (k == NULL || v == NULL) return fail("memory");
@@ -108,7 +108,7 @@ int main(void)
     }
     free(k);
     free(v);
-    kvt_close(store);
+    kvt_store_close(store);
     if (code != 0) return code;
     const double error = sqrt(difference / norm);
     printf("error of 64 KiB a step: %.4f\n", error);

@@ -208,7 +208,7 @@ static bool advise_give_group(kvt_policy *policy, tenant *owner)
  * the victim index before the group changes and come back after it, because the index is found by
  * the group. Limits of tenant 0 pass to every tenant that nobody has described, without the shares.
  * The walks take time in proportion to all entries. */
-kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_tenant *limits)
+kvt_status kvt_policy_tenant_set(kvt_policy *policy, uint32_t number, const kvt_tenant *limits)
 {
     assert(policy != NULL && limits != NULL);
     kvt_tenant whole = {0};
@@ -254,7 +254,7 @@ kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_
 
 /* Keeps a prior by class. Classes that nobody has named have the prior 0. The prior counts once,
  * when an entry of the class is seen for the first time. */
-kvt_status kvt_policy_set_prior(kvt_policy *policy, uint32_t class_id, double uses)
+kvt_status kvt_policy_prior_set(kvt_policy *policy, uint32_t class_id, double uses)
 {
     assert(policy != NULL);
     if (class_id == 0 || class_id >= CLASSES_LIMIT || !number_is_within(uses, 0.0, 1e6)) {
@@ -276,7 +276,7 @@ kvt_status kvt_policy_set_prior(kvt_policy *policy, uint32_t class_id, double us
 
 /* The counters that reuse.c turns into this rate, as of the engine's time. The entry has this one
  * counter until it is forgotten; uses that follow add to it. */
-kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle, double uses_per_s)
+kvt_status kvt_policy_rate_set(kvt_policy *policy, uint64_t handle, double uses_per_s)
 {
     assert(policy != NULL);
     if (!policy->ops->counts) return KVT_E_UNSUPPORTED;
@@ -291,7 +291,7 @@ kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle, double uses_
 
 /* A tier never gets less capacity than it stores now: the engine does not plan the moves that
  * would empty it. */
-kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier, uint64_t capacity_bytes)
+kvt_status kvt_policy_capacity_set(kvt_policy *policy, kvt_tier tier, uint64_t capacity_bytes)
 {
     assert(policy != NULL);
     if ((int)tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
@@ -313,7 +313,7 @@ kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier, uint64_t c
 
 /* Writes that wait keep their bytes; their seconds follow the new bandwidth. Read bandwidth and
  * request seconds are kept for the figures alone: loads are in the options. */
-kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_tier tier, double read_bytes_per_s,
+kvt_status kvt_policy_speed_set(kvt_policy *policy, kvt_tier tier, double read_bytes_per_s,
                                 double write_bytes_per_s, double request_seconds)
 {
     assert(policy != NULL);
@@ -354,7 +354,7 @@ kvt_status kvt_policy_hint(kvt_policy *policy, uint64_t now_ns, uint64_t handle,
 }
 
 /* Notes whether somebody else keeps a copy of an entry, which costs that load instead. */
-kvt_status kvt_policy_set_copy(kvt_policy *policy, uint64_t now_ns, uint64_t handle,
+kvt_status kvt_policy_copy_set(kvt_policy *policy, uint64_t now_ns, uint64_t handle,
                                double load_seconds)
 {
     assert(policy != NULL);

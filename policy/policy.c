@@ -21,7 +21,7 @@
 /* Sizes of tables that a configuration may ask for; entries are named by 32 bits. */
 #define TABLES_LIMIT (UINT64_C(1) << 28)
 
-/* The policies of the library. The order is that of kvt_policy_name_at; a program's rivals follow.
+/* The policies of the library. The order is that of kvt_policy_name_get; a program's rivals follow.
  */
 static const policy_ops *const policy_table[] = {
     &policy_none_ops,
@@ -41,7 +41,7 @@ static const policy_ops *policy_ops_at(size_t index)
 }
 
 /* Names come in the order of the table; the first past its end is NULL. */
-const char *kvt_policy_name_at(size_t index)
+const char *kvt_policy_name_get(size_t index)
 {
     const policy_ops *ops = policy_ops_at(index);
     return ops != NULL ? ops->name : NULL;
@@ -566,7 +566,7 @@ kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t handle)
 
 /* Reads the present option of an entry. A handle that is not known has option NONE, like an entry
  * that is not stored. */
-uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle)
+uint8_t kvt_policy_option_get(const kvt_policy *policy, uint64_t handle)
 {
     assert(policy != NULL);
     uint32_t index = entries_find(policy, handle);

@@ -94,7 +94,7 @@ kvt_status kvt_policy_uses_set(kvt_policy *policy, uint64_t now_ns, uint64_t han
     return KVT_OK;
 }
 
-kvt_status kvt_policy_set_weights(kvt_policy *policy, const kvt_reuse_weights *weights)
+kvt_status kvt_policy_weights_set(kvt_policy *policy, const kvt_reuse_weights *weights)
 {
     assert(policy != NULL && weights != NULL);
     if (policy->model == NULL) return KVT_E_UNSUPPORTED;

@@ -22,7 +22,7 @@ import cffi
 GUARDED = {"kvt_store": "shared", "kvt_queue": "shared", "kvt_events": "alone",
            "kvt_policy": "alone"}
 # These end an object: bridge.h waits for calls inside before it makes them.
-ENDINGS = {"kvt_close", "kvt_queue_close", "kvt_events_close", "kvt_policy_close"}
+ENDINGS = {"kvt_store_close", "kvt_queue_close", "kvt_events_close", "kvt_policy_close"}
 
 
 def list_headers(include):

@@ -152,7 +152,7 @@ static kvt_status live_compare_moves(live_run *run, kvt_store_stats *stats)
     for (int i = 0; i < LIVE_SETTLE_TRIES && !result->moves_match; i++) {
         if (i > 0) base_sleep_until(base_clock_ns() + 2000000u);
         stats->struct_size = sizeof *stats;
-        kvt_status status = kvt_stats(run->store, stats);
+        kvt_status status = kvt_store_stats_get(run->store, stats);
         if (status != KVT_OK) return status;
         pthread_mutex_lock(&run->log.lock);
         result->moves_committed = run->log.committed;
@@ -253,7 +253,7 @@ static void live_learn(live_run *run, uint32_t loaded, double predicted_s, doubl
 static int live_find(const live_run *run, const kvt_key *key)
 {
     kvt_explanation why = {.struct_size = sizeof why};
-    if (kvt_explain(run->store, key, &why) != KVT_OK || why.current == KVT_OPTION_NONE)
+    if (kvt_store_explain(run->store, key, &why) != KVT_OK || why.current == KVT_OPTION_NONE)
         return KVT_TIER_NONE;
     const uint64_t *bytes = why.options[why.current].option.read_bytes;
     for (int tier = KVT_TIER_COUNT - 1; tier > KVT_TIER_NONE; tier--)
@@ -270,7 +270,7 @@ static kvt_status live_match(const live_server *server, size_t *matched_out)
     if (!run->layout.tokens_may_drop)
         return kvt_match_prefix(run->store, server->keys, server->request->block_count,
                                 matched_out);
-    kvt_status status = kvt_exists(run->store, &server->keys[0]);
+    kvt_status status = kvt_store_exists(run->store, &server->keys[0]);
     *matched_out = status == KVT_OK ? 1 : 0;
     return status == KVT_MISS ? KVT_OK : status;
 }
@@ -615,7 +615,7 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
     run->log.begin_ns = base_clock_ns();
     store.observer.call = live_observe;
     store.observer.context = &run->log;
-    kvt_status status = kvt_open(&store, &run->store, message, message_size);
+    kvt_status status = kvt_store_open(&store, &run->store, message, message_size);
     if (status != KVT_OK) return status;
     const policy_trial trial = {.half_life_seconds = TRIAL_HALF_LIFE,
                                 .clock_scale = run->options->clock_scale / run->scale};
@@ -732,7 +732,7 @@ kvt_status replay_run_live(const replay_options *options, const replay_workload 
     snprintf(message, message_size, "the servers could not be started");
     status = live_run_servers(&run);
     /* Until every put that was handed over has ended, stored or not; the counters say which. */
-    if (status == KVT_OK && !live_is_interrupted(&run)) (void)!kvt_flush(run.store);
+    if (status == KVT_OK && !live_is_interrupted(&run)) (void)!kvt_store_flush(run.store);
     if (status == KVT_OK && live_is_interrupted(&run)) {
         snprintf(message, message_size, "interrupted");
         status = KVT_E_CANCELLED;
@@ -745,7 +745,7 @@ kvt_status replay_run_live(const replay_options *options, const replay_workload 
     }
     live_take_stats(&run, &stats);
 out:
-    kvt_close(run.store);
+    kvt_store_close(run.store);
     if (status == KVT_OK && live->profile_seen != NULL)
         live->profile_seen(live->context, run.profile.path, true);
     status = live_site_end(&devices, &run.profile, status, message, message_size);

@@ -415,7 +415,7 @@ typedef struct replay_live {
  * store has a copy of the profile of its own, so that runs begin alike and what one learns
  * (store.learn) ends with it. options->plan_log
  * receives every move with its outcome. KVT_OK (also when bytes differed: see wrong_bytes);
- * KVT_E_CANCELLED (interrupted; nothing is left behind then either); kvt_open's errors;
+ * KVT_E_CANCELLED (interrupted; nothing is left behind then either); kvt_store_open's errors;
  * KVT_E_MEMORY; KVT_E_IO.
  */
 KVT_NODISCARD kvt_status replay_run_live(const replay_options *options,

@@ -110,7 +110,7 @@ void replay_options_init(replay_options *options)
     options->tick_seconds = OPTIONS_TICK_SECONDS;
     options->copy_bytes_per_s = OPTIONS_COPY_BYTES_PER_S;
     options_add_raw(options);
-    kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->model.prefill);
+    kvt_status status = kvt_prefill_preset_get("llama-3.1-8b:a100", &options->model.prefill);
     assert(status == KVT_OK); /* a name that the estimator's table holds */
     (void)status;
     snprintf(options->prefill_name, sizeof options->prefill_name, "llama-3.1-8b:a100");
@@ -353,7 +353,8 @@ static kvt_status options_read_prefill(kvt_config *config, kvt_profile *profile,
     if (named != NULL) return options_named_prefill(profile, named, options, message, message_size);
     snprintf(options->prefill_name, sizeof options->prefill_name, "llama-3.1-8b:%s",
              kvt_config_text(config, "prefill.gpu"));
-    if (kvt_prefill_preset(options->prefill_name, &options->model.prefill) == KVT_OK) return KVT_OK;
+    if (kvt_prefill_preset_get(options->prefill_name, &options->model.prefill) == KVT_OK)
+        return KVT_OK;
     snprintf(message, message_size, "prefill.gpu: no preset %s", options->prefill_name);
     return KVT_E_CONFIG;
 }
@@ -424,7 +425,7 @@ static void options_note_not_simulated(const kvt_config *config, replay_options 
     char list[REPLAY_NOTE_BYTES] = "";
     size_t used = 0;
     const char *key;
-    for (size_t i = 0; (key = kvt_config_unused_at(config, i)) != NULL; i++) {
+    for (size_t i = 0; (key = kvt_config_unused_get(config, i)) != NULL; i++) {
         bool listed = false;
         for (size_t s = 0; s < sizeof sections / sizeof sections[0]; s++)
             listed |= strncmp(key, sections[s], strlen(sections[s])) == 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_prefetch.c - what a request that has to wait asks for when it arrives (replay.prefetch): each
- * block of its leading run that lies below DRAM is offered for a move up, as kvt_prefetch does. The
- * policy weighs each offer; the replay loops find the run and carry the plans out. One thread.
+ * block of its leading run that lies below DRAM is offered for a move up, as kvt_store_prefetch
+ * does. The policy weighs each offer; the replay loops find the run and carry the plans out. One
+ * thread.
  */
 #include "sim_state.h"
 

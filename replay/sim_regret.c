@@ -259,7 +259,7 @@ kvt_status sim_oracle_tell(sim_state *sim, uint32_t block, double uses)
 {
     if (!sim->oracle.on) return KVT_OK;
     kvt_status status =
-        kvt_policy_set_rate(sim->policy, sim_handle(block), uses / sim->oracle.horizon_s);
+        kvt_policy_rate_set(sim->policy, sim_handle(block), uses / sim->oracle.horizon_s);
     return status == KVT_MISS ? KVT_OK : status;
 }
 
@@ -269,7 +269,7 @@ kvt_status sim_oracle_refresh(sim_state *sim, uint64_t request, uint64_t now_ns)
     if (!oracle->on || now_ns < oracle->refresh_ns) return KVT_OK;
     oracle->refresh_ns = now_ns + sim_to_ns(oracle->horizon_s / ORACLE_ROUNDS);
     for (uint32_t block = 0; block < sim->workload->distinct_blocks; block++) {
-        if (kvt_policy_option(sim->policy, sim_handle(block)) == KVT_OPTION_NONE) continue;
+        if (kvt_policy_option_get(sim->policy, sim_handle(block)) == KVT_OPTION_NONE) continue;
         double uses = (double)sim_oracle_uses(sim, block, request > 0 ? request - 1 : 0);
         kvt_status status = sim_oracle_tell(sim, block, uses);
         if (status != KVT_OK) return status;

@@ -250,7 +250,7 @@ kvt_status sim_remote_tell(sim_state *sim, const sim_visit *visit, uint64_t now_
         double load_s = published || remote_holds(sim->remote, block)
                             ? sim_remote_expect(sim, block, bytes, 0)
                             : 0.0;
-        kvt_status status = kvt_policy_set_copy(sim->policy, now_ns, sim_handle(block), load_s);
+        kvt_status status = kvt_policy_copy_set(sim->policy, now_ns, sim_handle(block), load_s);
         if (status != KVT_OK && status != KVT_MISS) return status;
     }
     return KVT_OK;

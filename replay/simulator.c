@@ -51,7 +51,7 @@ kvt_status sim_open_policy(sim_state *sim, const char *name, char *message, size
     const kvt_tenant limits = {.struct_size = sizeof limits,
                                .alpha_seconds = options->alpha_seconds,
                                .loss_limit = options->loss_limit};
-    if (status == KVT_OK) status = kvt_policy_set_tenant(sim->policy, 0, &limits);
+    if (status == KVT_OK) status = kvt_policy_tenant_set(sim->policy, 0, &limits);
     return status;
 }
 

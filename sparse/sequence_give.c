@@ -257,7 +257,7 @@ static kvt_status source_open(kvt_sparse *s, const kvt_key *keys, size_t count, 
         return KVT_E_MEMORY;
     for (size_t i = 0; i < count; i++) {
         kvt_description what = {.struct_size = sizeof what};
-        kvt_status status = kvt_describe(s->store, &keys[i], &what);
+        kvt_status status = kvt_store_describe(s->store, &keys[i], &what);
         if (status != KVT_OK) return status;
         const kvt_layout *own = &what.layout;
         if (own->layers != layout->layers || own->kv_heads != layout->kv_heads ||

@@ -246,7 +246,7 @@ static kvt_status get_bytes(kvt_store *store, const kvt_key *key, uint8_t **byte
                             uint64_t *size_out)
 {
     kvt_description what = {.struct_size = sizeof what};
-    kvt_status status = kvt_describe(store, key, &what);
+    kvt_status status = kvt_store_describe(store, key, &what);
     if (status != KVT_OK) return status;
     if (what.layout.dtype != KVT_DTYPE_OPAQUE) return KVT_E_MISMATCH;
     uint8_t *bytes = malloc(what.layout.opaque_bytes + 1);
@@ -272,12 +272,12 @@ static kvt_status read_head(kvt_store *store, const kvt_key *key, sparse_kept_sh
     return status;
 }
 
-/* KVT_OK, also where some of them are not there; as kvt_delete. */
+/* KVT_OK, also where some of them are not there; as kvt_store_delete. */
 static kvt_status delete_parts(kvt_store *store, const kvt_key *key, const sparse_kept_shape *shape)
 {
     for (uint32_t i = 0; i < shape->layers * shape->kv_heads; i++) {
         const kvt_key part = part_key(key, shape->keep, i);
-        const kvt_status status = kvt_delete(store, &part);
+        const kvt_status status = kvt_store_delete(store, &part);
         if (status != KVT_OK && status != KVT_MISS) return status;
     }
     return KVT_OK;
@@ -287,7 +287,7 @@ static bool has_parts(kvt_store *store, const kvt_key *key, const sparse_kept_sh
 {
     for (uint32_t i = 0; i < shape->layers * shape->kv_heads; i++) {
         const kvt_key part = part_key(key, shape->keep, i);
-        if (kvt_exists(store, &part) != KVT_OK) return false;
+        if (kvt_store_exists(store, &part) != KVT_OK) return false;
     }
     return true;
 }
@@ -297,12 +297,12 @@ static bool has_parts(kvt_store *store, const kvt_key *key, const sparse_kept_sh
 static kvt_status free_key(kvt_store *store, const kvt_key *key)
 {
     sparse_kept_shape shape;
-    if (kvt_exists(store, key) != KVT_OK) return KVT_OK;
+    if (kvt_store_exists(store, key) != KVT_OK) return KVT_OK;
     const kvt_status status = read_head(store, key, &shape);
     if (status == KVT_MISS) return KVT_OK;
     if (status != KVT_OK || has_parts(store, key, &shape)) return KVT_EXISTS;
     (void)!delete_parts(store, key, &shape);
-    const kvt_status deleted = kvt_delete(store, key);
+    const kvt_status deleted = kvt_store_delete(store, key);
     return deleted == KVT_OK || deleted == KVT_MISS ? KVT_OK : KVT_EXISTS;
 }
 
@@ -469,7 +469,7 @@ static kvt_status get_block(const kept_open *open, uint32_t number, sparse_block
 {
     const kvt_key *key = &open->parts[number].key;
     kvt_description what = {.struct_size = sizeof what};
-    kvt_status status = kvt_describe(open->s->store, key, &what);
+    kvt_status status = kvt_store_describe(open->s->store, key, &what);
     if (status != KVT_OK) return status;
     if (what.layout.dtype != KVT_DTYPE_OPAQUE) return KVT_E_MISMATCH;
     *size_out = what.layout.opaque_bytes;
@@ -633,7 +633,7 @@ kvt_status kvt_sparse_delete(kvt_store *store, const kvt_key *key)
     pthread_mutex_lock(scratch_kept_lock(store));
     kvt_status status = read_head(store, key, &shape);
     if (status == KVT_OK) status = delete_parts(store, key, &shape);
-    if (status == KVT_OK) status = kvt_delete(store, key);
+    if (status == KVT_OK) status = kvt_store_delete(store, key);
     pthread_mutex_unlock(scratch_kept_lock(store));
     return status;
 }

@@ -69,7 +69,7 @@ static int clear_copies(const clear_arguments *arguments, kvt_store *store)
 {
     kvt_remote_stats stats = {.struct_size = sizeof stats};
     const uint64_t end_ns = base_clock_ns() + CLEAR_WAIT_NS;
-    kvt_status status = kvt_clear(store, &arguments->filter, NULL);
+    kvt_status status = kvt_store_clear(store, &arguments->filter, NULL);
     if (status == KVT_OK) status = kvt_remote_flush(store, end_ns);
     if (status == KVT_OK) status = kvt_remote_stats_get(store, &stats);
     while (status == KVT_OK && stats.owed_clears != 0 && base_clock_ns() < end_ns) {
@@ -112,9 +112,9 @@ static int clear_run(void *context)
         options.staging_bytes = CLEAR_ROOM;
         options.tiers[KVT_TIER_DRAM].capacity_bytes = CLEAR_ROOM;
         options.remote = &remote;
-        status = kvt_open(&options, &store, message, sizeof message);
+        status = kvt_store_open(&options, &store, message, sizeof message);
         code = status == KVT_OK ? clear_copies(arguments, store) : command_fail(status, message);
-        kvt_close(store);
+        kvt_store_close(store);
     }
     kvt_store_options_free(owner);
     return code;
@@ -126,10 +126,11 @@ const command_spec clear_spec = {
     .about = "Has no host of a configuration's remote tier find what was published before: the "
              "copies of a space, of a tenant, or all of the namespace. Opens no store and needs "
              "none: hosts may be running, or none.",
-    .details = "Entries that hosts keep themselves stay theirs: clear those with kvt_clear on each "
-               "host (docs/REMOTE.md, Retiring a namespace for new weights). The engine frees the "
-               "bytes by its eviction or tier.remote.ttl.\n\n"
-               "Exit code 1 also says that the engine has not taken it within 10 s: run it again.",
+    .details =
+        "Entries that hosts keep themselves stay theirs: clear those with kvt_store_clear on each "
+        "host (docs/REMOTE.md, Retiring a namespace for new weights). The engine frees the "
+        "bytes by its eviction or tier.remote.ttl.\n\n"
+        "Exit code 1 also says that the engine has not taken it within 10 s: run it again.",
     .example = "  kvterrace clear --config kvterrace.ini --everything",
     .options = clear_rows,
     .argument_bytes = sizeof(clear_arguments),

@@ -62,7 +62,7 @@ static kvt_status compare_take_policies(compare_session *session)
 {
     char every[512] = "utility";
     const char *list = session->arguments->policies, *name;
-    for (size_t i = 0; (name = kvt_policy_name_at(i)) != NULL; i++)
+    for (size_t i = 0; (name = kvt_policy_name_get(i)) != NULL; i++)
         if (list == NULL && strcmp(name, "utility") != 0)
             (void)snprintf(every + strlen(every), sizeof every - strlen(every), ",%s", name);
     command_names *names = &session->policies;
@@ -160,7 +160,8 @@ static kvt_status compare_try_policies(compare_session *session)
 {
     char list[512] = "utility";
     const char *name;
-    for (size_t i = 0; (name = kvt_policy_name_at(i)) != NULL && !session->arguments->policies; i++)
+    for (size_t i = 0; (name = kvt_policy_name_get(i)) != NULL && !session->arguments->policies;
+         i++)
         (void)snprintf(list + strlen(list), sizeof list - strlen(list), ",%s", name);
     if (session->arguments->policies != NULL)
         (void)snprintf(list + strlen(list), sizeof list - strlen(list), ",%s",

@@ -257,10 +257,10 @@ static kvt_status document_prefill(kvt_profile *profile, json_t *document, doubl
     const char *name;
     size_t i;
     if (status != KVT_OK) return status;
-    for (i = 0; (name = kvt_prefill_preset_at(i)) != NULL; i++) {
+    for (i = 0; (name = kvt_prefill_preset_name(i)) != NULL; i++) {
         kvt_prefill preset;
         if (document_has_prefill(rows, name)) continue;
-        status = kvt_prefill_preset(name, &preset);
+        status = kvt_prefill_preset_get(name, &preset);
         if (status != KVT_OK) return status;
         row = json_pack("{s:s, s:f, s:f, s:f, s:s}", "name", name, "linear_seconds_per_token",
                         preset.linear_seconds_per_token, "square_seconds_per_token2",

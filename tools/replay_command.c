@@ -230,7 +230,7 @@ void command_names_free(command_names *names)
 kvt_status command_check_policy(const char *name, char *message, size_t message_size)
 {
     const char *known;
-    for (size_t i = 0; (known = kvt_policy_name_at(i)) != NULL; i++)
+    for (size_t i = 0; (known = kvt_policy_name_get(i)) != NULL; i++)
         if (strcmp(known, name) == 0) return KVT_OK;
     if (strcmp(name, REPLAY_ORACLE) == 0) {
         (void)snprintf(message, message_size,
@@ -238,7 +238,7 @@ kvt_status command_check_policy(const char *name, char *message, size_t message_
         return KVT_E_CONFIG;
     }
     (void)snprintf(message, message_size, "unknown policy '%.100s'", name);
-    command_suggest(message, message_size, name, kvt_policy_name_at);
+    command_suggest(message, message_size, name, kvt_policy_name_get);
     return KVT_E_CONFIG;
 }
 

@@ -407,7 +407,7 @@ static const prefill_preset prefill_presets[] = {
     {"llama-3.1-8b:h100", 593e12},
 };
 
-kvt_status kvt_prefill_preset(const char *name, kvt_prefill *out)
+kvt_status kvt_prefill_preset_get(const char *name, kvt_prefill *out)
 {
     assert(name != NULL && out != NULL);
     memset(out, 0, sizeof *out);
@@ -420,7 +420,7 @@ kvt_status kvt_prefill_preset(const char *name, kvt_prefill *out)
     return KVT_E_ARGUMENT;
 }
 
-const char *kvt_prefill_preset_at(size_t index)
+const char *kvt_prefill_preset_name(size_t index)
 {
     const size_t count = sizeof prefill_presets / sizeof prefill_presets[0];
     return index < count ? prefill_presets[index].name : NULL;

@@ -10,10 +10,10 @@
  * An entry whose variant needs a basis that the store lacks stays and cannot be read. Gets, views,
  * layered loads and the requests of a queue return KVT_E_MISMATCH for it, and the variant that they
  * report names the basis: transform:1F3A9,s2 needs the one whose hash begins with 1F3A9.
- * kvt_exists, kvt_match_prefix, kvt_match_worth, kvt_predict_loads, kvt_touch, kvt_hint,
- * kvt_prefetch and leases take the entry as absent; kvt_describe finds it and says lacks_basis;
- * kvt_put of its key stores the entry anew. kvt_basis_at lists the bases that are lacking,
- * kvt_health reports them, and kvt_basis_add brings the entries back.
+ * kvt_store_exists, kvt_match_prefix, kvt_match_worth, kvt_predict_loads, kvt_store_touch,
+ * kvt_store_hint, kvt_store_prefetch and leases take the entry as absent; kvt_store_describe finds
+ * it and says lacks_basis; kvt_put of its key stores the entry anew. kvt_basis_get lists the bases
+ * that are lacking, kvt_health_get reports them, and kvt_basis_add brings the entries back.
  *
  * Thread rule: any thread.
  */
@@ -48,12 +48,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_basis_add(kvt_store *store, const void *byt
 /*
  * Removes a basis that nothing needs: memory, and the file beside the catalog. Before the file goes
  * the catalog is flushed, so that no entry that was deleted can come back without its basis.
- *   hash   KVT_BASIS_HASH_BYTES, as kvt_basis_at gives it; of a basis whose file is damaged the
+ *   hash   KVT_BASIS_HASH_BYTES, as kvt_basis_get gives it; of a basis whose file is damaged the
  *          known bits count
  * KVT_OK; KVT_MISS (the store does not have it); KVT_BUSY (records need it, copies and those that a
  * read still holds included, or the store may code with it: kvt_basis_info.records, in_ladder);
- * what kvt_flush says of the catalog, and KVT_E_IO of the file: it is kept then; KVT_E_ARGUMENT;
- * KVT_E_STATE. Blocking.
+ * what kvt_store_flush says of the catalog, and KVT_E_IO of the file: it is kept then;
+ * KVT_E_ARGUMENT; KVT_E_STATE. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_basis_remove(kvt_store *store, const uint8_t *hash);
 
@@ -88,7 +88,7 @@ typedef struct kvt_basis_info {
  * calls shifts the ones behind it. KVT_OK; KVT_END past the last; KVT_E_ARGUMENT (struct_size,
  * NULL); KVT_E_STATE. Any thread; takes short locks, does no I/O.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_basis_at(kvt_store *store, size_t index, kvt_basis_info *out);
+KVT_API KVT_NODISCARD kvt_status kvt_basis_get(kvt_store *store, size_t index, kvt_basis_info *out);
 
 #ifdef __cplusplus
 }

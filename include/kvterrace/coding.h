@@ -191,7 +191,7 @@ typedef struct kvt_decoding {
  * Decodes a whole record.
  *   decoding      may be NULL: the defaults
  *   target        the packed entry: exactly info.decoded_bytes. After a drop of tokens the rows of
- *                 those that were kept follow each other (kvt_coding_kept_tokens). Its content is
+ *                 those that were kept follow each other (kvt_coding_tokens_read). Its content is
  *                 undefined after an error
  *   scratch       as kvt_coding_info.scratch_bytes says, aligned; may be NULL when that is 0
  * KVT_OK (the checksum of every segment is right); KVT_E_MISMATCH (another key or generation, or
@@ -230,7 +230,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_coding_derive(const kvt_decoding *decoding,
  * KVT_OK; KVT_E_ARGUMENT (opaque, no such layer, room for fewer; NULL, alignment); KVT_E_CORRUPT;
  * KVT_E_VERSION.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_coding_kept_tokens(const void *record, uint64_t bytes,
+KVT_API KVT_NODISCARD kvt_status kvt_coding_tokens_read(const void *record, uint64_t bytes,
                                                         uint32_t layer, uint32_t *tokens_out,
                                                         uint32_t count);
 

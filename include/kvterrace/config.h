@@ -37,7 +37,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_config_set(kvt_config *config, const char *
 
 /* The next key that was set and that nothing has read, counting from index 0; NULL when none is
  * left. Callers report each as an error once everything has been opened. */
-KVT_API const char *kvt_config_unused_at(const kvt_config *config, size_t index);
+KVT_API const char *kvt_config_unused_get(const kvt_config *config, size_t index);
 
 #ifdef __cplusplus
 }

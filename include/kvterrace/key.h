@@ -19,8 +19,8 @@
  *     if (kvt_key_make(&hash, block_hash, block_hash_bytes, 0, &key) != KVT_OK) return fail();
  *
  * The first 8 bytes of a key are those of the hash of its space, so that a store can count, bound
- * and clear a space (kvt_clear). A store also takes keys that were made in another way, and takes
- * their first 8 bytes for a space.
+ * and clear a space (kvt_store_clear). A store also takes keys that were made in another way, and
+ * takes their first 8 bytes for a space.
  *
  * The file stores nothing and knows no store. Thread rule: any thread; no call blocks or allocates.
  */

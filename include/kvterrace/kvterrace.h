@@ -13,15 +13,16 @@
  *     options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
  *     kvt_store *store;
  *     char message[256];
- *     if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) return fail(message);
+ *     kvt_status status = kvt_store_open(&options, &store, message, sizeof message);
+ *     if (status != KVT_OK) return fail(message);
  *
  *     kvt_entry entry = {.struct_size = sizeof entry, .key = key};
  *     entry.layout = (kvt_layout){.layers = 4, .kv_heads = 2, .head_dim = 64,
  *                                 .dtype = KVT_DTYPE_BF16, .tokens = 256};
- *     kvt_status status = kvt_put(store, &entry, kv, kv_bytes);
+ *     status = kvt_put(store, &entry, kv, kv_bytes);
  *     if (status == KVT_OK) status = kvt_get(store, &key, kv, kv_bytes, NULL);
  *     if (status == KVT_MISS) recompute();
- *     kvt_close(store);
+ *     kvt_store_close(store);
  *
  * The whole program is examples/example.c; it is built and run by the tests.
  *
@@ -29,10 +30,10 @@
  * its parent is the entry that holds the preceding tokens; its layout says what its bytes are.
  *
  * Processes: a store belongs to the process that opened it. In a child of fork every call on it
- * returns KVT_E_STATE at once, and kvt_close does nothing, so that the parent's store stays whole;
- * the child's copy of its memory goes when the child ends. A child may open stores of its own. It
- * shares the parent's open devices: when the parent is killed, they stay locked until the child
- * has ended or called exec.
+ * returns KVT_E_STATE at once, and kvt_store_close does nothing, so that the parent's store stays
+ * whole; the child's copy of its memory goes when the child ends. A child may open stores of its
+ * own. It shares the parent's open devices: when the parent is killed, they stay locked until the
+ * child has ended or called exec.
  *
  * Thread rule: every function on a kvt_store may be called from any thread, open and close
  * excepted. Lookups (exists, match_prefix, stats, explain) only take a short lock; they never do
@@ -71,7 +72,7 @@ typedef struct kvt_store kvt_store;
 /* One tier of a store. HBM and DRAM without devices get one memory device of their capacity. */
 typedef struct kvt_tier_options {
     uint64_t capacity_bytes;          /* budget for records; 0 = what its devices hold, or absent */
-    const kvt_device_config *devices; /* read during kvt_open only */
+    const kvt_device_config *devices; /* read during kvt_store_open only */
     uint32_t device_count;
     uint32_t unit_bytes; /* stripe unit, a multiple of 4096; 0 = 256 KiB */
     bool weights_fixed;  /* shares stay as measured at open; else they follow the measured speeds */
@@ -99,7 +100,8 @@ typedef struct kvt_watch_options {
  * staging takes no more than an eighth of the smallest tier. */
 #define KVT_PUT_STAGING_AUTO UINT64_MAX
 
-/* Made by kvt_store_options_init, then changed. Strings and arrays are read during kvt_open. */
+/* Made by kvt_store_options_init, then changed. Strings and arrays are read during
+ * kvt_store_open. */
 typedef struct kvt_store_options {
     uint32_t struct_size;
     const char *catalog_path; /* SQLite file that lets SSD entries survive; NULL = none survive */
@@ -122,7 +124,7 @@ typedef struct kvt_store_options {
                                   larger record is granted alone; an entry larger than this is
                                   moved in the variant that it has */
     double tick_seconds;       /* pause between background rounds; 0 = no background thread: call
-                                  kvt_maintain yourself; 0.05 */
+                                  kvt_store_maintain yourself; 0.05 */
     uint64_t move_bytes_per_s; /* budget for background moves, bytes written; 0 = unlimited */
     uint32_t moves_per_tick;   /* 64 */
     kvt_observer observer;
@@ -140,7 +142,8 @@ typedef struct kvt_store_options {
     double loss_limit; /* no variant whose loss passes this by its upper confidence bound; 0.01 */
     /* Threads on which kvt_put, kvt_get and the background encode and decode records; NULL = the
      * thread that calls. Several threads call run at once; it may serve one after the other. run
-     * and its context last until kvt_close has returned. Staging holds scratch for each worker. */
+     * and its context last until kvt_store_close has returned. Staging holds scratch for each
+     * worker. */
     const kvt_codec_workers *codec_workers;
     bool copies; /* with a catalog: a promotion leaves its record on SSD while nothing else needs
                     the room; true */
@@ -151,21 +154,22 @@ typedef struct kvt_store_options {
                              a secret one, drawn at the first open and kept in the catalog, or drawn
                              at each open without a catalog: nobody can make keys that collide, and
                              handles (of kvt_move) differ from store to store; 0 */
-    double close_deadline_seconds; /* with copies: how long kvt_close writes entries that are in HBM
-                                      and DRAM alone to SSD; 0 = not at all; 20 */
-    uint64_t persist_bytes_per_s;  /* with copies: how fast the background writes such entries into
+    /* With copies: how long kvt_store_close writes entries that are in HBM and DRAM alone to SSD;
+     * 0 = not at all; 20. */
+    double close_deadline_seconds;
+    uint64_t persist_bytes_per_s; /* with copies: how fast the background writes such entries into
                                       free room on SSD; 0 = not at all; 32 MB/s */
-    uint64_t put_staging_bytes;    /* memory for entries that kvt_put has accepted and that are
+    uint64_t put_staging_bytes;   /* memory for entries that kvt_put has accepted and that are
                                       not written yet; mapped at open, used as needed; 0 = kvt_put
                                       returns when the entry is stored; KVT_PUT_STAGING_AUTO */
-    double put_backlog_seconds;    /* of planned writes that may wait for one tier: a put that
+    double put_backlog_seconds;   /* of planned writes that may wait for one tier: a put that
                                       would add more is KVT_BUSY. At most four puts have a
                                       plan; put_staging_bytes bounds the others; 0 = no bound; 10 */
     kvt_watch_options watch;
     double entry_loss_limit; /* no variant in which more than a tenth of the entries may lose more
                                   than this; above 0; 1 = loss_limit alone counts; 1 */
     const struct kvt_remote_options *remote; /* remote.h: an engine that other hosts share; NULL =
-                                                none. Read during kvt_open */
+                                                none. Read during kvt_store_open */
 } kvt_store_options;
 
 /* Fills every field of options of struct_size bytes with its default, the one that its comment
@@ -180,7 +184,7 @@ static inline void kvt_store_options_init(kvt_store_options *options)
 
 /* Fills options from the [store], [tier.*], [device.*] and [prefill] settings; all but their
  * struct_size is overwritten. The strings and arrays point into *owner_out: release it with
- * kvt_store_options_free after kvt_open.
+ * kvt_store_options_free after kvt_store_open.
  * KVT_OK; KVT_E_ARGUMENT (struct_size); KVT_E_CONFIG; KVT_E_MEMORY. */
 KVT_API KVT_NODISCARD kvt_status kvt_store_options_read(kvt_config *config,
                                                         kvt_store_options *options,
@@ -210,17 +214,18 @@ KVT_API void kvt_store_options_free(void *owner);
  * An open that fails removes only files that it made itself, and one that fails or is killed at any
  * point is completed by the next.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out,
-                                          char *message, size_t message_size);
+KVT_API KVT_NODISCARD kvt_status kvt_store_open(const kvt_store_options *options,
+                                                kvt_store **store_out, char *message,
+                                                size_t message_size);
 
 /* Closes a store: finishes moves in flight and, with a catalog, puts that have been handed over;
- * writes entries of HBM and DRAM back to SSD as kvt_persist does, within
+ * writes entries of HBM and DRAM back to SSD as kvt_store_persist does, within
  * kvt_store_options.close_deadline_seconds; flushes the catalog; closes all files and devices.
  * Entries that are not on SSD by then are lost. NULL is allowed. No other call may run or follow.
  * A device that does not answer is waited for no longer than its timeout; it stays open then, and
  * the memory that it may still use stays allocated, until it answers or the process ends. In a
  * child of fork: does nothing. */
-KVT_API void kvt_close(kvt_store *store);
+KVT_API void kvt_store_close(kvt_store *store);
 
 /* ---- put, get, delete ---- */
 
@@ -268,16 +273,16 @@ typedef struct kvt_entry {
  * room, encode and write behind it. While several puts are under way these threads ask the policy
  * after the call has returned; an entry that it declines then becomes a miss, counted in
  * puts_refused. An entry that was accepted and cannot be stored becomes a miss, too:
- * kvt_store_stats.puts_lost counts it and the next kvt_flush returns the error.
+ * kvt_store_stats.puts_lost counts it and the next kvt_store_flush returns the error.
  * KVT_OK (accepted); KVT_EXISTS (stored or accepted already, nothing was read; a stored entry whose
  * basis the store lacks does not count: it is dropped, and the new one is taken); KVT_REFUSED
  * (the policy declined, or no device is left to take it: one that does not answer for
  * kvt_device_config.timeout_ns, as a file may on a disk that others keep busy, is out of service);
  * KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
  * kvt_store_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
- * in or out at this moment; nothing is kept: do without, or kvt_flush and put again);
+ * in or out at this moment; nothing is kept: do without, or kvt_store_flush and put again);
  * KVT_E_ARGUMENT (also token_scores, and a parent whose layout lets tokens go); KVT_E_SPACE (no
- * room could be made); KVT_E_MEMORY. Durable only after kvt_flush.
+ * room could be made); KVT_E_MEMORY. Durable only after kvt_store_flush.
  *
  * With put_staging_bytes 0 the call itself makes room, encodes and writes, KVT_OK means stored, and
  * KVT_E_IO is possible, too.
@@ -395,12 +400,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_views(kvt_store *store, const kvt_key *
 
 /* Whether an entry is stored: KVT_OK or KVT_MISS. Not a use. An entry whose layout says
  * tokens_may_drop counts as stored, one whose basis the store lacks does not (basis.h). */
-KVT_API KVT_NODISCARD kvt_status kvt_exists(kvt_store *store, const kvt_key *key);
+KVT_API KVT_NODISCARD kvt_status kvt_store_exists(kvt_store *store, const kvt_key *key);
 
 /* Removes an entry. Waits for a move of it to end, and for no read: a read that has begun goes on
  * to its end, and the entry's room is free after it. KVT_OK; KVT_MISS; KVT_BUSY (a lease holds the
  * entry, lookup.h). */
-KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key);
+KVT_API KVT_NODISCARD kvt_status kvt_store_delete(kvt_store *store, const kvt_key *key);
 
 /*
  * How long gets of these entries would take, one after the other, begun now: by the speeds that
@@ -427,9 +432,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_ke
  * system of the catalog is full), KVT_E_MEMORY, KVT_E_DATABASE (anything else that SQLite reports).
  * When all is durable, but an entry whose put had returned KVT_OK could not be stored: the
  * KVT_E_IO, KVT_E_SPACE or KVT_E_MEMORY of the first such put since the last flush. Blocking. */
-KVT_API KVT_NODISCARD kvt_status kvt_flush(kvt_store *store);
+KVT_API KVT_NODISCARD kvt_status kvt_store_flush(kvt_store *store);
 
-/* How many entries a kvt_persist wrote, displaced and left. */
+/* How many entries a kvt_store_persist wrote, displaced and left. */
 typedef struct kvt_persist_info {
     uint32_t struct_size;
     uint64_t written, written_bytes;           /* records that the SSD did not have */
@@ -442,30 +447,31 @@ typedef struct kvt_persist_info {
 /*
  * Makes entries of HBM and DRAM survive a restart, too: writes those that have no record on SSD
  * there, the ones worth most per byte first, into free room and in place of entries that are
- * worth less, then flushes as kvt_flush does. For a shutdown that may be cut short; kvt_close does
- * the same. The entries stay where they are; gets go on meanwhile. An entry that loads from SSD no
- * sooner than it is recomputed is not written.
+ * worth less, then flushes as kvt_store_flush does. For a shutdown that may be cut short;
+ * kvt_store_close does the same. The entries stay where they are; gets go on meanwhile. An entry
+ * that loads from SSD no sooner than it is recomputed is not written.
  *
  * Every entry whose put had returned before the call is looked at. The call waits for one that is
- * in motion, also when the background or another kvt_persist is copying it; a planned move that has
- * not begun is called off. After KVT_OK with left 0 and without_room 0, each of these entries was
- * on SSD during the call, or the call has written it there, and those that are still on SSD at the
- * return are durable. A delete, an eviction, or a later put or move that needs a copy's room can
- * still remove one. An entry that gets and puts keep in motion without a pause is left.
+ * in motion, also when the background or another kvt_store_persist is copying it; a planned move
+ * that has not begun is called off. After KVT_OK with left 0 and without_room 0, each of these
+ * entries was on SSD during the call, or the call has written it there, and those that are still
+ * on SSD at the return are durable. A delete, an eviction, or a later put or move that needs a
+ * copy's room can still remove one. An entry that gets and puts keep in motion without a pause is
+ * left.
  *   deadline_ns  instant of CLOCK_MONOTONIC in nanoseconds, KVT_NO_DEADLINE for none: no record is
  *                begun, and no move is waited for, after it
  *   info_out     may be NULL; zero but after KVT_OK and a failure on the way
  * KVT_OK; KVT_E_TIMEOUT (info_out says how much is left); KVT_E_UNSUPPORTED (no catalog, no SSD
- * tier, or copies are off); what kvt_flush says; KVT_E_GONE, KVT_E_READ_ONLY (a device);
+ * tier, or copies are off); what kvt_store_flush says; KVT_E_GONE, KVT_E_READ_ONLY (a device);
  * KVT_E_ARGUMENT. Blocking.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_persist(kvt_store *store, uint64_t deadline_ns,
-                                             kvt_persist_info *info_out);
+KVT_API KVT_NODISCARD kvt_status kvt_store_persist(kvt_store *store, uint64_t deadline_ns,
+                                                   kvt_persist_info *info_out);
 
 /* One round of background work in the calling thread, whether or not devices are busy with reads.
  * moves_out (may be NULL): moves committed. KVT_OK; KVT_BUSY when a round is running already.
  * Blocking. */
-KVT_API KVT_NODISCARD kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_out);
+KVT_API KVT_NODISCARD kvt_status kvt_store_maintain(kvt_store *store, uint32_t *moves_out);
 
 /* ---- what it learns ---- */
 
@@ -481,7 +487,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_
  * KVT_OK; KVT_MISS (not stored any more); KVT_E_UNSUPPORTED (the variant is exact, or is none of
  * the store's); KVT_E_ARGUMENT; KVT_E_MEMORY.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key,
+KVT_API KVT_NODISCARD kvt_status kvt_quality_observe(kvt_store *store, const kvt_key *key,
                                                      kvt_variant variant, double loss,
                                                      double weight);
 
@@ -493,7 +499,7 @@ typedef struct kvt_reuse_class {
     double branching;                  /* further uses that one use brings about */
     double log_likelihood;             /* mean over the uses, of the seconds since the use before */
     double log_likelihood_exponential; /* the same under a constant rate per entry and class */
-    double prior_uses; /* for kvt_policy_set_prior: the weight of a first use beside a later one */
+    double prior_uses; /* for kvt_policy_prior_set: the weight of a first use beside a later one */
 } kvt_reuse_class;
 
 /* What was learned of a class of entries, 0 to 63. */
@@ -507,11 +513,11 @@ typedef struct kvt_class_stats {
 } kvt_class_stats;
 
 /* KVT_OK; KVT_END past the last class; KVT_E_ARGUMENT. */
-KVT_API KVT_NODISCARD kvt_status kvt_class_stats_at(kvt_store *store, uint32_t class_id,
-                                                    kvt_class_stats *out);
+KVT_API KVT_NODISCARD kvt_status kvt_class_stats_get(kvt_store *store, uint32_t class_id,
+                                                     kvt_class_stats *out);
 
 /*
- * Sets what a tenant wants, as kvt_policy_set_tenant; tenant 0 is everybody who is none in
+ * Sets what a tenant wants, as kvt_policy_tenant_set; tenant 0 is everybody who is none in
  * particular. Holds from now on; the call moves nothing, and a restart forgets the limits. No
  * tenant is allowed more loss than kvt_store_options.loss_limit where lossy variants are offered.
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY.
@@ -524,8 +530,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenan
 /* Explains the present decision on an entry. KVT_OK; KVT_E_ARGUMENT; KVT_MISS: out is zero
  * but for its reason, which says why the last put of the key was refused, or is NULL when that is
  * not known any more. */
-KVT_API KVT_NODISCARD kvt_status kvt_explain(kvt_store *store, const kvt_key *key,
-                                             kvt_explanation *out);
+KVT_API KVT_NODISCARD kvt_status kvt_store_explain(kvt_store *store, const kvt_key *key,
+                                                   kvt_explanation *out);
 
 /* How far predictions of loads were off, over gets that did not share another one's read. An error
  * is |predicted - achieved| / achieved, of a prediction made before the read; old errors fade. */
@@ -610,7 +616,7 @@ typedef struct kvt_store_stats {
     uint64_t given_up; /* entries dropped: a put needed their room, and none was left to move to */
     uint64_t backing_off; /* entries now that no plan moves for a while, because a move failed */
     kvt_copy_counts copies;
-    kvt_record_counts persisted; /* written back by kvt_persist and in the background */
+    kvt_record_counts persisted; /* written back by kvt_store_persist and in the background */
     uint64_t puts_busy;          /* puts refused because the store could not keep up */
     uint64_t puts_waiting;       /* puts that have returned and are not written yet, now */
     uint64_t put_staging_bytes;  /* memory that their entries take, now */
@@ -634,7 +640,7 @@ typedef struct kvt_store_stats {
  * KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_STATE (in a child of fork). Any thread;
  * takes short locks, does no I/O.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats);
+KVT_API KVT_NODISCARD kvt_status kvt_store_stats_get(kvt_store *store, kvt_store_stats *stats);
 
 /* One device of a store: its facts, its use and what was learned of its speed. */
 typedef struct kvt_device_stats {
@@ -665,8 +671,8 @@ typedef struct kvt_device_stats {
 /* Copies what is known of one device into *out. index counts over the devices of all tiers, from 0.
  * KVT_OK; KVT_END past the last; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_STATE (in a child of
  * fork). Any thread; takes short locks, does no I/O. */
-KVT_API KVT_NODISCARD kvt_status kvt_device_stats_at(kvt_store *store, size_t index,
-                                                     kvt_device_stats *out);
+KVT_API KVT_NODISCARD kvt_status kvt_device_stats_get(kvt_store *store, size_t index,
+                                                      kvt_device_stats *out);
 
 /* ---- what is out of order ---- */
 
@@ -697,17 +703,17 @@ typedef struct kvt_health_item {
  *                distance from one item to the next, and is written to each
  *   count_out    how many there are, which may be more than capacity; 0 = all is in order
  *   overall_out  KVT_OK, or the status of the first; may be NULL
- * A device is reported until it serves again (kvt_store_device_add), a failed write until the next
- * one succeeds, the catalog until a batch is committed, puts until kvt_flush returns their error,
- * bases until they are added or nothing needs them, a node until it succeeds at the kind of work
- * that it has failed. A thread that has ended does not come back: without a device's thread the
- * device is out of service; without the catalog's writer no put survives a restart; without the
- * background the caller has to call kvt_maintain. KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child
- * of fork). Any thread; takes short locks, waits for no I/O.
+ * A device is reported until it serves again (kvt_device_add), a failed write until the next
+ * one succeeds, the catalog until a batch is committed, puts until kvt_store_flush returns their
+ * error, bases until they are added or nothing needs them, a node until it succeeds at the kind of
+ * work that it has failed. A thread that has ended does not come back: without a device's thread
+ * the device is out of service; without the catalog's writer no put survives a restart; without the
+ * background the caller has to call kvt_store_maintain. KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a
+ * child of fork). Any thread; takes short locks, waits for no I/O.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_health(kvt_store *store, kvt_health_item *items,
-                                            size_t capacity, size_t *count_out,
-                                            kvt_status *overall_out);
+KVT_API KVT_NODISCARD kvt_status kvt_health_get(kvt_store *store, kvt_health_item *items,
+                                                size_t capacity, size_t *count_out,
+                                                kvt_status *overall_out);
 
 /* ---- devices that come and go (docs/TIERS.md) ---- */
 
@@ -720,12 +726,12 @@ typedef enum kvt_device_action {
 
 /*
  * Changes what a device of the store is for; name is the one in its configuration. Serving goes on.
- * A drain is done when kvt_device_stats_at shows used_bytes 0. KVT_OK; KVT_E_ARGUMENT (no such
+ * A drain is done when kvt_device_stats_get shows used_bytes 0. KVT_OK; KVT_E_ARGUMENT (no such
  * device); KVT_E_STATE (it is out of service, for drain and serve); KVT_BUSY (remove: something
  * lies there, or it has not answered all requests). Remove and retire may wait for readers.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_store_device_change(kvt_store *store, const char *name,
-                                                         kvt_device_action action);
+KVT_API KVT_NODISCARD kvt_status kvt_device_change(kvt_store *store, const char *name,
+                                                   kvt_device_action action);
 
 /*
  * Brings a device in while the store serves. The name of a device of the tier that is out of
@@ -739,9 +745,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_device_change(kvt_store *store, const
  * motion: try again); KVT_E_MISMATCH (it holds other bytes, and store.format is not set); what
  * kvt_device_open says; KVT_E_DATABASE. Blocking.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_store_device_add(kvt_store *store, kvt_tier tier,
-                                                      const kvt_device_config *config,
-                                                      char *message, size_t message_size);
+KVT_API KVT_NODISCARD kvt_status kvt_device_add(kvt_store *store, kvt_tier tier,
+                                                const kvt_device_config *config, char *message,
+                                                size_t message_size);
 
 /* Batches, layered loads, leases and prefixes are in queue.h, load.h and lookup.h; names, lifetimes
  * and clearing in names.h; metrics and events in watch.h. */

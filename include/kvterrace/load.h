@@ -22,10 +22,11 @@
  *
  * An open load holds the room of its entries: when one is moved or removed meanwhile, its room is
  * free only after kvt_load_end, and a put that needs the room waits until then. Some calls wait for
- * puts: kvt_flush, kvt_persist without a deadline, kvt_maintain, kvt_put with put_staging_bytes 0,
- * and a wait for a queue's put without a deadline. A thread that has yet to end a load must not
- * make these calls: it could wait for ever for its own kvt_load_end. Other threads may make them at
- * any time. A kvt_put that hands its entry over does not wait, and may say KVT_BUSY.
+ * puts: kvt_store_flush, kvt_store_persist without a deadline, kvt_store_maintain, kvt_put with
+ * put_staging_bytes 0, and a wait for a queue's put without a deadline. A thread that has yet to
+ * end a load must not make these calls: it could wait for ever for its own kvt_load_end. Other
+ * threads may make them at any time. A kvt_put that hands its entry over does not wait, and may
+ * say KVT_BUSY.
  *
  * Thread rule: every function on a kvt_load from any thread, begin and end excepted; none while its
  * queue or the store is being closed. After that kvt_load_end frees the load. In a child of fork
@@ -110,10 +111,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_load_wait(kvt_load *load, uint32_t layers,
 KVT_API void kvt_load_release(kvt_load *load, uint32_t layers);
 
 /* An entry now: KVT_OK (all of it has come); KVT_QUEUED (not yet); why it failed: KVT_MISS,
- * KVT_E_MISMATCH (the store lacks the basis of its variant; kvt_describe names it), KVT_E_ARGUMENT
- * (its views or their number, its layers), KVT_E_MEMORY, KVT_E_TIMEOUT (a host had not answered at
- * the deadline). index is below the load's count. At the load's deadline nothing is announced: a
- * caller that waits on a descriptor alone has a timer of its own. */
+ * KVT_E_MISMATCH (the store lacks the basis of its variant; kvt_store_describe names it),
+ * KVT_E_ARGUMENT (its views or their number, its layers), KVT_E_MEMORY, KVT_E_TIMEOUT (a host had
+ * not answered at the deadline). index is below the load's count. At the load's deadline nothing
+ * is announced: a caller that waits on a descriptor alone has a timer of its own. */
 KVT_API KVT_NODISCARD kvt_status kvt_load_status(kvt_load *load, size_t index);
 
 /* What a load gave. */

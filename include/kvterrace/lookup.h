@@ -7,7 +7,7 @@
  *     uint64_t lease;
  *     kvt_status status = kvt_match_worth(store, keys, count, &worth);
  *     if (status == KVT_OK && worth.to_load != 0)
- *         status = kvt_lease(store, NULL, keys, worth.to_load, soon_ns, NULL, &lease);
+ *         status = kvt_lease_begin(store, NULL, keys, worth.to_load, soon_ns, NULL, &lease);
  *
  * Thread rule: any thread. Nothing here does I/O; each call takes a short lock, for at most 512
  * keys at a time.
@@ -77,15 +77,16 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_prefix(kvt_store *store, const kvt_key 
  * Offers to move an entry up to a tier now, ahead of a get. The policy weighs it as a promotion
  * with one use that is expected now, and may leave the entry where it is, or bring it to a tier in
  * between. The background carries the move out at once, within `move_bytes_per_s`; without a
- * background the next kvt_maintain does. Not a use: no get is counted. An entry that a put has
- * handed over and that is not written yet counts as being in DRAM. An entry that is not here is
+ * background the next kvt_store_maintain does. Not a use: no get is counted. An entry that a put
+ * has handed over and that is not written yet counts as being in DRAM. An entry that is not here is
  * asked for on other hosts (remote.h); when it has come, the background offers it to the tiers as a
  * put. From then on lookups know whether it is stored. KVT_OK: the entry is in that tier or above,
  * or on its way up, or asked for. KVT_REFUSED: not worth it, no room, or held; also while the
  * background has as many plans waiting as it takes. KVT_MISS; KVT_E_UNSUPPORTED (the store has no
  * such tier); KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_STATE (in a child of fork).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier);
+KVT_API KVT_NODISCARD kvt_status kvt_store_prefetch(kvt_store *store, const kvt_key *key,
+                                                    kvt_tier tier);
 
 /* ---- hints ---- */
 
@@ -107,8 +108,9 @@ typedef struct kvt_expectation {
  * KVT_OK (at least one did, or count is 0); KVT_MISS (none); KVT_E_ARGUMENT; KVT_E_MEMORY (keys
  * that got their hint before keep it); KVT_E_STATE (in a child of fork).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_hint(kvt_store *store, const kvt_key *keys, size_t count,
-                                          const kvt_expectation *expected, size_t *hinted_out);
+KVT_API KVT_NODISCARD kvt_status kvt_store_hint(kvt_store *store, const kvt_key *keys, size_t count,
+                                                const kvt_expectation *expected,
+                                                size_t *hinted_out);
 
 /* How the hints of all kinds did, since the open. KVT_OK; KVT_E_ARGUMENT (struct_size, NULL);
  * KVT_E_STATE. */
@@ -127,13 +129,14 @@ KVT_API KVT_NODISCARD kvt_status kvt_hint_stats_get(kvt_store *store, kvt_hint_s
  *   held_out   count of them, which of the keys are held; may be NULL
  *   lease_out  the lease's number, above 0; 0 when nothing is held
  * An entry may be in several leases. Leases hold at most half of each tier's capacity; entries
- * beyond that are not held. While an entry is held, kvt_delete returns KVT_BUSY.
+ * beyond that are not held. While an entry is held, kvt_store_delete returns KVT_BUSY.
  * KVT_OK (some are held); KVT_MISS (none is); KVT_E_ARGUMENT (also an instant that has passed);
  * KVT_E_MEMORY; KVT_E_STATE (in a child of fork).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_lease(kvt_store *store, struct kvt_queue *owner,
-                                           const kvt_key *keys, size_t count, uint64_t until_ns,
-                                           bool *held_out, uint64_t *lease_out);
+KVT_API KVT_NODISCARD kvt_status kvt_lease_begin(kvt_store *store, struct kvt_queue *owner,
+                                                 const kvt_key *keys, size_t count,
+                                                 uint64_t until_ns, bool *held_out,
+                                                 uint64_t *lease_out);
 
 /* Moves a lease's end. KVT_OK; KVT_MISS (it has ended); KVT_E_ARGUMENT; KVT_E_STATE. */
 KVT_API KVT_NODISCARD kvt_status kvt_lease_extend(kvt_store *store, uint64_t lease,

@@ -4,13 +4,13 @@
  * that are counted without a read, and the entries of a space or tenant as a whole.
  *
  *     kvt_description what = {.struct_size = sizeof what};
- *     if (kvt_describe(store, &key, &what) == KVT_OK) buffer = reserve(what.bytes);
+ *     if (kvt_store_describe(store, &key, &what) == KVT_OK) buffer = reserve(what.bytes);
  *
  *     kvt_clear_filter model = {.struct_size = sizeof model, .by_space = true};
  *     model.space = kvt_space_id(&hash); // key.h
- *     if (kvt_clear(store, &model, &removed) == KVT_OK) status = kvt_flush(store);
+ *     if (kvt_store_clear(store, &model, &removed) == KVT_OK) status = kvt_store_flush(store);
  *
- * Thread rule: any thread. Nothing here does I/O; kvt_clear alone waits.
+ * Thread rule: any thread. Nothing here does I/O; kvt_store_clear alone waits.
  */
 #ifndef KVTERRACE_NAMES_H
 #define KVTERRACE_NAMES_H
@@ -53,21 +53,21 @@ typedef struct kvt_description {
  *   out   struct_size, groups and groups_capacity are set by the caller; all else is overwritten,
  *         with zeros unless KVT_OK
  * KVT_OK; KVT_MISS; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). */
-KVT_API KVT_NODISCARD kvt_status kvt_describe(kvt_store *store, const kvt_key *key,
-                                              kvt_description *out);
+KVT_API KVT_NODISCARD kvt_status kvt_store_describe(kvt_store *store, const kvt_key *key,
+                                                    kvt_description *out);
 
 /* Counts a use of each key that is stored, as a get does, without reading it: for an engine that
  * found the entries in its own memory. A prefix goes root first. The lock is held for 256 keys at
  * a time. Plans no move; the background may.
  *   touched_out   how many of them are stored; may be NULL
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). */
-KVT_API KVT_NODISCARD kvt_status kvt_touch(kvt_store *store, const kvt_key *keys, size_t count,
-                                           size_t *touched_out);
+KVT_API KVT_NODISCARD kvt_status kvt_store_touch(kvt_store *store, const kvt_key *keys,
+                                                 size_t count, size_t *touched_out);
 
 /* ---- spaces and tenants ---- */
 
-/* Which entries kvt_clear removes: those that meet all conditions that are set, which are at least
- * one, or `everything` alone. */
+/* Which entries kvt_store_clear removes: those that meet all conditions that are set, which are at
+ * least one, or `everything` alone. */
 typedef struct kvt_clear_filter {
     uint32_t struct_size;
     bool by_space;
@@ -80,12 +80,12 @@ typedef struct kvt_clear_filter {
 /*
  * Removes the entries of a space, of a tenant, of a tenant in a space, or all, with their copies on
  * SSD, those on devices that are out of service included. Waits for moves of these entries, as
- * kvt_delete does. The lock is held for 256 entries at a time.
+ * kvt_store_delete does. The lock is held for 256 entries at a time.
  *
  * Every entry whose put had returned before the call, and that the filter covers, is gone at the
  * return, unless it was put again meanwhile, or a lease holds it (lookup.h): a put that runs during
- * the call may survive. After the next kvt_flush no crash brings a removed entry back from SSD;
- * before it one may. Bytes on devices are not erased, so kvt_store_recover may bring removed
+ * the call may survive. After the next kvt_store_flush no crash brings a removed entry back from
+ * SSD; before it one may. Bytes on devices are not erased, so kvt_store_recover may bring removed
  * entries back.
  * With other hosts (remote.h) copies of the space or tenant that were published before the return
  * no longer count: here from the return on, on other hosts from a second after the engine has been
@@ -97,8 +97,8 @@ typedef struct kvt_clear_filter {
  * ended); KVT_E_ARGUMENT (NULL, struct_size, no condition, a tenant beyond KVT_TENANTS_MAX);
  * KVT_E_STATE (in a child of fork). Blocking.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_clear(kvt_store *store, const kvt_clear_filter *filter,
-                                           uint64_t *removed_out);
+KVT_API KVT_NODISCARD kvt_status kvt_store_clear(kvt_store *store, const kvt_clear_filter *filter,
+                                                 uint64_t *removed_out);
 
 /*
  * Gives a space to a tenant: entries whose put names tenant 0 are the tenant's when their keys

@@ -103,7 +103,7 @@ typedef struct kvt_policy kvt_policy;
 /* Made by kvt_policy_config_init, then changed. */
 typedef struct kvt_policy_config {
     uint32_t struct_size;
-    const char *name; /* one of kvt_policy_name_at; "utility" */
+    const char *name; /* one of kvt_policy_name_get; "utility" */
     kvt_tier_facts tiers[KVT_TIER_PLACES];
     kvt_variant variant;       /* what policies that choose no variant store; all do but "utility"
                                   and "adaptcache"; raw */
@@ -164,7 +164,7 @@ typedef struct kvt_policy_entry {
     uint32_t class_id;        /* whose prior a first-seen entry starts from; 0 = none */
     uint32_t tenant;          /* below KVT_TENANTS_MAX */
     double copy_seconds;      /* to load the copy of it that is kept elsewhere, such as in an engine
-                                 that hosts share; 0 = there is none. See kvt_policy_set_copy */
+                                 that hosts share; 0 = there is none. See kvt_policy_copy_set */
 } kvt_policy_entry;
 
 /* Fills every field of a configuration of struct_size bytes with its default; tiers, allocator stay
@@ -197,20 +197,20 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_ladder_add(kvt_policy *policy,
 
 /* Sets a tenant's limits; they hold for decisions from now on, nothing is moved by the call. Tenant
  * 0 too. KVT_OK; KVT_E_ARGUMENT (out of range, NaN); KVT_E_MEMORY. */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t tenant,
+KVT_API KVT_NODISCARD kvt_status kvt_policy_tenant_set(kvt_policy *policy, uint32_t tenant,
                                                        const kvt_tenant *limits);
 
 /* Sets the prior of a class: the number of uses, beside its first one, that a new entry is taken to
  * have had just now. 0.5 fits entries of which half come back within a half-life. KVT_OK;
  * KVT_E_ARGUMENT (class 0 or beyond 65535, a number outside [0, 1e6]); KVT_E_MEMORY. */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_set_prior(kvt_policy *policy, uint32_t class_id,
+KVT_API KVT_NODISCARD kvt_status kvt_policy_prior_set(kvt_policy *policy, uint32_t class_id,
                                                       double uses);
 
 /* Sets an entry's rate of use in place of the counted one, for a caller that knows the rate better,
  * such as a scheduler's queue or an oracle. Later uses add to the rate and all of it decays, so set
  * it again when it changes. KVT_OK; KVT_MISS (neither stored nor remembered);
  * KVT_E_UNSUPPORTED (the policy counts no uses); KVT_E_ARGUMENT (NaN, outside [0, 1e12]). */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle,
+KVT_API KVT_NODISCARD kvt_status kvt_policy_rate_set(kvt_policy *policy, uint64_t handle,
                                                      double uses_per_s);
 
 /*
@@ -223,11 +223,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_
  * KVT_OK, and nothing is kept. KVT_OK; KVT_MISS (neither stored nor remembered); KVT_E_ARGUMENT
  * (NaN, outside [0, 1e12]); KVT_E_MEMORY.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_set_copy(kvt_policy *policy, uint64_t now_ns,
+KVT_API KVT_NODISCARD kvt_status kvt_policy_copy_set(kvt_policy *policy, uint64_t now_ns,
                                                      uint64_t handle, double load_seconds);
 
 /* The learned chance that a copy is still there age_seconds after it was last seen: 1/64 to 63/64;
- * one half before the first call of kvt_policy_set_copy, and for a negative age. */
+ * one half before the first call of kvt_policy_copy_set, and for a negative age. */
 KVT_API double kvt_policy_copy_chance(const kvt_policy *policy, double age_seconds);
 
 /* Gives a stored entry's options new seconds and losses, because a curve was measured anew: the
@@ -367,7 +367,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t h
  * tier holds now is set to these: nothing more comes in, and a later call can lower it further.
  * KVT_OK; KVT_E_ARGUMENT (no such tier, or beyond 2^61 bytes).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier,
+KVT_API KVT_NODISCARD kvt_status kvt_policy_capacity_set(kvt_policy *policy, kvt_tier tier,
                                                          uint64_t capacity_bytes);
 
 /*
@@ -375,13 +375,13 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt
  * slower. Writes and moves are priced by them from now on. KVT_OK; KVT_E_ARGUMENT (no such tier, or
  * a speed that an open would refuse).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_tier tier,
+KVT_API KVT_NODISCARD kvt_status kvt_policy_speed_set(kvt_policy *policy, kvt_tier tier,
                                                       double read_bytes_per_s,
                                                       double write_bytes_per_s,
                                                       double request_seconds);
 
 /* Present option index of an entry, KVT_OPTION_NONE when it is not stored or unknown. */
-KVT_API uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle);
+KVT_API uint8_t kvt_policy_option_get(const kvt_policy *policy, uint64_t handle);
 
 /*
  * How soon entries are used again, as "utility" has learned it. A predicted rate is a sum over
@@ -436,7 +436,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_uses_set(kvt_policy *policy, uint64_
  * (kvt_policy_stats.reuse). Learning goes on from them. KVT_OK; KVT_E_UNSUPPORTED (the policy
  * learns none); KVT_E_STATE (it has learned already); KVT_E_ARGUMENT (a weight outside [0, 1e6],
  * NaN). */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_set_weights(kvt_policy *policy,
+KVT_API KVT_NODISCARD kvt_status kvt_policy_weights_set(kvt_policy *policy,
                                                         const kvt_reuse_weights *weights);
 
 /* One option's terms, as explain prints them. */
@@ -515,7 +515,7 @@ KVT_API void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *ou
 KVT_API size_t kvt_move_format(const kvt_move *move, char *text, size_t size);
 
 /* Names of the policies; NULL past the end. */
-KVT_API const char *kvt_policy_name_at(size_t index);
+KVT_API const char *kvt_policy_name_get(size_t index);
 
 #ifdef __cplusplus
 }

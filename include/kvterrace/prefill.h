@@ -22,14 +22,14 @@ typedef struct kvt_prefill {
 } kvt_prefill;
 
 /* Presets by name: "llama-3.1-8b:a100", "llama-3.1-8b:h100". KVT_OK; KVT_E_ARGUMENT. */
-KVT_API KVT_NODISCARD kvt_status kvt_prefill_preset(const char *name, kvt_prefill *out);
+KVT_API KVT_NODISCARD kvt_status kvt_prefill_preset_get(const char *name, kvt_prefill *out);
 
 /* Seconds to compute tokens start..end-1 on top of start cached ones; 0 when end <= start. Without
  * fixed_seconds, so that costs of adjacent ranges add up. */
 KVT_API double kvt_prefill_seconds(const kvt_prefill *prefill, uint32_t start, uint32_t end);
 
 /* The index-th preset's name; NULL past the last. */
-KVT_API const char *kvt_prefill_preset_at(size_t index);
+KVT_API const char *kvt_prefill_preset_name(size_t index);
 
 #ifdef __cplusplus
 }

@@ -9,11 +9,11 @@
  *                                     .key = keys[i], .view = &views[i], .user = i,
  *                                     .deadline_ns = KVT_NO_DEADLINE};
  *     uint64_t batch;
- *     kvt_status status = kvt_submit(queue, requests, 64, &batch);
+ *     kvt_status status = kvt_queue_submit(queue, requests, 64, &batch);
  *     ... kvt_queue_fd(queue) becomes readable ...
  *     kvt_completion done[64];
  *     done[0].struct_size = sizeof done[0];
- *     size_t count = kvt_drain(queue, done, 64);
+ *     size_t count = kvt_queue_drain(queue, done, 64);
  *
  * Thread rule: every function on a kvt_queue from any thread, open and close excepted. None but
  * kvt_queue_wait and kvt_queue_close waits for a device.
@@ -39,16 +39,17 @@ typedef struct kvt_queue_options {
     uint32_t depth;      /* requests that are accepted and not drained; 0 = 4096; at most 2^20. The
                             queue keeps about 900 bytes for each of the largest number so far */
     bool whole_batches;  /* the descriptor becomes readable when the last request of a batch
-                           completes, and not before. kvt_drain and kvt_queue_wait still give each
-                           request as soon as it has completed */
+                           completes, and not before. kvt_queue_drain and kvt_queue_wait
+                           still give each request as soon as it has completed */
     uint8_t reserved[3]; /* zero */
 } kvt_queue_options;
 
 /*
  * Opens a queue on a store. options may be NULL.
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY (no descriptor, too); KVT_E_THREAD; KVT_E_STATE (in a child
- * of fork). Close it before the store: kvt_close ends the queues that are open. kvt_submit returns
- * KVT_E_STATE from then on, completions can still be drained, and the owner still closes them.
+ * of fork). Close it before the store: kvt_store_close ends the queues that are open.
+ * kvt_queue_submit returns KVT_E_STATE from then on, completions can still be drained, and the
+ * owner still closes them.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options,
                                                 kvt_queue **queue_out);
@@ -66,13 +67,14 @@ KVT_API void kvt_queue_close(kvt_queue *queue);
 KVT_API int kvt_queue_fd(const kvt_queue *queue);
 
 typedef enum kvt_request_kind {
-    KVT_REQUEST_GET = 1,    /* as kvt_get_view, or kvt_get_views */
-    KVT_REQUEST_PUT = 2,    /* as kvt_put_view, or kvt_put_views. While the store cannot keep up it
+    KVT_REQUEST_GET = 1, /* as kvt_get_view, or kvt_get_views */
+    KVT_REQUEST_PUT = 2, /* as kvt_put_view, or kvt_put_views. While the store cannot keep up it
                                  waits until its deadline, and is KVT_BUSY after that */
-    KVT_REQUEST_EXISTS = 3, /* as kvt_exists: no use. With an engine that other hosts share also
+    KVT_REQUEST_EXISTS =
+        3, /* as kvt_store_exists: no use. With an engine that other hosts share also
                                KVT_OK, with guess set, when another host is known to have it */
-    KVT_REQUEST_PREFETCH = 4, /* as kvt_prefetch: towards a tier */
-    KVT_REQUEST_DELETE = 5,   /* as kvt_delete */
+    KVT_REQUEST_PREFETCH = 4, /* as kvt_store_prefetch: towards a tier */
+    KVT_REQUEST_DELETE = 5,   /* as kvt_store_delete */
     KVT_REQUEST_TOUCH = 6     /* a use without a read */
 } kvt_request_kind;
 
@@ -116,13 +118,13 @@ typedef struct kvt_request {
  * together into overlapping memory the later one completes with KVT_E_ARGUMENT, as does a get of
  * which two views overlap.
  *   count      0 is allowed, and completes nothing
- *   batch_out  names the batch to kvt_cancel, ascending from 1; may be NULL
+ *   batch_out  names the batch to kvt_queue_cancel, ascending from 1; may be NULL
  * KVT_OK; KVT_BUSY (more than depth would be accepted and not drained: drain, then submit again);
  * KVT_E_ARGUMENT (NULL, struct_size, count above depth); KVT_E_MEMORY; KVT_E_STATE (in a child of
  * fork; the store was closed).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_submit(kvt_queue *queue, const kvt_request *requests,
-                                            size_t count, uint64_t *batch_out);
+KVT_API KVT_NODISCARD kvt_status kvt_queue_submit(kvt_queue *queue, const kvt_request *requests,
+                                                  size_t count, uint64_t *batch_out);
 
 /* What became of one request. */
 typedef struct kvt_completion {
@@ -147,7 +149,7 @@ typedef struct kvt_completion {
  *   completions  completions[0].struct_size is set by the caller: the distance from one to the next
  * Returns how many; 0 also for a wrong struct_size and in a child of fork. Never waits.
  */
-KVT_API size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity);
+KVT_API size_t kvt_queue_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity);
 
 /* Waits until completions wait to be drained, or until an instant of CLOCK_MONOTONIC in
  * nanoseconds (KVT_NO_DEADLINE: for as long as it takes). Until then the caller's thread carries
@@ -160,7 +162,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadl
  * is in flight complete with KVT_E_CANCELLED. Entries that are being decoded or put complete as if
  * nothing had been called off. KVT_OK; KVT_MISS (the batch is unknown, or all of it had completed);
  * KVT_E_STATE. Waits for nothing. */
-KVT_API KVT_NODISCARD kvt_status kvt_cancel(kvt_queue *queue, uint64_t batch);
+KVT_API KVT_NODISCARD kvt_status kvt_queue_cancel(kvt_queue *queue, uint64_t batch);
 
 /* Counts of one queue since its open, and of now. */
 typedef struct kvt_queue_stats {

@@ -4,7 +4,8 @@
  *
  * Each record on SSD has a note with the facts that a catalog would have (docs/FORMAT.md, Note).
  * The devices are scanned for records, each one found is read and verified in whole, and the sound
- * ones go into a new catalog, which the next kvt_open takes over. No byte is written to a device.
+ * ones go into a new catalog, which the next kvt_store_open takes over. No byte is written to a
+ * device.
  *
  * A recovered entry has the bytes that were put under its key. A delete does not erase bytes, so a
  * deleted entry may come back; and where an entry was put again and its newer bytes are damaged,

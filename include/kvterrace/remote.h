@@ -10,7 +10,8 @@
  *     remote.cluster = true;
  *     remote.namespace_text = "llama-3.1-8b@r1/vllm-sha256";
  *     options.remote = &remote;
- *     if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) return fail(message);
+ *     kvt_status status = kvt_store_open(&options, &store, message, sizeof message);
+ *     if (status != KVT_OK) return fail(message);
  *
  *     size_t matched;
  *     status = kvt_match_prefix_until(store, keys, count, soon_ns, &matched);
@@ -33,7 +34,7 @@ typedef enum kvt_publish {
     KVT_PUBLISH_NONE = 3        /* none: this host reads alone */
 } kvt_publish;
 
-/* Made by kvt_remote_options_init, then changed. Strings are read during kvt_open. */
+/* Made by kvt_remote_options_init, then changed. Strings are read during kvt_store_open. */
 typedef struct kvt_remote_options {
     uint32_t struct_size;
     const char *backend; /* "valkey", also for Redis; "mooncake": libmooncake_store.so is loaded;

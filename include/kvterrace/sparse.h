@@ -176,7 +176,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
 /*
  * Keeps a sequence: its index, pages and resident rows, appended tokens too, become opaque entries
  * of the store, from which kvt_sparse_open_kept opens it without clustering. They survive a restart
- * as entries do (call kvt_persist where the policy keeps them above SSD), and are evicted as
+ * as entries do (call kvt_store_persist where the policy keeps them above SSD), and are evicted as
  * entries are; a kept sequence that has lost one is a miss, and the next keep under its key
  * replaces it. When several sequences are kept under one key at once, one of them is, and the other
  * calls return KVT_EXISTS and leave nothing. After a crash during a keep the sequence is a miss,
@@ -212,10 +212,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_kept(kvt_store *store,
 /*
  * Deletes a kept sequence: the entries of its parts, then the one under its key. When a call is cut
  * short, by a crash too, the sequence is a miss and another call deletes the rest. Sequences that
- * are open on it go on. After a kvt_delete of the key alone the sequence is a miss, and the policy
- * evicts its unused parts. KVT_OK; KVT_MISS (nothing is stored under the key); KVT_E_MISMATCH,
- * KVT_E_CORRUPT, KVT_E_VERSION (another entry is: it stays); KVT_BUSY (a lease holds the entry
- * under the key; the parts are deleted); KVT_E_MEMORY; KVT_E_STATE. Blocking.
+ * are open on it go on. After a kvt_store_delete of the key alone the sequence is a miss, and the
+ * policy evicts its unused parts. KVT_OK; KVT_MISS (nothing is stored under the key);
+ * KVT_E_MISMATCH, KVT_E_CORRUPT, KVT_E_VERSION (another entry is: it stays); KVT_BUSY (a lease
+ * holds the entry under the key; the parts are deleted); KVT_E_MEMORY; KVT_E_STATE. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_delete(kvt_store *store, const kvt_key *key);
 

@@ -6,7 +6,7 @@
  * and gets and puts move the bytes. With one pool [layer][block][token][head][K half, V half]:
  *
  *     kvt_view view;
- *     kvt_status status = kvt_view_axes(&layout, "lbths", 16, pool_blocks, &view);
+ *     kvt_status status = kvt_view_make(&layout, "lbths", 16, pool_blocks, &view);
  *     view.base[0] = pool;
  *     view.blocks = table;
  *     view.block_count = table_count;
@@ -95,7 +95,7 @@ KVT_API kvt_view kvt_view_packed(const kvt_layout *layout, void *data);
  * Strides, the kind of bases, the element type and the bytes behind each address are set. KVT_OK;
  * KVT_E_ARGUMENT (axes, layout, opaque entries, a pool of no bytes or of more than 2^62).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_view_axes(const kvt_layout *layout, const char *axes,
+KVT_API KVT_NODISCARD kvt_status kvt_view_make(const kvt_layout *layout, const char *axes,
                                                uint32_t tokens_per_block, uint64_t pool_blocks,
                                                kvt_view *view_out);
 

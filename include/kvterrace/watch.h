@@ -95,7 +95,7 @@ typedef struct kvt_events kvt_events;
  *             is too slow loses the oldest ones
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_IO (no event descriptor is to be had); KVT_E_STATE
  * (in a child of fork). The reader is the caller's until kvt_events_close, before or after
- * kvt_close; events that wait when the store is closed may still be drained.
+ * kvt_store_close; events that wait when the store is closed may still be drained.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_events_open(kvt_store *store, uint32_t capacity,
                                                  kvt_events **events_out);
@@ -151,8 +151,8 @@ typedef struct kvt_operation {
  *   count_out  how many were copied, at most capacity
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). Any thread; stops no operation.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_operations_read(kvt_store *store, kvt_operation *out,
-                                                     size_t capacity, size_t *count_out);
+KVT_API KVT_NODISCARD kvt_status kvt_operations_get(kvt_store *store, kvt_operation *out,
+                                                    size_t capacity, size_t *count_out);
 
 /* ---- a file that shows both ---- */
 

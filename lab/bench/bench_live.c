@@ -121,13 +121,13 @@ static kvt_status site_time_calls(kvt_store *store, const kvt_layout *layout, ui
         kvt_entry entry = {.struct_size = sizeof entry, .key = live_key(1, i), .layout = *layout};
         live_fill(1, i, buffer, bytes);
         do {
-            status = kvt_flush(store);
+            status = kvt_store_flush(store);
             uint64_t begin = base_clock_ns();
             if (status == KVT_OK) status = kvt_put(store, &entry, buffer, bytes);
             puts[i] = (double)(base_clock_ns() - begin) * 1e-9;
         } while (status == KVT_BUSY);
     }
-    if (status == KVT_OK) status = kvt_flush(store);
+    if (status == KVT_OK) status = kvt_store_flush(store);
     for (uint32_t i = 0; i < SITE_PROBES && status == KVT_OK; i++) {
         kvt_key key = live_key(1, i);
         kvt_get_info info = {.struct_size = sizeof info};
@@ -144,8 +144,8 @@ static kvt_status site_time_calls(kvt_store *store, const kvt_layout *layout, ui
     return KVT_OK;
 }
 
-/* Puts and gets entries of the options' size on memory of this speed. KVT_OK; kvt_open's, kvt_put's
- * and kvt_get's errors. */
+/* Puts and gets entries of the options' size on memory of this speed. KVT_OK; kvt_store_open's,
+ * kvt_put's and kvt_get's errors. */
 static kvt_status live_site_measure(double bytes_per_s, const replay_options *options,
                                     live_overheads *out, char *message, size_t message_size)
 {
@@ -162,10 +162,10 @@ static kvt_status live_site_measure(double bytes_per_s, const replay_options *op
     probe.staging_bytes = SITE_STAGING_BYTES;
     probe.tiers[KVT_TIER_DRAM] = (kvt_tier_options){
         .capacity_bytes = 2 * SITE_PROBES * bytes, .devices = &device, .device_count = 1};
-    kvt_status status = kvt_open(&probe, &store, message, message_size);
+    kvt_status status = kvt_store_open(&probe, &store, message, message_size);
     if (status != KVT_OK) return status;
     status = site_time_calls(store, &layout, bytes, bytes_per_s, out);
-    kvt_close(store);
+    kvt_store_close(store);
     return status;
 }
 

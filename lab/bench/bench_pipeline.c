@@ -187,7 +187,7 @@ static void close_group(group *g)
 {
     for (uint32_t i = 0; i < g->count; i++)
         kvt_sparse_close(g->sequences[i]);
-    kvt_close(g->store);
+    kvt_store_close(g->store);
     *g = (group){.store = NULL};
 }
 
@@ -669,7 +669,7 @@ static kvt_status pipeline_method_run(pipeline_site *site, uint32_t number, int 
             run.fetch_seconds / (double)(run.reads_done > 0 ? run.reads_done : 1);
     for (uint32_t s = 0; s < site->sequences; s++)
         bench_slots_close(&run.slots[s]);
-    kvt_close(store);
+    kvt_store_close(store);
     return status;
 }
 

@@ -414,7 +414,7 @@ static double live_worth(const live *run)
     kvt_option options[KVT_OPTIONS_MAX];
     double worth = 0.0;
     for (uint32_t i = 0; i < instance->entries; i++) {
-        uint8_t option = kvt_policy_option(run->policy, i + UINT64_C(1));
+        uint8_t option = kvt_policy_option_get(run->policy, i + UINT64_C(1));
         if (option == KVT_OPTION_NONE) continue;
         policy_instance_options(instance, i, options);
         double loss = fmin(1.0, instance->sensitivity[i] * options[option].loss);

@@ -44,7 +44,8 @@ kvt_status bench_reads_store(const bench_options *bench, tiers_striping striping
     options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
         .devices = bench->devices, .device_count = bench->device_count, .weights_fixed = true};
-    const kvt_status status = kvt_open(&options, store_out, report->message, BENCH_MESSAGE_BYTES);
+    const kvt_status status =
+        kvt_store_open(&options, store_out, report->message, BENCH_MESSAGE_BYTES);
     if (status == KVT_OK) tiers_pool_set_striping((*store_out)->pools[KVT_TIER_SSD], striping);
     return status;
 }
@@ -54,7 +55,7 @@ void bench_reads_count(kvt_store *store, bench_reads_drives *drives)
     drives->count = 0;
     for (uint32_t i = 0; drives->count < BENCH_READS_DRIVES; i++) {
         kvt_device_stats stats = {.struct_size = sizeof stats};
-        if (kvt_device_stats_at(store, i, &stats) != KVT_OK) return;
+        if (kvt_device_stats_get(store, i, &stats) != KVT_OK) return;
         if (stats.tier != KVT_TIER_SSD) continue;
         drives->bytes[drives->count] = stats.bytes_read;
         drives->bytes_per_s[drives->count++] = stats.weight_bytes_per_s;

@@ -32,7 +32,7 @@ typedef struct bench_slots {
     tiers_gather *gather; /* under way */
 } bench_slots;
 
-/* Opens an empty store on a bench's drives, with DRAM for windows. As kvt_open. */
+/* Opens an empty store on a bench's drives, with DRAM for windows. As kvt_store_open. */
 KVT_NODISCARD kvt_status bench_reads_store(const bench_options *options, tiers_striping striping,
                                            uint64_t dram_bytes, kvt_store **store_out,
                                            bench_report *report);

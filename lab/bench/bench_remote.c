@@ -149,7 +149,7 @@ static kvt_status store_open(const remote_site *site, uint64_t dram_bytes, uint3
     options.policy = "lru";
     options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
     options.remote = &remote;
-    return kvt_open(&options, store_out, site->report->message, BENCH_MESSAGE_BYTES);
+    return kvt_store_open(&options, store_out, site->report->message, BENCH_MESSAGE_BYTES);
 }
 
 /* Puts entries of a size, and waits until they are published. */
@@ -167,7 +167,7 @@ static kvt_status store_publish(kvt_store *store, uint64_t bytes, uint32_t count
             base_sleep(1000000);
         /* What is published before it is evicted is published. */
         if (status != KVT_OK || (i % 8 != 7 && i + 1 < count)) continue;
-        status = kvt_flush(store);
+        status = kvt_store_flush(store);
         if (status == KVT_OK) status = kvt_remote_flush(store, KVT_NO_DEADLINE);
     }
     free(data);
@@ -213,11 +213,11 @@ static bool remote_run_store(remote_run *run)
             requests[i].view = &views[i];
             requests[i].deadline_ns = KVT_NO_DEADLINE;
         }
-        good = kvt_submit(queue, requests, run->depth, NULL) == KVT_OK;
+        good = kvt_queue_submit(queue, requests, run->depth, NULL) == KVT_OK;
         for (uint32_t ended = 0; good && ended < run->depth;) {
             done[0].struct_size = sizeof done[0];
             good = kvt_queue_wait(queue, KVT_NO_DEADLINE) == KVT_OK;
-            const size_t count = good ? kvt_drain(queue, done, run->depth) : 0;
+            const size_t count = good ? kvt_queue_drain(queue, done, run->depth) : 0;
             for (size_t i = 0; i < count; i++) {
                 if (done[i].status == KVT_OK)
                     remote_check(run, run->memory + done[i].index * run->bytes,
@@ -334,8 +334,8 @@ static kvt_status remote_case_run(const bench_options *options, bench_report *re
                                    bench_rate_of(row->cpu_s_per_gb, repeats).median));
     }
     if (status == KVT_OK) bench_report_set(report, "repetitions", json_integer(repeats));
-    kvt_close(site.writer);
-    kvt_close(site.reader);
+    kvt_store_close(site.writer);
+    kvt_store_close(site.reader);
     remote_close(site.client);
     return status;
 }

@@ -221,7 +221,7 @@ static kvt_status open_sequence(sequence_site *site, const sequence_case *one,
 static void count_room(kvt_store *store, uint64_t *lent_out, uint64_t *used_out)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    if (kvt_stats(store, &stats) != KVT_OK) return;
+    if (kvt_store_stats_get(store, &stats) != KVT_OK) return;
     *lent_out = stats.lent_bytes[KVT_TIER_SSD];
     *used_out = stats.tiers[KVT_TIER_SSD].used_bytes;
 }
@@ -236,7 +236,7 @@ static kvt_status push_down(kvt_store *store)
 {
     static uint8_t bytes[MIB];
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    kvt_status status = kvt_stats(store, &stats);
+    kvt_status status = kvt_store_stats_get(store, &stats);
     const uint64_t count = stats.tiers[KVT_TIER_DRAM].capacity_bytes / MIB + 1;
     for (uint64_t i = 0; i < count && status == KVT_OK; i++) {
         const kvt_entry entry = {
@@ -248,7 +248,7 @@ static kvt_status push_down(kvt_store *store)
     }
     for (uint64_t i = 0; i < count; i++) {
         const kvt_key key = passing_key(i);
-        (void)!kvt_delete(store, &key);
+        (void)!kvt_store_delete(store, &key);
     }
     return status;
 }
@@ -357,7 +357,7 @@ static double drives_sum(kvt_store *store)
     double sum = 0;
     for (uint32_t i = 0;; i++) {
         kvt_device_stats stats = {.struct_size = sizeof stats};
-        if (kvt_device_stats_at(store, i, &stats) != KVT_OK) return sum;
+        if (kvt_device_stats_get(store, i, &stats) != KVT_OK) return sum;
         if (stats.tier == KVT_TIER_SSD) sum += stats.read_bytes_per_s;
     }
 }
@@ -399,7 +399,7 @@ static kvt_status run_library(sequence_site *site, const sequence_case *one, seq
     if (status == KVT_OK && one->kept) status = reopen_sequence(site, one, store, row, &sequence);
     if (status == KVT_OK) status = run_steps(site, one, exact, store, sequence, row);
     kvt_sparse_close(sequence);
-    kvt_close(store);
+    kvt_store_close(store);
     return status;
 }
 
@@ -453,7 +453,7 @@ static kvt_status run_method(sequence_site *site, const sequence_case *one, sequ
         status = run_reads(site, store, &slots, &reads, row);
     }
     bench_slots_close(&slots);
-    kvt_close(store);
+    kvt_store_close(store);
     decode_reads_close(&reads);
     decode_trial_close(&trial);
     return status;

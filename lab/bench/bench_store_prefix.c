@@ -50,7 +50,7 @@ static kvt_status prefix_open(prefix_site *site)
     options.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(256) << 20;
     site->data = calloc(STORE_BENCH_PREFIX_ENTRIES, PREFIX_ENTRY_BYTES);
     if (site->data == NULL) return KVT_E_MEMORY;
-    kvt_status status = kvt_open(&options, &site->store, NULL, 0);
+    kvt_status status = kvt_store_open(&options, &site->store, NULL, 0);
     if (status == KVT_OK) status = kvt_queue_open(site->store, NULL, &site->queue);
     for (uint32_t i = 0; i < STORE_BENCH_PREFIX_ENTRIES && status == KVT_OK; i++)
         status = prefix_put(site, i);
@@ -103,7 +103,7 @@ bool store_bench_prefix(uint32_t rounds, uint64_t *const ns[STORE_BENCH_PREFIX_C
     }
     if (site == NULL) return false;
     kvt_queue_close(site->queue);
-    kvt_close(site->store);
+    kvt_store_close(site->store);
     free(site->data);
     free(site);
     return open;

@@ -118,10 +118,10 @@ static kvt_status store_fill(store_bench_site *site)
     for (uint32_t i = 0; i < site->entries && status == KVT_OK; i++) {
         status = store_put(site, i);
         if (status != KVT_BUSY) continue;
-        status = kvt_flush(site->store);
+        status = kvt_store_flush(site->store);
         if (status == KVT_OK) status = store_put(site, i);
     }
-    if (status == KVT_OK) status = kvt_flush(site->store);
+    if (status == KVT_OK) status = kvt_store_flush(site->store);
     (void)malloc_trim(0); /* what the heap has free is no entry's */
     site->memory_per_entry = (store_resident_bytes() - before) / site->entries;
     return status;
@@ -169,7 +169,7 @@ static kvt_status store_open(store_bench_site *site, bool hollow, char *message,
     options.learn = false;
     if (hollow) options.put_staging_bytes = 0; /* its memory is no entry's */
     options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){.devices = &device, .device_count = 1};
-    return kvt_open(&options, &site->store, message, message_bytes);
+    return kvt_store_open(&options, &site->store, message, message_bytes);
 }
 
 kvt_status store_bench_open(store_bench_site *site, uint64_t bytes, uint32_t entries, uint32_t puts,
@@ -192,7 +192,7 @@ kvt_status store_bench_open(store_bench_site *site, uint64_t bytes, uint32_t ent
 void store_bench_close(store_bench_site *site)
 {
     kvt_queue_close(site->queue);
-    kvt_close(site->store);
+    kvt_store_close(site->store);
     free(site->source);
     free(site->ring);
     *site = (store_bench_site){0};
@@ -231,7 +231,7 @@ static void store_call_once(store_bench_loop *loop, uint32_t call, uint32_t numb
     case STORE_BENCH_COPY: memcpy(slot, store_bytes_at(site, number), site->bytes); break;
     case STORE_BENCH_GET: status = kvt_get(site->store, &key, slot, site->bytes, &info); break;
     case STORE_BENCH_PUT: status = store_put(site, number); break;
-    case STORE_BENCH_EXISTS: status = kvt_exists(site->store, &key); break;
+    case STORE_BENCH_EXISTS: status = kvt_store_exists(site->store, &key); break;
     case STORE_BENCH_BATCH:
     case STORE_BENCH_PREFIX: break; /* store_batch_once */
     }
@@ -267,10 +267,10 @@ static size_t store_submit(kvt_queue *queue, const store_batch *batch)
                                     .key = batch->keys[i],
                                     .view = &batch->views[i],
                                     .deadline_ns = KVT_NO_DEADLINE};
-    if (kvt_submit(queue, requests, batch->count, NULL) != KVT_OK) return 0;
+    if (kvt_queue_submit(queue, requests, batch->count, NULL) != KVT_OK) return 0;
     while (drained < batch->count && kvt_queue_wait(queue, KVT_NO_DEADLINE) == KVT_OK) {
         done[0].struct_size = sizeof done[0];
-        size_t count = kvt_drain(queue, done, STORE_BENCH_BATCH_OF);
+        size_t count = kvt_queue_drain(queue, done, STORE_BENCH_BATCH_OF);
         for (size_t i = 0; i < count; i++)
             good += done[i].status == KVT_OK;
         drained += count;
@@ -332,7 +332,7 @@ static void *store_loop(void *argument)
         store_call_once(loop, i, number);
         put_bytes += loop->call == STORE_BENCH_PUT ? loop->site->bytes : 0;
         if (put_bytes < STORE_PUT_BYTES) continue;
-        (void)!kvt_flush(loop->site->store);
+        (void)!kvt_store_flush(loop->site->store);
         put_bytes = 0;
     }
     loop->first = (loop->first + loop->calls * loop->threads) % loop->site->entries;
@@ -358,10 +358,10 @@ uint64_t store_bench_run(store_bench_loop *loops, uint32_t threads)
 
 void store_bench_unput(store_bench_site *site, uint32_t calls)
 {
-    (void)!kvt_flush(site->store);
+    (void)!kvt_store_flush(site->store);
     for (uint32_t i = 0; i < calls; i++) {
         const kvt_key key = store_bench_key(STORE_PUT_FIRST + i);
-        (void)!kvt_delete(site->store, &key);
+        (void)!kvt_store_delete(site->store, &key);
     }
 }
 

@@ -57,7 +57,7 @@ static kvt_status menu_host(const experiment_options *options, kvt_cost_model *m
         (kvt_affine){.request_seconds = 1e-5, .bytes_per_s = 25e9};
     model->read[KVT_TIER_SSD] = model->write[KVT_TIER_SSD] =
         (kvt_affine){.request_seconds = 1e-4, .bytes_per_s = options->ssd_bytes_per_s};
-    kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &model->prefill);
+    kvt_status status = kvt_prefill_preset_get("llama-3.1-8b:a100", &model->prefill);
     model->prefill.linear_seconds_per_token /= options->prefill_speed;
     model->prefill.square_seconds_per_token2 /= options->prefill_speed;
     model->prefill.fixed_seconds /= options->prefill_speed;

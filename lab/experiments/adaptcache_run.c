@@ -193,7 +193,7 @@ static double server_serve(server *s, uint32_t number, bool counted, experiment_
     const experiment_context *context = &s->draw->contexts[number];
     const kvt_prefill *prefill = &s->run->models[0][context->task].prefill;
     const uint32_t all = context->tokens + QUESTION_TOKENS;
-    const uint8_t option = kvt_policy_option(s->policy, number + UINT64_C(1));
+    const uint8_t option = kvt_policy_option_get(s->policy, number + UINT64_C(1));
     double seconds = experiment_compute_seconds(prefill, context->tokens), loss = 0.0;
     int tier = KVT_TIER_NONE;
     if (option != KVT_OPTION_NONE) {

@@ -98,7 +98,7 @@ static void *kvtpy_take(kvtpy_handle *handle)
 
 static void kvtpy_store_close(kvtpy_handle *handle)
 {
-    kvt_close(kvtpy_take(handle));
+    kvt_store_close(kvtpy_take(handle));
 }
 
 static void kvtpy_queue_close(kvtpy_handle *handle)
@@ -140,14 +140,14 @@ static kvt_status kvtpy_queue_open(kvtpy_handle *store, const kvt_queue_options 
     return KVT_E_MEMORY;
 }
 
-/* A lease of a store without an owner: the twin of kvt_lease with NULL there. */
+/* A lease of a store without an owner: the twin of kvt_lease_begin with NULL there. */
 static kvt_status kvtpy_lease(kvtpy_handle *store, const uint8_t *keys, size_t count,
                               uint64_t until_ns, bool *held_out, uint64_t *lease_out)
 {
     void *object = kvtpy_enter_shared(store);
     if (object == NULL) return KVT_E_STATE;
     kvt_status status =
-        kvt_lease(object, NULL, (const kvt_key *)keys, count, until_ns, held_out, lease_out);
+        kvt_lease_begin(object, NULL, (const kvt_key *)keys, count, until_ns, held_out, lease_out);
     kvtpy_leave_shared(store);
     return status;
 }
@@ -237,7 +237,7 @@ static int kvtpy_policy_resident(kvtpy_handle *handle, uint64_t entry)
 {
     void *object = kvtpy_enter_alone(handle);
     if (object == NULL) return -1;
-    int option = kvt_policy_option(object, entry);
+    int option = kvt_policy_option_get(object, entry);
     kvtpy_leave_alone(handle);
     return option;
 }

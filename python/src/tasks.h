@@ -146,7 +146,7 @@ static kvt_status kvtpy_task_compare(kvt_store *store, const kvt_key *key, kvt_l
     kvt_layout groups[KVT_GROUPS_MAX];
     kvt_description is = {
         .struct_size = sizeof is, .groups = groups, .groups_capacity = KVT_GROUPS_MAX};
-    kvt_status status = kvt_describe(store, key, &is);
+    kvt_status status = kvt_store_describe(store, key, &is);
     if (status != KVT_OK) return status;
     const kvt_layout *stored = is.group_count != 0 ? groups : &is.layout;
     if ((is.group_count != 0 ? is.group_count : 1) != count) return KVT_E_MISMATCH;
@@ -285,7 +285,7 @@ static bool kvtpy_task_give_up(kvtpy_task *task, kvt_status status)
 /*
  * Hands a task to a queue in pieces of the queue's depth at most. KVT_OK; KVT_BUSY: not all of it
  * was accepted, call again after a drain; KVT_END: it has ended already, because its requests were
- * all decided, or because kvt_submit fails, whose status they have then.
+ * all decided, or because kvt_queue_submit fails, whose status they have then.
  */
 static kvt_status kvtpy_task_submit(kvtpy_handle *queue, kvtpy_task *task, size_t depth)
 {
@@ -296,7 +296,7 @@ static kvt_status kvtpy_task_submit(kvtpy_handle *queue, kvtpy_task *task, size_
     if (object == NULL) status = KVT_E_STATE;
     while (status == KVT_OK && task->sent < task->asked) {
         const size_t rest = task->asked - task->sent, count = rest < depth ? rest : depth;
-        status = kvt_submit(object, task->requests + task->sent, count, NULL);
+        status = kvt_queue_submit(object, task->requests + task->sent, count, NULL);
         if (status == KVT_OK) task->sent += count;
     }
     if (object != NULL) kvtpy_leave_shared(queue);
@@ -316,7 +316,7 @@ static size_t kvtpy_task_drain(kvtpy_handle *queue, uint64_t *ended_out, size_t 
     void *object = kvtpy_enter_alone(queue);
     if (object == NULL) return 0;
     while (got == KVTPY_TASK_DRAIN && ended + KVTPY_TASK_DRAIN <= capacity) {
-        got = kvt_drain(object, done, KVTPY_TASK_DRAIN);
+        got = kvt_queue_drain(object, done, KVTPY_TASK_DRAIN);
         for (size_t i = 0; i < got; i++) {
             kvtpy_slot *slot = (kvtpy_slot *)(uintptr_t)done[i].user;
             slot->status = done[i].status;
@@ -387,9 +387,9 @@ static size_t kvtpy_lease_each(kvtpy_handle *store, const uint8_t *keys, size_t 
         found_out[i] = false;
         leases_out[i] = 0;
         if (object == NULL) continue;
-        if (kvt_lease(object, NULL, key, 1, until_ns, NULL, &leases_out[i]) != KVT_OK)
+        if (kvt_lease_begin(object, NULL, key, 1, until_ns, NULL, &leases_out[i]) != KVT_OK)
             leases_out[i] = 0;
-        found_out[i] = leases_out[i] != 0 || kvt_exists(object, key) == KVT_OK;
+        found_out[i] = leases_out[i] != 0 || kvt_store_exists(object, key) == KVT_OK;
         found += found_out[i];
     }
     if (object != NULL) kvtpy_leave_shared(store);

@@ -25,24 +25,25 @@ UNWRAPPED = {
     "layered loads": ["kvt_load_begin", "kvt_load_layers", "kvt_load_wait", "kvt_load_release",
                       "kvt_load_status", "kvt_load_end"],
     "devices while they run: the command has it": [
-        "kvt_store_device_change", "kvt_store_device_add"],
+        "kvt_device_change", "kvt_device_add"],
     "offline, by the command": [
         "kvt_recover_options_init", "kvt_recover_options_init_sized", "kvt_store_recover",
-        "kvt_operations_read", "kvt_watch_write"],
-    "batches are called off by the queue's close and by tasks that are cancelled": ["kvt_cancel"],
+        "kvt_operations_get", "kvt_watch_write"],
+    "batches are called off by the queue's close and by tasks that are cancelled": [
+        "kvt_queue_cancel"],
     "models of prefill are settings of a store": [
-        "kvt_prefill_preset", "kvt_prefill_preset_at", "kvt_prefill_seconds"],
+        "kvt_prefill_preset_get", "kvt_prefill_preset_name", "kvt_prefill_seconds"],
     "a basis stays as long as its store; kvterrace inspect lists them": [
-        "kvt_basis_at", "kvt_basis_remove"],
+        "kvt_basis_get", "kvt_basis_remove"],
     "other hosts are settings of a store": [
         "kvt_remote_options_init", "kvt_remote_options_init_sized"],
     "copies on other hosts belong to those who have a remote tier": [
-        "kvt_policy_set_copy", "kvt_policy_copy_chance"],
+        "kvt_policy_copy_set", "kvt_policy_copy_chance"],
     "an engine that is given costs once and keeps them": [
-        "kvt_policy_set_tenant", "kvt_policy_recost", "kvt_policy_resize",
-        "kvt_policy_hint_stats_get", "kvt_policy_set_speed"],
+        "kvt_policy_tenant_set", "kvt_policy_recost", "kvt_policy_resize",
+        "kvt_policy_hint_stats_get", "kvt_policy_speed_set"],
     "what is known of uses goes from one life of a store to the next within the store": [
-        "kvt_policy_uses_get", "kvt_policy_uses_set", "kvt_policy_set_weights"],
+        "kvt_policy_uses_get", "kvt_policy_uses_set", "kvt_policy_weights_set"],
 }
 
 # Headers of which nothing is wrapped: decoding over sequences that are larger than memory, whose
@@ -97,25 +98,25 @@ class Generate(PackageCase):
 
     def test_new_functions_come_in(self):
         code, said, text = self.generate(self.edit(
-            "KVT_API KVT_NODISCARD kvt_status kvt_touch(",
+            "KVT_API KVT_NODISCARD kvt_status kvt_store_touch(",
             "KVT_API KVT_NODISCARD kvt_status kvt_brand_new(kvt_store *store, const kvt_key *key);"
-            "\nKVT_API KVT_NODISCARD kvt_status kvt_touch("))
+            "\nKVT_API KVT_NODISCARD kvt_status kvt_store_touch("))
         self.assertEqual(code, 0, said)
         self.assertIn("guarded_kvt_brand_new(kvtpy_handle *guard, const uint8_t *key)", text)
 
     def test_a_function_that_the_cdef_lacks_fails(self):
         code, said, _ = self.generate(self.edit(
-            "KVT_API KVT_NODISCARD kvt_status kvt_touch(",
+            "KVT_API KVT_NODISCARD kvt_status kvt_store_touch(",
             "#if 0\nKVT_API kvt_status kvt_hidden(int number);\n#endif\n"
-            "KVT_API KVT_NODISCARD kvt_status kvt_touch("))
+            "KVT_API KVT_NODISCARD kvt_status kvt_store_touch("))
         self.assertNotEqual(code, 0)
         self.assertIn("lacking: ['kvt_hidden']", said)
 
     def test_a_function_without_a_mark_fails(self):
         code, said, _ = self.generate(self.edit(
-            "KVT_API KVT_NODISCARD kvt_status kvt_touch(", "kvt_status kvt_touch("))
+            "KVT_API KVT_NODISCARD kvt_status kvt_store_touch(", "kvt_status kvt_store_touch("))
         self.assertNotEqual(code, 0)
-        self.assertIn("not in the headers: ['kvt_touch']", said)
+        self.assertIn("not in the headers: ['kvt_store_touch']", said)
 
 
 if __name__ == "__main__":

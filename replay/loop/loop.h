@@ -42,7 +42,7 @@ typedef struct loop_options {
     uint32_t context_tokens, continuation_tokens; /* of texts that do not say */
     uint32_t answer_tokens;                       /* of one answer, at most */
     bool prefill_each;                            /* every miss is computed again */
-    bool observe;          /* measured losses are told to the store (kvt_observe_quality) */
+    bool observe;          /* measured losses are told to the store (kvt_quality_observe) */
     quality_metric metric; /* what a loss is: top1, rouge_l or f1 */
     quality_use use;       /* and what the KV is for (docs/PROFILE.md) */
     const char *cache;     /* folder of exact KV and answers; NULL: a temporary one */
@@ -325,7 +325,7 @@ typedef struct loop_run_options {
 } loop_run_options;
 
 /* Serves all requests. Devices that were blank are blank again. KVT_OK, also when bytes differed;
- * KVT_E_CANCELLED; kvt_open's errors; KVT_E_IO; KVT_E_MEMORY. */
+ * KVT_E_CANCELLED; kvt_store_open's errors; KVT_E_IO; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status loop_run(loop_site *site, const loop_run_options *options,
                                   loop_result *result_out, char *message, size_t message_size);
 

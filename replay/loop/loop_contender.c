@@ -49,7 +49,7 @@ bool loop_variant_is_exact(kvt_variant variant)
 static bool contender_policy_known(const char *name)
 {
     const char *known;
-    for (size_t i = 0; (known = kvt_policy_name_at(i)) != NULL; i++)
+    for (size_t i = 0; (known = kvt_policy_name_get(i)) != NULL; i++)
         if (strcmp(known, name) == 0) return true;
     return false;
 }

@@ -51,7 +51,7 @@ static uint64_t loop_now(const loop_state *state)
 static bool loop_is_settled(const loop_state *state)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    return kvt_stats(state->store, &stats) != KVT_OK ||
+    return kvt_store_stats_get(state->store, &stats) != KVT_OK ||
            (stats.policy.moves_in_flight == 0 && stats.puts_waiting == 0);
 }
 
@@ -69,8 +69,8 @@ static void loop_idle_until(loop_state *state, uint64_t until_ns)
 {
     while (loop_now(state) < until_ns) {
         uint32_t moves = 0;
-        (void)!kvt_flush(state->store);
-        (void)!kvt_maintain(state->store, &moves);
+        (void)!kvt_store_flush(state->store);
+        (void)!kvt_store_maintain(state->store, &moves);
         if (moves == 0 && loop_is_settled(state)) break;
         if (moves == 0) base_sleep(LOOP_NAP_NS);
     }
@@ -339,7 +339,7 @@ static void loop_identify(loop_state *state, const loop_context *context, const 
 static void loop_observe(loop_state *state, const loop_context *context, const loop_sample *sample)
 {
     if (state->site->options.observe && sample->hit && !loop_variant_is_exact(sample->variant))
-        (void)!kvt_observe_quality(state->store, &context->key, sample->variant,
+        (void)!kvt_quality_observe(state->store, &context->key, sample->variant,
                                    fmin(fmax(sample->loss, 0.0), 1.0), 1.0 / LOOP_QUESTIONS_MAX);
 }
 
@@ -432,7 +432,7 @@ static void loop_take_stats(loop_state *state)
 {
     loop_result *result = state->result;
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    if (kvt_stats(state->store, &stats) != KVT_OK) return;
+    if (kvt_store_stats_get(state->store, &stats) != KVT_OK) return;
     result->puts = stats.puts;
     result->refused = stats.puts_refused;
     result->busy = stats.puts_busy;
@@ -455,7 +455,7 @@ static void loop_take_stored(loop_state *state)
 {
     for (uint32_t i = 0; i < state->site->context_count; i++) {
         kvt_explanation why = {.struct_size = sizeof why};
-        if (kvt_explain(state->store, &state->site->contexts[i].key, &why) != KVT_OK ||
+        if (kvt_store_explain(state->store, &state->site->contexts[i].key, &why) != KVT_OK ||
             why.current == KVT_OPTION_NONE)
             continue;
         const kvt_option *option = &why.options[why.current].option;
@@ -516,7 +516,7 @@ kvt_status loop_run(loop_site *site, const loop_run_options *options, loop_resul
     if (status == KVT_OK)
         status = live_profile_make(&state.profile, options->store->profile_path, message, size);
     if (status == KVT_OK) status = loop_fill_store(&state, &store, message, size);
-    if (status == KVT_OK) status = kvt_open(&store, &state.store, message, size);
+    if (status == KVT_OK) status = kvt_store_open(&store, &state.store, message, size);
     if (status == KVT_OK) {
         const policy_trial trial = {.half_life_seconds = TRIAL_HALF_LIFE,
                                     .other_share = options->contender->other_share,
@@ -525,7 +525,7 @@ kvt_status loop_run(loop_site *site, const loop_run_options *options, loop_resul
     }
     if (status == KVT_OK) status = loop_serve_all(&state, message, size);
     if (status == KVT_OK) {
-        (void)!kvt_flush(state.store);
+        (void)!kvt_store_flush(state.store);
         loop_take_stats(&state);
         loop_take_stored(&state);
         loop_samples_finish(&state.samples, options->ladder, result);
@@ -533,7 +533,7 @@ kvt_status loop_run(loop_site *site, const loop_run_options *options, loop_resul
         result->leapt_s = 1e-9 * (double)state.leapt_ns;
         result->wall_s = 1e-9 * (double)(base_clock_ns() - wall_ns - state.leapt_ns);
     }
-    kvt_close(state.store);
+    kvt_store_close(state.store);
     status = live_site_end(&devices, &state.profile, status, message, size);
     loop_samples_close(&state.samples);
     free(state.got);

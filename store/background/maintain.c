@@ -166,7 +166,7 @@ static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, u
     return status;
 }
 
-kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_out)
+kvt_status kvt_store_maintain(kvt_store *store, uint32_t *moves_out)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     uint32_t moves = 0;
@@ -269,7 +269,7 @@ static void maintain_serve(kvt_store *store)
 }
 
 /* The cleanup handler of a thread that ends although the store did not stop it: notes the instant,
- * which kvt_health reports. */
+ * which kvt_health_get reports. */
 static void maintain_ends(void *argument)
 {
     kvt_store *store = argument;

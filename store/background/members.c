@@ -60,7 +60,7 @@ static void members_update_policy(kvt_store *store, kvt_tier tier)
 {
     assert(store_is_locked(store));
     relayout_note_speed(store, tier);
-    (void)!kvt_policy_set_capacity(store->policy, tier, store_policy_capacity(store, tier));
+    (void)!kvt_policy_capacity_set(store->policy, tier, store_policy_capacity(store, tier));
 }
 
 void members_note_wear(kvt_store *store, uint64_t bytes)
@@ -95,7 +95,7 @@ static kvt_status members_eject(kvt_store *store, kvt_tier tier, uint32_t member
     return status;
 }
 
-kvt_status kvt_store_device_change(kvt_store *store, const char *name, kvt_device_action action)
+kvt_status kvt_device_change(kvt_store *store, const char *name, kvt_device_action action)
 {
     kvt_tier tier;
     uint32_t member;
@@ -278,8 +278,8 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
     return status;
 }
 
-kvt_status kvt_store_device_add(kvt_store *store, kvt_tier tier, const kvt_device_config *given,
-                                char *message, size_t message_size)
+kvt_status kvt_device_add(kvt_store *store, kvt_tier tier, const kvt_device_config *given,
+                          char *message, size_t message_size)
 {
     char unused[1];
     if (store == NULL || given == NULL) return KVT_E_ARGUMENT;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * persist.c - writing back: entries of HBM and DRAM that have no record on SSD get a copy there, at
- * close, when kvt_persist asks for it, and a few at a time in the background (docs/STORE.md, Write
- * back).
+ * close, when kvt_store_persist asks for it, and a few at a time in the background (docs/STORE.md,
+ * Write back).
  *
  *     collect candidates (above, without a copy) and victims (stored on SSD, and copies)
  *     -> order by worth per byte -> a chunk: victims make room, commit, records are written -> next
@@ -13,9 +13,9 @@
  * looked at until it was seen on SSD or was tried once, so a store that moves entries without end
  * keeps no call for ever.
  *
- * Close and kvt_persist write into free room and in place of entries that are worth less: a restart
- * is near, and the SSD is to hold the best entries of all tiers. The background writes into free
- * room alone.
+ * Close and kvt_store_persist write into free room and in place of entries that are worth less: a
+ * restart is near, and the SSD is to hold the best entries of all tiers. The background writes
+ * into free room alone.
  *
  * Thread rule: as each function says in store.h.
  */
@@ -407,7 +407,7 @@ static void persist_end(persist_run *run)
 
 /* Writes entries above that have no record on SSD there, the most worth first, and makes what has
  * been written durable. Entries in motion are waited for. closing: nothing follows, so no room is
- * kept. No lock held. As kvt_persist.
+ * kept. No lock held. As kvt_store_persist.
  */
 static kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
                               kvt_persist_info *info_out)
@@ -428,7 +428,7 @@ static kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closi
     return status == KVT_OK ? run.failure : status;
 }
 
-kvt_status kvt_persist(kvt_store *store, uint64_t deadline_ns, kvt_persist_info *info_out)
+kvt_status kvt_store_persist(kvt_store *store, uint64_t deadline_ns, kvt_persist_info *info_out)
 {
     if (store == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

@@ -22,7 +22,7 @@ typedef struct store_persist {
     uint64_t resume_ns;    /* nothing is looked at before; store_now_ns */
 } store_persist;
 
-/* Writes back at close, once the background has ended, what kvt_persist would; deadline_ns 0:
+/* Writes back at close, once the background has ended, what kvt_store_persist would; deadline_ns 0:
  * nothing is written. */
 void persist_close(kvt_store *store, uint64_t deadline_ns);
 

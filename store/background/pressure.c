@@ -4,8 +4,8 @@
  * waits for (docs/TIERS.md, Pressure).
  *
  * One round in sixteen goes on all the same: a tier whose reads never end would otherwise keep the
- * promotions waiting that would relieve it. A caller's own kvt_maintain is put off by nothing. The
- * file defers; it drops no plan.
+ * promotions waiting that would relieve it. A caller's own kvt_store_maintain is put off by
+ * nothing. The file defers; it drops no plan.
  *
  * Thread rule: the background round, one at a time; the control lock is held.
  */

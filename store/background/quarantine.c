@@ -141,7 +141,7 @@ void quarantine_refresh_tier(kvt_store *store, kvt_tier tier)
     if (fresh != 0) quarantine_lose_members(store, tier, gone);
     /* Again at every failure: moves that were in flight the last time held the capacity up. */
     kvt_status status =
-        kvt_policy_set_capacity(store->policy, tier, store_policy_capacity(store, tier));
+        kvt_policy_capacity_set(store->policy, tier, store_policy_capacity(store, tier));
     assert(status == KVT_OK);
     (void)status;
 }

@@ -311,7 +311,7 @@ static void recover_open_capacity(kvt_store *store)
     tiers_pool_facts facts;
     if (store->pools[KVT_TIER_SSD] == NULL) return;
     tiers_pool_facts_get(store->pools[KVT_TIER_SSD], &facts);
-    (void)!kvt_policy_set_capacity(store->policy, KVT_TIER_SSD, facts.capacity_bytes);
+    (void)!kvt_policy_capacity_set(store->policy, KVT_TIER_SSD, facts.capacity_bytes);
 }
 
 /*

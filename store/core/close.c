@@ -34,7 +34,7 @@ static void close_free_places(kvt_store *store, const entry_table *table)
     }
 }
 
-void kvt_close(kvt_store *store)
+void kvt_store_close(kvt_store *store)
 {
     if (store == NULL || !fork_guard_is_ours(store)) return;
     queue_stop_all(store);

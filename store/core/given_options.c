@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * given_options.c - takes in the structs that callers hand to kvt_open, kvt_store_recover and
- * kvt_store_device_add.
+ * given_options.c - takes in the structs that callers hand to kvt_store_open, kvt_store_recover and
+ * kvt_device_add.
  *
  * Thread rule: any thread.
  */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * given_options.h - a caller's options as structs of this library's size (types.h has the rule), so
- * that nothing behind kvt_open and kvt_store_recover meets another one. No range is checked here.
+ * that nothing behind kvt_store_open and kvt_store_recover meets another one. No range is checked
+ * here.
  *
  * Thread rule: any thread.
  */

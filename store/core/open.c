@@ -396,7 +396,7 @@ static kvt_status open_policy(open_state *state)
                                .alpha_seconds = state->options->alpha_seconds,
                                .loss_limit = state->options->loss_limit};
     if (status == KVT_OK && state->options->ladder)
-        status = kvt_policy_set_tenant(state->store->policy, 0, &limits);
+        status = kvt_policy_tenant_set(state->store->policy, 0, &limits);
     return status;
 }
 
@@ -673,7 +673,7 @@ static kvt_status open_store(const kvt_store_options *options, kvt_store **store
     if (status != KVT_OK) {
         if (message[0] == '\0') snprintf(message, message_size, "%s", kvt_status_text(status));
         if (store->catalog != NULL && !state.labelling) catalog_discard_new(store->catalog);
-        kvt_close(store);
+        kvt_store_close(store);
         return status;
     }
     snprintf(message, message_size, "%s", state.note);
@@ -682,8 +682,8 @@ static kvt_status open_store(const kvt_store_options *options, kvt_store **store
     return KVT_OK;
 }
 
-kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out, char *message,
-                    size_t message_size)
+kvt_status kvt_store_open(const kvt_store_options *options, kvt_store **store_out, char *message,
+                          size_t message_size)
 {
     char unused[1];
     if (message == NULL || message_size == 0) {

@@ -49,7 +49,7 @@ KVT_NODISCARD kvt_status open_variants(kvt_store *store, const kvt_store_options
 /* Writes the catalog's failure into the message. */
 void open_say_catalog(const open_state *state, kvt_status status);
 
-/* ---- open_labels.c; what kvt_open says ---- */
+/* ---- open_labels.c; what kvt_store_open says ---- */
 
 /* Before a device is opened, which would make its file: members that the catalog counts on. */
 KVT_NODISCARD kvt_status open_check_missing(open_state *state);

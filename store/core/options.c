@@ -103,7 +103,7 @@ static void options_fill(kvt_store_options *options)
     options->variant.codec = KVT_CODEC_RAW;
     options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
     settings_read(NULL, NULL, store_fields, COUNT_OF(store_fields), SETTINGS_ALL_MODES, options);
-    kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->prefill);
+    kvt_status status = kvt_prefill_preset_get("llama-3.1-8b:a100", &options->prefill);
     assert(status == KVT_OK);
     (void)status;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
@@ -299,7 +299,7 @@ static kvt_status options_read_prefill(kvt_config *config, kvt_store_options *op
         return options_profile_prefill(kvt_config_text(config, "store.profile"), named,
                                        &options->prefill, message, message_size);
     snprintf(name, sizeof name, "llama-3.1-8b:%s", kvt_config_text(config, "prefill.gpu"));
-    return kvt_prefill_preset(name, &options->prefill);
+    return kvt_prefill_preset_get(name, &options->prefill);
 }
 
 /* LAYERSxHEADSxDIM:DTYPE[,drop], such as 32x8x128:bf16. */

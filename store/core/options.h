@@ -33,7 +33,8 @@ KVT_NODISCARD kvt_status kvt_tier_room(const kvt_tier_options *options, int tier
 /*
  * The variants that a store with these options would offer, in its order, with the figures that it
  * would decide with: from the profile, or measured here where the profile has none. *whole_out:
- * how many of them, from the first on, keep all tokens. Returns what kvt_open returns for a ladder.
+ * how many of them, from the first on, keep all tokens. Returns what kvt_store_open returns for a
+ * ladder.
  */
 KVT_NODISCARD kvt_status kvt_store_variants(const kvt_store_options *options, kvt_profile *profile,
                                             kvt_cost_model *model, uint32_t *whole_out,

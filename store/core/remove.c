@@ -107,7 +107,7 @@ static remove_result remove_key(kvt_store *store, const kvt_key *key,
     return result;
 }
 
-kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
+kvt_status kvt_store_delete(kvt_store *store, const kvt_key *key)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL) return KVT_E_ARGUMENT;
@@ -199,7 +199,7 @@ static bool remove_filter_is_sound(const kvt_clear_filter *filter)
     return !filter->by_tenant || filter->tenant < KVT_TENANTS_MAX;
 }
 
-kvt_status kvt_clear(kvt_store *store, const kvt_clear_filter *filter, uint64_t *removed_out)
+kvt_status kvt_store_clear(kvt_store *store, const kvt_clear_filter *filter, uint64_t *removed_out)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (removed_out != NULL) *removed_out = 0;

@@ -64,7 +64,7 @@ void store_settle_capacity(kvt_store *store)
     kvt_policy_stats stats;
     if (store->pools[KVT_TIER_SSD] == NULL) return;
     uint64_t capacity = store_policy_capacity(store, KVT_TIER_SSD);
-    (void)!kvt_policy_set_capacity(store->policy, KVT_TIER_SSD, capacity);
+    (void)!kvt_policy_capacity_set(store->policy, KVT_TIER_SSD, capacity);
     kvt_policy_stats_get(store->policy, &stats);
     store->capacity_passed = stats.used_bytes[KVT_TIER_SSD] > capacity;
 }

@@ -111,7 +111,7 @@ kvt_status store_adopt_place(kvt_store *store, const store_entry *entry, const s
     if (status != KVT_E_SPACE || tier != KVT_TIER_SSD) return status;
     kvt_policy_stats_get(store->policy, &stats);
     status =
-        kvt_policy_set_capacity(store->policy, tier, stats.used_bytes[tier] + place->record_bytes);
+        kvt_policy_capacity_set(store->policy, tier, stats.used_bytes[tier] + place->record_bytes);
     if (status == KVT_OK)
         status = store_adopt(store, entry, tier, place->variant, place->record_bytes);
     store_settle_capacity(store);

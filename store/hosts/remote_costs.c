@@ -147,7 +147,7 @@ void remote_costs_tell(kvt_store *store, uint64_t handle, double load_seconds)
 {
     assert(store_is_locked(store));
     const kvt_status status =
-        kvt_policy_set_copy(store->policy, store_now_ns(store), handle, load_seconds);
+        kvt_policy_copy_set(store->policy, store_now_ns(store), handle, load_seconds);
     store->remote->counts.copies_told += status == KVT_OK;
 }
 

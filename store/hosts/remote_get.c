@@ -119,7 +119,7 @@ static void remote_get_offer(kvt_store *store, const object_head *head, uint32_t
     (void)put_take_in(store, &entry, target->view, target->data, record->source_bytes);
     /* A clear that began meanwhile may have passed the place of this entry. */
     if (epochs_passed(&store->remote->epochs, &head->key, tenant, epoch))
-        (void)!kvt_delete(store, &head->key);
+        (void)!kvt_store_delete(store, &head->key);
 }
 
 /* Deletes the object of a record whose bytes were wrong. */

@@ -3,7 +3,7 @@
  * remote_prefetch.c - entries of other hosts that nobody waits for: a prefetch asks for one, a
  * layered load leaves one behind; the background decodes it and offers it to the local tiers.
  *
- *     asked for -> landed -> taken in by the background, or by kvt_maintain
+ *     asked for -> landed -> taken in by the background, or by kvt_store_maintain
  *
  * What is on its way or has landed holds staging, so it is bounded: by number, and by a quarter of
  * the store's staging.

@@ -309,7 +309,7 @@ static bool bases_at(const kvt_store *store, size_t index, uint32_t *start_out, 
     return false;
 }
 
-kvt_status kvt_basis_at(kvt_store *store, size_t index, kvt_basis_info *out)
+kvt_status kvt_basis_get(kvt_store *store, size_t index, kvt_basis_info *out)
 {
     if (store == NULL || out == NULL) return KVT_E_ARGUMENT;
     if (!struct_size_is_sound(out, BASES_INFO_LEAST)) return KVT_E_ARGUMENT;

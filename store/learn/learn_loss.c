@@ -91,7 +91,7 @@ void learn_update_priors(kvt_store *store)
         pthread_mutex_unlock(&learn->reuse_lock);
         if (status != KVT_OK || found.uses < LEARN_PRIOR_USES) continue;
         pthread_mutex_lock(&store->lock);
-        (void)!kvt_policy_set_prior(store->policy, i, fmin(found.prior_uses, LEARN_PRIOR_MOST));
+        (void)!kvt_policy_prior_set(store->policy, i, fmin(found.prior_uses, LEARN_PRIOR_MOST));
         pthread_mutex_unlock(&store->lock);
     }
 }

@@ -230,7 +230,7 @@ void learn_round(kvt_store *store)
         if (store->pools[tier] == NULL) continue;
         learn_cost_tier(store, (kvt_tier)tier);
         const kvt_affine *read = &store->costs.read[tier], *write = &store->costs.write[tier];
-        (void)!kvt_policy_set_speed(store->policy, (kvt_tier)tier, read->bytes_per_s,
+        (void)!kvt_policy_speed_set(store->policy, (kvt_tier)tier, read->bytes_per_s,
                                     write->bytes_per_s, read->request_seconds);
     }
     if (off) learn_begin_epoch(store);

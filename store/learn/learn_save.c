@@ -321,5 +321,5 @@ void learn_update_loaded_priors(kvt_store *store)
 {
     for (uint32_t i = 1; i < KVT_REUSE_CLASSES; i++)
         if (store->learn->priors[i] > 0)
-            (void)!kvt_policy_set_prior(store->policy, i, store->learn->priors[i]);
+            (void)!kvt_policy_prior_set(store->policy, i, store->learn->priors[i]);
 }

@@ -16,7 +16,7 @@
 #define LEARN_FACTOR_OFF                                                                           \
     0.05 /* a class's factor that moved by more gives its entries new options */
 
-kvt_status kvt_flush(kvt_store *store)
+kvt_status kvt_store_flush(kvt_store *store)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     (void)handover_drain(store, UINT64_MAX, NULL);
@@ -33,7 +33,7 @@ kvt_status kvt_flush(kvt_store *store)
     }
 }
 
-kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *out)
+kvt_status kvt_store_explain(kvt_store *store, const kvt_key *key, kvt_explanation *out)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || out == NULL) return KVT_E_ARGUMENT;
@@ -63,7 +63,7 @@ kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant, const kvt_tenant *l
     held = *limits;
     if (held.loss_limit > store->loss_limit) held.loss_limit = store->loss_limit;
     pthread_mutex_lock(&store->lock);
-    kvt_status status = kvt_policy_set_tenant(store->policy, tenant, &held);
+    kvt_status status = kvt_policy_tenant_set(store->policy, tenant, &held);
     pthread_mutex_unlock(&store->lock);
     return status;
 }
@@ -161,7 +161,7 @@ static void observe_store(kvt_store *store, kvt_store_stats *stats)
     learn_fill_stats(store, stats);
 }
 
-kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
+kvt_status kvt_store_stats_get(kvt_store *store, kvt_store_stats *stats)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (stats == NULL ||
@@ -200,7 +200,7 @@ static void observe_member(kvt_tier tier, const tiers_member_stats *member, kvt_
     memcpy(out->name, member->name, sizeof out->name);
 }
 
-kvt_status kvt_device_stats_at(kvt_store *store, size_t index, kvt_device_stats *out)
+kvt_status kvt_device_stats_get(kvt_store *store, size_t index, kvt_device_stats *out)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (out == NULL ||
@@ -240,7 +240,7 @@ static void learn_update_class(kvt_store *store, uint32_t class_id)
     learn_begin_epoch(store);
 }
 
-kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key, kvt_variant variant,
+kvt_status kvt_quality_observe(kvt_store *store, const kvt_key *key, kvt_variant variant,
                                double loss, double weight)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
@@ -267,7 +267,7 @@ kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key, kvt_variant
     return status;
 }
 
-kvt_status kvt_class_stats_at(kvt_store *store, uint32_t class_id, kvt_class_stats *out)
+kvt_status kvt_class_stats_get(kvt_store *store, uint32_t class_id, kvt_class_stats *out)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (class_id >= KVT_REUSE_CLASSES) return KVT_END;

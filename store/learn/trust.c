@@ -105,7 +105,7 @@ void trust_open(kvt_store *store)
 {
     store_trust *trust = &store->trust;
     /* A policy that counts no uses weighs nothing either. */
-    trust->weighs = kvt_policy_set_rate(store->policy, 0, 0) != KVT_E_UNSUPPORTED;
+    trust->weighs = kvt_policy_rate_set(store->policy, 0, 0) != KVT_E_UNSUPPORTED;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         trust_begin_count(&trust->tiers[tier]);
 }

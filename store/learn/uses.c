@@ -255,7 +255,7 @@ kvt_status uses_read(kvt_store *store, uses_found *found)
     /* Uses that were before this life are before the engine's first time, unless it has seen one
      * that is as early. */
     status = kvt_policy_tick(store->policy, 1, 0, 0, &none);
-    if (status == KVT_OK) (void)!kvt_policy_set_weights(store->policy, &found->weights);
+    if (status == KVT_OK) (void)!kvt_policy_weights_set(store->policy, &found->weights);
     if (found->count > 1) qsort(found->items, found->count, sizeof *found->items, uses_compare);
     return status;
 }

@@ -42,7 +42,7 @@ struct store_scratch {
 static void scratch_update_policy(kvt_store *store, kvt_tier tier)
 {
     assert(store_is_locked(store));
-    (void)!kvt_policy_set_capacity(store->policy, tier, store_policy_capacity(store, tier));
+    (void)!kvt_policy_capacity_set(store->policy, tier, store_policy_capacity(store, tier));
 }
 
 /* What the policy holds in a tier, in motion included. Lock held. */
@@ -143,7 +143,7 @@ static uint64_t scratch_make_room(kvt_store *store, kvt_tier tier, uint64_t used
         used = now_used;
         if (idle > SCRATCH_IDLE_ROUNDS || base_clock_ns() >= end_ns) return now_used - capacity;
         if (idle > 0 && scratch_drop_entries(store, tier)) continue;
-        if (kvt_maintain(store, NULL) == KVT_BUSY || idle > 0) base_sleep(SCRATCH_NAP_NS);
+        if (kvt_store_maintain(store, NULL) == KVT_BUSY || idle > 0) base_sleep(SCRATCH_NAP_NS);
     }
 }
 

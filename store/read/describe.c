@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * describe.c - kvt_describe, which says what is stored under a key, and kvt_touch, which counts
- * uses. Neither reads a byte of an entry.
+ * describe.c - kvt_store_describe, which says what is stored under a key, and kvt_store_touch,
+ * which counts uses. Neither reads a byte of an entry.
  *
  * Thread rule: any thread; the control lock for a few hash steps, or for TOUCH_STEP keys.
  */
@@ -69,7 +69,7 @@ static void describe_tokens(kvt_description *out)
     (void)status;
 }
 
-kvt_status kvt_describe(kvt_store *store, const kvt_key *key, kvt_description *out)
+kvt_status kvt_store_describe(kvt_store *store, const kvt_key *key, kvt_description *out)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || out == NULL) return KVT_E_ARGUMENT;
@@ -115,7 +115,7 @@ static void touch_step(kvt_store *store, const kvt_key *keys, size_t count, touc
     }
 }
 
-kvt_status kvt_touch(kvt_store *store, const kvt_key *keys, size_t count, size_t *touched_out)
+kvt_status kvt_store_touch(kvt_store *store, const kvt_key *keys, size_t count, size_t *touched_out)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (touched_out != NULL) *touched_out = 0;

@@ -37,7 +37,7 @@ static kvt_status hint_promote(kvt_store *store, const store_entry *entry, kvt_t
     return KVT_OK;
 }
 
-kvt_status kvt_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier)
+kvt_status kvt_store_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier)
 {
     if (store == NULL || key == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
@@ -94,8 +94,8 @@ static bool hint_is_sound(const kvt_expectation *expected)
                : expected->seconds >= 0 && expected->seconds <= KVT_HINT_SECONDS_MAX;
 }
 
-kvt_status kvt_hint(kvt_store *store, const kvt_key *keys, size_t count,
-                    const kvt_expectation *expected, size_t *hinted_out)
+kvt_status kvt_store_hint(kvt_store *store, const kvt_key *keys, size_t count,
+                          const kvt_expectation *expected, size_t *hinted_out)
 {
     if (store == NULL || expected == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

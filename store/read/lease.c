@@ -101,8 +101,8 @@ static uint64_t lease_enter(store_leases *leases, lease_open *lease)
     return lease->number;
 }
 
-kvt_status kvt_lease(kvt_store *store, struct kvt_queue *owner, const kvt_key *keys, size_t count,
-                     uint64_t until_ns, bool *held_out, uint64_t *lease_out)
+kvt_status kvt_lease_begin(kvt_store *store, struct kvt_queue *owner, const kvt_key *keys,
+                           size_t count, uint64_t until_ns, bool *held_out, uint64_t *lease_out)
 {
     if (store == NULL || lease_out == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

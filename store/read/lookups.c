@@ -10,7 +10,7 @@
 #include <assert.h>
 #include <math.h>
 
-kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
+kvt_status kvt_store_exists(kvt_store *store, const kvt_key *key)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL) return KVT_E_ARGUMENT;

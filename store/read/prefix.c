@@ -33,11 +33,11 @@ static kvt_status prefix_run(kvt_queue *queue, const kvt_key *keys, const kvt_vi
                                     .deadline_ns = deadline_ns};
     }
     /* The queue is as deep as the batch, so it is never too full for it. */
-    status = kvt_submit(queue, requests, count, NULL);
+    status = kvt_queue_submit(queue, requests, count, NULL);
     if (status != KVT_OK) goto out;
     queue_carry_out(queue);
     done[0].struct_size = sizeof done[0];
-    size_t drained = kvt_drain(queue, done, count);
+    size_t drained = kvt_queue_drain(queue, done, count);
     assert(drained == count);
     for (size_t i = 0; i < drained; i++) {
         assert(done[i].index < count);

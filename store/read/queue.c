@@ -30,7 +30,7 @@
 
 /* ---- open and close ---- */
 
-/* Adds a queue to those that kvt_close ends. */
+/* Adds a queue to those that kvt_store_close ends. */
 static void queue_register(kvt_queue *queue)
 {
     kvt_store *store = queue->store;
@@ -43,7 +43,8 @@ static void queue_register(kvt_queue *queue)
     pthread_mutex_unlock(&store->lock);
 }
 
-/* Takes a queue out of the store's list. NULL: kvt_close has done so, and the store may be gone. */
+/* Takes a queue out of the store's list. NULL: kvt_store_close has done so, and the store may be
+ * gone. */
 static kvt_store *queue_unregister(kvt_queue *queue)
 {
     pthread_mutex_lock(&queue->lock);
@@ -390,8 +391,8 @@ static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
     return number;
 }
 
-kvt_status kvt_submit(kvt_queue *queue, const kvt_request *requests, size_t count,
-                      uint64_t *batch_out)
+kvt_status kvt_queue_submit(kvt_queue *queue, const kvt_request *requests, size_t count,
+                            uint64_t *batch_out)
 {
     if (queue == NULL || (requests == NULL && count != 0)) return KVT_E_ARGUMENT;
     if (!queue_is_ours(queue)) return KVT_E_STATE;
@@ -441,7 +442,7 @@ static kvt_completion queue_completion(const queue_item *item)
                             .elapsed_ns = item->info.elapsed_ns};
 }
 
-size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity)
+size_t kvt_queue_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity)
 {
     if (!queue_is_ours(queue) || completions == NULL || capacity == 0) return 0;
     if (!struct_size_is_sound(completions, QUEUE_COMPLETION_LEAST)) return 0;
@@ -517,7 +518,7 @@ static uint32_t queue_cancel_waiting(kvt_queue *queue, queue_list *list, uint64_
     return count;
 }
 
-kvt_status kvt_cancel(kvt_queue *queue, uint64_t batch)
+kvt_status kvt_queue_cancel(kvt_queue *queue, uint64_t batch)
 {
     if (queue == NULL) return KVT_E_ARGUMENT;
     if (!queue_is_ours(queue)) return KVT_E_STATE;

@@ -262,7 +262,7 @@ void *queue_call_main(void *queue);
 /* The function of a queue's threads; the argument is the queue. */
 void *queue_main(void *queue);
 
-/* kvt_close: ends the queues that are open. No lock held. */
+/* kvt_store_close: ends the queues that are open. No lock held. */
 void queue_stop_all(kvt_store *store);
 
 /* ---- queue_views.c ---- */

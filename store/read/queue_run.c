@@ -40,7 +40,7 @@ typedef void queue_run(kvt_queue *queue, queue_item **items, uint32_t count);
 static kvt_status queue_touch(kvt_store *store, const kvt_key *key)
 {
     size_t touched = 0;
-    kvt_status status = kvt_touch(store, key, 1, &touched);
+    kvt_status status = kvt_store_touch(store, key, 1, &touched);
     return status == KVT_OK && touched == 0 ? KVT_MISS : status;
 }
 
@@ -74,10 +74,10 @@ static kvt_status queue_put_again(kvt_store *store, const queue_item *item)
     return status;
 }
 
-/* As kvt_exists; of what is not here, by what is known of other hosts: a guess. */
+/* As kvt_store_exists; of what is not here, by what is known of other hosts: a guess. */
 static kvt_status queue_exists(kvt_store *store, queue_item *item)
 {
-    const kvt_status status = kvt_exists(store, &item->key);
+    const kvt_status status = kvt_store_exists(store, &item->key);
     item->guess = status == KVT_MISS && store->remote != NULL;
     if (!item->guess) return status;
     return remote_match_hint(store, &item->key) == HINT_THERE ? KVT_OK : KVT_MISS;
@@ -90,9 +90,9 @@ static kvt_status queue_run_one(kvt_store *store, queue_item *item)
     switch (item->kind) {
     case KVT_REQUEST_PUT: return queue_put(store, item);
     case KVT_REQUEST_EXISTS: return queue_exists(store, item);
-    case KVT_REQUEST_PREFETCH: return kvt_prefetch(store, &item->key, (kvt_tier)item->tier);
+    case KVT_REQUEST_PREFETCH: return kvt_store_prefetch(store, &item->key, (kvt_tier)item->tier);
     case KVT_REQUEST_TOUCH: return queue_touch(store, &item->key);
-    case KVT_REQUEST_DELETE: return kvt_delete(store, &item->key);
+    case KVT_REQUEST_DELETE: return kvt_store_delete(store, &item->key);
     default: assert(!"a kind that the submit accepts"); return KVT_E_ARGUMENT;
     }
 }

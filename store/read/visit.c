@@ -75,7 +75,7 @@ static void visit_set_lent(kvt_store *store, store_visit *visit, bool lent)
         visits->entries++;
         visits->bytes[tier] += visit->bytes;
     }
-    (void)!kvt_policy_set_capacity(store->policy, tier, store_policy_capacity(store, tier));
+    (void)!kvt_policy_capacity_set(store->policy, tier, store_policy_capacity(store, tier));
 }
 
 void visit_lose_entry(kvt_store *store, store_place *place)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * health.c - kvt_health: which file, thread or device is out of order, and since when.
+ * health.c - kvt_health_get: which file, thread or device is out of order, and since when.
  *
  * Nothing is watched here: devices, the catalog's writer, the background, the queue of puts and the
  * nodes of other hosts keep their own failures, and this file puts them into words.
@@ -141,8 +141,9 @@ static void health_add_background(health_list *list, kvt_store *store)
     uint64_t ended_ns = store->background_ended_ns;
     pthread_mutex_unlock(&store->lock);
     if (ended_ns == 0) return;
-    health_add(list, KVT_HEALTH_THREAD, "background", KVT_E_STATE, store->zero_ns + ended_ns,
-               "The background thread has ended: nothing is moved unless kvt_maintain is called.");
+    health_add(
+        list, KVT_HEALTH_THREAD, "background", KVT_E_STATE, store->zero_ns + ended_ns,
+        "The background thread has ended: nothing is moved unless kvt_store_maintain is called.");
 }
 
 /* Adds the first failure of an accepted put since the last flush. */
@@ -174,7 +175,7 @@ static void health_add_bases(health_list *list, kvt_store *store)
     snprintf(name, sizeof name, "basis %05X", (unsigned)start);
     snprintf(text, sizeof text,
              "%llu stored records cannot be read without bases that the store lacks, such as "
-             "%05X: kvt_basis_at lists them, kvt_basis_add brings the entries back.",
+             "%05X: kvt_basis_get lists them, kvt_basis_add brings the entries back.",
              (unsigned long long)records, (unsigned)start);
     health_add(list, KVT_HEALTH_BASIS, name, KVT_E_MISMATCH, 0, text);
 }
@@ -207,8 +208,8 @@ static void health_add_hosts(health_list *list, kvt_store *store)
     }
 }
 
-kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity, size_t *count_out,
-                      kvt_status *overall_out)
+kvt_status kvt_health_get(kvt_store *store, kvt_health_item *items, size_t capacity,
+                          size_t *count_out, kvt_status *overall_out)
 {
     if (store == NULL || count_out == NULL || (items == NULL && capacity != 0))
         return KVT_E_ARGUMENT;

@@ -307,8 +307,8 @@ static size_t watch_read(kvt_store *store, kvt_operation *out, size_t capacity)
     return count;
 }
 
-kvt_status kvt_operations_read(kvt_store *store, kvt_operation *out, size_t capacity,
-                               size_t *count_out)
+kvt_status kvt_operations_get(kvt_store *store, kvt_operation *out, size_t capacity,
+                              size_t *count_out)
 {
     if (store == NULL || count_out == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

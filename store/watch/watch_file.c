@@ -76,7 +76,7 @@ static char *watch_make_text(kvt_store *store, size_t *bytes_out)
                 (unsigned long long)base_calendar_ns(), (unsigned long long)base_clock_ns());
     out.used += kvt_metrics_write(store, text + out.used, size - out.used) - 1;
     size_t count = 0;
-    const kvt_status status = kvt_operations_read(store, operations, WATCH_FILE_OPERATIONS, &count);
+    const kvt_status status = kvt_operations_get(store, operations, WATCH_FILE_OPERATIONS, &count);
     assert(status == KVT_OK);
     (void)status;
     for (size_t i = 0; i < count; i++)

@@ -409,7 +409,7 @@ static void metrics_write_devices(watch_text *out, const metrics_view *view)
         watch_family(out, name, metrics_devices[field].gauge ? "gauge" : "counter",
                      metrics_devices[field].help);
         kvt_device_stats device = {.struct_size = sizeof device};
-        for (size_t i = 0; kvt_device_stats_at(view->store, i, &device) == KVT_OK; i++) {
+        for (size_t i = 0; kvt_device_stats_get(view->store, i, &device) == KVT_OK; i++) {
             const uint64_t values[METRICS_DEVICE_FIELDS] = {!device.retired,
                                                             device.bytes_read,
                                                             device.bytes_written,
@@ -451,7 +451,7 @@ static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
     view->stats.struct_size = sizeof view->stats;
     view->leases.struct_size = sizeof view->leases;
     view->hints.struct_size = sizeof view->hints;
-    kvt_status status = kvt_stats(store, &view->stats);
+    kvt_status status = kvt_store_stats_get(store, &view->stats);
     if (status == KVT_OK) status = kvt_lease_stats_get(store, &view->leases);
     if (status == KVT_OK) status = kvt_hint_stats_get(store, &view->hints);
     if (status != KVT_OK) return status;

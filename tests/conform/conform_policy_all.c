@@ -526,7 +526,7 @@ static void model_set_tenant(model *m)
         limits.share_bytes[KVT_TIER_DRAM] = 100 + test_below(&m->dice, 400);
     }
     uint32_t number = (uint32_t)test_below(&m->dice, TENANTS);
-    assert_int_equal(kvt_policy_set_tenant(m->policy, number, &limits), KVT_OK);
+    assert_int_equal(kvt_policy_tenant_set(m->policy, number, &limits), KVT_OK);
 }
 
 /* Tells the engine something, which never makes a plan and never breaks a rule. */
@@ -538,7 +538,7 @@ static void model_advise(model *m)
     switch (test_below(&m->dice, 3)) {
     case 0: model_set_tenant(m); return;
     case 1:
-        status = kvt_policy_set_prior(m->policy, 1 + (uint32_t)test_below(&m->dice, 4), unit);
+        status = kvt_policy_prior_set(m->policy, 1 + (uint32_t)test_below(&m->dice, 4), unit);
         break;
     default:
         status = dual_solve(m->policy, m->now_ns, NULL, &bound);
@@ -582,7 +582,7 @@ static void model_call(model *m)
         model_promote(m, handle, place);
     else
         model_advance(m);
-    assert_int_equal(kvt_policy_option(m->policy, handle), m->entries[handle].option);
+    assert_int_equal(kvt_policy_option_get(m->policy, handle), m->entries[handle].option);
     model_check_used(m);
 }
 
@@ -605,8 +605,8 @@ static uint64_t model_run(const char *name, uint8_t holes, uint64_t seed, int ca
 
 TEST(every_policy_keeps_the_rules)
 {
-    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
-        const char *name = kvt_policy_name_at(i);
+    for (size_t i = 0; kvt_policy_name_get(i) != NULL; i++) {
+        const char *name = kvt_policy_name_get(i);
         for (uint64_t seed = 1; seed <= 4; seed++) {
             uint64_t moves;
             uint8_t holes = seed == 3 ? KVT_HOLES_MIXED : KVT_HOLES_CONTIGUOUS;
@@ -622,8 +622,8 @@ TEST(every_policy_keeps_the_rules)
 
 TEST(every_policy_repeats_itself)
 {
-    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
-        const char *name = kvt_policy_name_at(i);
+    for (size_t i = 0; kvt_policy_name_get(i) != NULL; i++) {
+        const char *name = kvt_policy_name_get(i);
         uint64_t first;
         uint64_t second;
         uint64_t hash = model_run(name, KVT_HOLES_CONTIGUOUS, 8, SMALL_RUN, &first);
@@ -634,9 +634,9 @@ TEST(every_policy_repeats_itself)
 
 TEST(nothing_to_do_is_an_empty_plan)
 {
-    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
+    for (size_t i = 0; kvt_policy_name_get(i) != NULL; i++) {
         model *m = test_alloc(sizeof *m);
-        model_open(m, kvt_policy_name_at(i), KVT_HOLES_CONTIGUOUS, 2);
+        model_open(m, kvt_policy_name_get(i), KVT_HOLES_CONTIGUOUS, 2);
         kvt_move moves[4];
         kvt_plan plan = {moves, 4, 9};
         assert_int_equal(kvt_policy_tick(m->policy, SECOND, 4, UINT64_MAX, &plan), KVT_OK);

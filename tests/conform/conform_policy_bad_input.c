@@ -135,11 +135,11 @@ static void wrong_numbers_change_nothing(bench *b)
         b->offer.sensitivity = wrong;
         assert_int_equal(kvt_policy_admit(b->policy, SECOND, &b->offer, &b->plan), KVT_E_ARGUMENT);
         b->offer.sensitivity = 0.0;
-        assert_int_equal(kvt_policy_set_prior(b->policy, 1, wrong), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_policy_prior_set(b->policy, 1, wrong), KVT_E_ARGUMENT);
         const kvt_tenant limits = {
             .struct_size = sizeof limits, .alpha_seconds = wrong, .loss_limit = 1.0};
-        assert_int_equal(kvt_policy_set_tenant(b->policy, 1, &limits), KVT_E_ARGUMENT);
-        kvt_status status = kvt_policy_set_rate(b->policy, 1, wrong);
+        assert_int_equal(kvt_policy_tenant_set(b->policy, 1, &limits), KVT_E_ARGUMENT);
+        kvt_status status = kvt_policy_rate_set(b->policy, 1, wrong);
         assert_true(status == KVT_E_ARGUMENT || status == KVT_E_UNSUPPORTED);
     }
     expect_same(b, &before);
@@ -218,7 +218,7 @@ static void removed_handles_come_back(bench *b)
             handle = b->moves[removed].handle;
             assert_int_equal(kvt_policy_remove(b->policy, handle), KVT_OK);
             assert_int_equal(kvt_policy_remove(b->policy, handle), KVT_MISS);
-            assert_int_equal(kvt_policy_option(b->policy, handle), KVT_OPTION_NONE);
+            assert_int_equal(kvt_policy_option_get(b->policy, handle), KVT_OPTION_NONE);
         }
         for (uint32_t i = 0; i < b->plan.count; i++) {
             bool gone = removed < b->plan.count && i == removed;
@@ -230,7 +230,7 @@ static void removed_handles_come_back(bench *b)
         kvt_policy_stats stats = bench_stats(b);
         uint64_t stored = 0;
         for (uint64_t one = 1; one <= HANDLES; one++)
-            if (kvt_policy_option(b->policy, one) != KVT_OPTION_NONE) stored += 100;
+            if (kvt_policy_option_get(b->policy, one) != KVT_OPTION_NONE) stored += 100;
         assert_int_equal(stats.used_bytes[KVT_TIER_DRAM] + stats.used_bytes[KVT_TIER_SSD], stored);
     }
 }
@@ -275,8 +275,8 @@ static void clocks_may_do_anything(bench *b)
 static void over_all_policies(void (*part)(bench *))
 {
     bench *b = test_alloc(sizeof *b);
-    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
-        bench_open(b, kvt_policy_name_at(i));
+    for (size_t i = 0; kvt_policy_name_get(i) != NULL; i++) {
+        bench_open(b, kvt_policy_name_get(i));
         part(b);
         bench_close(b);
     }

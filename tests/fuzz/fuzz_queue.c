@@ -147,7 +147,7 @@ static void fuzz_make_view(fuzz_input *input, fuzz_site *site, uint32_t at)
     bool made = false;
     if (which < sizeof axes / sizeof axes[0] && layout.tokens != 0) {
         const bool paged = strchr(axes[which], 'b') != NULL;
-        made = kvt_view_axes(&layout, axes[which], paged ? 4 : 0, paged ? 4 : layout.tokens,
+        made = kvt_view_make(&layout, axes[which], paged ? 4 : 0, paged ? 4 : layout.tokens,
                              view) == KVT_OK;
     }
     if (!made) view->base_bytes[0] = layout.opaque_bytes;
@@ -314,7 +314,8 @@ static void fuzz_submit(fuzz_input *input, fuzz_site *site)
             bytes[(size_t)i * stride + sizeof request] = noise; /* what nobody knows */
     }
     uint64_t batch = 0;
-    kvt_status status = kvt_submit(site->queue, (const kvt_request *)(void *)bytes, count, &batch);
+    kvt_status status =
+        kvt_queue_submit(site->queue, (const kvt_request *)(void *)bytes, count, &batch);
     fuzz_check(status == KVT_OK || status == KVT_BUSY || status == KVT_E_ARGUMENT);
     if (status != KVT_OK) return;
     fuzz_check(batch == ++site->batches);
@@ -355,7 +356,7 @@ static void fuzz_drain(fuzz_input *input, fuzz_site *site)
     uint8_t *bytes = fuzz_arena_take((uint64_t)room * (capacity + 1));
     memset(bytes, 0, (uint64_t)room * (capacity + 1));
     memcpy(bytes, &stride, sizeof stride);
-    size_t count = kvt_drain(site->queue, (kvt_completion *)(void *)bytes, capacity);
+    size_t count = kvt_queue_drain(site->queue, (kvt_completion *)(void *)bytes, capacity);
     fuzz_check(count <= capacity && count <= site->flying);
     for (size_t i = 0; i < count; i++) {
         kvt_completion done = {0};
@@ -409,7 +410,7 @@ static void fuzz_call(fuzz_input *input, fuzz_site *site)
     else if (call < 190)
         fuzz_drain(input, site);
     else if (call < 210)
-        (void)!kvt_cancel(site->queue, fuzz_number(input, 6));
+        (void)!kvt_queue_cancel(site->queue, fuzz_number(input, 6));
     else if (call < 225)
         (void)!kvt_queue_wait(site->queue, base_clock_ns() + 100000);
     else if (call < 240)
@@ -433,7 +434,7 @@ static kvt_store *fuzz_store(void)
     options.put_staging_bytes = 64 << 10;
     options.tick_seconds = 0;
     options.policy = "lru";
-    fuzz_check(kvt_open(&options, &store, NULL, 0) == KVT_OK);
+    fuzz_check(kvt_store_open(&options, &store, NULL, 0) == KVT_OK);
     return store;
 }
 
@@ -445,7 +446,7 @@ static void fuzz_end(fuzz_site *site)
         fuzz_input input = {none, 0};
         fuzz_check(kvt_queue_wait(site->queue, end_ns) == KVT_OK);
         kvt_completion done = {.struct_size = sizeof done};
-        fuzz_check(kvt_drain(site->queue, &done, 1) == 1);
+        fuzz_check(kvt_queue_drain(site->queue, &done, 1) == 1);
         fuzz_item *item = &site->items[done.user];
         fuzz_check(item->flies && fuzz_may_end(done.kind, done.status));
         item->flies = false;
@@ -457,10 +458,10 @@ static void fuzz_end(fuzz_site *site)
     kvt_clear_filter filter = {.struct_size = sizeof filter, .by_space = true};
     const kvt_key key = {{7}};
     filter.space = kvt_key_space(&key);
-    (void)!kvt_flush(site->store);
-    fuzz_check(kvt_clear(site->store, &filter, NULL) == KVT_OK);
+    (void)!kvt_store_flush(site->store);
+    fuzz_check(kvt_store_clear(site->store, &filter, NULL) == KVT_OK);
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    fuzz_check(kvt_stats(site->store, &stats) == KVT_OK);
+    fuzz_check(kvt_store_stats_get(site->store, &stats) == KVT_OK);
     fuzz_check(stats.staging_bytes == 0 && stats.tiers[KVT_TIER_DRAM].used_bytes == 0);
 }
 

@@ -42,7 +42,7 @@ static fuzz_targets fuzz_targets_of(const kvt_layout *layout, uint64_t bytes, ui
     if (layout->dtype == KVT_DTYPE_OPAQUE) return targets;
     const bool paged = choice % 4 > 1;
     const uint64_t blocks = paged ? layout->tokens / 3 + 1 : layout->tokens;
-    if (kvt_view_axes(layout, axes[choice % 4], paged ? 3 : 0, blocks, &view) != KVT_OK) abort();
+    if (kvt_view_make(layout, axes[choice % 4], paged ? 3 : 0, blocks, &view) != KVT_OK) abort();
     view.base[0] = view.base[1] = fuzz_arena_take(view.base_bytes[0]);
     targets.apart = view_rows_of(&view, layout, layout->tokens, 0, KVT_SIDE_K);
     return targets;

@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     kvt_status status = kvt_config_read(config, path, message, sizeof message);
     if (status != KVT_OK && (status != KVT_E_CONFIG || message[0] == '\0')) abort();
     const char *key;
-    while ((key = kvt_config_unused_at(config, 0)) != NULL)
+    while ((key = kvt_config_unused_get(config, 0)) != NULL)
         fuzz_read(config, key);
     kvt_config_free(config);
     (void)close(descriptor);

@@ -65,7 +65,7 @@ static void fuzz_start(fuzz_input *input, fuzz_case *c)
     c->view = (kvt_view){.struct_size = sizeof c->view};
     if (which >= sizeof axes / sizeof axes[0]) return;
     const bool paged = strchr(axes[which], 'b') != NULL || per > 2;
-    if (kvt_view_axes(&c->layout, axes[which], paged ? per : 0, 8, &c->view) != KVT_OK) abort();
+    if (kvt_view_make(&c->layout, axes[which], paged ? per : 0, 8, &c->view) != KVT_OK) abort();
 }
 
 static void fuzz_make(fuzz_input *input, fuzz_case *c)

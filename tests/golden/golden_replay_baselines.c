@@ -52,7 +52,7 @@ static double hit_ratio(const char *name, uint64_t blocks)
         uint64_t handle = conversation.blocks[i] + UINT64_C(1);
         kvt_move moves[4];
         kvt_plan plan = {.moves = moves, .capacity = 4};
-        if (kvt_policy_option(policy, handle) != KVT_OPTION_NONE) {
+        if (kvt_policy_option_get(policy, handle) != KVT_OPTION_NONE) {
             hits++;
             assert_int_equal(kvt_policy_access(policy, i, handle, NULL), KVT_OK);
             continue;
@@ -118,7 +118,7 @@ TEST(belady_is_the_ceiling)
         double hits = replay_belady(&conversation, rooms[i]);
         print_message("belady %6u %.4f, wanted %.3f\n", (unsigned)rooms[i], hits, truth[i]);
         assert_true(fabs(hits - truth[i]) <= 0.001);
-        for (size_t k = 0; i == 0 && kvt_policy_name_at(k) != NULL; k++)
-            assert_true(hit_ratio(kvt_policy_name_at(k), rooms[i]) <= hits + 1e-12);
+        for (size_t k = 0; i == 0 && kvt_policy_name_get(k) != NULL; k++)
+            assert_true(hit_ratio(kvt_policy_name_get(k), rooms[i]) <= hits + 1e-12);
     }
 }

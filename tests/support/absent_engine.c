@@ -2,7 +2,7 @@
 /*
  * absent_engine.c - what the tests of stores run with an engine that is not there: with
  * KVT_TEST_ENGINE in the environment, every store that a test opens without a remote tier has one,
- * which nobody serves. The linker sends the test's calls of kvt_open here.
+ * which nobody serves. The linker sends the test's calls of kvt_store_open here.
  *
  *     refuses   a port that nobody listens on: each connection is refused
  *     silent    a port that is listened on, and never read: each request ends at its deadline
@@ -42,19 +42,19 @@ static void engine_take_port(void)
     snprintf(engine_address, sizeof engine_address, "127.0.0.1:%u", ntohs(at.sin_port));
 }
 
-kvt_status __real_kvt_open(const kvt_store_options *options, kvt_store **store_out, char *message,
-                           size_t message_size);
-kvt_status __wrap_kvt_open(const kvt_store_options *options, kvt_store **store_out, char *message,
-                           size_t message_size);
+kvt_status __real_kvt_store_open(const kvt_store_options *options, kvt_store **store_out,
+                                 char *message, size_t message_size);
+kvt_status __wrap_kvt_store_open(const kvt_store_options *options, kvt_store **store_out,
+                                 char *message, size_t message_size);
 
-kvt_status __wrap_kvt_open(const kvt_store_options *options, kvt_store **store_out, char *message,
-                           size_t message_size)
+kvt_status __wrap_kvt_store_open(const kvt_store_options *options, kvt_store **store_out,
+                                 char *message, size_t message_size)
 {
     pthread_once(&engine_once, engine_take_port);
     /* Options of another version of the library are passed on as they are. */
     if (engine_address[0] == '\0' || options == NULL || options->struct_size != sizeof *options ||
         options->remote != NULL)
-        return __real_kvt_open(options, store_out, message, message_size);
+        return __real_kvt_store_open(options, store_out, message, message_size);
     kvt_store_options given = *options;
     kvt_remote_options remote;
     kvt_remote_options_init(&remote);
@@ -64,5 +64,5 @@ kvt_status __wrap_kvt_open(const kvt_store_options *options, kvt_store **store_o
     remote.publish = KVT_PUBLISH_ALL;
     remote.deadline_seconds = 0.005; /* a silent engine costs each miss so long */
     given.remote = &remote;
-    return __real_kvt_open(&given, store_out, message, message_size);
+    return __real_kvt_store_open(&given, store_out, message, message_size);
 }

@@ -302,7 +302,7 @@ static inline void basis_record_check_workers(basis_record *r, bool apart)
     assert_status(kvt_record_scratch_view(&r->spec, 3, &scratch_bytes), KVT_OK);
     guarded scratch = guarded_make(scratch_bytes);
     assert_true(layout->tokens <= 5 * 32);
-    assert_status(kvt_view_axes(layout, "blsth", 32, 5, &view), KVT_OK);
+    assert_status(kvt_view_make(layout, "blsth", 32, 5, &view), KVT_OK);
     pool = guarded_make(apart ? view.base_bytes[0] : r->source.bytes);
     if (!apart) view = kvt_view_packed(layout, pool.data);
     view.base[0] = pool.data;

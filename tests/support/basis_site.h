@@ -127,7 +127,7 @@ static inline kvt_status basis_site_open(const basis_site *site, basis_site_mode
     }
     if (mode == BASIS_SITE_CODES) options.variant = site->form;
     *store_out = NULL;
-    return kvt_open(&options, store_out, message, size);
+    return kvt_store_open(&options, store_out, message, size);
 }
 
 static inline kvt_store *basis_site_store(const basis_site *site, basis_site_mode mode)
@@ -168,11 +168,11 @@ static inline kvt_store *basis_site_filled(const basis_site *site, uint32_t entr
     kvt_store *store = basis_site_store(site, BASIS_SITE_EXACT);
     const kvt_status added = kvt_basis_add(store, site->made.object, site->made.bytes);
     assert_true(added == KVT_OK || added == KVT_EXISTS);
-    kvt_close(store);
+    kvt_store_close(store);
     store = basis_site_store(site, BASIS_SITE_CODES);
     for (uint32_t i = 0; i < entries; i++)
         assert_int_equal(basis_site_put(store, i), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     return store;
 }
 
@@ -180,7 +180,7 @@ static inline kvt_store *basis_site_filled(const basis_site *site, uint32_t entr
 static inline kvt_basis_info basis_site_info(kvt_store *store)
 {
     kvt_basis_info info = {.struct_size = sizeof info};
-    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_OK);
+    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_OK);
     return info;
 }
 

@@ -139,7 +139,7 @@ static inline void site_prepare(site *s, kvt_tier tier, uint64_t bytes, const te
 
 static inline void site_open(site *s)
 {
-    if (kvt_open(&s->options, &s->store, s->message, sizeof s->message) != KVT_OK)
+    if (kvt_store_open(&s->options, &s->store, s->message, sizeof s->message) != KVT_OK)
         fail_msg("%s", s->message);
 }
 
@@ -208,7 +208,7 @@ static inline kvt_variant check_entry(kvt_store *store, uint32_t number, uint32_
         assert_true(rows_match(got, &e));
     }
     kvt_description description = {.struct_size = sizeof description};
-    assert_int_equal(kvt_describe(store, &key, &description), KVT_OK);
+    assert_int_equal(kvt_store_describe(store, &key, &description), KVT_OK);
     assert_int_equal(description.tokens_kept, e.tokens);
     return info.variant;
 }

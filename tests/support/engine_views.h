@@ -14,7 +14,7 @@
 
 typedef struct engine_view {
     const char *name;
-    const char *axes;    /* of kvt_view_axes */
+    const char *axes;    /* of kvt_view_make */
     uint32_t block;      /* tokens; 0: not paged */
     uint32_t first_slot; /* of a paged view */
 } engine_view;
@@ -100,7 +100,7 @@ static inline bool engine_pool_open(engine_pool *pool, const engine_view *engine
         pool->used = (engine->first_slot + layout->tokens + block - 1) / block;
         blocks = entries * (2 * pool->used + 1);
     }
-    if (kvt_view_axes(layout, engine->axes, block, blocks, view) != KVT_OK) return false;
+    if (kvt_view_make(layout, engine->axes, block, blocks, view) != KVT_OK) return false;
     pool->pool_bytes = view->base_bytes[0];
     if (block == 0) {
         pool->entry_bytes = pool->pool_bytes;

@@ -42,7 +42,7 @@ static inline void open_prepare(open_site *site)
 
 static inline kvt_status open_try(open_site *site, kvt_store **store_out)
 {
-    return kvt_open(&site->options, store_out, site->message, sizeof site->message);
+    return kvt_store_open(&site->options, store_out, site->message, sizeof site->message);
 }
 
 static inline kvt_store *open_now(open_site *site)
@@ -57,7 +57,7 @@ static inline void open_put_all(kvt_store *store)
 {
     for (uint32_t i = 0; i < OPEN_ENTRIES; i++) {
         assert_int_equal(support_put(store, i), KVT_OK);
-        assert_int_equal(kvt_flush(store), KVT_OK); /* a transaction each */
+        assert_int_equal(kvt_store_flush(store), KVT_OK); /* a transaction each */
     }
 }
 
@@ -65,7 +65,7 @@ static inline void open_expect_all(open_site *site)
 {
     kvt_store *store = open_now(site);
     support_gets(store, 0, OPEN_ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 static inline void open_refused(open_site *site, kvt_status expected, const char *part)

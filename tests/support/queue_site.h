@@ -49,7 +49,7 @@ static inline kvt_queue *queue_site_queue(uint32_t threads, uint32_t depth)
 static inline void queue_site_open(bool device, uint32_t entries, uint32_t threads)
 {
     const kvt_store_options options = queue_site_options(device);
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_OK);
     support_puts(store, 0, entries);
     if (threads > 0) queue = queue_site_queue(threads, 0);
 }
@@ -72,7 +72,7 @@ static inline int queue_site_close(void **state)
     /* A case that failed may have left its device silent. */
     if (store != NULL && fault.device != NULL) tiers_fault_clear(fault.device);
     if (queue != NULL) kvt_queue_close(queue);
-    kvt_close(store);
+    kvt_store_close(store);
     queue = NULL;
     store = NULL;
     fault.device = NULL;

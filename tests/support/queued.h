@@ -19,7 +19,7 @@ static inline void queued_await(kvt_queue *queue, uint32_t count, kvt_completion
     for (uint32_t seen = 0; seen < count;) {
         kvt_completion some[8] = {{.struct_size = sizeof(kvt_completion)}};
         if (kvt_queue_wait(queue, KVT_NO_DEADLINE) != KVT_OK) abort();
-        size_t got = kvt_drain(queue, some, 8);
+        size_t got = kvt_queue_drain(queue, some, 8);
         for (size_t i = 0; i < got; i++) {
             if (some[i].user >= count) abort();
             done[some[i].user] = some[i];
@@ -31,7 +31,7 @@ static inline void queued_await(kvt_queue *queue, uint32_t count, kvt_completion
 static inline kvt_completion queued_call(kvt_queue *queue, const kvt_request *request)
 {
     kvt_completion done = {.struct_size = sizeof done};
-    if (kvt_submit(queue, request, 1, NULL) != KVT_OK) abort();
+    if (kvt_queue_submit(queue, request, 1, NULL) != KVT_OK) abort();
     queued_await(queue, 1, &done);
     return done;
 }

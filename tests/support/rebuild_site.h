@@ -59,7 +59,7 @@ static inline kvt_store *site_open(rebuild_site *site)
     kvt_store *store = NULL;
     kvt_status status = KVT_E_LOCKED;
     while (status == KVT_E_LOCKED) /* the ring of who was killed goes in its own time */
-        status = kvt_open(&site->options, &store, site->message, sizeof site->message);
+        status = kvt_store_open(&site->options, &store, site->message, sizeof site->message);
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), site->message);
     tiers_pool_set_striping(store->pools[KVT_TIER_SSD], TIERS_STRIPE_EQUAL);
     return store;
@@ -137,10 +137,11 @@ static inline void change_some(kvt_store *store, uint32_t from, uint32_t to)
     for (uint32_t i = from; i < to; i++) {
         kvt_key key = support_key(i);
         if (i % 5 != 1 && i % 11 != 2) continue;
-        assert_int_equal(kvt_delete(store, &key), rebuild_version[i] != 0 ? KVT_OK : KVT_MISS);
+        assert_int_equal(kvt_store_delete(store, &key),
+                         rebuild_version[i] != 0 ? KVT_OK : KVT_MISS);
         rebuild_version[i] = 0;
         if (i % 11 != 2) continue;
-        assert_int_equal(kvt_flush(store), KVT_OK);
+        assert_int_equal(kvt_store_flush(store), KVT_OK);
         assert_int_equal(entry_put(store, i, 2), KVT_OK);
         rebuild_version[i] = rebuild_last[i] = 2;
     }
@@ -149,11 +150,11 @@ static inline void change_some(kvt_store *store, uint32_t from, uint32_t to)
 /* Moves everything off a member and lets it serve again: every record there is laid out anew. */
 static inline void drain_one(kvt_store *store, const char *name)
 {
-    assert_int_equal(kvt_store_device_change(store, name, KVT_DEVICE_DRAIN), KVT_OK);
+    assert_int_equal(kvt_device_change(store, name, KVT_DEVICE_DRAIN), KVT_OK);
     for (int i = 0; i < 20; i++)
-        assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+        assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     assert_true(support_stats(store).relayouts.records > 0);
-    assert_int_equal(kvt_store_device_change(store, name, KVT_DEVICE_SERVE), KVT_OK);
+    assert_int_equal(kvt_device_change(store, name, KVT_DEVICE_SERVE), KVT_OK);
 }
 
 static inline void fill_store(rebuild_site *site)
@@ -164,7 +165,7 @@ static inline void fill_store(rebuild_site *site)
     fill_some(store, 0, third);
     drain_one(store, "ssd1");
     change_some(store, 0, third);
-    kvt_close(store);
+    kvt_store_close(store);
     site->options.variant = (kvt_variant){.codec = KVT_CODEC_RAW};
     store = site_open(site);
     fill_some(store, third, 2 * third);
@@ -172,8 +173,8 @@ static inline void fill_store(rebuild_site *site)
     drain_one(store, "ssd0");
     fill_some(store, 2 * third, REBUILD_ENTRIES);
     assert_int_equal(support_stats(store).evictions, 0);
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    kvt_close(store);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    kvt_store_close(store);
 }
 
 static inline int group_setup(void **state)
@@ -251,7 +252,7 @@ static inline uint32_t check_all(rebuild_site *site)
         back += rebuild_version[i] == 0 && version != 0;
     }
     assert_int_equal(support_stats(store).load_failures, 0);
-    kvt_close(store);
+    kvt_store_close(store);
     return back;
 }
 
@@ -310,7 +311,7 @@ static inline void check_without(rebuild_site *site, uint32_t member, const uint
         lost += touched && version == 0;
     }
     assert_true(kept > 0 && lost > 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 #endif

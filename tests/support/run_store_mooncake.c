@@ -68,7 +68,7 @@ static kvt_store *run_open(const char *master, kvt_publish publish, uint64_t dra
     options.policy = "lru";
     options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
     options.remote = &remote;
-    if (kvt_open(&options, &store, message, sizeof message) != KVT_OK)
+    if (kvt_store_open(&options, &store, message, sizeof message) != KVT_OK)
         fprintf(stderr, "%s\n", message);
     return store;
 }
@@ -148,7 +148,7 @@ static bool run_prepare(run *at, const char *master)
         good = run_put(at, writer, i) == KVT_OK;
     good = good && kvt_remote_flush(writer, KVT_NO_DEADLINE) == KVT_OK &&
            kvt_remote_stats_get(writer, &stats) == KVT_OK;
-    kvt_close(writer);
+    kvt_store_close(writer);
     if (!good || stats.published != at->objects) return false;
     at->store = run_open(master, KVT_PUBLISH_NONE, 4 * (at->bytes + 65536));
     return at->store != NULL && run_put(at, at->store, LOCAL) == KVT_OK;
@@ -165,7 +165,7 @@ int main(int count, char **arguments)
     int status = 1;
     if (at.data != NULL && at.expected != NULL && run_prepare(&at, arguments[1]))
         status = run_faults(&at, (uint32_t)strtoul(arguments[4], NULL, 10));
-    kvt_close(at.store);
+    kvt_store_close(at.store);
     free(at.data);
     free(at.expected);
     /* Calls that have not returned still use what an exit would take down. */

@@ -120,14 +120,14 @@ static inline void site_query(sequence_site *s, uint32_t layer, uint32_t topic, 
 static inline void site_stop(void *at)
 {
     sequence_site *s = at;
-    kvt_close(s->store);
+    kvt_store_close(s->store);
     s->store = NULL;
 }
 
 /* Opens the store. Units are dealt alike, whatever the open has measured. */
 static inline kvt_status site_open_store(sequence_site *s)
 {
-    const kvt_status status = kvt_open(&s->options, &s->store, NULL, 0);
+    const kvt_status status = kvt_store_open(&s->options, &s->store, NULL, 0);
     if (status == KVT_OK)
         tiers_pool_set_striping(s->store->pools[KVT_TIER_SSD], TIERS_STRIPE_EQUAL);
     return status;

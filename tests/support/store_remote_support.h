@@ -37,7 +37,7 @@ static inline kvt_store *open_policy(const kvt_remote_options *remote, const cha
     kvt_store_options options = support_options(4 << 20, policy);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
     options.remote = remote;
-    const kvt_status status = kvt_open(&options, &store, message, sizeof message);
+    const kvt_status status = kvt_store_open(&options, &store, message, sizeof message);
     if (status != KVT_OK) print_message("%s\n", message);
     assert_int_equal(status, KVT_OK);
     return store;
@@ -72,7 +72,7 @@ static inline uint64_t epoch_of(const kvt_key *key)
     assert_true(asking.count != 0);
     epochs_run(store->remote, &asking, KVT_NO_DEADLINE);
     assert_int_equal(epochs_get(epochs, key, 0, base_clock_ns(), &epoch), EPOCH_KNOWN);
-    kvt_close(store);
+    kvt_store_close(store);
     return epoch;
 }
 

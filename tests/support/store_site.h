@@ -45,7 +45,7 @@ static inline void site_add_dram(site *s, uint64_t bytes)
 
 static inline void site_close(site *s)
 {
-    kvt_close(s->store);
+    kvt_store_close(s->store);
     s->store = NULL;
 }
 
@@ -93,7 +93,7 @@ static inline kvt_status site_try_open(site *s)
 {
     s->message[0] = '\0';
     s->store = NULL;
-    const kvt_status status = kvt_open(&s->options, &s->store, s->message, sizeof s->message);
+    const kvt_status status = kvt_store_open(&s->options, &s->store, s->message, sizeof s->message);
     assert_true(status == KVT_OK || s->message[0] != '\0');
     return status;
 }
@@ -121,7 +121,7 @@ static inline site *site_new(void **state, site_shape shape)
 static inline void site_put(site *s, uint32_t from, uint32_t to)
 {
     support_puts(s->store, from, to);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
 }
 
 /* How many of the first entries come back; each one that does has the right bytes. */
@@ -142,7 +142,7 @@ static inline uint32_t site_stored(site *s, uint32_t count)
     uint32_t stored = 0;
     for (uint32_t i = 0; i < count; i++) {
         const kvt_key key = support_key(i);
-        stored += kvt_exists(s->store, &key) == KVT_OK;
+        stored += kvt_store_exists(s->store, &key) == KVT_OK;
     }
     return stored;
 }
@@ -150,8 +150,8 @@ static inline uint32_t site_stored(site *s, uint32_t count)
 static inline void site_maintain(site *s, uint32_t rounds)
 {
     for (uint32_t i = 0; i < rounds; i++) {
-        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
-        assert_int_equal(kvt_flush(s->store), KVT_OK);
+        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     }
 }
 

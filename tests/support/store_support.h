@@ -104,7 +104,7 @@ static inline kvt_store *support_open(const kvt_store_options *options)
 {
     kvt_store *store = NULL;
     char message[256] = "";
-    const kvt_status status = kvt_open(options, &store, message, sizeof message);
+    const kvt_status status = kvt_store_open(options, &store, message, sizeof message);
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
     return store;
 }
@@ -134,7 +134,7 @@ static inline kvt_status support_put_small(kvt_store *store, const kvt_key *key,
 static inline kvt_store_stats support_stats(kvt_store *store)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    if (kvt_stats(store, &stats) != KVT_OK) abort();
+    if (kvt_store_stats_get(store, &stats) != KVT_OK) abort();
     return stats;
 }
 

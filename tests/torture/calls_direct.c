@@ -180,7 +180,7 @@ static void direct_delete(calls_thread *self)
     if (calls_is_lossy(number) && calls_draw(self, 4) != 0) return; /* it gets coarser by and by */
     kvt_key key = calls_key_of(number);
     uint64_t call = base_clock_ns();
-    kvt_status status = kvt_delete(site->store, &key);
+    kvt_status status = kvt_store_delete(site->store, &key);
     atomic_fetch_add(&site->counts.deletes, 1);
     if (status == KVT_OK || status == KVT_MISS)
         history_removed(site->history, number, call, base_clock_ns());
@@ -197,7 +197,7 @@ static void direct_clear(calls_thread *self)
     if (filter.by_space) filter.space = calls_space_of(of);
     if (filter.by_tenant) filter.tenant = calls_tenant_of(of);
     uint64_t call = base_clock_ns(), removed = 0;
-    kvt_status status = kvt_clear(site->store, &filter, &removed);
+    kvt_status status = kvt_store_clear(site->store, &filter, &removed);
     uint64_t back = base_clock_ns();
     if (status == KVT_BUSY) return;
     if (status != KVT_OK) calls_violate(site, of, "a clear ended with", status);
@@ -216,7 +216,7 @@ static void direct_describe(calls_thread *self)
     kvt_key key = calls_key_of(number);
     kvt_description what = {.struct_size = sizeof what};
     uint64_t call = base_clock_ns();
-    kvt_status status = kvt_describe(site->store, &key, &what);
+    kvt_status status = kvt_store_describe(site->store, &key, &what);
     uint64_t back = base_clock_ns();
     if (status == KVT_MISS) return;
     if (status != KVT_OK) calls_violate(site, number, "a description ended with", status);
@@ -250,7 +250,7 @@ static void direct_match(calls_thread *self)
         if (worth.to_load > worth.stored || !(worth.load_seconds >= 0))
             calls_violate(site, first, "a worth does not add up", (int64_t)worth.to_load);
         break;
-    case 2: stored = kvt_exists(site->store, keys) == KVT_OK ? 1 : 0; break;
+    case 2: stored = kvt_store_exists(site->store, keys) == KVT_OK ? 1 : 0; break;
     default: status = kvt_predict_loads(site->store, keys, DIRECT_KEYS, seconds);
     }
     uint64_t back = base_clock_ns();
@@ -273,10 +273,11 @@ static void direct_evidence(calls_thread *self)
                                 .seconds = calls_draw(self, 2) == 0 ? 0 : 0.5};
     kvt_status status = KVT_OK;
     switch (calls_draw(self, 3)) {
-    case 0: status = kvt_touch(site->store, keys, DIRECT_KEYS, &counted); break;
-    case 1: status = kvt_hint(site->store, keys, DIRECT_KEYS, &expected, &counted); break;
+    case 0: status = kvt_store_touch(site->store, keys, DIRECT_KEYS, &counted); break;
+    case 1: status = kvt_store_hint(site->store, keys, DIRECT_KEYS, &expected, &counted); break;
     default:
-        status = kvt_prefetch(site->store, keys, (kvt_tier)(KVT_TIER_HBM + calls_draw(self, 2)));
+        status =
+            kvt_store_prefetch(site->store, keys, (kvt_tier)(KVT_TIER_HBM + calls_draw(self, 2)));
     }
     if (status < 0 && status != KVT_E_ARGUMENT)
         calls_violate(site, first, "evidence ended with", status);
@@ -291,7 +292,7 @@ static uint64_t direct_trouble(const calls_site *site)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
     kvt_lease_stats leases = {.struct_size = sizeof leases};
-    if (kvt_stats(site->store, &stats) != KVT_OK ||
+    if (kvt_store_stats_get(site->store, &stats) != KVT_OK ||
         kvt_lease_stats_get(site->store, &leases) != KVT_OK)
         return UINT64_MAX;
     return stats.quarantined + stats.load_failures + leases.lost + stats.expired;
@@ -306,7 +307,7 @@ static void direct_use_lease(calls_thread *self, uint32_t number, uint32_t fault
     uint64_t bytes = calls_bytes_of(number);
     uint64_t call = base_clock_ns();
     bool deletes = calls_draw(self, 2) == 0;
-    kvt_status status = deletes ? kvt_delete(site->store, &key)
+    kvt_status status = deletes ? kvt_store_delete(site->store, &key)
                                 : kvt_get(site->store, &key, self->bytes, bytes, NULL);
     uint64_t back = base_clock_ns();
     if (deletes && (status == KVT_OK || status == KVT_MISS))
@@ -330,7 +331,7 @@ static void direct_lease(calls_thread *self)
     for (uint32_t i = 0; i < DIRECT_KEYS; i++)
         keys[i] = calls_key_of(first + i);
     kvt_queue *owner = calls_draw(self, 2) == 0 ? NULL : site->shared[0];
-    kvt_status status = kvt_lease(site->store, owner, keys, DIRECT_KEYS, until, held, &lease);
+    kvt_status status = kvt_lease_begin(site->store, owner, keys, DIRECT_KEYS, until, held, &lease);
     uint64_t back = base_clock_ns();
     bool late = status == KVT_E_ARGUMENT && back >= until;
     if (status != KVT_OK && status != KVT_MISS && !late)
@@ -375,17 +376,17 @@ static void direct_watch(calls_thread *self)
     const kvt_tenant limits = {
         .struct_size = sizeof limits, .alpha_seconds = 10, .loss_limit = 0.05};
     switch (calls_draw(self, 12)) {
-    case 0: (void)!kvt_explain(site->store, &key, &explanation); break;
-    case 1: (void)!kvt_class_stats_at(site->store, number % 5, &class_stats); break;
-    case 2: (void)!kvt_device_stats_at(site->store, number % 5, &device); break;
+    case 0: (void)!kvt_store_explain(site->store, &key, &explanation); break;
+    case 1: (void)!kvt_class_stats_get(site->store, number % 5, &class_stats); break;
+    case 2: (void)!kvt_device_stats_get(site->store, number % 5, &device); break;
     case 3: (void)!kvt_space_stats_get(site->store, calls_space_of(number), &space); break;
     case 4: (void)!kvt_hint_stats_get(site->store, &hints); break;
-    case 5: (void)!kvt_health(site->store, items, 4, &count, NULL); break;
-    case 6: (void)!kvt_operations_read(site->store, operations, 32, &count); break;
+    case 5: (void)!kvt_health_get(site->store, items, 4, &count, NULL); break;
+    case 6: (void)!kvt_operations_get(site->store, operations, 32, &count); break;
     case 7: (void)kvt_metrics_write(site->store, text, sizeof text); break;
     case 8: (void)!kvt_tenant_set(site->store, 1 + number % 2, &limits); break;
     case 9: (void)!kvt_space_set(site->store, calls_space_of(number), 0); break;
-    default: (void)!kvt_stats(site->store, &stats);
+    default: (void)!kvt_store_stats_get(site->store, &stats);
     }
 }
 
@@ -429,12 +430,13 @@ void calls_keeper_step(calls_thread *self)
     kvt_status status = KVT_OK;
     switch (calls_draw(self, 24)) {
     case 0:
-    case 1: status = kvt_flush(site->store); break;
+    case 1: status = kvt_store_flush(site->store); break;
     case 2:
-        status = kvt_persist(site->store, base_clock_ns() + calls_draw(self, 40) * CALLS_MS, &info);
+        status = kvt_store_persist(site->store, base_clock_ns() + calls_draw(self, 40) * CALLS_MS,
+                                   &info);
         break;
     case 3:
-    case 4: status = kvt_maintain(site->store, NULL); break;
+    case 4: status = kvt_store_maintain(site->store, NULL); break;
     case 5:
         if (kvt_events_open(site->store, 64, &reader) != KVT_OK) break;
         for (uint32_t i = 0; i < 20; i++)

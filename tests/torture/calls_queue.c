@@ -138,7 +138,7 @@ static void queue_handle(calls_thread *self, const kvt_completion *done, uint64_
 static uint32_t queue_drain_some(calls_thread *self, kvt_queue *queue)
 {
     kvt_completion done[QUEUE_DRAINED] = {{.struct_size = sizeof(kvt_completion)}};
-    size_t count = kvt_drain(queue, done, 1 + calls_draw(self, QUEUE_DRAINED));
+    size_t count = kvt_queue_drain(queue, done, 1 + calls_draw(self, QUEUE_DRAINED));
     uint64_t back = base_clock_ns();
     for (size_t i = 0; i < count; i++)
         queue_handle(self, &done[i], back);
@@ -262,7 +262,7 @@ static void queue_submit(calls_thread *self, kvt_queue *queue)
     for (uint32_t i = 0; i < count; i++)
         atomic_store(&slots[i]->state, SLOT_IN_FLIGHT);
     uint64_t batch = 0;
-    kvt_status status = kvt_submit(queue, requests, count, &batch);
+    kvt_status status = kvt_queue_submit(queue, requests, count, &batch);
     if (status == KVT_OK) {
         atomic_fetch_add(&self->site->counts.requests, count);
         for (uint32_t i = 0; i < count; i++)
@@ -283,7 +283,7 @@ static void queue_cancel(calls_thread *self)
     for (uint32_t i = 0; i < QUEUE_SLOTS; i++)
         if (self->slots[i].batch == batch && self->slots[i].queue == queue)
             self->slots[i].cancelled = true;
-    kvt_status status = kvt_cancel(queue, batch);
+    kvt_status status = kvt_queue_cancel(queue, batch);
     atomic_fetch_add(&self->site->counts.cancels, 1);
     if (status != KVT_OK && status != KVT_MISS)
         calls_violate(self->site, chosen->number, "a cancel ended with", status);

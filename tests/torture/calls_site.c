@@ -145,7 +145,7 @@ bool calls_site_make(calls_site *site)
 void calls_site_open(calls_site *site)
 {
     char message[256] = "";
-    kvt_status status = kvt_open(&site->options, &site->store, message, sizeof message);
+    kvt_status status = kvt_store_open(&site->options, &site->store, message, sizeof message);
     if (status != KVT_OK) {
         fprintf(stderr, "open: %s\n", message);
         calls_violate(site, CALLS_KEYS, "an open failed", status);
@@ -160,7 +160,7 @@ void calls_site_count(calls_site *site)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
     calls_counts *counts = &site->counts;
-    if (kvt_stats(site->store, &stats) != KVT_OK)
+    if (kvt_store_stats_get(site->store, &stats) != KVT_OK)
         calls_violate(site, CALLS_KEYS, "no statistics", 0);
     atomic_fetch_add(&counts->quarantined, stats.quarantined);
     atomic_fetch_add(&counts->readmitted, stats.readmitted);
@@ -178,7 +178,7 @@ static uint64_t site_held(calls_site *site, bool says)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
     kvt_lease_stats leases = {.struct_size = sizeof leases};
-    if (kvt_stats(site->store, &stats) != KVT_OK ||
+    if (kvt_store_stats_get(site->store, &stats) != KVT_OK ||
         kvt_lease_stats_get(site->store, &leases) != KVT_OK)
         return UINT64_MAX;
     const uint64_t held[] = {stats.policy.moves_in_flight,
@@ -214,11 +214,11 @@ void calls_site_empty(calls_site *site)
         for (uint32_t number = 0; number < CALLS_KEYS; number++) {
             kvt_key key = calls_key_of(number);
             uint64_t call = base_clock_ns();
-            kvt_status status = kvt_delete(site->store, &key);
+            kvt_status status = kvt_store_delete(site->store, &key);
             if (status == KVT_OK || status == KVT_MISS)
                 history_removed(site->history, number, call, base_clock_ns());
         }
-        (void)!kvt_flush(site->store);
+        (void)!kvt_store_flush(site->store);
         if (site_held(site, false) == 0) return;
         if (tries == SITE_TRIES) break;
         base_sleep(10 * CALLS_MS);
@@ -242,7 +242,7 @@ void calls_site_remove(calls_site *site)
 static bool site_serves(calls_site *site, uint32_t index)
 {
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    for (size_t i = 0; kvt_device_stats_at(site->store, i, &stats) == KVT_OK; i++)
+    for (size_t i = 0; kvt_device_stats_get(site->store, i, &stats) == KVT_OK; i++)
         if (strcmp(stats.name, site->drives[index].name) == 0)
             return stats.state == KVT_DEVICE_SERVING;
     return false;
@@ -263,10 +263,10 @@ static void site_mend_drive(calls_site *site, uint32_t index)
             fprintf(stderr, "%s: %s\n", drive->name, message);
             calls_violate(site, CALLS_KEYS, "a drive cannot be brought back", status);
         }
-        (void)!kvt_store_device_change(site->store, drive->name, KVT_DEVICE_SERVE);
+        (void)!kvt_device_change(site->store, drive->name, KVT_DEVICE_SERVE);
         if (site_serves(site, index)) break;
-        status = kvt_store_device_add(site->store, KVT_TIER_SSD, &site->configs[index], message,
-                                      sizeof message);
+        status = kvt_device_add(site->store, KVT_TIER_SSD, &site->configs[index], message,
+                                sizeof message);
         if (status != KVT_OK) base_sleep(10 * CALLS_MS);
     }
 }
@@ -279,7 +279,7 @@ void calls_site_mend(calls_site *site)
 
 static void site_change(calls_site *site, uint32_t index, kvt_device_action action)
 {
-    (void)!kvt_store_device_change(site->store, site->drives[index].name, action);
+    (void)!kvt_device_change(site->store, site->drives[index].name, action);
 }
 
 static void site_disturb(calls_thread *self, uint32_t index)

@@ -287,7 +287,7 @@ void calls_place_make(calls_thread *self, uint32_t number, calls_place *place)
     uint32_t count = paged ? (first + layout->tokens + per - 1) / per : 0;
     uint32_t pool_blocks = paged ? count + calls_draw(self, 3) : layout->tokens;
     if (count > CALLS_BLOCKS_MAX ||
-        kvt_view_axes(layout, values_axes[which], per, pool_blocks, &place->view) != KVT_OK)
+        kvt_view_make(layout, values_axes[which], per, pool_blocks, &place->view) != KVT_OK)
         calls_violate(self->site, number, "a view cannot be made", which);
     place->view.base[0] = place->pool;
     if (place->view.base_bytes[0] > CALLS_POOL_BYTES)

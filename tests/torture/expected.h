@@ -15,9 +15,10 @@
  *   - `required` names the version that a later open must find. It is set by a flush alone: the
  *     state of all keys is copied before the call, and after its success those keys that have seen
  *     no event since the copy, and lie on SSD, become required. It is also set by a clean close.
- *     A kvt_persist that left nothing, and had room for all, requires more: every key whose put had
- *     returned at the copy, wherever the model takes it to lie, unless it was deleted, or a note
- *     said since that it is evicted, dropped or gives way. A life with faults is left out there.
+ *     A kvt_store_persist that left nothing, and had room for all, requires more: every key whose
+ *     put had returned at the copy, wherever the model takes it to lie, unless it was deleted, or
+ *     a note said since that it is evicted, dropped or gives way. A life with faults is left out
+ *     there.
  *   - `required` is cleared before the entry can go: by the owner before a delete is called, and by
  *     the store's notes (store/core/kill_note.h) when a plan evicts or a record on SSD gives way to
  *     others, under the store's lock, before any of it reaches the catalog. A change of form or
@@ -184,7 +185,7 @@ void expected_put(kvt_store *store, uint32_t number);
 void expected_delete(kvt_store *store, uint32_t number);
 void expected_flush(kvt_store *store);
 void expected_persist(kvt_store *store);
-/* After kvt_close has returned. */
+/* After kvt_store_close has returned. */
 void expected_note_close(void);
 /* The parent, when the worker has looked at every key. */
 void expected_judge(expected_model *model, expected_totals *totals, bool after_faults);

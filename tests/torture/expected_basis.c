@@ -119,7 +119,7 @@ static expected_basis basis_find(kvt_store *store)
 {
     kvt_basis_info info = {.struct_size = sizeof info};
     expected_basis found = EXPECTED_BASIS_ABSENT;
-    for (size_t i = 0; kvt_basis_at(store, i, &info) == KVT_OK; i++) {
+    for (size_t i = 0; kvt_basis_get(store, i, &info) == KVT_OK; i++) {
         if (info.state != KVT_BASIS_PRESENT) return EXPECTED_BASIS_DAMAGED;
         if (memcmp(info.hash, basis_of_worker()->basis.hash, sizeof info.hash) == 0)
             found = EXPECTED_BASIS_PRESENT;

@@ -162,11 +162,11 @@ static void life_open_again(life_thread *self)
     for (uint32_t i = 0; i < EXPECTED_MEMBERS_MAX; i++)
         devices[i] = site->members[i].plain;
     options.tiers[KVT_TIER_SSD].devices = devices;
-    kvt_status status = kvt_open(&options, &second, message, sizeof message);
+    kvt_status status = kvt_store_open(&options, &second, message, sizeof message);
     atomic_fetch_add(&site->totals->opens_refused, 1);
     if (status == KVT_OK) {
         expected_report(&site->totals->odd, "ODD: one catalog is open twice");
-        kvt_close(second);
+        kvt_store_close(second);
     }
 }
 
@@ -181,19 +181,19 @@ static void life_change_device(life_thread *self, kvt_store *store)
     uint64_t choice = expected_random(&self->random) % 8;
     atomic_fetch_add(&site->totals->device_changes, 1);
     if (choice < 3) {
-        (void)!kvt_store_device_change(store, name, KVT_DEVICE_DRAIN);
+        (void)!kvt_device_change(store, name, KVT_DEVICE_DRAIN);
         for (int i = 0; i < 3; i++)
-            (void)!kvt_maintain(store, NULL);
-        (void)!kvt_store_device_change(store, name, KVT_DEVICE_SERVE);
+            (void)!kvt_store_maintain(store, NULL);
+        (void)!kvt_device_change(store, name, KVT_DEVICE_SERVE);
     } else if (choice < 7) {
         atomic_fetch_add(&site->model->devices_out, 1);
         atomic_fetch_add(&site->model->retirements, 1);
-        kvt_status status = kvt_store_device_change(store, name, KVT_DEVICE_RETIRE);
+        kvt_status status = kvt_device_change(store, name, KVT_DEVICE_RETIRE);
         if (choice == 6 && status == KVT_OK)
-            (void)!kvt_store_device_change(store, name, KVT_DEVICE_REMOVE);
+            (void)!kvt_device_change(store, name, KVT_DEVICE_REMOVE);
         for (int i = 0; i < 20; i++) {
-            status = kvt_store_device_add(store, KVT_TIER_SSD, &site->devices[index], message,
-                                          sizeof message);
+            status =
+                kvt_device_add(store, KVT_TIER_SSD, &site->devices[index], message, sizeof message);
             if (status != KVT_BUSY) break;
             nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
         }
@@ -207,8 +207,7 @@ static void life_change_device(life_thread *self, kvt_store *store)
         /* From now on an open names it: it is in the catalog as soon as the call has come so far.
          */
         atomic_store(&site->model->members, count + 1);
-        (void)!kvt_store_device_add(store, KVT_TIER_SSD, &site->devices[count], message,
-                                    sizeof message);
+        (void)!kvt_device_add(store, KVT_TIER_SSD, &site->devices[count], message, sizeof message);
     }
 }
 
@@ -278,7 +277,7 @@ static void life_step(life_thread *self, kvt_store *store)
         expected_delete(store, own);
         if (choice < 690) expected_put(store, own);
     } else if (choice < 800) {
-        (void)!kvt_exists(store, &key);
+        (void)!kvt_store_exists(store, &key);
     } else if (choice < 860) {
         life_match(self, store);
     } else if (choice < 920 || (choice < 960 && self->number % 4 < 2)) {
@@ -286,12 +285,12 @@ static void life_step(life_thread *self, kvt_store *store)
     } else if (choice < 960) {
         expected_persist(store);
     } else if (choice < 975) {
-        (void)!kvt_maintain(store, NULL);
+        (void)!kvt_store_maintain(store, NULL);
     } else if (choice < 985) {
         kvt_store_stats stats = {.struct_size = sizeof stats};
         kvt_explanation explanation = {.struct_size = sizeof explanation};
-        (void)!kvt_stats(store, &stats);
-        (void)!kvt_explain(store, &key, &explanation);
+        (void)!kvt_store_stats_get(store, &stats);
+        (void)!kvt_store_explain(store, &key, &explanation);
     } else if (self->number == 0 && choice < 995) {
         life_change_device(self, store);
     } else if (self->number == 1 && choice == 995) {
@@ -331,7 +330,7 @@ static void life_open(life_site *site)
     expected_totals *totals = site->totals;
     uint32_t started = life_clock_us();
     kvt_status status =
-        kvt_open(&site->options, &site->store, model->message, sizeof model->message);
+        kvt_store_open(&site->options, &site->store, model->message, sizeof model->message);
     atomic_store(&model->status, status);
     if (status != KVT_OK)
         _exit(site->life->open_fault ? EXPECTED_EXIT_REFUSED : EXPECTED_EXIT_OPEN);
@@ -365,7 +364,7 @@ _Noreturn void expected_run_life(const expected_series *series, const expected_l
     life_fill_options(&site);
     life_open(&site);
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    if (kvt_stats(site.store, &stats) == KVT_OK && stats.recovery_drops != 0)
+    if (kvt_store_stats_get(site.store, &stats) == KVT_OK && stats.recovery_drops != 0)
         expected_report(&totals->odd, "ODD: the open dropped %llu rows, took over %llu",
                         (unsigned long long)stats.recovery_drops,
                         (unsigned long long)stats.recovered);
@@ -380,7 +379,7 @@ _Noreturn void expected_run_life(const expected_series *series, const expected_l
     if (write(say, "V", 1) != 1 || read(hear, &answer, 1) != 1) _exit(12);
     life_work(&site);
     if (life->faults) life_count_faults(&site);
-    kvt_close(site.store);
+    kvt_store_close(site.store);
     expected_note_close();
     _exit(0);
 }

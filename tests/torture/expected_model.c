@@ -324,7 +324,7 @@ void expected_delete(kvt_store *store, uint32_t number)
     pthread_mutex_unlock(&model_lock);
     expected_remember(key, 'D', 0);
     kvt_status status =
-        model_queue != NULL ? queued_delete(model_queue, &name) : kvt_delete(store, &name);
+        model_queue != NULL ? queued_delete(model_queue, &name) : kvt_store_delete(store, &name);
     expected_remember(key, 'd', status);
     pthread_mutex_lock(&model_lock);
     atomic_fetch_add(&key->change, 1);
@@ -362,7 +362,7 @@ void expected_flush(kvt_store *store)
         floors[i] = atomic_load(&model_at->keys[i].floor);
     }
     pthread_mutex_unlock(&model_lock);
-    kvt_status status = kvt_flush(store);
+    kvt_status status = kvt_store_flush(store);
     atomic_fetch_add(&model_totals->flushes, 1);
     if (status != KVT_OK) return;
     pthread_mutex_lock(&model_lock);
@@ -389,7 +389,7 @@ void expected_persist(kvt_store *store)
     }
     uint32_t out = atomic_load(&model_at->devices_out);
     pthread_mutex_unlock(&model_lock);
-    kvt_status status = kvt_persist(store, KVT_NO_DEADLINE, &info);
+    kvt_status status = kvt_store_persist(store, KVT_NO_DEADLINE, &info);
     if (status != KVT_OK || info.left != 0 || info.without_room != 0) return;
     if (atomic_load(&model_at->faulty)) return; /* what lies on a device that failed is set aside */
     atomic_fetch_add(&model_totals->persists, 1);

@@ -79,11 +79,11 @@ void run_batch(run_caller *caller, uint32_t own)
     run_make_batch(caller, own, &batch);
     for (uint32_t i = 0; i < RUN_BATCH; i++)
         batch.before[i] = site->keys[batch.numbers[i]];
-    kvt_status status = kvt_submit(caller->queue, batch.requests, RUN_BATCH, &number);
+    kvt_status status = kvt_queue_submit(caller->queue, batch.requests, RUN_BATCH, &number);
     if (status != KVT_OK) run_complain("a submit failed", own, (uint64_t)-status);
     if (run_draw(site, 6) == 0) {
         base_sleep(run_draw(site, 4) * RUN_MS);
-        (void)!kvt_cancel(caller->queue, number);
+        (void)!kvt_queue_cancel(caller->queue, number);
     }
     queued_await(caller->queue, RUN_BATCH, done);
     for (uint32_t i = 0; i < RUN_BATCH; i++)

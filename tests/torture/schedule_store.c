@@ -197,7 +197,7 @@ static void run_delete(run_site *site, uint32_t number)
 {
     const kvt_key key = expected_key_of(number);
     uint32_t newest = site->keys[number].begun;
-    run_end_delete(site, number, newest, kvt_delete(site->store, &key));
+    run_end_delete(site, number, newest, kvt_store_delete(site->store, &key));
 }
 
 /* ---- callers ---- */
@@ -212,11 +212,11 @@ static void run_look(run_caller *caller, uint32_t number)
     kvt_store_stats stats = {.struct_size = sizeof stats};
     for (uint32_t i = 0; i < 3; i++)
         keys[i] = expected_key_of((number + i) % RUN_KEYS);
-    (void)!kvt_exists(site->store, &keys[0]);
+    (void)!kvt_store_exists(site->store, &keys[0]);
     (void)!kvt_match_prefix(site->store, keys, 3, &matched);
     (void)!kvt_predict_loads(site->store, keys, 3, seconds);
-    (void)!kvt_explain(site->store, &keys[0], &explanation);
-    (void)!kvt_stats(site->store, &stats);
+    (void)!kvt_store_explain(site->store, &keys[0], &explanation);
+    (void)!kvt_store_stats_get(site->store, &stats);
 }
 
 /* Deletions that had returned before a flush are durable after it. */
@@ -225,7 +225,7 @@ static kvt_status run_flush(run_site *site)
     uint32_t deleted[RUN_KEYS];
     for (uint32_t i = 0; i < RUN_KEYS; i++)
         deleted[i] = site->keys[i].deleted;
-    kvt_status status = kvt_flush(site->store);
+    kvt_status status = kvt_store_flush(site->store);
     for (uint32_t i = 0; status == KVT_OK && i < RUN_KEYS; i++)
         if (deleted[i] > site->keys[i].flushed) site->keys[i].flushed = deleted[i];
     return status;
@@ -236,8 +236,9 @@ static void run_keep(run_site *site, uint32_t kind)
     kvt_status status = KVT_OK;
     if (kind == 0) status = run_flush(site);
     if (kind == 1)
-        status = kvt_persist(site->store, base_clock_ns() + run_draw(site, 200) * RUN_MS, NULL);
-    if (kind == 2) status = kvt_maintain(site->store, NULL);
+        status =
+            kvt_store_persist(site->store, base_clock_ns() + run_draw(site, 200) * RUN_MS, NULL);
+    if (kind == 2) status = kvt_store_maintain(site->store, NULL);
     bool usual = status >= 0 || status == KVT_E_TIMEOUT || status == KVT_E_UNSUPPORTED ||
                  status == KVT_E_SPACE;
     if (!usual && !site->faulty)
@@ -294,15 +295,15 @@ static kvt_tier run_tier(const run_site *site, uint32_t disk)
 static void run_add(run_site *site, uint32_t disk)
 {
     char message[256];
-    kvt_status status = kvt_store_device_add(site->store, run_tier(site, disk),
-                                             &site->configs[disk], message, sizeof message);
+    kvt_status status = kvt_device_add(site->store, run_tier(site, disk), &site->configs[disk],
+                                       message, sizeof message);
     if (status == KVT_OK) site->counts.device_changes++;
     schedule_note("add", disk, (uint64_t)(int64_t)status);
 }
 
 static void run_change(run_site *site, uint32_t disk, kvt_device_action action)
 {
-    kvt_status status = kvt_store_device_change(site->store, site->disks[disk].name, action);
+    kvt_status status = kvt_device_change(site->store, site->disks[disk].name, action);
     if (status == KVT_OK) site->counts.device_changes++;
     schedule_note("change", (uint64_t)disk << 8 | action, (uint64_t)(int64_t)status);
 }
@@ -358,7 +359,7 @@ static void *run_operator_main(void *argument)
 static bool run_serves(run_site *site, uint32_t disk)
 {
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    for (size_t i = 0; kvt_device_stats_at(site->store, i, &stats) == KVT_OK; i++)
+    for (size_t i = 0; kvt_device_stats_get(site->store, i, &stats) == KVT_OK; i++)
         if (strcmp(stats.name, site->disks[disk].name) == 0)
             return stats.state == KVT_DEVICE_SERVING;
     return false;
@@ -374,9 +375,10 @@ static void run_mend(run_site *site)
         while (base_clock_ns() < disk->silent_until_ns)
             base_sleep(10 * RUN_MS);
         for (uint32_t tries = 0; !run_serves(site, i) && tries < RUN_TRIES; tries++) {
-            (void)!kvt_store_device_change(site->store, disk->name, KVT_DEVICE_SERVE);
+            (void)!kvt_device_change(site->store, disk->name, KVT_DEVICE_SERVE);
             if (!run_serves(site, i)) run_add(site, i);
-            (void)!kvt_maintain(site->store, NULL); /* entries in motion on the disk hold it */
+            (void)!kvt_store_maintain(site->store,
+                                      NULL); /* entries in motion on the disk hold it */
             base_sleep(10 * RUN_MS);
         }
         if (!run_serves(site, i)) run_complain("a disk cannot be brought back", i, 0);
@@ -389,7 +391,7 @@ static void run_open(run_site *site)
 {
     char message[256];
     site->faulty = site->faults;
-    kvt_status status = kvt_open(&site->options, &site->store, message, sizeof message);
+    kvt_status status = kvt_store_open(&site->options, &site->store, message, sizeof message);
     schedule_note("open", 0, (uint64_t)(int64_t)status);
     if (status != KVT_OK) {
         fprintf(stderr, "open: %s\n", message);
@@ -402,7 +404,7 @@ static void run_count(run_site *site)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
     schedule_counts *counts = &site->counts;
-    if (kvt_stats(site->store, &stats) != KVT_OK) run_complain("no statistics", 0, 0);
+    if (kvt_store_stats_get(site->store, &stats) != KVT_OK) run_complain("no statistics", 0, 0);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         counts->hits += stats.tiers[tier].hits;
     counts->staged_hits += stats.staged_hits;
@@ -432,7 +434,7 @@ static void run_count(run_site *site)
 static bool run_holds(run_site *site, bool says)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    if (kvt_stats(site->store, &stats) != KVT_OK) return true;
+    if (kvt_store_stats_get(site->store, &stats) != KVT_OK) return true;
     const uint64_t held[] = {stats.policy.moves_in_flight,
                              stats.staging_bytes,
                              stats.puts_waiting,
@@ -472,7 +474,7 @@ static void run_check_empty(run_site *site)
     /* What is being trimmed counts as held for a while. */
     for (uint32_t tries = 0; run_holds(site, tries == RUN_TRIES); tries++) {
         if (tries == RUN_TRIES) run_complain("all is deleted, and something is held", 0, 0);
-        (void)!kvt_flush(site->store);
+        (void)!kvt_store_flush(site->store);
         base_sleep(20 * RUN_MS);
     }
 }
@@ -491,12 +493,12 @@ static void run_note_kept(run_site *site, run_caller *caller)
     memset(site->kept, 0, sizeof site->kept);
     site->durable = false;
     if (site->options.close_deadline_seconds < 1) return; /* a copy that made way is not renewed */
-    if (kvt_persist(site->store, BASE_CLOCK_NEVER, &info) != KVT_OK) return;
+    if (kvt_store_persist(site->store, BASE_CLOCK_NEVER, &info) != KVT_OK) return;
     if (info.left != 0 || info.without_room != 0) return;
     uint64_t moves = site->moves;
     for (uint32_t number = 0; number < RUN_KEYS; number++)
         site->kept[number] = run_get(caller, number, 0);
-    site->durable = kvt_flush(site->store) == KVT_OK && site->moves == moves;
+    site->durable = kvt_store_flush(site->store) == KVT_OK && site->moves == moves;
 }
 
 static void run_check_kept(run_site *site, run_caller *caller)
@@ -535,7 +537,7 @@ static void run_life(run_site *site, bool last)
         run_note_kept(site, &callers[0]);
     run_count(site);
     uint64_t moves = site->moves;
-    kvt_close(site->store);
+    kvt_store_close(site->store);
     if (site->moves != moves) site->durable = false;
     schedule_note("closed", last, settled);
     free(callers);

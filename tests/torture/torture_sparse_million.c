@@ -95,14 +95,14 @@ static void site_open(layer_site *s)
         s->files[i] = support_fault_config(&s->drives[i], names[i]);
     }
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = s->files, .device_count = DRIVES};
-    assert_int_equal(kvt_open(&options, &s->store, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &s->store, NULL, 0), KVT_OK);
     fill(s);
 }
 
 static void site_close(layer_site *s)
 {
     assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD], 0);
-    kvt_close(s->store);
+    kvt_store_close(s->store);
     free(s->k);
     free(s->v);
     free(s->centers);

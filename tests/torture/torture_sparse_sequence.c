@@ -172,7 +172,7 @@ static void push_down(sequence_site *s)
                 .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof bytes},
                 .recompute_seconds = 1};
             if (pass == 0) (void)!kvt_put(s->store, &entry, bytes, sizeof bytes);
-            if (pass == 1) (void)!kvt_delete(s->store, &entry.key);
+            if (pass == 1) (void)!kvt_store_delete(s->store, &entry.key);
         }
     }
     allocations_left = left;
@@ -228,7 +228,7 @@ static uint32_t torture_kept(sequence_site *s)
 static void clear_store(sequence_site *s)
 {
     const kvt_clear_filter all = {.struct_size = sizeof all, .by_tenant = true};
-    assert_int_equal(kvt_clear(s->store, &all, NULL), KVT_OK);
+    assert_int_equal(kvt_store_clear(s->store, &all, NULL), KVT_OK);
     assert_int_equal(support_stats(s->store).policy.entries, 0);
 }
 
@@ -246,7 +246,7 @@ static void check_store(sequence_site *s)
 static sequence_site *torture_start(void)
 {
     sequence_site *s = site_start(4 * MIB, 2 * MIB);
-    kvt_close(s->store);
+    kvt_store_close(s->store);
     s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.capacity_bytes = MIB, .emulated = true};
     assert_int_equal(site_open_store(s), KVT_OK);
     return s;

@@ -80,7 +80,7 @@ static void soak_open(soak_thread *t)
         return;
     }
     t->opens++;
-    (void)!kvt_delete(t->site.store, &key);
+    (void)!kvt_store_delete(t->site.store, &key);
 }
 
 /* Rows are the source's, near it when they are coded; what stays in the window fits into it. */
@@ -165,12 +165,12 @@ static void soak_step(soak_thread *t, uint32_t layer)
 static void soak_keep(soak_thread *t)
 {
     const kvt_key key = soak_key(t);
-    (void)!kvt_delete(t->site.store, &key);
+    (void)!kvt_store_delete(t->site.store, &key);
     const kvt_status status = kvt_sparse_keep(t->sequence, &key);
     SOAK(status == KVT_OK || status == KVT_EXISTS || status == KVT_E_SPACE || is_of_drives(status));
     memcpy(t->kept, t->tokens, sizeof t->kept);
     /* A key without its entry is a miss, and so is one that could not be kept. */
-    if (status != KVT_OK) (void)!kvt_delete(t->site.store, &key);
+    if (status != KVT_OK) (void)!kvt_store_delete(t->site.store, &key);
 }
 
 static void *soak_run(void *context)

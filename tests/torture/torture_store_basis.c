@@ -81,14 +81,14 @@ static void child_uses(void *context, int pipe_end)
     }
     for (uint32_t i = 0; i < ENTRIES; i++)
         (void)!basis_site_put(store, i);
-    const bool flushed = kvt_flush(store) == KVT_OK;
+    const bool flushed = kvt_store_flush(store) == KVT_OK;
     bool all = flushed;
     step_at = 0;
     for (uint32_t i = 0; i < ENTRIES; i++)
         all = basis_site_get(&site, store, i, NULL) == KVT_OK && all;
     if (all) step_tell(pipe_end, 'f');
     check_gets(store, true, false);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Removes the basis that nothing needs; the file is there. */
@@ -102,7 +102,7 @@ static void child_removes(void *context, int pipe_end)
     step_at = at;
     if (kvt_basis_remove(store, site.made.basis.hash) == KVT_OK) step_tell(pipe_end, 'r');
     step_at = 0;
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Opens a store that has the basis and entries. */
@@ -114,13 +114,14 @@ static void child_opens(void *context, int pipe_end)
     step_at = 0;
     if (status < 0) return;
     kvt_basis_info info = {.struct_size = sizeof info};
-    const bool present = kvt_basis_at(store, 0, &info) == KVT_OK && info.state == KVT_BASIS_PRESENT;
+    const bool present =
+        kvt_basis_get(store, 0, &info) == KVT_OK && info.state == KVT_BASIS_PRESENT;
     check_gets(store, present, false);
     /* A basis that lacked memory comes back by a call. */
     const kvt_status added = kvt_basis_add(store, site.made.object, site.made.bytes);
     if (added != (present ? KVT_EXISTS : KVT_OK)) _exit(14);
     step_tell(pipe_end, 'a');
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 static run_end run_once(step_child *child, step_kind does, long at)
@@ -143,7 +144,7 @@ static void look(const run_end *end, const char *name, long at)
     while (status == KVT_E_LOCKED) /* the kernel takes the ring of a killed process down */
         status = basis_site_open(&site, BASIS_SITE_CODES, &store, message, sizeof message);
     if (status < 0) fail_msg("%s %ld: the next open: %s", name, at, message);
-    const bool listed = kvt_basis_at(store, 0, &info) == KVT_OK;
+    const bool listed = kvt_basis_get(store, 0, &info) == KVT_OK;
     if (listed && info.state == KVT_BASIS_DAMAGED) fail_msg("%s %ld: damaged", name, at);
     const bool present = listed && info.state == KVT_BASIS_PRESENT;
     if (end->added && !end->removed) assert_true(present);
@@ -160,7 +161,7 @@ static void look(const run_end *end, const char *name, long at)
         assert_true(basis_site_put(store, i) >= 0);
         assert_int_equal(basis_site_get(&site, store, i, NULL), KVT_OK);
     }
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 static void empty_folder(void)
@@ -177,7 +178,7 @@ static void sweep(step_child *child, bool with_basis, bool with_entries, long le
         long at = 1;
         for (; counted; at++) {
             empty_folder();
-            if (with_basis) kvt_close(basis_site_filled(&site, with_entries ? ENTRIES : 0));
+            if (with_basis) kvt_store_close(basis_site_filled(&site, with_entries ? ENTRIES : 0));
             run_end end = run_once(child, (step_kind)kind, at);
             end.flushed |= with_entries;
             look(&end, step_names[kind], at);
@@ -206,7 +207,7 @@ TEST(a_basis_is_read_at_open)
         bool counted = true;
         long at = 1;
         empty_folder();
-        kvt_close(basis_site_filled(&site, ENTRIES));
+        kvt_store_close(basis_site_filled(&site, ENTRIES));
         for (; counted; at += kinds[kind] == STEP_POINT ? 1 : 1 + at / 24) {
             run_end end = run_once(child_opens, kinds[kind], at);
             end.flushed = true;

@@ -119,13 +119,13 @@ static void torture_live(calls_site *site, calls_thread *threads, calls_thread *
     calls_site_count(site);
     if (in_flight) {
         atomic_store(&site->closing, true);
-        kvt_close(site->store);
+        kvt_store_close(site->store);
     }
     torture_end_queues(site, threads, helper, in_flight);
     if (in_flight) return;
     calls_site_mend(site);
     if (last) calls_site_empty(site);
-    kvt_close(site->store);
+    kvt_store_close(site->store);
 }
 
 static void torture_print(const calls_site *site)

@@ -68,7 +68,7 @@ static void *corners_put_thread(void *argument)
 static void *corners_maintain_thread(void *argument)
 {
     corners_thread *thread = argument;
-    thread->status = kvt_maintain(thread->store, NULL);
+    thread->status = kvt_store_maintain(thread->store, NULL);
     return NULL;
 }
 
@@ -118,7 +118,7 @@ TEST(rot_under_a_move)
     assert_int_equal(pthread_join(threads[1], NULL), 0);
     assert_int_equal(getter.status, KVT_MISS);
     assert_int_equal(putter.status, KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 static int corners_count_rows(const char *catalog)
@@ -152,8 +152,9 @@ static void rise_begin(rise *r)
     site_open(s);
     support_puts(s->store, 1, 5);
     kvt_key third = support_key(3);
-    assert_int_equal(kvt_delete(s->store, &third), KVT_OK); /* room above, so that 1 can go up */
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_delete(s->store, &third),
+                     KVT_OK); /* room above, so that 1 can go up */
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     site_fault(s, 0,
                (tiers_fault_rule){.action = TIERS_FAULT_DELAY,
                                   .kinds = TIERS_FAULT_READS,
@@ -187,7 +188,7 @@ TEST(up_and_down_under_a_reader)
     assert_int_equal(support_put(r.s->store, 4), KVT_EXISTS);
     assert_int_equal(support_put(r.s->store, 10), KVT_OK);
     rise_end(&r);
-    assert_int_equal(kvt_flush(r.s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(r.s->store), KVT_OK);
     uint64_t on_ssd = support_stats(r.s->store).tiers[KVT_TIER_SSD].entries;
     assert_true(on_ssd > 0);
     assert_int_equal(corners_count_rows(r.s->catalog), on_ssd);
@@ -202,17 +203,17 @@ TEST(deleted_above_a_reader)
     rise r;
     rise_begin(&r);
     kvt_key first = support_key(1);
-    assert_int_equal(kvt_delete(r.s->store, &first), KVT_OK);
-    assert_int_equal(kvt_flush(r.s->store), KVT_OK);
+    assert_int_equal(kvt_store_delete(r.s->store, &first), KVT_OK);
+    assert_int_equal(kvt_store_flush(r.s->store), KVT_OK);
     uint64_t rows = (uint64_t)corners_count_rows(r.s->catalog);
     assert_int_equal(rows, support_stats(r.s->store).tiers[KVT_TIER_SSD].entries);
     rise_end(&r);
     /* The room of the place below comes back once its reader has gone. */
     for (uint32_t i = 1; i <= 4; i++) {
         kvt_key key = support_key(i);
-        (void)!kvt_delete(r.s->store, &key);
+        (void)!kvt_store_delete(r.s->store, &key);
     }
-    assert_int_equal(kvt_flush(r.s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(r.s->store), KVT_OK);
     assert_int_equal(support_stats(r.s->store).tiers[KVT_TIER_SSD].used_bytes, 0);
 }
 
@@ -234,7 +235,7 @@ TEST(dead_lower_tier)
         }
         assert_int_equal(failed, 0);
         assert_int_equal(support_stats(store).tiers[KVT_TIER_SSD].used_bytes, 0);
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -257,7 +258,7 @@ TEST(nearly_full_drives)
     for (uint32_t i = 0; i < 150; i++) {
         assert_int_equal(corners_put(store, i, &layout), KVT_OK);
     }
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Entries that the lossless form does not shrink come out larger than planned. */
@@ -273,7 +274,7 @@ TEST(incompressible)
         for (uint32_t i = 0; i < 40; i++) {
             assert_int_equal(corners_put(store, i, &layout), KVT_OK);
         }
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -287,9 +288,9 @@ TEST(failed_sync)
         (tiers_fault_rule){
             .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_SYNCS, .status = KVT_E_IO, .hits = 1});
     assert_int_equal(support_put(s->store, 1), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_E_IO);
+    assert_int_equal(kvt_store_flush(s->store), KVT_E_IO);
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_device_stats_at(s->store, 0, &stats), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(s->store, 0, &stats), KVT_OK);
     assert_true(stats.retired);
     assert_int_equal(support_get(s->store, 1, NULL), KVT_MISS);
 }
@@ -304,7 +305,7 @@ TEST(delete_of_a_planned_victim)
     bool there[7];
     for (uint32_t i = 1; i <= 6; i++) {
         kvt_key key = support_key(i);
-        there[i] = kvt_exists(store, &key) == KVT_OK;
+        there[i] = kvt_store_exists(store, &key) == KVT_OK;
     }
     uint32_t victim = 0, risen = 0;
     for (uint32_t i = 6; i >= 1 && victim == 0; i--) {
@@ -313,15 +314,15 @@ TEST(delete_of_a_planned_victim)
         risen = i;
         for (uint32_t j = 1; j <= 6; j++) {
             kvt_key key = support_key(j);
-            if (there[j] && kvt_exists(store, &key) == KVT_MISS) victim = j;
+            if (there[j] && kvt_store_exists(store, &key) == KVT_MISS) victim = j;
         }
     }
     assert_true(victim != 0 && risen != 0);
     kvt_key key = support_key(victim), other = support_key(risen);
-    assert_int_equal(kvt_delete(store, &key), KVT_OK);
-    assert_int_equal(kvt_delete(store, &other), KVT_OK);
+    assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
+    assert_int_equal(kvt_store_delete(store, &other), KVT_OK);
     assert_int_equal(support_get(store, victim, NULL), KVT_MISS);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* One catalog, one store. */
@@ -334,14 +335,14 @@ TEST(catalog_of_another_store)
     char message[256];
     kvt_store_options rival = s->options;
     support_tier(&rival, KVT_TIER_SSD, &s->files[1], 1);
-    assert_int_equal(kvt_open(&rival, &second, message, sizeof message), KVT_E_LOCKED);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_open(&rival, &second, message, sizeof message), KVT_E_LOCKED);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     site_close(s);
     /* Opening without the tier that the rows are on would lose them. */
     kvt_store_options without = s->options;
     support_tier(&without, KVT_TIER_SSD, NULL, 0);
     without.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
-    assert_int_equal(kvt_open(&without, &second, message, sizeof message), KVT_E_MISMATCH);
+    assert_int_equal(kvt_store_open(&without, &second, message, sizeof message), KVT_E_MISMATCH);
     /* A failed open takes nothing over, format or not. */
     char other[96];
     snprintf(other, sizeof other, "%s/other.db", s->folder);
@@ -349,7 +350,7 @@ TEST(catalog_of_another_store)
     broken.catalog_path = other;
     broken.format = true;
     broken.policy = "lruu";
-    assert_int_equal(kvt_open(&broken, &second, message, sizeof message), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_store_open(&broken, &second, message, sizeof message), KVT_E_UNSUPPORTED);
     site_open(s);
     assert_int_equal(support_stats(s->store).recovered, 10);
 }
@@ -367,7 +368,7 @@ TEST(unfinished_catalog)
     kvt_store_options options = support_options(8 << 20, "lru");
     options.catalog_path = catalog;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
-    kvt_close(support_open(&options));
+    kvt_store_close(support_open(&options));
 }
 
 /* A small move budget is saved up until an entry can move. */
@@ -392,5 +393,5 @@ TEST(small_move_budget)
         usleep(5000);
         used = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
     }
-    kvt_close(store);
+    kvt_store_close(store);
 }

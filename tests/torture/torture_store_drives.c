@@ -32,7 +32,7 @@ static kvt_store *drives_store_with(const char *first, const char *second, uint6
     kvt_store_options options = support_options(8 << 20, "lru");
     options.format = true;
     support_tier(&options, KVT_TIER_SSD, devices, second != NULL ? 2 : 1);
-    kvt_status status = kvt_open(&options, &store, message, sizeof message);
+    kvt_status status = kvt_store_open(&options, &store, message, sizeof message);
     if (status == KVT_E_GONE && timeout_ns != NEVER) return NULL;
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
     return store;
@@ -68,7 +68,7 @@ static bool drives_hold_both(kvt_store *store)
 {
     for (size_t i = 0; i < 2; i++) {
         kvt_device_stats stats = {.struct_size = sizeof stats};
-        assert_int_equal(kvt_device_stats_at(store, i, &stats), KVT_OK);
+        assert_int_equal(kvt_device_stats_get(store, i, &stats), KVT_OK);
         if (stats.state != KVT_DEVICE_SERVING || stats.used_bytes == 0) return false;
     }
     return true;
@@ -87,7 +87,7 @@ static kvt_store *drives_store_on_both(const drive_scratch drives[2], uint64_t t
             assert_int_equal(drives_get_all(store, 0), ENTRIES);
             return store;
         }
-        if (store != NULL) kvt_close(store);
+        if (store != NULL) kvt_store_close(store);
         if (timeout_ns != NEVER) timeout_ns *= 2;
     }
 }
@@ -97,7 +97,7 @@ static void drives_check_empty(kvt_store *store)
 {
     for (uint32_t i = 0; i < 4 * ENTRIES; i++) {
         kvt_key key = support_key(i);
-        kvt_status status = kvt_delete(store, &key);
+        kvt_status status = kvt_store_delete(store, &key);
         assert_true(status == KVT_OK || status == KVT_MISS);
     }
     assert_int_equal(support_stats(store).tiers[KVT_TIER_SSD].used_bytes, 0);
@@ -121,7 +121,7 @@ static void drives_check_setting(const char *setting, bool before_puts)
     drives_put_all(store, 0);
     assert_int_equal(drives_get_all(store, 0), ENTRIES);
     drives_check_empty(store);
-    kvt_close(store);
+    kvt_store_close(store);
     drive_scratch_remove(&drive);
 }
 
@@ -155,7 +155,7 @@ TEST(failing_writes)
     assert_int_equal(drives_get_all(store, 0), ENTRIES);
     assert_true(drive_scratch_set(&drives[0], "clear=1"));
     drives_check_empty(store);
-    kvt_close(store);
+    kvt_store_close(store);
     for (int i = 0; i < 2; i++)
         drive_scratch_remove(&drives[i]);
 }
@@ -176,7 +176,7 @@ TEST(vanished)
     drives_put_all(store, ENTRIES);
     assert_int_equal(drives_get_all(store, ENTRIES), ENTRIES);
     assert_int_equal(drives_get_all(store, 0), hits);
-    kvt_close(store);
+    kvt_store_close(store);
     for (int i = 0; i < 2; i++)
         drive_scratch_remove(&drives[i]);
 }
@@ -191,9 +191,9 @@ static void drives_await_staging(kvt_store *store)
 static bool drives_reads_second(kvt_store *store, uint32_t number)
 {
     kvt_device_stats before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
-    assert_int_equal(kvt_device_stats_at(store, 1, &before), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(store, 1, &before), KVT_OK);
     assert_int_equal(support_get(store, number, NULL), KVT_OK);
-    assert_int_equal(kvt_device_stats_at(store, 1, &after), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(store, 1, &after), KVT_OK);
     return after.bytes_read != before.bytes_read;
 }
 
@@ -233,7 +233,7 @@ TEST(hung_gets)
     drives_await_staging(store);
     assert_int_equal(drives_get_all(store, 0), ENTRIES);
     drives_check_empty(store);
-    kvt_close(store);
+    kvt_store_close(store);
     for (int i = 0; i < 2; i++)
         drive_scratch_remove(&drives[i]);
 }
@@ -259,12 +259,12 @@ TEST(hung_retired)
     kvt_device_config back = drives_config("d1", drives[1].path, NEVER);
     kvt_status status = KVT_BUSY;
     while (status == KVT_BUSY)
-        status = kvt_store_device_add(store, KVT_TIER_SSD, &back, message, sizeof message);
+        status = kvt_device_add(store, KVT_TIER_SSD, &back, message, sizeof message);
     if (status != KVT_OK) fail_msg("add: %s: %s", kvt_status_name(status), message);
     assert_int_equal(drives_get_all(store, 0), ENTRIES);
     assert_int_equal(drives_get_all(store, ENTRIES), ENTRIES);
     drives_check_empty(store);
-    kvt_close(store);
+    kvt_store_close(store);
     for (int i = 0; i < 2; i++)
         drive_scratch_remove(&drives[i]);
 }
@@ -277,7 +277,7 @@ static kvt_status drives_open_when_free(const kvt_device_config *device, kvt_sto
     support_tier(&options, KVT_TIER_SSD, device, 1);
     kvt_status status = KVT_E_LOCKED;
     while (status == KVT_E_LOCKED)
-        status = kvt_open(&options, store_out, message, message_size);
+        status = kvt_store_open(&options, store_out, message, message_size);
     return status;
 }
 
@@ -296,12 +296,12 @@ static kvt_store *drives_store_that_may_stop_answering(const char *path, uint64_
         for (uint32_t i = 0; i < ENTRIES; i++)
             put += support_put(store, i) == KVT_OK;
         kvt_device_stats stats = {.struct_size = sizeof stats};
-        assert_int_equal(kvt_device_stats_at(store, 0, &stats), KVT_OK);
+        assert_int_equal(kvt_device_stats_get(store, 0, &stats), KVT_OK);
         if (stats.state == KVT_DEVICE_SERVING) {
             assert_int_equal(put, ENTRIES);
             return store;
         }
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -325,7 +325,7 @@ TEST(hung_open)
     kvt_status status = drives_open_when_free(&config, &store, message, sizeof message);
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
     assert_true(drive_scratch_set(&drives[1], "hang=1"));
-    assert_int_equal(kvt_store_device_add(store, KVT_TIER_SSD, &joins, message, sizeof message),
+    assert_int_equal(kvt_device_add(store, KVT_TIER_SSD, &joins, message, sizeof message),
                      KVT_E_GONE);
     assert_non_null(strstr(message, "does not answer"));
     drives_put_all(store, 0);
@@ -333,10 +333,10 @@ TEST(hung_open)
     assert_true(drive_scratch_set(&drives[1], "hang=0"));
     joins.timeout_ns = NEVER;
     do {
-        status = kvt_store_device_add(store, KVT_TIER_SSD, &joins, message, sizeof message);
+        status = kvt_device_add(store, KVT_TIER_SSD, &joins, message, sizeof message);
     } while (status == KVT_E_LOCKED);
     if (status != KVT_OK) fail_msg("add: %s: %s", kvt_status_name(status), message);
-    kvt_close(store);
+    kvt_store_close(store);
     for (int i = 0; i < 2; i++)
         drive_scratch_remove(&drives[i]);
 }
@@ -361,7 +361,7 @@ TEST(backing_spoiled)
     drives_put_all(store, 0);
     assert_int_equal(drives_get_all(store, 0), ENTRIES);
     drives_check_empty(store);
-    kvt_close(store);
+    kvt_store_close(store);
     loop_scratch_remove(&loop);
     close(backing);
 }
@@ -380,7 +380,7 @@ TEST(hung_close)
     kvt_key key = support_key(1);
     assert_int_equal(
         kvt_get_until(store, &key, data, sizeof data, base_clock_ns() + 20000000, NULL), KVT_MISS);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_true(drive_scratch_set(&drive, "hang=0"));
     /* It lets the drive go: another store can take it. */
     kvt_device_config config = drives_config("d0", drive.path, NEVER);

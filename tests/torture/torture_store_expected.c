@@ -68,9 +68,9 @@ static void *run_share(size_t bytes)
 static const char *run_policy(uint64_t choice)
 {
     size_t count = 0;
-    while (kvt_policy_name_at(count) != NULL)
+    while (kvt_policy_name_get(count) != NULL)
         count++;
-    return kvt_policy_name_at(choice % count);
+    return kvt_policy_name_get(choice % count);
 }
 
 static void run_fill_series(lane *self)

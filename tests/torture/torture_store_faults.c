@@ -34,7 +34,7 @@ static void faults_open(faults_site *site, const char *policy, double tick_secon
     support_tier(&options, KVT_TIER_SSD, &site->devices[FAULT_SSD], 1);
     options.tiers[KVT_TIER_SSD].unit_bytes = 16384;
     char message[256];
-    kvt_status status = kvt_open(&options, &site->store, message, sizeof message);
+    kvt_status status = kvt_store_open(&options, &site->store, message, sizeof message);
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
 }
 
@@ -53,7 +53,7 @@ static void faults_work(kvt_store *store)
                     status == KVT_BUSY || status == KVT_E_IO || status == KVT_E_SPACE ||
                     status == KVT_E_CORRUPT || status == KVT_E_MISMATCH);
         faults_check_get(support_get(store, i / 2, NULL));
-        if (i % 4 == 0) assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+        if (i % 4 == 0) assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     }
 }
 
@@ -61,7 +61,7 @@ static void faults_check_empty(kvt_store *store)
 {
     for (uint32_t i = 0; i < 64; i++) {
         kvt_key key = support_key(i);
-        kvt_status status = kvt_delete(store, &key);
+        kvt_status status = kvt_store_delete(store, &key);
         assert_true(status == KVT_OK || status == KVT_MISS);
     }
     kvt_store_stats stats = support_stats(store);
@@ -106,7 +106,7 @@ static void faults_nth(const char *policy, tiers_fault_action action, uint32_t k
     faults_check_empty(site.store);
     assert_int_equal(support_put(site.store, 1), KVT_OK);
     assert_int_equal(support_get(site.store, 1, NULL), KVT_OK);
-    kvt_close(site.store);
+    kvt_store_close(site.store);
 }
 
 TEST(nth_fault)
@@ -147,12 +147,12 @@ TEST(gone)
     }
     assert_true(found > 0 && missed > 0);
     kvt_device_stats device = {.struct_size = sizeof device};
-    assert_int_equal(kvt_device_stats_at(site.store, 1, &device), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(site.store, 1, &device), KVT_OK);
     assert_int_equal(device.tier, KVT_TIER_SSD);
     assert_true(device.retired);
-    assert_int_equal(kvt_device_stats_at(site.store, 2, &device), KVT_END);
+    assert_int_equal(kvt_device_stats_get(site.store, 2, &device), KVT_END);
     faults_check_empty(site.store);
-    kvt_close(site.store);
+    kvt_store_close(site.store);
 }
 
 typedef struct faults_thread {
@@ -175,7 +175,7 @@ static void *faults_hammer(void *argument)
         case 1:
         case 2: status = support_put(thread->store, number); break;
         case 3:
-            status = kvt_delete(thread->store, &key);
+            status = kvt_store_delete(thread->store, &key);
             if (status != KVT_OK && status != KVT_MISS) atomic_fetch_add(thread->wrong, 1);
             break;
         default:
@@ -213,6 +213,6 @@ TEST(threads)
         }
         assert_int_equal(atomic_load(&wrong), 0);
         faults_check_empty(site.store);
-        kvt_close(site.store);
+        kvt_store_close(site.store);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_store_flush.c - flushes whose catalog finds no memory, or no room in its file system:
- * what kvt_flush says, and that what is flushed afterwards comes back.
+ * what kvt_store_flush says, and that what is flushed afterwards comes back.
  */
 #include "failing_sqlite.h"
 #include "small_filesystem.h"
@@ -26,9 +26,9 @@ static void put_some(site *s, uint32_t from, uint32_t to)
 /* The next flush tells of the batch that failed, the one after it of nothing any more. */
 static void check_recovers(site *s, kvt_status expected)
 {
-    kvt_status status = kvt_flush(s->store);
+    kvt_status status = kvt_store_flush(s->store);
     assert_true(status == KVT_OK || status == expected);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     site_reopen(s);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
@@ -37,10 +37,10 @@ TEST(no_memory)
 {
     site *s = site_make(NULL);
     put_some(s, 0, ENTRIES / 2);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     allocations_left = 1;
     put_some(s, ENTRIES / 2, ENTRIES);
-    assert_int_equal(kvt_flush(s->store), KVT_E_MEMORY);
+    assert_int_equal(kvt_store_flush(s->store), KVT_E_MEMORY);
     allocations_left = -1;
     check_recovers(s, KVT_E_MEMORY);
 }
@@ -53,14 +53,14 @@ TEST(no_room)
     if (!small_filesystem_mount(folder, "size=1m")) skip();
     site *s = site_make(folder);
     put_some(s, 0, ENTRIES / 2);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     small_filesystem_fill(folder);
     put_some(s, ENTRIES / 2, ENTRIES);
     /* The log has pages that it may use again: it takes some batches until it has to grow. */
-    kvt_status status = kvt_flush(s->store);
+    kvt_status status = kvt_store_flush(s->store);
     for (uint32_t i = 0; i < BATCHES && status == KVT_OK; i++) {
         put_some(s, ENTRIES + i, ENTRIES + i + 1);
-        status = kvt_flush(s->store);
+        status = kvt_store_flush(s->store);
     }
     assert_int_equal(status, KVT_E_SPACE);
     small_filesystem_make_room(folder);

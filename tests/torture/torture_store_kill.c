@@ -37,13 +37,14 @@ static void kill_prepare(kill_site *site)
 static void kill_child(kill_site *site, int pipe_end)
 {
     kvt_store *store = NULL;
-    if (kvt_open(&site->options, &store, NULL, 0) != KVT_OK) _exit(2);
+    if (kvt_store_open(&site->options, &store, NULL, 0) != KVT_OK) _exit(2);
     for (uint32_t i = 0; i < KILL_ENTRIES; i++) {
         kvt_key old = support_key(i >= 10 && i % 5 == 0 ? i - 9 : 9999);
-        if (kvt_delete(store, &old) == KVT_OK && support_put(store, i - 9) != KVT_OK) _exit(3);
+        if (kvt_store_delete(store, &old) == KVT_OK && support_put(store, i - 9) != KVT_OK)
+            _exit(3);
         if (support_put(store, i) < 0) _exit(3);
         if (i % 3 != 2) continue;
-        if (kvt_flush(store) != KVT_OK) _exit(4);
+        if (kvt_store_flush(store) != KVT_OK) _exit(4);
         if (write(pipe_end, &i, sizeof i) != sizeof i) _exit(5);
     }
     for (;;) {
@@ -95,7 +96,7 @@ TEST(kill)
         /* The kernel takes the ring of who was killed down in its own time. */
         kvt_status opened = KVT_E_LOCKED;
         while (opened == KVT_E_LOCKED)
-            opened = kvt_open(&site.options, &store, message, sizeof message);
+            opened = kvt_store_open(&site.options, &store, message, sizeof message);
         if (opened != KVT_OK) fail_msg("reopen: %s: %s", kvt_status_name(opened), message);
         uint32_t found = 0;
         for (uint32_t i = 0; i < KILL_ENTRIES; i++) {
@@ -107,7 +108,7 @@ TEST(kill)
         }
         assert_true(found + 12 >= flushed);
         assert_int_equal(support_stats(store).load_failures, 0);
-        kvt_close(store);
+        kvt_store_close(store);
         support_remove_folder(site.folder);
     }
 }

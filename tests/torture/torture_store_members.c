@@ -41,7 +41,7 @@ static void *crowd_use(void *argument)
                         status == KVT_REFUSED || status == KVT_E_SPACE || status == KVT_E_IO;
             if (!fine) crowd_note(c, "put", status);
         } else if (what == 5) {
-            kvt_status status = kvt_delete(c->store, &key);
+            kvt_status status = kvt_store_delete(c->store, &key);
             if (status != KVT_OK && status != KVT_MISS) crowd_note(c, "delete", status);
         } else {
             kvt_status status = support_get(c->store, number, NULL);
@@ -63,7 +63,7 @@ static void crowd_wait(crowd *c, unsigned gets)
 static kvt_device_stats disk_stats(kvt_store *store, size_t index)
 {
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_device_stats_at(store, index, &stats), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(store, index, &stats), KVT_OK);
     return stats;
 }
 
@@ -71,13 +71,13 @@ static kvt_device_stats disk_stats(kvt_store *store, size_t index)
 static void take_out(crowd *c, support_fault *disk, const char *name, int round)
 {
     if (round % 3 == 0) {
-        assert_int_equal(kvt_store_device_change(c->store, name, KVT_DEVICE_DRAIN), KVT_OK);
+        assert_int_equal(kvt_device_change(c->store, name, KVT_DEVICE_DRAIN), KVT_OK);
         while (disk_stats(c->store, 2).used_bytes != 0)
             usleep(1000); /* the background drains */
         kvt_status status = KVT_BUSY;
         while (status == KVT_BUSY) {
             usleep(1000);
-            status = kvt_store_device_change(c->store, name, KVT_DEVICE_REMOVE);
+            status = kvt_device_change(c->store, name, KVT_DEVICE_REMOVE);
         }
         assert_int_equal(status, KVT_OK);
     } else if (round % 3 == 1) {
@@ -85,7 +85,7 @@ static void take_out(crowd *c, support_fault *disk, const char *name, int round)
         while (disk_stats(c->store, 2).state != KVT_DEVICE_GONE)
             sched_yield();
     } else {
-        assert_int_equal(kvt_store_device_change(c->store, name, KVT_DEVICE_RETIRE), KVT_OK);
+        assert_int_equal(kvt_device_change(c->store, name, KVT_DEVICE_RETIRE), KVT_OK);
     }
 }
 
@@ -116,7 +116,7 @@ TEST(devices_come_and_go)
                                                      .unit_bytes = 4096,
                                                      .rebalance_bytes_per_s = UINT64_C(1) << 40};
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 256 << 10;
-    assert_int_equal(kvt_open(&options, &c.store, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &c.store, NULL, 0), KVT_OK);
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, crowd_use, &c), 0);
     uint64_t readmitted = 0;
@@ -127,7 +127,7 @@ TEST(devices_come_and_go)
         kvt_status status = KVT_BUSY;
         while (status == KVT_BUSY) {
             usleep(1000);
-            status = kvt_store_device_add(c.store, KVT_TIER_SSD, &configs[1], NULL, 0);
+            status = kvt_device_add(c.store, KVT_TIER_SSD, &configs[1], NULL, 0);
         }
         assert_int_equal(status, KVT_OK);
         readmitted = support_stats(c.store).readmitted;
@@ -141,11 +141,11 @@ TEST(devices_come_and_go)
     /* Nothing leaked: without entries no extent is held. */
     for (uint32_t i = 0; i < KEYS; i++) {
         kvt_key key = support_key(i);
-        (void)!kvt_delete(c.store, &key);
+        (void)!kvt_store_delete(c.store, &key);
     }
-    (void)!kvt_flush(c.store); /* may tell of a batch that failed while a disk was away */
-    assert_int_equal(kvt_flush(c.store), KVT_OK);
+    (void)!kvt_store_flush(c.store); /* may tell of a batch that failed while a disk was away */
+    assert_int_equal(kvt_store_flush(c.store), KVT_OK);
     for (size_t i = 0; i <= DISKS; i++)
         assert_int_equal(disk_stats(c.store, i).used_bytes, 0);
-    kvt_close(c.store);
+    kvt_store_close(c.store);
 }

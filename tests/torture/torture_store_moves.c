@@ -80,7 +80,7 @@ static void work(site *s, uint32_t rounds)
     for (uint32_t i = 0; i < rounds; i++) {
         for (uint32_t j = 0; j < ENTRIES; j++)
             (void)!support_get(s->store, j, NULL);
-        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
     }
 }
 
@@ -143,7 +143,7 @@ TEST(a_demotion_that_cannot_be_written)
             assert_true(status == KVT_OK || status == KVT_E_IO || status == KVT_E_SPACE ||
                         status == KVT_REFUSED);
             before += status == KVT_OK;
-            assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+            assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
         }
         check_nothing_lost(s, before, 0);
         kvt_store_stats stats = support_stats(s->store);
@@ -228,10 +228,10 @@ TEST(a_drain_that_cannot_be_written)
         site *s = site_make(2, 0);
         site_open(s);
         site_put(s, 0, ENTRIES);
-        assert_int_equal(kvt_store_device_change(s->store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
+        assert_int_equal(kvt_device_change(s->store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
         fail_writes(s->disks[1].device, faults[i]);
         for (uint32_t j = 0; j < ROUNDS; j++)
-            assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+            assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
         tiers_fault_counts counts;
         tiers_fault_counts_get(s->disks[1].device, &counts);
         assert_true(counts.hits > 0);
@@ -286,19 +286,19 @@ TEST(a_drain_of_what_cannot_be_read)
     site_open(s);
     site_put(s, 0, ENTRIES);
     fail_reads(s->disks[0].device);
-    assert_int_equal(kvt_store_device_change(s->store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
     assert_int_equal(site_stored(s, 2 * ENTRIES), ENTRIES);
     for (uint32_t i = 0; i < ENTRIES; i++)
         spend_tries(s->store, i);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
     assert_true(site_stored(s, 2 * ENTRIES) < ENTRIES);
     assert_int_equal(site_hits(s, 2 * ENTRIES), site_stored(s, 2 * ENTRIES));
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
-    assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
-    assert_int_equal(kvt_store_device_change(s->store, "disk0", KVT_DEVICE_REMOVE), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk0", KVT_DEVICE_REMOVE), KVT_OK);
 }
 
 /* A member on a file system that is full: its file has holes that nothing can fill any more.

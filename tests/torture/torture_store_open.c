@@ -65,7 +65,7 @@ static kvt_store *open_again(open_site *site, long step)
 {
     char message[256] = "";
     kvt_store *store = NULL;
-    kvt_status status = kvt_open(&site->options, &store, message, sizeof message);
+    kvt_status status = kvt_store_open(&site->options, &store, message, sizeof message);
     if (status != KVT_OK)
         fail_msg("step %ld: the next open: %s: %s", step, kvt_status_name(status), message);
     return store;
@@ -78,8 +78,8 @@ static void open_fill(open_site *site, long step)
         assert_int_equal(support_put(store, i), KVT_OK);
         assert_int_equal(support_get(store, i, NULL), KVT_OK);
     }
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    kvt_close(store);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    kvt_store_close(store);
 }
 
 static void open_expect_all(open_site *site, long step)
@@ -90,7 +90,7 @@ static void open_expect_all(open_site *site, long step)
         if (status != KVT_OK) fail_msg("step %ld: entry %u: %s", step, i, kvt_status_name(status));
     }
     assert_int_equal(support_stats(store).recovered, OPEN_ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Opens the store, once. */
@@ -99,9 +99,9 @@ static void open_child(void *context, int pipe_end)
     open_site *site = context;
     kvt_store *store = NULL;
     (void)pipe_end;
-    kvt_status opened = kvt_open(&site->options, &store, NULL, 0);
+    kvt_status opened = kvt_store_open(&site->options, &store, NULL, 0);
     step_at = 0;
-    if (opened == KVT_OK) kvt_close(store);
+    if (opened == KVT_OK) kvt_store_close(store);
 }
 
 /* An open whose nth step is its last, or fails. False: it had fewer, or passed over the failure and

@@ -176,7 +176,7 @@ static void site_open(site *s)
                                                  .unit_bytes = 4096,
                                                  .weights_fixed = true};
     }
-    if (kvt_open(&options, &s->store, message, sizeof message) != KVT_OK)
+    if (kvt_store_open(&options, &s->store, message, sizeof message) != KVT_OK)
         fail_msg("open: %s", message);
     site_make_bases(s);
     site_name_forms(s);
@@ -184,7 +184,7 @@ static void site_open(site *s)
 
 static void site_close(site *s)
 {
-    kvt_close(s->store);
+    kvt_store_close(s->store);
 }
 
 /* ---- contents ---- */
@@ -278,7 +278,7 @@ static void prepare(site *s, int form, int tier)
     static uint8_t data[BYTES];
     const kvt_key key = support_key(1);
     const kvt_entry entry = support_entry(key, layout, 1e4);
-    const kvt_status deleted = kvt_delete(s->store, &key);
+    const kvt_status deleted = kvt_store_delete(s->store, &key);
     assert_true(deleted == KVT_OK || deleted == KVT_MISS);
     codecs_kv_sample_fill(&layout, 77, data);
     assert_int_equal(kvt_put(s->store, &entry, data, sizeof data), KVT_OK);

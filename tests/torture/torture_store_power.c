@@ -112,7 +112,7 @@ static kvt_store *script_open(power_site *site)
 {
     char message[256];
     kvt_store *store = NULL;
-    kvt_status status = kvt_open(&site->options, &store, message, sizeof message);
+    kvt_status status = kvt_store_open(&site->options, &store, message, sizeof message);
     if (status == KVT_OK) return store;
     fprintf(stderr, "the script's open: %s: %s\n", kvt_status_name(status), message);
     exit(2);
@@ -142,7 +142,7 @@ static void script_delete(kvt_store *store, uint32_t number)
     power_key *key = &power_keys[number];
     kvt_key name = expected_key_of(number);
     power_mark(MARK_DELETE, number, 0);
-    (void)!kvt_delete(store, &name);
+    (void)!kvt_store_delete(store, &name);
     key->stored = 0;
     key->floor = key->version + 1;
 }
@@ -158,7 +158,7 @@ static void script_get(kvt_store *store, uint32_t number)
 /* One thread and no background: nothing changes between the look and the flush. */
 static void script_flush(kvt_store *store)
 {
-    if (kvt_flush(store) != KVT_OK) exit(2);
+    if (kvt_store_flush(store) != KVT_OK) exit(2);
     for (uint32_t i = 0; i < POWER_KEYS; i++) {
         const power_key *key = &power_keys[i];
         if (key->stored != 0 && key->on_ssd && !key->leaving)
@@ -170,7 +170,7 @@ static void script_flush(kvt_store *store)
 static void script_maintain(kvt_store *store)
 {
     for (int i = 0; i < 4; i++)
-        (void)!kvt_maintain(store, NULL);
+        (void)!kvt_store_maintain(store, NULL);
 }
 
 static void script_first_life(power_site *site)
@@ -190,15 +190,15 @@ static void script_first_life(power_site *site)
         script_maintain(store);
         script_flush(store);
     }
-    (void)!kvt_store_device_change(store, "m1", KVT_DEVICE_DRAIN);
+    (void)!kvt_device_change(store, "m1", KVT_DEVICE_DRAIN);
     script_maintain(store);
-    (void)!kvt_store_device_change(store, "m1", KVT_DEVICE_SERVE);
+    (void)!kvt_device_change(store, "m1", KVT_DEVICE_SERVE);
     script_flush(store);
-    (void)!kvt_store_device_change(store, "m0", KVT_DEVICE_RETIRE);
-    (void)!kvt_store_device_add(store, KVT_TIER_SSD, &site->devices[0], message, sizeof message);
+    (void)!kvt_device_change(store, "m0", KVT_DEVICE_RETIRE);
+    (void)!kvt_device_add(store, KVT_TIER_SSD, &site->devices[0], message, sizeof message);
     script_put(store, 3);
     script_flush(store);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 static void script_second_life(power_site *site)
@@ -215,7 +215,7 @@ static void script_second_life(power_site *site)
     script_delete(store, 2);
     script_flush(store);
     script_delete(store, 7);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 static void script_run(power_site *site)
@@ -291,7 +291,7 @@ static void power_check_image(power_site *site, uint32_t cut, uint32_t variant,
     char message[256] = "";
     kvt_store *store = NULL;
     atomic_fetch_add(&totals->images, 1);
-    kvt_status status = kvt_open(&site->options, &store, message, sizeof message);
+    kvt_status status = kvt_store_open(&site->options, &store, message, sizeof message);
     if (status != KVT_OK) {
         if (atomic_fetch_add(&totals->failed_opens, 1) < 20)
             fprintf(stderr, "open: %s: %s; cut at event %u, variant %u\n", kvt_status_name(status),
@@ -301,9 +301,9 @@ static void power_check_image(power_site *site, uint32_t cut, uint32_t variant,
     power_expect(cut, keys);
     for (uint32_t i = 0; i < POWER_KEYS; i++)
         power_check_key(store, i, &keys[i], cut, variant, totals);
-    if (power_put(store, POWER_KEYS, 1) < 0 || kvt_flush(store) != KVT_OK)
+    if (power_put(store, POWER_KEYS, 1) < 0 || kvt_store_flush(store) != KVT_OK)
         power_say(&totals->broken, cut, variant, "the store takes nothing", POWER_KEYS, 1, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* ---- the run ---- */

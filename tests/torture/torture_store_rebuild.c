@@ -36,7 +36,7 @@ TEST(damaged_blocks)
     }
     assert_true(lost > 0);
     assert_int_equal(support_stats(store).load_failures, 0); /* what was listed was sound */
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A member's file was cut off: what is left of it is scanned, and the rest is said to be missing.
@@ -129,7 +129,7 @@ TEST(unreadable_sectors)
     for (uint32_t i = 0; i < REBUILD_ENTRIES; i++)
         found += entry_get(store, i) != 0;
     assert_int_equal(found, report.entries);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A member that vanishes, or hangs, while it is scanned: what lies elsewhere is recovered. */

@@ -20,7 +20,7 @@ void kvt_kill_point(const char *const *point)
     return_at = NULL;
     return_count++;
     kvt_status status =
-        kvt_store_device_add(return_site->store, KVT_TIER_SSD, &return_site->files[0], NULL, 0);
+        kvt_device_add(return_site->store, KVT_TIER_SSD, &return_site->files[0], NULL, 0);
     assert_int_equal(status, KVT_OK);
 }
 
@@ -66,9 +66,9 @@ TEST(a_get_finds_the_device_back)
 TEST(a_move_finds_its_source_back)
 {
     site *s = *state;
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
     go_until(s, "move: failed");
-    assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
     check_all(s);
 }
 
@@ -76,7 +76,7 @@ static void *delete_thread(void *argument)
 {
     site *s = argument;
     kvt_key key = support_key(3);
-    (void)!kvt_delete(s->store, &key);
+    (void)!kvt_store_delete(s->store, &key);
     return NULL;
 }
 
@@ -101,7 +101,7 @@ TEST(a_deleted_entry_stays_away)
     pthread_cond_broadcast(&s->store->changed);
     pthread_mutex_unlock(&s->store->lock);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(kvt_store_device_add(s->store, KVT_TIER_SSD, &s->files[0], NULL, 0), KVT_OK);
+    assert_int_equal(kvt_device_add(s->store, KVT_TIER_SSD, &s->files[0], NULL, 0), KVT_OK);
     assert_int_equal(support_get(s->store, 3, NULL), KVT_MISS);
     assert_int_equal(support_get(s->store, 4, NULL), KVT_OK);
 }

@@ -127,7 +127,7 @@ static void soak_get(soak_thread *self, uint32_t number, bool until)
     if (memcmp(data, right, bytes) != 0 || version == 0 ||
         version > atomic_load(&site->versions[number]))
         soak_say(&site->wrong, "wrong bytes", number, status);
-    (void)!kvt_observe_quality(site->store, &key, info.variant, 0.001, 1);
+    (void)!kvt_quality_observe(site->store, &key, info.variant, 0.001, 1);
 }
 
 static void soak_put(soak_thread *self, uint32_t number)
@@ -164,14 +164,14 @@ static void soak_look(soak_thread *self, uint32_t number)
     for (uint32_t i = 0; i < 8; i++)
         keys[i] = expected_key_of(number / 4 * 4 + i);
     switch (expected_random(&self->random) % 8) {
-    case 0: (void)!kvt_exists(site->store, &keys[0]); break;
+    case 0: (void)!kvt_store_exists(site->store, &keys[0]); break;
     case 1: (void)!kvt_match_prefix(site->store, keys, 8, &matched); break;
     case 2: (void)!kvt_predict_loads(site->store, keys, 8, seconds); break;
-    case 3: (void)!kvt_explain(site->store, &keys[0], &explanation); break;
-    case 4: (void)!kvt_class_stats_at(site->store, number % 5, &class_stats); break;
-    case 5: (void)!kvt_device_stats_at(site->store, number % 4, &device); break;
+    case 3: (void)!kvt_store_explain(site->store, &keys[0], &explanation); break;
+    case 4: (void)!kvt_class_stats_get(site->store, number % 5, &class_stats); break;
+    case 5: (void)!kvt_device_stats_get(site->store, number % 4, &device); break;
     case 6: (void)!kvt_tenant_set(site->store, 1 + number % 2, &limits); break;
-    default: (void)!kvt_stats(site->store, &stats);
+    default: (void)!kvt_store_stats_get(site->store, &stats);
     }
 }
 
@@ -181,8 +181,8 @@ static bool soak_add(soak_site *site, uint32_t index)
     char message[256];
     kvt_status status = KVT_BUSY;
     for (int i = 0; i < 500 && status == KVT_BUSY; i++) {
-        status = kvt_store_device_add(site->store, KVT_TIER_SSD, &site->devices[index], message,
-                                      sizeof message);
+        status = kvt_device_add(site->store, KVT_TIER_SSD, &site->devices[index], message,
+                                sizeof message);
         if (status == KVT_BUSY) nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     }
     return status == KVT_OK || status == KVT_E_STATE;
@@ -196,13 +196,13 @@ static void soak_change_device(soak_thread *self)
     uint64_t choice = expected_random(&self->random) % 3;
     atomic_fetch_add(&site->device_changes, 1);
     if (choice == 0) {
-        (void)!kvt_store_device_change(site->store, name, KVT_DEVICE_DRAIN);
+        (void)!kvt_device_change(site->store, name, KVT_DEVICE_DRAIN);
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-        (void)!kvt_store_device_change(site->store, name, KVT_DEVICE_SERVE);
+        (void)!kvt_device_change(site->store, name, KVT_DEVICE_SERVE);
         return;
     }
-    (void)!kvt_store_device_change(site->store, name, KVT_DEVICE_RETIRE);
-    if (choice == 2) (void)!kvt_store_device_change(site->store, name, KVT_DEVICE_REMOVE);
+    (void)!kvt_device_change(site->store, name, KVT_DEVICE_RETIRE);
+    if (choice == 2) (void)!kvt_device_change(site->store, name, KVT_DEVICE_REMOVE);
     if (!soak_add(site, index)) soak_say(&site->odd, "device add", index, KVT_E_STATE);
 }
 
@@ -219,15 +219,15 @@ static void soak_step(soak_thread *self)
     } else if (choice < 750) {
         soak_put(self, number);
     } else if (choice < 830) {
-        (void)!kvt_delete(site->store, &key);
+        (void)!kvt_store_delete(site->store, &key);
     } else if (choice < 960) {
         soak_look(self, number);
     } else if (choice < 980) {
-        (void)!kvt_flush(site->store);
+        (void)!kvt_store_flush(site->store);
     } else if (choice < 990) {
-        (void)!kvt_maintain(site->store, NULL);
+        (void)!kvt_store_maintain(site->store, NULL);
     } else if (choice == 990 && self->number == 1) {
-        (void)!kvt_persist(site->store, base_clock_ns() + 20000000, NULL);
+        (void)!kvt_store_persist(site->store, base_clock_ns() + 20000000, NULL);
     } else if (choice > 990 && choice < 996 && self->number == 0) {
         soak_change_device(self);
     }
@@ -310,7 +310,7 @@ static void soak_open(soak_site *site, uint64_t seed)
                                                      .device_count = SOAK_MEMBERS,
                                                      .unit_bytes = 16384,
                                                      .rebalance_bytes_per_s = 32000000};
-    kvt_status status = kvt_open(&options, &site->store, message, sizeof message);
+    kvt_status status = kvt_store_open(&options, &site->store, message, sizeof message);
     if (status == KVT_OK) return;
     fprintf(stderr, "open: %s: %s\n", kvt_status_name(status), message);
     exit(2);
@@ -381,17 +381,17 @@ static uint64_t soak_count_left(soak_site *site)
         left += !soak_add(site, i);
     for (uint32_t i = 0; i < SOAK_KEYS; i++) {
         kvt_key key = expected_key_of(i);
-        (void)!kvt_delete(site->store, &key);
+        (void)!kvt_store_delete(site->store, &key);
     }
-    left += kvt_flush(site->store) != KVT_OK;
-    (void)!kvt_maintain(site->store, NULL);
-    left += kvt_flush(site->store) != KVT_OK;
-    if (kvt_stats(site->store, &stats) != KVT_OK) return UINT64_MAX;
+    left += kvt_store_flush(site->store) != KVT_OK;
+    (void)!kvt_store_maintain(site->store, NULL);
+    left += kvt_store_flush(site->store) != KVT_OK;
+    if (kvt_store_stats_get(site->store, &stats) != KVT_OK) return UINT64_MAX;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         left += stats.tiers[tier].used_bytes + stats.tiers[tier].entries +
                 stats.policy.used_bytes[tier];
     left += stats.policy.moves_in_flight + stats.staging_bytes;
-    for (size_t i = 0; kvt_device_stats_at(site->store, i, &device) == KVT_OK; i++)
+    for (size_t i = 0; kvt_device_stats_get(site->store, i, &device) == KVT_OK; i++)
         left += device.used_bytes + (device.free_bytes - device.free_bytes_largest);
     return left;
 }
@@ -455,7 +455,7 @@ static int soak_run(soak_site *site, const soak_options *options)
     for (uint32_t i = 0; i < SOAK_THREADS; i++)
         pthread_join(threads[i].thread, NULL);
     uint64_t left = soak_count_left(site);
-    kvt_close(site->store);
+    kvt_store_close(site->store);
     soak_flat flat = soak_compare(count);
     printf("seed=%llu seconds=%u threads=%d calls=%llu hits=%llu device_changes=%llu "
            "wrong_bytes=%llu odd=%llu left_after_deletes=%llu rss_first_kib=%llu "

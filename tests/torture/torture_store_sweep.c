@@ -424,9 +424,9 @@ static void sweep_open(sweep_run *run)
 {
     char message[256] = "";
     kvt_status status;
-    SWEEP(status = kvt_open(&run->options, &run->store, message, sizeof message));
+    SWEEP(status = kvt_store_open(&run->options, &run->store, message, sizeof message));
     if (status != KVT_OK && atomic_load(&fault_hit))
-        status = kvt_open(&run->options, &run->store, message, sizeof message);
+        status = kvt_store_open(&run->options, &run->store, message, sizeof message);
     if (status != KVT_OK) sweep_fail(message, 0, status);
     if (status != KVT_OK) run->store = NULL;
     run->queue = NULL;
@@ -441,7 +441,7 @@ static void sweep_open(sweep_run *run)
 static void sweep_close(sweep_run *run)
 {
     kvt_queue_close(run->queue);
-    kvt_close(run->store);
+    kvt_store_close(run->store);
 }
 
 /* Until what was handed over has ended, stored or not; the model knows one put at a time. */
@@ -490,8 +490,8 @@ static void sweep_delete(sweep_run *run, uint32_t number)
 {
     kvt_key key = support_key(number);
     kvt_status status;
-    SWEEP(status =
-              run->queue != NULL ? queued_delete(run->queue, &key) : kvt_delete(run->store, &key));
+    SWEEP(status = run->queue != NULL ? queued_delete(run->queue, &key)
+                                      : kvt_store_delete(run->store, &key));
     if (status != KVT_OK && status != KVT_MISS) sweep_fail("delete", number, status);
     run->entries[number] = (sweep_entry){0};
 }
@@ -499,12 +499,13 @@ static void sweep_delete(sweep_run *run, uint32_t number)
 static void sweep_flush(sweep_run *run)
 {
     kvt_status status;
-    SWEEP(status = kvt_flush(run->store));
+    SWEEP(status = kvt_store_flush(run->store));
     if (status != KVT_OK && !atomic_load(&fault_hit)) sweep_fail("flush", 0, status);
     for (uint32_t i = 0; i < NUMBERS && status == KVT_OK; i++) {
         sweep_entry *entry = &run->entries[i];
         kvt_key key = support_key(i);
-        bool there = kvt_exists(run->store, &key) == KVT_OK; /* else its device is out of service */
+        bool there =
+            kvt_store_exists(run->store, &key) == KVT_OK; /* else its device is out of service */
         entry->durable = entry->stored && entry->on_ssd && there;
         entry->deleted = !entry->stored;
     }
@@ -513,21 +514,21 @@ static void sweep_flush(sweep_run *run)
 static void sweep_maintain(sweep_run *run)
 {
     kvt_status status;
-    SWEEP(status = kvt_maintain(run->store, NULL));
+    SWEEP(status = kvt_store_maintain(run->store, NULL));
     if (status != KVT_OK && status != KVT_E_MEMORY) sweep_fail("maintain", 0, status);
 }
 
 static void sweep_change_devices(sweep_run *run)
 {
     kvt_status status;
-    SWEEP(status = kvt_store_device_change(run->store, "ssd1", KVT_DEVICE_RETIRE));
+    SWEEP(status = kvt_device_change(run->store, "ssd1", KVT_DEVICE_RETIRE));
     if (status != KVT_OK) sweep_fail("retire", 0, status);
     (void)sweep_get(run, 1, true);
     char message[256] = "";
     status = KVT_BUSY;
     for (int i = 0; i < RETRIES && status != KVT_OK; i++)
-        SWEEP(status = kvt_store_device_add(run->store, KVT_TIER_SSD, &run->configs[2], message,
-                                            sizeof message));
+        SWEEP(status = kvt_device_add(run->store, KVT_TIER_SSD, &run->configs[2], message,
+                                      sizeof message));
     if (status != KVT_OK) sweep_fail(message, 0, status);
 }
 

@@ -128,7 +128,7 @@ int command_report_unused(const command_common *common, const char *const *secti
 {
     const char *key;
     int code = EXIT_FINE;
-    for (size_t i = 0; (key = kvt_config_unused_at(common->config, i)) != NULL; i++) {
+    for (size_t i = 0; (key = kvt_config_unused_get(common->config, i)) != NULL; i++) {
         if (!command_was_set(common, key) && !common_in_sections(key, sections)) continue;
         char reason[512] = "", message[COMMAND_MESSAGE_BYTES];
         const bool unread = kvt_config_has_effect(common->config, key, reason, sizeof reason);

@@ -109,7 +109,7 @@ static void help_print_names(FILE *out, const char *title, const char *(*name_at
 
 static void help_print_lists(const command_spec *spec, FILE *out)
 {
-    if (spec->lists & LISTS_POLICIES) help_print_names(out, "Policies:", kvt_policy_name_at);
+    if (spec->lists & LISTS_POLICIES) help_print_names(out, "Policies:", kvt_policy_name_get);
     if (spec->lists & LISTS_VARIANTS)
         help_print_names(
             out, "Variants, of many (docs/codecs/ has a card of each codec):", help_variant_at);

@@ -62,7 +62,7 @@ class Told:
         for key in looked:
             with self.order:  # a put of the same key is noted behind it, or was before
                 if key in self._known and \
-                        lib.guarded_kvt_exists(self._store._handle, key) == lib.KVT_MISS:
+                        lib.guarded_kvt_store_exists(self._store._handle, key) == lib.KVT_MISS:
                     gone.append(self._known.pop(key))
         return gone
 

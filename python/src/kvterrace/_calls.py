@@ -142,7 +142,7 @@ def describe(handle, key):
     what = new("kvt_description")
     groups = ffi.new("kvt_layout[]", lib.KVT_GROUPS_MAX)
     what.groups, what.groups_capacity = groups, lib.KVT_GROUPS_MAX
-    status = lib.guarded_kvt_describe(handle, key, what)
+    status = lib.guarded_kvt_store_describe(handle, key, what)
     layouts = []
     if status == lib.KVT_OK:
         made = [groups[index] for index in range(what.group_count)] or [what.layout]

@@ -263,7 +263,7 @@ class Queue:
         for index, request in enumerate(batch):
             made[index] = request.made[0]
             request.sent = True
-        status = lib.guarded_kvt_submit(self._raw, made, len(batch), ffi.NULL)
+        status = lib.guarded_kvt_queue_submit(self._raw, made, len(batch), ffi.NULL)
         if status == lib.KVT_OK:
             return
         for request in batch:
@@ -284,7 +284,7 @@ class Queue:
     def _drain(self):
         count = _DRAINED
         while count == _DRAINED and not self._closed:
-            count = lib.guarded_kvt_drain(self._raw, self._completions, _DRAINED)
+            count = lib.guarded_kvt_queue_drain(self._raw, self._completions, _DRAINED)
             for index in range(count):
                 done = self._completions[index]
                 got = done.kind == lib.KVT_REQUEST_GET and done.status == lib.KVT_OK

@@ -125,10 +125,10 @@ def _open(config, settings, keywords):
     with _options(config, settings, keywords) as (options, made, message, check):
         if variant is not None:
             options.variant = variant_of(variant)[0]
-        check(lib.kvt_open(options, store, message, 512))
-        unused = lib.kvt_config_unused_at(made, 0)
+        check(lib.kvt_store_open(options, store, message, 512))
+        unused = lib.kvt_config_unused_get(made, 0)
         if unused != ffi.NULL:
-            lib.kvt_close(store[0])
+            lib.kvt_store_close(store[0])
             raise failure(lib.KVT_E_CONFIG,
                           f"the setting {ffi.string(unused).decode()} has no effect")
     return store[0]
@@ -163,7 +163,7 @@ class Store(Tuning):
         store = _open(config, settings, keywords)
         raw = lib.kvtpy_new(store)
         if raw == ffi.NULL:
-            lib.kvt_close(store)
+            lib.kvt_store_close(store)
             raise failure(lib.KVT_E_MEMORY)
         self._owner = Handle(raw, lib.kvtpy_store_close)
         self._handle = raw
@@ -340,13 +340,13 @@ class Store(Tuning):
 
     def exists(self, key):
         """Whether an entry can be read now. Not a use. `key in store` is the same."""
-        return self._need(lib.guarded_kvt_exists(self._handle, check_key(key)))
+        return self._need(lib.guarded_kvt_store_exists(self._handle, check_key(key)))
 
     __contains__ = exists
 
     def delete(self, key):
         """Removes an entry: True, or False when there is none. BusyError: a lease holds it."""
-        return self._need(lib.guarded_kvt_delete(self._handle, check_key(key)),
+        return self._need(lib.guarded_kvt_store_delete(self._handle, check_key(key)),
                           "a lease holds the entry")
 
     # ---- lookups ----
@@ -397,7 +397,7 @@ class Store(Tuning):
         """Counts a use of each key that is stored, and returns how many are."""
         joined, count = join_keys(keys)
         touched = ffi.new("size_t *")
-        self._need(lib.guarded_kvt_touch(self._handle, joined, count, touched))
+        self._need(lib.guarded_kvt_store_touch(self._handle, joined, count, touched))
         return touched[0]
 
     def hint(self, keys, kind, seconds=0.0):
@@ -409,7 +409,7 @@ class Store(Tuning):
         joined, count = join_keys(keys)
         expected, hinted = new("kvt_expectation"), ffi.new("size_t *")
         expected.kind, expected.seconds = _HINTS[kind], seconds
-        self._need(lib.guarded_kvt_hint(self._handle, joined, count, expected, hinted))
+        self._need(lib.guarded_kvt_store_hint(self._handle, joined, count, expected, hinted))
         return hinted[0]
 
     def prefetch(self, key, tier="dram"):
@@ -417,7 +417,7 @@ class Store(Tuning):
         not stored, or the policy leaves it where it is."""
         if tier not in TIERS:
             raise wrong(f"a tier is one of {', '.join(TIERS)}, not {tier!r}")
-        status = lib.guarded_kvt_prefetch(self._handle, check_key(key), TIERS[tier])
+        status = lib.guarded_kvt_store_prefetch(self._handle, check_key(key), TIERS[tier])
         return False if status == lib.KVT_REFUSED else self._need(status)
 
     def lease(self, keys, seconds):
@@ -450,7 +450,7 @@ class Store(Tuning):
                 raise wrong(f"no such tenant: {tenant!r}") from error
         which.everything = bool(everything)
         removed = ffi.new("uint64_t *")
-        self._need(lib.guarded_kvt_clear(self._handle, which, removed),
+        self._need(lib.guarded_kvt_store_clear(self._handle, which, removed),
                    "clear takes a space, a tenant or both, or everything; or leases hold entries")
         return removed[0]
 
@@ -464,14 +464,14 @@ class Store(Tuning):
 
     def flush(self):
         """Waits until every put that has returned has ended, and makes durable what is on SSD."""
-        self._need(lib.guarded_kvt_flush(self._handle))
+        self._need(lib.guarded_kvt_store_flush(self._handle))
 
     def persist(self, *, deadline=None):
         """Writes what is in HBM and DRAM alone to SSD, as far as `deadline` seconds and room allow,
         and makes it durable. A dict of entries and bytes: written, displaced, without_room, left;
         `left` is above 0 when the deadline passed first."""
         done = new("kvt_persist_info")
-        status = lib.guarded_kvt_persist(self._handle, instant(deadline), done)
+        status = lib.guarded_kvt_store_persist(self._handle, instant(deadline), done)
         if status != lib.KVT_E_TIMEOUT:
             self._need(status, "the store has no catalog, no SSD, or copies are off: nothing "
                        "outlives it" if status == lib.KVT_E_UNSUPPORTED else "")
@@ -507,7 +507,7 @@ class Store(Tuning):
         """One round of background work on this thread: moves made, or None when a round is running
         already. For stores with tick=0."""
         moves = ffi.new("uint32_t *")
-        status = lib.guarded_kvt_maintain(self._handle, moves)
+        status = lib.guarded_kvt_store_maintain(self._handle, moves)
         return None if status == lib.KVT_BUSY else (self._need(status), moves[0])[1]
 
     # ---- what it does and why ----
@@ -516,7 +516,7 @@ class Store(Tuning):
         """Counters since the open and gauges of now, as nested dicts by tier; names and units as in
         kvterrace.h (kvt_store_stats)."""
         stats = new("kvt_store_stats")
-        self._need(lib.guarded_kvt_stats(self._handle, stats))
+        self._need(lib.guarded_kvt_store_stats_get(self._handle, stats))
         return plain(stats[0])
 
     def explain(self, key):
@@ -524,7 +524,7 @@ class Store(Tuning):
         per second. Of an entry that is not stored: the reason why its last put was refused, or
         None."""
         said = new("kvt_explanation")
-        status = lib.guarded_kvt_explain(self._handle, check_key(key), said)
+        status = lib.guarded_kvt_store_explain(self._handle, check_key(key), said)
         if not self._need(status):
             reason = plain(said.reason)
             return None if reason is None else {"reason": reason, "options": []}
@@ -549,7 +549,7 @@ class Store(Tuning):
         found = []
         while True:
             stats = new("kvt_device_stats")
-            status = lib.guarded_kvt_device_stats_at(self._handle, len(found), stats)
+            status = lib.guarded_kvt_device_stats_get(self._handle, len(found), stats)
             if status == lib.KVT_END:
                 return found
             self._need(status)
@@ -560,7 +560,7 @@ class Store(Tuning):
         empty list: all is well."""
         items, count = ffi.new("kvt_health_item[]", 64), ffi.new("size_t *")
         items[0].struct_size = ffi.sizeof("kvt_health_item")
-        self._need(lib.guarded_kvt_health(self._handle, items, 64, count, ffi.NULL))
+        self._need(lib.guarded_kvt_health_get(self._handle, items, 64, count, ffi.NULL))
         return [plain(items[index]) for index in range(min(count[0], 64))]
 
     def events(self, capacity=8192):

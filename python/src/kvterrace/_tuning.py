@@ -73,7 +73,7 @@ class Tuning:
             loss, weight = float(loss), float(weight)
         except (TypeError, ValueError) as error:
             raise wrong(f"loss and weight are numbers: {error}") from error
-        return self._need(lib.guarded_kvt_observe_quality(self._handle, check_key(key), made[0],
+        return self._need(lib.guarded_kvt_quality_observe(self._handle, check_key(key), made[0],
                                                           loss, weight),
                           "a loss is from 0 to 1, of a form that the store has and that loses")
 
@@ -88,7 +88,7 @@ class Tuning:
         """What was learned of a class of entries, 0 to 63, as a dict; None past the last class."""
         stats = new("kvt_class_stats")
         try:
-            status = lib.guarded_kvt_class_stats_at(self._handle, class_id, stats)
+            status = lib.guarded_kvt_class_stats_get(self._handle, class_id, stats)
         except (OverflowError, TypeError) as error:
             raise wrong(f"no such class: {class_id!r}") from error
         return plain(stats[0]) if status != lib.KVT_END and self._need(status) else None

@@ -256,7 +256,7 @@ class View:
         if pool_blocks is None:
             pool_blocks = _count_blocks(layout, axes, tokens_per_block, memories)
         try:
-            status = lib.kvt_view_axes(layout._made, named, tokens_per_block, pool_blocks,
+            status = lib.kvt_view_make(layout._made, named, tokens_per_block, pool_blocks,
                                        view)
         except OverflowError as error:
             raise wrong(f"a number of the view is out of range: {error}") from error

@@ -417,7 +417,7 @@ def kept_tokens(record, layer):
         count = _look(memory, False).stored_tokens
         tokens = ffi.new("uint32_t[]", max(count, 1))
         try:
-            status = lib.kvt_coding_kept_tokens(memory.address, memory.bytes, layer, tokens, count)
+            status = lib.kvt_coding_tokens_read(memory.address, memory.bytes, layer, tokens, count)
         except (OverflowError, TypeError) as error:
             raise wrong(f"layer is out of range: {error}") from error
         if status != lib.KVT_OK:

@@ -346,7 +346,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
         ours = _split(self._keys.join(keys))
         for key32 in ours:
             # One that a lock holds stays, and LMCache may ask again.
-            lib.guarded_kvt_delete(self._store._handle, key32)
+            lib.guarded_kvt_store_delete(self._store._handle, key32)
         self._note_gone(ours)
 
     def _note_gone(self, keys32=()):
@@ -501,7 +501,7 @@ class KvterraceConnector:
                 self._said.once("kvterrace: entries of another size than their buffers are "
                                 "dropped. Records of a serde are shorter than their buffers: "
                                 "behind one use the `plugin`, which takes them")
-                lib.guarded_kvt_delete(self._store._handle, key)
+                lib.guarded_kvt_store_delete(self._store._handle, key)
 
     def close(self):
         """Ends what is under way and closes the store. A second close does nothing."""

@@ -120,8 +120,8 @@ class Plan(NamedTuple):
 def names():
     """The names of all policies."""
     found, index = [], 0
-    while lib.kvt_policy_name_at(index) != ffi.NULL:
-        found.append(ffi.string(lib.kvt_policy_name_at(index)).decode())
+    while lib.kvt_policy_name_get(index) != ffi.NULL:
+        found.append(ffi.string(lib.kvt_policy_name_get(index)).decode())
         index += 1
     return found
 
@@ -387,14 +387,14 @@ class Policy:
     def set_rate(self, handle, uses_per_s):
         """Sets how often an entry is used, for callers that know better. False: not known."""
         with self._lock:
-            return self._check(lib.guarded_kvt_policy_set_rate(self._handle, handle, uses_per_s),
+            return self._check(lib.guarded_kvt_policy_rate_set(self._handle, handle, uses_per_s),
                                "a rate is 0 to 1e12")
 
     @numbers
     def set_prior(self, class_id, uses):
         """Sets how many uses beside its first a new entry of a class is taken to have had."""
         with self._lock:
-            self._check(lib.guarded_kvt_policy_set_prior(self._handle, class_id, uses),
+            self._check(lib.guarded_kvt_policy_prior_set(self._handle, class_id, uses),
                         "classes are 1 to 65535, uses 0 to 1e6")
 
     @numbers
@@ -414,7 +414,7 @@ class Policy:
         if tier not in _PLACES:
             raise wrong(f"tier is one of {', '.join(_PLACES)}, not {tier!r}")
         with self._lock:
-            self._check(lib.guarded_kvt_policy_set_capacity(self._handle, TIERS[tier],
+            self._check(lib.guarded_kvt_policy_capacity_set(self._handle, TIERS[tier],
                                                             capacity_bytes),
                         "no such tier, or too large a capacity")
 

@@ -28,7 +28,7 @@ from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
 
 _log = logging.getLogger(__name__)
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3fn": "fp8"}
-# The axes of a pool's kv_buffer, outermost first, as kvt_view_axes names them. The first table is
+# The axes of a pool's kv_buffer, outermost first, as kvt_view_make names them. The first table is
 # of K and V in one buffer, the second of one matrix a layer.
 _TWO = {"layer_first": "slth", "page_first": "stlh", "page_first_direct": "sblth",
         "page_head": "sbhtl"}
@@ -77,7 +77,7 @@ class _Pool:
         layout = Layout(layers=layers, kv_heads=heads, head_dim=width, dtype=dtype, tokens=tokens,
                         sides=sides)
         view, message = new("kvt_view"), ffi.new("char[256]")
-        status = lib.kvt_view_axes(layout._made, axes.encode(), tokens, pages, view)
+        status = lib.kvt_view_make(layout._made, axes.encode(), tokens, pages, view)
         if status != OK:
             return
         view.base[0] = ffi.cast("void *", buffer.data_ptr())
@@ -338,7 +338,7 @@ class KvterraceStorage(HiCacheStorage):
         name = str(getattr(name, "value", name))
         if name not in self._spaces:
             return [False] * len(keys)
-        return [lib.guarded_kvt_exists(self._store._handle, key) == OK
+        return [lib.guarded_kvt_store_exists(self._store._handle, key) == OK
                 for key in _split(self._keys(name, keys))]
 
     # ---- without interface_v1: flat pages, by copies ----

@@ -116,7 +116,7 @@ class _Rows:
             raise _wrong("axes is missing: the order of a row's axes, as docs/ENGINES.md lists it "
                          "for each attention backend")
         view, message = new("kvt_view"), ffi.new("char[256]")
-        status = lib.kvt_view_axes(layout._made, str(axes).encode(),
+        status = lib.kvt_view_make(layout._made, str(axes).encode(),
                                    self.tokens // self.blocks, self.blocks, view)
         if status != lib.KVT_OK:
             raise _wrong(f"no row has the axes {axes!r}")

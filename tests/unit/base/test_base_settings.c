@@ -88,7 +88,7 @@ TEST(values)
     assert_int_equal(out.holes, 1);
     assert_int_equal(out.latency_ns, 80000);
     assert_true(out.sparse && !out.copies);
-    assert_null(kvt_config_unused_at(config, 0));
+    assert_null(kvt_config_unused_get(config, 0));
     kvt_config_free(config);
 }
 
@@ -101,7 +101,7 @@ TEST(modes)
     settings_read(config, NULL, rows, ROWS, MODE_B, &out);
     assert_int_equal(out.moves, 9);
     assert_false(out.bounds);
-    assert_string_equal(kvt_config_unused_at(config, 0), "store.moves_per_tick");
+    assert_string_equal(kvt_config_unused_get(config, 0), "store.moves_per_tick");
     kvt_config_free(config);
 }
 

@@ -171,12 +171,12 @@ TEST(levels_and_scores_come_through)
     coding.score_layers = 1;
     site s = site_make(&coding);
     assert_true(s.info.stored_tokens < 96);
-    assert_status(kvt_coding_kept_tokens(s.record.data, s.info.record_bytes, 2, kept, 96), KVT_OK);
+    assert_status(kvt_coding_tokens_read(s.record.data, s.info.record_bytes, 2, kept, 96), KVT_OK);
     for (uint32_t t = 0; t < s.info.stored_tokens && t < 48; t++)
         assert_int_equal(kept[t], 2 * t);
-    assert_status(kvt_coding_kept_tokens(s.record.data, s.info.record_bytes, 3, kept, 96),
+    assert_status(kvt_coding_tokens_read(s.record.data, s.info.record_bytes, 3, kept, 96),
                   KVT_E_ARGUMENT);
-    assert_status(kvt_coding_kept_tokens(s.record.data, s.info.record_bytes, 0, kept, 3),
+    assert_status(kvt_coding_tokens_read(s.record.data, s.info.record_bytes, 0, kept, 3),
                   KVT_E_ARGUMENT);
 }
 

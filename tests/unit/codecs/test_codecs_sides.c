@@ -239,7 +239,7 @@ TEST(views_have_one_side)
         void *bases[3];
         kvt_view view;
         assert_status(encoded_decode(&e), KVT_OK);
-        assert_status(kvt_view_axes(&latent, "bth", BLOCK, BLOCKS, &view), KVT_OK);
+        assert_status(kvt_view_make(&latent, "bth", BLOCK, BLOCKS, &view), KVT_OK);
         assert_int_equal(view.bases_kind, KVT_BASES_LAYERS);
         for (uint32_t layer = 0; layer < 3; layer++) {
             pools[layer] = guarded_make(row * BLOCK * BLOCKS);

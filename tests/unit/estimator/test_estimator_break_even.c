@@ -115,8 +115,8 @@ TEST(presets_can_be_listed)
 {
     kvt_prefill prefill;
     size_t count = 0;
-    while (kvt_prefill_preset_at(count) != NULL) {
-        assert_int_equal(kvt_prefill_preset(kvt_prefill_preset_at(count), &prefill), KVT_OK);
+    while (kvt_prefill_preset_name(count) != NULL) {
+        assert_int_equal(kvt_prefill_preset_get(kvt_prefill_preset_name(count), &prefill), KVT_OK);
         count++;
     }
     assert_true(count >= 2);

@@ -34,8 +34,8 @@ TEST(preset_matches_published_table)
         {131072, 41.0, 0.5, 10.7, 0.05},
     };
     kvt_prefill a100, h100;
-    assert_int_equal(kvt_prefill_preset("llama-3.1-8b:a100", &a100), KVT_OK);
-    assert_int_equal(kvt_prefill_preset("llama-3.1-8b:h100", &h100), KVT_OK);
+    assert_int_equal(kvt_prefill_preset_get("llama-3.1-8b:a100", &a100), KVT_OK);
+    assert_int_equal(kvt_prefill_preset_get("llama-3.1-8b:h100", &h100), KVT_OK);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         double a = kvt_prefill_seconds(&a100, 0, rows[i].tokens);
         double h = kvt_prefill_seconds(&h100, 0, rows[i].tokens);
@@ -43,15 +43,15 @@ TEST(preset_matches_published_table)
         if (fabs(h - rows[i].h100) > rows[i].h100_half_digit) fail_msg("h100 row %zu: %g", i, h);
     }
     kvt_prefill unknown;
-    assert_int_equal(kvt_prefill_preset("llama-3.1-8b:b200", &unknown), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_prefill_preset("", &unknown), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_prefill_preset_get("llama-3.1-8b:b200", &unknown), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_prefill_preset_get("", &unknown), KVT_E_ARGUMENT);
 }
 
 /* Eq. 5 by its own arithmetic, and costs of adjacent ranges that add up. */
 TEST(prefill_follows_the_formula)
 {
     kvt_prefill prefill;
-    assert_int_equal(kvt_prefill_preset("llama-3.1-8b:a100", &prefill), KVT_OK);
+    assert_int_equal(kvt_prefill_preset_get("llama-3.1-8b:a100", &prefill), KVT_OK);
     double d = 4096.0, layers = 32.0, n = 10000.0, p = 3000.0;
     double flops = 26.0 * layers * d * d * (n - p) + 2.0 * layers * d * (n * n - p * p);
     assert_near(kvt_prefill_seconds(&prefill, 3000, 10000), flops / 156e12, 1e-12);
@@ -84,7 +84,7 @@ static kvt_cost_model small_model(void)
                                           .decode_bytes_per_s = 2e9};
     model.variant_count = 2;
     model.parallel_codecs = 2;
-    assert_int_equal(kvt_prefill_preset("llama-3.1-8b:a100", &model.prefill), KVT_OK);
+    assert_int_equal(kvt_prefill_preset_get("llama-3.1-8b:a100", &model.prefill), KVT_OK);
     return model;
 }
 

@@ -41,7 +41,7 @@ TEST(prefill_agrees_with_the_presets)
     kvt_profile *profile = open_with(files);
     kvt_prefill preset, imported;
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(kvt_prefill_preset(names[i], &preset), KVT_OK);
+        assert_int_equal(kvt_prefill_preset_get(names[i], &preset), KVT_OK);
         assert_int_equal(kvt_profile_prefill(profile, names[i], &imported), KVT_OK);
         for (uint32_t tokens = 1; tokens < 200000; tokens *= 7) {
             double one = kvt_prefill_seconds(&preset, 0, tokens);

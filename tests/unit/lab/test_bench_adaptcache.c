@@ -285,7 +285,7 @@ TEST(hosts_and_measures_are_what_is_said)
     options.prefill_speed = 0.5;
     experiment *run = small_open(&options);
     kvt_prefill usual;
-    assert_int_equal(kvt_prefill_preset("llama-3.1-8b:a100", &usual), KVT_OK);
+    assert_int_equal(kvt_prefill_preset_get("llama-3.1-8b:a100", &usual), KVT_OK);
     for (uint32_t menu = 0; menu < EXPERIMENT_MENUS; menu++) {
         const kvt_cost_model *model = &run->models[menu][1];
         for (uint32_t i = 1; i < model->variant_count; i++)

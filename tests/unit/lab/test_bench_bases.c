@@ -12,7 +12,7 @@ enum { ENTRIES = 5 };
 TEST_BEFORE_EACH
 {
     basis_site_make(&site);
-    kvt_close(basis_site_filled(&site, ENTRIES));
+    kvt_store_close(basis_site_filled(&site, ENTRIES));
 }
 
 /* The reports of one walk. */

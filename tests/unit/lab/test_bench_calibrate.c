@@ -233,7 +233,7 @@ static uint32_t press(const kvt_store_options *options, const kvt_codec_curve *c
     static uint16_t kv[ENTRY_BYTES / 2], got[ENTRY_BYTES / 2];
     kvt_store *store = NULL;
     uint32_t lossy = 0, held = 0;
-    kvt_status status = kvt_open(options, &store, message, sizeof message);
+    kvt_status status = kvt_store_open(options, &store, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
     for (uint32_t i = 0; i < 48; i++) {
         const kvt_entry entry = {.struct_size = sizeof entry,
@@ -260,7 +260,7 @@ static uint32_t press(const kvt_store_options *options, const kvt_codec_curve *c
         held++;
     }
     assert_true(held > 0);
-    kvt_close(store);
+    kvt_store_close(store);
     return lossy;
 }
 
@@ -295,7 +295,7 @@ TEST(a_store_takes_the_ladder)
     /* Another layout's store is refused, and told why. */
     kvt_store *none = NULL;
     store.ladder_layout.head_dim = 64;
-    assert_int_equal(kvt_open(&store, &none, message, sizeof message), KVT_E_MISMATCH);
+    assert_int_equal(kvt_store_open(&store, &none, message, sizeof message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "2 layers x 2 KV heads x 32, not 2 x 2 x 64"));
     scratch_remove_database();
 }

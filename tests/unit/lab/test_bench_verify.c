@@ -50,12 +50,12 @@ static void fixture_fill(verify_fixture *fixture)
 {
     char message[256] = "";
     kvt_store *store = NULL;
-    if (kvt_open(&fixture->options, &store, message, sizeof message) != KVT_OK) {
+    if (kvt_store_open(&fixture->options, &store, message, sizeof message) != KVT_OK) {
         fail_msg("%s", message);
     }
     support_puts(store, 0, VERIFY_ENTRIES);
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    kvt_close(store);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    kvt_store_close(store);
 }
 
 /* A store in fixture->folder, filled and closed. */
@@ -225,7 +225,7 @@ TEST(refusals)
     seen.stop_after = 0;
     kvt_store *store = support_open(&fixture->options);
     assert_int_equal(run_verify(fixture, &counts, &seen), KVT_E_LOCKED);
-    kvt_close(store);
+    kvt_store_close(store);
     fixture->options.catalog_path = "no-such-catalog.db";
     assert_int_equal(run_verify(fixture, &counts, &seen), KVT_E_GONE);
     assert_int_equal(access("no-such-catalog.db", F_OK), -1);

@@ -214,7 +214,7 @@ static uint32_t compare_with_plain(uint64_t seed, uint64_t dram, uint64_t ssd)
         plain_options(&dice, e->options);
         /* Counted before it comes, as one that was remembered: rates differ by the prior. */
         double prior = 9.0 * unit(&dice);
-        assert_int_equal(kvt_policy_set_prior(policy, 1, prior), KVT_OK);
+        assert_int_equal(kvt_policy_prior_set(policy, 1, prior), KVT_OK);
         e->uses = 1.0 + prior;
         const kvt_policy_entry given = {.struct_size = sizeof given,
                                         .handle = i + 1,
@@ -232,9 +232,9 @@ static uint32_t compare_with_plain(uint64_t seed, uint64_t dram, uint64_t ssd)
         plain_admit(&p, e);
         assert_int_equal(status, e->at != 0 ? KVT_OK : KVT_REFUSED);
         for (uint64_t k = 0; k <= i; k++)
-            if (kvt_policy_option(policy, k + 1) != p.entries[k].at) {
+            if (kvt_policy_option_get(policy, k + 1) != p.entries[k].at) {
                 fail_msg("seed %u, after %u: entry %u is in %u, should be in %u", (unsigned)seed,
-                         (unsigned)i, (unsigned)k, kvt_policy_option(policy, k + 1),
+                         (unsigned)i, (unsigned)k, kvt_policy_option_get(policy, k + 1),
                          p.entries[k].at);
             }
     }
@@ -272,7 +272,7 @@ TEST(what_is_compressed_stays_compressed)
         assert_int_equal(kvt_policy_admit(policy, handle * 100 * SECOND, &given, &plan), KVT_OK);
         test_carry_out(policy, &plan);
     }
-    assert_int_equal(kvt_policy_option(policy, 1), 3);
+    assert_int_equal(kvt_policy_option_get(policy, 1), 3);
     for (uint64_t handle = 2; handle <= 5; handle++)
         assert_int_equal(kvt_policy_remove(policy, handle), KVT_OK);
     for (uint64_t use = 0; use < 50; use++) {
@@ -282,7 +282,7 @@ TEST(what_is_compressed_stays_compressed)
                          KVT_OK);
         test_carry_out(policy, &plan);
     }
-    assert_int_equal(kvt_policy_option(policy, 1), 3);
+    assert_int_equal(kvt_policy_option_get(policy, 1), 3);
     kvt_policy_close(policy);
 }
 

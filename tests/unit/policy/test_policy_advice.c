@@ -177,7 +177,7 @@ TEST(a_lossy_form_never_rises)
         assert_int_equal(kvt_policy_tick(policy, second * SECOND, 4, UINT64_MAX, &plan), KVT_OK);
         assert_int_equal(plan.count, 0);
     }
-    assert_int_equal(kvt_policy_option(policy, 1), 3);
+    assert_int_equal(kvt_policy_option_get(policy, 1), 3);
     kvt_policy_close(policy);
 }
 
@@ -217,7 +217,7 @@ TEST(limits_bar_options)
     options[3].loss = 0.02;
     options[3].loss_upper = 0.2;
     kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 0.1, .loss_limit = 0.1};
-    assert_int_equal(kvt_policy_set_tenant(policy, 5, &limits), KVT_OK);
+    assert_int_equal(kvt_policy_tenant_set(policy, 5, &limits), KVT_OK);
     kvt_policy_entry entry = {.struct_size = sizeof entry,
                               .handle = 1,
                               .options = options,
@@ -226,16 +226,16 @@ TEST(limits_bar_options)
                               .tenant = 5};
     /* The bound of option 3's loss is too high, though its mean is not. */
     assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
-    assert_int_equal(kvt_policy_option(policy, 1), 2);
+    assert_int_equal(kvt_policy_option_get(policy, 1), 2);
     assert_int_equal(stats_of(policy).limited, 1);
     entry.handle = 2;
     entry.sensitivity = 20.0;
     assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
-    assert_int_equal(kvt_policy_option(policy, 2), 1);
+    assert_int_equal(kvt_policy_option_get(policy, 2), 1);
     /* Too slow is only what is not needed: without the lossy ones option 1 is the fastest. */
     limits.load_limit_seconds = 0.2;
     limits.loss_limit = 1.0;
-    assert_int_equal(kvt_policy_set_tenant(policy, 6, &limits), KVT_OK);
+    assert_int_equal(kvt_policy_tenant_set(policy, 6, &limits), KVT_OK);
     entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
                                .handle = 3,
                                .options = options,
@@ -243,16 +243,16 @@ TEST(limits_bar_options)
                                .tokens = 1,
                                .tenant = 6};
     assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
-    assert_int_equal(kvt_policy_option(policy, 3), 3);
+    assert_int_equal(kvt_policy_option_get(policy, 3), 3);
     limits.loss_limit = 0.0;
-    assert_int_equal(kvt_policy_set_tenant(policy, 7, &limits), KVT_OK);
+    assert_int_equal(kvt_policy_tenant_set(policy, 7, &limits), KVT_OK);
     entry.handle = 4;
     entry.tenant = 7;
     assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
-    assert_int_equal(kvt_policy_option(policy, 4), 1);
+    assert_int_equal(kvt_policy_option_get(policy, 4), 1);
     limits.loss_limit = NAN;
-    assert_int_equal(kvt_policy_set_tenant(policy, 7, &limits), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_set_tenant(policy, KVT_TENANTS_MAX, &limits), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_tenant_set(policy, 7, &limits), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_tenant_set(policy, KVT_TENANTS_MAX, &limits), KVT_E_ARGUMENT);
     kvt_policy_close(policy);
 }
 
@@ -260,7 +260,7 @@ static uint64_t tenant_bytes(const kvt_policy *policy, uint64_t first, uint64_t 
 {
     uint64_t bytes = 0;
     for (uint64_t handle = first; handle <= last; handle++)
-        bytes += kvt_policy_option(policy, handle) != KVT_OPTION_NONE ? 100 : 0;
+        bytes += kvt_policy_option_get(policy, handle) != KVT_OPTION_NONE ? 100 : 0;
     return bytes;
 }
 
@@ -271,7 +271,7 @@ TEST(a_share_is_a_limit)
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
     kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 10.0, .loss_limit = 1.0};
     limits.share_bytes[KVT_TIER_DRAM] = 300;
-    assert_int_equal(kvt_policy_set_tenant(policy, 1, &limits), KVT_OK);
+    assert_int_equal(kvt_policy_tenant_set(policy, 1, &limits), KVT_OK);
     kvt_policy_entry entry = {
         .struct_size = sizeof entry, .options = options, .option_count = 2, .tokens = 1};
     for (uint64_t handle = 1; handle <= 7; handle++) {
@@ -295,7 +295,7 @@ TEST(a_share_is_a_limit)
     assert_true(stats_of(policy).evictions > 20);
     /* Without the share the same traffic takes more. */
     limits.share_bytes[KVT_TIER_DRAM] = 0;
-    assert_int_equal(kvt_policy_set_tenant(policy, 1, &limits), KVT_OK);
+    assert_int_equal(kvt_policy_tenant_set(policy, 1, &limits), KVT_OK);
     for (uint64_t i = 0; i < 300; i++) {
         entry.handle = 101 + test_below(&dice, 12);
         uint64_t now_ns = (400 + i) * SECOND;
@@ -312,9 +312,9 @@ TEST(a_prior_counts_for_the_first_time_only)
 {
     kvt_policy *policy = test_open(&config);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
-    assert_int_equal(kvt_policy_set_prior(policy, 3, 2.0), KVT_OK);
-    assert_int_equal(kvt_policy_set_prior(policy, 0, 2.0), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_set_prior(policy, 4, NAN), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_prior_set(policy, 3, 2.0), KVT_OK);
+    assert_int_equal(kvt_policy_prior_set(policy, 0, 2.0), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_prior_set(policy, 4, NAN), KVT_E_ARGUMENT);
     kvt_explanation x[3];
     for (uint64_t handle = 1; handle <= 2; handle++) {
         x[handle].struct_size = sizeof x[handle];
@@ -367,34 +367,34 @@ TEST(a_rate_that_is_told_replaces_the_count)
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 50, 0.01)};
     kvt_policy_entry entry = {
         .struct_size = sizeof entry, .handle = 1, .options = options, .option_count = 2};
-    assert_int_equal(kvt_policy_set_rate(policy, 1, 1.0), KVT_MISS);
+    assert_int_equal(kvt_policy_rate_set(policy, 1, 1.0), KVT_MISS);
     for (entry.handle = 1; entry.handle <= 2; entry.handle++)
         assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
     for (int i = 0; i < 10; i++)
         assert_int_equal(kvt_policy_access(policy, 2 * SECOND, 1, NULL), KVT_OK);
     kvt_explanation x = {.struct_size = sizeof x};
-    assert_int_equal(kvt_policy_set_rate(policy, 1, 1e-6), KVT_OK);
-    assert_int_equal(kvt_policy_set_rate(policy, 2, 0.25), KVT_OK);
+    assert_int_equal(kvt_policy_rate_set(policy, 1, 1e-6), KVT_OK);
+    assert_int_equal(kvt_policy_rate_set(policy, 2, 0.25), KVT_OK);
     assert_int_equal(kvt_policy_explain(policy, 2 * SECOND, 1, &x), KVT_OK);
     assert_true(fabs(x.accesses_per_s - 1e-6) < 1e-12);
     assert_int_equal(kvt_policy_explain(policy, 2 * SECOND, 2, &x), KVT_OK);
     assert_true(fabs(x.accesses_per_s - 0.25) < 1e-7);
     entry.handle = 3;
     assert_int_equal(admit(policy, 2 * SECOND, &entry), KVT_OK);
-    assert_int_equal(kvt_policy_option(policy, 1), KVT_OPTION_NONE);
-    assert_int_equal(kvt_policy_option(policy, 2), 1);
+    assert_int_equal(kvt_policy_option_get(policy, 1), KVT_OPTION_NONE);
+    assert_int_equal(kvt_policy_option_get(policy, 2), 1);
     /* Remembered, it is believed still: it comes back in place of the one used once. */
-    assert_int_equal(kvt_policy_set_rate(policy, 1, 0.125), KVT_OK);
+    assert_int_equal(kvt_policy_rate_set(policy, 1, 0.125), KVT_OK);
     entry.handle = 1;
     assert_int_equal(admit(policy, 2 * SECOND, &entry), KVT_OK);
-    assert_int_equal(kvt_policy_option(policy, 3), KVT_OPTION_NONE);
-    assert_int_equal(kvt_policy_set_rate(policy, 2, NAN), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_set_rate(policy, 2, -1.0), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_set_rate(policy, 2, INFINITY), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_option_get(policy, 3), KVT_OPTION_NONE);
+    assert_int_equal(kvt_policy_rate_set(policy, 2, NAN), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_rate_set(policy, 2, -1.0), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_rate_set(policy, 2, INFINITY), KVT_E_ARGUMENT);
     kvt_policy_close(policy);
     config.name = "lru";
     policy = test_open(&config);
-    assert_int_equal(kvt_policy_set_rate(policy, 1, 1.0), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_policy_rate_set(policy, 1, 1.0), KVT_E_UNSUPPORTED);
     kvt_policy_close(policy);
 }
 

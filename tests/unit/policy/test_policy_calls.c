@@ -101,11 +101,11 @@ TEST(a_wrong_configuration_is_named)
     config.name = "mru";
     expect_config(KVT_E_UNSUPPORTED);
     size_t count = 0;
-    while (kvt_policy_name_at(count) != NULL)
+    while (kvt_policy_name_get(count) != NULL)
         count++;
     assert_int_equal(count, 13);
-    assert_null(kvt_policy_name_at(count + 1));
-    assert_string_equal(kvt_policy_name_at(0), "none");
+    assert_null(kvt_policy_name_get(count + 1));
+    assert_string_equal(kvt_policy_name_get(0), "none");
 }
 
 TEST(a_wrong_entry_changes_nothing)
@@ -156,7 +156,7 @@ TEST(unknown_names_are_refused)
     assert_int_equal(kvt_policy_unpin(policy, 5), KVT_MISS);
     assert_int_equal(kvt_policy_access(policy, 0, 5, &plan), KVT_MISS);
     assert_int_equal(kvt_policy_explain(policy, 0, 5, &x), KVT_MISS);
-    assert_int_equal(kvt_policy_option(policy, 5), KVT_OPTION_NONE);
+    assert_int_equal(kvt_policy_option_get(policy, 5), KVT_OPTION_NONE);
     admit_and_commit(1, 0);
     /* A move ends once. */
     assert_int_equal(kvt_policy_commit(policy, moves[0].id, NULL), KVT_E_ARGUMENT);
@@ -231,7 +231,7 @@ TEST(adoption_respects_capacity)
     assert_int_equal(stats.accesses, 0);
     assert_int_equal(stats.entries_by_tier[KVT_TIER_SSD], 3);
     assert_int_equal(stats.used_bytes[KVT_TIER_SSD], 300);
-    assert_int_equal(kvt_policy_option(policy, 2), 2);
+    assert_int_equal(kvt_policy_option_get(policy, 2), 2);
 }
 
 TEST(actual_bytes_correct_the_ledger)
@@ -323,14 +323,14 @@ TEST(absent_tiers_hold_nothing)
 {
     kvt_policy_close(policy);
     memset(config.tiers, 0, sizeof config.tiers);
-    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
-        config.name = kvt_policy_name_at(i);
+    for (size_t i = 0; kvt_policy_name_get(i) != NULL; i++) {
+        config.name = kvt_policy_name_get(i);
         policy = test_open(&config);
         assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_REFUSED);
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_E_SPACE);
         assert_int_equal(kvt_policy_tick(policy, SECOND, 9, UINT64_MAX, &plan), KVT_OK);
         assert_int_equal(plan.count, 0);
-        if (kvt_policy_name_at(i + 1) != NULL) kvt_policy_close(policy);
+        if (kvt_policy_name_get(i + 1) != NULL) kvt_policy_close(policy);
     }
 }
 
@@ -349,7 +349,7 @@ TEST(a_late_move_does_not_disturb_later_ones)
         assert_int_equal(kvt_policy_remove(policy, 2), KVT_OK);
     }
     assert_int_equal(kvt_policy_commit(policy, first, NULL), KVT_OK);
-    assert_int_equal(kvt_policy_option(policy, 1), 1);
+    assert_int_equal(kvt_policy_option_get(policy, 1), 1);
 }
 
 TEST(explanations_add_up)

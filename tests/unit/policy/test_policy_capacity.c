@@ -10,7 +10,7 @@ static kvt_plan plan = {moves, 256, 0};
 
 static void expect_capacity(kvt_policy *policy, kvt_tier tier, uint64_t bytes)
 {
-    assert_int_equal(kvt_policy_set_capacity(policy, tier, bytes), KVT_OK);
+    assert_int_equal(kvt_policy_capacity_set(policy, tier, bytes), KVT_OK);
 }
 
 static kvt_status admit(kvt_policy *policy, uint64_t handle, kvt_tier tier, uint64_t bytes)
@@ -104,8 +104,8 @@ TEST(bad_capacity)
 {
     test_memory memory;
     kvt_policy *policy = open_with("utility", &memory, 1000, 0);
-    assert_int_equal(kvt_policy_set_capacity(policy, KVT_TIER_NONE, 5), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_set_capacity(policy, KVT_TIER_COUNT, 5), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_set_capacity(policy, KVT_TIER_SSD, UINT64_MAX), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_capacity_set(policy, KVT_TIER_NONE, 5), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_capacity_set(policy, KVT_TIER_COUNT, 5), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_capacity_set(policy, KVT_TIER_SSD, UINT64_MAX), KVT_E_ARGUMENT);
     kvt_policy_close(policy);
 }

@@ -32,12 +32,12 @@ static void adopt(uint64_t handle, double recompute_seconds, double uses_per_s)
     entry.handle = handle;
     options[0] = test_none(recompute_seconds);
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
-    assert_int_equal(kvt_policy_set_rate(policy, handle, uses_per_s), KVT_OK);
+    assert_int_equal(kvt_policy_rate_set(policy, handle, uses_per_s), KVT_OK);
 }
 
 static void set_copy(uint64_t handle, double seconds)
 {
-    assert_int_equal(kvt_policy_set_copy(policy, SECOND, handle, seconds), KVT_OK);
+    assert_int_equal(kvt_policy_copy_set(policy, SECOND, handle, seconds), KVT_OK);
 }
 
 /* Seconds of not storing the entry, as the engine weighs it. */
@@ -121,9 +121,9 @@ TEST(survival_is_learned_from_the_calls)
     for (uint64_t i = 1; i <= 300; i++)
         adopt(i, 1.0, 0.1);
     for (uint64_t i = 1; i <= 300; i++)
-        assert_int_equal(kvt_policy_set_copy(policy, 2 * SECOND, i, 0.2), KVT_OK);
+        assert_int_equal(kvt_policy_copy_set(policy, 2 * SECOND, i, 0.2), KVT_OK);
     for (uint64_t i = 1; i <= 200; i++)
-        assert_int_equal(kvt_policy_set_copy(policy, 50 * SECOND, i, 0.0), KVT_OK);
+        assert_int_equal(kvt_policy_copy_set(policy, 50 * SECOND, i, 0.0), KVT_OK);
     assert_true(kvt_policy_copy_chance(policy, 48.0) < 0.1);
     assert_true(cost_of_none(50 * SECOND, 300) > 0.9);
     policy_site_close(NULL);
@@ -132,7 +132,7 @@ TEST(survival_is_learned_from_the_calls)
         adopt(i, 1.0, 0.1);
     for (uint64_t second = 2; second < 10; second++)
         for (uint64_t i = 1; i <= 300; i++)
-            assert_int_equal(kvt_policy_set_copy(policy, second * SECOND, i, 0.2), KVT_OK);
+            assert_int_equal(kvt_policy_copy_set(policy, second * SECOND, i, 0.2), KVT_OK);
     assert_true(kvt_policy_copy_chance(policy, 1.0) > 0.95);
     assert_true(cost_of_none(10 * SECOND, 300) < 0.25);
 }
@@ -299,13 +299,13 @@ TEST(wrong_calls_change_nothing)
 {
     open_policy("utility", 1000);
     adopt(1, 1.0, 0.1);
-    assert_int_equal(kvt_policy_set_copy(policy, SECOND, 9, 0.1), KVT_MISS);
-    assert_int_equal(kvt_policy_set_copy(policy, SECOND, 1, NAN), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_set_copy(policy, SECOND, 1, -0.1), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_set_copy(policy, SECOND, 1, INFINITY), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_copy_set(policy, SECOND, 9, 0.1), KVT_MISS);
+    assert_int_equal(kvt_policy_copy_set(policy, SECOND, 1, NAN), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_copy_set(policy, SECOND, 1, -0.1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_copy_set(policy, SECOND, 1, INFINITY), KVT_E_ARGUMENT);
     assert_true(cost_of_none(SECOND, 1) == 1.0);
     memory.left = 0;
-    assert_int_equal(kvt_policy_set_copy(policy, SECOND, 1, 0.1), KVT_E_MEMORY);
+    assert_int_equal(kvt_policy_copy_set(policy, SECOND, 1, 0.1), KVT_E_MEMORY);
     assert_true(cost_of_none(SECOND, 1) == 1.0);
     memory.left = -1;
 }
@@ -324,7 +324,7 @@ TEST(no_copy_takes_no_memory)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         open_policy(others[i], 1000);
         held = memory.held_bytes;
-        assert_int_equal(kvt_policy_set_copy(policy, SECOND, 1, 0.1), KVT_OK);
+        assert_int_equal(kvt_policy_copy_set(policy, SECOND, 1, 0.1), KVT_OK);
         assert_int_equal(memory.held_bytes, held);
         policy_site_close(NULL);
     }

@@ -114,7 +114,7 @@ static void drawn_open(drawn *x, uint32_t handles, uint32_t options_most, uint64
     x->loss_limit[1] = 0.25;
     const kvt_tenant limits = {
         .struct_size = sizeof limits, .alpha_seconds = x->alpha[1], .loss_limit = x->loss_limit[1]};
-    assert_int_equal(kvt_policy_set_tenant(x->policy, 1, &limits), KVT_OK);
+    assert_int_equal(kvt_policy_tenant_set(x->policy, 1, &limits), KVT_OK);
     for (uint32_t i = 0; i < LADDERS; i++) {
         x->ladder_count[i] = draw_options(x, x->ladders[i], options_most);
         assert_int_equal(kvt_policy_ladder_add(x->policy, x->ladders[i], x->ladder_count[i],
@@ -374,13 +374,13 @@ TEST(what_was_refused_counts)
             if (handle == 1) {
                 assert_int_equal(kvt_policy_adopt(policy, SECOND, &offer, 1), KVT_OK);
                 assert_int_equal(kvt_policy_pin(policy, 1), KVT_OK);
-                assert_int_equal(kvt_policy_set_rate(policy, 1, 0.5), KVT_OK);
+                assert_int_equal(kvt_policy_rate_set(policy, 1, 0.5), KVT_OK);
                 continue;
             }
             kvt_move moves[4];
             kvt_plan plan = {.moves = moves, .capacity = 4};
             assert_int_equal(kvt_policy_admit(policy, SECOND, &offer, &plan), KVT_REFUSED);
-            assert_int_equal(kvt_policy_set_rate(policy, 2, 0.5), KVT_OK);
+            assert_int_equal(kvt_policy_rate_set(policy, 2, 0.5), KVT_OK);
         }
         dual_bound bound;
         assert_int_equal(dual_solve(policy, SECOND, NULL, &bound), KVT_OK);
@@ -424,7 +424,7 @@ static void many_fill(drawn *x)
             assert_int_equal(kvt_policy_commit(x->policy, moves[i].id, to), KVT_OK);
         }
         double rate = 1e-3 / (1.0 + (double)test_below(&x->dice, 100000));
-        assert_int_equal(kvt_policy_set_rate(x->policy, handle, rate), KVT_OK);
+        assert_int_equal(kvt_policy_rate_set(x->policy, handle, rate), KVT_OK);
     }
 }
 

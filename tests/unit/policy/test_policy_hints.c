@@ -229,9 +229,9 @@ TEST(open_hints_are_bounded)
 
 TEST(other_policies_ignore_hints)
 {
-    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
-        if (strcmp(kvt_policy_name_at(i), "utility") == 0) continue;
-        open_policy(kvt_policy_name_at(i), 10);
+    for (size_t i = 0; kvt_policy_name_get(i) != NULL; i++) {
+        if (strcmp(kvt_policy_name_get(i), "utility") == 0) continue;
+        open_policy(kvt_policy_name_get(i), 10);
         adopt(1, 1);
         assert_int_equal(hint(1, 1, KVT_HINT_DEMOTE, 1), KVT_OK);
         assert_int_equal(stats_now().dropped[KVT_HINT_DEMOTE], 1);

@@ -87,8 +87,8 @@ static outcome run(const char *name, long nth)
 
 TEST(every_failed_allocation_leaves_the_engine_as_it_was)
 {
-    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
-        const char *name = kvt_policy_name_at(i);
+    for (size_t i = 0; kvt_policy_name_get(i) != NULL; i++) {
+        const char *name = kvt_policy_name_get(i);
         outcome whole = run(name, -1);
         assert_int_equal(whole.failures, 0);
         assert_true(whole.requests >= 4);
@@ -135,11 +135,11 @@ TEST(optional_moves_do_without_memory)
 /* The tables follow what is held, not what has come and gone. */
 TEST(turnover_needs_no_more_memory)
 {
-    for (size_t i = 1; kvt_policy_name_at(i) != NULL; i++) {
+    for (size_t i = 1; kvt_policy_name_get(i) != NULL; i++) {
         test_memory memory = {.left = -1};
         kvt_policy_config config;
         kvt_policy_config_init(&config);
-        config.name = kvt_policy_name_at(i);
+        config.name = kvt_policy_name_get(i);
         bool at_once = strcmp(config.name, "lru-twice") != 0;
         config.entries_expected = 256;
         config.ghosts_max = 50;

@@ -66,7 +66,7 @@ TEST(an_entry_moves_up_no_higher_than_asked)
         assert_int_equal(plan.count, 0);
         assert_int_equal(promote(1, KVT_TIER_HBM), KVT_OK);
         test_carry_out(policy, &plan);
-        assert_int_equal(kvt_policy_option(policy, 1), HBM);
+        assert_int_equal(kvt_policy_option_get(policy, 1), HBM);
         assert_int_equal(accesses(), before);
         policy_site_close(NULL);
     }
@@ -101,7 +101,7 @@ TEST(a_single_use_does_not_drive_out_better_entries)
         open_policy("utility", 0);
         for (uint64_t handle = 1; handle <= 3; handle++) {
             adopt(handle, DRAM);
-            assert_int_equal(kvt_policy_set_rate(policy, handle, hot ? 1.0 : 1e-6), KVT_OK);
+            assert_int_equal(kvt_policy_rate_set(policy, handle, hot ? 1.0 : 1e-6), KVT_OK);
         }
         adopt(4, SSD);
         assert_int_equal(promote(4, KVT_TIER_DRAM), hot ? KVT_REFUSED : KVT_OK);

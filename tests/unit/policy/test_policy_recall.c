@@ -87,7 +87,7 @@ static uint32_t hand_over(const kvt_policy *from, uint64_t then_ns, kvt_policy *
     assert_int_equal(kvt_policy_tick(to, 1, 0, 0, &plan), KVT_OK);
     for (uint64_t handle = 1; handle <= HANDLES + 1; handle++) {
         kvt_policy_uses uses = {.struct_size = sizeof uses};
-        if (kvt_policy_option(from, handle) == KVT_OPTION_NONE) continue;
+        if (kvt_policy_option_get(from, handle) == KVT_OPTION_NONE) continue;
         assert_int_equal(kvt_policy_uses_get(from, then_ns, handle, &uses), KVT_OK);
         const kvt_policy_entry offer = offer_of(handle, options);
         assert_int_equal(kvt_policy_adopt(to, now_ns, &offer, 1), KVT_OK);
@@ -114,7 +114,7 @@ TEST(rates_and_weights_go_on)
     kvt_policy_stats before, after;
     kvt_policy_stats_get(first, &before);
     assert_true(before.reuse.uses > 100);
-    assert_int_equal(kvt_policy_set_weights(second, &before.reuse), KVT_OK);
+    assert_int_equal(kvt_policy_weights_set(second, &before.reuse), KVT_OK);
     assert_true(hand_over(first, then_ns, second, now_ns, true) >= ROOM - 2);
     kvt_policy_stats_get(second, &after);
     assert_int_equal(after.reuse.uses, before.reuse.uses);
@@ -127,7 +127,7 @@ TEST(rates_and_weights_go_on)
     assert_int_equal(kvt_policy_tick(first, then_ns + 10 * SECOND, 0, 0, &plan), KVT_OK);
     assert_int_equal(kvt_policy_tick(second, now_ns + 10 * SECOND, 0, 0, &plan), KVT_OK);
     for (uint64_t handle = 1; handle <= HANDLES; handle++) {
-        if (kvt_policy_option(first, handle) == KVT_OPTION_NONE) continue;
+        if (kvt_policy_option_get(first, handle) == KVT_OPTION_NONE) continue;
         assert_true(fabs(rate_of(second, handle) / rate_of(first, handle) - 1.0) < 1e-6);
     }
     /* What is learned next moves them no more than it would have: they stand for many uses. */
@@ -219,22 +219,22 @@ TEST(unsound_numbers_are_refused)
     assert_int_equal(kvt_policy_uses_set(policy, 5 * SECOND, 1, &uses), KVT_OK);
     assert_int_equal(kvt_policy_uses_get(policy, 5 * SECOND, 1, &uses), KVT_OK);
     assert_true(fabs(uses.idle_seconds - 4.0) < 1e-9);
-    assert_int_equal(kvt_policy_set_rate(policy, 1, 0.5), KVT_OK);
+    assert_int_equal(kvt_policy_rate_set(policy, 1, 0.5), KVT_OK);
     assert_int_equal(kvt_policy_uses_get(policy, 5 * SECOND, 1, &uses), KVT_E_UNSUPPORTED);
     assert_int_equal(kvt_policy_uses_set(policy, 5 * SECOND, 1, &uses), KVT_E_UNSUPPORTED);
     kvt_policy_stats_get(policy, &stats);
     stats.reuse.uses = 100;
     stats.reuse.weight[1][1] = (double)INFINITY;
-    assert_int_equal(kvt_policy_set_weights(policy, &stats.reuse), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_weights_set(policy, &stats.reuse), KVT_E_ARGUMENT);
     (void)use(policy, 6 * SECOND, 2, gone);
     (void)use(policy, 7 * SECOND, 2, gone);
     kvt_policy_stats_get(policy, &stats);
-    assert_int_equal(kvt_policy_set_weights(policy, &stats.reuse), KVT_E_STATE);
+    assert_int_equal(kvt_policy_weights_set(policy, &stats.reuse), KVT_E_STATE);
     kvt_policy_close(policy);
     policy = open_named("adaptcache", 0);
-    assert_int_equal(kvt_policy_set_weights(policy, &stats.reuse), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_policy_weights_set(policy, &stats.reuse), KVT_E_UNSUPPORTED);
     (void)use(policy, SECOND, 1, gone);
-    if (kvt_policy_option(policy, 1) != KVT_OPTION_NONE)
+    if (kvt_policy_option_get(policy, 1) != KVT_OPTION_NONE)
         assert_int_equal(kvt_policy_uses_get(policy, SECOND, 1, &uses), KVT_E_UNSUPPORTED);
     kvt_policy_close(policy);
 }

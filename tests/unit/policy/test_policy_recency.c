@@ -108,7 +108,7 @@ static void run_against_reference(int tiers, bool equal_sizes, uint64_t seed)
             assert_int_equal(status, r.tier[key] >= 0 ? KVT_OK : KVT_REFUSED);
         }
         test_carry_out(policy, &plan);
-        assert_int_equal(kvt_policy_option(policy, handle), r.tier[key] + 1);
+        assert_int_equal(kvt_policy_option_get(policy, handle), r.tier[key] + 1);
         kvt_policy_stats stats;
         kvt_policy_stats_get(policy, &stats);
         for (int k = 0; k < tiers; k++)
@@ -116,7 +116,7 @@ static void run_against_reference(int tiers, bool equal_sizes, uint64_t seed)
     }
     assert_in_range(hits, 10000, 59000);
     for (int key = 0; key < KEYS; key++)
-        assert_int_equal(kvt_policy_option(policy, (uint64_t)key + 1), r.tier[key] + 1);
+        assert_int_equal(kvt_policy_option_get(policy, (uint64_t)key + 1), r.tier[key] + 1);
     kvt_policy_close(policy);
     assert_int_equal(memory.held_bytes, 0);
 }
@@ -164,8 +164,8 @@ TEST(lru_drops_a_prefix_and_lru_leaf_does_not)
         for (uint64_t handle = 1; handle <= 3; handle++)
             assert_int_equal(put(policy, handle, handle - 1, 100), KVT_OK);
         assert_int_equal(put(policy, 9, 0, 100), KVT_OK);
-        assert_int_equal(kvt_policy_option(policy, 1), leaf ? 1 : 0);
-        assert_int_equal(kvt_policy_option(policy, 3), leaf ? 0 : 1);
+        assert_int_equal(kvt_policy_option_get(policy, 1), leaf ? 1 : 0);
+        assert_int_equal(kvt_policy_option_get(policy, 3), leaf ? 0 : 1);
         kvt_policy_close(policy);
     }
 }
@@ -188,8 +188,8 @@ TEST(lru_leaf_peels_a_path_in_one_plan)
     assert_int_equal(kvt_policy_commit(policy, moves[0].id, NULL), KVT_OK);
     assert_int_equal(kvt_policy_abort(policy, moves[1].id), KVT_OK);
     assert_int_equal(kvt_policy_abort(policy, moves[2].id), KVT_OK);
-    assert_int_equal(kvt_policy_option(policy, 2), 1);
-    assert_int_equal(kvt_policy_option(policy, 9), 0);
+    assert_int_equal(kvt_policy_option_get(policy, 2), 1);
+    assert_int_equal(kvt_policy_option_get(policy, 9), 0);
     /* A path may not push out its own head. */
     assert_int_equal(put(policy, 4, 2, 250), KVT_REFUSED);
     assert_int_equal(put(policy, 5, 2, 100), KVT_OK);
@@ -258,9 +258,9 @@ TEST(pensieve_follows_new_seconds)
         assert_int_equal(kvt_policy_access(policy, 10 + turn, 1, NULL), KVT_OK);
     assert_int_equal(put(policy, 4, 0, 100), KVT_OK);
     assert_int_equal(put(policy, 5, 0, 100), KVT_OK);
-    assert_int_not_equal(kvt_policy_option(policy, 1), KVT_OPTION_NONE);
-    assert_int_equal(kvt_policy_option(policy, 2), KVT_OPTION_NONE);
-    assert_int_equal(kvt_policy_option(policy, 3), KVT_OPTION_NONE);
+    assert_int_not_equal(kvt_policy_option_get(policy, 1), KVT_OPTION_NONE);
+    assert_int_equal(kvt_policy_option_get(policy, 2), KVT_OPTION_NONE);
+    assert_int_equal(kvt_policy_option_get(policy, 3), KVT_OPTION_NONE);
     kvt_policy_close(policy);
 }
 
@@ -291,7 +291,7 @@ TEST(a_share_of_the_entries_takes_the_other_variant)
         for (int round = 0; round < 2; round++) {
             assert_int_equal(kvt_policy_admit(policy, 1, &entry, &plan), KVT_OK);
             test_carry_out(policy, &plan);
-            const uint8_t option = kvt_policy_option(policy, entry.handle);
+            const uint8_t option = kvt_policy_option_get(policy, entry.handle);
             static uint8_t first;
             if (round == 0) first = option;
             assert_int_equal(option, first);

@@ -147,7 +147,7 @@ TEST(a_loop_longer_than_its_tier_finds_most_of_itself)
     int found = 0;
     for (int turn = 0; turn < 4000; turn++, at += 2.5) {
         uint64_t handle = 1 + (uint64_t)turn % 100;
-        if (turn >= 2000) found += kvt_policy_option(policy, handle) != KVT_OPTION_NONE;
+        if (turn >= 2000) found += kvt_policy_option_get(policy, handle) != KVT_OPTION_NONE;
         use(policy, at, handle, 10);
     }
     assert_true(found > 1200);

@@ -85,7 +85,7 @@ static void instance_open(const instance *x)
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
     }
     for (uint64_t i = 0; i < ITEMS; i++)
-        assert_int_equal(kvt_policy_set_rate(policy, i + 1, x->uses[i]), KVT_OK);
+        assert_int_equal(kvt_policy_rate_set(policy, i + 1, x->uses[i]), KVT_OK);
 }
 
 TEST_EACH(NULL, policy_site_close);
@@ -186,7 +186,7 @@ TEST(large_forms_give_way_to_small_ones_of_equal_worth)
         if (admit(SECOND + handle, handle, 0, options, 3) == KVT_OK) test_carry_out(policy, &plan);
     uint32_t stored = 0;
     for (uint64_t handle = 1; handle <= 16; handle++)
-        stored += kvt_policy_option(policy, handle) != KVT_OPTION_NONE;
+        stored += kvt_policy_option_get(policy, handle) != KVT_OPTION_NONE;
     assert_true(stored >= 8); /* four in the large form */
 }
 
@@ -229,7 +229,7 @@ static uint8_t pushed_out(double ssd_load, double write, uint64_t others)
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, ssd_load)};
     admit_now(SECOND, 1, options, 3);
-    assert_int_equal(kvt_policy_option(policy, 1), 1);
+    assert_int_equal(kvt_policy_option_get(policy, 1), 1);
     options[0] = test_none(50.0);
     for (uint64_t i = 0; i < others; i++) {
         const kvt_option below[2] = {options[0], options[2]};
@@ -359,10 +359,10 @@ TEST(promotion_must_pay_for_the_move)
      * 0.5 s each against 1.25 s: from 2.5 ln 2 / 300 s on, the use itself, which adds ln 2 / 300 s,
      * included. */
     const double least = 1.5 * log(2.0) / 300.0;
-    assert_int_equal(kvt_policy_set_rate(policy, 1, 0.99 * least), KVT_OK);
+    assert_int_equal(kvt_policy_rate_set(policy, 1, 0.99 * least), KVT_OK);
     assert_int_equal(kvt_policy_access(policy, SECOND, 1, &plan), KVT_OK);
     assert_int_equal(plan.count, 0);
-    assert_int_equal(kvt_policy_set_rate(policy, 1, 1.01 * least), KVT_OK);
+    assert_int_equal(kvt_policy_rate_set(policy, 1, 1.01 * least), KVT_OK);
     assert_int_equal(kvt_policy_access(policy, SECOND, 1, &plan), KVT_OK);
     assert_int_equal(plan.count, 1);
     assert_int_equal(moves[0].kind, KVT_MOVE_CHANGE);
@@ -489,7 +489,7 @@ TEST(a_rate_that_is_told_decays_in_half_lives)
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.25)};
     uint64_t start = UINT64_C(1700000000) * SECOND; /* a wall clock, decades from zero */
     admit_now(start, 1, options, 2);
-    assert_int_equal(kvt_policy_set_rate(policy, 1, log(2.0) / 10.0), KVT_OK);
+    assert_int_equal(kvt_policy_rate_set(policy, 1, log(2.0) / 10.0), KVT_OK);
     use(start + 10 * SECOND, 1, 1);
     kvt_explanation x = {.struct_size = sizeof x};
     /* Told as one use: a half life later half of it is left beside another use, then half of both.

@@ -145,11 +145,11 @@ TEST(speeds_may_change)
     kvt_option options[2] = {
         test_none(1.0), test_option(config.variant.codec, KVT_TIER_DRAM, UINT64_C(10000000), 0.01)};
     assert_int_equal(admit(SECOND, 1, 0, options, 2), KVT_REFUSED);
-    assert_int_equal(kvt_policy_set_speed(policy, KVT_TIER_DRAM, 1e9, 0.5, 0), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_set_speed(policy, KVT_TIER_DRAM, -1, 1e9, 0), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_set_speed(policy, KVT_TIER_NONE, 1e9, 1e9, 0), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_speed_set(policy, KVT_TIER_DRAM, 1e9, 0.5, 0), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_speed_set(policy, KVT_TIER_DRAM, -1, 1e9, 0), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_speed_set(policy, KVT_TIER_NONE, 1e9, 1e9, 0), KVT_E_ARGUMENT);
     assert_int_equal(admit(SECOND, 2, 0, options, 2), KVT_REFUSED);
-    assert_int_equal(kvt_policy_set_speed(policy, KVT_TIER_DRAM, 1e9, 1e9, 1e-4), KVT_OK);
+    assert_int_equal(kvt_policy_speed_set(policy, KVT_TIER_DRAM, 1e9, 1e9, 1e-4), KVT_OK);
     admit_now(SECOND, 3, options, 2);
 }
 
@@ -161,7 +161,7 @@ TEST(waiting_bytes_follow_the_speed)
     policy = test_open(&config);
     assert_int_equal(admit(SECOND, 1, 0, options, 2), KVT_OK);
     assert_true(fabs(policy->write_queue_s[SSD_LEVEL] - 2.5) < 1e-9);
-    assert_int_equal(kvt_policy_set_speed(policy, KVT_TIER_SSD, 1e3, 400.0, 0.0), KVT_OK);
+    assert_int_equal(kvt_policy_speed_set(policy, KVT_TIER_SSD, 1e3, 400.0, 0.0), KVT_OK);
     assert_true(fabs(policy->write_queue_s[SSD_LEVEL] - 0.25) < 1e-9);
     test_carry_out(policy, &plan);
 }

@@ -310,7 +310,7 @@ TEST(no_policy_passes_the_bound)
         if (seed % 3 != 2) model_add_tier(&options, KVT_TIER_SSD, 10.0 * (double)seed, 1e7);
         replay_bound bound = bound_of(&options, &workload);
         const char *policy;
-        for (size_t i = 0; (policy = kvt_policy_name_at(i)) != NULL; i++)
+        for (size_t i = 0; (policy = kvt_policy_name_get(i)) != NULL; i++)
             run_is_bounded(&options, &workload, policy, &bound);
         run_is_bounded(&options, &workload, REPLAY_ORACLE, &bound);
         replay_workload_free(&workload);

@@ -112,7 +112,7 @@ static kvt_store *open_store(const char *text, kvt_store_options *options, void 
     kvt_config *config = read_config(text);
     options->struct_size = sizeof *options;
     if (kvt_store_options_read(config, options, owner, message, sizeof message) != KVT_OK ||
-        kvt_open(options, &store, message, sizeof message) != KVT_OK)
+        kvt_store_open(options, &store, message, sizeof message) != KVT_OK)
         fail_msg("%s", message);
     kvt_config_free(config);
     return store;
@@ -164,7 +164,7 @@ static void assert_same(const char *text, bool known)
     assert_string_equal(json_string_value(json_object_get(said, "variant")), name);
     assert_true(json_is_boolean(json_object_get(said, "copies")));
     assert_true(json_is_true(json_object_get(said, "copies")) == (options.catalog_path != NULL));
-    kvt_close(store);
+    kvt_store_close(store);
     kvt_store_options_free(owner);
     json_decref(said);
     for (const char *drive = "abc"; *drive != '\0'; drive++) { /* the next store begins anew */

@@ -254,7 +254,7 @@ static void put_block(const site *s, kvt_store *store, const replay_request *req
     if (entry.layout.dtype == KVT_DTYPE_OPAQUE)
         entry.recompute_seconds = kvt_offer_recompute_seconds(
             &s->options.model.prefill, s->options.holes, i * unit, unit, request->input_tokens);
-    if (kvt_exists(store, &entry.key) == KVT_OK) {
+    if (kvt_store_exists(store, &entry.key) == KVT_OK) {
         assert_int_equal(kvt_get(store, &entry.key, data, bytes, NULL), KVT_OK);
         return;
     }
@@ -267,13 +267,14 @@ static void run_store(const site *s)
     kvt_store *store = NULL;
     char message[256];
     void *data = test_alloc(s->options.bytes_per_token * s->workload.block_tokens);
-    if (kvt_open(&s->store, &store, message, sizeof message) != KVT_OK) fail_msg("%s", message);
+    if (kvt_store_open(&s->store, &store, message, sizeof message) != KVT_OK)
+        fail_msg("%s", message);
     for (uint64_t i = 0; i < s->workload.request_count; i++) {
         const replay_request *request = &s->workload.requests[i];
         for (uint32_t j = 0; j < request->block_count; j++)
             put_block(s, store, request, j, data);
     }
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 static void run_live(const site *s)

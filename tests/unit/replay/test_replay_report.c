@@ -56,7 +56,7 @@ TEST(settings_become_options)
     assert_true(options.warmup == 0.1 && options.overlap && options.partial_exact);
     assert_true(options.holes == KVT_HOLES_CONTIGUOUS);
     assert_string_equal(options.prefill_name, "llama-3.1-8b:h100");
-    assert_null(kvt_config_unused_at(config, 0)); /* every one of them has an effect */
+    assert_null(kvt_config_unused_get(config, 0)); /* every one of them has an effect */
     replay_options_free(&options);
     kvt_config_free(config);
 }

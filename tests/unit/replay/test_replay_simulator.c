@@ -303,8 +303,8 @@ TEST(equal_runs_make_equal_plans)
     model_init(&options);
     model_add_tier(&options, KVT_TIER_DRAM, 100, 1e9, 1e-5);
     model_add_tier(&options, KVT_TIER_SSD, 400, 1e8, 1e-4);
-    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
-        const char *policy = kvt_policy_name_at(i);
+    for (size_t i = 0; kvt_policy_name_get(i) != NULL; i++) {
+        const char *policy = kvt_policy_name_get(i);
         assert_int_equal(replay_run_sim(&options, &workload, policy, &first, message, 256), KVT_OK);
         assert_int_equal(replay_run_sim(&options, &workload, policy, &again, message, 256), KVT_OK);
         assert_true(first.plan_hash == again.plan_hash);

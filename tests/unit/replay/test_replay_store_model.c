@@ -36,7 +36,7 @@ static uint32_t store_takes(uint64_t put_staging_bytes, uint32_t most)
         taken++;
     assert_int_equal(support_stats(store).puts_busy, taken < most ? 1 : 0);
     tiers_fault_clear(fault.device);
-    kvt_close(store);
+    kvt_store_close(store);
     return taken;
 }
 

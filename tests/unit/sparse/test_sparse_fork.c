@@ -86,8 +86,8 @@ static kvt_status state_if(bool gone)
 #define CALLS(X)                                                                                   \
     X(kvt_basis_add, kvt_basis_add(s->store, s->data, sizeof s->data))                             \
     X(kvt_basis_remove, kvt_basis_remove(s->store, s->key.bytes))                                  \
-    X(kvt_basis_at, kvt_basis_at(s->store, 0, &s->basis))                                          \
-    X(kvt_close, QUIET(kvt_close(s->store)))                                                       \
+    X(kvt_basis_get, kvt_basis_get(s->store, 0, &s->basis))                                        \
+    X(kvt_store_close, QUIET(kvt_store_close(s->store)))                                           \
     X(kvt_put, kvt_put(s->store, &s->entry, s->data, sizeof s->data))                              \
     X(kvt_get, kvt_get(s->store, &s->key, s->data, sizeof s->data, NULL))                          \
     X(kvt_get_until, kvt_get_until(s->store, &s->key, s->data, sizeof s->data, NEVER, NULL))       \
@@ -95,24 +95,24 @@ static kvt_status state_if(bool gone)
     X(kvt_put_views, kvt_put_views(s->store, &s->entry, &s->views, 1))                             \
     X(kvt_get_view, kvt_get_view(s->store, &s->key, &s->view, NEVER, NULL))                        \
     X(kvt_get_views, kvt_get_views(s->store, &s->key, &s->views, 1, NEVER, NULL))                  \
-    X(kvt_exists, kvt_exists(s->store, &s->key))                                                   \
-    X(kvt_delete, kvt_delete(s->store, &s->key))                                                   \
+    X(kvt_store_exists, kvt_store_exists(s->store, &s->key))                                       \
+    X(kvt_store_delete, kvt_store_delete(s->store, &s->key))                                       \
     X(kvt_predict_loads, kvt_predict_loads(s->store, &s->key, 1, &s->seconds))                     \
     X(kvt_match_prefix, kvt_match_prefix(s->store, &s->key, 1, &s->count))                         \
-    X(kvt_flush, kvt_flush(s->store))                                                              \
-    X(kvt_persist, kvt_persist(s->store, NEVER, &s->persist))                                      \
-    X(kvt_maintain, kvt_maintain(s->store, &s->moves))                                             \
-    X(kvt_observe_quality,                                                                         \
-      kvt_observe_quality(s->store, &s->key, (kvt_variant){.codec = KVT_CODEC_RAW}, 0, 1))         \
-    X(kvt_class_stats_at, kvt_class_stats_at(s->store, 0, &s->class_stats))                        \
+    X(kvt_store_flush, kvt_store_flush(s->store))                                                  \
+    X(kvt_store_persist, kvt_store_persist(s->store, NEVER, &s->persist))                          \
+    X(kvt_store_maintain, kvt_store_maintain(s->store, &s->moves))                                 \
+    X(kvt_quality_observe,                                                                         \
+      kvt_quality_observe(s->store, &s->key, (kvt_variant){.codec = KVT_CODEC_RAW}, 0, 1))         \
+    X(kvt_class_stats_get, kvt_class_stats_get(s->store, 0, &s->class_stats))                      \
     X(kvt_tenant_set, kvt_tenant_set(s->store, 1, &s->tenant))                                     \
-    X(kvt_explain, kvt_explain(s->store, &s->key, &s->explanation))                                \
-    X(kvt_stats, kvt_stats(s->store, &s->stats))                                                   \
-    X(kvt_device_stats_at, kvt_device_stats_at(s->store, 0, &s->device_stats))                     \
-    X(kvt_health, kvt_health(s->store, &s->health, 1, &s->count, &s->status))                      \
-    X(kvt_store_device_change, kvt_store_device_change(s->store, "drive0", KVT_DEVICE_DRAIN))      \
-    X(kvt_store_device_add,                                                                        \
-      kvt_store_device_add(s->store, KVT_TIER_SSD, s->sequences->files, s->text, sizeof s->text))  \
+    X(kvt_store_explain, kvt_store_explain(s->store, &s->key, &s->explanation))                    \
+    X(kvt_store_stats_get, kvt_store_stats_get(s->store, &s->stats))                               \
+    X(kvt_device_stats_get, kvt_device_stats_get(s->store, 0, &s->device_stats))                   \
+    X(kvt_health_get, kvt_health_get(s->store, &s->health, 1, &s->count, &s->status))              \
+    X(kvt_device_change, kvt_device_change(s->store, "drive0", KVT_DEVICE_DRAIN))                  \
+    X(kvt_device_add,                                                                              \
+      kvt_device_add(s->store, KVT_TIER_SSD, s->sequences->files, s->text, sizeof s->text))        \
     X(kvt_load_begin, kvt_load_begin(s->queue, &s->key, &s->views, 1, NULL, &s->opened_load))      \
     X(kvt_load_layers, state_if(kvt_load_layers(s->load) == 0))                                    \
     X(kvt_load_wait, kvt_load_wait(s->load, 1, NEVER))                                             \
@@ -121,25 +121,26 @@ static kvt_status state_if(bool gone)
     X(kvt_load_end, kvt_load_end(s->load, &s->status, NULL))                                       \
     X(kvt_match_worth, kvt_match_worth(s->store, &s->key, 1, &s->worth))                           \
     X(kvt_get_prefix, kvt_get_prefix(s->store, &s->key, &s->views, 1, NEVER, &s->count))           \
-    X(kvt_prefetch, kvt_prefetch(s->store, &s->key, KVT_TIER_DRAM))                                \
-    X(kvt_hint, kvt_hint(s->store, &s->key, 1, &s->expectation, &s->count))                        \
+    X(kvt_store_prefetch, kvt_store_prefetch(s->store, &s->key, KVT_TIER_DRAM))                    \
+    X(kvt_store_hint, kvt_store_hint(s->store, &s->key, 1, &s->expectation, &s->count))            \
     X(kvt_hint_stats_get, kvt_hint_stats_get(s->store, &s->hint_stats))                            \
-    X(kvt_lease, kvt_lease(s->store, NULL, &s->key, 1, NEVER - 1, &s->held, &s->lease))            \
+    X(kvt_lease_begin,                                                                             \
+      kvt_lease_begin(s->store, NULL, &s->key, 1, NEVER - 1, &s->held, &s->lease))                 \
     X(kvt_lease_extend, kvt_lease_extend(s->store, s->lease, NEVER - 1))                           \
     X(kvt_lease_end, kvt_lease_end(s->store, s->lease))                                            \
     X(kvt_lease_stats_get, kvt_lease_stats_get(s->store, &s->lease_stats))                         \
-    X(kvt_describe, kvt_describe(s->store, &s->key, &s->description))                              \
-    X(kvt_touch, kvt_touch(s->store, &s->key, 1, &s->count))                                       \
-    X(kvt_clear, kvt_clear(s->store, &s->filter, &s->number))                                      \
+    X(kvt_store_describe, kvt_store_describe(s->store, &s->key, &s->description))                  \
+    X(kvt_store_touch, kvt_store_touch(s->store, &s->key, 1, &s->count))                           \
+    X(kvt_store_clear, kvt_store_clear(s->store, &s->filter, &s->number))                          \
     X(kvt_space_set, kvt_space_set(s->store, 1, 1))                                                \
     X(kvt_space_stats_get, kvt_space_stats_get(s->store, 1, &s->space_stats))                      \
     X(kvt_queue_open, kvt_queue_open(s->store, NULL, &s->opened_queue))                            \
     X(kvt_queue_close, QUIET(kvt_queue_close(s->queue)))                                           \
     X(kvt_queue_fd, state_if(kvt_queue_fd(s->queue) == -1))                                        \
-    X(kvt_submit, kvt_submit(s->queue, &s->request, 1, &s->number))                                \
-    X(kvt_drain, state_if(kvt_drain(s->queue, &s->completion, 1) == 0))                            \
+    X(kvt_queue_submit, kvt_queue_submit(s->queue, &s->request, 1, &s->number))                    \
+    X(kvt_queue_drain, state_if(kvt_queue_drain(s->queue, &s->completion, 1) == 0))                \
     X(kvt_queue_wait, kvt_queue_wait(s->queue, NEVER))                                             \
-    X(kvt_cancel, kvt_cancel(s->queue, 1))                                                         \
+    X(kvt_queue_cancel, kvt_queue_cancel(s->queue, 1))                                             \
     X(kvt_queue_stats_get, kvt_queue_stats_get(s->queue, &s->queue_stats))                         \
     X(kvt_match_prefix_until, kvt_match_prefix_until(s->store, &s->key, 1, NEVER, &s->count))      \
     X(kvt_remote_flush, kvt_remote_flush(s->store, NEVER))                                         \
@@ -170,7 +171,7 @@ static kvt_status state_if(bool gone)
     X(kvt_events_drain, kvt_events_drain(s->events, &s->event, 1, &s->count, NULL))                \
     X(kvt_events_fd, state_if(kvt_events_fd(s->events) == -1))                                     \
     X(kvt_events_close, QUIET(kvt_events_close(s->events)))                                        \
-    X(kvt_operations_read, kvt_operations_read(s->store, &s->operation, 1, &s->count))             \
+    X(kvt_operations_get, kvt_operations_get(s->store, &s->operation, 1, &s->count))               \
     X(kvt_watch_write, kvt_watch_write(s->store, "/nowhere/at/all"))
 
 #define DEFINE(name, call)                                                                         \
@@ -336,7 +337,8 @@ static site *make_site(void)
     assert_int_equal(kvt_sparse_select(s->sequence, 0, s->queries, &s->step), KVT_OK);
     assert_int_equal(kvt_queue_open(s->store, NULL, &s->queue), KVT_OK);
     assert_int_equal(kvt_events_open(s->store, 16, &s->events), KVT_OK);
-    assert_int_equal(kvt_lease(s->store, NULL, &s->key, 1, NEVER - 1, &s->held, &s->lease), KVT_OK);
+    assert_int_equal(kvt_lease_begin(s->store, NULL, &s->key, 1, NEVER - 1, &s->held, &s->lease),
+                     KVT_OK);
     /* The first layer has come, and the second one: in the child no call says so. */
     assert_int_equal(kvt_load_begin(s->queue, &s->key, &s->views, 1, NULL, &s->load), KVT_OK);
     assert_int_equal(kvt_load_wait(s->load, support_layout.layers, NEVER), KVT_OK);
@@ -400,7 +402,7 @@ TEST(every_call_in_a_child_returns)
     assert_int_equal(kvt_lease_end(s->store, s->lease), KVT_OK);
     assert_int_equal(kvt_load_end(s->load, &s->status, NULL), KVT_OK);
     assert_int_equal(s->status, KVT_OK);
-    assert_int_equal(kvt_submit(s->queue, &s->request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(s->queue, &s->request, 1, NULL), KVT_OK);
     assert_int_equal(kvt_queue_wait(s->queue, NEVER), KVT_OK);
     kvt_queue_close(s->queue);
     assert_int_equal(kvt_events_drain(s->events, &s->event, 1, &s->count, NULL), KVT_OK);

@@ -41,7 +41,7 @@ static sequence_site *hbm_start(uint64_t hbm_bytes)
                               .timeout_ns = UINT64_MAX};
     sequence_site *s = site_start(8 * MIB, 8 * MIB);
     if (hbm_bytes == 0) return s;
-    kvt_close(s->store);
+    kvt_store_close(s->store);
     s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.devices = &gpu, .device_count = 1};
     assert_int_equal(site_open_store(s), KVT_OK);
     return s;
@@ -438,7 +438,7 @@ TEST(a_device_without_addresses)
     support_fault fault = {.capacity_bytes = 4 * MIB, .path = path};
     const kvt_device_config config = support_fault_config(&fault, "slow");
     sequence_site *s = site_start(8 * MIB, 8 * MIB);
-    kvt_close(s->store);
+    kvt_store_close(s->store);
     s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.devices = &config, .device_count = 1};
     assert_int_equal(site_open_store(s), KVT_OK);
     const kvt_sparse_options options = hbm_options(SLOTS, PLACES);
@@ -451,7 +451,7 @@ TEST(a_device_without_addresses)
 TEST(an_emulated_device)
 {
     sequence_site *s = site_start(8 * MIB, 8 * MIB);
-    kvt_close(s->store);
+    kvt_store_close(s->store);
     s->options.tiers[KVT_TIER_HBM] =
         (kvt_tier_options){.capacity_bytes = 4 * MIB, .emulated = true};
     assert_int_equal(site_open_store(s), KVT_OK);

@@ -22,7 +22,7 @@ static sequence_site *start(uint32_t unit_bytes, support_fault *dram)
 {
     static kvt_device_config memory;
     sequence_site *s = site_start(16 * MIB, 12 * MIB);
-    kvt_close(s->store);
+    kvt_store_close(s->store);
     s->options.tiers[KVT_TIER_SSD].unit_bytes = unit_bytes;
     if (dram != NULL) {
         *dram = (support_fault){.capacity_bytes = 12 * MIB};
@@ -57,7 +57,7 @@ static void delete_passing(sequence_site *s, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++) {
         const kvt_key key = passing_key(i);
-        (void)!kvt_delete(s->store, &key);
+        (void)!kvt_store_delete(s->store, &key);
     }
 }
 
@@ -442,7 +442,7 @@ TEST(a_forged_head_is_left_alone)
         assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_EXISTS);
         assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &none, NULL, 0),
                          KVT_E_CORRUPT);
-        assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
+        assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
     }
     alarm(0);
     kvt_sparse_close(sequence);
@@ -459,7 +459,7 @@ static void forge_code(sequence_site *s, const kvt_key *part, uint64_t from, uin
                        uint8_t value)
 {
     kvt_description what = {.struct_size = sizeof what};
-    assert_int_equal(kvt_describe(s->store, part, &what), KVT_OK);
+    assert_int_equal(kvt_store_describe(s->store, part, &what), KVT_OK);
     const uint64_t size = what.layout.opaque_bytes;
     uint8_t *bytes = test_alloc(size);
     assert_int_equal(kvt_get(s->store, part, bytes, size, NULL), KVT_OK);
@@ -475,7 +475,7 @@ static void forge_code(sequence_site *s, const kvt_key *part, uint64_t from, uin
     const uint64_t seal = XXH3_64bits_withSeed(
         bytes + SPARSE_KEPT_HEAD_BYTES, front - SPARSE_KEPT_HEAD_BYTES, XXH3_64bits(bytes, 120));
     memcpy(bytes + 120, &seal, sizeof seal);
-    assert_int_equal(kvt_delete(s->store, part), KVT_OK);
+    assert_int_equal(kvt_store_delete(s->store, part), KVT_OK);
     put_opaque(s, part, bytes, size);
 }
 
@@ -594,12 +594,12 @@ TEST(a_delete_takes_every_part)
     const kvt_key opaque = passing_key(0);
     put_passing(s, 0, 1);
     assert_int_equal(kvt_sparse_delete(s->store, &opaque), KVT_E_CORRUPT);
-    assert_int_equal(kvt_exists(s->store, &opaque), KVT_OK);
+    assert_int_equal(kvt_store_exists(s->store, &opaque), KVT_OK);
     /* A lease holds the head: the rest is a miss, and goes with the next call. */
     uint64_t lease;
-    assert_int_equal(
-        kvt_lease(s->store, NULL, &other, 1, base_clock_ns() + UINT64_C(60000000000), NULL, &lease),
-        KVT_OK);
+    assert_int_equal(kvt_lease_begin(s->store, NULL, &other, 1,
+                                     base_clock_ns() + UINT64_C(60000000000), NULL, &lease),
+                     KVT_OK);
     assert_int_equal(kvt_sparse_delete(s->store, &other), KVT_BUSY);
     kvt_sparse *none = NULL;
     assert_int_equal(kvt_sparse_open_kept(s->store, &options, &other, &none, NULL, 0), KVT_MISS);

@@ -81,7 +81,7 @@ TEST(a_keep_replaces_one_that_lost_a_part)
     assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
     const kvt_key part = site_part_key(s->store, &key, 2);
     assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_EXISTS);
-    assert_int_equal(kvt_delete(s->store, &part), KVT_OK);
+    assert_int_equal(kvt_store_delete(s->store, &part), KVT_OK);
     assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &again, NULL, 0), KVT_MISS);
     assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
     assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &again, NULL, 0), KVT_OK);
@@ -174,7 +174,7 @@ TEST(keeps_at_once_leave_one)
             if (round % 3 == 1) {
                 assert_int_equal(kvt_sparse_keep(keepers[0].sequence, &key), KVT_OK);
                 const kvt_key part = site_part_key(s->store, &key, 1);
-                assert_int_equal(kvt_delete(s->store, &part), KVT_OK);
+                assert_int_equal(kvt_store_delete(s->store, &part), KVT_OK);
             }
             for (uint32_t i = 0; i < 2; i++)
                 assert_int_equal(pthread_create(&threads[i], NULL, keep_at_once, &keepers[i]), 0);
@@ -206,10 +206,10 @@ TEST(a_leased_head_is_not_replaced)
     uint64_t lease;
     assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
     const kvt_key part = site_part_key(s->store, &key, 1);
-    assert_int_equal(
-        kvt_lease(s->store, NULL, &key, 1, base_clock_ns() + UINT64_C(60000000000), NULL, &lease),
-        KVT_OK);
-    assert_int_equal(kvt_delete(s->store, &part), KVT_OK);
+    assert_int_equal(kvt_lease_begin(s->store, NULL, &key, 1,
+                                     base_clock_ns() + UINT64_C(60000000000), NULL, &lease),
+                     KVT_OK);
+    assert_int_equal(kvt_store_delete(s->store, &part), KVT_OK);
     assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_EXISTS);
     assert_int_equal(support_stats(s->store).policy.entries, 1);
     assert_int_equal(kvt_lease_end(s->store, lease), KVT_OK);
@@ -225,7 +225,7 @@ static void *delete_kept(void *context)
     sequence_site *s = context;
     const kvt_key key = support_key(1);
     (void)!kvt_sparse_delete(s->store, &key);
-    (void)!kvt_flush(s->store);
+    (void)!kvt_store_flush(s->store);
     return NULL;
 }
 
@@ -273,7 +273,7 @@ TEST(a_crash_leaves_all_or_a_miss)
             pthread_t thread;
             if (site_open_store(s) != KVT_OK) _exit(1);
             site_keep(s, &options, &key);
-            if (kvt_persist(s->store, KVT_NO_DEADLINE, NULL) != KVT_OK) _exit(2);
+            if (kvt_store_persist(s->store, KVT_NO_DEADLINE, NULL) != KVT_OK) _exit(2);
             if (site_open_kept(s, &options, &key) == NULL) _exit(3);
             if (round > 0 && pthread_create(&thread, NULL, delete_kept, s) != 0) _exit(4);
             if (pauses[round] > 0) usleep(pauses[round]);
@@ -305,7 +305,7 @@ static void *keep_durably(void *context)
     const durable_keep *self = context;
     const kvt_key key = support_key(1);
     (void)!kvt_sparse_keep(self->sequence, &key);
-    (void)!kvt_persist(self->s->store, KVT_NO_DEADLINE, NULL);
+    (void)!kvt_store_persist(self->s->store, KVT_NO_DEADLINE, NULL);
     return NULL;
 }
 

@@ -351,7 +351,7 @@ TEST(entries_at_rest_give_the_same_sequence)
         const uint64_t side = (uint64_t)EACH * SITE_ROW;
         uint16_t *data = test_alloc(SITE_LAYERS * 2 * side * sizeof *data);
         kvt_view view;
-        assert_int_equal(kvt_view_axes(&layout, "lsth", 0, EACH, &view), KVT_OK);
+        assert_int_equal(kvt_view_make(&layout, "lsth", 0, EACH, &view), KVT_OK);
         view.base[0] = data;
         for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
             memcpy(data + (layer * 2 + 0) * side, s->k[layer] + i * side, side * sizeof *data);
@@ -447,7 +447,7 @@ TEST(a_kept_sequence_survives_a_kill)
     support_make_folder(folder, sizeof folder);
     snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
     sequence_site *s = site_start(8 * MIB, 8 * MIB);
-    kvt_close(s->store);
+    kvt_store_close(s->store);
     s->options.catalog_path = catalog;
     for (int i = 0; i < SITE_DRIVES; i++) {
         snprintf(paths[i], sizeof paths[i], "%s/drive%d", folder, i);
@@ -460,8 +460,8 @@ TEST(a_kept_sequence_survives_a_kill)
     if (child == 0) {
         if (site_open_store(s) != KVT_OK) _exit(1);
         kvt_sparse *kept = site_sequence(s, &options);
-        if (kvt_sparse_keep(kept, &key) != KVT_OK || kvt_flush(s->store) != KVT_OK ||
-            kvt_persist(s->store, KVT_NO_DEADLINE, NULL) != KVT_OK)
+        if (kvt_sparse_keep(kept, &key) != KVT_OK || kvt_store_flush(s->store) != KVT_OK ||
+            kvt_store_persist(s->store, KVT_NO_DEADLINE, NULL) != KVT_OK)
             _exit(2);
         kill(getpid(), SIGKILL);
     }

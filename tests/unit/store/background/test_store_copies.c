@@ -101,7 +101,7 @@ TEST(a_copy_is_taken_whatever_the_policy_lacks)
         assert_int_equal(tiers_fault_add(s->dram.device, &rule), KVT_OK);
         const uint64_t used = support_stats(s->store).policy.used_bytes[KVT_TIER_SSD];
         if (!lacks_memory)
-            assert_int_equal(kvt_policy_set_capacity(s->store->policy, KVT_TIER_SSD, used), KVT_OK);
+            assert_int_equal(kvt_policy_capacity_set(s->store->policy, KVT_TIER_SSD, used), KVT_OK);
         adopting = lacks_memory ? KVT_E_MEMORY : KVT_OK;
         assert_int_equal(support_get(s->store, 0, NULL), lacks_memory ? KVT_MISS : KVT_OK);
         adopting = KVT_OK;
@@ -127,7 +127,7 @@ TEST(copies_make_way)
             assert_true(status == KVT_OK || status == KVT_MISS);
             check_budget(s);
         }
-        if (round % 3 == 0) assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+        if (round % 3 == 0) assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
         assert_int_equal(support_put(s->store, next++), KVT_OK);
         check_budget(s);
     }
@@ -144,14 +144,14 @@ TEST(delete_takes_the_copy)
     site_put(s, 0, ENTRIES);
     promote(s, 0);
     kvt_key key = support_key(0);
-    assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.copies.count, 0);
     assert_int_equal(stats.tiers[KVT_TIER_SSD].used_bytes,
                      stats.policy.entries_by_tier[KVT_TIER_SSD] * RECORD_BYTES);
     site_reopen(s);
-    assert_int_equal(kvt_exists(s->store, &key), KVT_MISS);
+    assert_int_equal(kvt_store_exists(s->store, &key), KVT_MISS);
 }
 
 /* A copy ends with its device; the entry above it stays. */
@@ -162,18 +162,18 @@ TEST(devices_go)
     for (uint32_t i = 0; i < DRAM_ENTRIES; i++)
         promote(s, i);
     assert_int_equal(support_stats(s->store).copies.count, DRAM_ENTRIES);
-    assert_int_equal(kvt_store_device_change(s->store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
     for (int i = 0; i < 4; i++)
         site_maintain(s, 1);
     kvt_device_stats disk = {.struct_size = sizeof disk};
-    assert_int_equal(kvt_device_stats_at(s->store, 1, &disk), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(s->store, 1, &disk), KVT_OK);
     assert_string_equal(disk.name, "disk0");
     assert_int_equal(disk.used_bytes, 0);
     assert_int_equal(support_stats(s->store).copies.count, 0);
     support_gets(s->store, 0, ENTRIES);
     site_maintain(s, 1);
     assert_true(support_stats(s->store).copies.count > 0);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
     assert_int_equal(support_stats(s->store).copies.count, 0);
     check_budget(s);
 }
@@ -184,7 +184,7 @@ TEST(memory_goes)
     site_put(s, 0, ENTRIES);
     for (uint32_t i = 0; i < DRAM_ENTRIES; i++)
         promote(s, i);
-    assert_int_equal(kvt_store_device_change(s->store, "dram", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "dram", KVT_DEVICE_RETIRE), KVT_OK);
     assert_int_equal(support_stats(s->store).copies.fallbacks, DRAM_ENTRIES);
     support_gets(s->store, 0, ENTRIES);
 }

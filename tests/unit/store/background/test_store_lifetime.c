@@ -66,20 +66,20 @@ static void expect_unseen(kvt_store *store, uint32_t number)
     double seconds = 0;
     size_t count = 1;
     assert_int_equal(support_get(store, number, NULL), KVT_MISS);
-    assert_int_equal(kvt_exists(store, &key), KVT_MISS);
-    assert_int_equal(kvt_describe(store, &key, &description), KVT_MISS);
-    assert_int_equal(kvt_explain(store, &key, &explanation), KVT_MISS);
+    assert_int_equal(kvt_store_exists(store, &key), KVT_MISS);
+    assert_int_equal(kvt_store_describe(store, &key, &description), KVT_MISS);
+    assert_int_equal(kvt_store_explain(store, &key, &explanation), KVT_MISS);
     assert_int_equal(kvt_predict_loads(store, &key, 1, &seconds), KVT_OK);
     assert_true(isnan(seconds));
     assert_int_equal(kvt_match_prefix(store, &key, 1, &count), KVT_OK);
     assert_int_equal(count, 0);
     count = 1;
-    assert_int_equal(kvt_touch(store, &key, 1, &count), KVT_OK);
+    assert_int_equal(kvt_store_touch(store, &key, 1, &count), KVT_OK);
     assert_int_equal(count, 0);
     const kvt_expectation expected = {
         .struct_size = sizeof expected, .kind = KVT_HINT_RETAIN, .seconds = 10};
-    assert_int_equal(kvt_hint(store, &key, 1, &expected, &count), KVT_MISS);
-    kvt_status status = kvt_prefetch(store, &key, KVT_TIER_DRAM);
+    assert_int_equal(kvt_store_hint(store, &key, 1, &expected, &count), KVT_MISS);
+    kvt_status status = kvt_store_prefetch(store, &key, KVT_TIER_DRAM);
     assert_true(status == KVT_MISS || status == KVT_E_UNSUPPORTED); /* without such a tier */
 }
 
@@ -92,15 +92,15 @@ TEST(no_call_sees_an_entry_after_its_end)
     assert_int_equal(put_for(store, 2, 0), KVT_OK);
     let_pass(99);
     assert_int_equal(support_get(store, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_describe(store, &key, &description), KVT_OK);
+    assert_int_equal(kvt_store_describe(store, &key, &description), KVT_OK);
     assert_true(description.lifetime_seconds > 0 && description.lifetime_seconds <= 1);
     assert_true(description.age_seconds >= 98.9 && description.age_seconds < 200);
     let_pass(1);
     expect_unseen(store, 1);
     assert_int_equal(support_get(store, 2, NULL), KVT_OK);
-    assert_int_equal(kvt_delete(store, &key), KVT_MISS);
+    assert_int_equal(kvt_store_delete(store, &key), KVT_MISS);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 1);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A put of a key whose entry has ended finds no entry; one before changes nothing. */
@@ -117,7 +117,7 @@ TEST(a_key_can_be_put_again)
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 1);
     let_pass(101);
     expect_unseen(store, 1);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(the_background_takes_the_room_back)
@@ -126,19 +126,19 @@ TEST(the_background_takes_the_room_back)
     for (uint32_t i = 0; i < 20; i++)
         assert_int_equal(put_for(store, i, i % 2 == 0 ? 0 : 10 * i), KVT_OK);
     uint64_t used = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
-    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     assert_int_equal(support_stats(store).expired, 0);
     let_pass(55);
-    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     assert_int_equal(support_stats(store).expired, 3); /* 1, 3 and 5 */
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 17);
     assert_true(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes == used / 20 * 17);
     let_pass(1000);
-    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     assert_int_equal(support_stats(store).expired, 10);
     for (uint32_t i = 0; i < 20; i++)
         assert_int_equal(support_get(store, i, NULL), i % 2 == 0 ? KVT_OK : KVT_MISS);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 static kvt_status put_small(kvt_store *store, uint32_t number, double seconds)
@@ -162,15 +162,15 @@ TEST(a_walk_takes_several_rounds)
     for (uint32_t i = 0; i < MANY; i++)
         assert_int_equal(put_small(store, i, i % 3 == 0 ? 0 : i % 3 == 1 ? 10 : 20), KVT_OK);
     let_pass(11);
-    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     uint64_t first = support_stats(store).expired;
     assert_true(first > 0 && first < MANY / 3);
     let_pass(10);
     for (int i = 0; i < 6; i++)
-        assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+        assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     assert_int_equal(support_stats(store).expired, MANY / 3 * 2);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, MANY / 3);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* An entry that ends before its record is written. */
@@ -180,12 +180,12 @@ TEST(a_put_that_was_handed_over_ends_too)
     assert_int_equal(put_for(store, 1, 50), KVT_OK);
     let_pass(51);
     expect_unseen(store, 1);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     expect_unseen(store, 1);
-    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     assert_int_equal(support_stats(store).expired, 1);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(bad_lifetimes_are_refused)
@@ -200,7 +200,7 @@ TEST(bad_lifetimes_are_refused)
     let_pass(1);
     expect_unseen(store, 2);
     assert_int_equal(support_get(store, 1, NULL), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* ---- restarts ---- */
@@ -212,15 +212,15 @@ TEST(a_lifetime_goes_on_over_a_restart)
     kvt_store *store = open_now(&site);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(put_for(store, i, i * 100), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     let_pass(30);
-    kvt_close(store);
+    kvt_store_close(store);
     let_pass(30);
     store = open_now(&site);
     assert_int_equal(support_stats(store).recovered, 3);
     kvt_description description = {.struct_size = sizeof description};
     kvt_key key = support_key(1);
-    assert_int_equal(kvt_describe(store, &key, &description), KVT_OK);
+    assert_int_equal(kvt_store_describe(store, &key, &description), KVT_OK);
     assert_true(description.lifetime_seconds > 30 && description.lifetime_seconds <= 40);
     assert_true(description.age_seconds < 30); /* since the open */
     assert_int_equal(description.tenant, 3);
@@ -229,9 +229,9 @@ TEST(a_lifetime_goes_on_over_a_restart)
     let_pass(41);
     expect_unseen(store, 1);
     assert_int_equal(support_get(store, 2, NULL), KVT_OK);
-    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     assert_int_equal(support_stats(store).expired, 1);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 2);
 }
 
@@ -243,9 +243,9 @@ TEST(an_end_while_the_store_is_closed)
     kvt_store *store = open_now(&site);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(put_for(store, i, i < 2 ? 100 : 0), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     uint64_t used = support_stats(store).tiers[KVT_TIER_SSD].used_bytes;
-    kvt_close(store);
+    kvt_store_close(store);
     let_pass(101);
     store = open_now(&site);
     assert_int_equal(support_stats(store).recovered, 2);
@@ -254,7 +254,7 @@ TEST(an_end_while_the_store_is_closed)
     assert_true(support_stats(store).tiers[KVT_TIER_SSD].used_bytes == used / 2);
     expect_unseen(store, 0);
     assert_int_equal(support_get(store, 2, NULL), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 2);
 }
 
@@ -266,7 +266,7 @@ TEST(a_lifetime_outlives_its_catalog)
     kvt_store *store = open_now(&site);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(put_for(store, i, i * 100), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_int_equal(unlink(site.catalog), 0);
     kvt_recover_options options;
     kvt_recover_options_init(&options);
@@ -279,12 +279,12 @@ TEST(a_lifetime_outlives_its_catalog)
     assert_int_equal(support_stats(store).expired, 1);
     kvt_description description = {.struct_size = sizeof description};
     kvt_key key = support_key(2);
-    assert_int_equal(kvt_describe(store, &key, &description), KVT_OK);
+    assert_int_equal(kvt_store_describe(store, &key, &description), KVT_OK);
     assert_true(description.lifetime_seconds > 50 && description.lifetime_seconds <= 99);
     assert_int_equal(description.tenant, 3);
     assert_int_equal(description.class_id, 2);
     assert_int_equal(description.request_tokens, 4096);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* An entry that ends while its device is away does not come back with it. */
@@ -298,19 +298,19 @@ TEST(an_end_in_quarantine)
     kvt_store *store = open_now(&site);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(put_for(store, i, i * 100), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     tiers_fault_set_gone(disk.device, true);
     assert_int_equal(support_get(store, 0, NULL), KVT_MISS);
     assert_int_equal(support_stats(store).quarantined, 3);
     let_pass(101);
-    assert_int_equal(kvt_store_device_add(store, KVT_TIER_SSD, &config, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_device_add(store, KVT_TIER_SSD, &config, NULL, 0), KVT_OK);
     assert_int_equal(support_stats(store).readmitted, 2);
     expect_unseen(store, 1);
     assert_int_equal(support_get(store, 2, NULL), KVT_OK);
     let_pass(100);
-    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     assert_int_equal(support_stats(store).expired, 1);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(readers_of_events_are_told)
@@ -322,12 +322,12 @@ TEST(readers_of_events_are_told)
     assert_int_equal(kvt_events_open(store, 16, &events), KVT_OK);
     assert_int_equal(put_for(store, 1, 10), KVT_OK);
     let_pass(11);
-    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     assert_int_equal(kvt_events_drain(events, found, 4, &count, NULL), KVT_OK);
     assert_int_equal(count, 2);
     assert_int_equal(found[0].kind, KVT_EVENT_STORED);
     assert_int_equal(found[1].kind, KVT_EVENT_REMOVED);
     assert_int_equal(found[1].reason, KVT_REMOVED_EXPIRED);
     kvt_events_close(events);
-    kvt_close(store);
+    kvt_store_close(store);
 }

@@ -24,7 +24,7 @@ TEST_BEFORE_EACH
 static kvt_device_stats disk_stats(site *s, size_t index)
 {
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_device_stats_at(s->store, index, &stats), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(s->store, index, &stats), KVT_OK);
     return stats;
 }
 
@@ -40,7 +40,7 @@ static void vanish(site *s, int disk)
 
 static kvt_status come_back(site *s, int disk)
 {
-    return kvt_store_device_add(s->store, KVT_TIER_SSD, &s->files[disk], NULL, 0);
+    return kvt_device_add(s->store, KVT_TIER_SSD, &s->files[disk], NULL, 0);
 }
 
 static void copy_file(const char *from, const char *to)
@@ -57,19 +57,19 @@ TEST(a_drain_empties_a_disk_while_serving)
     site *s = *state;
     site_put(s, 0, ENTRIES);
     assert_true(disk_stats(s, 1).used_bytes > 0);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
-    assert_int_equal(kvt_store_device_change(s->store, "nobody", KVT_DEVICE_DRAIN), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
+    assert_int_equal(kvt_device_change(s->store, "nobody", KVT_DEVICE_DRAIN), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_DRAINING);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     site_maintain(s, 3);
     assert_int_equal(disk_stats(s, 1).used_bytes, 0);
     assert_int_equal(support_stats(s->store).relayouts.records, ENTRIES);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_ABSENT);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_E_STATE);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_E_STATE);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     /* A new disk takes the place, and what is put now uses it. */
     assert_int_equal(unlink(s->paths[1]), 0);
@@ -78,7 +78,7 @@ TEST(a_drain_empties_a_disk_while_serving)
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_SERVING);
     assert_int_equal(support_put(s->store, ENTRIES), KVT_OK);
     assert_true(disk_stats(s, 1).used_bytes > 0);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     site_reopen(s);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     assert_int_equal(support_get(s->store, ENTRIES, NULL), KVT_OK);
@@ -90,7 +90,7 @@ TEST(a_drain_without_room_lets_the_policy_make_some)
     uint32_t stored = 0;
     while (support_stats(s->store).evictions == 0)
         assert_int_equal(support_put(s->store, stored++), KVT_OK); /* full */
-    assert_int_equal(kvt_store_device_change(s->store, "disk2", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk2", KVT_DEVICE_DRAIN), KVT_OK);
     site_maintain(s, 40);
     assert_int_equal(disk_stats(s, 2).used_bytes, 0);
     assert_true(site_hits(s, stored) >= stored / 2);
@@ -110,7 +110,7 @@ TEST(what_a_disk_held_comes_back_with_it)
     assert_int_equal(stats.load_failures, 1); /* the rest was not tried one by one */
 
     kvt_key deleted = support_key(0);
-    assert_int_equal(kvt_delete(s->store, &deleted), KVT_MISS);
+    assert_int_equal(kvt_store_delete(s->store, &deleted), KVT_MISS);
     assert_int_equal(support_put(s->store, 1), KVT_OK); /* on the others */
     assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
     assert_int_equal(come_back(s, 1), KVT_OK);
@@ -118,14 +118,14 @@ TEST(what_a_disk_held_comes_back_with_it)
     assert_int_equal(stats.readmitted, ENTRIES - 2);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES - 1);
     assert_int_equal(support_get(s->store, 0, NULL), KVT_MISS);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     site_reopen(s);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES - 1);
 }
 
 static void *run_maintain(void *store)
 {
-    (void)!kvt_maintain(store, NULL); /* the move that it carries out fails */
+    (void)!kvt_store_maintain(store, NULL); /* the move that it carries out fails */
     return NULL;
 }
 
@@ -151,16 +151,16 @@ TEST(an_entry_that_moved_when_its_disk_went_leaves)
         usleep(1000);
         tiers_fault_counts_get(memory.device, &counts);
     }
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
     assert_int_equal(support_stats(s->store).quarantined, ENTRIES - 1);
-    assert_int_equal(kvt_exists(s->store, &key), KVT_OK);
+    assert_int_equal(kvt_store_exists(s->store, &key), KVT_OK);
     tiers_fault_set_gone(memory.device, true);
     assert_int_equal(pthread_join(mover, NULL), 0);
-    assert_int_equal(kvt_exists(s->store, &key), KVT_MISS);
+    assert_int_equal(kvt_store_exists(s->store, &key), KVT_MISS);
     assert_int_equal(support_stats(s->store).quarantined, ENTRIES);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(come_back(s, 1), KVT_OK);
-    assert_int_equal(kvt_exists(s->store, &key), KVT_OK);
+    assert_int_equal(kvt_store_exists(s->store, &key), KVT_OK);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
 
@@ -198,9 +198,9 @@ TEST(a_disk_that_lost_its_writes_serves_no_older_bytes)
     copy_file(s->paths[1], copy);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         kvt_key key = support_key(2000 + i);
-        assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
+        assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
     }
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     site_put(s, 0, ENTRIES);
     vanish(s, 1);
     copy_file(copy, s->paths[1]); /* label and epoch are right, the records are of before */
@@ -238,18 +238,16 @@ TEST(a_foreign_disk_is_refused)
     site_put(s, 0, ENTRIES);
     vanish(s, 1);
     copy_file(s->paths[0], s->paths[1]); /* the label of another member */
-    assert_int_equal(
-        kvt_store_device_add(s->store, KVT_TIER_SSD, &s->files[1], message, sizeof message),
-        KVT_E_MISMATCH);
+    assert_int_equal(kvt_device_add(s->store, KVT_TIER_SSD, &s->files[1], message, sizeof message),
+                     KVT_E_MISMATCH);
     assert_non_null(strstr(message, "disk1"));
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_GONE);
     assert_int_equal(support_put(s->store, 0), KVT_OK);
     kvt_device_config absent = s->files[1];
     s->disks[1].path = "/nowhere/at/all";
-    assert_int_equal(kvt_store_device_add(s->store, KVT_TIER_SSD, &absent, NULL, 0), KVT_E_GONE);
+    assert_int_equal(kvt_device_add(s->store, KVT_TIER_SSD, &absent, NULL, 0), KVT_E_GONE);
     s->disks[1].path = s->paths[1];
-    assert_int_equal(kvt_store_device_add(s->store, KVT_TIER_DRAM, &absent, NULL, 0),
-                     KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_device_add(s->store, KVT_TIER_DRAM, &absent, NULL, 0), KVT_E_UNSUPPORTED);
 }
 
 /* Some file systems begin behind the place of a label: their drives look blank. */
@@ -299,7 +297,7 @@ TEST(a_tier_grows_by_a_disk)
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(support_put(s->store, 500 + i), KVT_OK);
     assert_true(disk_stats(s, 3).used_bytes > 0);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     s->options.tiers[KVT_TIER_SSD].device_count = DISKS + 1;
     site_reopen(s);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
@@ -311,9 +309,9 @@ TEST(a_retired_disk_is_as_one_that_vanished)
 {
     site *s = *state;
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
     assert_int_equal(site_hits(s, ENTRIES), 0);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(come_back(s, 1), KVT_OK);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
@@ -336,17 +334,17 @@ TEST(a_failed_sync_is_left_to_the_flush)
     }
     for (uint32_t i = 0; i < 400; i++)
         assert_int_equal(support_put(s->store, number++), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_E_IO);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_E_IO);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
 }
 
 TEST(hot_objects_are_laid_out_anew)
 {
     site *s = *state;
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
     site_put(s, 0, ENTRIES);
     assert_int_equal(disk_stats(s, 1).used_bytes, 0);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
     for (uint32_t i = 0; i < 10; i++) /* read once: not hot */
         assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
     site_maintain(s, 2);
@@ -370,15 +368,15 @@ TEST(hot_objects_are_laid_out_anew)
 TEST(a_failed_move_leaves_the_object_where_it_was)
 {
     site *s = *state;
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
     tiers_fault_rule rule = {
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO};
     site_fault(s, 1, rule);
     for (int i = 0; i < 3; i++)
         assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
-    assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
     tiers_fault_clear(s->disks[1].device);
     assert_int_equal(support_stats(s->store).relayouts.records, 0);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
@@ -390,9 +388,9 @@ TEST(the_budget_holds_moves_back)
     site *s = *state;
     s->options.tiers[KVT_TIER_SSD].rebalance_bytes_per_s = 1;
     site_reopen(s);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
         site_maintain(s, 2);
@@ -432,7 +430,7 @@ TEST(a_unified_pool_uses_memory_until_it_is_full)
     uint32_t left = site_hits(s, ENTRIES);
     assert_true(left > 0 && left < ENTRIES);
     assert_int_equal(support_stats(s->store).load_failures, 0);
-    assert_int_equal(kvt_store_device_change(s->store, "module", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "module", KVT_DEVICE_RETIRE), KVT_OK);
     assert_int_equal(support_stats(s->store).quarantined, 0); /* memory does not come back */
     assert_int_equal(site_hits(s, ENTRIES), left);
 }

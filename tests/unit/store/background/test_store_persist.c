@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_persist.c - entries of memory are written back to SSD: by kvt_persist, at close, by
- * the background; also those that are in motion when the call comes.
+ * test_store_persist.c - entries of memory are written back to SSD: by kvt_store_persist, at
+ * close, by the background; also those that are in motion when the call comes.
  */
 #include "copies_site.h"
 
@@ -18,14 +18,14 @@ TEST(persist)
     kvt_persist_info info = {.struct_size = sizeof info};
     site *s = site_make(2 << 20);
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.written_bytes, DRAM_ENTRIES * RECORD_BYTES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
     assert_int_equal(support_stats(s->store).copies.count, DRAM_ENTRIES);
     assert_int_equal(support_stats(s->store).persisted.records, DRAM_ENTRIES);
     uint64_t written = ssd_written(s);
-    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, 0);
     assert_int_equal(ssd_written(s), written);
     check_budget(s);
@@ -36,13 +36,14 @@ TEST(persist_says_what_is_left)
     kvt_persist_info info = {.struct_size = sizeof info};
     site *s = site_make(2 << 20);
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_persist(s->store, 1, &info), KVT_E_TIMEOUT);
+    assert_int_equal(kvt_store_persist(s->store, 1, &info), KVT_E_TIMEOUT);
     assert_int_equal(info.written, 0);
     assert_int_equal(info.left, DRAM_ENTRIES);
     assert_int_equal(info.left_bytes, DRAM_ENTRIES * RECORD_BYTES);
     s->options.close_deadline_seconds = 0; /* and such a close writes nothing */
     site_reopen(s);
-    assert_int_equal(kvt_persist(s->store, 1, &info), KVT_OK); /* all that came back is on SSD */
+    assert_int_equal(kvt_store_persist(s->store, 1, &info),
+                     KVT_OK); /* all that came back is on SSD */
 }
 
 /* A failing device costs no entry: what was not written is above still. */
@@ -55,14 +56,14 @@ TEST(persist_beside_faults)
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO, .os_error = 5};
     for (int i = 0; i < DISKS; i++)
         assert_int_equal(tiers_fault_add(s->disks[i].device, &fail), KVT_OK);
-    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_E_IO);
+    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_E_IO);
     assert_int_equal(info.written, 0);
     assert_int_equal(info.left, DRAM_ENTRIES);
     for (int i = 0; i < DISKS; i++)
         tiers_fault_clear(s->disks[i].device);
     assert_int_equal(support_stats(s->store).copies.count, 0);
     support_gets(s->store, 0, ENTRIES);
-    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.left, 0);
 }
 
@@ -119,7 +120,7 @@ TEST(persist_needs_a_catalog)
     s->options.format = true;
     site_open(s);
     site_put(s, 0, 2);
-    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_E_UNSUPPORTED);
 }
 
 /* ---- what is in motion ---- */
@@ -149,13 +150,13 @@ static void let_writes_go(site *s)
 
 static void *run_maintain(void *store)
 {
-    return kvt_maintain(store, NULL) == KVT_OK ? NULL : store;
+    return kvt_store_maintain(store, NULL) == KVT_OK ? NULL : store;
 }
 
 static void *run_persist(void *store)
 {
     kvt_persist_info info = {.struct_size = sizeof info};
-    bool whole = kvt_persist(store, KVT_NO_DEADLINE, &info) == KVT_OK && info.left == 0 &&
+    bool whole = kvt_store_persist(store, KVT_NO_DEADLINE, &info) == KVT_OK && info.left == 0 &&
                  info.without_room == 0 && support_stats(store).copies.count == 1;
     return whole ? NULL : store;
 }
@@ -170,7 +171,7 @@ static void check_copy_under_way(site *s, void *(*somebody)(void *))
     hang_writes(s);
     assert_int_equal(pthread_create(&first, NULL, somebody, s->store), 0);
     await_hung_write(s);
-    assert_int_equal(kvt_persist(s->store, base_clock_ns() + 20000000, &info), KVT_E_TIMEOUT);
+    assert_int_equal(kvt_store_persist(s->store, base_clock_ns() + 20000000, &info), KVT_E_TIMEOUT);
     assert_int_equal(info.written, 0);
     assert_int_equal(info.left, 1);
     assert_int_equal(info.left_bytes, RECORD_BYTES);
@@ -210,7 +211,7 @@ TEST(persist_calls_queued_plans_off)
     site *s = site_make(2 << 20);
     site_put(s, 0, ENTRIES);
     support_gets(s->store, 0, 4);
-    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
     assert_int_equal(support_stats(s->store).copies.count, DRAM_ENTRIES);
@@ -223,13 +224,13 @@ TEST(persist_counts_copies_that_make_way)
     kvt_persist_info info = {.struct_size = sizeof info};
     site *s = site_make(12 * RECORD_BYTES);
     site_put(s, 0, DRAM_ENTRIES);
-    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
     for (uint32_t next = DRAM_ENTRIES; next < 26; next++) {
         assert_int_equal(support_put(s->store, next), KVT_OK);
         for (uint32_t i = 1; i < 4; i++)
             assert_int_equal(support_get(s->store, next - next % i, NULL), KVT_OK);
-        if (next % 2 == 0) assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
-        assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+        if (next % 2 == 0) assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+        assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
         kvt_store_stats stats = support_stats(s->store);
         assert_int_equal(info.left, 0);
         assert_int_equal(stats.policy.entries_by_tier[KVT_TIER_DRAM],
@@ -248,7 +249,7 @@ static void *run_moves(void *argument)
     mover *self = argument;
     for (uint32_t i = 0; !atomic_load(&self->stop); i++) {
         (void)!support_get(self->s->store, i * 7 % ENTRIES, NULL);
-        if (i % 2 == 1) (void)!kvt_maintain(self->s->store, NULL);
+        if (i % 2 == 1) (void)!kvt_store_maintain(self->s->store, NULL);
     }
     return NULL;
 }
@@ -264,7 +265,7 @@ static _Noreturn void persist_and_die(site *s)
         if (support_put(s->store, i) < 0) _exit(2);
     if (pthread_create(&thread, NULL, run_moves, &self) != 0) _exit(3);
     usleep(3000);
-    if (kvt_persist(s->store, KVT_NO_DEADLINE, &info) != KVT_OK) _exit(4);
+    if (kvt_store_persist(s->store, KVT_NO_DEADLINE, &info) != KVT_OK) _exit(4);
     if (info.left + info.without_room != 0) _exit(5);
     kill(getpid(), SIGKILL);
     _exit(6);
@@ -285,7 +286,7 @@ TEST(persist_beside_moves_and_a_kill)
         for (uint32_t i = 0; i < ENTRIES; i++) {
             kvt_key key = support_key(i);
             assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
-            assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
+            assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
         }
     }
 }

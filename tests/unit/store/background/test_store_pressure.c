@@ -49,7 +49,7 @@ static kvt_queue *pressed_begin(site *s)
                                     .deadline_ns = KVT_NO_DEADLINE};
     }
     assert_int_equal(kvt_queue_open(s->store, NULL, &queue), KVT_OK);
-    assert_int_equal(kvt_submit(queue, requests, GETS, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, GETS, NULL), KVT_OK);
     while (!is_pressed(s))
         base_sleep(MS);
     return queue;
@@ -63,7 +63,7 @@ static void pressed_end(site *s, kvt_queue *queue)
         tiers_fault_clear(s->disks[i].device);
     for (uint32_t seen = 0; seen < GETS;) {
         assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
-        size_t count = kvt_drain(queue, done, GETS);
+        size_t count = kvt_queue_drain(queue, done, GETS);
         for (size_t i = 0; i < count; i++)
             assert_int_equal(done[i].status, KVT_OK);
         seen += (uint32_t)count;

@@ -23,7 +23,7 @@ static void open_fill_and_close(open_site *site)
 {
     kvt_store *store = open_now(site);
     open_put_all(store);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Every key is either there with its bytes or can be put again. */
@@ -38,12 +38,12 @@ static void open_expect_usable(open_site *site, uint64_t dropped, const char *wh
         if (status == KVT_OK) status = support_get(store, i, NULL);
         if (status != KVT_OK) fail_msg("%s: entry %u: %s", what, i, kvt_status_name(status));
     }
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    kvt_close(store);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    kvt_store_close(store);
     store = open_now(site);
     assert_int_equal(support_stats(store).recovered, OPEN_ENTRIES);
     assert_int_equal(support_stats(store).recovery_drops, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Any column of a row may be damaged, also so that it looks right. */
@@ -187,7 +187,7 @@ TEST(crafted_keys)
             assert_int_equal(open_put_key(store, &keys[k]), KVT_OK);
         }
     }
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 static void open_note_handle(void *context, const kvt_move *move, kvt_status outcome)
@@ -204,9 +204,9 @@ static uint64_t open_handle(open_site *site)
     site->options.observer.context = &handle;
     kvt_store *store = open_now(site);
     kvt_key key = support_key(1);
-    (void)!kvt_delete(store, &key);
+    (void)!kvt_store_delete(store, &key);
     assert_int_equal(support_put(store, 1), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_true(handle != 0);
     return handle;
 }

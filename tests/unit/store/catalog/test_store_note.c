@@ -173,7 +173,7 @@ TEST(records_on_ssd_carry_notes)
         (kvt_tier_options){.devices = devices, .device_count = 2, .unit_bytes = 8192};
     kvt_store *store = support_open(&options);
     support_puts(store, 0, 20);
-    kvt_close(store);
+    kvt_store_close(store);
     uint32_t slots = 0, placed = 0;
     for (uint32_t i = 0; i < 2; i++)
         count_notes(paths[i], i, &slots, &placed);

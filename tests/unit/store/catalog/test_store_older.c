@@ -42,12 +42,12 @@ static void older_prepare(older_site *site, uint32_t later)
     open_prepare(&site->base);
     snprintf(site->copy, sizeof site->copy, "%.95s.copy", site->base.catalog);
     snprintf(site->newest, sizeof site->newest, "%.95s.new", site->base.catalog);
-    kvt_close(open_now(&site->base));
+    kvt_store_close(open_now(&site->base));
     older_copy(site->base.catalog, site->copy);
     for (uint32_t life = 0; life < later; life++) {
         kvt_store *store = open_now(&site->base);
         if (life == 0) open_put_all(store);
-        kvt_close(store);
+        kvt_store_close(store);
     }
     older_copy(site->base.catalog, site->newest);
     older_copy(site->copy, site->base.catalog);
@@ -108,11 +108,11 @@ TEST(given_up)
     site.base.options.format = true;
     kvt_store *store = open_now(&site.base);
     assert_int_equal(support_get(store, 0, NULL), KVT_MISS);
-    kvt_close(store);
+    kvt_store_close(store);
     site.base.options.format = false;
     store = open_now(&site.base);
     open_put_all(store);
-    kvt_close(store);
+    kvt_store_close(store);
     open_expect_all(&site.base);
 }
 
@@ -151,15 +151,15 @@ TEST(stale_member_not_written)
     snprintf(copy, sizeof copy, "%.95s.copy", site.path);
     kvt_store *store = open_now(&site);
     open_put_all(store);
-    kvt_close(store);
+    kvt_store_close(store);
     older_copy(site.path, copy);
-    kvt_close(open_now(&site));
-    kvt_close(open_now(&site));
+    kvt_store_close(open_now(&site));
+    kvt_store_close(open_now(&site));
     older_copy(copy, site.path);
     uint64_t member = older_sum(site.path, 8192);
     store = open_now(&site);
     assert_int_equal(support_stats(store).recovery_drops, OPEN_ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_true(older_sum(site.path, 8192) == member);
 }
 
@@ -182,10 +182,10 @@ TEST(refused_before_rows_go)
     snprintf(profile, sizeof profile, "%.95s.profile", site.path);
     kvt_store *store = open_now(&site);
     open_put_all(store);
-    kvt_close(store);
+    kvt_store_close(store);
     older_copy(site.path, copy);
-    kvt_close(open_now(&site));
-    kvt_close(open_now(&site));
+    kvt_store_close(open_now(&site));
+    kvt_store_close(open_now(&site));
     older_copy(copy, site.path);
     assert_int_equal(kvt_profile_open(profile, KVT_PROFILE_WRITE, &written, NULL, 0), KVT_OK);
     assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
@@ -205,7 +205,7 @@ TEST(label_room)
 {
     open_site site;
     open_prepare(&site);
-    kvt_close(open_now(&site));
+    kvt_store_close(open_now(&site));
     int file = open(site.path, O_RDONLY);
     assert_true(file >= 0);
     off_t hole = lseek(file, 0, SEEK_HOLE);
@@ -225,7 +225,7 @@ TEST(second_name)
     assert_int_equal(link(site.catalog, other), 0);
     site.options.catalog_path = other;
     open_refused(&site, KVT_E_ARGUMENT, "hard link");
-    kvt_close(store);
+    kvt_store_close(store);
     site.options.catalog_path = site.catalog;
     open_refused(&site, KVT_E_ARGUMENT, "hard link");
     assert_int_equal(unlink(other), 0);
@@ -238,7 +238,7 @@ TEST(files_beside)
     open_site site;
     char path[128];
     open_prepare(&site);
-    kvt_close(open_now(&site));
+    kvt_store_close(open_now(&site));
     for (int i = 0; i < 6; i++) {
         snprintf(path, sizeof path, "%s%s", site.catalog, names[i % 3]);
         (void)unlink(path);
@@ -246,5 +246,5 @@ TEST(files_beside)
         open_refused(&site, KVT_E_ARGUMENT, names[i % 3]);
         assert_int_equal(unlink(path), 0);
     }
-    kvt_close(open_now(&site));
+    kvt_store_close(open_now(&site));
 }

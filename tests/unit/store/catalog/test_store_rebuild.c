@@ -26,17 +26,17 @@ TEST(catalog_deleted)
     kvt_store *store = site_open(site);
     for (uint32_t i = 0; i < 20; i++) {
         kvt_key key = support_key(i);
-        kvt_status status = kvt_delete(store, &key);
+        kvt_status status = kvt_store_delete(store, &key);
         assert_true(status == KVT_OK || status == KVT_MISS);
         assert_int_equal(entry_put(store, i, 1), KVT_OK);
     }
-    kvt_close(store);
+    kvt_store_close(store);
     remove_catalog(site);
     recover_whole(site);
     store = site_open(site);
     for (uint32_t i = 0; i < 20; i++)
         assert_int_equal(entry_get(store, i), 1);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Puts other bytes under some keys in a life that is killed before a row of them is committed. */
@@ -52,7 +52,7 @@ static void undo_puts(rebuild_site *site, uint32_t from, uint32_t to)
             _exit(1);
         for (uint32_t i = from; i < to; i++) {
             const kvt_key key = support_key(i);
-            (void)!kvt_delete(store, &key);
+            (void)!kvt_store_delete(store, &key);
             if (entry_put(store, i, 2) != KVT_OK) _exit(2);
         }
         (void)raise(SIGKILL);
@@ -80,10 +80,10 @@ TEST(puts_that_a_crash_has_undone)
         }
         /* Serials of this life are above those of what was undone. */
         const kvt_key key = support_key(60 + round);
-        (void)!kvt_delete(store, &key);
+        (void)!kvt_store_delete(store, &key);
         assert_int_equal(entry_put(store, 60 + round, 1), KVT_OK);
-        assert_int_equal(kvt_flush(store), KVT_OK);
-        kvt_close(store);
+        assert_int_equal(kvt_store_flush(store), KVT_OK);
+        kvt_store_close(store);
     }
     remove_catalog(site);
     recover_whole(site);
@@ -95,7 +95,7 @@ TEST(puts_that_a_crash_has_undone)
         compared++;
     }
     assert_true(compared > 20);
-    kvt_close(store);
+    kvt_store_close(store);
     /* A life that no open has followed: its puts are the newest. */
     undo_puts(site, 0, 20);
     remove_catalog(site);
@@ -103,7 +103,7 @@ TEST(puts_that_a_crash_has_undone)
     store = site_open(site);
     for (uint32_t i = 0; i < 20; i++)
         assert_int_equal(entry_get(store, i), 2);
-    kvt_close(store);
+    kvt_store_close(store);
     memcpy(rebuild_last, last, sizeof last);
 }
 
@@ -131,7 +131,8 @@ TEST(catalog_damaged)
             assert_int_equal(truncate(site->catalog, facts.st_size / 2 + 100), 0);
         }
         kvt_store *store = NULL;
-        kvt_status status = kvt_open(&site->options, &store, site->message, sizeof site->message);
+        kvt_status status =
+            kvt_store_open(&site->options, &store, site->message, sizeof site->message);
         assert_true(status < 0);
         assert_int_equal(stat(site->catalog, &facts), 0);
         assert_int_equal(recover_with(site, false, false), KVT_EXISTS);
@@ -158,14 +159,14 @@ TEST(killed)
     assert_true(child >= 0);
     if (child == 0) {
         kvt_store *store = NULL;
-        if (kvt_open(&site->options, &store, NULL, 0) != KVT_OK) _exit(2);
+        if (kvt_store_open(&site->options, &store, NULL, 0) != KVT_OK) _exit(2);
         for (uint32_t i = 0; i < REBUILD_ENTRIES; i += 3) {
             kvt_key key = support_key(i);
-            kvt_status status = kvt_delete(store, &key);
+            kvt_status status = kvt_store_delete(store, &key);
             if (status != KVT_OK && status != KVT_MISS) _exit(3);
             if (entry_put(store, i, 1) != KVT_OK) _exit(4);
         }
-        if (kvt_flush(store) != KVT_OK || write(ends[1], "x", 1) != 1) _exit(5);
+        if (kvt_store_flush(store) != KVT_OK || write(ends[1], "x", 1) != 1) _exit(5);
         for (;;)
             pause();
     }
@@ -186,7 +187,7 @@ TEST(killed)
         if (i % 3 == 0) assert_int_equal(version, 1);
         if (i % 3 != 0 && rebuild_version[i] != 0) assert_int_equal(version, rebuild_version[i]);
     }
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(dry_run_and_refusals)
@@ -217,7 +218,7 @@ TEST(dry_run_and_refusals)
     kvt_store *store = site_open(site);
     assert_int_equal(recover_with(site, true, false), KVT_E_LOCKED);
     assert_int_equal(recover_with(site, true, true), KVT_E_LOCKED);
-    kvt_close(store);
+    kvt_store_close(store);
     report.entries = entries;
     (void)check_all(site); /* it was left as it is */
     site->options.catalog_path = NULL;
@@ -295,7 +296,7 @@ TEST(foreign_member)
     kvt_store *store = site_open(&other);
     for (uint32_t i = 0; i < 30; i++)
         assert_int_equal(entry_put(store, i, 2), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
     remove_catalog(site);
     snprintf(kept, sizeof kept, "%s/kept", site->folder);
     assert_int_equal(rename(site->paths[2], kept), 0);
@@ -332,7 +333,7 @@ TEST(stale_member)
     char kept[128];
     snprintf(kept, sizeof kept, "%s/kept", site->folder);
     copy_file(site->paths[1], kept);
-    kvt_close(site_open(site)); /* labels of a new epoch, nothing placed */
+    kvt_store_close(site_open(site)); /* labels of a new epoch, nothing placed */
     copy_file(kept, site->paths[1]);
     remove_catalog(site);
     recover_whole(site);
@@ -344,7 +345,7 @@ TEST(stale_member)
         kvt_status status = rebuild_version[i] == 0 ? entry_put(store, i, 1) : KVT_OK;
         assert_true(status == KVT_OK || status == KVT_EXISTS);
     }
-    kvt_close(store);
+    kvt_store_close(store);
     note_members(site, members);
     copy_file(kept, site->paths[1]);
     remove_catalog(site);

@@ -42,7 +42,7 @@ TEST(staging_registered)
     site *s = *state;
     site_open(s);
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    for (size_t i = 0; kvt_device_stats_at(s->store, i, &stats) == KVT_OK; i++) {
+    for (size_t i = 0; kvt_device_stats_get(s->store, i, &stats) == KVT_OK; i++) {
         bool ring = strncmp(stats.facts.engine, "io_uring", 8) == 0;
         if (!ring || !scratch_may_lock(s->options.staging_bytes)) continue;
         if (strstr(stats.facts.engine, "+fixed") == NULL) fail_msg("%s", stats.facts.engine);
@@ -75,7 +75,7 @@ TEST(more_than_the_policy_may_fill)
     site_open(s);
     while (support_stats(s->store).evictions == 0)
         assert_int_equal(support_put(s->store, count++), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     uint64_t stored = support_stats(s->store).tiers[KVT_TIER_SSD].entries;
     site_close(s);
     s->options.tiers[KVT_TIER_SSD].unit_bytes = 256 << 10;
@@ -85,7 +85,7 @@ TEST(more_than_the_policy_may_fill)
     /* What comes in from now on keeps to the lower capacity. */
     for (uint32_t i = 0; i < 2 * RECOVERY_COUNT; i++) {
         assert_int_equal(support_put(s->store, count + i), KVT_OK);
-        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
     }
     kvt_store_stats stats = support_stats(s->store);
     assert_true(stats.tiers[KVT_TIER_SSD].entries < stored);
@@ -99,7 +99,7 @@ TEST(delete_survives_restart)
     site_open(s);
     for (uint32_t i = 0; i < RECOVERY_COUNT; i += 2) {
         kvt_key key = support_key(i);
-        assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
+        assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
     }
     assert_int_equal(support_put(s->store, 0), KVT_OK); /* a second life of one of them */
     site_reopen(s);
@@ -332,7 +332,7 @@ TEST(uncommitted_deletions_keep_their_bytes)
     assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
     for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
         kvt_key key = support_key(i);
-        assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
+        assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
     }
     site_close(s);
     assert_int_equal(sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL), SQLITE_OK);
@@ -372,7 +372,7 @@ TEST(bad_options)
     kvt_store_options empty;
     kvt_store_options_init(&empty);
     empty.put_staging_bytes = 0; /* a put says how its write went */
-    assert_int_equal(kvt_open(&empty, &s->store, NULL, 0), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_open(&empty, &s->store, NULL, 0), KVT_E_ARGUMENT);
 }
 
 /* Figures by the name of a device that is another one, or that were published, are not decided on
@@ -405,7 +405,7 @@ TEST(profile_of_another_device)
     s->options.profile_foreign = true;
     kvt_device_stats stats = {.struct_size = sizeof stats};
     site_open(s);
-    assert_int_equal(kvt_device_stats_at(s->store, 0, &stats), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(s->store, 0, &stats), KVT_OK);
     assert_true(stats.read_bytes_per_s > 0.9e9 && stats.read_bytes_per_s < 1.1e9);
     site_close(s);
     s->options.profile_foreign = false;
@@ -418,7 +418,7 @@ TEST(profile_of_another_device)
                      "s");
     kvt_profile_close(profile);
     site_open(s); /* measured briefly, as without a curve */
-    assert_int_equal(kvt_device_stats_at(s->store, 0, &stats), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(s->store, 0, &stats), KVT_OK);
     assert_true(stats.read_bytes_per_s > 1e3);
     site_close(s);
     assert_int_equal(unlink(path), 0);
@@ -431,6 +431,6 @@ TEST(two_openers)
     site_open(s);
     kvt_store *first = s->store;
     assert_int_equal(try_open(s), KVT_E_LOCKED);
-    kvt_close(first);
+    kvt_store_close(first);
     assert_int_equal(try_open(s), KVT_OK);
 }

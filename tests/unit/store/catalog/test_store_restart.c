@@ -29,7 +29,7 @@ static void use(kvt_store *store)
     for (int round = 0; round < ROUNDS; round++) {
         for (uint32_t i = 0; i < HOT; i++) {
             assert_int_equal(support_get(store, i * 9, NULL), KVT_OK);
-            assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+            assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
         }
     }
 }
@@ -66,7 +66,7 @@ static void live_and_die(site *s, bool *listed)
         listed[i] = info.tier == KVT_TIER_SSD;
     }
     use(s->store);
-    if (kvt_flush(s->store) != KVT_OK) _exit(1);
+    if (kvt_store_flush(s->store) != KVT_OK) _exit(1);
     kill(getpid(), SIGKILL);
 }
 
@@ -125,7 +125,7 @@ static uint32_t count_kept(kvt_store *store)
     uint32_t kept = 0, taken = 0;
     for (uint32_t i = 0; i < NEW; i++) {
         const kvt_key key = support_key(1000 + i);
-        taken += kvt_exists(store, &key) == KVT_OK;
+        taken += kvt_store_exists(store, &key) == KVT_OK;
     }
     for (uint32_t i = 0; i < USED; i++)
         kept += support_get(store, i, NULL) == KVT_OK;

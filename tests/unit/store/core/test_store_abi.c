@@ -122,14 +122,14 @@ static int set_up(void **state)
     options.tick_seconds = 0;
     char message[256];
     kvt_store *store;
-    if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) return 1;
+    if (kvt_store_open(&options, &store, message, sizeof message) != KVT_OK) return 1;
     *state = store;
     return support_put(store, 1) == KVT_OK ? 0 : 1;
 }
 
 static int tear_down(void **state)
 {
-    kvt_close(*state);
+    kvt_store_close(*state);
     return 0;
 }
 
@@ -207,13 +207,13 @@ TEST_WITH(set_up, tear_down, statistics_want_a_size)
     kvt_tenant tenant = {.alpha_seconds = 1, .loss_limit = 1};
     kvt_health_item items[2] = {{.struct_size = 0}};
     size_t count;
-    assert_int_equal(kvt_stats(store, &stats), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_explain(store, &key, &why), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_class_stats_at(store, 0, &of_class), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_persist(store, KVT_NO_DEADLINE, &persisted), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_stats_get(store, &stats), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_explain(store, &key, &why), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_device_stats_get(store, 0, &device), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_class_stats_get(store, 0, &of_class), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_persist(store, KVT_NO_DEADLINE, &persisted), KVT_E_ARGUMENT);
     assert_int_equal(kvt_tenant_set(store, 1, &tenant), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_health(store, items, 2, &count, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_health_get(store, items, 2, &count, NULL), KVT_E_ARGUMENT);
     stats.struct_size = sizeof stats;
     why.struct_size = sizeof why;
     device.struct_size = sizeof device;
@@ -221,16 +221,16 @@ TEST_WITH(set_up, tear_down, statistics_want_a_size)
     persisted.struct_size = sizeof persisted;
     tenant.struct_size = sizeof tenant;
     items[0].struct_size = sizeof items[0];
-    assert_int_equal(kvt_stats(store, &stats), KVT_OK);
+    assert_int_equal(kvt_store_stats_get(store, &stats), KVT_OK);
     assert_int_equal(stats.puts, 1);
-    assert_int_equal(kvt_explain(store, &key, &why), KVT_OK);
-    assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
-    assert_int_equal(kvt_class_stats_at(store, 0, &of_class), KVT_OK);
-    assert_int_equal(kvt_persist(store, KVT_NO_DEADLINE, &persisted), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_store_explain(store, &key, &why), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(store, 0, &device), KVT_OK);
+    assert_int_equal(kvt_class_stats_get(store, 0, &of_class), KVT_OK);
+    assert_int_equal(kvt_store_persist(store, KVT_NO_DEADLINE, &persisted), KVT_E_UNSUPPORTED);
     assert_int_equal(kvt_tenant_set(store, 1, &tenant), KVT_OK);
     tenant.share_bytes[KVT_TIER_REMOTE] = 1;
     assert_int_equal(kvt_tenant_set(store, 1, &tenant), KVT_E_UNSUPPORTED);
-    assert_int_equal(kvt_health(store, items, 2, &count, NULL), KVT_OK);
+    assert_int_equal(kvt_health_get(store, items, 2, &count, NULL), KVT_OK);
 }
 
 /* A caller with a smaller struct is not written past its end. */
@@ -267,19 +267,23 @@ TEST(devices_of_other_sizes_are_opened)
     char message[256];
     kvt_store *store = support_open(&options.known);
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_device_stats_at(store, 1, &stats), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(store, 1, &stats), KVT_OK);
     assert_string_equal(stats.name, "m1");
-    kvt_close(store);
+    kvt_store_close(store);
 
     devices[1].unknown = 1;
-    assert_int_equal(kvt_open(&options.known, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_open(&options.known, &store, message, sizeof message),
+                     KVT_E_ARGUMENT);
     devices[1].unknown = 0;
     devices[1].known.struct_size = sizeof devices[1].known;
-    assert_int_equal(kvt_open(&options.known, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_open(&options.known, &store, message, sizeof message),
+                     KVT_E_ARGUMENT);
     options.known.tiers[KVT_TIER_DRAM].device_count = 1;
     options.unknown = 1;
-    assert_int_equal(kvt_open(&options.known, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_open(&options.known, &store, message, sizeof message),
+                     KVT_E_ARGUMENT);
     options.unknown = 0;
     options.known.tiers[KVT_TIER_REMOTE].capacity_bytes = 1 << 20;
-    assert_int_equal(kvt_open(&options.known, &store, message, sizeof message), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_store_open(&options.known, &store, message, sizeof message),
+                     KVT_E_UNSUPPORTED);
 }

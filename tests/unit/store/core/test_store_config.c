@@ -181,7 +181,7 @@ TEST(every_setting)
             (void)snprintf(assignment, sizeof assignment, "%s=%s", key, setting->standard);
             assert_int_equal(kvt_config_set(config, assignment, message, sizeof message), KVT_OK);
             assert_true(kvt_config_has(config, key));
-            assert_string_equal(kvt_config_unused_at(config, 0), key);
+            assert_string_equal(kvt_config_unused_get(config, 0), key);
         }
         if (setting->kind != KVT_SETTING_TEXT || setting->choices) {
             (void)snprintf(assignment, sizeof assignment, "%s=!", key);
@@ -211,7 +211,7 @@ TEST(defaults)
     assert_true(kvt_config_number(config, "store.tick") == 0.05);
     assert_true(kvt_config_switch(config, "store.lossless"));
     assert_false(kvt_config_switch(config, "store.format"));
-    assert_null(kvt_config_unused_at(config, 0));
+    assert_null(kvt_config_unused_get(config, 0));
     assert_null(kvt_config_device_at(config, 0));
     kvt_config_free(config);
     kvt_config_free(NULL);
@@ -242,15 +242,15 @@ TEST(file)
     assert_true(kvt_config_bytes(config, "tier.dram.capacity") == UINT64_C(125) << 30);
     assert_string_equal(kvt_config_text(config, "device.nvme1.path"), "/some where/a b");
     assert_true(kvt_config_bytes(config, "device.nvme1.read_bandwidth") == 150000000);
-    assert_string_equal(kvt_config_unused_at(config, 0), "store.variant");
-    assert_string_equal(kvt_config_unused_at(config, 1), "device.nvme1.tier");
-    assert_string_equal(kvt_config_unused_at(config, 2), "device.nvme0.backend");
-    assert_null(kvt_config_unused_at(config, 3));
+    assert_string_equal(kvt_config_unused_get(config, 0), "store.variant");
+    assert_string_equal(kvt_config_unused_get(config, 1), "device.nvme1.tier");
+    assert_string_equal(kvt_config_unused_get(config, 2), "device.nvme0.backend");
+    assert_null(kvt_config_unused_get(config, 3));
 
     /* An override replaces the file's value and must be read again. A second file may do the same.
      */
     assert_int_equal(kvt_config_set(config, "store.policy=none", message, sizeof message), KVT_OK);
-    assert_string_equal(kvt_config_unused_at(config, 0), "store.policy");
+    assert_string_equal(kvt_config_unused_get(config, 0), "store.policy");
     assert_string_equal(kvt_config_text(config, "store.policy"), "none");
     assert_int_equal(read_text(config, "[store]\npolicy=utility\n", message, sizeof message), 0);
     assert_string_equal(kvt_config_text(config, "store.policy"), "utility");
@@ -358,7 +358,7 @@ TEST(overrides)
                          ".=."};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(kvt_config_set(config, bad[i], message, sizeof message), KVT_E_CONFIG);
-        assert_null(kvt_config_unused_at(config, 0));
+        assert_null(kvt_config_unused_get(config, 0));
         assert_null(kvt_config_device_at(config, 0));
     }
     assert_int_equal(kvt_config_set(config, "bad=1", NULL, 0), KVT_E_CONFIG);

@@ -76,29 +76,29 @@ static bool open_with(const site *s, uint64_t bytes)
     bool flushed[ENTRIES] = {false};
     kvt_store *store = NULL;
     resize(s, bytes);
-    const kvt_status first = kvt_open(&s->options, &store, message, sizeof message);
+    const kvt_status first = kvt_store_open(&s->options, &store, message, sizeof message);
     if (first == KVT_OK) {
         /* A member whose file system has no room for all of it is named. */
         assert_true(message[0] == '\0' || strstr(message, "m0") != NULL);
         assert_true(!s->device.sparse || bytes >= MEMBER_BYTES || message[0] != '\0');
         assert_true(!s->device.sparse || blocks_of(s->member) <= 2 * PAGE);
         for (uint32_t i = 0; i < ENTRIES; i++)
-            flushed[i] = support_put(store, i) == KVT_OK && kvt_flush(store) == KVT_OK;
-        kvt_close(store);
+            flushed[i] = support_put(store, i) == KVT_OK && kvt_store_flush(store) == KVT_OK;
+        kvt_store_close(store);
     } else if (message[0] == '\0') {
         fail_msg("%llu bytes: %s without a message", (unsigned long long)bytes,
                  kvt_status_name(first));
     }
     resize(s, 64 << 20);
-    const kvt_status second = kvt_open(&s->options, &store, message, sizeof message);
+    const kvt_status second = kvt_store_open(&s->options, &store, message, sizeof message);
     if (second != KVT_OK)
         fail_msg("after %s with %llu bytes: %s, %s", kvt_status_name(first),
                  (unsigned long long)bytes, kvt_status_name(second), message);
     for (uint32_t i = 0; i < ENTRIES; i++)
         if (flushed[i]) assert_int_equal(support_get(store, i, NULL), KVT_OK);
     assert_int_equal(support_put(store, ENTRIES), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    kvt_close(store);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    kvt_store_close(store);
     empty(s);
     return first == KVT_OK;
 }
@@ -141,17 +141,17 @@ TEST(measuring_leaves_the_room_to_entries)
     site_make(&s, true);
     s.device.capacity_bytes = 64 << 20;
     if (!small_filesystem_mount(s.folder, "size=2m")) skip();
-    assert_int_equal(kvt_open(&s.options, &store, message, sizeof message), KVT_OK);
+    assert_int_equal(kvt_store_open(&s.options, &store, message, sizeof message), KVT_OK);
     assert_non_null(strstr(message, "free"));
     uint32_t kept = 0;
     for (uint32_t i = 0; i < 64; i++)
-        kept += support_put(store, i) == KVT_OK && kvt_flush(store) == KVT_OK;
+        kept += support_put(store, i) == KVT_OK && kvt_store_flush(store) == KVT_OK;
     assert_true(kept >= 32); /* of 32 KiB at most: 1 MiB of 2 */
     for (uint32_t i = 0, found = 0; i < 64; i++) {
         found += support_get(store, i, NULL) == KVT_OK;
         if (i == 63) assert_true(found >= kept);
     }
-    kvt_close(store);
+    kvt_store_close(store);
     small_filesystem_unmount(s.folder);
     support_remove_folder(s.folder);
 }

@@ -69,7 +69,7 @@ typedef struct site {
 static void site_open(site *s)
 {
     char message[256];
-    if (kvt_open(&s->options, &s->store, message, sizeof message) != KVT_OK)
+    if (kvt_store_open(&s->options, &s->store, message, sizeof message) != KVT_OK)
         fail_msg("%s", message);
 }
 
@@ -96,7 +96,7 @@ static void site_make(site *s, uint64_t put_staging_bytes)
 
 static void site_end(site *s)
 {
-    kvt_close(s->store);
+    kvt_store_close(s->store);
 }
 
 /* All that reads the entry, each into the caller's one buffer. */
@@ -119,9 +119,9 @@ static void check_reads(site *s)
                                  .view = &view,
                                  .deadline_ns = KVT_NO_DEADLINE};
     kvt_completion done = {.struct_size = sizeof done};
-    assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
     assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_drain(queue, &done, 1), 1);
+    assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
     assert_int_equal(done.status, KVT_OK);
     if (measured) expect_within("a queue's get", before, 1.07);
     measured = measure(&before);
@@ -145,7 +145,7 @@ TEST(a_put_that_hands_over_takes_a_copy_and_a_record)
     site_make(&s, 4 * MIB);
     const bool measured = measure(&before);
     assert_int_equal(kvt_put(s.store, &s.entry, s.data, ENTRY_BYTES), KVT_OK);
-    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s.store), KVT_OK);
     if (measured) expect_within("put and flush", before, 2.07);
     if (measured) assert_true(memory_mib("VmRSS") - before < SLACK_MIB);
     check_reads(&s);
@@ -171,7 +171,7 @@ TEST(a_move_keeps_the_form_of_an_entry_beyond_staging)
     long before;
     site_make(&s, 0);
     assert_int_equal(kvt_put(s.store, &s.entry, s.data, ENTRY_BYTES), KVT_OK);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
     s.options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
     s.options.lossless = true;
     s.options.tiers[KVT_TIER_DRAM].capacity_bytes = 2 * ENTRY_BYTES;
@@ -182,7 +182,7 @@ TEST(a_move_keeps_the_form_of_an_entry_beyond_staging)
         uint32_t moves;
         assert_int_equal(kvt_get(s.store, &s.entry.key, s.data, ENTRY_BYTES, &info), KVT_OK);
         assert_int_equal(info.variant.codec, KVT_CODEC_RAW);
-        assert_int_equal(kvt_maintain(s.store, &moves), KVT_OK);
+        assert_int_equal(kvt_store_maintain(s.store, &moves), KVT_OK);
     }
     if (measured) expect_within("gets and moves", before, 1.07);
     assert_true(support_stats(s.store).moves.aborted > 0);
@@ -205,15 +205,15 @@ TEST(the_depth_of_a_queue_takes_no_memory)
         requests[i] = (kvt_request){
             .struct_size = sizeof requests[i], .kind = KVT_REQUEST_EXISTS, .key = support_key(i)};
     for (int round = 0; round < 100; round++) {
-        assert_int_equal(kvt_submit(queue, requests, FEW, NULL), KVT_OK);
+        assert_int_equal(kvt_queue_submit(queue, requests, FEW, NULL), KVT_OK);
         for (size_t drained = 0; drained < FEW;) {
             assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
             done[0].struct_size = sizeof done[0];
-            drained += kvt_drain(queue, done, FEW);
+            drained += kvt_queue_drain(queue, done, FEW);
         }
         assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_END);
     }
     if (measured) expect_within("a queue of 2^20", before, 0.1);
     kvt_queue_close(queue);
-    kvt_close(store);
+    kvt_store_close(store);
 }

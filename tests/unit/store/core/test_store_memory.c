@@ -104,7 +104,7 @@ TEST(no_worker_is_asked)
         assert_int_equal(stats.tiers[KVT_TIER_DRAM].bytes_read - read_bytes, record_bytes);
         assert_int_equal(stats.tiers[KVT_TIER_DRAM].loads.loads, 8);
         assert_int_equal(stats.staging_bytes, 0);
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -129,7 +129,7 @@ TEST(a_put_is_a_copy)
         assert_int_equal(stats.put_staging_bytes, 0);
         assert_int_equal(stats.tiers[KVT_TIER_DRAM].bytes_written, record_bytes);
         assert_int_equal(stats.tiers[KVT_TIER_DRAM].entries, 8);
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -140,14 +140,14 @@ TEST(puts_into_a_full_tier)
     for (uint32_t number = 0; number < 100; number++) {
         kvt_status status = support_put(store, number);
         if (status == KVT_BUSY) {
-            assert_int_equal(kvt_flush(store), KVT_OK);
+            assert_int_equal(kvt_store_flush(store), KVT_OK);
             status = support_put(store, number);
         }
         assert_true(status == KVT_OK || status == KVT_REFUSED);
         kvt_tier_stats tier = support_stats(store).tiers[KVT_TIER_DRAM];
         assert_true(tier.used_bytes <= tier.capacity_bytes);
     }
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     uint32_t found = 0;
     for (uint32_t number = 0; number < 100; number++) {
         kvt_status status = support_get(store, number, NULL);
@@ -158,7 +158,7 @@ TEST(puts_into_a_full_tier)
     assert_int_equal(found, stats.tiers[KVT_TIER_DRAM].entries);
     assert_true(found > 10 && stats.evictions > 0);
     assert_int_equal(stats.puts_lost, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A cap on the device costs time, so its operations are its worker's. */
@@ -175,7 +175,7 @@ TEST(a_throttled_device_has_a_worker)
     atomic_store(&jobs, 0);
     assert_int_equal(support_get(store, 1, NULL), KVT_OK);
     assert_int_equal(atomic_load(&jobs), 1);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Free ranges smaller than a record: the next record lies in several. */
@@ -202,7 +202,7 @@ TEST(a_record_in_pieces)
                      memory_place(store, 1)->record_bytes);
     for (uint32_t i = 1; i < count; i += 2)
         tiers_pool_release(pool, held[i]);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* An object over two members of memory goes and comes as copies, and so does a part of it. */
@@ -278,7 +278,7 @@ TEST(damage_is_found)
         assert_int_equal(stats.tiers[KVT_TIER_DRAM].entries, 0);
         assert_int_equal(support_put(store, 1), KVT_OK);
         assert_int_equal(support_get(store, 1, NULL), KVT_OK);
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -288,7 +288,7 @@ TEST(a_retired_device)
     kvt_store *store = memory_open(NULL, 4 << 20, memory_raw);
     assert_int_equal(support_put(store, 1), KVT_OK);
     kvt_device_stats device = {.struct_size = sizeof device};
-    assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(store, 0, &device), KVT_OK);
     tiers_pool *pool = store->pools[KVT_TIER_DRAM];
     const tiers_location *location = memory_place(store, 1)->location;
     void *record = tiers_pool_lend(pool, location);
@@ -301,7 +301,7 @@ TEST(a_retired_device)
     assert_int_equal(kvt_record_verify(record, location->bytes, &info), KVT_OK);
     tiers_pool_take_back(pool, location, KVT_IO_READ, 0);
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
-    assert_int_equal(kvt_store_device_change(store, device.name, KVT_DEVICE_REMOVE), KVT_OK);
+    assert_int_equal(kvt_device_change(store, device.name, KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
-    kvt_close(store);
+    kvt_store_close(store);
 }

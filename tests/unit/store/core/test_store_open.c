@@ -25,7 +25,7 @@ TEST(refused_second_open)
         kvt_store *store = open_now(&site), *second = NULL;
         for (uint32_t i = 0; i < OPEN_ENTRIES / 2; i++)
             if (support_put(store, i) != KVT_OK) _exit(2);
-        if (kvt_flush(store) != KVT_OK) _exit(3);
+        if (kvt_store_flush(store) != KVT_OK) _exit(3);
         if (open_try(&site, &second) != KVT_E_LOCKED) _exit(4);
         if (write(ends[1], &byte, 1) != 1) _exit(5);
         for (;;) { /* until the other program has read */
@@ -36,7 +36,7 @@ TEST(refused_second_open)
         }
         for (uint32_t i = OPEN_ENTRIES / 2; i < OPEN_ENTRIES; i++)
             if (support_put(store, i) != KVT_OK) _exit(6);
-        if (kvt_flush(store) != KVT_OK) _exit(7);
+        if (kvt_store_flush(store) != KVT_OK) _exit(7);
         _exit(0);
     }
     assert_int_equal(read(ends[0], &byte, 1), 1);
@@ -102,7 +102,7 @@ TEST(waits_for_a_late_lock)
 {
     open_site site;
     open_prepare(&site);
-    kvt_close(open_now(&site));
+    kvt_store_close(open_now(&site));
     int ends[2];
     char byte = 0;
     assert_int_equal(pipe(ends), 0);
@@ -115,7 +115,7 @@ TEST(waits_for_a_late_lock)
         _exit(0);
     }
     assert_int_equal(read(ends[0], &byte, 1), 1);
-    kvt_close(open_now(&site));
+    kvt_store_close(open_now(&site));
     assert_int_equal(waitpid(child, NULL, 0), child);
     close(ends[0]);
     close(ends[1]);
@@ -140,8 +140,8 @@ TEST(damaged_log)
             for (uint32_t k = 0; k < OPEN_ENTRIES; k++)
                 if (support_get(store, k, NULL) == KVT_MISS)
                     assert_int_equal(support_put(store, k), KVT_OK);
-            assert_int_equal(kvt_flush(store), KVT_OK);
-            kvt_close(store);
+            assert_int_equal(kvt_store_flush(store), KVT_OK);
+            kvt_store_close(store);
             open_expect_all(&site);
         } else {
             assert_non_null(strstr(site.message, "kvterrace recover"));
@@ -159,7 +159,7 @@ TEST(missing_log)
     open_leave_unclosed(&site);
     snprintf(log, sizeof log, "%s-wal", site.catalog);
     assert_int_equal(unlink(log), 0);
-    kvt_close(open_now(&site));
+    kvt_store_close(open_now(&site));
     open_leave_unclosed(&site);
     assert_int_equal(unlink(site.catalog), 0);
     open_refused(&site, KVT_E_CORRUPT, "log");
@@ -181,7 +181,7 @@ TEST(failed_open_removes_its_own)
     open_refused(&site, KVT_E_GONE, "/nonexistent/member");
     assert_true(open_size(site.folder, "catalog.db") >= 0);
     site.device.path = site.path;
-    kvt_close(open_now(&site));
+    kvt_store_close(open_now(&site));
 }
 
 /* ---- files ---- */
@@ -195,7 +195,7 @@ TEST(modes)
     mode_t mask = umask(0);
     kvt_store *store = open_now(&site);
     assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         open_expect_mode(site.catalog, ends[i]);
     open_expect_mode(site.path, "");
@@ -204,7 +204,7 @@ TEST(modes)
     assert_int_equal(kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
     open_expect_mode(profile_path, "");
     kvt_profile_close(profile);
-    kvt_close(store);
+    kvt_store_close(store);
     umask(mask);
 }
 
@@ -227,7 +227,7 @@ TEST(links)
     open_prepare(&site);
     kvt_store *store = open_now(&site);
     open_put_all(store);
-    kvt_close(store);
+    kvt_store_close(store);
     snprintf(member, sizeof member, "%s/member-link", site.folder);
     snprintf(catalog, sizeof catalog, "%s/catalog-link", site.folder);
     assert_int_equal(symlink("ssd", member), 0);
@@ -248,7 +248,7 @@ TEST(database_as_member)
 {
     open_site site;
     open_prepare(&site);
-    kvt_close(open_now(&site));
+    kvt_store_close(open_now(&site));
     site.device.path = site.catalog;
     site.device.capacity_bytes = 0;
     site.options.format = true;
@@ -267,16 +267,16 @@ TEST(odd_capacity)
     options.tiers[KVT_TIER_DRAM].capacity_bytes = (4 << 20) + 1024;
     char message[256] = "x";
     kvt_store *store = NULL;
-    kvt_status status = kvt_open(&options, &store, message, sizeof message);
+    kvt_status status = kvt_store_open(&options, &store, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
     assert_non_null(strstr(message, "tier dram"));
     assert_non_null(strstr(message, "rounded down to 4194304"));
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].capacity_bytes, 4 << 20);
-    kvt_close(store);
+    kvt_store_close(store);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 4 << 20;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
     assert_string_equal(message, "");
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A file system without room behind the labels. */
@@ -307,7 +307,7 @@ TEST(full_file_system)
     fault.stand_in.ops = &full_ops;
     kvt_store *store = open_now(&site);
     assert_true(support_put(store, 1) < 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* ---- forks ---- */
@@ -325,12 +325,12 @@ TEST(fork)
     assert_true(child >= 0);
     if (child == 0) {
         close(ends[1]);
-        kvt_close(store); /* the parent's: it ends nothing */
-        char byte;        /* lives until the parent has closed and opened again */
+        kvt_store_close(store); /* the parent's: it ends nothing */
+        char byte;              /* lives until the parent has closed and opened again */
         _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
     }
     support_gets(store, 0, OPEN_ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
     open_expect_all(&site);
     close(ends[0]);
     close(ends[1]);

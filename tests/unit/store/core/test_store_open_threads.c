@@ -186,12 +186,12 @@ static void run_part(void (*part)(site *), uint32_t least_threads)
             const kvt_key absent = support_key(1000 + i), known = support_key(i);
             const kvt_status put = support_put(store, i);
             assert_true(put == KVT_OK || put == KVT_EXISTS || put == KVT_BUSY);
-            (void)!kvt_prefetch(store, &known, KVT_TIER_DRAM);
-            (void)!kvt_prefetch(store, &absent, KVT_TIER_DRAM);
+            (void)!kvt_store_prefetch(store, &known, KVT_TIER_DRAM);
+            (void)!kvt_store_prefetch(store, &absent, KVT_TIER_DRAM);
             const kvt_status got = support_get(store, i, NULL);
             assert_true(got == KVT_OK || got == KVT_MISS);
         }
-        kvt_close(store);
+        kvt_store_close(store);
     }
     remote_memory_clear(one.engine);
 }

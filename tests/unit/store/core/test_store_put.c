@@ -57,13 +57,13 @@ static uint64_t site_writes(site *s)
 static kvt_status site_exists(site *s, uint32_t number)
 {
     kvt_key key = support_key(number);
-    return kvt_exists(s->store, &key);
+    return kvt_store_exists(s->store, &key);
 }
 
 static kvt_status site_delete(site *s, uint32_t number)
 {
     kvt_key key = support_key(number);
-    return kvt_delete(s->store, &key);
+    return kvt_store_delete(s->store, &key);
 }
 
 TEST(put_returns_before_a_byte_is_written)
@@ -81,7 +81,7 @@ TEST(put_returns_before_a_byte_is_written)
     assert_int_equal(stats.put_staging_bytes, SUPPORT_ENTRY_BYTES);
     assert_int_equal(stats.staged_hits, 1);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     assert_true(site_writes(s) > before);
     assert_int_equal(support_get(s->store, 1, &info), KVT_OK);
     stats = support_stats(s->store);
@@ -110,7 +110,7 @@ TEST(lookups_see_what_is_handed_over)
     char small[64];
     assert_int_equal(kvt_get(s->store, &keys[0], small, sizeof small, NULL), KVT_E_ARGUMENT);
     kvt_explanation explanation = {.struct_size = sizeof explanation};
-    assert_int_equal(kvt_explain(s->store, &keys[0], &explanation), KVT_OK);
+    assert_int_equal(kvt_store_explain(s->store, &keys[0], &explanation), KVT_OK);
     assert_int_equal(explanation.current, KVT_OPTION_NONE);
     tiers_fault_clear(s->dram.device);
 }
@@ -126,9 +126,9 @@ TEST(full_staging_refuses_and_loses_nothing)
     assert_int_equal(support_stats(s->store).puts_busy, 2);
     assert_int_equal(support_stats(s->store).puts_waiting, RECORDS_STAGED);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     assert_int_equal(support_put(s->store, 100), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     support_gets(s->store, 0, RECORDS_STAGED);
     assert_int_equal(support_get(s->store, 100, NULL), KVT_OK);
     assert_int_equal(support_stats(s->store).staged_hits, 0);
@@ -147,7 +147,7 @@ TEST(backlog_of_a_tier_refuses)
     assert_int_equal(support_stats(s->store).puts_busy, 1);
     assert_int_equal(support_stats(s->store).moves.aborted, aborted);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     assert_int_equal(support_put(s->store, 1), KVT_OK);
 }
 
@@ -170,7 +170,7 @@ TEST(burst_stays_below_the_backlog_bound)
     assert_true(s->store->handover.seconds[KVT_TIER_DRAM] <= s->store->handover.backlog_seconds);
     pthread_mutex_unlock(&s->store->lock);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     assert_int_equal(support_put(s->store, 6), KVT_OK);
 }
 
@@ -201,7 +201,7 @@ TEST(the_policy_is_asked_later)
     assert_int_equal(put_orphan(s, 101), KVT_OK);
     assert_int_equal(site_exists(s, 101), KVT_OK);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     assert_int_equal(site_exists(s, 101), KVT_MISS);
     support_gets(s->store, 0, 5);
     kvt_store_stats stats = support_stats(s->store);
@@ -226,18 +226,18 @@ TEST(failure_behind_the_return)
     assert_int_equal(support_stats(s->store).puts_lost, 1);
     kvt_health_item items[8] = {{.struct_size = sizeof items[0]}};
     size_t count = 0, seen = 0;
-    assert_int_equal(kvt_health(s->store, items, 8, &count, NULL), KVT_OK);
+    assert_int_equal(kvt_health_get(s->store, items, 8, &count, NULL), KVT_OK);
     for (size_t i = 0; i < count; i++)
         seen += items[i].kind == KVT_HEALTH_PUT && items[i].status == KVT_E_IO;
     assert_int_equal(seen, 1);
-    assert_int_equal(kvt_flush(s->store), KVT_E_IO);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
-    assert_int_equal(kvt_health(s->store, items, 8, &count, NULL), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_E_IO);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_health_get(s->store, items, 8, &count, NULL), KVT_OK);
     for (size_t i = 0; i < count; i++)
         assert_int_not_equal(items[i].kind, KVT_HEALTH_PUT);
     tiers_fault_clear(s->dram.device);
     assert_int_equal(support_put(s->store, 1), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
 }
 
@@ -248,7 +248,7 @@ TEST(one_failed_write_loses_nothing)
     site_open(s);
     site_fail_writes(s, 1);
     assert_int_equal(support_put(s->store, 1), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
     assert_int_equal(support_stats(s->store).puts_lost, 0);
     assert_int_equal(support_stats(s->store).moves.aborted, 1);
@@ -264,7 +264,7 @@ TEST(a_device_that_stops_answering)
     assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
     assert_int_equal(support_put(s->store, 1), KVT_OK);
     assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_E_IO);
+    assert_int_equal(kvt_store_flush(s->store), KVT_E_IO);
     assert_int_equal(support_get(s->store, 1, NULL), KVT_MISS);
     assert_int_equal(support_stats(s->store).puts_lost, 1);
     assert_int_equal(support_put(s->store, 1), KVT_REFUSED);
@@ -284,8 +284,8 @@ TEST(what_waits_for_a_unresponsive_device_is_lost)
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.puts_lost, RECORDS_STAGED);
     assert_int_equal(stats.puts_refused, 0);
-    assert_int_equal(kvt_flush(s->store), KVT_E_IO);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_E_IO);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     site_close(s);
     tiers_fault_clear(s->dram.device);
 }
@@ -306,7 +306,7 @@ static void *delete_one(void *argument)
 static void *flush_all(void *argument)
 {
     caller *self = argument;
-    self->status = kvt_flush(self->s->store);
+    self->status = kvt_store_flush(self->s->store);
     assert_int_equal(support_stats(self->s->store).puts_waiting, 0);
     return NULL;
 }
@@ -385,12 +385,12 @@ TEST(persist_waits)
     kvt_persist_info info = {.struct_size = sizeof info};
     site *d = disk_open();
     support_puts(d->store, 0, 8);
-    assert_int_equal(kvt_persist(d->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_int_equal(kvt_store_persist(d->store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, 8);
     assert_int_equal(info.left, 0);
     assert_int_equal(tiers_fault_add(d->dram.device, &hang_writes), KVT_OK);
     assert_int_equal(support_put(d->store, 8), KVT_OK);
-    assert_int_equal(kvt_persist(d->store, 1, &info), KVT_E_TIMEOUT);
+    assert_int_equal(kvt_store_persist(d->store, 1, &info), KVT_E_TIMEOUT);
     assert_int_equal(info.left, 1);
     tiers_fault_clear(d->dram.device);
 }
@@ -414,7 +414,7 @@ static void runner_step(runner *self)
     assert_true(status == KVT_OK || status == KVT_MISS);
     self->hits += status == KVT_OK;
     if ((self->draw >> 20) % 16 == 0) {
-        status = kvt_delete(self->store, &key);
+        status = kvt_store_delete(self->store, &key);
         assert_true(status == KVT_OK || status == KVT_MISS);
     } else {
         status = support_put(self->store, number);
@@ -426,7 +426,7 @@ static void runner_step(runner *self)
             assert_true(status == KVT_OK || status == KVT_MISS);
         }
     }
-    if ((self->draw >> 24) % 64 == 0) assert_int_equal(kvt_flush(self->store), KVT_OK);
+    if ((self->draw >> 24) % 64 == 0) assert_int_equal(kvt_store_flush(self->store), KVT_OK);
 }
 
 static void *runner_run(void *argument)
@@ -458,7 +458,7 @@ TEST(many_threads)
         accepted += runners[i].accepted;
     }
     assert_true(hits > 0 && accepted > KEYS / 2);
-    assert_int_equal(kvt_flush(d->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(d->store), KVT_OK);
     kvt_store_stats stats = support_stats(d->store);
     assert_int_equal(stats.puts_waiting, 0);
     assert_int_equal(stats.put_staging_bytes, 0);
@@ -476,7 +476,7 @@ TEST(without_put_staging)
     assert_true(site_writes(s) > before);
     site_fail_writes(s, 0);
     assert_int_equal(support_put(s->store, 2), KVT_E_IO);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
 }
 
 /* Whether every thread of the process but the calling one has a signal blocked. */
@@ -538,7 +538,7 @@ TEST(staging_grows_with_dram)
     assert_int_equal(kvt_put_staging_limit(0, tiers), 0);
 }
 
-/* A child whose parent is not stored is refused for that, and kvt_explain says so. */
+/* A child whose parent is not stored is refused for that, and kvt_store_explain says so. */
 TEST(a_child_before_its_parent)
 {
     kvt_store_options options;
@@ -559,12 +559,12 @@ TEST(a_child_before_its_parent)
     support_fill(2, data);
     assert_int_equal(kvt_put(store, &child, data, sizeof data), KVT_REFUSED);
     kvt_explanation why = {.struct_size = sizeof why};
-    assert_int_equal(kvt_explain(store, &child.key, &why), KVT_MISS);
+    assert_int_equal(kvt_store_explain(store, &child.key, &why), KVT_MISS);
     assert_non_null(why.reason);
     assert_non_null(strstr(why.reason, "its parent, is not stored"));
     assert_int_equal(support_put(store, 1), KVT_OK);
     assert_int_equal(kvt_put(store, &child, data, sizeof data), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Puts entry `number` behind the one before it, where it has a place in a chain above 0. */
@@ -595,7 +595,7 @@ TEST(links_of_a_chain_are_decided_in_order)
         const uint32_t first = chain * LINKS;
         for (uint32_t i = 0; i < LINKS; i++)
             assert_int_equal(put_link(s, first + i, i), KVT_OK);
-        assert_int_equal(kvt_flush(s->store), KVT_OK);
+        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
         for (uint32_t i = 0; i < LINKS; i++)
             assert_int_equal(support_get(s->store, first + i, NULL), KVT_OK);
         for (uint32_t i = LINKS; i-- > 0;)

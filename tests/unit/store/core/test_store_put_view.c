@@ -100,7 +100,7 @@ TEST(views_reach_the_memory_of_a_tier)
         if (lossless) assert_int_equal(kvt_variant_parse("lossless", &s->options.variant), KVT_OK);
         site_open(s);
         put_all(s->store);
-        assert_int_equal(kvt_flush(s->store), KVT_OK);
+        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
         get_all(s->store);
         site_close(s);
     }
@@ -116,7 +116,7 @@ TEST(views_reach_staged_puts_and_devices)
     get_all(s->store);
     assert_true(support_stats(s->store).staged_hits > hits + ENGINE_VIEWS);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     hits = support_stats(s->store).staged_hits;
     get_all(s->store);
     assert_int_equal(support_stats(s->store).staged_hits, hits);
@@ -157,7 +157,7 @@ TEST(opaque_entries_are_one_run)
         assert_int_equal(kvt_get_view(s->store, &entry.key, &view, KVT_NO_DEADLINE, NULL), KVT_OK);
         assert_memory_equal(got, data, BYTES);
         assert_int_equal(got[BYTES], FILL);
-        assert_int_equal(kvt_flush(s->store), KVT_OK);
+        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     }
 }
 
@@ -175,7 +175,7 @@ TEST(bad_views_are_refused_untouched)
     kvt_view bad = pool.view;
     bad.block_count = 1;
     assert_int_equal(put_view(s->store, &bad, 1), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_exists(s->store, &key), KVT_MISS);
+    assert_int_equal(kvt_store_exists(s->store, &key), KVT_MISS);
     assert_int_equal(support_put(s->store, 1), KVT_OK);
     for (uint32_t turn = 0; turn < 2; turn++) {
         assert_int_equal(kvt_get_view(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
@@ -194,7 +194,7 @@ TEST(bad_views_are_refused_untouched)
                          KVT_E_UNSUPPORTED);
         bad = pool.view;
         bad.block_count = 1;
-        assert_int_equal(kvt_flush(s->store), KVT_OK);
+        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     }
     assert_int_equal(kvt_get_view(s->store, &key, NULL, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
     assert_int_equal(kvt_get_view(s->store, NULL, &pool.view, KVT_NO_DEADLINE, NULL),

@@ -57,7 +57,7 @@ static void put_all(kvt_store *store)
         assert_int_equal(kvt_put(store, &entry, data, bytes + 1), KVT_E_ARGUMENT);
         kvt_status status = kvt_put(store, &entry, data, bytes);
         while (status == KVT_BUSY) {
-            assert_int_equal(kvt_flush(store), KVT_OK);
+            assert_int_equal(kvt_store_flush(store), KVT_OK);
             status = kvt_put(store, &entry, data, bytes);
         }
         assert_int_equal(status, KVT_OK);
@@ -74,7 +74,7 @@ static void check_all(kvt_store *store)
         memset(got, 0xee, sizeof got);
         assert_int_equal(kvt_get(store, &key, got, bytes, NULL), KVT_OK);
         assert_memory_equal(got, wanted, bytes);
-        assert_int_equal(kvt_describe(store, &key, &description), KVT_OK);
+        assert_int_equal(kvt_store_describe(store, &key, &description), KVT_OK);
         kvt_layout layout = layout_of(i);
         if (layout.sides == 2) layout.sides = 0;
         assert_memory_equal(&description.layout, &layout, sizeof layout);
@@ -88,7 +88,7 @@ TEST(entries_of_one_side_survive)
     site_open(s);
     put_all(s->store);
     check_all(s->store); /* from staging, mostly */
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     check_all(s->store);
     site_close(s);
     s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
@@ -108,7 +108,7 @@ typedef struct pool {
 static void pool_make(pool *p, uint32_t number, uint32_t first)
 {
     const kvt_layout layout = layout_of(number);
-    assert_int_equal(kvt_view_axes(&layout, "bth", BLOCK, BLOCKS, &p->view), KVT_OK);
+    assert_int_equal(kvt_view_make(&layout, "bth", BLOCK, BLOCKS, &p->view), KVT_OK);
     assert_int_equal(p->view.bases_kind, KVT_BASES_LAYERS);
     for (uint32_t i = 0; i < 2; i++) {
         p->bases[i] = test_alloc(p->view.base_bytes[0]);
@@ -145,7 +145,7 @@ TEST(views_of_one_side_are_stored)
                     memcpy(pool_block(&p, b / 6, b % 6, block), data + b * block, block);
                 kvt_status status = kvt_put_view(s->store, &entry, &p.view);
                 while (status == KVT_BUSY) {
-                    assert_int_equal(kvt_flush(s->store), KVT_OK);
+                    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
                     status = kvt_put_view(s->store, &entry, &p.view);
                 }
                 assert_int_equal(status, KVT_OK);
@@ -157,7 +157,7 @@ TEST(views_of_one_side_are_stored)
                 memcpy(again + b * block, pool_block(&p, b / 6, b % 6, block), block);
             assert_memory_equal(again, data, bytes);
         }
-        if (round == 0) assert_int_equal(kvt_flush(s->store), KVT_OK);
+        if (round == 0) assert_int_equal(kvt_store_flush(s->store), KVT_OK);
         if (round != 1) continue;
         site_close(s);
         s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;

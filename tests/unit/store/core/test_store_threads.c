@@ -39,7 +39,7 @@ TEST(a_limit_of_threads_is_named)
     int refused = 0, least = 0;
     for (; status == KVT_E_THREAD; least++) {
         atomic_store(&threads_left, least);
-        status = kvt_open(&site.options, &store, message, sizeof message);
+        status = kvt_store_open(&site.options, &store, message, sizeof message);
         if (status != KVT_OK && (status != KVT_E_THREAD || strstr(message, "thread") == NULL))
             fail_msg("%d threads: %s, %s", least, kvt_status_name(status), message);
         refused += status == KVT_E_THREAD;
@@ -49,7 +49,7 @@ TEST(a_limit_of_threads_is_named)
     assert_true(refused >= 4);
     atomic_store(&threads_left, 1000);
     assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     for (int i = 0; i < 4; i++) {
         const kvt_queue_options options = {.struct_size = sizeof options, .threads = 2};
         atomic_store(&threads_left, i);
@@ -59,5 +59,5 @@ TEST(a_limit_of_threads_is_named)
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
     kvt_queue_close(queue);
     assert_int_equal(support_get(store, 1, NULL), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
 }

@@ -33,7 +33,7 @@ TEST(one_puts_and_another_gets)
         kvt_kept_tokens kept = {.struct_size = sizeof kept};
         kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
         kvt_key key = support_key(i);
-        assert_int_equal(kvt_exists(b, &key), KVT_MISS);
+        assert_int_equal(kvt_store_exists(b, &key), KVT_MISS);
         assert_int_equal(support_get(b, i, &info), KVT_OK);
         assert_int_equal(info.tier, KVT_TIER_REMOTE);
         assert_true(info.stored_bytes > SUPPORT_ENTRY_BYTES && kept.count == 32);
@@ -51,8 +51,8 @@ TEST(one_puts_and_another_gets)
     assert_int_equal(support_stats(b).gets, 2 * COUNT + 1);
     assert_int_equal(support_stats(b).misses, 1);
     assert_int_equal(support_stats(b).puts, 0);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 TEST(prefixes_reach_to_other_hosts)
@@ -85,8 +85,8 @@ TEST(prefixes_reach_to_other_hosts)
     assert_int_equal(kvt_match_prefix_until(b, NULL, 1, 0, &matched), KVT_E_ARGUMENT);
     assert_int_equal(kvt_match_prefix_until(b, keys, 0, 0, &matched), KVT_OK);
     assert_int_equal(matched, 0);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 TEST(second_use_waits_for_a_hit)
@@ -100,7 +100,7 @@ TEST(second_use_waits_for_a_hit)
     }
     assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     assert_int_equal(stats_of(a).published, 3);
-    kvt_close(a);
+    kvt_store_close(a);
 }
 
 TEST(hosts_write_a_key_once)
@@ -114,8 +114,8 @@ TEST(hosts_write_a_key_once)
     assert_int_equal(after, bytes);
     assert_int_equal(stats_of(b).published, 0);
     assert_int_equal(stats_of(b).deduplicated, COUNT);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 TEST(namespaces_and_tenants_are_apart)
@@ -132,9 +132,9 @@ TEST(namespaces_and_tenants_are_apart)
     assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     assert_int_equal(stats_of(a).published, COUNT + 1);
     assert_int_equal(kvt_get(c, &key, data, sizeof data, NULL), KVT_MISS);
-    kvt_close(a);
-    kvt_close(b);
-    kvt_close(c);
+    kvt_store_close(a);
+    kvt_store_close(b);
+    kvt_store_close(c);
 }
 
 TEST(a_delete_reaches_the_engine)
@@ -142,14 +142,14 @@ TEST(a_delete_reaches_the_engine)
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
     const kvt_key key = support_key(4);
     put_all(a);
-    assert_int_equal(kvt_delete(a, &key), KVT_OK);
+    assert_int_equal(kvt_store_delete(a, &key), KVT_OK);
     assert_int_equal(support_get(a, 4, NULL), KVT_MISS);
     assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     assert_int_equal(stats_of(a).deleted, 1);
     assert_int_equal(support_get(b, 4, NULL), KVT_MISS);
     assert_int_equal(support_get(b, 5, NULL), KVT_OK);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 TEST(views_and_queues_get_from_other_hosts)
@@ -175,12 +175,12 @@ TEST(views_and_queues_get_from_other_hosts)
         requests[i].view = &view;
         requests[i].deadline_ns = KVT_NO_DEADLINE;
     }
-    assert_int_equal(kvt_submit(queue, requests, 2, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, 2, NULL), KVT_OK);
     kvt_completion done[2] = {{.struct_size = sizeof done[0]}, {.struct_size = sizeof done[0]}};
     size_t got = 0;
     while (got < 2) {
         assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
-        got += kvt_drain(queue, &done[got], 2 - got);
+        got += kvt_queue_drain(queue, &done[got], 2 - got);
     }
     for (int i = 0; i < 2; i++)
         assert_int_equal(done[i].status, done[i].index == 0 ? KVT_OK : KVT_MISS);
@@ -195,8 +195,8 @@ TEST(views_and_queues_get_from_other_hosts)
     assert_memory_equal(data, expected, sizeof data);
     assert_int_equal(stats_of(b).hits, 3);
     kvt_queue_close(queue);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* ---- what is wrong with an object ---- */
@@ -216,8 +216,8 @@ TEST(records_of_many_chunks)
     assert_true(remote_memory_count(ENGINE, NULL) >= 5 * COUNT);
     support_gets(b, 0, COUNT);
     assert_int_equal(stats_of(b).hits, COUNT);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* The engine's key of a chunk of entry `number`. */
@@ -257,8 +257,8 @@ TEST(wrong_chunks_are_misses)
     }
     assert_int_equal(stats_of(b).bad_records, 14);
     assert_int_equal(support_get(b, 15, NULL), KVT_OK);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* Chunks of two writers of one key never make one record. */
@@ -271,7 +271,7 @@ TEST(chunks_of_two_writers_do_not_mix)
     put_all(a);
     name_of(2, 1, name);
     assert_true(remote_memory_peek(ENGINE, name, value, sizeof value, &bytes));
-    kvt_close(a);
+    kvt_store_close(a);
     remote_memory_clear(ENGINE);
     kvt_store *b = open_chunked(KVT_PUBLISH_ALL), *c = open_chunked(KVT_PUBLISH_NONE);
     put_all(b);
@@ -279,8 +279,8 @@ TEST(chunks_of_two_writers_do_not_mix)
     assert_int_equal(remote_memory_poke(ENGINE, name, value, bytes), KVT_OK);
     assert_int_equal(support_get(c, 2, NULL), KVT_MISS);
     assert_int_equal(support_get(c, 3, NULL), KVT_OK);
-    kvt_close(b);
-    kvt_close(c);
+    kvt_store_close(b);
+    kvt_store_close(c);
 }
 
 /* What a later library has published stays for those who can read it. */
@@ -304,8 +304,8 @@ TEST(a_record_of_a_later_version_stays)
     assert_int_equal(after_bytes, bytes);
     assert_memory_equal(after, value, bytes);
     assert_int_equal(stats_of(b).bad_records, 1);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 TEST(another_size_is_a_miss_and_stays)
@@ -318,8 +318,8 @@ TEST(another_size_is_a_miss_and_stays)
     assert_int_equal(kvt_get(b, &key, data, sizeof data, NULL), KVT_MISS);
     assert_int_equal(stats_of(b).unfit, 2);
     assert_int_equal(support_get(b, 1, NULL), KVT_OK);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* ---- what is wrong with an engine ---- */
@@ -355,14 +355,14 @@ TEST(no_fault_gives_wrong_bytes)
             hits += status == KVT_OK;
         }
         assert_true(hits > 0 && hits < COUNT);
-        kvt_close(b);
+        kvt_store_close(b);
         for (uint32_t i = 0; i < COUNT; i++) {
             const kvt_key key = support_key(i);
-            (void)!kvt_delete(a, &key);
+            (void)!kvt_store_delete(a, &key);
         }
         assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     }
-    kvt_close(a);
+    kvt_store_close(a);
 }
 
 TEST(silence_ends_at_the_deadline)
@@ -384,8 +384,8 @@ TEST(silence_ends_at_the_deadline)
     assert_int_equal(support_stats(b).timeouts, 1);
     atomic_store(&faults.silent, false);
     assert_int_equal(support_get(b, 1, NULL), KVT_OK);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* A reply that is none says nothing of what the engine keeps. */
@@ -403,8 +403,8 @@ TEST(a_malformed_reply_deletes_nothing)
     assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
     support_gets(b, 0, COUNT);
     assert_int_equal(stats_of(b).deleted, 0);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* A deletion that its node does not take is kept: the entry does not come back with the node. */
@@ -415,8 +415,8 @@ TEST(a_deletion_is_owed)
     size_t matched = 7;
     put_all(b);
     atomic_store(&faults.gone, true);
-    assert_int_equal(kvt_delete(b, &key), KVT_OK);
-    assert_int_equal(kvt_delete(b, &other), KVT_OK);
+    assert_int_equal(kvt_store_delete(b, &key), KVT_OK);
+    assert_int_equal(kvt_store_delete(b, &other), KVT_OK);
     assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
     assert_int_equal(stats_of(b).owed_deletes, 2);
     /* One that is stored again is not owed any more. */
@@ -437,9 +437,9 @@ TEST(a_deletion_is_owed)
     kvt_store *d = open_mode(KVT_PUBLISH_NONE);
     assert_int_equal(support_get(d, 3, NULL), KVT_MISS);
     assert_int_equal(support_get(d, 4, NULL), KVT_OK);
-    kvt_close(b);
-    kvt_close(c);
-    kvt_close(d);
+    kvt_store_close(b);
+    kvt_store_close(c);
+    kvt_store_close(d);
 }
 
 /* The engine counts whole seconds; less than one is one, not for ever. */
@@ -452,7 +452,7 @@ TEST(a_brief_ttl_is_one_second)
         remote.ttl_seconds = given[i];
         kvt_store *a = open_with(&remote);
         assert_int_equal(a->remote->ttl_seconds, expected[i]);
-        kvt_close(a);
+        kvt_store_close(a);
     }
 }
 
@@ -464,13 +464,13 @@ TEST(a_put_never_waits_for_the_engine)
     assert_int_equal(stats_of(b).dropped_node, COUNT);
     assert_int_equal(stats_of(b).published, 0);
     support_gets(b, 0, COUNT);
-    kvt_close(b);
+    kvt_store_close(b);
     remote_memory_limit(ENGINE, 400000);
     kvt_store *c = open_mode(KVT_PUBLISH_ALL);
     put_all(c); /* the engine is full after some */
     assert_true(stats_of(c).published >= 1 && stats_of(c).dropped_node >= 1);
     assert_int_equal(stats_of(c).published + stats_of(c).dropped_node, COUNT);
-    kvt_close(c);
+    kvt_store_close(c);
 }
 
 /* Opens a store whose engine is at an address where nobody answers, and uses it. */
@@ -485,7 +485,7 @@ static void use_absent(const char *address)
     kvt_store *a = NULL;
     uint64_t took_ns = UINT64_MAX;
     for (int i = 0; i < 5 && took_ns >= UINT64_C(1000000000); i++) {
-        kvt_close(a);
+        kvt_store_close(a);
         const uint64_t began_ns = base_clock_ns();
         a = open_with(&remote);
         took_ns = base_clock_ns() - began_ns;
@@ -502,7 +502,7 @@ static void use_absent(const char *address)
     for (int i = 0; i < 1000 && stats_of(a).nodes_open == 0; i++)
         base_sleep(10000000);
     assert_true(stats_of(a).message[0] != '\0' && stats_of(a).nodes_open == 1);
-    kvt_close(a);
+    kvt_store_close(a);
 }
 
 TEST(an_absent_engine_delays_no_open)
@@ -547,7 +547,7 @@ TEST(configurations_are_refused)
         options.tick_seconds = 0;
         options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
         options.remote = &wrong[i];
-        assert_int_not_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+        assert_int_not_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
         assert_null(store);
         assert_non_null(strstr(message, "remote tier"));
     }
@@ -559,7 +559,7 @@ TEST(configurations_are_refused)
     const kvt_key key = support_key(1);
     assert_int_equal(kvt_match_prefix_until(plain, &key, 1, KVT_NO_DEADLINE, &matched), KVT_OK);
     assert_int_equal(matched, 0);
-    kvt_close(plain);
+    kvt_store_close(plain);
 }
 
 TEST(a_password_that_others_read_is_refused)
@@ -576,16 +576,16 @@ TEST(a_password_that_others_read_is_refused)
     options.tick_seconds = 0;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
     options.remote = &remote;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "others"));
     assert_null(strstr(message, "hunter2"));
     assert_int_equal(fchmod(file, 0600), 0);
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
     static char text[65536];
     assert_true(kvt_metrics_write(store, text, sizeof text) <= sizeof text);
     assert_non_null(strstr(text, "kvterrace_remote_hits_total 0"));
     assert_null(strstr(text, "hunter2"));
-    kvt_close(store);
+    kvt_store_close(store);
     close(file);
     unlink(path);
 }
@@ -603,7 +603,7 @@ TEST(health_names_the_node)
     for (uint32_t i = 0; i < 2000 && count == 0; i++) {
         assert_int_equal(support_get(store, i, NULL), KVT_MISS);
         base_sleep(1000000);
-        assert_int_equal(kvt_health(store, items, 2, &count, &overall), KVT_OK);
+        assert_int_equal(kvt_health_get(store, items, 2, &count, &overall), KVT_OK);
     }
     assert_int_equal(count, 1);
     assert_int_equal(overall, KVT_E_GONE);
@@ -615,10 +615,10 @@ TEST(health_names_the_node)
     kvt_remote_node node = {.struct_size = sizeof node};
     assert_int_equal(kvt_remote_node_get(store, 0, &node), KVT_OK);
     assert_non_null(strstr(node.message, "127.0.0.1:1 cannot be connected to"));
-    assert_int_equal(kvt_health(plain, NULL, 0, &count, &overall), KVT_OK);
+    assert_int_equal(kvt_health_get(plain, NULL, 0, &count, &overall), KVT_OK);
     assert_int_equal(count, 0);
-    kvt_close(plain);
-    kvt_close(store);
+    kvt_store_close(plain);
+    kvt_store_close(store);
 }
 
 /* ---- how records are cut ---- */

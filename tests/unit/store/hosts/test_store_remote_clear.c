@@ -66,7 +66,7 @@ static void clear_space(kvt_store *store, uint64_t space)
 {
     const kvt_clear_filter filter = {
         .struct_size = sizeof filter, .by_space = true, .space = space};
-    assert_int_equal(kvt_clear(store, &filter, NULL), KVT_OK);
+    assert_int_equal(kvt_store_clear(store, &filter, NULL), KVT_OK);
 }
 
 /* A second passes on a host: what it knows of epochs and keys is old. */
@@ -118,9 +118,9 @@ TEST(copies_of_evicted_entries_go)
     assert_int_equal(get_in(b, MODEL, 1, 100), KVT_OK);
     assert_int_equal(get_in(c, MODEL, 1, 100), KVT_OK);
     assert_int_equal(get_in(c, MODEL, 2, 2), KVT_MISS);
-    kvt_close(a);
-    kvt_close(b);
-    kvt_close(c);
+    kvt_store_close(a);
+    kvt_store_close(b);
+    kvt_store_close(c);
 }
 
 /* Of a tenant, of a tenant in a space, and of everything. */
@@ -144,19 +144,19 @@ TEST(filters_cover_at_least_what_they_say)
         put_in(big, OTHER, 1, 1);
         assert_int_equal(get_in(a, MODEL, 1, 1), KVT_OK);
         assert_int_equal(get_in(a, OTHER, 1, 1), KVT_OK);
-        assert_int_equal(kvt_clear(a, &filters[i], NULL), KVT_OK);
+        assert_int_equal(kvt_store_clear(a, &filters[i], NULL), KVT_OK);
         assert_int_equal(get_in(a, MODEL, 1, 1), KVT_MISS);
         assert_int_equal(get_in(a, OTHER, 1, 1), filters[i].everything ? KVT_MISS : KVT_OK);
         /* It has the entries itself still: they are its own. */
         assert_int_equal(get_in(big, MODEL, 1, 1), KVT_OK);
-        kvt_close(a);
-        kvt_close(big);
+        kvt_store_close(a);
+        kvt_store_close(big);
     }
     kvt_store *a = open_host(KVT_PUBLISH_NONE, "memory", NONE);
     const kvt_clear_filter both = {
         .struct_size = sizeof both, .everything = true, .by_space = true, .space = MODEL};
-    assert_int_equal(kvt_clear(a, &both, NULL), KVT_E_ARGUMENT);
-    kvt_close(a);
+    assert_int_equal(kvt_store_clear(a, &both, NULL), KVT_E_ARGUMENT);
+    kvt_store_close(a);
 }
 
 /* A delete reaches the copy of an entry that is not here, whoever has published it. */
@@ -167,15 +167,15 @@ TEST(a_delete_reaches_what_others_published)
     put_space(b, MODEL);
     for (uint32_t i = 0; i < COUNT; i += 2) {
         const kvt_key key = key_in(MODEL, i);
-        assert_int_equal(kvt_delete(a, &key), KVT_MISS); /* here */
+        assert_int_equal(kvt_store_delete(a, &key), KVT_MISS); /* here */
     }
     assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     kvt_store *c = open_host(KVT_PUBLISH_NONE, "memory", NONE);
     for (uint32_t i = 0; i < COUNT; i++)
         assert_int_equal(get_in(c, MODEL, i, i), i % 2 == 0 ? KVT_MISS : KVT_OK);
-    kvt_close(a);
-    kvt_close(b);
-    kvt_close(c);
+    kvt_store_close(a);
+    kvt_store_close(b);
+    kvt_store_close(c);
 }
 
 /* A clear while the engine is out of reach holds here at once, is owed, in the health, and reaches
@@ -195,7 +195,7 @@ TEST(a_clear_is_owed)
     assert_int_equal(stats_of(a).owed_clears, 1);
     kvt_health_item items[2] = {{.struct_size = sizeof items[0]}};
     size_t count = 0;
-    assert_int_equal(kvt_health(a, items, 2, &count, NULL), KVT_OK);
+    assert_int_equal(kvt_health_get(a, items, 2, &count, NULL), KVT_OK);
     assert_true(count >= 1 && items[0].kind == KVT_HEALTH_HOSTS);
     assert_string_equal(items[0].name, "clear");
     later(b);
@@ -212,8 +212,8 @@ TEST(a_clear_is_owed)
     assert_int_equal(found_in(a, MODEL), 0);
     later(b);
     assert_int_equal(found_in(b, MODEL), 0);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* A full engine takes no new number: it gives the old one up. */
@@ -236,8 +236,8 @@ TEST(a_full_engine_is_cleared)
     later(b);
     assert_int_equal(get_in(b, MODEL, 1, 9), KVT_OK);
     assert_int_equal(get_in(b, MODEL, 2, 2), KVT_MISS);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* More clears than can be kept apart while the engine is away: everything goes. */
@@ -259,9 +259,9 @@ TEST(too_many_clears_take_everything)
         usleep(1000);
     kvt_store *c = open_host(KVT_PUBLISH_NONE, "memory", NONE);
     assert_int_equal(found_in(a, MODEL) + found_in(c, MODEL), 0);
-    kvt_close(a);
-    kvt_close(b);
-    kvt_close(c);
+    kvt_store_close(a);
+    kvt_store_close(b);
+    kvt_store_close(c);
 }
 
 /* The engine's names of the two epochs of a key. */
@@ -306,8 +306,8 @@ TEST(a_lost_epoch_brings_nothing_back)
         assert_int_equal(get_in(b, MODEL, 8 + 8 * (uint32_t)how, 7), KVT_OK);
         assert_int_equal(get_in(b, MODEL, 0, 0), KVT_MISS);
     }
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* Two hosts clear at once, and one closes at once: all of it holds, and what they publish then is
@@ -334,11 +334,11 @@ TEST(clears_of_two_hosts_meet)
     }
     put_space(a, OTHER);
     clear_space(b, OTHER);
-    kvt_close(b); /* the engine hears of it all the same */
+    kvt_store_close(b); /* the engine hears of it all the same */
     kvt_store *c = open_host(KVT_PUBLISH_NONE, "memory", NONE);
     assert_int_equal(found_in(c, OTHER), 0);
-    kvt_close(a);
-    kvt_close(c);
+    kvt_store_close(a);
+    kvt_store_close(c);
 }
 
 /* What a host knows of an epoch costs a get nothing: only the first in a second asks. */
@@ -363,7 +363,7 @@ TEST(gets_ask_for_no_epoch)
     if (for_epochs < 2 || for_epochs > 2 * (1 + seconds))
         fail_msg("%llu questions for %u gets", (unsigned long long)asked, COUNT);
     for (int i = 0; i < 2; i++)
-        kvt_close(stores[i]);
+        kvt_store_close(stores[i]);
 }
 
 /* A read that a clear or a delete has overtaken brings nothing. */
@@ -394,6 +394,6 @@ TEST(a_read_that_was_overtaken_is_a_miss)
         assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
         later(a);
     }
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }

@@ -53,8 +53,8 @@ TEST(loads_are_predicted_by_node)
     assert_true(expected > 0.0005 && expected < 0.0008);
     assert_int_equal(kvt_remote_node_get(b, 1, &node), KVT_END);
     assert_int_equal(b->remote->ahead[0], 0);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 TEST(recomputing_may_be_sooner)
@@ -72,7 +72,7 @@ TEST(recomputing_may_be_sooner)
     assert_int_equal(stats.hits, hits);
     assert_int_equal(stats.hits + stats.not_worth, COUNT);
     assert_true(hits >= 1 && stats.not_worth >= COUNT / 2);
-    kvt_close(b);
+    kvt_store_close(b);
     /* What takes a second to recompute is asked for however slow the node is. */
     b = open_timed(0.002);
     kvt_store *c = open_mode(KVT_PUBLISH_ALL);
@@ -80,9 +80,9 @@ TEST(recomputing_may_be_sooner)
     put_all(c);
     support_gets(b, 0, COUNT);
     assert_int_equal(stats_of(b).not_worth, 0);
-    kvt_close(a);
-    kvt_close(b);
-    kvt_close(c);
+    kvt_store_close(a);
+    kvt_store_close(b);
+    kvt_store_close(c);
 }
 
 /* How many of some entries are here. */
@@ -91,7 +91,7 @@ static uint32_t here(kvt_store *store, uint32_t from, uint32_t count)
     uint32_t found = 0;
     for (uint32_t i = from; i < from + count; i++) {
         const kvt_key key = support_key(i);
-        found += kvt_exists(store, &key) == KVT_OK;
+        found += kvt_store_exists(store, &key) == KVT_OK;
     }
     return found;
 }
@@ -126,8 +126,8 @@ TEST(room_goes_to_what_nobody_else_keeps)
     }
     assert_true(with + without < COUNT);
     assert_true(with < without);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* The policy hears of copies that are made, found and lost. */
@@ -142,6 +142,6 @@ TEST(the_policy_hears_of_copies)
     put_all(b); /* another host has written them */
     assert_int_equal(stats_of(b).deduplicated, COUNT);
     assert_int_equal(stats_of(b).copies_told, COUNT);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }

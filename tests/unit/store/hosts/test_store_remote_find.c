@@ -47,9 +47,9 @@ static kvt_completion ask(kvt_queue *queue, kvt_key key)
                            .key = key,
                            .deadline_ns = KVT_NO_DEADLINE};
     kvt_completion done = {.struct_size = sizeof done};
-    assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
     assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_drain(queue, &done, 1), 1);
+    assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
     return done;
 }
 
@@ -69,7 +69,7 @@ TEST(a_queue_says_when_it_guesses)
     assert_true(done.status == KVT_OK && done.guess);
     done = ask(queue, keys[1]);
     assert_true(done.status == KVT_MISS && done.guess);
-    assert_int_equal(kvt_exists(b, &keys[0]), KVT_MISS); /* which is of this store alone */
+    assert_int_equal(kvt_store_exists(b, &keys[0]), KVT_MISS); /* which is of this store alone */
     assert_int_equal(support_get(b, 1, NULL), KVT_OK);
     done = ask(queue, keys[0]);
     assert_true(done.status == KVT_OK && !done.guess);
@@ -83,9 +83,9 @@ TEST(a_queue_says_when_it_guesses)
     done = ask(queue, keys[1]);
     assert_true(done.status == KVT_MISS && !done.guess);
     kvt_queue_close(queue);
-    kvt_close(a);
-    kvt_close(b);
-    kvt_close(plain);
+    kvt_store_close(a);
+    kvt_store_close(b);
+    kvt_store_close(plain);
 }
 
 TEST(worth_counts_what_others_have)
@@ -110,8 +110,8 @@ TEST(worth_counts_what_others_have)
     assert_true(worth.stored == COUNT && worth.guessed == COUNT - 4 && worth.to_load == COUNT);
     assert_true(worth.recompute_seconds > COUNT - 1 && worth.recompute_seconds < COUNT + 1);
     assert_true(worth.load_seconds > 0 && worth.saved_seconds > 0);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* Runs rounds until an entry is here. */
@@ -120,8 +120,8 @@ static bool comes(kvt_store *store, uint32_t number)
     const kvt_key key = support_key(number);
     for (int i = 0; i < 5000; i++) {
         uint32_t moves;
-        assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
-        if (kvt_exists(store, &key) == KVT_OK) return true;
+        assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+        if (kvt_store_exists(store, &key) == KVT_OK) return true;
         base_sleep(1000000);
     }
     return false;
@@ -133,7 +133,7 @@ TEST(a_prefetch_brings_entries_here)
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
     put_all(a);
     const kvt_key here = support_key(2), nowhere = support_key(900);
-    assert_int_equal(kvt_prefetch(b, &here, KVT_TIER_DRAM), KVT_OK);
+    assert_int_equal(kvt_store_prefetch(b, &here, KVT_TIER_DRAM), KVT_OK);
     assert_true(comes(b, 2));
     assert_int_equal(support_get(b, 2, &info), KVT_OK);
     assert_int_equal(info.tier, KVT_TIER_DRAM);
@@ -141,25 +141,25 @@ TEST(a_prefetch_brings_entries_here)
     assert_int_equal(stats_of(b).hits, 0);
     assert_int_equal(support_stats(b).gets, 1);
     /* What is nowhere is known to be so afterwards. */
-    assert_int_equal(kvt_prefetch(b, &nowhere, KVT_TIER_DRAM), KVT_OK);
-    for (int i = 0; i < 5000 && kvt_prefetch(b, &nowhere, KVT_TIER_DRAM) != KVT_MISS; i++) {
+    assert_int_equal(kvt_store_prefetch(b, &nowhere, KVT_TIER_DRAM), KVT_OK);
+    for (int i = 0; i < 5000 && kvt_store_prefetch(b, &nowhere, KVT_TIER_DRAM) != KVT_MISS; i++) {
         uint32_t moves;
-        assert_int_equal(kvt_maintain(b, &moves), KVT_OK);
+        assert_int_equal(kvt_store_maintain(b, &moves), KVT_OK);
         base_sleep(1000000);
     }
-    assert_int_equal(kvt_prefetch(b, &nowhere, KVT_TIER_DRAM), KVT_MISS);
-    assert_int_equal(kvt_prefetch(b, &nowhere, KVT_TIER_SSD), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_store_prefetch(b, &nowhere, KVT_TIER_DRAM), KVT_MISS);
+    assert_int_equal(kvt_store_prefetch(b, &nowhere, KVT_TIER_SSD), KVT_E_UNSUPPORTED);
     /* What is on its way when the store closes is let go of; more than has room is refused. */
     bool refused = false;
     for (uint32_t i = 3; i < COUNT; i++) {
         const kvt_key key = support_key(i);
-        const kvt_status status = kvt_prefetch(b, &key, KVT_TIER_DRAM);
+        const kvt_status status = kvt_store_prefetch(b, &key, KVT_TIER_DRAM);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
         refused = refused || status == KVT_REFUSED;
     }
     assert_true(refused);
-    kvt_close(b);
-    kvt_close(a);
+    kvt_store_close(b);
+    kvt_store_close(a);
 }
 
 TEST(prefixes_are_read_from_other_hosts)
@@ -177,8 +177,8 @@ TEST(prefixes_are_read_from_other_hosts)
     for (uint32_t i = 0; i < COUNT; i++)
         check_entry(i);
     assert_int_equal(stats_of(b).hits, COUNT - 1);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 TEST(layers_are_loaded_from_other_hosts)
@@ -212,8 +212,8 @@ TEST(layers_are_loaded_from_other_hosts)
     assert_true(comes(b, 0) && comes(b, 5)); /* the background keeps what fits */
     assert_int_equal(stats_of(b).hits, 4);
     kvt_queue_close(queue);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* A load of a spoilt record is a miss, and deletes it. */
@@ -250,10 +250,10 @@ TEST(spoilt_layers_are_misses)
         else
             assert_int_equal(stats_of(b).bad_records, 1);
         kvt_queue_close(queue);
-        kvt_close(writer);
-        kvt_close(b);
+        kvt_store_close(writer);
+        kvt_store_close(b);
     }
-    kvt_close(a);
+    kvt_store_close(a);
 }
 
 /* A full queue gives up entries to be published for deletions, and the space's copies when it has
@@ -294,8 +294,8 @@ TEST(a_full_queue_keeps_deletions)
     kvt_store *b = open_mode(KVT_PUBLISH_NONE);
     for (uint32_t i = 0; i < COUNT; i++) /* each key is a space, and that of 14 has been given up */
         assert_int_equal(support_get(b, i, NULL), i >= 10 && i <= 14 ? KVT_MISS : KVT_OK);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* A view says nothing of an entry's size: small and large ones take turns. */
@@ -342,8 +342,8 @@ TEST(views_of_many_sizes_are_served)
     }
     assert_int_equal(stats_of(b).unfit, 0);
     kvt_queue_close(queue);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* An entry that another host has claimed is that host's to write; without the claim it is written.
@@ -360,11 +360,11 @@ TEST(claimed_entries_are_left_to_their_writer)
     put_all(a);
     assert_int_equal(stats_of(a).published, COUNT - 1);
     assert_int_equal(stats_of(a).deduplicated, 1);
-    assert_int_equal(kvt_delete(a, &claimed), KVT_OK);
+    assert_int_equal(kvt_store_delete(a, &claimed), KVT_OK);
     assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     assert_false(remote_memory_peek(ENGINE, name, value, sizeof value, &bytes));
     assert_int_equal(support_put(a, 3), KVT_OK);
     assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     assert_int_equal(stats_of(a).published, COUNT);
-    kvt_close(a);
+    kvt_store_close(a);
 }

@@ -50,8 +50,8 @@ static void open_site(site *s, double deadline_seconds)
 static void close_site(site *s)
 {
     if (s->queue != NULL) kvt_queue_close(s->queue);
-    kvt_close(s->writer);
-    kvt_close(s->store);
+    kvt_store_close(s->writer);
+    kvt_store_close(s->store);
 }
 
 static void check_entry_of(uint32_t place, uint32_t number)

@@ -55,7 +55,7 @@ TEST(copies_pass)
     /* What one host deletes is gone for others, and the rest is not. */
     for (uint32_t i = 3; i < 5; i++) {
         const kvt_key key = support_key(i);
-        assert_int_equal(kvt_delete(a, &key), KVT_OK);
+        assert_int_equal(kvt_store_delete(a, &key), KVT_OK);
     }
     assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     kvt_store *c = open_store(KVT_PUBLISH_NONE, 20);
@@ -68,9 +68,9 @@ TEST(copies_pass)
     for (uint32_t i = 0; i < COUNT; i++)
         assert_int_equal(support_get(c, i, NULL), i == 3 || i == 4 ? KVT_MISS : KVT_OK);
     assert_int_equal(stats_of(c).bad_records + stats_of(b).bad_records, 0);
-    kvt_close(a);
-    kvt_close(b);
-    kvt_close(c);
+    kvt_store_close(a);
+    kvt_store_close(b);
+    kvt_store_close(c);
 }
 
 /* Gets entries that others have until one comes, and says how long that took. */
@@ -112,8 +112,8 @@ TEST(a_stopped_engine_is_left_alone)
     set_mode(FAKE_MOONCAKE_GOOD);
     await_recovery(b, "stopped");
     assert_int_equal(stats_of(b).bad_records, 0);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
 }
 
 /* An engine whose calls fail, and one that is full: misses and drops. */
@@ -135,8 +135,8 @@ TEST(a_killed_engine_is_left_alone)
     assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
     assert_true(stats_of(b).dropped_node >= 1);
     assert_int_equal(support_get(b, LOCAL + 1, NULL), KVT_OK);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
     set_mode(FAKE_MOONCAKE_GOOD);
 }
 
@@ -148,12 +148,12 @@ TEST(a_close_waits_for_no_call)
     put_all(a);
     set_mode(FAKE_MOONCAKE_SILENT);
     assert_int_equal(support_get(b, 1, NULL), KVT_MISS);
-    kvt_close(b);
+    kvt_store_close(b);
     assert_true(held() >= 1);
     set_mode(FAKE_MOONCAKE_GOOD);
     while (held() != 0)
         base_sleep(MOMENT_NS);
-    kvt_close(a);
+    kvt_store_close(a);
     base_sleep(4 * MOMENT_NS); /* the memory is given back, which a checker of leaks looks at */
 }
 

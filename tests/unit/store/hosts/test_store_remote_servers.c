@@ -56,7 +56,8 @@ static void *call(void *argument)
     caller *self = argument;
     for (uint32_t i = 0; i < GETS; i++) {
         const kvt_key key = support_key((i * 3 + self->number) % COUNT);
-        if (self->number == 0 && i % 4 == 0) (void)!kvt_prefetch(self->store, &key, KVT_TIER_DRAM);
+        if (self->number == 0 && i % 4 == 0)
+            (void)!kvt_store_prefetch(self->store, &key, KVT_TIER_DRAM);
         if (support_get(self->store, (i * 7 + self->number) % COUNT, NULL) != KVT_OK)
             atomic_fetch_add(&self->wrong, 1);
     }
@@ -79,12 +80,12 @@ static void ask_by_queue(kvt_store *store)
                                          .key = support_key(i),
                                          .view = &views[i],
                                          .deadline_ns = KVT_NO_DEADLINE};
-            assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+            assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
         }
         for (uint32_t ended = 0; ended < COUNT; ended++) {
             kvt_completion done = {.struct_size = sizeof done};
             assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
-            assert_int_equal(kvt_drain(queue, &done, 1), 1);
+            assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
             assert_int_equal(done.status, KVT_OK);
         }
     }
@@ -120,8 +121,8 @@ TEST(callers_drive_the_client)
     }
     assert_int_equal(driver, LINK_FREE);
     assert_int_equal(stats_of(b).timeouts + stats_of(b).node_failures, 0);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
     servers_stop(&cluster);
 }
 
@@ -137,7 +138,7 @@ TEST(a_server_restarts_between_gets)
     assert_int_equal(support_get(b, 1, NULL), KVT_MISS);
     assert_int_equal(stats_of(b).misses, 1);
     assert_int_equal(stats_of(b).timeouts + stats_of(b).node_failures, 0);
-    kvt_close(a);
+    kvt_store_close(a);
     a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
     put_all(a);
     kvt_status status = KVT_MISS; /* for a second b knows the epoch that the server has lost */
@@ -146,8 +147,8 @@ TEST(a_server_restarts_between_gets)
         base_sleep(10000000);
     }
     assert_int_equal(status, KVT_OK);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
     servers_stop(&cluster);
 }
 
@@ -167,7 +168,7 @@ TEST(a_clear_reaches_the_other_host)
                                          .by_space = how == 0,
                                          .space = kvt_key_space(&third),
                                          .everything = how == 1};
-        assert_int_equal(kvt_clear(a, &filter, NULL), KVT_OK);
+        assert_int_equal(kvt_store_clear(a, &filter, NULL), KVT_OK);
         assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
         assert_int_equal(stats_of(a).owed_clears, 0);
         epochs_forget(&b->remote->epochs);
@@ -178,13 +179,13 @@ TEST(a_clear_reaches_the_other_host)
         epochs_forget(&b->remote->epochs);
         assert_int_equal(support_get(b, 3, NULL), KVT_OK);
         assert_int_equal(
-            kvt_clear(a, &(kvt_clear_filter){.struct_size = sizeof filter, .everything = true},
-                      NULL),
+            kvt_store_clear(
+                a, &(kvt_clear_filter){.struct_size = sizeof filter, .everything = true}, NULL),
             KVT_OK);
         assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     }
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
     servers_stop(&cluster);
 }
 
@@ -213,8 +214,8 @@ TEST(a_server_stops_under_a_get)
         status = support_get(b, i % COUNT, NULL);
     }
     assert_int_equal(status, KVT_OK);
-    kvt_close(a);
-    kvt_close(b);
+    kvt_store_close(a);
+    kvt_store_close(b);
     servers_stop(&cluster);
 }
 

@@ -98,7 +98,8 @@ static kvt_store *open_store(void)
     options.ladder = true;
     options.ladder_layout = layout;
     options.alpha_seconds = 1;
-    if (kvt_open(&options, &store, message, sizeof message) < 0) fail_msg("open: %s", message);
+    if (kvt_store_open(&options, &store, message, sizeof message) < 0)
+        fail_msg("open: %s", message);
     assert_non_null(store);
     return store;
 }
@@ -150,22 +151,22 @@ TEST(entries_are_coded_with_the_basis)
     assert_true(found > 0);
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_EXISTS);
-    kvt_close(store);
+    kvt_store_close(store);
     /* The next one finds it beside the catalog, and offers the rung. */
     store = open_store();
     for (uint32_t i = 0; i < ENTRIES; i++) {
         const kvt_key key = support_key(i);
-        const kvt_status status = kvt_delete(store, &key);
+        const kvt_status status = kvt_store_delete(store, &key);
         assert_true(status == KVT_OK || status == KVT_MISS);
     }
     press(store);
     const uint32_t coded = look(store, &found);
     assert_true(coded > 10);
-    kvt_close(store);
+    kvt_store_close(store);
     store = open_store();
     assert_int_equal(look(store, &again), coded);
     assert_int_equal(again, found);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Its entries stay as long as nothing shows that they are worthless, and nothing wrong is given. */
@@ -182,7 +183,7 @@ TEST(the_profile_brings_the_basis)
     press(store);
     assert_true(look(store, &found) > 0);
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_EXISTS);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_int_equal(access(basis_path, R_OK), 0);
     assert_int_equal(unlink(basis_path), 0);
     sqlite3 *database = NULL;
@@ -191,7 +192,7 @@ TEST(the_profile_brings_the_basis)
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
     store = open_store();
     assert_int_equal(look(store, &found), 0);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_int_not_equal(access(basis_path, R_OK), 0);
 }
 
@@ -200,7 +201,7 @@ TEST(without_the_basis_nothing_is_decoded)
     uint32_t found, left;
     kvt_store *store = open_store();
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
     store = open_store();
     press(store);
     assert_true(look(store, &found) > 10);
@@ -212,7 +213,7 @@ TEST(without_the_basis_nothing_is_decoded)
     own->hash[1] ^= 0xff;
     assert_true(look(store, &left) > 10);
     assert_int_equal(left, found);
-    kvt_close(store);
+    kvt_store_close(store);
     /* A damaged file is no basis. */
     const int file = open(basis_path, O_WRONLY | O_CLOEXEC);
     assert_true(file >= 0 && pwrite(file, "damage", 6, 9000) == 6);
@@ -221,10 +222,10 @@ TEST(without_the_basis_nothing_is_decoded)
     assert_null(store->bases.owned[0]);
     assert_int_equal(look(store, &left), 0);
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
     store = open_store();
     assert_non_null(store->bases.owned[0]);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(what_is_no_basis_is_refused)
@@ -257,7 +258,7 @@ TEST(what_is_no_basis_is_refused)
     assert_non_null(file);
     assert_int_equal(fclose(file), 0);
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_int_equal(stat(left, &facts), 0);
     store = open_store();
     assert_int_equal(stat(left, &facts), -1);
@@ -271,5 +272,5 @@ TEST(what_is_no_basis_is_refused)
     /* Another basis by the same first digits. */
     store->bases.owned[0]->view.hash[31] ^= 1;
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_E_UNSUPPORTED);
-    kvt_close(store);
+    kvt_store_close(store);
 }

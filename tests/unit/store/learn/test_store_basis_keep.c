@@ -38,7 +38,7 @@ static void delete_all(kvt_store *store)
 {
     for (uint32_t i = 0; i < ENTRIES; i++) {
         const kvt_key key = support_key(i);
-        const kvt_status status = kvt_delete(store, &key);
+        const kvt_status status = kvt_store_delete(store, &key);
         assert_true(status == KVT_OK || status == KVT_MISS);
     }
 }
@@ -56,7 +56,7 @@ TEST(a_copy_elsewhere_is_complete)
 {
     basis_site copy = site;
     char folder[sizeof site.folder];
-    kvt_close(basis_site_filled(&site, ENTRIES));
+    kvt_store_close(basis_site_filled(&site, ENTRIES));
     support_make_folder(folder, sizeof folder);
     basis_site_name(&copy, folder);
     run("cp %s %s", site.ssd_path, copy.ssd_path);
@@ -66,14 +66,14 @@ TEST(a_copy_elsewhere_is_complete)
     kvt_store *store = basis_site_store(&copy, BASIS_SITE_EXACT);
     assert_int_equal(basis_site_info(store).state, KVT_BASIS_PRESENT);
     assert_int_equal(count_found(&copy, store), ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
     /* Without the file of the basis nothing wrong is given, and nothing is lost. */
     assert_int_equal(unlink(copy.basis_path), 0);
     store = basis_site_store(&copy, BASIS_SITE_EXACT);
     assert_int_equal(count_found(&copy, store), 0);
     assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
     assert_int_equal(count_found(&copy, store), ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Makes a catalog anew from the devices. */
@@ -95,12 +95,12 @@ static void rebuild(void)
 /* The files of bases outlive a catalog; without them its rows still say which they need. */
 TEST(a_rebuilt_catalog_finds_its_bases)
 {
-    kvt_close(basis_site_filled(&site, ENTRIES));
+    kvt_store_close(basis_site_filled(&site, ENTRIES));
     run("rm -f %s %s-*", site.catalog_path, site.catalog_path);
     rebuild();
     kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
     assert_int_equal(count_found(&site, store), ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
     run("rm -f %s* %s-*", site.catalog_path, site.catalog_path);
     rebuild();
     store = basis_site_store(&site, BASIS_SITE_EXACT);
@@ -112,7 +112,7 @@ TEST(a_rebuilt_catalog_finds_its_bases)
     assert_memory_equal(info.hash, site.made.basis.hash, sizeof info.hash);
     assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
     assert_int_equal(count_found(&site, store), ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A disk that is full while the file of a basis is written. */
@@ -125,10 +125,10 @@ TEST(a_full_disk_takes_no_basis)
     basis_site_make_profile(&site, &rung);
     kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
     assert_int_equal(basis_site_put(store, 0), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     small_filesystem_fill(site.folder);
     assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_E_SPACE);
-    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_END);
+    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_END);
     (void)snprintf(draft, sizeof draft, "%s.new*", site.basis_path);
     glob_t found;
     assert_int_equal(glob(draft, 0, NULL, &found), GLOB_NOMATCH);
@@ -137,7 +137,7 @@ TEST(a_full_disk_takes_no_basis)
     small_filesystem_make_room(site.folder);
     assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
     assert_true(is_there(site.basis_path));
-    kvt_close(store);
+    kvt_store_close(store);
     small_filesystem_unmount(site.folder);
 }
 
@@ -145,7 +145,7 @@ TEST(a_full_disk_takes_no_basis)
 TEST(a_link_to_the_catalog_finds_its_bases)
 {
     char link[160];
-    kvt_close(basis_site_filled(&site, ENTRIES));
+    kvt_store_close(basis_site_filled(&site, ENTRIES));
     (void)snprintf(link, sizeof link, "%s/other", site.folder);
     assert_int_equal(symlink("catalog.db", link), 0);
     const kvt_device_config device = support_file_config("ssd0", site.ssd_path, BASIS_SITE_ROOM);
@@ -162,7 +162,7 @@ TEST(a_link_to_the_catalog_finds_its_bases)
     options.tick_seconds = 0;
     kvt_store *store = support_open(&options);
     assert_int_equal(count_found(&site, store), ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(a_basis_goes_with_its_last_use)
@@ -181,22 +181,22 @@ TEST(a_basis_goes_with_its_last_use)
     delete_all(store);
     assert_int_equal(basis_site_info(store).records, 0);
     assert_int_equal(kvt_basis_remove(store, hash), KVT_BUSY);
-    kvt_close(store);
+    kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_BARE);
     assert_false(basis_site_info(store).in_ladder);
     assert_int_equal(kvt_basis_remove(store, hash), KVT_OK);
     assert_false(is_there(site.basis_path));
-    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_END);
+    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_END);
     assert_int_equal(kvt_basis_remove(store, hash), KVT_MISS);
     /* It may come back, and into the same slot. */
     assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
     assert_int_equal(basis_site_info(store).state, KVT_BASIS_PRESENT);
-    kvt_close(store);
+    kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_CODES);
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(basis_site_put(store, i), KVT_OK);
     assert_int_equal(count_found(&site, store), ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Without the ladder the rows in its forms go at the open, and with them the need for the basis;
@@ -208,20 +208,20 @@ TEST(a_basis_is_counted_by_its_records)
     for (uint32_t i = 0; i < ENTRIES / 2; i++) {
         const kvt_key key = support_key(i);
         assert_int_equal(basis_site_info(store).records, ENTRIES - i);
-        assert_int_equal(kvt_delete(store, &key), KVT_OK);
+        assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
     }
-    kvt_close(store);
+    kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
     assert_int_equal(basis_site_info(store).records, ENTRIES / 2);
-    kvt_close(store);
+    kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_BARE);
     assert_int_equal(basis_site_info(store).records, 0);
     assert_int_equal(kvt_basis_remove(store, site.made.basis.hash), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
-    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_END);
+    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_END);
     assert_int_equal(support_stats(store).recovered, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Puts something in the place of the file of the basis, and looks at what the store makes of it. */
@@ -233,15 +233,15 @@ static void try_damage(const char *what, kvt_status status)
     assert_int_equal(basis_site_open(&site, BASIS_SITE_EXACT, &store, message, sizeof message),
                      KVT_OK);
     if (strstr(message, ".basis-") == NULL) fail_msg("%s: no note of it: %s", what, message);
-    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_OK);
+    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_OK);
     if (info.state != KVT_BASIS_DAMAGED || info.status != status)
         fail_msg("%s: state %d, status %d", what, info.state, info.status);
     assert_int_equal(info.records, ENTRIES);
     assert_memory_equal(info.hash, site.made.basis.hash, sizeof info.hash);
-    assert_int_equal(kvt_basis_at(store, 1, &info), KVT_END);
+    assert_int_equal(kvt_basis_get(store, 1, &info), KVT_END);
     assert_int_equal(count_found(&site, store), 0);
     assert_int_equal(kvt_basis_remove(store, site.made.basis.hash), KVT_BUSY);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 static void mend(void)
@@ -249,10 +249,10 @@ static void mend(void)
     kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
     assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
     assert_int_equal(basis_site_info(store).state, KVT_BASIS_PRESENT);
-    kvt_close(store);
+    kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
     assert_int_equal(count_found(&site, store), ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 static void write_file(const char *path, const void *bytes, uint64_t size)
@@ -265,7 +265,7 @@ static void write_file(const char *path, const void *bytes, uint64_t size)
 
 TEST(what_is_no_file_of_the_basis_is_refused)
 {
-    kvt_close(basis_site_filled(&site, ENTRIES));
+    kvt_store_close(basis_site_filled(&site, ENTRIES));
     /* One bit, in each part of the object. */
     for (uint64_t at = 0; at + 33 < site.made.bytes; at += site.made.bytes / 3) {
         site.made.object[at + 33] ^= 4;
@@ -307,7 +307,7 @@ TEST(what_is_no_file_of_the_basis_is_refused)
     try_damage("a folder", KVT_E_IO);
     kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
     assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_E_ARGUMENT);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_int_equal(rmdir(site.basis_path), 0);
     mend();
 }
@@ -317,12 +317,12 @@ TEST(exchanged_files_are_refused)
 {
     char second_path[128], third[160];
     kvt_basis_info info = {.struct_size = sizeof info};
-    kvt_close(basis_site_filled(&site, ENTRIES));
+    kvt_store_close(basis_site_filled(&site, ENTRIES));
     basis_made second = basis_made_of(basis_site_shape, 99);
     assert_int_equal(basis_made_write(&second), KVT_OK);
     kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
     assert_int_equal(kvt_basis_add(store, second.object, second.bytes), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
     (void)snprintf(second_path, sizeof second_path, "%s.basis-%05X", site.catalog_path,
                    (unsigned)transform_hash_start(second.basis.hash));
     (void)snprintf(third, sizeof third, "%s/third", site.folder);
@@ -331,11 +331,11 @@ TEST(exchanged_files_are_refused)
     assert_int_equal(rename(third, second_path), 0);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(kvt_basis_at(store, i, &info), KVT_OK);
+        assert_int_equal(kvt_basis_get(store, i, &info), KVT_OK);
         assert_int_equal(info.state, KVT_BASIS_DAMAGED);
         assert_int_equal(info.status, KVT_E_MISMATCH);
     }
-    assert_int_equal(kvt_basis_at(store, 2, &info), KVT_END);
+    assert_int_equal(kvt_basis_get(store, 2, &info), KVT_END);
     assert_int_equal(count_found(&site, store), 0);
     /* A damaged file that nothing needs can be removed by its known name. */
     assert_int_equal(kvt_basis_remove(store, second.basis.hash), KVT_OK);
@@ -343,11 +343,11 @@ TEST(exchanged_files_are_refused)
     assert_int_equal(kvt_basis_add(store, second.object, second.bytes), KVT_OK);
     assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
     assert_int_equal(count_found(&site, store), ENTRIES);
-    kvt_close(store);
+    kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
     assert_int_equal(count_found(&site, store), ENTRIES);
     assert_int_equal(store->bases.damaged_count, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* As many as there is room for, and one more; then one that was removed gives its place. */
@@ -369,13 +369,13 @@ TEST(bases_are_bounded)
             assert_int_equal(kvt_basis_add(store, one.object, one.bytes), KVT_OK);
         }
     }
-    assert_int_equal(kvt_basis_at(store, KVT_BASES_MAX - 1, &info), KVT_OK);
-    assert_int_equal(kvt_basis_at(store, KVT_BASES_MAX, &info), KVT_END);
-    kvt_close(store);
+    assert_int_equal(kvt_basis_get(store, KVT_BASES_MAX - 1, &info), KVT_OK);
+    assert_int_equal(kvt_basis_get(store, KVT_BASES_MAX, &info), KVT_END);
+    kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
-    assert_int_equal(kvt_basis_at(store, KVT_BASES_MAX - 1, &info), KVT_OK);
+    assert_int_equal(kvt_basis_get(store, KVT_BASES_MAX - 1, &info), KVT_OK);
     info.struct_size = 8;
-    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_basis_at(store, 0, NULL), KVT_E_ARGUMENT);
-    kvt_close(store);
+    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_basis_get(store, 0, NULL), KVT_E_ARGUMENT);
+    kvt_store_close(store);
 }

@@ -31,7 +31,7 @@ static kvt_store *open_lacking(void)
     kvt_store *store = basis_site_filled(&site, ENTRIES);
     assert_int_equal(basis_site_info(store).records, ENTRIES);
     assert_true(basis_site_info(store).in_ladder);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_int_equal(rename(site.basis_path, away), 0);
     return basis_site_store(&site, BASIS_SITE_EXACT);
 }
@@ -114,7 +114,7 @@ TEST(gets_name_the_basis)
     assert_true(count_misses(store, "lacks_basis") == 8);
     assert_true(count_misses(store, "corrupt") == 0);
     kvt_queue_close(queue);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(lookups_take_such_entries_as_absent)
@@ -133,33 +133,33 @@ TEST(lookups_take_such_entries_as_absent)
     kvt_store *store = open_lacking();
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
     assert_int_equal(basis_site_put(store, 60), KVT_OK);
-    assert_int_equal(kvt_exists(store, &key), KVT_MISS);
+    assert_int_equal(kvt_store_exists(store, &key), KVT_MISS);
     assert_int_equal(kvt_match_prefix(store, keys, 2, &count), KVT_OK);
     assert_int_equal(count, 1);
     assert_int_equal(kvt_match_worth(store, keys, 2, &worth), KVT_OK);
     assert_int_equal(worth.stored, 1);
     assert_int_equal(kvt_predict_loads(store, keys, 2, seconds), KVT_OK);
     assert_true(seconds[0] > 0 && isnan(seconds[1]));
-    assert_int_equal(kvt_touch(store, keys, 2, &count), KVT_OK);
+    assert_int_equal(kvt_store_touch(store, keys, 2, &count), KVT_OK);
     assert_int_equal(count, 1);
-    assert_int_equal(kvt_hint(store, keys, 2, &soon, &count), KVT_OK);
+    assert_int_equal(kvt_store_hint(store, keys, 2, &soon, &count), KVT_OK);
     assert_int_equal(count, 1);
-    assert_int_equal(
-        kvt_lease(store, queue, &key, 1, base_clock_ns() + UINT64_C(60000000000), &held, &lease),
-        KVT_MISS);
+    assert_int_equal(kvt_lease_begin(store, queue, &key, 1, base_clock_ns() + UINT64_C(60000000000),
+                                     &held, &lease),
+                     KVT_MISS);
     assert_false(held);
     const kvt_request exists = {
         .struct_size = sizeof exists, .kind = KVT_REQUEST_EXISTS, .key = key};
     assert_int_equal(queued_call(queue, &exists).status, KVT_MISS);
     /* What is stored is described and explained all the same. */
-    assert_int_equal(kvt_describe(store, &key, &what), KVT_OK);
+    assert_int_equal(kvt_store_describe(store, &key, &what), KVT_OK);
     assert_int_equal(what.lacks_basis, 1);
     assert_lacking(KVT_E_MISMATCH, what.variant);
-    assert_int_equal(kvt_describe(store, &keys[0], &what), KVT_OK);
+    assert_int_equal(kvt_store_describe(store, &keys[0], &what), KVT_OK);
     assert_int_equal(what.lacks_basis, 0);
-    assert_int_equal(kvt_explain(store, &key, &why), KVT_OK);
+    assert_int_equal(kvt_store_explain(store, &key, &why), KVT_OK);
     kvt_queue_close(queue);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(what_is_lacking_is_listed_and_reported)
@@ -170,7 +170,7 @@ TEST(what_is_lacking_is_listed_and_reported)
     size_t count = 0;
     char digits[8];
     kvt_store *store = open_lacking();
-    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_OK);
+    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_OK);
     assert_int_equal(info.state, KVT_BASIS_MISSING);
     assert_int_equal(info.records, ENTRIES);
     /* The catalog remembers the whole name. */
@@ -178,8 +178,8 @@ TEST(what_is_lacking_is_listed_and_reported)
     assert_memory_equal(info.hash, site.made.basis.hash, sizeof info.hash);
     assert_int_equal(info.bytes, 0);
     assert_true(info.in_ladder);
-    assert_int_equal(kvt_basis_at(store, 1, &info), KVT_END);
-    assert_int_equal(kvt_health(store, items, 4, &count, &overall), KVT_OK);
+    assert_int_equal(kvt_basis_get(store, 1, &info), KVT_END);
+    assert_int_equal(kvt_health_get(store, items, 4, &count, &overall), KVT_OK);
     assert_int_equal(count, 1);
     assert_int_equal(overall, KVT_E_MISMATCH);
     assert_int_equal(items[0].kind, KVT_HEALTH_BASIS);
@@ -189,14 +189,14 @@ TEST(what_is_lacking_is_listed_and_reported)
     assert_non_null(strstr(items[0].name, digits));
     assert_int_equal(kvt_basis_remove(store, site.made.basis.hash), KVT_MISS);
     assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
-    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_OK);
+    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_OK);
     assert_int_equal(info.state, KVT_BASIS_PRESENT);
     assert_int_equal(info.bytes, site.made.bytes);
     assert_int_equal(info.span, KVT_BASIS_LAYERS4);
     assert_string_equal(info.model, "made");
-    assert_int_equal(kvt_health(store, items, 4, &count, &overall), KVT_OK);
+    assert_int_equal(kvt_health_get(store, items, 4, &count, &overall), KVT_OK);
     assert_int_equal(count, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A put of a key that cannot be read stores it anew, and adding the basis brings the rest back. */
@@ -210,10 +210,10 @@ TEST(puts_and_the_basis_bring_entries_back)
     assert_int_equal(info.variant.codec, KVT_CODEC_RAW);
     assert_int_equal(basis_site_info(store).records, ENTRIES - 1);
     const kvt_key gone = support_key(6);
-    assert_int_equal(kvt_delete(store, &gone), KVT_OK);
+    assert_int_equal(kvt_store_delete(store, &gone), KVT_OK);
     assert_int_equal(basis_site_info(store).records, ENTRIES - 2);
     /* A restart changes nothing of it. */
-    kvt_close(store);
+    kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
     assert_int_equal(basis_site_info(store).records, ENTRIES - 2);
     assert_int_equal(basis_site_get(&site, store, 7, NULL), KVT_E_MISMATCH);
@@ -221,7 +221,7 @@ TEST(puts_and_the_basis_bring_entries_back)
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(basis_site_get(&site, store, i, &info), i == 6 ? KVT_MISS : KVT_OK);
     assert_int_equal(info.variant.codec, KVT_CODEC_TRANSFORM);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Another basis with the same first 20 bits: the record's own name tells them apart. */
@@ -257,5 +257,5 @@ TEST(a_basis_by_the_same_digits_gives_no_values)
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(basis_site_get(&site, store, i, NULL), KVT_OK);
     kvt_queue_close(queue);
-    kvt_close(store);
+    kvt_store_close(store);
 }

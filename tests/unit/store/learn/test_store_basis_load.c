@@ -78,7 +78,7 @@ static uint64_t record_bytes(kvt_store *store)
     for (uint32_t i = 0; i < ENTRIES; i++) {
         const kvt_key key = support_key(i);
         kvt_description what = {.struct_size = sizeof what};
-        assert_int_equal(kvt_describe(store, &key, &what), KVT_OK);
+        assert_int_equal(kvt_store_describe(store, &key, &what), KVT_OK);
         assert_int_equal(what.variant.codec, KVT_CODEC_TRANSFORM);
         bytes += what.stored_bytes;
     }
@@ -119,7 +119,7 @@ static void load_from(uint64_t dram_bytes)
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(basis_site_get(&site, store, i, NULL), KVT_OK);
     kvt_queue_close(queue);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST_EACH(NULL, basis_site_tear_down);

@@ -43,7 +43,7 @@ static void read_entry(seen *self, uint32_t entry)
         self->wrong += was_there || !named;
         atomic_fetch_add(&self->lacking, 1);
     }
-    const bool found = kvt_exists(self->store, &key) == KVT_OK;
+    const bool found = kvt_store_exists(self->store, &key) == KVT_OK;
     self->wrong += was_there && !found;
 }
 
@@ -63,13 +63,13 @@ static void *meddler(void *argument)
     while (!atomic_load(&stopped)) {
         kvt_basis_info info = {.struct_size = sizeof info};
         const bool was_there = atomic_load(&added);
-        const kvt_status listed = kvt_basis_at(self->store, 0, &info);
+        const kvt_status listed = kvt_basis_get(self->store, 0, &info);
         self->wrong += listed != KVT_OK || info.records < ENTRIES;
         self->wrong += was_there && info.state != KVT_BASIS_PRESENT;
         const kvt_status removed = kvt_basis_remove(self->store, site.made.basis.hash);
         self->wrong += removed != KVT_BUSY && (was_there || removed != KVT_MISS);
         self->wrong += basis_site_put(self->store, 100) < 0;
-        self->wrong += kvt_delete(self->store, &key) < 0;
+        self->wrong += kvt_store_delete(self->store, &key) < 0;
         atomic_fetch_add(&self->read, 1);
     }
     return NULL;
@@ -111,13 +111,13 @@ static void run_round(void)
         assert_int_equal(threads[i].wrong, 0);
     }
     assert_int_equal(support_stats(store).load_failures, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(a_basis_comes_under_readers)
 {
     static char data[BASIS_SITE_BYTES];
-    kvt_close(basis_site_filled(&site, ENTRIES));
+    kvt_store_close(basis_site_filled(&site, ENTRIES));
     for (uint32_t i = 0; i < ENTRIES; i++) {
         basis_site_fill(i, data);
         (void)basis_site_code(&site, data, coded[i]);

@@ -63,7 +63,7 @@ static void check_form(const char *name, double bits, kvt_tier tier, uint32_t fi
     kvt_variant variant = check_entry(s.store, 1, first);
     assert_memory_equal(&variant, &wanted, sizeof wanted);
     check_views(s.store, 1, first);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 }
 
 typedef struct test_form {
@@ -159,7 +159,7 @@ TEST(only_gets_that_ask_are_given_fewer_tokens)
     assert_int_equal(count_misses(s.store, "absent"), 0);
     assert_int_equal(after.load_failures, 0);
     check_entry(s.store, 1, 0);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
     /* One set needs room for one. */
     open_dropped(&s, "drop:stream,50");
     kept.positions = positions;
@@ -168,7 +168,7 @@ TEST(only_gets_that_ask_are_given_fewer_tokens)
     assert_int_equal(kept.sets, 1);
     kept.capacity = TOKENS - 1;
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 }
 
 /* Submits one get and returns what became of it. */
@@ -180,9 +180,9 @@ static kvt_completion get_queued(kvt_queue *queue, const kvt_view *view, kvt_get
                                  .view = view,
                                  .info = info};
     kvt_completion done = {.struct_size = sizeof done};
-    assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
     assert_int_equal(kvt_queue_wait(queue, UINT64_MAX), KVT_OK);
-    assert_int_equal(kvt_drain(queue, &done, 1), 1);
+    assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
     return done;
 }
 
@@ -224,7 +224,7 @@ TEST(gets_of_queues_ask_with_an_info)
     for (uint32_t m = 0; m < MATRICES; m++)
         assert_memory_equal(got + m * MATRIX, e.rows + (size_t)m * e.tokens * ROW, e.tokens * ROW);
     kvt_queue_close(queue);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 }
 
 /* Calls that count tokens see no such entry, not even while its form is exact. */
@@ -248,9 +248,9 @@ static void check_uncounted(kvt_store *store)
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
     assert_int_equal(kvt_load_begin(queue, &key, views, 1, NULL, &load), KVT_MISS);
     kvt_queue_close(queue);
-    assert_int_equal(kvt_exists(store, &key), KVT_OK);
+    assert_int_equal(kvt_store_exists(store, &key), KVT_OK);
     count = 0;
-    assert_int_equal(kvt_touch(store, &key, 1, &count), KVT_OK);
+    assert_int_equal(kvt_store_touch(store, &key, 1, &count), KVT_OK);
     assert_int_equal(count, 1);
     double seconds;
     assert_int_equal(kvt_predict_loads(store, &key, 1, &seconds), KVT_OK);
@@ -283,7 +283,7 @@ TEST(token_counts_leave_such_entries_out)
         child.first_position = TOKENS;
         fill_entry(2, data);
         assert_int_equal(kvt_put(s.store, &child, data, ENTRY), KVT_E_ARGUMENT);
-        kvt_close(s.store);
+        kvt_store_close(s.store);
     }
 }
 
@@ -352,7 +352,7 @@ TEST(keys_are_turned_on_request)
         }
         kept.rope = &wide;
         assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_UNSUPPORTED);
-        kvt_close(s.store);
+        kvt_store_close(s.store);
     }
     /* Where every token is there, nothing is turned. */
     site_prepare(&s, KVT_TIER_DRAM, 4 * ENTRY, &rung, 1);
@@ -378,7 +378,7 @@ TEST(keys_are_turned_on_request)
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_OK);
     longer.later = 1;
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 }
 
 /* ---- scores, and entries that keep every token ---- */
@@ -405,7 +405,7 @@ TEST(bad_scores_are_refused)
         if (fault == 6) memset(scores, 0, sizeof scores);
         if (fault == 7) entry.layout.tokens_may_drop = 0;
         assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_E_ARGUMENT);
-        assert_int_equal(kvt_exists(s.store, &key), KVT_MISS);
+        assert_int_equal(kvt_store_exists(s.store, &key), KVT_MISS);
     }
     kvt_entry opaque = make_entry(1, scores);
     opaque.layout = (kvt_layout){
@@ -413,7 +413,7 @@ TEST(bad_scores_are_refused)
     fill_scores(1, scores);
     assert_int_equal(kvt_put(s.store, &opaque, data, ENTRY), KVT_E_ARGUMENT);
     assert_int_equal(support_stats(s.store).tiers[KVT_TIER_DRAM].entries, 0);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 }
 
 /* Only the drop form would fit: an entry that may not take it is refused, and others are exact. */
@@ -431,7 +431,7 @@ TEST(others_keep_every_token)
     assert_string_equal(s.message, "");
     assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_REFUSED);
     assert_int_equal(put_entry(s.store, 1, 0, true), KVT_OK);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
     /* The layout does not say that tokens may go. */
     site_prepare(&s, KVT_TIER_DRAM, ENTRY * 15 / 16, rungs, 2);
     site_open(&s);
@@ -439,21 +439,22 @@ TEST(others_keep_every_token)
     assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_REFUSED);
     entry.layout.tokens_may_drop = 1;
     assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_OK);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
     /* The ladder's does not, and the open says so. */
     s.options.ladder_layout.tokens_may_drop = 0;
     site_open(&s);
     assert_non_null(strstr(s.message, "2 variants that drop tokens"));
     assert_int_equal(put_entry(s.store, 1, 0, true), KVT_REFUSED);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
     /* The limit of loss holds. */
     s.options.ladder_layout.tokens_may_drop = 1;
     s.options.loss_limit = 0.015;
     site_open(&s);
     assert_int_equal(put_entry(s.store, 1, 0, true), KVT_REFUSED);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
     s.options.ladder_layout.tokens_may_drop = 2;
-    assert_int_equal(kvt_open(&s.options, &s.store, s.message, sizeof s.message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_open(&s.options, &s.store, s.message, sizeof s.message),
+                     KVT_E_ARGUMENT);
 }
 
 /* Of a chain of 108 tokens a 32nd keeps the sinks alone, and the last 8 tokens have none. */
@@ -471,7 +472,7 @@ TEST(forms_that_would_keep_nothing_are_not_offered)
     entry.first_position = 0;
     kvt_status status = kvt_put(s.store, &entry, data, sizeof data);
     assert_true(status == KVT_OK || status == KVT_REFUSED);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 }
 
 /* ---- after the put ---- */
@@ -532,11 +533,11 @@ static uint32_t press(site *s)
         kvt_status status = put_entry(s->store, i, 0, i % 2 == 0);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
         for (uint32_t round = 0; round < 2; round++)
-            assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+            assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
     }
     for (uint32_t i = 0; i < PRESSED; i++) {
         const kvt_key key = support_key(i);
-        if (kvt_exists(s->store, &key) != KVT_OK) continue;
+        if (kvt_store_exists(s->store, &key) != KVT_OK) continue;
         kvt_variant variant = check_entry(s->store, i, 0);
         const bool scored = codecs_drop_method(variant) == KVT_DROP_SCORES;
         assert_true(!scored || i % 2 == 0);
@@ -569,13 +570,13 @@ TEST(pressure_drops_more_and_more_tokens)
     assert_true(seen.dropped > 0 && seen.narrowed > 0);
     assert_int_equal(seen.wrong, 0);
     assert_int_equal(support_stats(s.store).load_failures, 0);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
     /* What may lose less than the drop forms stays whole. */
     s.options.loss_limit = 0.001;
     seen = (seen_moves){0};
     site_open(&s);
     assert_int_equal(press(&s), 0);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 }
 
 /* The same with a tier below, whose records are read by its device, and puts that are handed over.
@@ -594,20 +595,20 @@ TEST(tokens_are_dropped_on_the_way_down)
     for (uint32_t i = 0; i < PRESSED; i++) {
         kvt_status status = put_entry(s.store, i, 0, i % 2 == 0);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
-        assert_int_equal(kvt_flush(s.store), KVT_OK);
-        assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+        assert_int_equal(kvt_store_flush(s.store), KVT_OK);
+        assert_int_equal(kvt_store_maintain(s.store, NULL), KVT_OK);
     }
     uint32_t dropped[KVT_TIER_COUNT] = {0};
     for (uint32_t i = 0; i < PRESSED; i++) {
         const kvt_key key = support_key(i);
         kvt_description description = {.struct_size = sizeof description};
-        if (kvt_describe(s.store, &key, &description) != KVT_OK) continue;
+        if (kvt_store_describe(s.store, &key, &description) != KVT_OK) continue;
         dropped[description.tier] += kvt_variant_drops_tokens(check_entry(s.store, i, 0));
     }
     assert_true(dropped[KVT_TIER_SSD] > 0);
     assert_true(seen.dropped > 0);
     assert_int_equal(seen.wrong, 0);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 }
 
 /* Entries of an SSD with room for one record of the form alone, after a restart and after the
@@ -625,12 +626,12 @@ TEST(dropped_entries_outlive_the_store)
         site_open(&s);
         assert_int_equal(put_entry(s.store, 1, 100, true), KVT_OK);
         const kvt_variant before = check_entry(s.store, 1, 100);
-        kvt_close(s.store);
+        kvt_store_close(s.store);
         site_open(&s);
         assert_int_equal(support_stats(s.store).recovered, 1);
         kvt_variant after = check_entry(s.store, 1, 100);
         assert_memory_equal(&after, &before, sizeof after);
-        kvt_close(s.store);
+        kvt_store_close(s.store);
         assert_int_equal(unlink(catalog_path), 0);
         kvt_recover_options_init(&options);
         assert_int_equal(
@@ -639,12 +640,12 @@ TEST(dropped_entries_outlive_the_store)
         site_open(&s);
         after = check_entry(s.store, 1, 100);
         assert_memory_equal(&after, &before, sizeof after);
-        kvt_close(s.store);
+        kvt_store_close(s.store);
         /* A store that lets no token go serves none of it. */
         s.options.ladder_layout.tokens_may_drop = 0;
         site_open(&s);
         assert_int_equal(support_stats(s.store).recovery_drops, 1);
-        assert_int_equal(kvt_exists(s.store, &key), KVT_MISS);
-        kvt_close(s.store);
+        assert_int_equal(kvt_store_exists(s.store, &key), KVT_MISS);
+        kvt_store_close(s.store);
     }
 }

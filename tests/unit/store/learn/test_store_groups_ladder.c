@@ -153,7 +153,7 @@ static uint32_t press_groups(kvt_store *store, const kvt_layout *layouts, bool r
         /* "adaptcache" keeps little room free for coding anew what is there. */
         const bool full = rounds && status == KVT_E_SPACE;
         assert_true(status == KVT_OK || status == KVT_REFUSED || status == KVT_EXISTS || full);
-        if (rounds) assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+        if (rounds) assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     }
     for (uint32_t i = 0; i < ENTRIES; i++)
         lossy += check_groups(store, i, layouts, &held);
@@ -171,16 +171,16 @@ TEST(groups_become_coarser)
     kvt_store *store = support_open(&options);
     const uint32_t lossy = press_groups(store, shapes, false);
     assert_true(lossy > 4);
-    kvt_close(store);
+    kvt_store_close(store);
     /* A restart serves the same. */
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
     uint32_t again = 0, held = 0;
     for (uint32_t i = 0; i < ENTRIES; i++)
         again += check_groups(store, i, shapes, &held);
     assert_int_equal(again, lossy);
     assert_int_equal(support_stats(store).recovery_drops, 0);
     assert_int_equal(support_stats(store).load_failures, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* From memory to a smaller SSD, step by step: exact records are coded anew, and lossy ones are made
@@ -205,7 +205,7 @@ TEST(groups_are_recoded)
     assert_true(seen.recoded > 0 && seen.lossy > 0);
     assert_int_equal(support_stats(store).load_failures, 0);
     assert_int_equal(support_stats(store).moves.failed_io, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* One layer of the shape, or three: not what was calibrated. */
@@ -220,8 +220,8 @@ TEST(other_counts_of_layers_stay_exact)
         memcpy(layouts, shapes, sizeof layouts);
         layouts[0].layers = layers;
         if (layers == 1) layouts[1].head_dim = 32;
-        assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+        assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
         assert_int_equal(press_groups(store, layouts, false), 0);
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }

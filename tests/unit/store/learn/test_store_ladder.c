@@ -160,22 +160,22 @@ TEST(stores_refuse_what_is_not_calibrated)
     kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
     make_profile(true);
     options.profile_path = NULL;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
     options.ladder_layout.kv_heads = 8;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "2 layers x 2 KV heads x 64, not 2 x 8 x 64"));
     options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
     options.ladder_layout.sides = 1;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "one side"));
     options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
     options.loss_limit = 1.5;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     assert_int_equal(unlink(profile_path), 0);
     make_profile(false);
     options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
 }
 
 static void fill_entry(uint32_t number, void *data)
@@ -268,16 +268,16 @@ TEST(pressure_makes_entries_coarser)
     make_profile(true);
     kvt_store *store = support_open(&options);
     assert_true(press(store, options.loss_limit) > 30);
-    kvt_close(store);
+    kvt_store_close(store);
     options.loss_limit = 0.0015; /* planes at 8 bits, and nothing coarser */
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
     uint32_t lossy = press(store, options.loss_limit);
     assert_true(lossy > 10 && lossy <= 25); /* 8.5 bits: 23 at most */
-    kvt_close(store);
+    kvt_store_close(store);
     options.ladder = false; /* the default: nothing is lost */
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
     assert_int_equal(press(store, 0.0), 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A limit for entries keeps what is known to keep it, and counts in the scale of the mean limit. */
@@ -302,15 +302,15 @@ TEST(entries_have_a_limit_of_their_own)
     assert_true(fabs(first[0].loss_upper - 0.002 / 0.005 * 0.01) < 1e-12);
     assert_true(fabs(first[1].loss_upper - 0.004 / 0.005 * 0.01) < 1e-12);
     assert_true(press(store, options.loss_limit) > 10);
-    kvt_close(store);
+    kvt_store_close(store);
     options.entry_loss_limit = 0.001; /* nothing keeps it */
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
     assert_int_equal(store->costs.variant_count, store->exact_variants);
-    kvt_close(store);
+    kvt_store_close(store);
     static const double outside[] = {0.0, -0.1, 1.5, NAN};
     for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
         options.entry_loss_limit = outside[i];
-        assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
         assert_non_null(strstr(message, "entry_loss_limit"));
     }
 }
@@ -328,15 +328,15 @@ TEST(fixed_policies_take_forms_of_the_ladder)
     options.policy = "lru";
     assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &options.variant), KVT_OK);
     options.loss_limit = 0;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "ladder"));
     options.loss_limit = 1;
     options.ladder = false;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     options.ladder = true;
     for (int mixed = 0; mixed < 2; mixed++) {
         uint32_t lossy = 0;
-        assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+        assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
         const policy_trial trial = {.half_life_seconds = TRIAL_HALF_LIFE,
                                     .other_share = mixed ? 0.5 : 0,
                                     .other_variant.codec = KVT_CODEC_RAW};
@@ -348,7 +348,7 @@ TEST(fixed_policies_take_forms_of_the_ladder)
             lossy += upper > 0.0;
         }
         assert_true(mixed ? lossy > 0 && lossy < ENTRIES : lossy == ENTRIES);
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -372,7 +372,7 @@ static void entries_stay_exact(const kvt_layout *other)
         held++;
     }
     assert_true(held > 10 && held < 40);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Of other heads, and of one side: as many bytes. */
@@ -407,15 +407,15 @@ TEST(a_lower_limit_drops_coarser_rows)
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++)
         coarse += check_entry(store, i) > 0.0025;
     assert_true(coarse > 10);
-    kvt_close(store);
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    kvt_store_close(store);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
     uint32_t again = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++)
         again += check_entry(store, i) > 0.0;
     assert_int_equal(again, lossy); /* the same promise keeps them all */
-    kvt_close(store);
+    kvt_store_close(store);
     options.loss_limit = 0.0025;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
     again = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
         double upper = check_entry(store, i);
@@ -423,7 +423,7 @@ TEST(a_lower_limit_drops_coarser_rows)
         again += upper > 0.0;
     }
     assert_int_equal(again, lossy - coarse);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* ---- what a request accepts ---- */
@@ -442,9 +442,9 @@ static kvt_completion get_within(kvt_store *store, uint32_t number, double loss_
                                  .loss_max = loss_max};
     kvt_queue *queue = NULL;
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
-    assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
     assert_int_equal(kvt_queue_wait(queue, UINT64_MAX), KVT_OK);
-    assert_int_equal(kvt_drain(queue, &done, 1), 1);
+    assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
     kvt_queue_close(queue);
     return done;
 }
@@ -472,7 +472,7 @@ TEST(requests_get_what_they_accept)
     }
     assert_true(refused > 0 && got > 0);
     assert_int_equal(support_stats(store).refused_loss, refused);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* What becomes coarser while a get waits for its staging. */
@@ -520,5 +520,5 @@ TEST(what_became_coarser_is_refused)
     entry->place->variant = exact;
     pthread_mutex_unlock(&store->lock);
     assert_int_equal(get_within(store, 1, -1).status, KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
 }

@@ -88,7 +88,7 @@ static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
     /* The kernel takes the ring of a process that was killed down in its own time. */
     kvt_status status = KVT_E_LOCKED;
     while (status == KVT_E_LOCKED)
-        status = kvt_open(&options, &store, message, sizeof message);
+        status = kvt_store_open(&options, &store, message, sizeof message);
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
     return store;
 }
@@ -121,7 +121,7 @@ static void learn_put(kvt_store *store, uint32_t number, uint32_t class_id)
 static kvt_class_stats learn_class(kvt_store *store, uint32_t class_id)
 {
     kvt_class_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_class_stats_at(store, class_id, &stats), KVT_OK);
+    assert_int_equal(kvt_class_stats_get(store, class_id, &stats), KVT_OK);
     return stats;
 }
 
@@ -147,7 +147,7 @@ TEST(loads_are_predicted)
     assert_true(loads->predicted_seconds > 0 && loads->achieved_seconds > 0);
     assert_true(loads->error_p50 <= loads->error_p90);
     assert_int_equal(stats.tiers[KVT_TIER_DRAM].loads.loads, 0);
-    assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(store, 0, &device), KVT_OK);
     assert_true(device.read_learned.bytes_per_s > 0 && device.write_learned.bytes_per_s > 0);
 
     kvt_key keys[3] = {support_key(3), support_key(1000), support_key(4)};
@@ -163,7 +163,7 @@ TEST(loads_are_predicted)
     tiers_pool_retire(store->pools[KVT_TIER_SSD], 0);
     assert_int_equal(kvt_predict_loads(store, keys, 1, seconds), KVT_OK);
     assert_true(isnan(seconds[0]));
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A device that was measured slow, on a machine that was busy then, and is fast: what is learned
@@ -182,7 +182,7 @@ TEST(load_takes_its_decoding_at_least)
     assert_true(seconds > 0);
     assert_int_equal(support_get(store, 1, &info), KVT_OK);
     assert_true(info.predicted_ns > 0); /* 0 = it was another get's read */
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A curve that is re-opened while the round does something else counts in the epoch it begins. */
@@ -199,10 +199,10 @@ TEST(epoch_has_the_reopened_curve)
     store->learn->reopened++;
     pthread_mutex_unlock(&store->learn->lock);
     learn_round(store);
-    assert_int_equal(kvt_explain(store, &key, &why), KVT_OK);
+    assert_int_equal(kvt_store_explain(store, &key, &why), KVT_OK);
     for (uint8_t at = 1; at < why.option_count; at++)
         assert_true(why.options[at].option.load_seconds >= 1);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* ---- factors on losses ---- */
@@ -216,17 +216,17 @@ TEST(losses_are_observed)
     assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
     for (uint32_t i = 0; i < 40; i++)
         learn_put(store, i, i < 30 ? 3 : 4);
-    assert_int_equal(kvt_observe_quality(store, &key, raw, 0.1, 1), KVT_E_UNSUPPORTED);
-    assert_int_equal(kvt_observe_quality(store, &absent, coarse, 0.1, 1), KVT_MISS);
-    assert_int_equal(kvt_observe_quality(store, &key, coarse, 1.1, 1), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_observe_quality(store, &key, coarse, 0.1, 0), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_quality_observe(store, &key, raw, 0.1, 1), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_quality_observe(store, &absent, coarse, 0.1, 1), KVT_MISS);
+    assert_int_equal(kvt_quality_observe(store, &key, coarse, 1.1, 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_quality_observe(store, &key, coarse, 0.1, 0), KVT_E_ARGUMENT);
     assert_int_equal(learn_class(store, 3).loss_observations, 0);
     assert_true(fabs(learn_class(store, 3).loss_factor - 1) < 1e-9);
 
     /* Entries of class 3 lose three times the form's mean; one of them next to nothing. */
     for (uint32_t i = 0; i < 20; i++) {
         key = support_key(i);
-        assert_int_equal(kvt_observe_quality(store, &key, coarse, i == 7 ? 0.0004 : 0.012, 1),
+        assert_int_equal(kvt_quality_observe(store, &key, coarse, i == 7 ? 0.0004 : 0.012, 1),
                          KVT_OK);
     }
     kvt_class_stats of_class = learn_class(store, 3);
@@ -237,15 +237,15 @@ TEST(losses_are_observed)
 
     /* The others of the class follow in the background; bounds are wider than the profile's. */
     uint32_t moves;
-    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
     assert_true(support_stats(store).learned.recosted >= 40);
     static kvt_explanation mine = {.struct_size = sizeof mine},
                            quiet = {.struct_size = sizeof quiet},
                            other = {.struct_size = sizeof other};
     kvt_key quiet_key = support_key(7), unasked = support_key(25), foreign = support_key(35);
-    assert_int_equal(kvt_explain(store, &unasked, &mine), KVT_OK);
-    assert_int_equal(kvt_explain(store, &quiet_key, &quiet), KVT_OK);
-    assert_int_equal(kvt_explain(store, &foreign, &other), KVT_OK);
+    assert_int_equal(kvt_store_explain(store, &unasked, &mine), KVT_OK);
+    assert_int_equal(kvt_store_explain(store, &quiet_key, &quiet), KVT_OK);
+    assert_int_equal(kvt_store_explain(store, &foreign, &other), KVT_OK);
     uint8_t at = 0;
     for (uint8_t i = 1; i < other.option_count; i++)
         if (memcmp(&other.options[i].option.variant, &coarse, sizeof coarse) == 0) at = i;
@@ -254,7 +254,7 @@ TEST(losses_are_observed)
     assert_true(mine.options[at].option.loss_upper > 0.0061);
     /* What an entry showed itself makes it more certain than its class alone. */
     assert_true(quiet.options[at].option.loss_upper < mine.options[at].option.loss_upper);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Factors that keep moving reach all entries of a table that one round does not get through. */
@@ -275,21 +275,21 @@ TEST(every_entry_is_told_in_the_end)
         uint32_t moves;
         double loss = round % 2 == 0 ? 0.04 : 0.0004;
         key = support_key((uint32_t)round);
-        assert_int_equal(kvt_observe_quality(store, &key, coarse, loss, 1000), KVT_OK);
-        assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+        assert_int_equal(kvt_quality_observe(store, &key, coarse, loss, 1000), KVT_OK);
+        assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
     }
     assert_true(support_stats(store).learned.recosted >= before + MANY);
     uint32_t untold = 0;
     for (uint32_t i = 0; i < MANY; i++) {
         static kvt_explanation why = {.struct_size = sizeof why};
         key = support_key(i);
-        assert_int_equal(kvt_explain(store, &key, &why), KVT_OK);
+        assert_int_equal(kvt_store_explain(store, &key, &why), KVT_OK);
         for (uint8_t at = 1; at < why.option_count; at++)
             if (memcmp(&why.options[at].option.variant, &coarse, sizeof coarse) == 0)
                 untold += fabs(why.options[at].option.loss_upper - 0.006) < 1e-9;
     }
     assert_int_equal(untold, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Expectations below 1 do not take a bound past the limit with them, not even where the bound of
@@ -312,14 +312,14 @@ TEST(limit_holds_for_the_bound)
         learn_put(store, i, 3);
     for (uint32_t i = 0; i < 30; i++) {
         kvt_key key = support_key(i);
-        assert_int_equal(kvt_observe_quality(store, &key, coarse, 0.055, 1), KVT_OK);
+        assert_int_equal(kvt_quality_observe(store, &key, coarse, 0.055, 1), KVT_OK);
     }
     kvt_class_stats of_class = learn_class(store, 3);
     assert_true(of_class.loss_factor < 0.5 && of_class.loss_factor_upper * 0.49 > 0.5);
-    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
     static kvt_explanation why = {.struct_size = sizeof why};
     kvt_key unasked = support_key(35);
-    assert_int_equal(kvt_explain(store, &unasked, &why), KVT_OK);
+    assert_int_equal(kvt_store_explain(store, &unasked, &why), KVT_OK);
     for (uint8_t i = 1; i < why.option_count; i++) {
         if (memcmp(&why.options[i].option.variant, &coarse, sizeof coarse) != 0) continue;
         assert_false(why.options[i].feasible);
@@ -327,7 +327,7 @@ TEST(limit_holds_for_the_bound)
         found++;
     }
     assert_int_equal(found, 1);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* ---- the profile ---- */
@@ -360,7 +360,7 @@ static void learn_something(kvt_store *store)
         static _Thread_local char data[SUPPORT_ENTRY_BYTES];
         kvt_key key = support_key(i % 30);
         assert_int_equal(kvt_get(store, &key, data, sizeof data, NULL), KVT_OK);
-        assert_int_equal(kvt_observe_quality(store, &key, coarse, 0.012, 1), KVT_OK);
+        assert_int_equal(kvt_quality_observe(store, &key, coarse, 0.012, 1), KVT_OK);
     }
 }
 
@@ -372,7 +372,7 @@ TEST(profile_keeps_what_was_learned)
     double factor = learn_class(store, 3).loss_factor;
     assert_true(factor > 2);
     assert_int_equal(learned_rows("1"), 0);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_int_equal(learned_rows("l.kind = 'loss' AND name = 'class 3' AND part = 'factor'"), 1);
     assert_int_equal(learned_rows("l.kind = 'device' AND part = 'read_bytes_per_s'"), 1);
     assert_int_equal(learned_rows("l.kind = 'device' AND part = 'load' AND error_p50 > 0"), 1);
@@ -386,9 +386,9 @@ TEST(profile_keeps_what_was_learned)
     assert_true(fabs(learn_class(store, 3).loss_factor / factor - 1) < 0.02);
     assert_int_equal(learn_class(store, 3).loss_observations, 90);
     kvt_device_stats device = {.struct_size = sizeof device};
-    assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(store, 0, &device), KVT_OK);
     assert_true(device.read_learned.bytes_per_s > 0);
-    kvt_close(store);
+    kvt_store_close(store);
 
     /* Another device, host or version: nothing of it counts. */
     sqlite3 *database = NULL;
@@ -398,9 +398,9 @@ TEST(profile_keeps_what_was_learned)
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
     store = learn_open_store(true, 300);
     assert_int_equal(learn_class(store, 3).loss_observations, 0);
-    assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(store, 0, &device), KVT_OK);
     assert_true(device.read_learned.bytes_per_s <= 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* The rows of a background round survive the process; the profile stays sound. */
@@ -413,7 +413,7 @@ TEST(killed_store_leaves_a_sound_profile)
         uint32_t moves;
         kvt_store *store = learn_open_store(true, 1e-6);
         learn_something(store);
-        (void)!kvt_maintain(store, &moves);
+        (void)!kvt_store_maintain(store, &moves);
         raise(SIGKILL);
     }
     int status;
@@ -422,7 +422,7 @@ TEST(killed_store_leaves_a_sound_profile)
     assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
     kvt_store *store = learn_open_store(true, 300);
     assert_int_equal(learn_class(store, 3).loss_observations, 90);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Rows that no store wrote: each is sound for the profile, and none may spoil a decision. */
@@ -443,7 +443,7 @@ TEST(rows_that_cannot_be_are_left_out)
         make_profile();
         kvt_store *store = learn_open_store(true, 300);
         learn_something(store);
-        kvt_close(store);
+        kvt_store_close(store);
         sqlite3 *database = NULL;
         assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
         run_sql(database, spoilt[i]);
@@ -455,14 +455,14 @@ TEST(rows_that_cannot_be_are_left_out)
         double seconds;
         static char data[SUPPORT_ENTRY_BYTES];
         store = learn_open_store(true, 300);
-        assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+        assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
         learn_put(store, 40, 3);
         assert_int_equal(kvt_get(store, &key, data, sizeof data, &info), KVT_OK);
         assert_true(info.predicted_ns < UINT64_C(1000000000) * 1000);
         assert_int_equal(kvt_predict_loads(store, &key, 1, &seconds), KVT_OK);
         assert_true(seconds >= 0 && seconds < 1000);
         assert_true(learn_class(store, 3).loss_factor >= 0);
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -473,14 +473,14 @@ TEST(deleted_run_begins_anew)
     kvt_store *store = learn_open_store(true, 1e-6);
     uint32_t moves;
     learn_something(store);
-    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
     assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
     sqlite3 *database = NULL;
     assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
     run_sql(database, "PRAGMA foreign_keys = ON; DELETE FROM run WHERE kind = 'learned'");
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
     assert_int_equal(learned_rows("1"), 0);
-    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
     assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
 
     /* Its number is another's now, which is neither written to nor said to be complete. */
@@ -488,7 +488,7 @@ TEST(deleted_run_begins_anew)
     run_sql(database, "PRAGMA foreign_keys = ON; DELETE FROM learned; UPDATE run SET kind = "
                       "'device', complete = 0 WHERE kind = 'learned'");
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
 }
 
@@ -502,14 +502,14 @@ TEST(locked_profile_is_left_alone)
     learn_something(store);
     assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
     run_sql(database, "BEGIN EXCLUSIVE");
-    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
-    kvt_close(store);
+    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+    kvt_store_close(store);
     run_sql(database, "ROLLBACK");
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
     assert_int_equal(learned_rows("1"), 0);
     store = learn_open_store(true, 300);
     learn_something(store);
-    kvt_close(store);
+    kvt_store_close(store);
     assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
 }
 
@@ -530,16 +530,16 @@ static void *learn_visit(void *argument)
         double seconds;
         kvt_device_stats device = {.struct_size = sizeof device};
         bool fine = kvt_get(crowd->store, &key, data, sizeof data, NULL) == KVT_OK;
-        fine = fine && kvt_observe_quality(crowd->store, &key, crowd->coarse, 0.002, 1) == KVT_OK;
+        fine = fine && kvt_quality_observe(crowd->store, &key, crowd->coarse, 0.002, 1) == KVT_OK;
         fine = fine && kvt_predict_loads(crowd->store, &key, 1, &seconds) == KVT_OK;
-        fine = fine && kvt_device_stats_at(crowd->store, 0, &device) == KVT_OK;
+        fine = fine && kvt_device_stats_get(crowd->store, 0, &device) == KVT_OK;
         fine = fine && support_stats(crowd->store).gets > 0;
         if (i % 10 == 0) {
             uint32_t moves;
             kvt_class_stats of_class = {.struct_size = sizeof of_class};
-            kvt_status status = kvt_maintain(crowd->store, &moves);
+            kvt_status status = kvt_store_maintain(crowd->store, &moves);
             fine = fine && (status == KVT_OK || status == KVT_BUSY);
-            fine = fine && kvt_class_stats_at(crowd->store, 3, &of_class) == KVT_OK;
+            fine = fine && kvt_class_stats_get(crowd->store, 3, &of_class) == KVT_OK;
         }
         if (!fine) atomic_fetch_add(&crowd->wrong, 1);
     }
@@ -559,7 +559,7 @@ TEST(many_at_once)
         pthread_join(threads[i], NULL);
     assert_int_equal(atomic_load(&crowd.wrong), 0);
     assert_int_equal(learn_class(crowd.store, 3).loss_observations, 90 + 240);
-    kvt_close(crowd.store);
+    kvt_store_close(crowd.store);
 }
 
 enum { LEARN_COMING = 20 };
@@ -596,17 +596,17 @@ TEST(entries_on_their_way_are_told)
     learn_arrivals arrivals = {.store = store};
     learn_put(store, 0, 3);
     assert_int_equal(pthread_create(&thread, NULL, learn_come, &arrivals), 0);
-    while (kvt_exists(store, &begun) != KVT_OK && atomic_load(&arrivals.count) < LEARN_COMING)
+    while (kvt_store_exists(store, &begun) != KVT_OK && atomic_load(&arrivals.count) < LEARN_COMING)
         sched_yield();
-    assert_int_equal(kvt_observe_quality(store, &told, coarse, 0.04, 1000), KVT_OK);
-    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    assert_int_equal(kvt_quality_observe(store, &told, coarse, 0.04, 1000), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
     pthread_join(thread, NULL);
     for (uint32_t i = 0; i < LEARN_COMING; i++) {
         static kvt_explanation why = {.struct_size = sizeof why};
         kvt_key key = support_key(100 + i);
         assert_int_equal(arrivals.statuses[i], KVT_OK);
         uint32_t found = 0;
-        assert_int_equal(kvt_explain(store, &key, &why), KVT_OK);
+        assert_int_equal(kvt_store_explain(store, &key, &why), KVT_OK);
         for (uint8_t at = 1; at < why.option_count; at++) {
             if (memcmp(&why.options[at].option.variant, &coarse, sizeof coarse) != 0) continue;
             assert_true(why.options[at].option.loss_upper > 0.0061);
@@ -614,5 +614,5 @@ TEST(entries_on_their_way_are_told)
         }
         assert_int_equal(found, 1);
     }
-    kvt_close(store);
+    kvt_store_close(store);
 }

@@ -149,7 +149,7 @@ TEST(a_larger_record_costs_no_entry)
     assert_int_equal(site_stored(s, MANY), MANY);
     kvt_policy_stats policy;
     kvt_policy_stats_get(s->store->policy, &policy);
-    assert_int_equal(kvt_policy_set_capacity(s->store->policy, KVT_TIER_SSD,
+    assert_int_equal(kvt_policy_capacity_set(s->store->policy, KVT_TIER_SSD,
                                              policy.used_bytes[KVT_TIER_SSD] + planned),
                      KVT_OK);
     kvt_status status = put_noise(s, MANY);
@@ -204,15 +204,15 @@ TEST(an_eviction_from_above_leaves_the_record_on_ssd)
     for (uint32_t i = 0; i < ENTRIES; i++) {
         see(s, i, 1000, 500, 0);
         assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
-        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
     }
     assert_int_equal(support_stats(s->store).copies.count, ENTRIES);
     /* Loading them is worth nothing now, and DRAM gets smaller and smaller. */
     for (int round = 0; round < 2 * ENTRIES; round++) {
         for (uint32_t i = 0; i < ENTRIES; i++)
             see(s, i, 0, 500, 500);
-        assert_int_equal(kvt_policy_set_capacity(s->store->policy, KVT_TIER_DRAM, 4096), KVT_OK);
-        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+        assert_int_equal(kvt_policy_capacity_set(s->store->policy, KVT_TIER_DRAM, 4096), KVT_OK);
+        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
     }
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.copies.evictions, ENTRIES);

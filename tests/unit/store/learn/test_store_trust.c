@@ -166,7 +166,7 @@ static kvt_status put(kvt_store *store, uint32_t number)
     kvt_entry entry = support_entry(support_key(number), support_layout, recompute_seconds);
     kvt_status status = kvt_put(store, &entry, data, sizeof data);
     assert_true(status == KVT_OK || status == KVT_REFUSED);
-    if (number % 8 == 7) assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    if (number % 8 == 7) assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
     return status;
 }
 
@@ -203,7 +203,7 @@ static life live(void)
         if (status == KVT_MISS) count_put(&all, &run, put(store, number));
     }
     all.stats = support_stats(store);
-    kvt_close(store);
+    kvt_store_close(store);
     return all;
 }
 
@@ -348,7 +348,7 @@ TEST(slow_ssd_pays_little)
     /* 24, 32, 48, 80, 144, 272, then one of 256: two tiers share one of 128. */
     uint64_t learned = (stats.learned.puts_refused + 7) / 8; /* memory that was slow for a while */
     assert_in_range(stats.learned.puts_tried, 6, 5 + 5 * TRUST_PUTS / 128 + learned);
-    kvt_close(store);
+    kvt_store_close(store);
     ssd_latency_ns = 0;
     layered = false;
 }
@@ -368,7 +368,7 @@ TEST(worthless_entries_are_tried_now_and_then)
         taken += status == KVT_OK;
         count_put(&all, &run, status);
     }
-    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
     kvt_store_stats stats = support_stats(store);
     assert_true(all.refused_run < TRUST_PUTS);
     assert_true(taken > 0 && taken < 5 * TRUST_PUTS / 50);
@@ -376,7 +376,7 @@ TEST(worthless_entries_are_tried_now_and_then)
     assert_int_equal(stats.learned.puts_refused, 0);
     assert_int_equal(stats.gets, 0); /* reading back is no get */
     assert_true(stats.tiers[KVT_TIER_DRAM].loads.loads >= 4);
-    kvt_close(store);
+    kvt_store_close(store);
     recompute_seconds = TRUST_RECOMPUTE_S;
 }
 
@@ -397,16 +397,16 @@ TEST(refusal_is_explained)
     assert_int_equal(stats.learned.puts_tried, 2);
     assert_int_equal(stats.puts_refused, 7);
     kvt_key refused = support_key(5), tried = support_key(1), unknown = support_key(77);
-    assert_int_equal(kvt_explain(store, &refused, &why), KVT_MISS);
+    assert_int_equal(kvt_store_explain(store, &refused, &why), KVT_MISS);
     assert_non_null(why.reason);
     assert_non_null(strstr(why.reason, "learned"));
-    assert_int_equal(kvt_explain(store, &unknown, &why), KVT_MISS);
+    assert_int_equal(kvt_store_explain(store, &unknown, &why), KVT_MISS);
     assert_null(why.reason);
     /* What was stored for a trial has the figures of now: it is not worth its place. */
-    assert_int_equal(kvt_explain(store, &tried, &why), KVT_OK);
+    assert_int_equal(kvt_store_explain(store, &tried, &why), KVT_OK);
     assert_true(why.current != KVT_OPTION_NONE);
     assert_true(why.options[why.current].utility < why.options[KVT_OPTION_NONE].utility);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* ---- what a clock says ---- */
@@ -464,7 +464,7 @@ TEST(no_clock_shuts_the_store)
             if (number % 64 == 63) check_costs(store);
         }
         check_costs(store);
-        kvt_close(store);
+        kvt_store_close(store);
     }
     recompute_seconds = TRUST_RECOMPUTE_S;
 }
@@ -511,7 +511,7 @@ TEST(work_in_memory_is_shared_out)
         for (int j = 0; j < 4; j++)
             assert_true(fabs(got[j] / factors[i] - 1) < 0.1);
         check_costs(store);
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -539,6 +539,6 @@ TEST(what_was_kept_ages)
             &store->learn->tiers[KVT_TIER_DRAM].members[0].kinds[KVT_IO_READ];
         double bound = 1.0 + online_device_drift(device, ONLINE_LOAD_BYTES);
         assert_true(bound < 4.2 && (i < 2 || bound < 1.01 * ages[i].most));
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }

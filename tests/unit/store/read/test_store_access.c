@@ -27,18 +27,18 @@ TEST(put_get_delete)
     kvt_store_options options = access_options(4 << 20, "utility");
     kvt_store *store = access_open(&options);
     kvt_key key = support_key(1);
-    assert_int_equal(kvt_exists(store, &key), KVT_MISS);
+    assert_int_equal(kvt_store_exists(store, &key), KVT_MISS);
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
     assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_exists(store, &key), KVT_OK);
+    assert_int_equal(kvt_store_exists(store, &key), KVT_OK);
     assert_int_equal(support_put(store, 1), KVT_EXISTS);
     kvt_get_info info = {.struct_size = sizeof info};
     assert_int_equal(support_get(store, 1, &info), KVT_OK);
     assert_int_equal(info.tier, KVT_TIER_DRAM);
     assert_true(info.stored_bytes > 0 && info.stored_bytes % KVT_RECORD_ALIGN == 0);
     assert_false(info.shared);
-    assert_int_equal(kvt_delete(store, &key), KVT_OK);
-    assert_int_equal(kvt_delete(store, &key), KVT_MISS);
+    assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
+    assert_int_equal(kvt_store_delete(store, &key), KVT_MISS);
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
     kvt_store_stats stats = support_stats(store);
     assert_int_equal(stats.tiers[KVT_TIER_DRAM].used_bytes, 0);
@@ -47,7 +47,7 @@ TEST(put_get_delete)
     assert_int_equal(stats.gets, 3);
     assert_int_equal(stats.misses, 2);
     assert_int_equal(stats.tiers[KVT_TIER_DRAM].hits, 1);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(layouts)
@@ -81,7 +81,7 @@ TEST(layouts)
             assert_memory_equal(data, back, bytes);
             assert_int_equal(kvt_get(store, &entry.key, back, bytes - 1, NULL), KVT_E_ARGUMENT);
         }
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -108,7 +108,7 @@ TEST(bad_arguments)
     assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
     assert_int_equal(kvt_get(store, NULL, data, sizeof data, NULL), KVT_E_ARGUMENT);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(refused)
@@ -118,13 +118,13 @@ TEST(refused)
     assert_int_equal(support_put(store, 1), KVT_REFUSED);
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
     assert_int_equal(support_stats(store).puts_refused, 1);
-    kvt_close(store);
+    kvt_store_close(store);
 
     options = access_options(16 << 10, "lru"); /* smaller than any entry */
     store = access_open(&options);
     assert_int_equal(support_put(store, 1), KVT_REFUSED);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(match_prefix)
@@ -144,7 +144,7 @@ TEST(match_prefix)
     assert_int_equal(kvt_match_prefix(store, NULL, 0, &matched), KVT_OK);
     assert_int_equal(matched, 0);
     assert_int_equal(kvt_match_prefix(store, NULL, 1, &matched), KVT_E_ARGUMENT);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Twice as many entries as fit: the recent half is there, the older is not, nothing overflows. */
@@ -172,7 +172,7 @@ TEST(eviction)
     assert_int_equal(stats.evictions, count - found);
     assert_int_equal(stats.tiers[KVT_TIER_DRAM].entries, found);
     assert_true(found >= 20);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 typedef struct access_log {
@@ -235,7 +235,7 @@ TEST(tiers)
                 kvt_status status = support_get(store, i, NULL);
                 assert_true(status == KVT_OK || status == KVT_MISS);
                 found += status == KVT_OK;
-                if (i % 10 == 0) assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+                if (i % 10 == 0) assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
             }
         }
         kvt_store_stats stats = support_stats(store);
@@ -252,13 +252,13 @@ TEST(tiers)
         }
         for (uint32_t i = 0; i < count; i++) {
             kvt_key key = support_key(i);
-            (void)!kvt_delete(store, &key);
+            (void)!kvt_store_delete(store, &key);
         }
         stats = support_stats(store);
         for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
             assert_int_equal(stats.tiers[tier].used_bytes, 0);
         }
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -310,7 +310,7 @@ TEST(shared_read)
     assert_int_equal(now.reads, before.reads + 1);
     assert_true(getters[1].info.shared);
     assert_int_equal(support_stats(store).shared_reads, 1);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(explain)
@@ -320,13 +320,13 @@ TEST(explain)
     assert_int_equal(support_put(store, 3), KVT_OK);
     kvt_key key = support_key(3), absent = support_key(4);
     kvt_explanation explanation = {.struct_size = sizeof explanation};
-    assert_int_equal(kvt_explain(store, &key, &explanation), KVT_OK);
+    assert_int_equal(kvt_store_explain(store, &key, &explanation), KVT_OK);
     assert_int_equal(explanation.option_count, 3); /* none, raw and lossless in DRAM */
     assert_true(explanation.current != KVT_OPTION_NONE);
     assert_non_null(explanation.reason);
     assert_true(explanation.options[0].option.load_seconds == 1.0); /* as the entry said */
-    assert_int_equal(kvt_explain(store, &absent, &explanation), KVT_MISS);
-    kvt_close(store);
+    assert_int_equal(kvt_store_explain(store, &absent, &explanation), KVT_MISS);
+    kvt_store_close(store);
 }
 
 /* A tenant keeps no more than its share, whatever room there is; others are not touched. */
@@ -361,8 +361,8 @@ TEST(tenant)
         assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
     }
     kvt_key key = support_key(100);
-    assert_int_equal(kvt_exists(store, &key), KVT_OK);
-    kvt_close(store);
+    assert_int_equal(kvt_store_exists(store, &key), KVT_OK);
+    kvt_store_close(store);
 }
 
 /* Records are encoded and decoded on the caller's threads, and are what they are without. */
@@ -383,14 +383,14 @@ TEST(codec_workers)
         used_bytes[with] = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
         assert_int_equal(encoded > before, with);
         assert_int_equal(pool.calls > encoded, with);
-        kvt_close(store);
+        kvt_store_close(store);
     }
     assert_int_equal(used_bytes[0], used_bytes[1]);
     kvt_codec_workers empty = {.struct_size = sizeof empty};
     kvt_store *store = NULL;
     char message[128];
     options.codec_workers = &empty;
-    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "codec_workers"));
     worker_pool_close(&pool);
 }

@@ -55,15 +55,15 @@ static bool site_try_open(site *s, uint32_t devices, uint64_t timeout_ns, double
     options.tick_seconds = 0;
     options.get_deadline_seconds = get_deadline;
     support_tier(&options, KVT_TIER_SSD, configs, devices);
-    kvt_status status = kvt_open(&options, &s->store, message, sizeof message);
+    kvt_status status = kvt_store_open(&options, &s->store, message, sizeof message);
     if (status == KVT_E_GONE && timeout_ns != NEVER) return false;
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
     uint32_t put = 0;
     for (uint32_t i = 0; i < ENTRIES; i++)
         put += support_put(s->store, i) == KVT_OK;
-    assert_int_equal(kvt_device_stats_at(s->store, devices - 1, &last), KVT_OK);
+    assert_int_equal(kvt_device_stats_get(s->store, devices - 1, &last), KVT_OK);
     bool unresponsive = last.state == KVT_DEVICE_GONE && timeout_ns != NEVER;
-    if (unresponsive) kvt_close(s->store);
+    if (unresponsive) kvt_store_close(s->store);
     if (!unresponsive) assert_int_equal(put, ENTRIES);
     return !unresponsive;
 }
@@ -158,7 +158,7 @@ TEST(gets_end_at_their_deadline)
             }
             assert_true(info.timed_out);
             assert_true(base_clock_ns() >= deadline_ns);
-            assert_int_equal(kvt_exists(s.store, &key), KVT_OK);
+            assert_int_equal(kvt_store_exists(s.store, &key), KVT_OK);
         }
     }
     kvt_store_stats stats = support_stats(s.store);
@@ -173,7 +173,7 @@ TEST(gets_end_at_their_deadline)
     for (uint32_t i = 0; i < ROUNDS * ENTRIES; i++)
         if (is_untouched(data + i * (size_t)SUPPORT_ENTRY_BYTES)) untouched++;
     assert_int_equal(untouched, ROUNDS * ENTRIES - hits);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 }
 
 /* After its deadline a get of what lies in memory is served; any other one starts no device. */
@@ -191,7 +191,7 @@ TEST(a_get_that_must_not_wait)
     assert_int_equal(site_reads(&s, 0), before);
     assert_int_equal(support_stats(s.store).staging_bytes, 0);
     assert_int_equal(support_get(s.store, 3, NULL), KVT_OK);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 
     kvt_store_options options;
     kvt_key key = support_key(3);
@@ -201,12 +201,12 @@ TEST(a_get_that_must_not_wait)
     assert_int_equal(support_put(memory, 3), KVT_OK);
     support_fill(3, expected);
     for (int written = 0; written < 2; written++) {
-        if (written) assert_int_equal(kvt_flush(memory), KVT_OK);
+        if (written) assert_int_equal(kvt_store_flush(memory), KVT_OK);
         assert_int_equal(kvt_get_until(memory, &key, data, sizeof data, 0, &info), KVT_OK);
         assert_memory_equal(data, expected, sizeof data);
         assert_false(info.timed_out);
     }
-    kvt_close(memory);
+    kvt_store_close(memory);
 }
 
 TEST(the_setting_is_every_gets_deadline)
@@ -223,7 +223,7 @@ TEST(the_setting_is_every_gets_deadline)
     static char data[SUPPORT_ENTRY_BYTES];
     assert_int_equal(kvt_get_until(s.store, &key, data, sizeof data, NEVER, &info), KVT_OK);
     assert_false(info.timed_out);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 }
 
 /* ---- gets that share a read ---- */
@@ -279,7 +279,7 @@ static bool share_a_read(uint64_t owner_ns)
     assert_memory_equal(patient.data, expected, sizeof expected);
     assert_true(is_untouched(hasty.data) && is_untouched(owner.data));
     site_await_staging(&s);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
     return both;
 }
 
@@ -305,17 +305,17 @@ TEST(puts_end_at_the_timeout)
     tiers_fault_clear(s.faults[1].device);
     site_await_staging(&s);
     support_gets(s.store, ENTRIES, 2 * ENTRIES);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 
     site_open(&s, 1, 60 * MS, 0);
     site_hang(&s, 0);
     kvt_key key = support_key(ENTRIES);
     assert_int_equal(support_put(s.store, ENTRIES), KVT_REFUSED); /* no device is left */
-    assert_int_equal(kvt_exists(s.store, &key), KVT_MISS);
+    assert_int_equal(kvt_store_exists(s.store, &key), KVT_MISS);
     assert_int_equal(support_get(s.store, 0, NULL), KVT_MISS); /* without a deadline, and no wait */
     tiers_fault_clear(s.faults[0].device);
     site_await_staging(&s);
-    kvt_close(s.store);
+    kvt_store_close(s.store);
 }
 
 /* The store closes while a device keeps a part of its staging, and the device answers later. */
@@ -329,7 +329,7 @@ TEST(close_while_a_device_hangs)
         assert_int_equal(site_get(&s, 1, base_clock_ns() + 5 * MS, data, NULL), KVT_MISS);
     assert_int_equal(site_get(&s, 2, base_clock_ns() + 5 * MS, data, NULL), KVT_MISS);
     kvt_device *device = s.faults[0].device;
-    kvt_close(s.store);
+    kvt_store_close(s.store);
     tiers_fault_clear(device);
     assert_true(is_untouched(data));
 }

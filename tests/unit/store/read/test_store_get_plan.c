@@ -107,7 +107,7 @@ TEST(each_form)
         assert_int_equal(support_put(store, 1), KVT_OK);
         plan_get(store, 1);
         plan_get(store, 1);
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }
 
@@ -123,7 +123,7 @@ TEST(lent_workers)
     kvt_store *store = plan_open(&options);
     assert_int_equal(support_put(store, 1), KVT_OK);
     plan_get(store, 1);
-    kvt_close(store);
+    kvt_store_close(store);
     worker_pool_close(&pool);
 }
 
@@ -145,17 +145,17 @@ TEST(moved_and_recovered)
     assert_true(support_stats(store).demotions > 0);
     for (uint32_t i = 0; i < 16; i++)
         plan_get(store, i);
-    kvt_close(store);
+    kvt_store_close(store);
     store = plan_open(&options);
     uint64_t recovered = support_stats(store).recovered;
     assert_true(recovered > 0);
     uint32_t found = 0;
     for (uint32_t i = 0; i < 16; i++) {
         kvt_key key = support_key(i);
-        if (kvt_exists(store, &key) != KVT_OK) continue;
+        if (kvt_store_exists(store, &key) != KVT_OK) continue;
         plan_get(store, i);
         found++;
     }
     assert_int_equal(found, recovered);
-    kvt_close(store);
+    kvt_store_close(store);
 }

@@ -75,7 +75,7 @@ static void apart_make(apart *a, uint32_t count)
             a->views[i] = kvt_view_packed(layout, a->memory[i]);
         } else {
             /* [token][layer][side][head], every second token slot. */
-            assert_int_equal(kvt_view_axes(layout, "tlsh", 0, 2 * layout->tokens, &a->views[i]),
+            assert_int_equal(kvt_view_make(layout, "tlsh", 0, 2 * layout->tokens, &a->views[i]),
                              KVT_OK);
             a->views[i].token_stride *= 2;
             a->views[i].base[0] = a->memory[i];
@@ -132,7 +132,7 @@ static void put_all(kvt_store *store)
     for (uint32_t i = 0; i < ENTRIES; i++) {
         kvt_status status = put_one(store, i, i % 3 == 0);
         while (status == KVT_BUSY) {
-            assert_int_equal(kvt_flush(store), KVT_OK);
+            assert_int_equal(kvt_store_flush(store), KVT_OK);
             status = put_one(store, i, i % 3 == 0);
         }
         assert_int_equal(status, KVT_OK);
@@ -176,9 +176,9 @@ static void check_by_queue(kvt_store *store, uint32_t number, const char *wanted
     apart_copy(&a, count, got, false);
     if (status == KVT_OK) assert_memory_equal(got, wanted, bytes);
     apart_make(&a, count);
-    assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
     assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_drain(queue, &done, 1), 1);
+    assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
     assert_int_equal(done.status, expected);
     apart_copy(&a, count, got, false);
     if (status == KVT_OK) assert_memory_equal(got, wanted, bytes);
@@ -221,7 +221,7 @@ static void check_all(kvt_store *store)
             .struct_size = sizeof found, .groups = layouts, .groups_capacity = KVT_GROUPS_MAX};
         const kvt_key key = support_key(i);
         assert_int_equal(get_one(store, i), KVT_OK);
-        assert_int_equal(kvt_describe(store, &key, &found), KVT_OK);
+        assert_int_equal(kvt_store_describe(store, &key, &found), KVT_OK);
         assert_int_equal(found.group_count, groups_of(i));
         if (found.group_count == 0) continue;
         assert_memory_equal(layouts, groups_shapes, found.group_count * sizeof layouts[0]);
@@ -230,7 +230,7 @@ static void check_all(kvt_store *store)
         assert_int_equal(found.layout.tokens, 96);
         found.groups_capacity = found.group_count - 1;
         memset(layouts, 0x11, sizeof layouts);
-        assert_int_equal(kvt_describe(store, &key, &found), KVT_OK);
+        assert_int_equal(kvt_store_describe(store, &key, &found), KVT_OK);
         assert_int_equal(layouts[0].layers, 0x1111); /* they do not fit: none is written */
     }
 }
@@ -251,14 +251,14 @@ TEST(groups_go_through_every_tier)
         site_open(s);
         put_all(s->store);
         check_all(s->store);
-        assert_int_equal(kvt_flush(s->store), KVT_OK);
+        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
         check_all(s->store);
         for (uint32_t k = 0; k < ENTRIES; k++)
             assert_int_equal(put_one(s->store, k, k % 2 == 0), KVT_EXISTS);
         const kvt_store_stats stats = support_stats(s->store);
         assert_int_equal(stats.load_failures + stats.puts_lost + stats.puts_refused, 0);
         const kvt_key key = support_key(2);
-        assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
+        assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
         assert_int_equal(get_one(s->store, 2), KVT_MISS);
         assert_int_equal(put_one(s->store, 2, true), KVT_OK);
         assert_int_equal(get_one(s->store, 2), KVT_OK);
@@ -277,7 +277,7 @@ TEST(groups_survive_a_restart)
         assert_int_equal(support_stats(s->store).recovered, life == 0 ? 0 : ENTRIES);
         assert_int_equal(support_stats(s->store).recovery_drops, 0);
         check_all(s->store);
-        assert_int_equal(kvt_flush(s->store), KVT_OK);
+        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
         site_close(s);
     }
 }
@@ -476,10 +476,10 @@ TEST(other_numbers_of_views_are_refused)
                                           .view = a.pointers[0],
                                           .deadline_ns = UINT64_MAX}};
         kvt_completion done[3] = {{.struct_size = sizeof done[0]}};
-        assert_int_equal(kvt_submit(queue, requests, 3, NULL), KVT_OK);
+        assert_int_equal(kvt_queue_submit(queue, requests, 3, NULL), KVT_OK);
         for (size_t drained = 0; drained < 3;) {
             assert_int_equal(kvt_queue_wait(queue, UINT64_MAX), KVT_OK);
-            size_t now = kvt_drain(queue, done, 3);
+            size_t now = kvt_queue_drain(queue, done, 3);
             for (size_t k = 0; k < now; k++) {
                 const bool fits = groups_of(i) == 0 && done[k].index != 1;
                 assert_int_equal(done[k].status, fits ? KVT_OK : KVT_E_ARGUMENT);

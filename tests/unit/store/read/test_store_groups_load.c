@@ -96,7 +96,7 @@ static void place_make(place *p, uint32_t number)
         if (layout->dtype == KVT_DTYPE_OPAQUE) {
             p->views[i] = kvt_view_packed(layout, p->memory[i]);
         } else {
-            assert_int_equal(kvt_view_axes(layout, "tlsh", 0, 2 * layout->tokens, &p->views[i]),
+            assert_int_equal(kvt_view_make(layout, "tlsh", 0, 2 * layout->tokens, &p->views[i]),
                              KVT_OK);
             p->views[i].token_stride *= 2;
             p->views[i].base[0] = p->memory[i];
@@ -196,7 +196,7 @@ static void site_open(site *s, const char *variant, bool device, bool staged)
     s->options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){.capacity_bytes = device ? 0 : 64 << 20,
                                                          .devices = device ? &s->device : NULL,
                                                          .device_count = device};
-    kvt_status status = kvt_open(&s->options, &s->store, message, sizeof message);
+    kvt_status status = kvt_store_open(&s->options, &s->store, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s: %s: %s", variant, kvt_status_name(status), message);
     const kvt_queue_options options = {.struct_size = sizeof options, .threads = 2};
     assert_int_equal(kvt_queue_open(s->store, &options, &s->queue), KVT_OK);
@@ -216,7 +216,7 @@ static void site_close(site *s)
 {
     kvt_queue_close(s->queue);
     s->queue = NULL;
-    kvt_close(s->store);
+    kvt_store_close(s->store);
     s->store = NULL;
 }
 
@@ -299,11 +299,11 @@ static kvt_request request_of(site *s, uint32_t number, uint32_t first, uint32_t
 /* Submits, and takes what became of each by its user word. */
 static void run(site *s, const kvt_request *requests, uint32_t count, kvt_status *statuses)
 {
-    assert_int_equal(kvt_submit(s->queue, requests, count, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(s->queue, requests, count, NULL), KVT_OK);
     for (uint32_t seen = 0; seen < count; seen++) {
         kvt_completion done = {.struct_size = sizeof done};
         assert_int_equal(kvt_queue_wait(s->queue, KVT_NO_DEADLINE), KVT_OK);
-        assert_int_equal(kvt_drain(s->queue, &done, 1), 1);
+        assert_int_equal(kvt_queue_drain(s->queue, &done, 1), 1);
         statuses[done.user] = done.status;
     }
 }
@@ -341,8 +341,8 @@ TEST(every_variant_comes_as_get_views_gives_it)
             if (s->options.variant.codec <= KVT_CODEC_LOSSLESS) /* two loads end before their end */
                 assert_int_equal(stats.misses, 2 * ENTRIES);
             kvt_description found = {.struct_size = sizeof found};
-            assert_int_equal(kvt_flush(s->store), KVT_OK);
-            assert_int_equal(kvt_describe(s->store, &s->keys[0], &found), KVT_OK);
+            assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+            assert_int_equal(kvt_store_describe(s->store, &s->keys[0], &found), KVT_OK);
             assert_int_equal(found.variant.codec, s->options.variant.codec);
             site_close(s);
         }
@@ -358,7 +358,7 @@ TEST(puts_take_views)
     kvt_status statuses[ENTRIES];
     for (int round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < ENTRIES; i++) {
-            assert_int_equal(kvt_delete(s->store, &s->keys[i]), KVT_OK);
+            assert_int_equal(kvt_store_delete(s->store, &s->keys[i]), KVT_OK);
             entries[i] = (kvt_entry){.struct_size = sizeof entries[i],
                                      .key = s->keys[i],
                                      .recompute_seconds = 1,
@@ -578,19 +578,19 @@ TEST(gets_are_called_off)
         assert_int_equal(tiers_fault_add(s->fault.device, &hang), KVT_OK);
         for (uint32_t i = 0; i < ENTRIES; i++)
             requests[i] = request_of(s, i, 0, 0);
-        assert_int_equal(kvt_submit(s->queue, requests, ENTRIES, &batch), KVT_OK);
+        assert_int_equal(kvt_queue_submit(s->queue, requests, ENTRIES, &batch), KVT_OK);
         assert_int_equal(kvt_queue_wait(s->queue, KVT_NO_DEADLINE), KVT_OK); /* two are read */
         if (closes) {
             kvt_queue_close(s->queue);
             s->queue = NULL;
         } else {
-            assert_int_equal(kvt_cancel(s->queue, batch), KVT_OK);
+            assert_int_equal(kvt_queue_cancel(s->queue, batch), KVT_OK);
         }
         uint32_t whole = 0;
         for (uint32_t seen = 0; s->queue != NULL && seen < ENTRIES; seen++) {
             kvt_completion done = {.struct_size = sizeof done};
             assert_int_equal(kvt_queue_wait(s->queue, KVT_NO_DEADLINE), KVT_OK);
-            assert_int_equal(kvt_drain(s->queue, &done, 1), 1);
+            assert_int_equal(kvt_queue_drain(s->queue, &done, 1), 1);
             assert_true(done.status == KVT_OK || done.status == KVT_E_CANCELLED);
             if (done.status == KVT_OK) assert_has(s, (uint32_t)done.user, 0, LAYERS, true);
             whole += done.status == KVT_OK;
@@ -611,12 +611,12 @@ TEST(parts_of_a_context_are_missing)
     site *s = *state;
     given g;
     site_open(s, "lossless", true, false);
-    assert_int_equal(kvt_delete(s->store, &s->keys[1]), KVT_OK);
+    assert_int_equal(kvt_store_delete(s->store, &s->keys[1]), KVT_OK);
     give(s, &g, 0);
     kvt_load *load = begin(s, &g);
     assert_int_equal(kvt_load_status(load, 1), KVT_MISS);
     assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_delete(s->store, &s->keys[4]), KVT_OK); /* its room is held */
+    assert_int_equal(kvt_store_delete(s->store, &s->keys[4]), KVT_OK); /* its room is held */
     assert_int_equal(kvt_load_status(load, 4), KVT_QUEUED);
     for (uint32_t layer = 1; layer <= LAYERS; layer++) {
         kvt_load_release(load, layer);

@@ -15,7 +15,7 @@
 static kvt_status prefetch(site *s, uint32_t number, kvt_tier tier)
 {
     const kvt_key key = support_key(number);
-    return kvt_prefetch(s->store, &key, tier);
+    return kvt_store_prefetch(s->store, &key, tier);
 }
 
 /* The first entries went to SSD, because DRAM has room for the last ones alone. */
@@ -54,7 +54,7 @@ TEST(an_entry_comes_up)
                      getenv("KVT_TEST_ENGINE") == NULL ? KVT_MISS : KVT_OK);
     assert_int_equal(prefetch(s, 0, KVT_TIER_HBM), KVT_E_UNSUPPORTED);
     assert_int_equal(prefetch(s, 0, KVT_TIER_REMOTE), KVT_E_UNSUPPORTED);
-    assert_int_equal(kvt_prefetch(s->store, NULL, KVT_TIER_DRAM), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_prefetch(s->store, NULL, KVT_TIER_DRAM), KVT_E_ARGUMENT);
     check_budget(s);
 }
 
@@ -64,9 +64,9 @@ TEST(a_held_entry_is_refused)
     site *s = site_make_filled(0);
     const kvt_key key = support_key(0);
     uint64_t lease;
-    assert_int_equal(
-        kvt_lease(s->store, NULL, &key, 1, base_clock_ns() + UINT64_C(3600000000000), NULL, &lease),
-        KVT_OK);
+    assert_int_equal(kvt_lease_begin(s->store, NULL, &key, 1,
+                                     base_clock_ns() + UINT64_C(3600000000000), NULL, &lease),
+                     KVT_OK);
     assert_int_equal(prefetch(s, 0, KVT_TIER_DRAM), KVT_REFUSED);
     assert_int_equal(kvt_lease_end(s->store, lease), KVT_OK);
     assert_int_equal(prefetch(s, 0, KVT_TIER_DRAM), KVT_OK);
@@ -97,7 +97,7 @@ static kvt_status hint(site *s, uint32_t from, uint32_t count, uint32_t kind, do
         keys[i] = support_key(from + i);
     const kvt_expectation expected = {
         .struct_size = sizeof expected, .kind = kind, .seconds = seconds};
-    return kvt_hint(s->store, keys, count, &expected, hinted);
+    return kvt_store_hint(s->store, keys, count, &expected, hinted);
 }
 
 static kvt_hint_stats hint_stats(site *s)
@@ -132,7 +132,7 @@ TEST(hints_are_counted_and_judged)
     assert_int_equal(hint(s, 1, 1, KVT_HINT_SESSION_END, 0, NULL), KVT_OK);
     assert_int_equal(support_get(s->store, 0, NULL), KVT_OK);
     assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
+    assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
     stats = hint_stats(s);
     assert_int_equal(stats.came_true[KVT_HINT_RETAIN], 2);
     assert_int_equal(stats.failed[KVT_HINT_SESSION_END], 1);
@@ -150,11 +150,11 @@ TEST(wrong_hints_are_refused)
     assert_int_equal(hint(s, 1, 1, KVT_HINT_KINDS, 1, NULL), KVT_E_ARGUMENT);
     const kvt_key key = support_key(1);
     kvt_expectation expected = {.struct_size = 4, .seconds = 1};
-    assert_int_equal(kvt_hint(s->store, &key, 1, &expected, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_hint(s->store, &key, 1, &expected, NULL), KVT_E_ARGUMENT);
     expected.struct_size = sizeof expected;
-    assert_int_equal(kvt_hint(s->store, NULL, 1, &expected, NULL), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_hint(s->store, &key, 1, NULL, NULL), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_hint(s->store, &key, 1, &expected, NULL), KVT_OK);
+    assert_int_equal(kvt_store_hint(s->store, NULL, 1, &expected, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_hint(s->store, &key, 1, NULL, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_hint(s->store, &key, 1, &expected, NULL), KVT_OK);
     assert_int_equal(kvt_hint_stats_get(s->store, NULL), KVT_E_ARGUMENT);
     kvt_hint_stats stats = {.struct_size = 4};
     assert_int_equal(kvt_hint_stats_get(s->store, &stats), KVT_E_ARGUMENT);
@@ -182,9 +182,9 @@ TEST(a_long_scan_lets_the_lock_go)
     /* Wherever the run ends: inside a step, at its end, at the first key. */
     static const uint32_t holes[] = {STEP + 7, STEP, STEP - 1, 1, 0};
     for (size_t i = 0; i < sizeof holes / sizeof holes[0]; i++) {
-        assert_int_equal(kvt_delete(store, &keys[holes[i]]), KVT_OK);
+        assert_int_equal(kvt_store_delete(store, &keys[holes[i]]), KVT_OK);
         assert_int_equal(kvt_match_prefix(store, keys, KEYS + 1, &matched), KVT_OK);
         assert_int_equal(matched, holes[i]);
     }
-    kvt_close(store);
+    kvt_store_close(store);
 }

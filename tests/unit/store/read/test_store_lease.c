@@ -44,7 +44,7 @@ static uint64_t lease_keys(kvt_store *store, uint32_t first, uint32_t count, uin
     uint64_t lease = 99;
     for (uint32_t i = 0; i < count; i++)
         keys[i] = support_key(first + i);
-    kvt_status status = kvt_lease(store, NULL, keys, count, until_ns, held, &lease);
+    kvt_status status = kvt_lease_begin(store, NULL, keys, count, until_ns, held, &lease);
     assert_int_equal(status, lease != 0 ? KVT_OK : KVT_MISS);
     return lease;
 }
@@ -54,7 +54,7 @@ static uint32_t count_stored(kvt_store *store, uint32_t first, uint32_t count)
     uint32_t stored = 0;
     for (uint32_t i = first; i < first + count; i++) {
         const kvt_key key = support_key(i);
-        if (kvt_exists(store, &key) == KVT_OK) stored++;
+        if (kvt_store_exists(store, &key) == KVT_OK) stored++;
     }
     return stored;
 }
@@ -80,7 +80,7 @@ TEST(held_entries_outlast_puts)
     assert_int_equal(stats.entries, 0);
     assert_int_equal(stats.bytes[KVT_TIER_DRAM], 0);
     assert_int_equal(stats.released, 1);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(a_lease_ends_at_its_instant)
@@ -90,13 +90,13 @@ TEST(a_lease_ends_at_its_instant)
     kvt_key key = support_key(1);
     uint64_t soon_ns = base_clock_ns() + 50000000;
     uint64_t lease = lease_keys(store, 1, 1, soon_ns, NULL);
-    assert_int_equal(kvt_delete(store, &key), KVT_BUSY);
+    assert_int_equal(kvt_store_delete(store, &key), KVT_BUSY);
     base_sleep_until(soon_ns + 1000000);
     assert_int_equal(lease_stats(store).ran_out, 1);
     assert_int_equal(kvt_lease_end(store, lease), KVT_MISS);
     assert_int_equal(kvt_lease_extend(store, lease, in_an_hour()), KVT_MISS);
-    assert_int_equal(kvt_delete(store, &key), KVT_OK);
-    kvt_close(store);
+    assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
+    kvt_store_close(store);
 }
 
 TEST(several_leases_hold_one_entry)
@@ -108,11 +108,11 @@ TEST(several_leases_hold_one_entry)
     uint64_t second = lease_keys(store, 1, 1, in_an_hour(), NULL);
     assert_int_equal(lease_stats(store).entries, 1);
     assert_int_equal(kvt_lease_end(store, first), KVT_OK);
-    assert_int_equal(kvt_delete(store, &key), KVT_BUSY);
+    assert_int_equal(kvt_store_delete(store, &key), KVT_BUSY);
     assert_int_equal(kvt_lease_extend(store, second, base_clock_ns() + 2 * HOUR_NS), KVT_OK);
     assert_int_equal(kvt_lease_end(store, second), KVT_OK);
-    assert_int_equal(kvt_delete(store, &key), KVT_OK);
-    kvt_close(store);
+    assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
+    kvt_store_close(store);
 }
 
 /* The key is put again after its entry was lost: the old lease holds nothing of the new one. */
@@ -138,7 +138,7 @@ TEST(a_lost_entry_leaves_its_lease)
     assert_int_equal(lease_stats(store).entries, 1);
     assert_int_equal(kvt_lease_end(store, again), KVT_OK);
     assert_int_equal(lease_stats(store).entries, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(leases_hold_half_a_tier_at_most)
@@ -158,7 +158,7 @@ TEST(leases_hold_half_a_tier_at_most)
     assert_true(stats.bytes[KVT_TIER_DRAM] + 2 * RECORD_BYTES > half);
     /* Puts still find room, and close ends what is open. */
     support_puts(store, FITS, FITS + MORE);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(bad_leases)
@@ -167,19 +167,21 @@ TEST(bad_leases)
     kvt_key key = support_key(7);
     uint64_t lease = 99;
     bool held = true;
-    assert_int_equal(kvt_lease(store, NULL, &key, 1, in_an_hour(), &held, &lease), KVT_MISS);
+    assert_int_equal(kvt_lease_begin(store, NULL, &key, 1, in_an_hour(), &held, &lease), KVT_MISS);
     assert_false(held);
     assert_int_equal(lease, 0);
-    assert_int_equal(kvt_lease(store, NULL, NULL, 0, in_an_hour(), NULL, &lease), KVT_MISS);
-    assert_int_equal(kvt_lease(store, NULL, NULL, 1, in_an_hour(), NULL, &lease), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_lease(store, NULL, &key, 1, 1, NULL, &lease), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_lease(store, NULL, &key, 1, in_an_hour(), NULL, NULL), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_lease(store, NULL, &key, SIZE_MAX, in_an_hour(), NULL, &lease),
+    assert_int_equal(kvt_lease_begin(store, NULL, NULL, 0, in_an_hour(), NULL, &lease), KVT_MISS);
+    assert_int_equal(kvt_lease_begin(store, NULL, NULL, 1, in_an_hour(), NULL, &lease),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_lease_begin(store, NULL, &key, 1, 1, NULL, &lease), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_lease_begin(store, NULL, &key, 1, in_an_hour(), NULL, NULL),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_lease_begin(store, NULL, &key, SIZE_MAX, in_an_hour(), NULL, &lease),
                      KVT_E_ARGUMENT);
     assert_int_equal(kvt_lease_end(store, 0), KVT_MISS);
     kvt_lease_stats stats = {.struct_size = 4};
     assert_int_equal(kvt_lease_stats_get(store, &stats), KVT_E_ARGUMENT);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* ---- what is worth loading ---- */
@@ -206,7 +208,7 @@ TEST(the_run_ends_at_a_hole)
     assert_true(worth.load_seconds > 0 && worth.load_seconds < 1);
     assert_true(fabs(worth.saved_seconds + worth.load_seconds - 4) < 1e-9);
     assert_int_equal(worth_of(store, 0).stored, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* An entry that is recomputed in no time at the end of the run is not worth loading; before one
@@ -224,5 +226,5 @@ TEST(the_cut_is_where_it_pays)
     kvt_worth worth = worth_of(store, 4);
     assert_int_equal(worth.stored, 4);
     assert_int_equal(worth.to_load, 2);
-    kvt_close(store);
+    kvt_store_close(store);
 }

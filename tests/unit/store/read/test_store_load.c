@@ -38,7 +38,7 @@ static site *make_site(bool device, bool staged, uint64_t staging_bytes)
     kvt_store_options options = queue_site_options(device);
     if (!staged) options.put_staging_bytes = 0;
     options.staging_bytes = staging_bytes;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_OK);
     queue = queue_site_queue(2, 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         s->keys[i] = support_key(i);
@@ -157,7 +157,7 @@ TEST(the_window)
 TEST(failures_stop_no_other)
 {
     site *s = make_site(true, false, 16 << 20);
-    assert_int_equal(kvt_delete(store, &s->keys[3]), KVT_OK);
+    assert_int_equal(kvt_store_delete(store, &s->keys[3]), KVT_OK);
     s->views[5].base_bytes[0] -= 64;
     queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_FLIP,
                                         .kinds = TIERS_FAULT_READS,
@@ -257,7 +257,7 @@ TEST(views_that_meet)
     assert_memory_equal(memory, s->expected[3], ENTRY_BYTES);
     assert_int_equal((unsigned char)memory[ENTRY_BYTES], 0xee);
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        assert_int_equal(kvt_view_axes(&layout, "lsbth", PER_BLOCK, POOL_BLOCKS, &s->views[i]),
+        assert_int_equal(kvt_view_make(&layout, "lsbth", PER_BLOCK, POOL_BLOCKS, &s->views[i]),
                          KVT_OK);
         s->views[i].base[0] = memory;
         s->views[i].blocks = blocks[i];
@@ -337,7 +337,7 @@ TEST(ends_in_the_middle)
             assert_int_equal(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE), KVT_E_STATE);
         }
         if (which == 2) {
-            kvt_close(store);
+            kvt_store_close(store);
             store = NULL;
         }
         kvt_status statuses[ENTRIES];

@@ -165,9 +165,9 @@ static void settle(const site *s, side *one)
                                  .key = s->keys[0],
                                  .deadline_ns = KVT_NO_DEADLINE};
     kvt_completion done = {.struct_size = sizeof done};
-    assert_int_equal(kvt_submit(one->queue, &request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(one->queue, &request, 1, NULL), KVT_OK);
     assert_int_equal(kvt_queue_wait(one->queue, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_drain(one->queue, &done, 1), 1);
+    assert_int_equal(kvt_queue_drain(one->queue, &done, 1), 1);
 }
 
 static void run_to_end(side *one)
@@ -391,12 +391,12 @@ TEST(a_get_is_called_off)
     kvt_completion done = {.struct_size = sizeof done};
     uint64_t batch;
     fail_reads(TIERS_FAULT_HANG, 1);
-    assert_int_equal(kvt_submit(other->queue, &request, 1, &batch), KVT_OK);
+    assert_int_equal(kvt_queue_submit(other->queue, &request, 1, &batch), KVT_OK);
     await_hung();
     begin(s, one);
-    assert_int_equal(kvt_cancel(other->queue, batch), KVT_OK);
+    assert_int_equal(kvt_queue_cancel(other->queue, batch), KVT_OK);
     assert_int_equal(kvt_queue_wait(other->queue, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_drain(other->queue, &done, 1), 1);
+    assert_int_equal(kvt_queue_drain(other->queue, &done, 1), 1);
     assert_int_equal(done.status, KVT_E_CANCELLED);
     tiers_fault_clear(fault.device);
     run_to_end(one);
@@ -441,7 +441,7 @@ static void *work(void *context)
             continue;
         }
         if (draw(&random, 8) == 0) {
-            (void)!kvt_delete(store, &w->s->keys[number]);
+            (void)!kvt_store_delete(store, &w->s->keys[number]);
             (void)!put_one(w->s, number);
             continue;
         }

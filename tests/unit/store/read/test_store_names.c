@@ -52,7 +52,7 @@ static void put_surely(kvt_store *store, const kvt_key *key, uint32_t tenant)
 {
     kvt_status status;
     while ((status = support_put_small(store, key, tenant)) == KVT_BUSY)
-        assert_int_equal(kvt_flush(store), KVT_OK);
+        assert_int_equal(kvt_store_flush(store), KVT_OK);
     assert_int_equal(status, KVT_OK);
 }
 
@@ -70,7 +70,7 @@ static uint32_t count_space(kvt_store *store, uint32_t space, uint32_t count)
     uint32_t found = 0;
     for (uint32_t i = 0; i < count; i++) {
         kvt_key key = space_key(space, i);
-        found += kvt_exists(store, &key) == KVT_OK;
+        found += kvt_store_exists(store, &key) == KVT_OK;
     }
     return found;
 }
@@ -90,7 +90,7 @@ static kvt_clear_filter clear_of_tenant(uint32_t tenant)
 static uint64_t clear_now(kvt_store *store, kvt_clear_filter filter)
 {
     uint64_t removed = UINT64_MAX;
-    assert_int_equal(kvt_clear(store, &filter, &removed), KVT_OK);
+    assert_int_equal(kvt_store_clear(store, &filter, &removed), KVT_OK);
     return removed;
 }
 
@@ -118,7 +118,7 @@ TEST(describe_says_what_was_put)
     assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
     kvt_description found = {.struct_size = sizeof found};
     uint64_t uses = support_stats(store).policy.accesses;
-    assert_int_equal(kvt_describe(store, &entry.key, &found), KVT_OK);
+    assert_int_equal(kvt_store_describe(store, &entry.key, &found), KVT_OK);
     assert_int_equal(support_stats(store).policy.accesses, uses);
     assert_int_equal(found.struct_size, sizeof found);
     assert_int_equal(found.tier, KVT_TIER_SSD);
@@ -137,9 +137,9 @@ TEST(describe_says_what_was_put)
     assert_true(found.lifetime_seconds == 0 && found.age_seconds >= 0);
     /* The size that a get demands. */
     assert_int_equal(kvt_get(store, &entry.key, data, found.bytes, NULL), KVT_OK);
-    assert_int_equal(kvt_describe(store, &parent, &found), KVT_OK);
+    assert_int_equal(kvt_store_describe(store, &parent, &found), KVT_OK);
     assert_false(found.has_parent);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(describe_of_nothing_and_with_nothing)
@@ -152,20 +152,20 @@ TEST(describe_of_nothing_and_with_nothing)
     found.struct_size = sizeof found;
     found.groups = NULL; /* the caller's, with its capacity */
     found.groups_capacity = 0;
-    assert_int_equal(kvt_describe(store, &key, &found), KVT_MISS);
+    assert_int_equal(kvt_store_describe(store, &key, &found), KVT_MISS);
     found.struct_size = 0;
     assert_memory_equal(&found, &zero, sizeof found);
-    assert_int_equal(kvt_describe(store, &key, &found), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_describe(store, &key, &found), KVT_E_ARGUMENT);
     found.struct_size = sizeof found;
     found.groups_capacity = 1;
-    assert_int_equal(kvt_describe(store, &key, &found), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_describe(store, &key, &found), KVT_E_ARGUMENT);
     found.groups_capacity = 0;
     found.struct_size = 8;
-    assert_int_equal(kvt_describe(store, &key, &found), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_describe(store, &key, &found), KVT_E_ARGUMENT);
     found.struct_size = sizeof found;
-    assert_int_equal(kvt_describe(store, NULL, &found), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_describe(store, &key, NULL), KVT_E_ARGUMENT);
-    kvt_close(store);
+    assert_int_equal(kvt_store_describe(store, NULL, &found), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_describe(store, &key, NULL), KVT_E_ARGUMENT);
+    kvt_store_close(store);
 }
 
 /* ---- touch ---- */
@@ -181,16 +181,16 @@ TEST(touch_counts_as_a_use)
     const kvt_key keys[] = {oldest, missing, oldest};
     size_t touched = 99;
     uint64_t gets = support_stats(store).gets;
-    assert_int_equal(kvt_exists(store, &oldest), KVT_OK);
-    assert_int_equal(kvt_touch(store, keys, 3, &touched), KVT_OK);
+    assert_int_equal(kvt_store_exists(store, &oldest), KVT_OK);
+    assert_int_equal(kvt_store_touch(store, keys, 3, &touched), KVT_OK);
     assert_int_equal(touched, 2);
     assert_int_equal(support_stats(store).gets, gets);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(support_put(store, held + i), KVT_OK);
     kvt_key next = support_key(2);
-    assert_int_equal(kvt_exists(store, &oldest), KVT_OK);
-    assert_int_equal(kvt_exists(store, &next), KVT_MISS);
-    kvt_close(store);
+    assert_int_equal(kvt_store_exists(store, &oldest), KVT_OK);
+    assert_int_equal(kvt_store_exists(store, &next), KVT_MISS);
+    kvt_store_close(store);
 }
 
 TEST(touch_lets_the_lock_go)
@@ -204,16 +204,16 @@ TEST(touch_lets_the_lock_go)
     }
     size_t touched = 0;
     lock_count_begin();
-    assert_int_equal(kvt_touch(store, keys, KEYS, &touched), KVT_OK);
+    assert_int_equal(kvt_store_touch(store, keys, KEYS, &touched), KVT_OK);
     uint32_t holds = lock_count_end();
     assert_int_equal(touched, KEYS / 2);
     /* One for each step, and one for what is learned of each use. */
     if (LOCK_COUNTS) assert_true(holds >= (KEYS + STEP - 1) / STEP + KEYS / 2);
-    assert_int_equal(kvt_touch(store, NULL, 0, &touched), KVT_OK);
+    assert_int_equal(kvt_store_touch(store, NULL, 0, &touched), KVT_OK);
     assert_int_equal(touched, 0);
-    assert_int_equal(kvt_touch(store, keys, 0, NULL), KVT_OK);
-    assert_int_equal(kvt_touch(store, NULL, 1, NULL), KVT_E_ARGUMENT);
-    kvt_close(store);
+    assert_int_equal(kvt_store_touch(store, keys, 0, NULL), KVT_OK);
+    assert_int_equal(kvt_store_touch(store, NULL, 1, NULL), KVT_E_ARGUMENT);
+    kvt_store_close(store);
 }
 
 /* ---- clear ---- */
@@ -232,7 +232,7 @@ TEST(clear_takes_one_space)
     assert_int_equal(count_space(store, 1, MANY), MANY);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 0);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, MANY);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(clear_takes_one_tenant)
@@ -250,7 +250,7 @@ TEST(clear_takes_one_tenant)
     assert_int_equal(count_space(store, 1, 30), 10);
     assert_int_equal(clear_now(store, clear_of_tenant(0)), 20);
     assert_int_equal(count_space(store, 0, 30), 10);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(clear_of_nothing_in_particular_is_refused)
@@ -259,19 +259,19 @@ TEST(clear_of_nothing_in_particular_is_refused)
     kvt_clear_filter filter = {.struct_size = sizeof filter};
     uint64_t removed = 7;
     assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_clear(store, &filter, &removed), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_clear(store, &filter, &removed), KVT_E_ARGUMENT);
     assert_int_equal(removed, 0);
-    assert_int_equal(kvt_clear(store, NULL, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_clear(store, NULL, NULL), KVT_E_ARGUMENT);
     filter = clear_of_tenant(KVT_TENANTS_MAX);
-    assert_int_equal(kvt_clear(store, &filter, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_clear(store, &filter, NULL), KVT_E_ARGUMENT);
     filter = clear_of_tenant(0);
     filter.struct_size = 4;
-    assert_int_equal(kvt_clear(store, &filter, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_clear(store, &filter, NULL), KVT_E_ARGUMENT);
     assert_int_equal(support_get(store, 1, NULL), KVT_OK);
     filter.struct_size = sizeof filter;
-    assert_int_equal(kvt_clear(store, &filter, NULL), KVT_OK);
+    assert_int_equal(kvt_store_clear(store, &filter, NULL), KVT_OK);
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Entries that no executor has written are cleared as well. */
@@ -280,11 +280,11 @@ TEST(clear_takes_puts_that_were_handed_over)
     kvt_store *store = open_memory(64 << 20, 16 << 20);
     put_space(store, 0, 200);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 200);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     assert_int_equal(count_space(store, 0, 200), 0);
     assert_int_equal(support_stats(store).puts_lost, 0);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes, 0);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* What was cleared stays away over a restart, with its copies; tenants are kept over one. */
@@ -296,19 +296,19 @@ TEST(clear_is_durable)
     kvt_store *store = open_now(&site);
     put_space(store, 0, 30);
     put_space(store, 1, 30);
-    assert_int_equal(kvt_persist(store, KVT_NO_DEADLINE, NULL), KVT_OK); /* copies below */
+    assert_int_equal(kvt_store_persist(store, KVT_NO_DEADLINE, NULL), KVT_OK); /* copies below */
     assert_int_equal(support_stats(store).copies.count, 60);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 30);
     assert_int_equal(support_stats(store).copies.count, 30);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 30);
-    kvt_close(store);
+    kvt_store_close(store);
     store = open_now(&site);
     assert_int_equal(count_space(store, 0, 30), 0);
     assert_int_equal(count_space(store, 1, 30), 30);
     assert_int_equal(clear_now(store, clear_of_tenant(1)), 10);
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    kvt_close(store);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    kvt_store_close(store);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 20);
 }
 
@@ -323,7 +323,7 @@ TEST(clear_takes_quarantined_entries)
     kvt_store *store = open_now(&site);
     put_space(store, 0, 12);
     put_space(store, 1, 12);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     char data[64];
     kvt_key first = space_key(0, 0);
     tiers_fault_set_gone(disk.device, true);
@@ -331,11 +331,11 @@ TEST(clear_takes_quarantined_entries)
     assert_int_equal(support_stats(store).quarantined, 24);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 12);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 0);
-    assert_int_equal(kvt_store_device_add(store, KVT_TIER_SSD, &config, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_device_add(store, KVT_TIER_SSD, &config, NULL, 0), KVT_OK);
     assert_int_equal(support_stats(store).readmitted, 12);
     assert_int_equal(count_space(store, 0, 12), 0);
     assert_int_equal(count_space(store, 1, 12), 12);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* What a lease holds stays until the lease ends. */
@@ -345,14 +345,14 @@ TEST(clear_leaves_what_is_leased)
     put_space(store, 0, 20);
     kvt_key keys[] = {space_key(0, 3), space_key(0, 7)};
     uint64_t lease = 0, removed = 0;
-    assert_int_equal(kvt_lease(store, NULL, keys, 2, UINT64_MAX, NULL, &lease), KVT_OK);
+    assert_int_equal(kvt_lease_begin(store, NULL, keys, 2, UINT64_MAX, NULL, &lease), KVT_OK);
     const kvt_clear_filter filter = clear_of_space(space_number(0));
-    assert_int_equal(kvt_clear(store, &filter, &removed), KVT_BUSY);
+    assert_int_equal(kvt_store_clear(store, &filter, &removed), KVT_BUSY);
     assert_int_equal(removed, 18);
-    assert_int_equal(kvt_exists(store, &keys[0]), KVT_OK);
+    assert_int_equal(kvt_store_exists(store, &keys[0]), KVT_OK);
     assert_int_equal(kvt_lease_end(store, lease), KVT_OK);
     assert_int_equal(clear_now(store, filter), 2);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* ---- clear beside puts, gets and moves ---- */
@@ -374,7 +374,7 @@ static void *traffic_run(void *argument)
         assert_true(status == KVT_OK || status == KVT_EXISTS || status == KVT_BUSY);
         status = kvt_get(traffic->store, &key, data, sizeof data, NULL);
         assert_true(status == KVT_OK || status == KVT_MISS);
-        if (i % 64 == 0) (void)!kvt_maintain(traffic->store, NULL);
+        if (i % 64 == 0) (void)!kvt_store_maintain(traffic->store, NULL);
     }
     return NULL;
 }
@@ -408,7 +408,7 @@ TEST(clear_beside_traffic)
     (void)clear_now(store, clear_of_space(space_number(0)));
     assert_int_equal(count_space(store, 0, 1200), 0);
     assert_int_equal(count_space(store, 1, 50), 50);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* ---- spaces ---- */
@@ -428,7 +428,7 @@ TEST(a_space_is_counted)
     kvt_store *store = open_now(&site);
     put_space(store, 0, 30);
     put_space(store, 1, 7);
-    assert_int_equal(kvt_persist(store, KVT_NO_DEADLINE, NULL), KVT_OK);
+    assert_int_equal(kvt_store_persist(store, KVT_NO_DEADLINE, NULL), KVT_OK);
     kvt_space_stats stats = space_stats(store, 0);
     assert_int_equal(stats.entries, 30);
     assert_int_equal(stats.bytes, 30 * 64);
@@ -437,7 +437,7 @@ TEST(a_space_is_counted)
     assert_int_equal(stats.copies, 30);
     kvt_key key = space_key(0, 3);
     kvt_description found = {.struct_size = sizeof found};
-    assert_int_equal(kvt_describe(store, &key, &found), KVT_OK);
+    assert_int_equal(kvt_store_describe(store, &key, &found), KVT_OK);
     assert_true(stats.tier_bytes[KVT_TIER_DRAM] == 30 * found.stored_bytes);
     assert_true(stats.copy_bytes == 30 * found.copy_bytes && found.copy_bytes != 0);
     assert_int_equal(space_stats(store, 1).entries, 7);
@@ -445,7 +445,7 @@ TEST(a_space_is_counted)
     stats.struct_size = 1;
     assert_int_equal(kvt_space_stats_get(store, 0, &stats), KVT_E_ARGUMENT);
     assert_int_equal(kvt_space_stats_get(store, 0, NULL), KVT_E_ARGUMENT);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A space that is a tenant's stays within the tenant's share; a put that names a tenant is that
@@ -472,12 +472,12 @@ TEST(a_space_has_its_tenants_limits)
     kvt_key named = space_key(0, 500);
     kvt_description found = {.struct_size = sizeof found};
     assert_int_equal(support_put_small(store, &named, 7), KVT_OK);
-    assert_int_equal(kvt_describe(store, &named, &found), KVT_OK);
+    assert_int_equal(kvt_store_describe(store, &named, &found), KVT_OK);
     assert_int_equal(found.tenant, 7);
     uint64_t others = space_stats(store, 0).entries - 1;
     assert_int_equal(clear_now(store, clear_of_tenant(5)), others);
     assert_int_equal(space_stats(store, 0).entries, 1);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(spaces_are_given_and_taken_back)
@@ -495,8 +495,8 @@ TEST(spaces_are_given_and_taken_back)
         static const uint32_t wanted[] = {1, 9, 0, 4};
         kvt_key key = space_key(i * 7, 0);
         assert_int_equal(support_put_small(store, &key, 0), KVT_OK);
-        assert_int_equal(kvt_describe(store, &key, &found), KVT_OK);
+        assert_int_equal(kvt_store_describe(store, &key, &found), KVT_OK);
         assert_int_equal(found.tenant, wanted[i]);
     }
-    kvt_close(store);
+    kvt_store_close(store);
 }

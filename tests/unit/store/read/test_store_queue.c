@@ -39,7 +39,7 @@ static void drain_all(uint32_t count, kvt_status *statuses, bool *timed_out)
     bool ended[MANY] = {false};
     while (seen < count) {
         assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
-        size_t got = kvt_drain(queue, done, MANY);
+        size_t got = kvt_queue_drain(queue, done, MANY);
         for (size_t i = 0; i < got; i++) {
             assert_false(ended[done[i].index]); /* once */
             ended[done[i].index] = true;
@@ -57,7 +57,7 @@ static void run(uint32_t kind, uint32_t first, uint32_t count, kvt_status *statu
     uint64_t batch = 0;
     for (uint32_t i = 0; i < count; i++)
         requests[i] = request_of(kind, first + i);
-    assert_int_equal(kvt_submit(queue, requests, count, &batch), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, count, &batch), KVT_OK);
     assert_true(batch > 0);
     drain_all(count, statuses, NULL);
 }
@@ -94,7 +94,7 @@ static void round_trip(bool device)
         run(KVT_REQUEST_GET, 0, MANY, statuses);
         expect_all(statuses, MANY, KVT_OK);
         expect_bytes(0, MANY);
-        if (round == 0) assert_int_equal(kvt_flush(store), KVT_OK);
+        if (round == 0) assert_int_equal(kvt_store_flush(store), KVT_OK);
     }
     run(KVT_REQUEST_DELETE, 0, MANY, statuses);
     expect_all(statuses, MANY, KVT_OK);
@@ -137,7 +137,7 @@ TEST(bad_neighbours)
     requests[4].view = &small; /* another size than the entry's */
     requests[5].key = support_key(6);
     requests[6].loss_max = 1.0 / 0.0 - 1.0 / 0.0;
-    assert_int_equal(kvt_submit(queue, requests, 8, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, 8, NULL), KVT_OK);
     drain_all(8, statuses, NULL);
     for (uint32_t i = 0; i < 5; i++)
         assert_int_equal(statuses[i], KVT_E_ARGUMENT);
@@ -147,10 +147,10 @@ TEST(bad_neighbours)
     expect_bytes(5, 1);
     /* As a whole: nothing is accepted. */
     requests[3].struct_size = 8;
-    assert_int_equal(kvt_submit(queue, requests, 8, NULL), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_submit(queue, NULL, 1, NULL), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_submit(queue, NULL, 0, NULL), KVT_OK);
-    assert_int_equal(kvt_submit(NULL, requests, 1, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_queue_submit(queue, requests, 8, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_queue_submit(queue, NULL, 1, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_queue_submit(queue, NULL, 0, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(NULL, requests, 1, NULL), KVT_E_ARGUMENT);
     assert_int_equal(kvt_queue_wait(queue, 0), KVT_END);
 }
 
@@ -162,17 +162,18 @@ TEST(the_depth_bounds_what_is_accepted)
     kvt_completion done[16] = {{.struct_size = sizeof(kvt_completion)}};
     for (uint32_t i = 0; i < 17; i++)
         requests[i] = request_of(KVT_REQUEST_EXISTS, i);
-    assert_int_equal(kvt_submit(queue, requests, 17, NULL), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_submit(queue, requests, 16, NULL), KVT_OK);
-    assert_int_equal(kvt_submit(queue, requests, 1, NULL), KVT_BUSY); /* none is drained yet */
+    assert_int_equal(kvt_queue_submit(queue, requests, 17, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_queue_submit(queue, requests, 16, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, 1, NULL),
+                     KVT_BUSY); /* none is drained yet */
     struct pollfd poller = {.fd = kvt_queue_fd(queue), .events = POLLIN};
     size_t seen = 0;
     while (seen < 16) {
         assert_int_equal(poll(&poller, 1, 60000), 1);
-        seen += kvt_drain(queue, done, 5);
+        seen += kvt_queue_drain(queue, done, 5);
     }
     assert_int_equal(poll(&poller, 1, 0), 0);
-    assert_int_equal(kvt_submit(queue, requests, 16, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, 16, NULL), KVT_OK);
     /* What is not drained is dropped by the close. */
 }
 
@@ -190,7 +191,7 @@ TEST(a_silent_device)
         requests[i] = request_of(KVT_REQUEST_GET, i);
         requests[i].deadline_ns = base_clock_ns() + SECOND_NS / 20;
     }
-    assert_int_equal(kvt_submit(queue, requests, 8, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, 8, NULL), KVT_OK);
     drain_all(8, statuses, timed_out);
     expect_all(statuses, 8, KVT_MISS);
     for (uint32_t i = 0; i < 8; i++)
@@ -202,15 +203,15 @@ TEST(a_silent_device)
     kvt_queue_stats stats = queue_site_stats();
     /* On a slow machine the first gets may have been too late to be read at all. */
     const uint64_t reads = stats.device_reads + 8;
-    assert_int_equal(kvt_submit(queue, requests, 8, &batch), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, 8, &batch), KVT_OK);
     do
         assert_int_equal(kvt_queue_stats_get(queue, &stats), KVT_OK);
     while (stats.device_reads < reads);
-    assert_int_equal(kvt_cancel(queue, batch + 1), KVT_MISS);
-    assert_int_equal(kvt_cancel(queue, batch), KVT_OK);
+    assert_int_equal(kvt_queue_cancel(queue, batch + 1), KVT_MISS);
+    assert_int_equal(kvt_queue_cancel(queue, batch), KVT_OK);
     drain_all(8, statuses, NULL);
     expect_all(statuses, 8, KVT_E_CANCELLED);
-    assert_int_equal(kvt_cancel(queue, batch), KVT_MISS);
+    assert_int_equal(kvt_queue_cancel(queue, batch), KVT_MISS);
     tiers_fault_clear(fault.device);
     run(KVT_REQUEST_GET, 0, 8, statuses);
     expect_all(statuses, 8, KVT_OK); /* a late read is no failure of the entry */
@@ -233,10 +234,10 @@ TEST(deadlines_that_have_passed)
             bool read = kinds[i] == KVT_REQUEST_GET, missed = read && !memory;
             request.deadline_ns = i % 2;
             if (kinds[i] == KVT_REQUEST_PUT) support_fill(1, buffers + SUPPORT_ENTRY_BYTES);
-            if (read && memory) assert_int_equal(kvt_flush(store), KVT_OK);
-            assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+            if (read && memory) assert_int_equal(kvt_store_flush(store), KVT_OK);
+            assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
             assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
-            assert_int_equal(kvt_drain(queue, &done, 1), 1);
+            assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
             assert_int_equal(done.status, missed ? KVT_MISS : KVT_OK);
             assert_int_equal(done.timed_out, missed);
         }
@@ -256,11 +257,11 @@ TEST(close_with_reads_in_flight)
         kvt_request requests[16];
         for (uint32_t i = 0; i < 16; i++)
             requests[i] = request_of(i < 8 ? KVT_REQUEST_GET : KVT_REQUEST_EXISTS, i % 8);
-        assert_int_equal(kvt_submit(queue, requests, 16, NULL), KVT_OK);
+        assert_int_equal(kvt_queue_submit(queue, requests, 16, NULL), KVT_OK);
         if (which == 1) {
-            kvt_close(store);
+            kvt_store_close(store);
             store = NULL;
-            assert_int_equal(kvt_submit(queue, requests, 1, NULL), KVT_E_STATE);
+            assert_int_equal(kvt_queue_submit(queue, requests, 1, NULL), KVT_E_STATE);
         }
         queue_site_close(NULL);
     }
@@ -284,7 +285,7 @@ TEST(joined_reads)
     }
     tiers_fault_counts before, after;
     tiers_fault_counts_get(fault.device, &before);
-    assert_int_equal(kvt_submit(queue, requests, 32, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, 32, NULL), KVT_OK);
     drain_all(32, statuses, NULL);
     tiers_fault_counts_get(fault.device, &after);
     expect_all(statuses, 32, KVT_OK);
@@ -300,7 +301,7 @@ TEST(little_staging)
 {
     kvt_store_options options = queue_site_options(true);
     options.staging_bytes = 1 << 20;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_OK);
     support_puts(store, 0, MANY);
     queue = queue_site_queue(1, 0);
     kvt_status statuses[MANY];
@@ -346,7 +347,7 @@ static void paged_parts(kvt_request *requests, char *pool, const char *before,
     requests[0].layer_count = 1;
     requests[1].first_layer = 2;
     requests[2].layer_count = 3;
-    assert_int_equal(kvt_submit(queue, requests, 3, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, 3, NULL), KVT_OK);
     drain_all(3, statuses, NULL);
     assert_int_equal(statuses[0], KVT_OK);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
@@ -359,7 +360,7 @@ static void paged_parts(kvt_request *requests, char *pool, const char *before,
     requests[0].first_layer = requests[1].first_layer = 0;
     requests[0].layer_count = requests[2].layer_count = 0;
     blocks[1][1] = blocks[0][0];
-    assert_int_equal(kvt_submit(queue, requests, 3, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, 3, NULL), KVT_OK);
     drain_all(3, statuses, NULL);
     assert_int_equal(statuses[0], KVT_OK);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
@@ -378,7 +379,7 @@ TEST(paged_views)
     kvt_request requests[PAGED];
     kvt_status statuses[MANY];
     for (uint32_t i = 0; i < PAGED; i++) {
-        assert_int_equal(kvt_view_axes(&layout, "lbths", BLOCK_TOKENS, BLOCKS, &paged[i]), KVT_OK);
+        assert_int_equal(kvt_view_make(&layout, "lbths", BLOCK_TOKENS, BLOCKS, &paged[i]), KVT_OK);
         blocks[i][0] = i * 7 % BLOCKS; /* 7 and 64 have no common factor */
         blocks[i][1] = (i + 32) * 7 % BLOCKS;
         paged[i].base[0] = pool;
@@ -391,16 +392,16 @@ TEST(paged_views)
         pool[i] = (char)(i * 31 >> 3);
     char *before = test_alloc(POOL_BYTES);
     memcpy(before, pool, POOL_BYTES);
-    assert_int_equal(kvt_submit(queue, requests, PAGED, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, PAGED, NULL), KVT_OK);
     drain_all(PAGED, statuses, NULL);
     expect_all(statuses, PAGED, KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     memset(pool, 0, POOL_BYTES);
     for (uint32_t i = 0; i < PAGED; i++) {
         requests[i] = request_of(KVT_REQUEST_GET, i);
         requests[i].view = &paged[i];
     }
-    assert_int_equal(kvt_submit(queue, requests, PAGED, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, PAGED, NULL), KVT_OK);
     drain_all(PAGED, statuses, NULL);
     expect_all(statuses, PAGED, KVT_OK);
     /* What no view names stays zero. */
@@ -424,7 +425,7 @@ TEST(runs_that_meet)
         requests[i] = request_of(KVT_REQUEST_GET, i);
     }
     views[1].base[0] = buffers + 4096; /* into the first one's */
-    assert_int_equal(kvt_submit(queue, requests, 3, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, 3, NULL), KVT_OK);
     drain_all(3, statuses, NULL);
     assert_int_equal(statuses[0], KVT_OK);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
@@ -484,7 +485,7 @@ TEST(a_delete_behind_its_get)
         }
         for (uint32_t i = 0; i < 2; i++) {
             requests[i][1] = request_of(KVT_REQUEST_DELETE, round % 2 == 0 ? i : 1 - i);
-            assert_int_equal(kvt_submit(queues[i], requests[i], 2, NULL), KVT_OK);
+            assert_int_equal(kvt_queue_submit(queues[i], requests[i], 2, NULL), KVT_OK);
         }
         for (uint32_t i = 0; i < 2; i++) {
             queue = queues[i];
@@ -510,13 +511,13 @@ TEST(the_user_word_of_an_unsound_request)
         longer[i].known.struct_size = sizeof longer[i];
         longer[i].later = i;
     }
-    assert_int_equal(kvt_submit(queue, &longer[0].known, 2, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, &longer[0].known, 2, NULL), KVT_OK);
     kvt_completion done[2] = {{.struct_size = sizeof(kvt_completion)}};
     size_t seen = 0;
     while (seen < 2) {
         assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
         kvt_completion one = {.struct_size = sizeof one};
-        if (kvt_drain(queue, &one, 1) == 0) continue;
+        if (kvt_queue_drain(queue, &one, 1) == 0) continue;
         done[one.index] = one;
         seen++;
     }
@@ -556,9 +557,9 @@ static void *push(void *argument)
             if (own->seed % 3 == 0) requests[i].deadline_ns = base_clock_ns() + 100000;
         }
         uint64_t batch = 0;
-        if (kvt_submit(own->queue, requests, 8, &batch) != KVT_OK) continue;
+        if (kvt_queue_submit(own->queue, requests, 8, &batch) != KVT_OK) continue;
         own->accepted += 8;
-        if (round % 5 == 0) (void)!kvt_cancel(own->queue, batch);
+        if (round % 5 == 0) (void)!kvt_queue_cancel(own->queue, batch);
         /* The views go with this frame: what the batch borrows is waited for by the drainer. */
         kvt_queue_stats stats = {.struct_size = sizeof stats};
         do {
@@ -583,7 +584,7 @@ TEST(threads)
     uint64_t seen = 0, accepted = 0;
     for (uint32_t i = 0; i < 600; i++) {
         (void)!kvt_queue_wait(queue, base_clock_ns() + 1000000);
-        seen += kvt_drain(queue, done, 64);
+        seen += kvt_queue_drain(queue, done, 64);
     }
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
@@ -591,7 +592,7 @@ TEST(threads)
     }
     size_t got;
     while (kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS) == KVT_OK) {
-        got = kvt_drain(queue, done, 64);
+        got = kvt_queue_drain(queue, done, 64);
         seen += got;
     }
     assert_int_equal(seen, accepted);

@@ -53,7 +53,7 @@ static uint64_t submit(site *s, uint32_t gets)
                                     .view = i == 0 ? NULL : &s->views[i - 1],
                                     .deadline_ns = KVT_NO_DEADLINE,
                                     .user = i};
-    assert_int_equal(kvt_submit(queue, requests, 1 + gets, &batch), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, 1 + gets, &batch), KVT_OK);
     return batch;
 }
 
@@ -64,7 +64,7 @@ static uint32_t take(uint32_t count, kvt_status status)
     uint32_t seen = 0, equal = 0;
     while (seen < count) {
         assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
-        size_t got = kvt_drain(queue, done, 8);
+        size_t got = kvt_queue_drain(queue, done, 8);
         for (size_t i = 0; i < got; i++)
             equal += done[i].status == status;
         seen += (uint32_t)got;
@@ -83,7 +83,7 @@ TEST(a_batch_wakes_when_it_is_whole)
     assert_false(readable(20)); /* the lookup has completed, the gets have not */
     assert_int_equal(take(1, KVT_OK), 1);
     assert_int_equal(queue_site_stats().wakes, 0);
-    assert_int_equal(kvt_cancel(queue, batch), KVT_OK);
+    assert_int_equal(kvt_queue_cancel(queue, batch), KVT_OK);
     assert_true(readable(60000));
     assert_int_equal(take(2, KVT_E_CANCELLED), 2);
     assert_false(readable(0));
@@ -99,7 +99,7 @@ TEST(a_batch_beside_one_that_waits)
     assert_true(readable(60000));
     assert_int_equal(take(2, KVT_OK), 2);
     assert_false(readable(0));
-    assert_int_equal(kvt_cancel(queue, waiting), KVT_OK);
+    assert_int_equal(kvt_queue_cancel(queue, waiting), KVT_OK);
     assert_true(readable(60000));
     assert_int_equal(take(1, KVT_E_CANCELLED), 1);
     assert_int_equal(queue_site_stats().wakes, before + 2);
@@ -118,9 +118,9 @@ TEST(the_reader_may_clear_the_descriptor)
         assert_false(readable(0));
     }
     kvt_request unsound = {.struct_size = sizeof unsound, .kind = 99};
-    assert_int_equal(kvt_submit(queue, &unsound, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, &unsound, 1, NULL), KVT_OK);
     assert_true(readable(0)); /* it completes with its submit */
     assert_int_equal(take(1, KVT_E_ARGUMENT), 1);
-    assert_int_equal(kvt_submit(queue, NULL, 0, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, NULL, 0, NULL), KVT_OK);
     assert_false(readable(0));
 }

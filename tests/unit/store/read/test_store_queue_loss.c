@@ -37,7 +37,7 @@ TEST(a_chunk_whose_device_goes)
     queue_site_open(true, ENTRIES, 1);
     queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS});
     make_requests(KVT_REQUEST_GET);
-    assert_int_equal(kvt_submit(queue, requests, ENTRIES, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, ENTRIES, NULL), KVT_OK);
     while (queue_site_stats().device_reads < ENTRIES)
         ;
     tiers_fault_set_gone(fault.device, true);
@@ -67,7 +67,7 @@ TEST(a_delete_in_the_middle_of_a_load)
     assert_int_equal(kvt_load_begin(queue, &key, &view, 1, NULL, &load), KVT_OK);
     assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_OK);
     assert_int_equal(queued_delete(queue, &key), KVT_OK);
-    assert_int_equal(kvt_exists(store, &key), KVT_MISS);
+    assert_int_equal(kvt_store_exists(store, &key), KVT_MISS);
     assert_int_equal(support_put(store, 3), KVT_OK);
     uint64_t both = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
     assert_int_equal(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE), KVT_OK);
@@ -91,7 +91,7 @@ static void *traffic_main(void *argument)
     kvt_completion done[ENTRIES];
     kvt_queue *own = argument;
     while (!atomic_load(&stop)) {
-        if (kvt_submit(own, requests, ENTRIES, NULL) != KVT_OK) abort();
+        if (kvt_queue_submit(own, requests, ENTRIES, NULL) != KVT_OK) abort();
         queued_await(own, ENTRIES, done);
         for (uint32_t i = 0; i < ENTRIES; i++) {
             support_fill(i, expected);
@@ -128,7 +128,7 @@ TEST(a_device_comes_back_under_batches)
             base_sleep(100000);
         kvt_status status;
         do
-            status = kvt_store_device_add(s->store, KVT_TIER_SSD, &s->files[disk], NULL, 0);
+            status = kvt_device_add(s->store, KVT_TIER_SSD, &s->files[disk], NULL, 0);
         while (status == KVT_BUSY);
         assert_int_equal(status, KVT_OK);
         assert_int_equal(site_stored(s, ENTRIES), ENTRIES);

@@ -66,13 +66,13 @@ TEST_BEFORE_EACH
     options.tick_seconds = 0;
     options.lossless = false;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
-    assert_int_equal(kvt_open(&options, &s.store, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_store_open(&options, &s.store, NULL, 0), KVT_OK);
     s.data = test_alloc(ALL * LARGE_BYTES);
     for (uint32_t i = 0; i < ALL; i++) {
         const kvt_entry entry = support_entry(support_key(i), layout_of(i), 1);
         fill(i, place_of(&s, i));
         assert_int_equal(kvt_put(s.store, &entry, place_of(&s, i), bytes_of(i)), KVT_OK);
-        assert_int_equal(kvt_flush(s.store), KVT_OK);
+        assert_int_equal(kvt_store_flush(s.store), KVT_OK);
     }
     memset(s.data, 0xee, ALL * LARGE_BYTES);
     *state = &s;
@@ -81,7 +81,7 @@ TEST_BEFORE_EACH
 TEST_AFTER_EACH
 {
     site *s = *state;
-    kvt_close(s->store);
+    kvt_store_close(s->store);
 }
 
 static kvt_queue *open_queue(site *s, uint32_t threads)
@@ -106,7 +106,7 @@ static uint64_t submit(site *s, kvt_queue *queue, uint32_t count)
                                     .view = &s->views[i],
                                     .deadline_ns = KVT_NO_DEADLINE};
     }
-    assert_int_equal(kvt_submit(queue, requests, count, &batch), KVT_OK);
+    assert_int_equal(kvt_queue_submit(queue, requests, count, &batch), KVT_OK);
     return batch;
 }
 
@@ -114,7 +114,7 @@ static void drain(site *s, kvt_queue *queue)
 {
     kvt_completion done[8] = {{.struct_size = sizeof(kvt_completion)}};
     size_t got;
-    while ((got = kvt_drain(queue, done, 8)) != 0)
+    while ((got = kvt_queue_drain(queue, done, 8)) != 0)
         for (size_t i = 0; i < got; i++) {
             const uint32_t index = done[i].index;
             s->seen[index]++;
@@ -199,7 +199,7 @@ TEST(a_cancel_in_between)
             assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
             drain(s, queue);
         }
-        (void)!kvt_cancel(queue, batch);
+        (void)!kvt_queue_cancel(queue, batch);
         while (s->total < LARGE) {
             assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
             drain(s, queue);
@@ -230,7 +230,7 @@ static void *wait_and_drain(void *argument)
     kvt_completion done[4] = {{.struct_size = sizeof(kvt_completion)}};
     uintptr_t count = 0;
     while (kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS) == KVT_OK)
-        count += kvt_drain(queue, done, 4);
+        count += kvt_queue_drain(queue, done, 4);
     return (void *)count;
 }
 

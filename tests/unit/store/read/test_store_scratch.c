@@ -153,7 +153,7 @@ TEST(copies_make_way_for_extents)
 {
     site *s = site_make(MIB);
     site_put(s, 0, DRAM_ENTRIES);
-    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, NULL), KVT_OK);
+    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, NULL), KVT_OK);
     assert_true(support_stats(s->store).copies.count > 0);
     const uint64_t ssd = capacity_of(s, KVT_TIER_SSD);
     store_scratch *scratch;
@@ -181,7 +181,7 @@ TEST(the_price_decides_between_entries_and_a_window)
         for (uint32_t i = 0; i < 60; i++)
             (void)!support_get(store, i, NULL);
     }
-    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
     const double price = support_stats(store).policy.price[KVT_TIER_DRAM];
     assert_true(price > 0);
     store_scratch *scratch = NULL;
@@ -196,7 +196,7 @@ TEST(the_price_decides_between_entries_and_a_window)
     assert_true(stats.policy.used_bytes[KVT_TIER_DRAM] + window.bytes <=
                 stats.tiers[KVT_TIER_DRAM].capacity_bytes);
     scratch_close(scratch);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* ---- drives and restarts ---- */
@@ -212,7 +212,7 @@ TEST(a_member_that_goes_takes_its_part_with_it)
     assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, MIB / 2, PAGE, UINT64_MAX, &location),
                      KVT_OK);
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
     assert_true(capacity_of(s, KVT_TIER_SSD) <= ssd - 2 * MIB - MIB + 64 * 1024);
     void *buffer = test_aligned(4096, MIB / 2);
     assert_int_equal(tiers_pool_transfer(scratch_pool(scratch, KVT_TIER_SSD), KVT_IO_READ, location,
@@ -243,7 +243,7 @@ TEST(a_killed_process_gives_everything_back)
         store_scratch *scratch;
         tiers_location *location;
         const scratch_wish wish = ssd_wish(MIB / 2, INFINITY);
-        if (kvt_open(&s->options, &s->store, NULL, 0) != KVT_OK ||
+        if (kvt_store_open(&s->options, &s->store, NULL, 0) != KVT_OK ||
             scratch_open(s->store, &wish, 1, &scratch, NULL) != KVT_OK ||
             scratch_reserve(scratch, KVT_TIER_SSD, MIB / 2, PAGE, UINT64_MAX, &location) != KVT_OK)
             _exit(1);
@@ -251,7 +251,7 @@ TEST(a_killed_process_gives_everything_back)
         memset(buffer, 0x5a, MIB / 2);
         if (tiers_pool_transfer(scratch_pool(scratch, KVT_TIER_SSD), KVT_IO_WRITE, location, buffer,
                                 MIB / 2) != KVT_OK ||
-            kvt_flush(s->store) != KVT_OK)
+            kvt_store_flush(s->store) != KVT_OK)
             _exit(2);
         kill(getpid(), SIGKILL);
     }

@@ -24,7 +24,7 @@ static uint32_t table[3];
 static kvt_view paged(void)
 {
     kvt_view view;
-    assert_status(kvt_view_axes(&small, "blsth", BLOCK, BLOCKS, &view), KVT_OK);
+    assert_status(kvt_view_make(&small, "blsth", BLOCK, BLOCKS, &view), KVT_OK);
     assert_int_equal(view.side_stride, SIDE_STRIDE);
     assert_int_equal(view.layer_stride, LAYER_STRIDE);
     assert_int_equal(view.block_stride, BLOCK_STRIDE);
@@ -168,7 +168,7 @@ TEST(block_tables_are_checked)
     static uint32_t many[MANY];
     static const kvt_layout flat = {
         .layers = 1, .kv_heads = 1, .head_dim = 1, .dtype = KVT_DTYPE_FP8, .tokens = MANY};
-    assert_status(kvt_view_axes(&flat, "lsbth", 1, MANY, &view), KVT_OK);
+    assert_status(kvt_view_make(&flat, "lsbth", 1, MANY, &view), KVT_OK);
     for (uint32_t i = 0; i < MANY; i++) {
         many[i] = MANY - 1 - i;
     }
@@ -210,7 +210,7 @@ TEST(overlaps_are_refused)
 TEST(addresses_that_meet_are_refused)
 {
     kvt_view view;
-    assert_status(kvt_view_axes(&small, "lth", 0, 10, &view), KVT_OK);
+    assert_status(kvt_view_make(&small, "lth", 0, 10, &view), KVT_OK);
     assert_int_equal(view.bases_kind, KVT_BASES_SIDES);
     view.base[0] = pool;
     view.base[1] = pool + 3 * 10 * ROW;
@@ -222,7 +222,7 @@ TEST(addresses_that_meet_are_refused)
     view.base[1] = NULL;
     refused(&view, &small, "NULL");
     /* K and V fused, given by two addresses. */
-    assert_status(kvt_view_axes(&small, "lth", 0, 10, &view), KVT_OK);
+    assert_status(kvt_view_make(&small, "lth", 0, 10, &view), KVT_OK);
     view.head_stride = 2 * HEAD;
     view.token_stride = 2 * ROW;
     view.layer_stride = 20 * ROW;
@@ -234,7 +234,7 @@ TEST(addresses_that_meet_are_refused)
     view.base_bytes[1] -= HEAD + 1;
     refused(&view, &small, "needs");
     /* Layers anywhere, in any order. */
-    assert_status(kvt_view_axes(&small, "tsh", 0, 10, &view), KVT_OK);
+    assert_status(kvt_view_make(&small, "tsh", 0, 10, &view), KVT_OK);
     assert_int_equal(view.bases_kind, KVT_BASES_LAYERS);
     void *layers[3] = {pool + 40 * ROW, pool, pool + 20 * ROW};
     refused(&view, &small, "bases is NULL");
@@ -253,7 +253,7 @@ TEST(addresses_that_meet_are_refused)
 TEST(addresses_of_layers_and_sides_are_compared)
 {
     kvt_view view;
-    assert_status(kvt_view_axes(&small, "th", 0, 10, &view), KVT_OK);
+    assert_status(kvt_view_make(&small, "th", 0, 10, &view), KVT_OK);
     assert_int_equal(view.bases_kind, KVT_BASES_LAYERS_SIDES);
     void *all[6];
     for (uint32_t i = 0; i < 6; i++) {
@@ -354,13 +354,13 @@ TEST(axes_that_do_not_fit_are_refused)
     static const char *const wrong[] = {"", "t", "h", "lsthh", "lsthd", "blsth", "LSTH", "lst"};
     kvt_view view;
     for (unsigned i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        assert_status(kvt_view_axes(&small, wrong[i], 0, 10, &view), KVT_E_ARGUMENT);
+        assert_status(kvt_view_make(&small, wrong[i], 0, 10, &view), KVT_E_ARGUMENT);
     }
-    assert_status(kvt_view_axes(&small, "lsth", 0, 0, &view), KVT_E_ARGUMENT);
-    assert_status(kvt_view_axes(&small, "lsbth", 4, UINT64_MAX / 2, &view), KVT_E_ARGUMENT);
-    assert_status(kvt_view_axes(&small, "lsth", 4, UINT64_MAX / 2, &view), KVT_E_ARGUMENT);
+    assert_status(kvt_view_make(&small, "lsth", 0, 0, &view), KVT_E_ARGUMENT);
+    assert_status(kvt_view_make(&small, "lsbth", 4, UINT64_MAX / 2, &view), KVT_E_ARGUMENT);
+    assert_status(kvt_view_make(&small, "lsth", 4, UINT64_MAX / 2, &view), KVT_E_ARGUMENT);
     const kvt_layout opaque = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 77};
-    assert_status(kvt_view_axes(&opaque, "lsth", 0, 10, &view), KVT_E_ARGUMENT);
+    assert_status(kvt_view_make(&opaque, "lsth", 0, 10, &view), KVT_E_ARGUMENT);
 }
 
 /* Every piece of a matrix is gathered from where the definition has it, and scattered there. */
@@ -419,7 +419,7 @@ TEST(blocks_in_order_are_one_run)
 {
     kvt_view view;
     uint32_t ascending[3] = {5, 6, 7};
-    assert_status(kvt_view_axes(&small, "lsbth", BLOCK, BLOCKS, &view), KVT_OK);
+    assert_status(kvt_view_make(&small, "lsbth", BLOCK, BLOCKS, &view), KVT_OK);
     view.base[0] = pool;
     view.blocks = ascending;
     view.block_count = 3;

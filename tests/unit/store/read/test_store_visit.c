@@ -47,7 +47,7 @@ static void put_opaques(site *s, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
         assert_int_equal(put_opaque(s, i), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
 }
 
 static store_scratch *scratch_of(site *s)
@@ -163,7 +163,7 @@ TEST(memory_is_held_in_half)
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(visit(scratch, i, &visited[i]), KVT_OK);
     assert_int_equal(visit(scratch, 3, &visited[3]), KVT_E_UNSUPPORTED);
-    assert_int_equal(kvt_persist(s->store, KVT_NO_DEADLINE, NULL), KVT_OK);
+    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, NULL), KVT_OK);
     assert_int_equal(support_stats(s->store).copies.count, 5);
     assert_int_equal(visit(scratch, 3, &copy), KVT_OK);
     assert_int_equal(copy.tier, KVT_TIER_SSD);
@@ -171,7 +171,7 @@ TEST(memory_is_held_in_half)
     /* The entry leaves memory, and its copy stays. */
     for (uint32_t i = 20; i < 30; i++)
         assert_int_equal(put_opaque(s, i), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     kvt_get_info info = {.struct_size = sizeof info};
     static uint8_t data[BYTES];
     const kvt_key key = support_key(3);
@@ -234,9 +234,9 @@ TEST(a_deleted_entry_is_read_until_the_last_one_leaves)
     assert_int_equal(visit(two, 0, &b), KVT_OK);
     assert_int_equal(visit(one, 11, &memory), KVT_OK);
     const kvt_key key = support_key(0), above = support_key(11);
-    assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
-    assert_int_equal(kvt_delete(s->store, &above), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK); /* waits for no visitor */
+    assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
+    assert_int_equal(kvt_store_delete(s->store, &above), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK); /* waits for no visitor */
     assert_int_equal(get_opaque(s, 0), KVT_MISS);
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.in_place.entries, 0);
@@ -258,7 +258,7 @@ TEST(a_deleted_entry_is_read_until_the_last_one_leaves)
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD] + stats.lent_bytes[KVT_TIER_DRAM], 0);
     assert_int_equal(stats.in_place.entries, 1);
     scratch_leave(s->store, &fresh);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     check_nothing_is_held(s);
     check_budget(s);
     scratch_close(one);
@@ -278,7 +278,7 @@ TEST(nobody_waits_for_a_visitor)
         const kvt_key key = support_key(i);
         if (visited[count].tier != KVT_TIER_SSD)
             scratch_leave(s->store, &visited[count]);
-        else if (kvt_delete(s->store, &key) == KVT_OK)
+        else if (kvt_store_delete(s->store, &key) == KVT_OK)
             count++;
     }
     assert_int_equal(count, 4);
@@ -288,7 +288,7 @@ TEST(nobody_waits_for_a_visitor)
     check_budget(s);
     for (uint32_t i = 0; i < count; i++)
         scratch_leave(s->store, &visited[i]);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     check_nothing_is_held(s);
     scratch_close(scratch);
 }
@@ -304,8 +304,8 @@ TEST(a_visit_leaves_nothing_durable)
     const kvt_key key = support_key(1);
     assert_int_equal(visit(scratch, 0, &kept), KVT_OK);
     assert_int_equal(visit(scratch, 1, &deleted), KVT_OK);
-    assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     /* A copy of the catalog is what a crash would leave. */
     char command[1024], catalog[160];
     snprintf(catalog, sizeof catalog, "%s/crashed.db", s->folder);
@@ -335,7 +335,7 @@ TEST(a_device_that_goes_takes_its_bytes_along)
     store_scratch *scratch = scratch_of(s);
     scratch_visited visited;
     assert_int_equal(visit(scratch, 0, &visited), KVT_OK);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
     assert_int_equal(get_opaque(s, 0), KVT_MISS);
     assert_int_equal(check_bytes(scratch, 0, &visited), KVT_E_GONE);
     kvt_store_stats stats = support_stats(s->store);
@@ -343,8 +343,8 @@ TEST(a_device_that_goes_takes_its_bytes_along)
     assert_true(stats.lent_bytes[KVT_TIER_SSD] > 0); /* what is on the other disk */
     assert_true(stats.lent_bytes[KVT_TIER_SSD] < RECORD_BYTES);
     /* With the device the entry comes back, and is visited as before. */
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
-    assert_int_equal(kvt_store_device_add(s->store, KVT_TIER_SSD, &s->files[1], NULL, 0), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
+    assert_int_equal(kvt_device_add(s->store, KVT_TIER_SSD, &s->files[1], NULL, 0), KVT_OK);
     stats = support_stats(s->store);
     assert_int_equal(stats.in_place.entries, 1);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD], 0);
@@ -353,11 +353,11 @@ TEST(a_device_that_goes_takes_its_bytes_along)
         assert_int_equal(put_opaque(s, i), KVT_OK);
     assert_int_equal(get_opaque(s, 0), KVT_OK); /* pinned again */
     /* It goes again, and the key is put anew: the old bytes stay until the visitor leaves. */
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
     assert_int_equal(put_opaque(s, 0), KVT_OK);
     assert_true(support_stats(s->store).lent_bytes[KVT_TIER_SSD] > 0);
     scratch_leave(s->store, &visited);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     check_nothing_is_held(s);
     scratch_close(scratch);
 }
@@ -370,7 +370,7 @@ TEST(a_drain_waits_for_the_visitor_alone)
     store_scratch *scratch = scratch_of(s);
     scratch_visited visited, moved;
     assert_int_equal(visit(scratch, 0, &visited), KVT_OK);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
     site_maintain(s, 1);
     site_maintain(s, 1);
     assert_int_equal(visit(scratch, 0, &moved), KVT_OK);
@@ -378,10 +378,10 @@ TEST(a_drain_waits_for_the_visitor_alone)
     assert_int_equal(check_bytes(scratch, 0, &visited), KVT_OK);
     assert_int_equal(check_bytes(scratch, 0, &moved), KVT_OK);
     assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD], RECORD_BYTES);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
     scratch_leave(s->store, &visited);
     site_maintain(s, 1);
-    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
+    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(check_bytes(scratch, 0, &moved), KVT_OK);
     scratch_leave(s->store, &moved);
     check_nothing_is_held(s);
@@ -405,7 +405,7 @@ static void *come_and_go(void *context)
         scratch_visited visited;
         kvt_status status = scratch_visit(self->s->store, &key, true, &visited);
         assert_true(status == KVT_OK || status == KVT_MISS || status == KVT_E_UNSUPPORTED);
-        if ((self->seed & 7) == 0) (void)!kvt_delete(self->s->store, &key);
+        if ((self->seed & 7) == 0) (void)!kvt_store_delete(self->s->store, &key);
         if ((self->seed & 0x300) == 0) (void)!put_opaque(self->s, 50 + (self->seed >> 24) % 20);
         if (status == KVT_OK) scratch_leave(self->s->store, &visited);
     }
@@ -433,7 +433,7 @@ TEST(visitors_come_and_go_beside_puts_and_deletes)
     }
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     check_nothing_is_held(s);
     check_budget(s);
 }

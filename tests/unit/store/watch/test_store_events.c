@@ -107,18 +107,18 @@ TEST(life)
     assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_EXISTS);
     assert_int_equal(support_get(store, 1, NULL), KVT_OK);
     events_expect_none(reader);
-    assert_int_equal(kvt_delete(store, &key), KVT_OK);
+    assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
     const kvt_event removed = events_next(reader);
     assert_int_equal(removed.kind, KVT_EVENT_REMOVED);
     assert_int_equal(removed.reason, KVT_REMOVED_DELETED);
     assert_int_equal(removed.number, stored.number + 1);
     assert_true(removed.instant_ns >= stored.instant_ns && isnan(removed.load_seconds));
     /* One that was stored before anybody asked. */
-    assert_int_equal(kvt_delete(store, &parent), KVT_OK);
+    assert_int_equal(kvt_store_delete(store, &parent), KVT_OK);
     events_expect(reader, 1, KVT_EVENT_REMOVED, KVT_TIER_DRAM);
     events_expect_none(reader);
     kvt_events_close(reader);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* Demotion, eviction; a put that is handed over, read from staging first, and one called off. */
@@ -150,7 +150,7 @@ TEST(moves)
     assert_int_equal(removed, stats.evictions);
     assert_true(moved > 20 && removed > 20);
     kvt_events_close(reader);
-    kvt_close(store);
+    kvt_store_close(store);
 
     events_default(&options, 0);
     events_add_ssd(&options, &ssd, 1 << 20);
@@ -158,7 +158,7 @@ TEST(moves)
     store = events_open_store(&options);
     reader = events_open(store, 64);
     assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     const kvt_event first = events_next(reader);
     assert_int_equal(first.kind, KVT_EVENT_STORED);
     assert_int_equal(first.tier, KVT_TIER_DRAM);
@@ -166,7 +166,7 @@ TEST(moves)
     events_expect(reader, 1, KVT_EVENT_MOVED, KVT_TIER_SSD);
     events_expect_none(reader);
     kvt_events_close(reader);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 TEST(lost_device)
@@ -177,7 +177,7 @@ TEST(lost_device)
     assert_int_equal(support_put(store, 1), KVT_OK);
     assert_int_equal(support_put(store, 2), KVT_OK);
     kvt_events *reader = events_open(store, 64);
-    assert_int_equal(kvt_store_device_change(store, "dram", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(kvt_device_change(store, "dram", KVT_DEVICE_RETIRE), KVT_OK);
     for (int i = 0; i < 2; i++) {
         const kvt_event event = events_next(reader);
         assert_int_equal(event.kind, KVT_EVENT_REMOVED);
@@ -185,7 +185,7 @@ TEST(lost_device)
     }
     events_expect_none(reader);
     kvt_events_close(reader);
-    kvt_close(store);
+    kvt_store_close(store);
 }
 
 /* A slow reader loses its oldest events and is told how many; another one loses none. */
@@ -217,7 +217,7 @@ TEST(lost_events)
     assert_int_equal(kvt_events_drain(slow, NULL, 1, &count, &lost), KVT_E_ARGUMENT);
     kvt_events_close(slow);
     assert_int_equal(support_put(store, 10), KVT_OK);
-    kvt_close(store);
+    kvt_store_close(store);
     /* What waited is there still. */
     events_expect(wide, 10, KVT_EVENT_STORED, KVT_TIER_DRAM);
     events_expect_none(wide);
@@ -243,13 +243,13 @@ static void *events_work(void *argument)
         const kvt_key key = support_key(number);
         if (what < 8) {
             /* Threads that put faster than executors write would tell next to nothing. */
-            if (support_put(run->store, number) == KVT_BUSY) (void)!kvt_flush(run->store);
+            if (support_put(run->store, number) == KVT_BUSY) (void)!kvt_store_flush(run->store);
         } else if (what < 11)
-            (void)!kvt_delete(run->store, &key);
+            (void)!kvt_store_delete(run->store, &key);
         else if (what < 15)
             assert_int_not_equal(support_get(run->store, number, NULL), KVT_E_CORRUPT);
         else
-            (void)!kvt_maintain(run->store, NULL);
+            (void)!kvt_store_maintain(run->store, NULL);
     }
     return NULL;
 }
@@ -324,19 +324,20 @@ TEST(threads)
         for (uint32_t i = 0; i < 4; i++)
             pthread_join(threads[i], NULL);
         (void)!support_put(store, 0);
-        (void)!kvt_flush(store);
-        (void)!kvt_maintain(store, NULL); /* evictions that wait in plans are misses already */
+        (void)!kvt_store_flush(store);
+        (void)!kvt_store_maintain(store,
+                                  NULL); /* evictions that wait in plans are misses already */
         atomic_store(&done, true);
         pthread_join(listener, NULL);
         uint32_t there = 0;
         for (uint32_t i = 0; i < EVENTS_KEYS; i++) {
             const kvt_key key = support_key(i);
-            const bool found = kvt_exists(store, &key) == KVT_OK;
+            const bool found = kvt_store_exists(store, &key) == KVT_OK;
             assert_int_equal(found, router.tiers[i] != KVT_TIER_NONE);
             there += found;
         }
         assert_true(there > 0 && router.told > EVENTS_KEYS);
         kvt_events_close(router.reader);
-        kvt_close(store);
+        kvt_store_close(store);
     }
 }

@@ -41,7 +41,7 @@ static void watch_open_site(watch_site *site, uint64_t put_staging)
     support_tier(&site->options, KVT_TIER_DRAM, &site->dram, 1);
     support_tier(&site->options, KVT_TIER_SSD, &site->ssd, 1);
     char message[256] = "";
-    if (kvt_open(&site->options, &site->store, message, sizeof message) != KVT_OK)
+    if (kvt_store_open(&site->options, &site->store, message, sizeof message) != KVT_OK)
         fail_msg("%s", message);
 }
 
@@ -62,12 +62,12 @@ static void watch_work(watch_site *site, uint32_t first)
     kvt_store *store = site->store;
     for (uint32_t i = first; i < first + 200; i++)
         (void)!support_put(store, i);
-    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(kvt_store_flush(store), KVT_OK);
     for (uint32_t i = first; i < first + 220; i++)
         (void)!support_get(store, i, NULL);
     for (uint32_t i = first; i < first + 10; i++) {
         kvt_key key = support_key(i);
-        (void)!kvt_delete(store, &key);
+        (void)!kvt_store_delete(store, &key);
     }
     (void)!support_put(store, first + 199);
 }
@@ -130,12 +130,12 @@ TEST(metrics_agree)
     assert_true(open_seconds > 0 && open_seconds < 3600);
     kvt_operation last[1];
     size_t count = 0;
-    assert_int_equal(kvt_operations_read(site.store, last, 1, &count), KVT_OK);
+    assert_int_equal(kvt_operations_get(site.store, last, 1, &count), KVT_OK);
     assert_int_equal(count, 1);
     const uint64_t now_ns = base_clock_ns();
     assert_true(last[0].instant_ns <= now_ns && now_ns - last[0].instant_ns < 3600000000000u);
     free(text);
-    kvt_close(site.store);
+    kvt_store_close(site.store);
 }
 
 TEST(leases)
@@ -147,7 +147,7 @@ TEST(leases)
     assert_int_equal(support_put(site.store, 2), KVT_OK);
     uint64_t lease = 0;
     const uint64_t late_ns = UINT64_MAX / 2;
-    assert_int_equal(kvt_lease(site.store, NULL, keys, 2, late_ns, NULL, &lease), KVT_OK);
+    assert_int_equal(kvt_lease_begin(site.store, NULL, keys, 2, late_ns, NULL, &lease), KVT_OK);
     metrics_text *text = watch_metrics(site.store);
     assert_true(metrics_sum(text, "kvterrace_leases", "") == 1);
     assert_true(metrics_sum(text, "kvterrace_leased_entries", "") == 2);
@@ -159,24 +159,23 @@ TEST(leases)
     assert_true(metrics_sum(text, "kvterrace_leases", "") == 0);
     assert_true(metrics_sum(text, "kvterrace_leases_ended_total", "by=\"release\"") == 1);
     free(text);
-    kvt_close(site.store);
+    kvt_store_close(site.store);
 }
 
 TEST(refusals)
 {
     watch_site site;
     watch_open_site(&site, 0);
-    kvt_close(site.store);
+    kvt_store_close(site.store);
     site.options.tiers[KVT_TIER_SSD].device_count = 0;
     site.options.policy = "utility";
     char message[256] = "";
-    assert_int_equal(kvt_open(&site.options, &site.store, message, sizeof message), KVT_OK);
+    assert_int_equal(kvt_store_open(&site.options, &site.store, message, sizeof message), KVT_OK);
     char data[SUPPORT_ENTRY_BYTES];
     support_fill(1, data);
     const kvt_entry worthless = support_entry(support_key(1), support_layout, 1e-9);
     assert_int_equal(kvt_put(site.store, &worthless, data, sizeof data), KVT_REFUSED);
-    assert_int_equal(kvt_store_device_change(site.store, site.dram.name, KVT_DEVICE_RETIRE),
-                     KVT_OK);
+    assert_int_equal(kvt_device_change(site.store, site.dram.name, KVT_DEVICE_RETIRE), KVT_OK);
     const kvt_status status = support_put(site.store, 2);
     metrics_text *text = watch_metrics(site.store);
     assert_true(metrics_sum(text, "kvterrace_put_refusals_total", "policy") == 1);
@@ -186,7 +185,7 @@ TEST(refusals)
                 (double)support_stats(site.store).puts_refused);
     assert_true(metrics_sum(text, "kvterrace_device_up", "") == 0);
     free(text);
-    kvt_close(site.store);
+    kvt_store_close(site.store);
 }
 
 /* A buffer of any size is filled as far as it goes, and no further; a comma for a decimal point in
@@ -213,7 +212,7 @@ TEST(metrics_room)
         assert_null(strchr(whole, ','));
         setlocale(LC_ALL, "C");
     }
-    kvt_close(site.store);
+    kvt_store_close(site.store);
 }
 
 /* ---- counters while threads work ---- */
@@ -243,7 +242,7 @@ static void *watch_look(void *argument)
         metrics_check_rise(before, after);
         free(before);
         before = after;
-        assert_int_equal(kvt_operations_read(runner->site->store, operations, 64, &count), KVT_OK);
+        assert_int_equal(kvt_operations_get(runner->site->store, operations, 64, &count), KVT_OK);
         for (size_t i = 0; i < count; i++) {
             assert_in_range(operations[i].kind, KVT_OPERATION_GET, KVT_OPERATION_EVICT);
             assert_int_equal(operations[i].key_prefix[4], 0);
@@ -280,7 +279,7 @@ TEST(metrics_rise)
                     metrics_sum(text, "kvterrace_put_refusals_total", "backlog") ==
                 (double)stats.puts_busy);
     free(text);
-    kvt_close(site.store);
+    kvt_store_close(site.store);
 }
 
 /* ---- the last operations ---- */
@@ -291,15 +290,15 @@ TEST(operations)
     watch_open_site(&site, 0);
     kvt_operation operations[16];
     size_t count = 99;
-    assert_int_equal(kvt_operations_read(site.store, operations, 16, &count), KVT_OK);
+    assert_int_equal(kvt_operations_get(site.store, operations, 16, &count), KVT_OK);
     assert_int_equal(count, 0);
     kvt_key key = support_key(7);
     kvt_get_info info = {.struct_size = sizeof info};
     assert_int_equal(support_get(site.store, 7, NULL), KVT_MISS);
     assert_int_equal(support_put(site.store, 7), KVT_OK);
     assert_int_equal(support_get(site.store, 7, &info), KVT_OK);
-    assert_int_equal(kvt_delete(site.store, &key), KVT_OK);
-    assert_int_equal(kvt_operations_read(site.store, operations, 16, &count), KVT_OK);
+    assert_int_equal(kvt_store_delete(site.store, &key), KVT_OK);
+    assert_int_equal(kvt_operations_get(site.store, operations, 16, &count), KVT_OK);
     static const struct {
         uint8_t kind;
         int16_t status;
@@ -325,11 +324,11 @@ TEST(operations)
     assert_int_equal(operations[2].bytes, SUPPORT_ENTRY_BYTES);
     /* The newest ones, when there is less room. */
     kvt_operation last[2];
-    assert_int_equal(kvt_operations_read(site.store, last, 2, &count), KVT_OK);
+    assert_int_equal(kvt_operations_get(site.store, last, 2, &count), KVT_OK);
     assert_int_equal(count, 2);
     assert_memory_equal(last, operations + 3, sizeof last);
-    assert_int_equal(kvt_operations_read(site.store, NULL, 2, &count), KVT_E_ARGUMENT);
-    kvt_close(site.store);
+    assert_int_equal(kvt_operations_get(site.store, NULL, 2, &count), KVT_E_ARGUMENT);
+    kvt_store_close(site.store);
 }
 
 /* The ring keeps the last 4,096 of one thread, and not one more. */
@@ -344,14 +343,14 @@ TEST(operations_wrap)
     }
     kvt_operation *operations = calloc(8192, sizeof *operations);
     size_t count;
-    assert_int_equal(kvt_operations_read(site.store, operations, 8192, &count), KVT_OK);
+    assert_int_equal(kvt_operations_get(site.store, operations, 8192, &count), KVT_OK);
     assert_int_equal(count, 4096);
     for (uint32_t i = 0; i < count; i++) {
         kvt_key key = support_key(5000 - 4096 + i);
         assert_memory_equal(operations[i].key_prefix, key.bytes, 16);
     }
     free(operations);
-    kvt_close(site.store);
+    kvt_store_close(site.store);
 }
 
 /* ---- the file ---- */
@@ -403,17 +402,18 @@ TEST(file)
     text = watch_read_file(path);
     assert_int_equal(strncmp(text, "a letter", 8), 0);
     free(text);
-    kvt_close(site.store);
+    kvt_store_close(site.store);
     /* An open finds a wrong path, and a store writes by itself: at its open and its close. */
     site.options.watch.path = path;
     char message[256] = "";
-    assert_int_equal(kvt_open(&site.options, &site.store, message, sizeof message), KVT_E_MISMATCH);
+    assert_int_equal(kvt_store_open(&site.options, &site.store, message, sizeof message),
+                     KVT_E_MISMATCH);
     assert_non_null(strstr(message, "watch_path"));
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(kvt_open(&site.options, &site.store, message, sizeof message), KVT_OK);
+    assert_int_equal(kvt_store_open(&site.options, &site.store, message, sizeof message), KVT_OK);
     free(watch_read_file(path));
     assert_int_equal(support_get(site.store, 1, NULL), KVT_MISS);
-    kvt_close(site.store);
+    kvt_store_close(site.store);
     text = watch_read_file(path);
     parsed = metrics_parse(text);
     assert_true(metrics_sum(parsed, "kvterrace_misses_total", "absent") == 1);
