@@ -351,6 +351,20 @@ def check_paths(path, text, names, findings):
                 findings.add(path, line_of(text, match.start()), f"{one} is not in the tree")
 
 
+def check_guide(path, text, names, words, findings):
+    """The files and the names in code of a page on adding something are there; NAME is its
+    reader's."""
+    files = {os.path.basename(name) for name in names}
+    for match in re.finditer(r"`[^`\n]+`|\b\w+\.(?:c|h|py)\b", text):
+        token = match.group()
+        wanted = re.findall(r"\w*[A-Za-z]_[A-Za-z]\w*|[A-Z]\w*[a-z]\w*", token)
+        missing = [token] if token[0] != "`" and token not in files else []
+        missing += [name for name in wanted if token[0] == "`" and name not in words]
+        for name in missing:
+            if "NAME" not in name:
+                findings.add(path, line_of(text, match.start()), f"{name} is not in the tree")
+
+
 def check_api_comments(path, text, findings):
     """A comment stands right before every public function."""
     lines = text.split("\n")
@@ -540,6 +554,7 @@ def check_tree(root, build=None, with_format=True, long_functions=None):
     """All checks; returns the findings."""
     findings = Findings()
     left = dict(LONG_FUNCTIONS if long_functions is None else long_functions)
+    guides, words = {}, set()
     paths = list_files(root)
     has_license = "LICENSE" in paths
     names = set(paths)
@@ -553,6 +568,10 @@ def check_tree(root, build=None, with_format=True, long_functions=None):
         with open(os.path.join(root, path), encoding="utf-8") as file:
             text = file.read()
         check_words(path, text, findings)
+        if fnmatch.fnmatch(path, os.path.join("docs", "ADD_*.md")):
+            guides[path] = text
+        if is_text:
+            words.update(re.findall(r"\w+", text))
         if path not in PATHS_UNCHECKED:
             check_paths(path, text, names, findings)
         if is_text:
@@ -572,6 +591,8 @@ def check_tree(root, build=None, with_format=True, long_functions=None):
             lines = text.count("\n")
             if lines > ARCHITECTURE_LINES:
                 findings.add(path, lines, f"{lines} lines; three pages are {ARCHITECTURE_LINES}")
+    for path, text in guides.items():
+        check_guide(path, text, names, words, findings)
     for key in left:
         findings.add("tests/lint.py", 1, f"LONG_FUNCTIONS names {key}, which is not there")
     check_limits(root, paths, build, findings)

@@ -214,6 +214,15 @@ class LintTest(unittest.TestCase):
                     self.put(path, text)
                     self.assert_found(path, 2, "is not in the tree")
 
+    def test_guides(self):
+        good = "`codecs_b`, `kvt_a(1)`, codecs/b.c, f.c, `KVT_CODEC_NAME`, NAME.c, `make ENGINES=x`"
+        self.put("docs/ADD_PART.md", f"{good}\n")
+        self.assertEqual(self.check(), [])
+        for gone in ("`codecs_gone`", "`kvt_a`, `no_name()`", "`Parts`", "`KVT_GONE`", "gone.c"):
+            with self.subTest(gone=gone):
+                self.put("docs/ADD_PART.md", f"{good}\n{gone}\n")
+                self.assert_found("docs/ADD_PART.md", 2, "is not in the tree")
+
     def test_api_comments(self):
         text = "/* Says it. */\nKVT_API int kvt_one(void);\n"
         self.put("examples/call.c", "void *calls[] = {kvt_one, kvt_two};\n")
