@@ -84,8 +84,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_coding_basis_read(const void *object, uint6
                                                        kvt_coding_basis_info *info_out,
                                                        const kvt_coding_basis **basis_out);
 
-/* An entry and how it is to be stored. Zero but for struct_size, layout and variant: the
- * defaults. */
+/* An entry and how to store it. Zero but for struct_size, layout and variant: the defaults. */
 typedef struct kvt_coding {
     uint32_t struct_size;    /* sizeof(kvt_coding) of the caller */
     uint32_t first_position; /* of the entry's first token in its sequence */

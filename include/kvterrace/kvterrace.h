@@ -100,8 +100,7 @@ typedef struct kvt_watch_options {
  * staging takes no more than an eighth of the smallest tier. */
 #define KVT_PUT_STAGING_AUTO UINT64_MAX
 
-/* Made by kvt_store_options_init, then changed. Strings and arrays are read during
- * kvt_store_open. */
+/* Made by kvt_store_options_init, then changed. kvt_store_open reads the strings and arrays. */
 typedef struct kvt_store_options {
     uint32_t struct_size;
     const char *catalog_path; /* SQLite file that lets SSD entries survive; NULL = none survive */
@@ -142,8 +141,7 @@ typedef struct kvt_store_options {
     double loss_limit; /* no variant whose loss passes this by its upper confidence bound; 0.01 */
     /* Threads on which kvt_put, kvt_get and the background encode and decode records; NULL = the
      * thread that calls. Several threads call run at once; it may serve one after the other. run
-     * and its context last until kvt_store_close has returned. Staging holds scratch for each
-     * worker. */
+     * and its context last until kvt_store_close returns. Staging holds scratch for each worker. */
     const kvt_codec_workers *codec_workers;
     bool copies; /* with a catalog: a promotion leaves its record on SSD while nothing else needs
                     the room; true */
@@ -192,8 +190,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_options_read(kvt_config *config,
                                                         size_t message_size);
 
 /* Releases what kvt_store_options_read made: owner is its *owner_out, and options that were filled
- * with it are not used afterwards. An open store keeps nothing of it. NULL is allowed. Any thread,
- * once per owner. */
+ * with it are not used afterwards. An open store keeps none of it. NULL is allowed. Any thread. */
 KVT_API void kvt_store_options_free(void *owner);
 
 /*
@@ -403,8 +400,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_views(kvt_store *store, const kvt_key *
 KVT_API KVT_NODISCARD kvt_status kvt_store_exists(kvt_store *store, const kvt_key *key);
 
 /* Removes an entry. Waits for a move of it to end, and for no read: a read that has begun goes on
- * to its end, and the entry's room is free after it. KVT_OK; KVT_MISS; KVT_BUSY (a lease holds the
- * entry, lookup.h). */
+ * to its end, and the room is free after it. KVT_OK; KVT_MISS; KVT_BUSY (a lease, lookup.h). */
 KVT_API KVT_NODISCARD kvt_status kvt_store_delete(kvt_store *store, const kvt_key *key);
 
 /*
@@ -454,10 +450,9 @@ typedef struct kvt_persist_info {
  * Every entry whose put had returned before the call is looked at. The call waits for one that is
  * in motion, also when the background or another kvt_store_persist is copying it; a planned move
  * that has not begun is called off. After KVT_OK with left 0 and without_room 0, each of these
- * entries was on SSD during the call, or the call has written it there, and those that are still
- * on SSD at the return are durable. A delete, an eviction, or a later put or move that needs a
- * copy's room can still remove one. An entry that gets and puts keep in motion without a pause is
- * left.
+ * entries was on SSD during the call, or the call has written it there, and those that are still on
+ * SSD at the return are durable. A delete, an eviction, or a later put or move that needs a copy's
+ * room can still remove one. An entry that gets and puts keep in motion without a pause is left.
  *   deadline_ns  instant of CLOCK_MONOTONIC in nanoseconds, KVT_NO_DEADLINE for none: no record is
  *                begun, and no move is waited for, after it
  *   info_out     may be NULL; zero but after KVT_OK and a failure on the way
@@ -469,8 +464,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_persist(kvt_store *store, uint64_t de
                                                    kvt_persist_info *info_out);
 
 /* One round of background work in the calling thread, whether or not devices are busy with reads.
- * moves_out (may be NULL): moves committed. KVT_OK; KVT_BUSY when a round is running already.
- * Blocking. */
+ * moves_out (may be NULL): moves committed. KVT_OK; KVT_BUSY (a round is running). Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_store_maintain(kvt_store *store, uint32_t *moves_out);
 
 /* ---- what it learns ---- */
@@ -528,8 +522,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenan
 /* ---- what it does and why ---- */
 
 /* Explains the present decision on an entry. KVT_OK; KVT_E_ARGUMENT; KVT_MISS: out is zero
- * but for its reason, which says why the last put of the key was refused, or is NULL when that is
- * not known any more. */
+ * but for its reason, which says why the last put of the key was refused; NULL if not known. */
 KVT_API KVT_NODISCARD kvt_status kvt_store_explain(kvt_store *store, const kvt_key *key,
                                                    kvt_explanation *out);
 

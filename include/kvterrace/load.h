@@ -43,10 +43,9 @@ extern "C" {
 
 typedef struct kvt_load kvt_load;
 
-/* Called when layers are complete, with the number of complete layers, which rises from call to
- * call, or once with 0 where kvt_load_wait says KVT_MISS; on a thread of the queue or on one that
- * waits in kvt_load_wait, under no lock that a call on the load takes. It must not end the load,
- * nor wait for it. */
+/* Called with the number of complete layers, which rises from call to call, or once with 0 where
+ * kvt_load_wait says KVT_MISS; on a thread of the queue or on one that waits in kvt_load_wait,
+ * under no lock that a call on the load takes. It must not end the load, nor wait for it. */
 typedef void kvt_load_announced(void *context, uint32_t layers);
 
 /* Zero but for struct_size, and KVT_NO_DEADLINE as deadline: the defaults. */

@@ -112,8 +112,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_hint(kvt_store *store, const kvt_key 
                                                 const kvt_expectation *expected,
                                                 size_t *hinted_out);
 
-/* How the hints of all kinds did, since the open. KVT_OK; KVT_E_ARGUMENT (struct_size, NULL);
- * KVT_E_STATE. */
+/* How hints have done since the open. KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_STATE. */
 KVT_API KVT_NODISCARD kvt_status kvt_hint_stats_get(kvt_store *store, kvt_hint_stats *stats);
 
 /* ---- leases ---- */

@@ -434,8 +434,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_uses_set(kvt_policy *policy, uint64_
 
 /* Gives an engine that has learned nothing yet the weights that an earlier one has learned
  * (kvt_policy_stats.reuse). Learning goes on from them. KVT_OK; KVT_E_UNSUPPORTED (the policy
- * learns none); KVT_E_STATE (it has learned already); KVT_E_ARGUMENT (a weight outside [0, 1e6],
- * NaN). */
+ * learns none); KVT_E_STATE (it has learned); KVT_E_ARGUMENT (a weight outside [0, 1e6], NaN). */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_weights_set(kvt_policy *policy,
                                                         const kvt_reuse_weights *weights);
 

@@ -45,11 +45,10 @@ typedef struct kvt_queue_options {
 } kvt_queue_options;
 
 /*
- * Opens a queue on a store. options may be NULL.
- * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY (no descriptor, too); KVT_E_THREAD; KVT_E_STATE (in a child
- * of fork). Close it before the store: kvt_store_close ends the queues that are open.
- * kvt_queue_submit returns KVT_E_STATE from then on, completions can still be drained, and the
- * owner still closes them.
+ * Opens a queue on a store. options may be NULL. KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY (no
+ * descriptor, too); KVT_E_THREAD; KVT_E_STATE (in a child of fork). Close it before the store:
+ * kvt_store_close ends the queues that are open. kvt_queue_submit returns KVT_E_STATE from then on,
+ * completions can still be drained, and the owner still closes them.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options,
                                                 kvt_queue **queue_out);

@@ -219,8 +219,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_kept(kvt_store *store,
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_delete(kvt_store *store, const kvt_key *key);
 
-/* Closes a sequence: ends all steps and gives the room back. Call it before the store is closed.
- * NULL is allowed. */
+/* Ends all steps and gives the room back. To be called before kvt_store_close. NULL is allowed. */
 KVT_API void kvt_sparse_close(kvt_sparse *sequence);
 
 /*

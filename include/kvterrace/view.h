@@ -78,8 +78,7 @@ typedef struct kvt_view {
     uint64_t reserved3[4]; /* for a device and its stream */
 } kvt_view;
 
-/* The view of a packed buffer of kvt_layout_bytes(layout) bytes, in the layout's order. The layout
- * has been checked. */
+/* The view of a packed buffer of kvt_layout_bytes(layout) bytes. The layout has been checked. */
 KVT_API kvt_view kvt_view_packed(const kvt_layout *layout, void *data);
 
 /*

@@ -50,8 +50,7 @@ bool put_is_copy(const kvt_store *store, const put_work *work);
 KVT_NODISCARD kvt_status put_run(kvt_store *store, put_work *work);
 
 /* put.c: offers an entry that a get has brought from another host. No caller has made this put, so
- * it is counted as none. view: where its bytes are, or NULL and `data`. Statuses as of
- * kvt_put. */
+ * it is counted as none. view: where its bytes are, or NULL and `data`. Statuses as of kvt_put. */
 kvt_status put_take_in(kvt_store *store, const kvt_entry *entry, const kvt_view *view, void *data,
                        uint64_t bytes);
 

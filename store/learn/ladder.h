@@ -10,9 +10,8 @@
 #include "store/learn/costs.h"
 
 /* Looks the ladder up, before a device is touched. An empty note says afterwards which variants the
- * layout leaves out. KVT_OK, also without a ladder; KVT_E_ARGUMENT;
- * KVT_E_MISMATCH (no calibration, or one of another layout or class); KVT_E_DATABASE;
- * KVT_E_MEMORY. */
+ * layout leaves out. KVT_OK, also without a ladder; KVT_E_ARGUMENT; KVT_E_MISMATCH (no calibration,
+ * or one of another layout or class); KVT_E_DATABASE; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status ladder_open(kvt_store *store, const kvt_store_options *options,
                                      kvt_profile *profile, char *note, size_t note_size,
                                      char *message, size_t message_size);

@@ -143,9 +143,8 @@ static store_read *load_make_read(kvt_load *load, load_cell *cell, const kvt_rec
 }
 
 /* Makes a cell fly with ranges of the entry's record, or wait for a read that brings them; at_once:
- * past the bound of staging. KVT_OK;
- * KVT_BUSY: no staging now; KVT_E_MEMORY; KVT_E_CORRUPT: a range that the record does not have.
- * Lock held. */
+ * past the bound of staging. KVT_OK; KVT_BUSY: no staging now; KVT_E_MEMORY; KVT_E_CORRUPT: a range
+ * that the record does not have. Lock held. */
 static kvt_status load_fly(kvt_load *load, load_cell *cell, const kvt_record_range *ranges,
                            uint32_t count, load_starts *starts, bool at_once)
 {

@@ -25,8 +25,7 @@ const calls_rung calls_rungs[CALLS_RUNGS] = {
 
 /* ---- keys ---- */
 
-/* The families of keys: exact ones of one and of two sides, opaque ones, and those that may be
- * lossy. */
+/* Families of keys, by their entries: exact of one side, of two sides, opaque, lossy. */
 typedef enum values_family {
     VALUES_EXACT = 0,
     VALUES_LOSSY = 1,

@@ -239,8 +239,7 @@ TEST(dead_lower_tier)
     }
 }
 
-/* Several drives, almost full: whole stripe units cannot use the last bytes of each, and the policy
- * must know. */
+/* Drives almost full: stripe units cannot use the last bytes of each, and the policy must know. */
 TEST(nearly_full_drives)
 {
     static const kvt_layout layout = {

@@ -160,8 +160,7 @@ TEST(failing_writes)
         drive_scratch_remove(&drives[i]);
 }
 
-/* One of two drives vanishes: its entries are misses at once, the other's are served, and new ones
- * go there. */
+/* One of two drives vanishes: its entries are misses, the other serves and takes new ones. */
 TEST(vanished)
 {
     drive_scratch drives[2];
@@ -367,9 +366,8 @@ TEST(backing_spoiled)
 }
 
 /* A store closes while its drive hangs: the drive's worker is abandoned, and ends when the drive
- * goes on. Last, because ThreadSanitizer does
- * not see that liburing unmaps a ring, and takes one that is mapped in its place for a race with
- * the abandoned worker. */
+ * goes on. Last, because ThreadSanitizer does not see that liburing unmaps a ring, and takes one
+ * that is mapped in its place for a race with the abandoned worker. */
 TEST(hung_close)
 {
     drive_scratch drive;

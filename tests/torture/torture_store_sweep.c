@@ -11,9 +11,8 @@
  *
  * In its normal form the test takes every so many n, of lru with puts that carry their plan out, of
  * utility with puts that hand over, and of utility with all calls through a queue; else of each
- * policy with all of these. With KVT_SWEEP_ALL=1 in the
- * environment it takes all of them, but for SQLite's own allocations, 16,000 a run: 1,000 of these.
- * KVT_SWEEP_ALL=2 takes those, too.
+ * policy with all of these. With KVT_SWEEP_ALL=1 in the environment it takes all of them, but for
+ * SQLite's own allocations, 16,000 a run: 1,000 of these. KVT_SWEEP_ALL=2 takes those, too.
  */
 #include "estimator/measure/measure.h"
 #include "estimator/profile/profile.h"

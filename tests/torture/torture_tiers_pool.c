@@ -88,8 +88,7 @@ static bool torture_expected(torture *t, kvt_status status)
            status == KVT_E_SPACE;
 }
 
-/* Writes an object, reads it back and checks it. What was written well must come back or fail
- * openly. */
+/* Writes an object, reads it back and checks it. A good write comes back or fails openly. */
 static void torture_object(torture *t, tiers_pool *pool, const tiers_location *location,
                            uint64_t fill)
 {
