@@ -383,8 +383,8 @@ static kvt_status codec_repeat(codec_run *run, const codec_pass *pass, uint32_t 
     return KVT_OK;
 }
 
-/* The median; of several threads, which all wait when one of them is kept from running, the least
- * disturbed repetition. */
+/* Median of the repetitions; with several threads the fastest one, because a thread that loses its
+ * core delays them all. */
 static double codec_seconds(const codec_pass *pass, double *seconds, uint32_t count)
 {
     const double median = profile_median(seconds, count); /* sorts */

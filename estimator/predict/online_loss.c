@@ -89,8 +89,7 @@ online_loss_factor online_loss_expect(const online_loss_prior *prior,
                                       const online_loss_entry *entry)
 {
     loss_posterior known = loss_judge(prior, of_class, entry);
-    /* What a class might be beyond its best estimate is no reason to expect more of each entry:
-     * only the bound knows of it. */
+    /* Uncertainty about the class's mean widens the bound and does not raise the expectation. */
     double own = known.variance - known.share * known.share * of_class->variance;
     online_loss_factor factor = {.mean = exp(known.mean + 0.5 * own),
                                  .upper = exp(known.mean + LOSS_UPPER * sqrt(known.variance))};

@@ -260,7 +260,7 @@ kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, co
     *count_out = 0;
     if (one.tokens == 0) one.tokens = 256;
     if (capacity < 2 || one.dtype == KVT_DTYPE_OPAQUE || kvt_layout_bytes(&one, &bytes) != KVT_OK) {
-        (void)snprintf(message, message_size, "a ladder is for layouts of K and V");
+        (void)snprintf(message, message_size, "a ladder needs a layout of K and V");
         return KVT_E_ARGUMENT;
     }
     if (profile_ladder_is_one_sided(&one, message, message_size)) return KVT_E_MISMATCH;

@@ -47,7 +47,7 @@ typedef enum kvt_tier {
     KVT_TIER_HBM = 1,
     KVT_TIER_DRAM = 2,
     KVT_TIER_SSD = 3,
-    KVT_TIER_REMOTE = 4, /* reserved: no call takes it yet */
+    KVT_TIER_REMOTE = 4, /* other hosts: reported by gets, taken by no call */
     KVT_TIER_COUNT = 4   /* tiers below this one can hold entries */
 } kvt_tier;
 

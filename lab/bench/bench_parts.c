@@ -26,7 +26,7 @@ kvt_status bench_take_drives(bench_options *options, uint64_t capacity_bytes, ui
     for (uint32_t i = 0; options->overwrite != NULL && i < options->device_count; i++)
         if (!options->overwrite[i])
             return bench_blame(report, KVT_E_MISMATCH, options->devices[i].name,
-                               "may hold data; store.format = yes gives it up");
+                               "the drive may hold data; set store.format=yes to overwrite it");
     if (options->device_count != 0) return KVT_OK;
     for (int i = 0; i < BENCH_OWN_DRIVES; i++)
         own[i] = (kvt_device_config){.struct_size = sizeof own[i],

@@ -2,8 +2,8 @@
 /*
  * catalog_rows.c - the rows of entries: reading, checking and writing one, making the table anew.
  *
- * A row carries a checksum over all its columns. One that fails it is nobody's: it is passed on
- * without a location, and the next change before the store serves makes the table anew without it.
+ * A row carries a checksum over all its columns. A row whose checksum fails has no location; the
+ * next rewrite of the table, before the store serves, leaves it out.
  *
  * Thread rule: the opener's thread, but catalog_bind_row, which is the writer's as well.
  */

@@ -31,7 +31,8 @@ KVT_NODISCARD kvt_status store_adopt(kvt_store *store, const store_entry *entry,
 KVT_NODISCARD kvt_status store_adopt_place(kvt_store *store, const store_entry *entry,
                                            const store_place *place);
 
-/* Gives a stored entry's options the figures of now, and the sizes of now. Lock held. */
+/* Updates a stored entry's options: store_recost their seconds and losses, store_resize their
+ * bytes. Lock held. */
 void store_recost(kvt_store *store, store_entry *entry);
 void store_resize(kvt_store *store, const store_entry *entry);
 

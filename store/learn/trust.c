@@ -18,8 +18,8 @@
  * Each tier has a count of its own, because a tier that takes puts by evicting hides a tier below
  * it that takes nothing. An entry that a tier takes on its merit undoes eight losses.
  *
- * An entry that was stored so gets the figures of now at once: it is the first to leave when room
- * is needed. Each attempt counts as a use of the entry, as each put does.
+ * An entry that was stored for a trial gets its present figures at once, so it is the first to
+ * leave when room is needed. Each attempt counts as a use of the entry, as each put does.
  *
  * Thread rule: under the control lock; trust_take_trials in the background round without it.
  */

@@ -101,8 +101,7 @@ typedef struct queue_list {
     uint32_t count;
 } queue_list;
 
-/* What batches lack until all of their requests have completed. A batch has a slot while it lacks
- * some. */
+/* Requests of each batch that have not completed. A batch keeps its slot until its count is 0. */
 typedef struct queue_batches {
     uint32_t *left;  /* by slot: requests that have not completed */
     uint32_t *spare; /* slots that no batch has */

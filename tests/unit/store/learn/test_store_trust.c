@@ -402,7 +402,7 @@ TEST(refusal_is_explained)
     assert_non_null(strstr(why.reason, "learned"));
     assert_int_equal(kvt_store_explain(store, &unknown, &why), KVT_MISS);
     assert_null(why.reason);
-    /* What was stored for a trial has the figures of now: it is not worth its place. */
+    /* An entry that was stored for a trial has its present figures: it is not worth its place. */
     assert_int_equal(kvt_store_explain(store, &tried, &why), KVT_OK);
     assert_true(why.current != KVT_OPTION_NONE);
     assert_true(why.options[why.current].utility < why.options[KVT_OPTION_NONE].utility);
