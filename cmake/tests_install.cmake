@@ -48,6 +48,8 @@ kvt_script_test(unit/test_bench_interrupt "unit;bench" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_interrupt.py $<TARGET_FILE:kvlab>)
 kvt_script_test(unit/test_bench_grid "unit;bench" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_grid.py $<TARGET_FILE:kvterrace_command>)
+kvt_script_test(unit/test_bench_compare "unit;bench" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_compare.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_policy_sessions "unit;policy" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_policy_sessions.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_replay_explain "unit;replay" ${Python3_EXECUTABLE}

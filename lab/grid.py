@@ -206,13 +206,47 @@ def tier_settings(cell, footprint_bytes):
 class Failed(Exception):
     """A replay failed; the message says why."""
 
+    def __init__(self, message, code=1):
+        super().__init__(message)
+        self.code = code
 
-class Replays:
-    """Runs `kvterrace replay` on several threads, and ends what runs when it is asked to."""
+
+class Processes:
+    """Runs `kvterrace` on several threads, and ends what runs when it is asked to."""
+
+    def __init__(self):
+        self.lock, self.running, self.stopped = threading.RLock(), set(), False
+
+    def execute(self, command):
+        """The JSON document that a command prints."""
+        with self.lock:
+            if self.stopped:
+                raise Failed("interrupted")
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       text=True)
+            self.running.add(process)
+        output, errors = process.communicate()
+        with self.lock:
+            self.running.discard(process)
+        if self.stopped:
+            raise Failed("interrupted")
+        if process.returncode != 0:
+            raise Failed(errors.strip() or f"exit {process.returncode}", process.returncode)
+        return json.loads(output)
+
+    def stop(self):
+        with self.lock:
+            self.stopped = True
+            for process in self.running:
+                process.terminate()
+
+
+class Replays(Processes):
+    """The replays of cells."""
 
     def __init__(self, options, folder):
+        super().__init__()
         self.options, self.folder = options, folder
-        self.lock, self.running, self.stopped = threading.RLock(), set(), False
         self.ladder = os.path.join(folder, "ladder.json")
         with open(self.ladder, "w", encoding="utf-8") as file:
             json.dump({"schema": "kvterrace-profile-export-1", "tables": {"ladder": LADDER}}, file)
@@ -240,26 +274,10 @@ class Replays:
             settings.update(workload_settings(cell, quick))
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
-        with self.lock:
-            if self.stopped:
-                raise Failed("interrupted")
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                       text=True)
-            self.running.add(process)
-        output, errors = process.communicate()
-        with self.lock:
-            self.running.discard(process)
-        if self.stopped:
-            raise Failed("interrupted")
-        if process.returncode != 0:
-            raise Failed(f"{cell.name}: {errors.strip() or f'exit {process.returncode}'}")
-        return json.loads(output)
-
-    def stop(self):
-        with self.lock:
-            self.stopped = True
-            for process in self.running:
-                process.terminate()
+        try:
+            return self.execute(command)
+        except Failed as error:
+            raise Failed(f"{cell.name}: {error}" if not self.stopped else str(error)) from error
 
     def job(self, cell, seed):
         """One seed of a cell: the same requests for all policies, beside their bound."""

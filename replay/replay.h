@@ -72,12 +72,6 @@ typedef struct replay_blend {
     double share[KVT_TIER_COUNT];    /* of the entries that get the second one */
 } replay_blend;
 
-/* The normal numbers behind the sensitivities of one seed, drawn once for many runs. */
-typedef struct replay_normals {
-    double *pairs; /* by block: of the true factor, and the other one of what is known */
-    uint64_t blocks;
-} replay_normals;
-
 /* How much of each session's future the policy is told by hints: sim_hints.c. */
 typedef enum replay_hints {
     REPLAY_HINTS_NONE = 0,
@@ -140,9 +134,8 @@ typedef struct replay_options {
     char ladder[128];    /* path of the ladder that the variants come from, or "" */
     double sensitivity;  /* sigma of the lognormal factor (mean 1) on an entry's losses; 0 = none */
     double repeatability; /* correlation of what the policy knows of log factors with them, [0,1] */
-    const replay_normals *normals; /* of this seed, or NULL: drawn in the run */
-    double loss_limit;             /* no variant whose loss_upper passes it; 1 = any */
-    replay_blend blend;            /* set: restricts what the policy may choose from */
+    double loss_limit;    /* no variant whose loss_upper passes it; 1 = any */
+    replay_blend blend;   /* set: restricts what the policy may choose from */
     double alpha_seconds;
     double half_life_seconds; /* policy/trial.h */
     double clock_scale; /* policy/trial.h: how much shorter the workload is than its traffic */
@@ -204,9 +197,10 @@ KVT_NODISCARD kvt_status replay_options_read(kvt_config *config, bool live, repl
                                              char *message, size_t message_size);
 void replay_options_free(replay_options *options);
 
-/* Draws the normals of a seed's first blocks; release with free(out->pairs). KVT_OK; KVT_E_MEMORY.
- */
-KVT_NODISCARD kvt_status replay_normals_draw(uint64_t seed, uint64_t blocks, replay_normals *out);
+/* Reads a blend such as "dram=0,ssd=1/3@0.4": by tier a place on the ladder, or two and the share
+ * of the second; tiers that are not named have the first place. KVT_OK; KVT_E_CONFIG. */
+KVT_NODISCARD kvt_status replay_mix_read(const char *text, replay_options *options, char *message,
+                                         size_t message_size);
 
 /* The factor of a block's losses under options->sensitivity, and the factor that a policy knows;
  * either may be NULL. */

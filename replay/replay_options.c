@@ -509,6 +509,51 @@ kvt_status replay_options_read(kvt_config *config, bool live, replay_options *op
     return status;
 }
 
+/* "0", or "1/3@0.4"; returns the character behind it, NULL: a place is not on the ladder. */
+static const char *options_read_mix(const char *text, replay_options *options, int tier)
+{
+    char *end;
+    const unsigned long first = strtoul(text, &end, 10);
+    unsigned long second = first;
+    double share = 0.0;
+    bool sound = end != text;
+    if (sound && *end == '/') {
+        text = end + 1;
+        second = strtoul(text, &end, 10);
+        sound = end != text && *end == '@';
+        if (sound) share = strtod(text = end + 1, &end);
+        sound = sound && end != text;
+    }
+    const uint32_t count = options->model.variant_count;
+    if (!sound || first >= count || second >= count || !(share >= 0.0 && share <= 1.0)) return NULL;
+    options->blend.rung[tier][0] = (uint8_t)first;
+    options->blend.rung[tier][1] = (uint8_t)second;
+    options->blend.share[tier] = share;
+    return end;
+}
+
+kvt_status replay_mix_read(const char *text, replay_options *options, char *message,
+                           size_t message_size)
+{
+    const char *at = text;
+    options->blend.set = true;
+    while (at != NULL) {
+        const size_t length = strcspn(at, "=");
+        int tier = KVT_TIER_COUNT - 1;
+        while (tier > 0 && (strncmp(kvt_tier_name(tier), at, length) != 0 ||
+                            kvt_tier_name(tier)[length] != '\0'))
+            tier--;
+        at =
+            tier > 0 && at[length] == '=' ? options_read_mix(at + length + 1, options, tier) : NULL;
+        if (at != NULL && *at == '\0') return KVT_OK;
+        at = at != NULL && *at == ',' ? at + 1 : NULL;
+    }
+    snprintf(message, message_size,
+             "--mix %.100s: not of the form dram=0,ssd=1/3@0.4, with places on a ladder of %u",
+             text, (unsigned)options->model.variant_count);
+    return KVT_E_CONFIG;
+}
+
 kvt_status replay_settings_check(kvt_config *config, const kvt_store_options *store, char *message,
                                  size_t message_size)
 {

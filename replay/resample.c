@@ -164,7 +164,7 @@ static kvt_status resample_draw(resample_state *state, uint64_t seed, uint32_t s
 }
 
 kvt_status replay_resample(const replay_workload *trace, uint64_t seed, uint32_t sessions,
-                           replay_workload *workload, uint32_t *sessions_out)
+                           replay_workload *workload)
 {
     assert(trace != NULL && workload != NULL && trace->request_count > 0);
     resample_state state = {.trace = trace};
@@ -182,6 +182,5 @@ kvt_status replay_resample(const replay_workload *trace, uint64_t seed, uint32_t
     }
     memcpy(workload->name, trace->name, sizeof workload->name);
     workload->conversations_per_s = trace->conversations_per_s;
-    *sessions_out = sessions;
     return KVT_OK;
 }

@@ -368,7 +368,9 @@ static json_t *json_variants(const replay_options *options, bool *sound)
         document_put(object, "name", json_variant(curve->variant), sound);
         DOCUMENT_PUT_FIELDS(
             object, curve, sound, DOCUMENT_FIELD(kvt_codec_curve, "stored_share", stored_share),
-            DOCUMENT_FIELD(kvt_codec_curve, "decode_bytes_per_s", decode_bytes_per_s));
+            DOCUMENT_FIELD(kvt_codec_curve, "decode_bytes_per_s", decode_bytes_per_s),
+            DOCUMENT_FIELD(kvt_codec_curve, "loss", loss),
+            DOCUMENT_FIELD(kvt_codec_curve, "loss_upper", loss_upper));
         document_add(list, object, sound);
     }
     return list;

@@ -31,32 +31,14 @@ static double quality_normal(uint64_t seed, uint64_t block, uint64_t stream)
     return replay_random_normal(&random);
 }
 
-kvt_status replay_normals_draw(uint64_t seed, uint64_t blocks, replay_normals *out)
-{
-    *out = (replay_normals){.pairs = malloc((2 * blocks + 1) * sizeof *out->pairs)};
-    if (out->pairs == NULL) return KVT_E_MEMORY;
-    out->blocks = blocks;
-    for (uint64_t i = 0; i < 2 * blocks; i++)
-        out->pairs[i] = quality_normal(seed, i / 2, i % 2);
-    return KVT_OK;
-}
-
-/* The same from the table of drawn numbers, where there is one. */
-static double quality_normal_of(const replay_options *options, uint64_t block, uint64_t stream)
-{
-    const replay_normals *drawn = options->normals;
-    if (drawn != NULL && block < drawn->blocks) return drawn->pairs[2 * block + stream];
-    return quality_normal(options->seed, block, stream);
-}
-
 void replay_sensitivity(const replay_options *options, uint64_t block, float *true_out,
                         float *known_out)
 {
     double sigma = options->sensitivity, r = options->repeatability;
-    double z = quality_normal_of(options, block, 0);
+    double z = quality_normal(options->seed, block, 0);
     if (true_out != NULL) *true_out = (float)exp(sigma * z - 0.5 * sigma * sigma);
     if (known_out == NULL) return;
-    double y = r * z + sqrt(1.0 - r * r) * quality_normal_of(options, block, 1);
+    double y = r * z + sqrt(1.0 - r * r) * quality_normal(options->seed, block, 1);
     *known_out = (float)exp(sigma * r * y - 0.5 * sigma * r * sigma * r);
 }
 

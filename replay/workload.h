@@ -111,11 +111,10 @@ KVT_NODISCARD kvt_status replay_workload_read(const char *path, const replay_tra
  * from the stem at the same block; the stem is the leading run of blocks that at least half of all
  * requests begin with, a system prompt. Blocks behind the stem are new ones in each copy, so two
  * copies of a session share the stem alone, and reuse within a session stays as it was. trace was
- * read with keep_steps. sessions_out gets how many were drawn. KVT_OK; KVT_E_MEMORY; KVT_E_SPACE.
+ * read with keep_steps. KVT_OK; KVT_E_MEMORY; KVT_E_SPACE.
  */
 KVT_NODISCARD kvt_status replay_resample(const replay_workload *trace, uint64_t seed,
-                                         uint32_t sessions, replay_workload *workload,
-                                         uint32_t *sessions_out);
+                                         uint32_t sessions, replay_workload *workload);
 
 /* Releases what the workload holds and clears it; a cleared one is allowed. */
 void replay_workload_free(replay_workload *workload);

@@ -10,19 +10,7 @@
 
 enum { COMMAND_NAMES_MAX = 32 };
 
-/* ---- compare_command.c: kvterrace replay --compare ---- */
-
-typedef struct compare_arguments {
-    const char *trace; /* or NULL: generated */
-    const char *policies;
-    const char *speeds; /* --speeds, or NULL */
-    uint32_t sessions;  /* 0: not given */
-    uint32_t threads;
-    bool quick;
-} compare_arguments;
-
-/* Runs the comparison and prints it; returns the exit code. */
-int command_compare(const command_common *common, const compare_arguments *arguments);
+/* ---- replay_command.c ---- */
 
 /* Has settings count as effective where one of the policies of a list obeys them; NULL: those of
  * store.policy. KVT_OK; KVT_E_MEMORY. */
@@ -40,9 +28,6 @@ typedef struct command_names {
 KVT_NODISCARD kvt_status command_cut_names(const char *list, command_names *names, char *message,
                                            size_t message_size);
 void command_names_free(command_names *names);
-
-/* KVT_OK; KVT_E_CONFIG: no policy has this name, and perhaps one is near. */
-KVT_NODISCARD kvt_status command_check_policy(const char *name, char *message, size_t message_size);
 
 /* Reads a trace with workload.rate of the settings. KVT_OK; KVT_E_CONFIG: the rate is out of range,
  * or it or replay.block_tokens was set and has no effect on this trace; what replay_workload_read

@@ -28,8 +28,9 @@ typedef struct replay_arguments {
     const char *policies;
     const char *workload; /* "poisson", or NULL */
     unsigned live;        /* the place of the mode in sim|live */
-    bool compare, draw;
-    compare_arguments comparison;
+    const char *mix, *variant;
+    bool draw;
+    uint32_t sessions;   /* 0: not given */
     loop_arguments loop; /* --model: of these, what the table below fills */
 } replay_arguments;
 
@@ -73,8 +74,9 @@ static const command_option replay_rows[] = {
      .offset = offsetof(replay_arguments, live),
      .extra = "sim|live"},
     FLAG_OPTION(replay_arguments, draw, "draw", 0,
-                "Draw the trace's sessions with replacement, for each seed anew (--sessions: so "
-                "many)"),
+                "Draw the trace's sessions with replacement, for each seed anew"),
+    COUNT_OPTION(replay_arguments, sessions, "sessions", 1, 1u << 24,
+                 "Sessions of one draw (as many as the trace has)"),
     TEXT_OPTION(replay_arguments, report, "report", 'r', "FILE",
                 "Write a page too, as kvterrace report does"),
     SETTING_OPTION("store.profile", "database", 'd', "FILE", "Profile database (store.profile)"),
@@ -91,16 +93,14 @@ static const command_option replay_rows[] = {
     SETTING_OPTION("replay.explain", "explain", 0, "N",
                    "Simulation: say why each of the N stored blocks that the engine expects to be "
                    "used soonest is where it is, and by which reuse expert (replay.explain)"),
-    FLAG_OPTION(replay_arguments, compare, "compare", 0,
-                "Tune utility against each baseline and against the best uniform mix of variants, "
-                "then compare them over drawn sessions, seed by seed (needs replay.ladder); the "
-                "options below are for this"),
-    QUICK_OPTION(replay_arguments, comparison.quick, "With coarse grids, 3 seeds and 400 requests"),
-    TEXT_OPTION(replay_arguments, comparison.speeds, "speeds", 0, "LIST",
-                "At each of these SSD bandwidths in GB/s, such as 1,3,7"),
-    COUNT_OPTION(replay_arguments, comparison.sessions, "sessions", 1, 1u << 24,
-                 "Sessions of one draw (as many as the trace has)"),
-    THREADS_OPTION(replay_arguments, comparison.threads, 64, "Runs at a time (one per processor)"),
+    TEXT_OPTION(
+        replay_arguments, mix, "mix", 0, "LIST",
+        "Simulation: variants that each tier offers, by their places on the ladder, such as "
+        "dram=0,ssd=1/3@0.4, where four entries in ten get the second"),
+    TEXT_OPTION(replay_arguments, variant, "variant", 0, "VARIANT",
+                "Simulation: what policies with one variant store, any of the ladder "
+                "(store.variant)"),
+    GONE_OPTION("compare", "lab/compare.py compares policies at equal quality"),
     {.name = "model",
      .argument = "FOLDER",
      .text = "Live: a model answers questions about real contexts from what the store gives back; "
@@ -158,7 +158,6 @@ static const command_option replay_rows[] = {
 static int replay_check(void *context)
 {
     replay_arguments *arguments = context;
-    compare_arguments *comparison = &arguments->comparison;
     const char *workload = arguments->workload;
     if (workload != NULL && strcmp(workload, "poisson") != 0)
         return command_misuse("unknown workload '%.200s': poisson is the one there is", workload);
@@ -166,9 +165,8 @@ static int replay_check(void *context)
         return command_misuse("what is to be replayed? --trace FILE or --workload poisson");
     if (arguments->trace && workload)
         return command_misuse("--trace and --workload exclude each other");
-    if (arguments->compare && (arguments->live || arguments->report))
-        return command_misuse("--compare simulates, and prints text or JSON: make its page with "
-                              "--json and kvterrace report");
+    if ((arguments->mix != NULL || arguments->variant != NULL) && arguments->live)
+        return command_misuse("--mix and --variant are of simulations, not of --mode live");
     const loop_arguments *loop = &arguments->loop;
     if (loop->model == NULL &&
         (loop->texts.count > 0 || loop->tokenizer || loop->name || loop->contexts ||
@@ -176,15 +174,12 @@ static int replay_check(void *context)
          loop->prefill || loop->loss || loop->use || loop->observe || loop->cache ||
          loop->mix_loss >= 0))
         return command_misuse("--text and the options below it are options of --model");
-    if (loop->model != NULL && (!arguments->live || arguments->compare))
-        return command_misuse("--model goes with --mode live, and not with --compare");
+    if (loop->model != NULL && !arguments->live)
+        return command_misuse("--model goes with --mode live");
     if (loop->model != NULL && loop->texts.count == 0) return command_misuse("--text is missing");
-    if (!arguments->compare && (comparison->quick || comparison->speeds || comparison->threads))
-        return command_misuse("--quick, --speeds and --threads are options of --compare");
-    if (arguments->draw && (arguments->compare || !arguments->trace))
-        return command_misuse("--draw goes with --trace, and not with --compare, which draws");
-    if (comparison->sessions && !arguments->compare && !arguments->draw)
-        return command_misuse("--sessions goes with --compare or --draw");
+    if (arguments->draw && !arguments->trace) return command_misuse("--draw goes with --trace");
+    if (arguments->sessions && !arguments->draw)
+        return command_misuse("--sessions goes with --draw");
     if (arguments->trace && strcmp(arguments->trace, "-") == 0) arguments->trace = "/dev/stdin";
     return EXIT_FINE;
 }
@@ -227,7 +222,8 @@ void command_names_free(command_names *names)
     *names = (command_names){.text = NULL};
 }
 
-kvt_status command_check_policy(const char *name, char *message, size_t message_size)
+/* KVT_OK; KVT_E_CONFIG: no policy has this name, and perhaps one is near. */
+static kvt_status replay_check_policy(const char *name, char *message, size_t message_size)
 {
     const char *known;
     for (size_t i = 0; (known = kvt_policy_name_get(i)) != NULL; i++)
@@ -249,8 +245,8 @@ static kvt_status replay_take_policies(replay_session *session, const char *list
         command_cut_names(list, &session->policies, session->message, sizeof session->message);
     for (size_t i = 0; status == KVT_OK && i < session->policies.count; i++)
         if (session->arguments->live || strcmp(session->policies.names[i], REPLAY_ORACLE) != 0)
-            status = command_check_policy(session->policies.names[i], session->message,
-                                          sizeof session->message);
+            status = replay_check_policy(session->policies.names[i], session->message,
+                                         sizeof session->message);
     return status;
 }
 
@@ -293,13 +289,11 @@ static kvt_status replay_make_workload(replay_session *session, uint64_t seed,
                                               .limit = session->options.limit,
                                               .keep_steps = arguments->draw};
         replay_workload trace = {0};
-        uint32_t drawn;
         kvt_status status = command_read_trace(&arguments->common, arguments->trace, &options,
                                                arguments->draw ? &trace : workload, message,
                                                sizeof session->message);
         if (status == KVT_OK && arguments->draw)
-            status =
-                replay_resample(&trace, seed, arguments->comparison.sessions, workload, &drawn);
+            status = replay_resample(&trace, seed, arguments->sessions, workload);
         replay_workload_free(&trace);
         return status;
     }
@@ -578,6 +572,15 @@ static kvt_status replay_prepare(replay_session *session)
     if (status == KVT_OK)
         status = replay_options_read(config, arguments->live, &session->options, session->message,
                                      sizeof session->message);
+    if (status == KVT_OK && arguments->variant != NULL &&
+        kvt_variant_parse(arguments->variant, &session->options.variant) != KVT_OK) {
+        (void)snprintf(session->message, sizeof session->message,
+                       "--variant: unknown variant '%.100s'", arguments->variant);
+        return KVT_E_CONFIG;
+    }
+    if (status == KVT_OK && arguments->mix != NULL)
+        status = replay_mix_read(arguments->mix, &session->options, session->message,
+                                 sizeof session->message);
     if (status == KVT_OK && arguments->live) {
         session->store.struct_size = sizeof session->store;
         status = kvt_store_options_read(config, &session->store, &session->store_owner,
@@ -674,13 +677,6 @@ static int replay_run_session(replay_arguments *arguments)
     return code;
 }
 
-static int replay_run_comparison(replay_arguments *arguments)
-{
-    arguments->comparison.trace = arguments->trace;
-    arguments->comparison.policies = arguments->policies;
-    return command_compare(&arguments->common, &arguments->comparison);
-}
-
 static int replay_start(void *context)
 {
     replay_arguments *arguments = context;
@@ -691,7 +687,7 @@ static int replay_start(void *context)
         arguments->loop.report = arguments->report;
         return command_loop(&arguments->common, &arguments->loop);
     }
-    return arguments->compare ? replay_run_comparison(arguments) : replay_run_session(arguments);
+    return replay_run_session(arguments);
 }
 
 static const replay_arguments replay_standard = {.loop.mix_loss = -1.0};

@@ -56,12 +56,10 @@ class CommandTest(CommandCase):
         self.fails("--trace", "replay")
         self.fails("exclude", "replay", "--trace", "x", "--workload", "poisson")
         self.fails("unknown mode", "replay", "--workload", "poisson", "--mode", "dream")
-        self.fails("options of --compare", "replay", *WORKLOAD, "--quick")
-        self.fails("--compare simulates", "replay", *WORKLOAD, "--compare", "--mode", "live")
-        self.fails("needs a ladder", "replay", *WORKLOAD, "--compare")
-        self.fails("--speeds: up to 8", "replay", *WORKLOAD, "--compare", "--speeds", "1,x")
-        self.fails("--threads: '0' is not from 1 to 64", "replay", *WORKLOAD, "--compare",
-                   "--threads", "0")
+        self.fails("lab/compare.py", "replay", *WORKLOAD, "--compare")
+        self.fails("not of --mode live", "replay", *WORKLOAD, "--mix", "dram=0", "--mode", "live")
+        self.fails("a ladder of 1", "replay", *WORKLOAD, "--mix", "dram=1")
+        self.fails("unknown variant 'fly'", "replay", *WORKLOAD, "--variant", "fly")
         self.fails("unknown workload", "replay", "--workload", "fish")
         self.fails("unrecognized option", "replay", "--frobnicate")
         self.fails("which FILE", "inspect")
@@ -392,44 +390,6 @@ class CommandTest(CommandCase):
         self.assertIsNone(document["workload"]["conversations_per_s"])
         self.fails("workload.rate has no effect", "replay", "--trace", plain, "--set",
                    "workload.rate=2")
-
-    def test_replay_compare(self):
-        ladder = self.put_rows("ladder.json", "[ladder]\nvariant,bits,loss,loss_upper,"
-                          "encode_bytes_per_s,decode_bytes_per_s,source\n"
-                          "raw,16,0,0,4.8e9,1e13,exact\n"
-                          "planes:k8v8 g64,8.5,0.001,0.0013,3.1e9,9e9,x\n"
-                          "planes:k2v2 g64,2.5,0.066,0.1,3.3e9,15e9,x\n")
-        command = ["replay", *WORKLOAD, "--compare", "--quick", "--policy", "lru,gdsf", "--speeds",
-                   "1,3", "--set", "replay.ladder=" + ladder, "--set", "tier.dram.capacity=2GiB",
-                   "--set", "tier.ssd.capacity=6GiB"]
-        result = self.run_command(*command, "--json", "--threads", "2")
-        self.assertRegex(result.stderr, "budget: at most [0-9]+ runs, about [0-9.]+ minutes on 2")
-        document = json.loads(result.stdout)
-        self.assertEqual(document["schema"], "kvterrace-compare-1")
-        rows = document["baselines"]
-        self.assertEqual(len(rows), 2 * 2 * 3)
-        self.assertEqual({row["ssd_bytes_per_s"] for row in rows}, {1e9, 3e9})
-        for row in rows:
-            self.assertLessEqual(row["ratio_95"][0], row["ratio"])
-            self.assertLessEqual(row["ratio"], row["ratio_95"][1])
-            self.assertAlmostEqual(row["our_ttft_s_mean"] / row["ttft_s_mean"], row["ratio"])
-            self.assertEqual(row["seeds"] + row["seeds_skipped"], 3)
-        self.assertTrue(document["mixes"] and document["footprint"])
-        low, high = document["configuration"]["rho_without_cache"]
-        self.assertTrue(0.0 < low < high)
-        fastest = [level for row in rows for level in row["fastest_at_quality"]]
-        self.assertEqual(sorted(fastest), [0.99, 0.99, 0.997, 0.997, 1.0, 1.0])
-        again = self.run_json(*command, "--threads", "1")
-        self.assertEqual(again["baselines"], rows)
-        self.assertEqual(again["mixes"], document["mixes"])
-        text = self.run_command(*command).stdout
-        self.assertIn("against", text)
-        self.assertIn("lru planes:k2v2,g64", text)
-        self.fails("no effect on a generated", *command, "--sessions", "4")
-        self.fails("unknown policy 'mru'", *command, "--policy", "mru")
-        self.fails("'oracle' knows what comes", *command, "--policy", "oracle")
-        self.fails("a baseline beside utility", *command, "--policy", "utility")
-        self.fails("store.alpha has no effect here", *command, "--set", "store.alpha=3")
 
     def test_replay_bad_traces(self):
         self.fails("no-such", "replay", "--trace", "no-such", code=2)

@@ -145,22 +145,6 @@ class MannersTest(CommandCase):
         out, _ = self.interrupted(base, lambda: os.path.exists(first))
         self.assertIn("utility", out)
 
-    def test_interrupted_comparison(self):
-        """A comparison ends between two runs, and its document is whole: rows or an error."""
-        ladder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles",
-                              "ladder-adaptcache-code.json")
-        out, errors = self.interrupted(
-            ["replay", "--compare", "--quick", *WORKLOAD, "--set", f"replay.ladder={ladder}",
-             "--set", "workload.requests=400", "--set", "tier.dram.capacity=10g", "--set",
-             "tier.ssd.capacity=40g", "--seeds", "900", "--json"],
-            lambda: os.path.getsize(self.path("errors")) > 0)
-        document = json.loads(out)
-        if document["schema"] == "kvterrace-error-1":
-            self.assertEqual(document["error"]["status"], "KVT_E_CANCELLED")
-        else:
-            self.assertIs(document["interrupted"], True)
-        self.assertIn("interrupted; ", errors)
-
     def test_interrupted_measurement(self):
         """A profile that was begun and holds no run is removed."""
         _, errors = self.interrupted(

@@ -272,7 +272,7 @@ function verdictCompare(document, verdict) {
   if (part(set, "quick") === true)
     verdict.then("Run again without --quick: coarse grids and 3 seeds decide little.");
   verdict.then(lost.length > 0 ? "Replay the cases where it is behind with --mode live before " +
-    "choosing a policy." : "Replay a trace of your own with --compare.");
+    "choosing a policy." : "Compare them on a trace of your own: lab/compare.py.");
 }
 
 // ---- the whole loop on a model ----
