@@ -290,7 +290,7 @@ kvt_status record_decode_packed(const void *record, uint64_t bytes, const kvt_re
     kvt_status status = record_open_expected(record, bytes, expected, &parsed);
     if (status != KVT_OK) return status;
     if (target_bytes != parsed.plan.decoded_bytes) return KVT_E_SPACE;
-    const kvt_view view = kvt_view_packed(&parsed.plan.stored, target);
+    const kvt_view view = codecs_packed_view(&parsed.plan.stored, target);
     record_decoder decoder = {.record = record,
                               .parsed = &parsed,
                               .view = &view,

@@ -330,7 +330,7 @@ kvt_status kvt_record_encode_parallel(const kvt_record_spec *spec, const kvt_cod
     kvt_status status = record_read_extras(extras, &whole);
     if (status != KVT_OK) return status;
     /* It is only read. */
-    const kvt_view view = kvt_view_packed(&spec->layout, (void *)(uintptr_t)source);
+    const kvt_view view = codecs_packed_view(&spec->layout, (void *)(uintptr_t)source);
     const record_call call = {spec,   workers,  &view,   source_bytes,
                               record, capacity, scratch, scratch_bytes};
     return record_encode_call(&call, extras != NULL ? &whole : NULL, record_bytes_out);

@@ -170,7 +170,7 @@ void record_groups_pack(const kvt_layout *layouts, uint32_t count, void *data, k
         kvt_status status = kvt_layout_bytes(&layouts[i], &bytes);
         assert(status == KVT_OK);
         (void)status;
-        views_out[i] = kvt_view_packed(&layouts[i], at);
+        views_out[i] = codecs_packed_view(&layouts[i], at);
         at += bytes;
     }
 }

@@ -15,7 +15,7 @@ static int64_t view_head_bytes(const kvt_layout *layout)
     return (int64_t)layout->head_dim * kvt_dtype_bytes(layout->dtype);
 }
 
-kvt_view kvt_view_packed(const kvt_layout *layout, void *data)
+kvt_view codecs_packed_view(const kvt_layout *layout, void *data)
 {
     kvt_view view = {.struct_size = sizeof view, .dtype = layout->dtype, .base = {data}};
     if (layout->dtype == KVT_DTYPE_OPAQUE) {

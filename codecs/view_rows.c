@@ -186,7 +186,7 @@ bool view_is_apart(const kvt_view *view, const kvt_layout *layout)
 /* The entry's bytes when the view has them all in one run in the layout's order, else NULL. */
 static uint8_t *view_packed_start(const kvt_view *view, const kvt_layout *layout)
 {
-    const kvt_view packed = kvt_view_packed(layout, view->base[0]);
+    const kvt_view packed = codecs_packed_view(layout, view->base[0]);
     const bool plain =
         view->bases_kind == KVT_BASES_ONE && view->tokens_per_block == 0 && view->first_slot == 0;
     const bool same =

@@ -38,6 +38,10 @@ typedef struct view_rows {
     const uint32_t *blocks; /* NULL: 0, 1, 2, .. */
 } view_rows;
 
+/* The view of a packed buffer with the strides of its layout, which has been checked: the views
+ * that codecs take have strides or bases. */
+kvt_view codecs_packed_view(const kvt_layout *layout, void *data);
+
 /* A matrix, or any bytes, in one run. */
 static inline view_rows view_rows_packed(void *start, uint64_t bytes)
 {

@@ -40,9 +40,10 @@ int main(void)
     if (kvt_layout_bytes(&entry.layout, &kv_bytes) != KVT_OK) return fail("layout");
     unsigned char *kv = malloc(kv_bytes);
     fill(kv, kv_bytes); /* the engine's prefill */
-    kvt_status status = kvt_put(store, &entry, kv, kv_bytes);
+    kvt_status status = kvt_store_put(store, &entry, KVT_PACKED(kv, kv_bytes));
     memset(kv, 0, kv_bytes);
-    if (status == KVT_OK) status = kvt_get(store, &key, kv, kv_bytes, NULL);
+    if (status == KVT_OK)
+        status = kvt_store_get(store, &key, KVT_PACKED(kv, kv_bytes), KVT_NO_DEADLINE, NULL);
     if (status == KVT_MISS) fill(kv, kv_bytes); /* recompute */
     kvt_store_close(store);
     /* README: to here */

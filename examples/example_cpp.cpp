@@ -21,13 +21,15 @@ static kvt_status in_and_out(kvt_store *store, const kvt_space_hash &hash,
     entry.recompute_seconds = 1;
     entry.lifetime_seconds = 3600;
     kvt_status status = kvt_key_make(&hash, "block 0", 7, 0, &entry.key);
-    if (status == KVT_OK) status = kvt_put(store, &entry, source.data(), source.size());
+    const kvt_view from = kvt_view_packed(source.data(), source.size());
+    if (status == KVT_OK) status = kvt_store_put(store, &entry, &from);
     kvt_description what{};
     what.struct_size = sizeof what;
     if (status == KVT_OK) status = kvt_store_describe(store, &entry.key, &what);
     target.resize(what.bytes);
+    const kvt_view to = kvt_view_packed(target.data(), target.size());
     if (status == KVT_OK)
-        status = kvt_get(store, &entry.key, target.data(), target.size(), nullptr);
+        status = kvt_store_get(store, &entry.key, &to, KVT_STORE_DEADLINE, nullptr);
     kvt_clear_filter filter{};
     filter.struct_size = sizeof filter;
     filter.by_space = true;

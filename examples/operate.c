@@ -51,7 +51,7 @@ static kvt_status put_session(kvt_store *store, kvt_key keys[CHUNKS])
             .parent = i > 0 ? &keys[i - 1] : NULL,
             .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof kv, .tokens = 256},
             .recompute_seconds = 0.02};
-        status = kvt_put(store, &entry, kv, sizeof kv);
+        status = kvt_store_put(store, &entry, KVT_PACKED(kv, sizeof kv));
     }
     return status == KVT_OK ? kvt_store_flush(store) : status;
 }

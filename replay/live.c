@@ -299,8 +299,9 @@ static uint32_t live_get_form(live_server *server, uint32_t position, uint64_t *
 {
     live_run *run = server->run;
     kvt_get_info info = {.struct_size = sizeof info, .kept = &server->forms.given};
-    if (kvt_get(run->store, &server->keys[position], server->buffer, run->block_bytes, &info) !=
-        KVT_OK)
+    if (kvt_store_get(run->store, &server->keys[position],
+                      KVT_PACKED(server->buffer, run->block_bytes), KVT_STORE_DEADLINE,
+                      &info) != KVT_OK)
         return 0;
     *load_ns += info.elapsed_ns;
     live_count_loaded(server, (int)info.tier, position);
@@ -408,7 +409,8 @@ static void live_put(live_server *server, uint32_t position)
                                         unit, server->request->input_tokens);
     }
     if (position >= server->made_from + server->made) live_make_block(server, position);
-    kvt_status status = kvt_put(run->store, &entry, live_place(server, position), run->block_bytes);
+    kvt_status status = kvt_store_put(run->store, &entry,
+                                      KVT_PACKED(live_place(server, position), run->block_bytes));
     server->failed_puts += status < 0 && status != KVT_E_SPACE;
 }
 
@@ -530,7 +532,7 @@ static kvt_status live_server_open(live_run *run, live_server *server)
         return KVT_E_MEMORY;
     for (uint32_t i = 0; i < run->buffer_blocks; i++) {
         uint8_t *data = server->buffer + (size_t)i * run->block_bytes;
-        server->views[i] = kvt_view_packed(&run->layout, data);
+        server->views[i] = kvt_view_packed(data, run->block_bytes);
         server->pointers[i] = &server->views[i];
     }
     return run->live->store->ladder ? live_forms_open(&server->forms, &run->layout) : KVT_OK;

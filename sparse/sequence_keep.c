@@ -77,7 +77,7 @@ static kvt_status put_bytes(kvt_sparse *s, const kvt_key *key, const void *bytes
                              .key = *key,
                              .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = size},
                              .recompute_seconds = s->built_seconds > 0 ? s->built_seconds : 1};
-    const kvt_status status = kvt_put(s->store, &entry, bytes, size);
+    const kvt_status status = kvt_store_put(s->store, &entry, KVT_PACKED(bytes, size));
     return status == KVT_REFUSED || status == KVT_BUSY ? KVT_E_SPACE : status;
 }
 
@@ -251,7 +251,8 @@ static kvt_status get_bytes(kvt_store *store, const kvt_key *key, uint8_t **byte
     if (what.layout.dtype != KVT_DTYPE_OPAQUE) return KVT_E_MISMATCH;
     uint8_t *bytes = malloc(what.layout.opaque_bytes + 1);
     if (bytes == NULL) return KVT_E_MEMORY;
-    status = kvt_get(store, key, bytes, what.layout.opaque_bytes, NULL);
+    status = kvt_store_get(store, key, KVT_PACKED(bytes, what.layout.opaque_bytes),
+                           KVT_STORE_DEADLINE, NULL);
     if (status != KVT_OK) {
         free(bytes);
         return status;
@@ -475,7 +476,9 @@ static kvt_status get_block(const kept_open *open, uint32_t number, sparse_block
     *size_out = what.layout.opaque_bytes;
     status = take_block(open->s, number, *size_out, block_out);
     if (status != KVT_OK) return status;
-    return kvt_get(open->s->store, key, sparse_block_memory(*block_out), *size_out, NULL);
+    return kvt_store_get(open->s->store, key,
+                         KVT_PACKED(sparse_block_memory(*block_out), *size_out), KVT_STORE_DEADLINE,
+                         NULL);
 }
 
 /* The table of a unit: over the slots of the entry that is visited, which the table has then, or

@@ -19,8 +19,9 @@
  *     kvt_entry entry = {.struct_size = sizeof entry, .key = key};
  *     entry.layout = (kvt_layout){.layers = 4, .kv_heads = 2, .head_dim = 64,
  *                                 .dtype = KVT_DTYPE_BF16, .tokens = 256};
- *     status = kvt_put(store, &entry, kv, kv_bytes);
- *     if (status == KVT_OK) status = kvt_get(store, &key, kv, kv_bytes, NULL);
+ *     kvt_view view = kvt_view_packed(kv, kv_bytes);
+ *     status = kvt_store_put(store, &entry, &view);
+ *     if (status == KVT_OK) status = kvt_store_get(store, &key, &view, KVT_NO_DEADLINE, NULL);
  *     if (status == KVT_MISS) recompute();
  *     kvt_store_close(store);
  *
@@ -128,7 +129,7 @@ typedef struct kvt_store_options {
     uint32_t moves_per_tick;   /* 64 */
     kvt_observer observer;
     uint64_t seed;               /* 1 */
-    double get_deadline_seconds; /* of kvt_get; 0 = none */
+    double get_deadline_seconds; /* of kvt_store_get; 0 = none */
     bool ladder; /* offer the lossy variants of the profile's calibration of ladder_layout; false */
     kvt_layout ladder_layout; /* layers, kv_heads, head_dim, sides and dtype of the entries that may
                                * be lossy; all others stay exact. One side: KVT_E_MISMATCH, no
@@ -139,9 +140,10 @@ typedef struct kvt_store_options {
     bool learn;               /* keep learned figures in the profile, if it can be written; true */
     double learn_seconds;     /* between two writes of them; also at close; 300 */
     double loss_limit; /* no variant whose loss passes this by its upper confidence bound; 0.01 */
-    /* Threads on which kvt_put, kvt_get and the background encode and decode records; NULL = the
-     * thread that calls. Several threads call run at once; it may serve one after the other. run
-     * and its context last until kvt_store_close returns. Staging holds scratch for each worker. */
+    /* Threads on which kvt_store_put, kvt_store_get and the background encode and decode records;
+     * NULL = the thread that calls. Several threads call run at once; it may serve one after the
+     * other. run and its context last until kvt_store_close returns. Staging holds scratch for
+     * each worker. */
     const kvt_codec_workers *codec_workers;
     bool copies; /* with a catalog: a promotion leaves its record on SSD while nothing else needs
                     the room; true */
@@ -157,8 +159,8 @@ typedef struct kvt_store_options {
     double close_deadline_seconds;
     uint64_t persist_bytes_per_s; /* with copies: how fast the background writes such entries into
                                       free room on SSD; 0 = not at all; 32 MB/s */
-    uint64_t put_staging_bytes;   /* memory for entries that kvt_put has accepted and that are
-                                      not written yet; mapped at open, used as needed; 0 = kvt_put
+    uint64_t put_staging_bytes;   /* memory for entries that kvt_store_put has accepted and that are
+                                      not written yet; mapped at open, used as needed; 0: a put
                                       returns when the entry is stored; KVT_PUT_STAGING_AUTO */
     double put_backlog_seconds;   /* of planned writes that may wait for one tier: a put that
                                       would add more is KVT_BUSY. At most four puts have a
@@ -264,8 +266,10 @@ typedef struct kvt_entry {
 
 /*
  * Offers an entry. The store may decline it; what it accepts is readable at once.
- *   data    data_bytes as kvt_layout_bytes(layout) says; of an entry of groups their packed bytes,
- *           one after the other. Read until return, then the caller's again
+ *   view    where its bytes are (view.h): a packed buffer, an engine's paged pool, or of an entry
+ *   of
+ *           groups a view for each. It is checked as kvt_view_check does; its arrays and its memory
+ *           are read until return, then the caller's again
  * The call decides, copies the bytes into the put's staging and returns; threads of the store make
  * room, encode and write behind it. While several puts are under way these threads ask the policy
  * after the call has returned; an entry that it declines then becomes a miss, counted in
@@ -278,14 +282,15 @@ typedef struct kvt_entry {
  * KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
  * kvt_store_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
  * in or out at this moment; nothing is kept: do without, or kvt_store_flush and put again);
- * KVT_E_ARGUMENT (also token_scores, and a parent whose layout lets tokens go); KVT_E_SPACE (no
- * room could be made); KVT_E_MEMORY. Durable only after kvt_store_flush.
+ * KVT_E_ARGUMENT (also the view, token_scores, and a parent whose layout lets tokens go);
+ * KVT_E_SPACE (no room could be made); KVT_E_UNSUPPORTED (the view); KVT_E_MEMORY. Durable only
+ * after kvt_store_flush.
  *
  * With put_staging_bytes 0 the call itself makes room, encodes and writes, KVT_OK means stored, and
  * KVT_E_IO is possible, too.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_put(kvt_store *store, const kvt_entry *entry, const void *data,
-                                         uint64_t data_bytes);
+KVT_API KVT_NODISCARD kvt_status kvt_store_put(kvt_store *store, const kvt_entry *entry,
+                                               const kvt_view *view);
 
 /*
  * Which tokens of an entry a get was given. An entry whose layout says tokens_may_drop may be
@@ -327,73 +332,33 @@ typedef struct kvt_get_info {
     kvt_kept_tokens *kept; /* NULL: variants that drop tokens are not wanted */
 } kvt_get_info;
 
+/* As a deadline of kvt_store_get: kvt_store_options.get_deadline_seconds from now. */
+#define KVT_STORE_DEADLINE (UINT64_MAX - 1)
+
 /*
- * Reads an entry into the caller's buffer, verified: key, generation and every checksum. Waits for
- * devices no longer than kvt_store_options.get_deadline_seconds; without one, the default, until
- * they answer or have been unresponsive for kvt_device_config.timeout_ns.
- *   data    at least the entry's decoded size; data_bytes must equal it; undefined unless KVT_OK.
- *           An entry of groups gives all its groups, one after the other
- *   info    may be NULL
+ * Reads an entry to where a view says, verified: key, generation and every checksum.
+ *   view         a packed buffer of the entry's size, or places that are checked for the layout of
+ *                the entry that is stored, as kvt_view_check does; of an entry of groups a view for
+ *                each, which are not compared with each other. Its arrays are read until return;
+ *                its memory is undefined unless KVT_OK, and nothing between the places is written
+ *   deadline_ns  an instant of CLOCK_MONOTONIC in nanoseconds; KVT_NO_DEADLINE: until the devices
+ *                answer or have been unresponsive for kvt_device_config.timeout_ns;
+ *                KVT_STORE_DEADLINE. It bounds the waiting alone: an entry that lies in memory, or
+ *                whose record has arrived in time, is decoded even after the deadline. With 0 the
+ *                get reads entries in memory and starts no device. A get whose deadline passes is a
+ *                miss with info->timed_out: the entry stays, and the memory is not written any more
+ *                after the return, whatever a device does later
+ *   info         may be NULL
  * A load that fails in HBM or DRAM is tried again from the entry's copy on SSD, if there is one.
  * KVT_OK; KVT_MISS (not stored; or its load failed, and the entry is dropped and counted; or
  * info->refused_tokens); KVT_E_MISMATCH (stored in a variant whose basis the store lacks; the entry
- * stays, and info->variant names the basis: basis.h); KVT_E_ARGUMENT (wrong size, of data or of
- * info; too little room for positions; a rope out of range); KVT_E_UNSUPPORTED (keys of the layout
- * do not turn as the rope says); KVT_E_MEMORY. Blocking.
+ * stays, and info->variant names the basis: basis.h); KVT_E_ARGUMENT (the view, such as a buffer of
+ * another size; the info; too little room for positions; a rope out of range); KVT_E_UNSUPPORTED
+ * (the view; keys of the layout do not turn as the rope says); KVT_E_MEMORY. Blocking.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data,
-                                         uint64_t data_bytes, kvt_get_info *info);
-
-/*
- * kvt_get with a deadline of its own: an instant of CLOCK_MONOTONIC in nanoseconds,
- * KVT_NO_DEADLINE for none. When it passes before the record has arrived, the get is a miss with
- * info->timed_out; the entry stays, and data is not written any more after the return, whatever a
- * device does later. The deadline bounds the waiting alone: an entry that lies in memory, or whose
- * record has arrived in time, is decoded even after the deadline. With 0 the get reads entries in
- * memory and starts no device.
- */
-KVT_API KVT_NODISCARD kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data,
-                                               uint64_t data_bytes, uint64_t deadline_ns,
+KVT_API KVT_NODISCARD kvt_status kvt_store_get(kvt_store *store, const kvt_key *key,
+                                               const kvt_view *view, uint64_t deadline_ns,
                                                kvt_get_info *info);
-
-/*
- * kvt_put of bytes that lie where a view says (view.h), for example in an engine's paged pool; the
- * put gathers them into its staging. The view is checked as kvt_view_check does.
- *   view   its arrays and its memory are read until return
- * Statuses as of kvt_put, and those of kvt_view_check; KVT_E_ARGUMENT for an entry of groups.
- */
-KVT_API KVT_NODISCARD kvt_status kvt_put_view(kvt_store *store, const kvt_entry *entry,
-                                              const kvt_view *view);
-
-/*
- * kvt_put_view of an entry of groups: one view for each group, in their order; one view in all for
- * an entry without groups.
- *   views   count of them, each in any memory. They, and the memory that they name, are read until
- *           return
- *   count   the entry's group_count; another number is KVT_E_ARGUMENT
- */
-KVT_API KVT_NODISCARD kvt_status kvt_put_views(kvt_store *store, const kvt_entry *entry,
-                                               const kvt_view *const *views, uint32_t count);
-
-/*
- * kvt_get_until into the places of a view; nothing between them is written. The view is checked for
- * the layout of the entry that is stored.
- *   view   its arrays are read until return; the memory that it names is undefined unless KVT_OK
- * Statuses as of kvt_get_until, and those of kvt_view_check; KVT_E_ARGUMENT for an entry of groups.
- */
-KVT_API KVT_NODISCARD kvt_status kvt_get_view(kvt_store *store, const kvt_key *key,
-                                              const kvt_view *view, uint64_t deadline_ns,
-                                              kvt_get_info *info);
-
-/*
- * kvt_get_view of an entry of groups: one view for each group, in their order; one view in all for
- * an entry without groups. Views are not compared with each other: bytes that two of them share
- * are undefined.
- *   count   the stored entry's groups, 1 to KVT_GROUPS_MAX; another number is KVT_E_ARGUMENT
- */
-KVT_API KVT_NODISCARD kvt_status kvt_get_views(kvt_store *store, const kvt_key *key,
-                                               const kvt_view *const *views, uint32_t count,
-                                               uint64_t deadline_ns, kvt_get_info *info);
 
 /* Whether an entry is stored: KVT_OK or KVT_MISS. Not a use. An entry whose layout says
  * tokens_may_drop counts as stored, one whose basis the store lacks does not (basis.h). */

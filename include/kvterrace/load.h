@@ -22,11 +22,11 @@
  *
  * An open load holds the room of its entries: when one is moved or removed meanwhile, its room is
  * free only after kvt_load_end, and a put that needs the room waits until then. Some calls wait for
- * puts: kvt_store_flush, kvt_store_persist without a deadline, kvt_store_maintain, kvt_put with
- * put_staging_bytes 0, and a wait for a queue's put without a deadline. A thread that has yet to
- * end a load must not make these calls: it could wait for ever for its own kvt_load_end. Other
- * threads may make them at any time. A kvt_put that hands its entry over does not wait, and may
- * say KVT_BUSY.
+ * puts: kvt_store_flush, kvt_store_persist without a deadline, kvt_store_maintain, kvt_store_put
+ * with put_staging_bytes 0, and a wait for a queue's put without a deadline. A thread that has yet
+ * to end a load must not make these calls: it could wait for ever for its own kvt_load_end. Other
+ * threads may make them at any time. A kvt_store_put that hands its entry over does not wait, and
+ * may say KVT_BUSY.
  *
  * Thread rule: every function on a kvt_load from any thread, begin and end excepted; none while its
  * queue or the store is being closed. After that kvt_load_end frees the load. In a child of fork
@@ -57,9 +57,6 @@ typedef struct kvt_load_options {
     double loss_max;       /* as kvt_request.loss_max */
     kvt_load_announced *announced; /* may be NULL */
     void *announced_context;
-    const uint32_t *view_counts; /* NULL: one view an entry; else `count` of them: the views of each
-                                    entry, one for each of its groups, 1 to KVT_GROUPS_MAX; read
-                                    until begin returns */
 } kvt_load_options;
 
 /*
@@ -72,12 +69,11 @@ typedef struct kvt_load_options {
  * has another fails. An opaque group has no layers: it comes with the layer before it, or with the
  * first one when none is before.
  *   keys         count of them, in the order of the prefix
- *   views        one for each key; with options->view_counts first the views of the first entry,
- *                then those of the second one, and so on. An entry whose count of views is not
- *                that of its groups fails with KVT_E_ARGUMENT. Views and the memory that they name
- *                are borrowed until kvt_load_end, the array until begin returns. Where two views
- *                share bytes or a block of one pool, the later one's entry fails with
- *                KVT_E_ARGUMENT
+ *   views        one for each key; of an entry of groups a view of its groups (KVT_BASES_GROUPS),
+ *                and a view that fits no entry, such as a packed one of two groups, fails its entry
+ *                with KVT_E_ARGUMENT. Views and the memory that they name are borrowed until
+ *                kvt_load_end, arrays of views until begin returns. Where two views share bytes or
+ *                a block of one pool, the later one's entry fails with KVT_E_ARGUMENT
  *   count        1 to 65536
  *   options      may be NULL: the defaults, without a deadline
  * KVT_OK, also when some entries are missing: these have failed; KVT_MISS: no entry can be loaded

@@ -66,9 +66,9 @@ KVT_API void kvt_queue_close(kvt_queue *queue);
 KVT_API int kvt_queue_fd(const kvt_queue *queue);
 
 typedef enum kvt_request_kind {
-    KVT_REQUEST_GET = 1, /* as kvt_get_view, or kvt_get_views */
-    KVT_REQUEST_PUT = 2, /* as kvt_put_view, or kvt_put_views. While the store cannot keep up it
-                                 waits until its deadline, and is KVT_BUSY after that */
+    KVT_REQUEST_GET = 1, /* as kvt_store_get */
+    KVT_REQUEST_PUT = 2, /* as kvt_store_put. While the store cannot keep up it waits until its
+                                 deadline, and is KVT_BUSY after that */
     KVT_REQUEST_EXISTS =
         3, /* as kvt_store_exists: no use. With an engine that other hosts share also
                                KVT_OK, with guess set, when another host is known to have it */
@@ -92,23 +92,19 @@ typedef struct kvt_request {
     uint32_t tier;          /* prefetch: kvt_tier to move the entry up to */
     kvt_key key;            /* all but put */
     const kvt_entry *entry; /* put; borrowed until the completion, as all that it points to */
-    const kvt_view *view;   /* get, put; borrowed until the completion, its arrays and the KV, too;
-                             NULL with views. For an entry of groups: KVT_E_ARGUMENT */
-    uint64_t deadline_ns;   /* get, put: until when to wait for devices and for room;
+    const kvt_view *view; /* get, put; borrowed until the completion, its arrays and the KV, too */
+    uint64_t deadline_ns; /* get, put: until when to wait for devices and for room;
                              KVT_NO_DEADLINE = for as long as it takes; 0 = not at all */
     double loss_max;      /* get: a miss when the stored variant's loss may pass this, by its upper
                              confidence bound; 0 = whatever the store keeps; below 0 = exact
                              variants alone */
     uint64_t user;        /* comes back with the completion */
     uint32_t first_layer; /* get: first of the layers that are wanted, counted over all groups in
-                             their order; an opaque group is written when all layers are wanted */
+                             their order; an opaque group is written when all layers are wanted.
+                             A packed view of an entry of groups takes all: KVT_E_ARGUMENT */
     uint32_t layer_count; /* 0: all from first_layer on */
-    kvt_get_info *info;   /* get: NULL, or as of kvt_get_view. info, its kept and the positions are
+    kvt_get_info *info;   /* get: NULL, or as of kvt_store_get. info, its kept and the positions are
                              borrowed until the completion, and filled when that says KVT_OK */
-    const kvt_view *const *views; /* get, put: NULL, or a view for each group as of kvt_get_views
-                                     and kvt_put_views; view is NULL then. Borrowed until the
-                                     completion, the array, too */
-    uint32_t view_count;          /* of views; 1 to KVT_GROUPS_MAX, and 0 without views */
 } kvt_request;
 
 /*

@@ -21,6 +21,8 @@
 
 #include "types.h"
 
+#include <string.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -32,10 +34,14 @@ typedef enum kvt_memory {
 
 /* Which axes of an entry have addresses of their own; the others have strides. */
 typedef enum kvt_bases {
-    KVT_BASES_ONE = 0,         /* base[0] is the address of all */
-    KVT_BASES_SIDES = 1,       /* base[0] of K, base[1] of V */
-    KVT_BASES_LAYERS = 2,      /* bases[layer] */
-    KVT_BASES_LAYERS_SIDES = 3 /* bases[layer * sides + side] */
+    KVT_BASES_ONE = 0,          /* base[0] is the address of all */
+    KVT_BASES_SIDES = 1,        /* base[0] of K, base[1] of V */
+    KVT_BASES_LAYERS = 2,       /* bases[layer] */
+    KVT_BASES_LAYERS_SIDES = 3, /* bases[layer * sides + side] */
+    KVT_BASES_PACKED = 4,       /* base[0] is a buffer of the entry's size, packed in the order of
+                                   its layout, of groups one after the other */
+    KVT_BASES_GROUPS = 5 /* an entry of groups (kvt_entry.groups): `groups` has a view for each
+                                   of them, in their order */
 } kvt_bases;
 
 /*
@@ -74,12 +80,43 @@ typedef struct kvt_view {
     uint32_t first_slot;       /* of the first token in its block */
     const uint32_t *blocks;    /* block numbers; NULL: 0, 1, 2, .. */
     uint32_t block_count;      /* of the table; blocks behind the entry's last token are not read */
-    uint32_t reserved2;
-    uint64_t reserved3[4]; /* for a device and its stream */
+    uint32_t group_count;      /* of groups; 1 to KVT_GROUPS_MAX, else 0 */
+    const struct kvt_view *const *groups; /* for GROUPS, none of them of that kind; else NULL */
+    uint64_t reserved[3];                 /* for a device and its stream */
 } kvt_view;
 
-/* The view of a packed buffer of kvt_layout_bytes(layout) bytes. The layout has been checked. */
-KVT_API kvt_view kvt_view_packed(const kvt_layout *layout, void *data);
+/* The view of a packed buffer: of the whole entry, of any layout and with any groups. A get takes
+ * it where `bytes` is the entry's size (kvt_layout_bytes, of groups the sum). A put only reads
+ * data. */
+static inline kvt_view kvt_view_packed(const void *data, uint64_t bytes)
+{
+    kvt_view view;
+    memset(&view, 0, sizeof view);
+    view.struct_size = (uint32_t)sizeof view;
+    view.bases_kind = KVT_BASES_PACKED;
+    view.base[0] = (void *)(uintptr_t)data;
+    view.base_bytes[0] = bytes;
+    return view;
+}
+
+/* The view of an entry of groups, by `count` views, one a group. The array and the views are read
+ * for as long as the view itself. */
+static inline kvt_view kvt_view_grouped(const kvt_view *const *groups, uint32_t count)
+{
+    kvt_view view;
+    memset(&view, 0, sizeof view);
+    view.struct_size = (uint32_t)sizeof view;
+    view.bases_kind = KVT_BASES_GROUPS;
+    view.group_count = count;
+    view.groups = groups;
+    return view;
+}
+
+#ifndef __cplusplus
+/* The two as arguments of one call; the views last as long as the block around it. */
+#define KVT_PACKED(data, bytes)   (&(const kvt_view[1]){kvt_view_packed(data, bytes)}[0])
+#define KVT_GROUPED(views, count) (&(const kvt_view[1]){kvt_view_grouped(views, count)}[0])
+#endif
 
 /*
  * Makes the view of a pool whose axes follow each other without gaps. The caller sets the addresses
@@ -110,7 +147,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_view_make(const kvt_layout *layout, const c
  * KVT_OK; KVT_E_ARGUMENT: elements of another type; an element outside its buffer; elements that
  * overlap or interleave; a block number twice in the table; a table too short; first_slot beyond
  * its block; an address or a stride that is no multiple of an element; an address that is missing
- * or that the layout does not use; sizes that overflow; a struct_size as types.h says.
+ * or that the layout does not use; a view of groups, whose views are checked one by one; sizes that
+ * overflow; a struct_size as types.h says.
  * KVT_E_UNSUPPORTED: memory that is no kvt_memory, reserved fields that are set. KVT_E_MEMORY: not
  * enough to sort a long table.
  */

@@ -123,7 +123,7 @@ static kvt_status site_time_calls(kvt_store *store, const kvt_layout *layout, ui
         do {
             status = kvt_store_flush(store);
             uint64_t begin = base_clock_ns();
-            if (status == KVT_OK) status = kvt_put(store, &entry, buffer, bytes);
+            if (status == KVT_OK) status = kvt_store_put(store, &entry, KVT_PACKED(buffer, bytes));
             puts[i] = (double)(base_clock_ns() - begin) * 1e-9;
         } while (status == KVT_BUSY);
     }
@@ -132,7 +132,7 @@ static kvt_status site_time_calls(kvt_store *store, const kvt_layout *layout, ui
         kvt_key key = live_key(1, i);
         kvt_get_info info = {.struct_size = sizeof info};
         uint64_t begin = base_clock_ns();
-        status = kvt_get(store, &key, buffer, bytes, &info);
+        status = kvt_store_get(store, &key, KVT_PACKED(buffer, bytes), KVT_STORE_DEADLINE, &info);
         if (status == KVT_MISS) status = KVT_E_IO;
         double transfer_s = (double)info.stored_bytes / bytes_per_s;
         gets[i] = (double)(base_clock_ns() - begin) * 1e-9 - transfer_s;
@@ -145,7 +145,7 @@ static kvt_status site_time_calls(kvt_store *store, const kvt_layout *layout, ui
 }
 
 /* Puts and gets entries of the options' size on memory of this speed. KVT_OK; kvt_store_open's,
- * kvt_put's and kvt_get's errors. */
+ * kvt_store_put's and kvt_store_get's errors. */
 static kvt_status live_site_measure(double bytes_per_s, const replay_options *options,
                                     live_overheads *out, char *message, size_t message_size)
 {

@@ -31,7 +31,7 @@ static const uint64_t remote_sizes[SIZES] = {256u << 10, 2u << 20};
 static const uint32_t remote_depths[DEPTHS] = {1, 8, DEPTH_MOST};
 
 enum { CLIENT_RESP, CLIENT_STORE, CLIENTS };
-static const char *const client_names[CLIENTS] = {"resp", "kvt_get"};
+static const char *const client_names[CLIENTS] = {"resp", "kvt_store_get"};
 enum { ROWS_MOST = CLIENTS * 2 * SIZES * DEPTHS };
 
 typedef struct remote_site {
@@ -163,7 +163,7 @@ static kvt_status store_publish(kvt_store *store, uint64_t bytes, uint32_t count
                                  .key = store_key(bytes, i),
                                  .layout = remote_layout(bytes),
                                  .recompute_seconds = 1};
-        while ((status = kvt_put(store, &entry, data, bytes)) == KVT_BUSY)
+        while ((status = kvt_store_put(store, &entry, KVT_PACKED(data, bytes))) == KVT_BUSY)
             base_sleep(1000000);
         /* What is published before it is evicted is published. */
         if (status != KVT_OK || (i % 8 != 7 && i + 1 < count)) continue;
@@ -174,14 +174,15 @@ static kvt_status store_publish(kvt_store *store, uint64_t bytes, uint32_t count
     return status;
 }
 
-/* One get after the other, as a caller of kvt_get has it. */
+/* One get after the other, as a caller of kvt_store_get has it. */
 static bool remote_run_gets(remote_run *run)
 {
     for (uint32_t i = 0; i < run->requests; i++) {
         const uint32_t number = i % run->objects;
         const kvt_key key = store_key(run->bytes, number);
         const uint64_t began_ns = base_clock_ns();
-        if (kvt_get(run->site->reader, &key, run->memory, run->bytes, NULL) == KVT_OK)
+        if (kvt_store_get(run->site->reader, &key, KVT_PACKED(run->memory, run->bytes),
+                          KVT_STORE_DEADLINE, NULL) == KVT_OK)
             remote_check(run, run->memory, number);
         else
             run->wrong++;
@@ -199,10 +200,9 @@ static bool remote_run_store(remote_run *run)
     kvt_request requests[DEPTH_MOST];
     kvt_completion done[DEPTH_MOST];
     kvt_view views[DEPTH_MOST];
-    const kvt_layout layout = remote_layout(run->bytes);
     bool good = kvt_queue_open(run->site->reader, &options, &queue) == KVT_OK;
     for (uint32_t i = 0; i < run->depth; i++)
-        views[i] = kvt_view_packed(&layout, run->memory + i * run->bytes);
+        views[i] = kvt_view_packed(run->memory + i * run->bytes, run->bytes);
     for (uint32_t from = 0; good && from < run->requests; from += run->depth) {
         const uint64_t began_ns = base_clock_ns();
         memset(requests, 0, sizeof requests);

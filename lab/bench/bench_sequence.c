@@ -244,7 +244,7 @@ static kvt_status push_down(kvt_store *store)
             .key = passing_key(i),
             .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof bytes},
             .recompute_seconds = 1};
-        status = kvt_put(store, &entry, bytes, sizeof bytes);
+        status = kvt_store_put(store, &entry, KVT_PACKED(bytes, sizeof bytes));
     }
     for (uint64_t i = 0; i < count; i++) {
         const kvt_key key = passing_key(i);

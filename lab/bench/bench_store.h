@@ -65,7 +65,7 @@ typedef struct store_bench_loop {
 } store_bench_loop;
 
 /* Opens a store with room and puts the entries. hollow: the tier keeps no bytes, for tables of
- * many entries. As kvt_store_open and kvt_put. */
+ * many entries. As kvt_store_open and kvt_store_put. */
 KVT_NODISCARD kvt_status store_bench_open(store_bench_site *site, uint64_t bytes, uint32_t entries,
                                           uint32_t puts, bool hollow, bench_report *report);
 void store_bench_close(store_bench_site *site);

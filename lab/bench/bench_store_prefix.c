@@ -35,9 +35,10 @@ static kvt_status prefix_put(prefix_site *site, uint32_t number)
     memcpy(entry.key.bytes, &number, sizeof number);
     entry.key.bytes[15] = 1;
     site->keys[number] = entry.key;
-    site->views[number] = kvt_view_packed(&prefix_layout, site->data + number * PREFIX_ENTRY_BYTES);
+    site->views[number] =
+        kvt_view_packed(site->data + number * PREFIX_ENTRY_BYTES, PREFIX_ENTRY_BYTES);
     site->pointers[number] = &site->views[number];
-    return kvt_put(site->store, &entry, bytes, sizeof bytes);
+    return kvt_store_put(site->store, &entry, KVT_PACKED(bytes, sizeof bytes));
 }
 
 static kvt_status prefix_open(prefix_site *site)

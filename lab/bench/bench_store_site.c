@@ -97,7 +97,8 @@ static kvt_status store_put(store_bench_site *site, uint32_t number)
         .key = store_bench_key(number),
         .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = site->bytes, .tokens = 1},
         .recompute_seconds = 1};
-    return kvt_put(site->store, &entry, store_bytes_at(site, number), site->bytes);
+    return kvt_store_put(site->store, &entry,
+                         KVT_PACKED(store_bytes_at(site, number), site->bytes));
 }
 
 /* Bytes of the process in memory. */
@@ -229,7 +230,10 @@ static void store_call_once(store_bench_loop *loop, uint32_t call, uint32_t numb
     uint64_t began_ns = base_clock_ns();
     switch (loop->call) {
     case STORE_BENCH_COPY: memcpy(slot, store_bytes_at(site, number), site->bytes); break;
-    case STORE_BENCH_GET: status = kvt_get(site->store, &key, slot, site->bytes, &info); break;
+    case STORE_BENCH_GET:
+        status = kvt_store_get(site->store, &key, KVT_PACKED(slot, site->bytes), KVT_STORE_DEADLINE,
+                               &info);
+        break;
     case STORE_BENCH_PUT: status = store_put(site, number); break;
     case STORE_BENCH_EXISTS: status = kvt_store_exists(site->store, &key); break;
     case STORE_BENCH_BATCH:
@@ -282,12 +286,11 @@ static size_t store_submit(kvt_queue *queue, const store_batch *batch)
 static void store_batch_once(store_bench_loop *loop, uint32_t call, uint32_t number)
 {
     store_bench_site *site = loop->site;
-    const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = site->bytes, .tokens = 1};
     store_batch batch = {.count = loop->batch};
     for (uint32_t i = 0; i < batch.count; i++) {
         batch.numbers[i] = (number + i) % site->entries;
         batch.keys[i] = store_bench_key(batch.numbers[i]);
-        batch.views[i] = kvt_view_packed(&layout, store_slot(loop, call + i));
+        batch.views[i] = kvt_view_packed(store_slot(loop, call + i), site->bytes);
         batch.pointers[i] = &batch.views[i];
     }
     size_t good = 0;

@@ -186,7 +186,7 @@ static int kvtpy_overlap(uintptr_t addresses, uintptr_t bytes, size_t count)
 }
 
 /*
- * kvt_get_until of one key after the other.
+ * kvt_store_get of one key after the other.
  *   keys, addresses, bytes   count of each; the latter two as numbers, since native.c makes them
  *   statuses                 count of them; one that is not reached, because the store closes, is
  *                            KVT_E_STATE
@@ -201,8 +201,9 @@ static size_t kvtpy_get_many(kvtpy_handle *store, const uint8_t *keys, uintptr_t
         statuses[i] = KVT_E_STATE;
         if (object == NULL) continue;
         statuses[i] =
-            kvt_get_until(object, (const kvt_key *)keys + i, ((void *const *)addresses)[i],
-                          ((const uint64_t *)bytes)[i], deadline_ns, NULL);
+            kvt_store_get(object, (const kvt_key *)keys + i,
+                          KVT_PACKED(((void *const *)addresses)[i], ((const uint64_t *)bytes)[i]),
+                          deadline_ns, NULL);
         loaded += statuses[i] == KVT_OK;
     }
     if (object != NULL) kvtpy_leave_shared(store);
@@ -220,7 +221,8 @@ static size_t kvtpy_bench_gets(kvtpy_handle *store, const uint8_t *keys, void *c
     for (size_t round = 0; round < rounds; round++)
         for (size_t i = 0; i < count; i++)
             loaded +=
-                kvt_get(object, (const kvt_key *)keys + i, addresses[i], bytes[i], NULL) == KVT_OK;
+                kvt_store_get(object, (const kvt_key *)keys + i, KVT_PACKED(addresses[i], bytes[i]),
+                              KVT_STORE_DEADLINE, NULL) == KVT_OK;
     kvtpy_leave_shared(store);
     return loaded;
 }

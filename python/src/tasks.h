@@ -70,7 +70,8 @@ typedef struct kvtpy_task {
     kvt_entry *entries;
     size_t *firsts;  /* count and one more: the first group of each entry, counted over all */
     kvt_view *views; /* one for each group */
-    const kvt_view **given; /* pointers to these, where there are several */
+    const kvt_view **given; /* pointers to these, */
+    kvt_view *whole;        /* and the view of each entry that has several */
     kvt_layout *layouts;
     uint32_t *blocks;
     kvt_key *parents; /* of puts */
@@ -85,6 +86,7 @@ static void kvtpy_task_free(kvtpy_task *task)
     free(task->firsts);
     free(task->views);
     free(task->given);
+    free(task->whole);
     free(task->layouts);
     free(task->blocks);
     free(task->parents);
@@ -108,12 +110,13 @@ static kvtpy_task *kvtpy_task_make(uint32_t kind, size_t count, const kvtpy_plac
     task->entries = calloc(some, sizeof *task->entries);
     task->views = calloc(groups, sizeof *task->views);
     task->given = calloc(groups, sizeof *task->given);
+    task->whole = calloc(some, sizeof *task->whole);
     task->layouts = calloc(groups, sizeof *task->layouts);
     task->blocks = calloc(some, sizeof *task->blocks);
     task->parents = calloc(some, sizeof *task->parents);
     if (task->firsts == NULL || task->requests == NULL || task->entries == NULL ||
-        task->views == NULL || task->given == NULL || task->layouts == NULL ||
-        task->blocks == NULL || task->parents == NULL) {
+        task->views == NULL || task->given == NULL || task->whole == NULL ||
+        task->layouts == NULL || task->blocks == NULL || task->parents == NULL) {
         kvtpy_task_free(task);
         return NULL;
     }
@@ -180,8 +183,9 @@ static void kvtpy_task_place(kvtpy_task *task, const kvtpy_places *places, size_
     for (uint32_t i = 0; i < kvtpy_task_groups(task, index); i++) {
         uint64_t bytes = 0;
         if (places->scattered) at = (unsigned char *)(uintptr_t)addresses[i];
-        views[i] = kvt_view_packed(&layouts[i], at);
-        if (kvt_layout_bytes(&layouts[i], &bytes) == KVT_OK) at += bytes;
+        (void)!kvt_layout_bytes(&layouts[i], &bytes); /* an unsound one has no bytes */
+        views[i] = kvt_view_packed(at, bytes);
+        at += bytes;
     }
 }
 
@@ -198,8 +202,8 @@ static kvt_request kvtpy_task_request(kvtpy_task *task, size_t index, const kvt_
     if (groups < 2) return request;
     for (uint32_t i = 0; i < groups; i++)
         task->given[first + i] = &task->views[first + i];
-    request.views = &task->given[first];
-    request.view_count = groups;
+    task->whole[index] = kvt_view_grouped(&task->given[first], groups);
+    request.view = &task->whole[index];
     return request;
 }
 

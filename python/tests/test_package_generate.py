@@ -18,7 +18,7 @@ SOURCE = os.path.dirname(ROOM)
 # Functions of the headers that the package does not wrap, with the reason. `lib` has them all.
 UNWRAPPED = {
     "the same by another call": [
-        "kvt_space_init", "kvt_space_init_sized", "kvt_key_space", "kvt_put_view", "kvt_get_view",
+        "kvt_space_init", "kvt_space_init_sized", "kvt_key_space",
         "kvt_store_options_init", "kvt_store_options_init_sized", "kvt_policy_config_init",
         "kvt_variant_drops_tokens", "kvt_dtype_bytes", "kvt_layout_matrix_bytes",
         "kvt_layout_matrix_offset", "kvt_tier_name"],

@@ -160,10 +160,14 @@ static kvt_status loop_load(loop_state *state, const loop_context *context, loop
         sample->declined = !isnan(predicted_s);
         /* The policy learns of the use, as from a get that misses. */
         if (!sample->declined)
-            (void)!kvt_get(state->store, &context->key, state->got, context->kv_bytes, &info);
+            (void)!kvt_store_get(state->store, &context->key,
+                                 KVT_PACKED(state->got, context->kv_bytes), KVT_STORE_DEADLINE,
+                                 &info);
         return KVT_MISS;
     }
-    kvt_status status = kvt_get(state->store, &context->key, state->got, context->kv_bytes, &info);
+    kvt_status status =
+        kvt_store_get(state->store, &context->key, KVT_PACKED(state->got, context->kv_bytes),
+                      KVT_STORE_DEADLINE, &info);
     if (status != KVT_OK) return status;
     sample->hit = true;
     sample->tier = info.tier;
@@ -281,7 +285,7 @@ static kvt_status loop_put(loop_state *state, const loop_context *context, const
                              .key = context->key,
                              .layout = loop_layout(state->site, context->entry->context_tokens),
                              .class_id = context->class_index + 1};
-    kvt_status status = kvt_put(state->store, &entry, kv, context->kv_bytes);
+    kvt_status status = kvt_store_put(state->store, &entry, KVT_PACKED(kv, context->kv_bytes));
     loop_result *result = state->result;
     result->failed_puts += status < 0;
     return KVT_OK;

@@ -93,15 +93,11 @@ static kvt_status put_offer(kvt_store *store, put_work *work)
     return status;
 }
 
-kvt_status put_take_in(kvt_store *store, const kvt_entry *entry, const kvt_view *view, void *data,
-                       uint64_t bytes)
+kvt_status put_take_in(kvt_store *store, const kvt_entry *entry, const kvt_view *view)
 {
-    kvt_view views[KVT_GROUPS_MAX];
     put_work work = {.source = entry, .views = view};
-    kvt_status status = put_check_entry(entry, &work.data_bytes);
-    if (status != KVT_OK || work.data_bytes != bytes) return KVT_E_MISMATCH;
-    if (view == NULL) put_pack_views(entry, data, views);
-    if (view == NULL) work.views = views;
+    const kvt_status status = put_check_entry(entry, &work.data_bytes);
+    if (status != KVT_OK) return status;
     learn_note_use(store, entry_handle(&store->secret, &entry->key), entry->class_id);
     return put_enter_entry(store, &work);
 }
@@ -113,48 +109,18 @@ static const kvt_entry *put_take_entry(const kvt_entry *given, kvt_entry *whole)
     return given != NULL ? groups_take_entry(given, whole) : NULL;
 }
 
-kvt_status kvt_put(kvt_store *store, const kvt_entry *given, const void *data, uint64_t data_bytes)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (given == NULL || data == NULL) return KVT_E_ARGUMENT;
-    kvt_entry whole = {0};
-    put_work work = {.source = put_take_entry(given, &whole)};
-    if (work.source == NULL) return KVT_E_ARGUMENT;
-    kvt_status status = put_check_entry(work.source, &work.data_bytes);
-    if (status != KVT_OK) return status;
-    if (work.data_bytes != data_bytes) return KVT_E_ARGUMENT;
-    kvt_view views[KVT_GROUPS_MAX];
-    put_pack_views(work.source, (void *)(uintptr_t)data, views); /* it is only read */
-    work.views = views;
-    return put_offer(store, &work);
-}
-
-kvt_status kvt_put_view(kvt_store *store, const kvt_entry *given, const kvt_view *view)
+kvt_status kvt_store_put(kvt_store *store, const kvt_entry *given, const kvt_view *view)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (given == NULL || view == NULL) return KVT_E_ARGUMENT;
     kvt_entry whole = {0};
-    put_work work = {.source = put_take_entry(given, &whole), .views = view};
-    if (work.source == NULL || work.source->group_count != 0) return KVT_E_ARGUMENT;
-    kvt_status status = put_check_entry(work.source, &work.data_bytes);
-    if (status == KVT_OK) status = kvt_view_check(view, &work.source->layout, NULL, 0);
-    return status == KVT_OK ? put_offer(store, &work) : status;
-}
-
-kvt_status kvt_put_views(kvt_store *store, const kvt_entry *given, const kvt_view *const *views,
-                         uint32_t count)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (given == NULL || views == NULL) return KVT_E_ARGUMENT;
-    kvt_entry whole = {0};
-    kvt_view copies[KVT_GROUPS_MAX];
-    put_work work = {.source = put_take_entry(given, &whole), .views = copies};
+    kvt_view views[KVT_GROUPS_MAX];
+    put_work work = {.source = put_take_entry(given, &whole), .views = views};
     if (work.source == NULL) return KVT_E_ARGUMENT;
     const bool grouped = work.source->group_count != 0;
-    if (count != (grouped ? work.source->group_count : 1)) return KVT_E_ARGUMENT;
     kvt_status status = put_check_entry(work.source, &work.data_bytes);
     if (status == KVT_OK)
-        status = groups_take_views(grouped ? work.source->groups : &work.source->layout, views,
-                                   count, copies);
+        status = groups_take_view(grouped ? work.source->groups : &work.source->layout,
+                                  grouped ? work.source->group_count : 1, grouped, view, views);
     return status == KVT_OK ? put_offer(store, &work) : status;
 }

@@ -317,7 +317,7 @@ void put_pack_views(const kvt_entry *source, void *data, kvt_view views[KVT_GROU
     if (source->group_count != 0)
         record_groups_pack(source->groups, source->group_count, data, views);
     else
-        views[0] = kvt_view_packed(&source->layout, data);
+        views[0] = codecs_packed_view(&source->layout, data);
 }
 
 kvt_status put_finish(kvt_store *store, store_staged *staged, kvt_plan *plan)

@@ -50,9 +50,8 @@ bool put_is_copy(const kvt_store *store, const put_work *work);
 KVT_NODISCARD kvt_status put_run(kvt_store *store, put_work *work);
 
 /* put.c: offers an entry that a get has brought from another host. No caller has made this put, so
- * it is counted as none. view: where its bytes are, or NULL and `data`. Statuses as of kvt_put. */
-kvt_status put_take_in(kvt_store *store, const kvt_entry *entry, const kvt_view *view, void *data,
-                       uint64_t bytes);
+ * it is counted as none. view: where its bytes are, checked. Statuses as of kvt_store_put. */
+kvt_status put_take_in(kvt_store *store, const kvt_entry *entry, const kvt_view *view);
 
 /* The views of packed bytes of an entry: one, or one a group. */
 void put_pack_views(const kvt_entry *source, void *data, kvt_view views[KVT_GROUPS_MAX]);

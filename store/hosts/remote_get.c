@@ -13,6 +13,7 @@
 #include "store/core/put_plan.h"
 #include "store/hosts/remote_tier.h"
 #include "store/learn/token_drop.h"
+#include "store/read/groups.h"
 #include "store/watch/watching.h"
 
 #include <assert.h>
@@ -55,17 +56,19 @@ bool remote_get_is_sound(const remote_fetch *fetch, const kvt_record_info *recor
             record->spec.variant.codec == KVT_CODEC_LOSSLESS);
 }
 
-/* Decodes a record into the target. *view_status: a fault of the caller's view. */
+/* Decodes a record into the target, whose view `own` is from then on. *view_status: a fault of the
+ * caller's view. */
 static kvt_status remote_get_decode(kvt_store *store, remote_fetch *fetch,
                                     const kvt_record_info *record, access_target *target,
-                                    kvt_status *view_status)
+                                    kvt_view *own, kvt_status *view_status)
 {
     uint64_t bytes = 0, scratch_bytes = 0;
     if (target->view != NULL) {
         target->layout = record->spec.layout;
         target->bytes = record->source_bytes;
-        *view_status = kvt_view_check(target->view, &target->layout, NULL, 0);
+        *view_status = groups_take_view(&target->layout, 1, false, target->view, own);
         if (*view_status != KVT_OK) return KVT_E_MISMATCH;
+        target->view = own;
     }
     if (target->bytes != record->source_bytes) return KVT_E_MISMATCH;
     kvt_status status = executor_bound(store, &record->spec, &bytes, &scratch_bytes);
@@ -116,7 +119,8 @@ static void remote_get_offer(kvt_store *store, const object_head *head, uint32_t
                        .class_id = head->class_id,
                        .tenant = tenant,
                        .request_tokens = head->request_tokens};
-    (void)put_take_in(store, &entry, target->view, target->data, record->source_bytes);
+    const kvt_view packed = codecs_packed_view(&entry.layout, target->data);
+    (void)put_take_in(store, &entry, target->view != NULL ? target->view : &packed);
     /* A clear that began meanwhile may have passed the place of this entry. */
     if (epochs_passed(&store->remote->epochs, &head->key, tenant, epoch))
         (void)!kvt_store_delete(store, &head->key);
@@ -187,6 +191,7 @@ kvt_status remote_get_finish(kvt_store *store, access_get *get, kvt_get_info *in
     kvt_record_info record;
     kvt_status view_status = KVT_OK;
     access_target target = get->target;
+    kvt_view own;
     double saved_seconds = 0;
     kvt_status status = fetch_wait(remote, fetch, 0);
     const uint64_t landed_ns = base_clock_ns();
@@ -194,7 +199,7 @@ kvt_status remote_get_finish(kvt_store *store, access_get *get, kvt_get_info *in
         status = kvt_record_parse(fetch->read.buffer.memory, fetch->head.record_bytes, &record);
         if (status == KVT_OK && !remote_get_is_sound(fetch, &record)) status = KVT_E_CORRUPT;
         if (status == KVT_OK)
-            status = remote_get_decode(store, fetch, &record, &target, &view_status);
+            status = remote_get_decode(store, fetch, &record, &target, &own, &view_status);
     }
     const uint64_t decoded_ns = base_clock_ns();
     if (status == KVT_E_CORRUPT || status == KVT_E_VERSION) get->failure = status;

@@ -172,7 +172,7 @@ kvt_status token_drop_decode(const kvt_store *store, access_get *get, const acce
                              void *scratch, uint64_t scratch_bytes)
 {
     assert(kvt_variant_drops_tokens(get->variant));
-    const kvt_view packed = kvt_view_packed(&get->layout, target->data);
+    const kvt_view packed = codecs_packed_view(&get->layout, target->data);
     const kvt_view *view = target->view != NULL ? target->view : &packed;
     kvt_status status = codecs_kept_tokens(&get->layout, get->first_position, get->variant,
                                            &get->tokens, &get->position_sets);
@@ -226,7 +226,7 @@ static kvt_status token_drop_spread(const store_op *op, void *packed, const uint
 kvt_status token_drop_restore(store_op *op, void *packed, void *scratch, uint64_t scratch_bytes)
 {
     const kvt_layout *layout = &op->entry->kind->layout;
-    const kvt_view view = kvt_view_packed(layout, packed);
+    const kvt_view view = codecs_packed_view(layout, packed);
     uint32_t count, sets;
     /* Zeros in the place of tokens that the new record holds would pass for the entry's. */
     if (codecs_made_from(op->source->variant, op->spec.variant) != CODECS_WAY_RECODE)

@@ -219,7 +219,7 @@ static kvt_status access_decode_record(const kvt_store *store, access_get *get)
                                           store->workers, target->groups, target->view,
                                           target->group_count, target->first_layer,
                                           target->layer_count, scratch, staging->bytes - before);
-    if (get->of_many)
+    if (get->of_many && target->view != NULL)
         return kvt_record_decode_of_many(get->record, get->record_bytes, &get->expected,
                                          store->workers, &target->layout, target->view,
                                          target->first_layer, target->layer_count, get->next_record,
@@ -481,18 +481,6 @@ bool access_info_is_sound(const kvt_get_info *info)
     return info == NULL || struct_size_is_sound(info, STRUCT_SIZE_THROUGH(kvt_get_info, kept));
 }
 
-kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
-                         uint64_t deadline_ns, kvt_get_info *info)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (key == NULL || data == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
-    access_target target = {.data = data, .bytes = data_bytes};
-    kvt_status status = token_drop_ask(info, &target);
-    /* A packed buffer has no layout that could have changed. */
-    if (status == KVT_OK) (void)access_answer(store, key, &target, deadline_ns, info, &status);
-    return status;
-}
-
 #define ACCESS_TIMING_NS UINT64_C(5000000000) /* a device that takes longer is not waited for */
 
 void access_time_entry(kvt_store *store, const kvt_key *key)
@@ -512,13 +500,4 @@ void access_time_entry(kvt_store *store, const kvt_key *key)
     kvt_get_info info;
     (void)!access_carry_out(store, &get, &info);
     free(data);
-}
-
-kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
-                   kvt_get_info *info)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    uint64_t deadline_ns = store->get_deadline_ns;
-    if (deadline_ns != KVT_NO_DEADLINE) deadline_ns += base_clock_ns();
-    return kvt_get_until(store, key, data, data_bytes, deadline_ns, info);
 }

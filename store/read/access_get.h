@@ -134,7 +134,7 @@ kvt_status access_refuse(kvt_store *store, const access_get *get, kvt_status sta
                          kvt_get_info *info);
 
 /* Runs a get on the caller's thread, with the caller's info, which may be NULL. Statuses as of
- * kvt_get_until. False: the entry is not of the layouts that the target's views were checked for,
+ * kvt_store_get. False: the entry is not of the layouts that the target's views were checked for,
  * and nothing was read or counted. No lock held. */
 bool access_answer(kvt_store *store, const kvt_key *key, const access_target *target,
                    uint64_t deadline_ns, kvt_get_info *given, kvt_status *status_out);

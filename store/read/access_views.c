@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * access_views.c - gets into views on the caller's thread: the views are checked for what is stored
- * under the key, then access.c carries the get out.
+ * access_views.c - gets on the caller's thread: the view is checked for what is stored under the
+ * key, then access.c carries the get out.
  *
  * Thread rule: any thread.
  */
+#include "base/clock.h"
 #include "store/background/lifetime.h"
 #include "store/learn/token_drop.h"
 #include "store/read/access_get.h"
@@ -27,16 +28,15 @@ bool access_take_layout(const kvt_store *store, const store_entry *entry, access
     return true;
 }
 
-/* Gets an entry into its view, or into the views of its groups. groups: the entry may have some. */
-static kvt_status views_get(kvt_store *store, const kvt_key *key, const kvt_view *const *views,
-                            uint32_t count, bool groups, uint64_t deadline_ns, kvt_get_info *info)
+/* Gets an entry into a view with strides or bases, or into the views of its groups. */
+static kvt_status views_get(kvt_store *store, const kvt_key *key, const kvt_view *view,
+                            uint64_t deadline_ns, kvt_get_info *info)
 {
-    if (!access_info_is_sound(info)) return KVT_E_ARGUMENT;
     kvt_layout layouts[KVT_GROUPS_MAX];
     kvt_view copies[KVT_GROUPS_MAX];
     kvt_status status;
-    /* The views are checked for the entry's layouts under no lock; the entry may have become
-     * another one meanwhile. */
+    /* The view is checked for the entry's layouts under no lock; the entry may have become another
+     * one meanwhile. */
     do {
         access_target target = {.view = copies};
         status = token_drop_ask(info, &target);
@@ -46,34 +46,35 @@ static kvt_status views_get(kvt_store *store, const kvt_key *key, const kvt_view
         const bool found = access_take_layout(store, entry, &target, layouts);
         pthread_mutex_unlock(&store->lock);
         const bool grouped = target.group_count != 0;
-        if (found && (grouped ? !groups || count != target.group_count : count != 1))
-            return KVT_E_ARGUMENT;
         if (found)
-            status = groups_take_views(grouped ? layouts : &target.layout, views, count, copies);
-        else if (views[0] == NULL)
-            status = KVT_E_ARGUMENT;
+            status = groups_take_view(grouped ? layouts : &target.layout,
+                                      grouped ? target.group_count : 1, grouped, view, copies);
         if (status != KVT_OK) return status;
         if (!found) { /* it may be on another host, whose entries have no groups */
-            target.view = views[0];
-            target.group_count = count != 1 ? count : 0;
+            target.view = view;
+            const bool many = groups_are_named(view) && view->group_count > 1;
+            target.group_count = many ? view->group_count : 0;
         }
         if (access_answer(store, key, &target, deadline_ns, info, &status)) return status;
     } while (true);
 }
 
-kvt_status kvt_get_view(kvt_store *store, const kvt_key *key, const kvt_view *view,
-                        uint64_t deadline_ns, kvt_get_info *info)
+kvt_status kvt_store_get(kvt_store *store, const kvt_key *key, const kvt_view *view,
+                         uint64_t deadline_ns, kvt_get_info *info)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (key == NULL || view == NULL) return KVT_E_ARGUMENT;
-    return views_get(store, key, &view, 1, false, deadline_ns, info);
-}
-
-kvt_status kvt_get_views(kvt_store *store, const kvt_key *key, const kvt_view *const *views,
-                         uint32_t count, uint64_t deadline_ns, kvt_get_info *info)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (key == NULL || views == NULL) return KVT_E_ARGUMENT;
-    if (count == 0 || count > KVT_GROUPS_MAX) return KVT_E_ARGUMENT;
-    return views_get(store, key, views, count, true, deadline_ns, info);
+    if (key == NULL || view == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
+    if (deadline_ns == KVT_STORE_DEADLINE) {
+        deadline_ns = store->get_deadline_ns;
+        if (deadline_ns != KVT_NO_DEADLINE) deadline_ns += base_clock_ns();
+    }
+    if (view->bases_kind != KVT_BASES_PACKED || view->dtype != 0)
+        return views_get(store, key, view, deadline_ns, info);
+    const kvt_layout any = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = view->base_bytes[0]};
+    access_target target = {.data = view->base[0], .bytes = view->base_bytes[0]};
+    kvt_status status = token_drop_ask(info, &target);
+    if (status == KVT_OK) status = kvt_view_check(view, &any, NULL, 0);
+    /* A packed buffer has no layout that could have changed. */
+    if (status == KVT_OK) (void)access_answer(store, key, &target, deadline_ns, info, &status);
+    return status;
 }

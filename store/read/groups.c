@@ -6,6 +6,7 @@
  */
 #include "store/read/groups.h"
 
+#include "base/struct_size.h"
 #include "codecs/view_rows.h"
 
 #include <assert.h>
@@ -91,18 +92,47 @@ kvt_status groups_bound(const kvt_store *store, const record_groups_spec *spec,
                                bytes_out, scratch_bytes_out);
 }
 
-kvt_status groups_take_views(const kvt_layout *layouts, const kvt_view *const *views,
-                             uint32_t count, kvt_view *copies_out)
+bool groups_are_named(const kvt_view *view)
 {
-    assert(count <= KVT_GROUPS_MAX);
-    for (uint32_t i = 0; i < count; i++) {
-        if (views[i] == NULL) return KVT_E_ARGUMENT;
-        kvt_status status = kvt_view_check(views[i], &layouts[i], NULL, 0);
-        if (status != KVT_OK) return status;
-        copies_out[i] = *views[i];
-        copies_out[i].struct_size = sizeof copies_out[i]; /* the caller's may be a later one's */
-    }
+    return struct_size_is_sound(view, STRUCT_SIZE_THROUGH(kvt_view, reserved)) &&
+           view->bases_kind == KVT_BASES_GROUPS && view->groups != NULL && view->group_count != 0 &&
+           view->group_count <= KVT_GROUPS_MAX;
+}
+
+/* The same of one group, or of an entry without any. */
+static kvt_status groups_take_one(const kvt_layout *layout, const kvt_view *view,
+                                  kvt_view *view_out)
+{
+    if (view == NULL) return KVT_E_ARGUMENT;
+    const kvt_status status = kvt_view_check(view, layout, NULL, 0);
+    if (status != KVT_OK) return status;
+    *view_out = *view;
+    view_out->struct_size = sizeof *view_out; /* the caller's may be a later one's */
+    if (view->bases_kind == KVT_BASES_PACKED) *view_out = codecs_packed_view(layout, view->base[0]);
     return KVT_OK;
+}
+
+kvt_status groups_take_view(const kvt_layout *layouts, uint32_t count, bool grouped,
+                            const kvt_view *view, kvt_view *views_out)
+{
+    assert(count > 0 && count <= KVT_GROUPS_MAX && (grouped || count == 1));
+    if (view == NULL) return KVT_E_ARGUMENT;
+    if (!grouped) {
+        const bool one = groups_are_named(view) && view->group_count == 1;
+        return groups_take_one(layouts, one ? view->groups[0] : view, views_out);
+    }
+    if (view->bases_kind == KVT_BASES_PACKED) {
+        kvt_layout whole; /* of all groups' bytes */
+        kvt_status status = record_groups_layout(layouts, count, &whole);
+        if (status == KVT_OK) status = kvt_view_check(view, &whole, NULL, 0);
+        if (status == KVT_OK) record_groups_pack(layouts, count, view->base[0], views_out);
+        return status;
+    }
+    if (!groups_are_named(view) || view->group_count != count) return KVT_E_ARGUMENT;
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++)
+        status = groups_take_one(&layouts[i], view->groups[i], &views_out[i]);
+    return status;
 }
 
 uint64_t groups_bytes(const kvt_layout *layout)

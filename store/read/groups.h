@@ -40,10 +40,17 @@ KVT_NODISCARD kvt_status groups_bound(const kvt_store *store, const record_group
                                       const kvt_view *views, uint64_t *bytes_out,
                                       uint64_t *scratch_bytes_out);
 
-/* Checks the views that a caller names by pointers, one for each group, and copies them. Statuses
- * as of kvt_view_check; KVT_E_ARGUMENT also for a NULL. */
-KVT_NODISCARD kvt_status groups_take_views(const kvt_layout *layouts, const kvt_view *const *views,
-                                           uint32_t count, kvt_view *copies_out);
+/* Whether a view is of groups, which may be named in it: its struct_size is sound, and so is their
+ * number. */
+bool groups_are_named(const kvt_view *view);
+
+/* Checks a caller's view of an entry of groups, or of one without (grouped false, one layout), and
+ * makes a view with strides or bases of each group. views_out has room for KVT_GROUPS_MAX of them,
+ * or for `count` where the view is not packed. Statuses as of kvt_view_check; KVT_E_ARGUMENT also
+ * for NULL and for another number of groups. An entry without groups takes
+ * groups of one, too. */
+KVT_NODISCARD kvt_status groups_take_view(const kvt_layout *layouts, uint32_t count, bool grouped,
+                                          const kvt_view *view, kvt_view *views_out);
 
 /* Bytes of a group; its layout is sound. */
 uint64_t groups_bytes(const kvt_layout *layout);

@@ -29,7 +29,7 @@
 #define LOAD_AHEAD_MAX     64u
 #define LOAD_STEP          256u                /* entries under one hold of the store's lock */
 #define LOAD_CHECK_NS      UINT64_C(100000000) /* between two looks at devices */
-#define LOAD_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_load_options, view_counts)
+#define LOAD_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_load_options, announced_context)
 #define LOAD_RESULT_LEAST  STRUCT_SIZE_THROUGH(kvt_load_result, bytes_shared)
 
 /* ---- holding entries ---- */
@@ -198,6 +198,18 @@ static kvt_status load_open_lent(load_entry *entry)
     return status;
 }
 
+/* Checks the view of a section, and gives a packed buffer the strides of its layout. */
+static kvt_status load_take_view(const kvt_load *load, load_section *section)
+{
+    if (section->view == NULL) return KVT_E_ARGUMENT;
+    if (section->view->bases_kind != KVT_BASES_PACKED)
+        return kvt_view_check(section->view, &section->layout, NULL, 0);
+    kvt_view *own = &load->packed[section - load->sections];
+    kvt_status status = groups_take_view(&section->layout, 1, false, section->view, own);
+    section->view = own;
+    return status;
+}
+
 /* Checks a held entry against the load: its layers, its views. KVT_QUEUED: sound. */
 static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
 {
@@ -208,7 +220,7 @@ static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
     if (load->layers == 0) load->layers = layers;
     if (layers != load->layers) return KVT_E_ARGUMENT;
     for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++)
-        status = kvt_view_check(entry->sections[i].view, &entry->sections[i].layout, NULL, 0);
+        status = load_take_view(load, &entry->sections[i]);
     if (status != KVT_OK) return status;
     if (entry->staged != NULL) return KVT_QUEUED;
     if (entry->lent)
@@ -289,6 +301,7 @@ static void load_free(kvt_load *load)
     pthread_cond_destroy(&load->changed);
     free(load->entries);
     free(load->sections);
+    free(load->packed);
     free(load->layer_states);
     free(load->cells);
     free(load->groups);
@@ -362,16 +375,34 @@ static bool load_make_window(kvt_load *load)
     return load->pending != NULL && load_make_groups(load) && load_make_cells(load);
 }
 
-/* How many views a caller gives; 0: a number is out of range. */
-static size_t load_views(const kvt_load_options *options, size_t count)
+/* Sections that an entry's view names: one for each group, or one. */
+static uint32_t load_sections(const kvt_view *view)
 {
-    size_t views = 0;
-    if (options->view_counts == NULL) return count;
-    for (size_t i = 0; i < count; i++) {
-        if (options->view_counts[i] == 0 || options->view_counts[i] > KVT_GROUPS_MAX) return 0;
-        views += options->view_counts[i];
+    return groups_are_named(view) ? view->group_count : 1;
+}
+
+/* Gives the entries of a load their sections, and these their views. False: no memory. */
+static bool load_make_sections(kvt_load *load, const kvt_view *const *views)
+{
+    bool packed = false;
+    for (size_t i = 0; i < load->count; i++)
+        load->section_count += load_sections(views[i]);
+    load->sections = calloc(load->section_count, sizeof *load->sections);
+    if (load->sections == NULL) return false;
+    load_section *section = load->sections;
+    for (size_t i = 0; i < load->count; i++) {
+        load_entry *entry = &load->entries[i];
+        const bool named = groups_are_named(views[i]);
+        entry->sections = section;
+        entry->section_count = load_sections(views[i]);
+        for (uint32_t k = 0; k < entry->section_count; k++, section++) {
+            section->view = named ? views[i]->groups[k] : views[i];
+            packed =
+                packed || (section->view != NULL && section->view->bases_kind == KVT_BASES_PACKED);
+        }
     }
-    return views;
+    if (packed) load->packed = calloc(load->section_count, sizeof *load->packed);
+    return !packed || load->packed != NULL;
 }
 
 /* Makes a load without cells. NULL without memory. */
@@ -390,25 +421,15 @@ static kvt_load *load_make(kvt_queue *queue, const kvt_key *keys, const kvt_view
     load->options = *options;
     if (load->options.layers_ahead == 0) load->options.layers_ahead = LOAD_AHEAD_DEFAULT;
     load->count = count;
-    load->section_count = load_views(options, count);
     load->entries = calloc(count, sizeof *load->entries);
-    load->sections = calloc(load->section_count, sizeof *load->sections);
-    if (load->entries == NULL || load->sections == NULL) {
+    if (load->entries == NULL || !load_make_sections(load, views)) {
         load_free(load);
         return NULL;
     }
-    load_section *sections = load->sections;
     for (size_t i = 0; i < count; i++) {
-        load_entry *entry = &load->entries[i];
-        entry->key = keys[i];
-        entry->load = load;
-        entry->sections = sections;
-        entry->section_count = options->view_counts != NULL ? options->view_counts[i] : 1;
-        sections += entry->section_count;
+        load->entries[i].key = keys[i];
+        load->entries[i].load = load;
     }
-    for (size_t i = 0; i < load->section_count; i++)
-        load->sections[i].view = views[i];
-    load->options.view_counts = NULL; /* the caller's again */
     return load;
 }
 
@@ -442,10 +463,8 @@ static kvt_status load_check_begin(kvt_queue *queue, const kvt_key *keys,
     if (queue == NULL || keys == NULL || views == NULL || load_out == NULL) return KVT_E_ARGUMENT;
     if (count == 0 || count > LOAD_ENTRIES_MAX || options == NULL) return KVT_E_ARGUMENT;
     if (options->layers_ahead > LOAD_AHEAD_MAX || !(options->loss_max <= 1)) return KVT_E_ARGUMENT;
-    const size_t view_count = load_views(options, count);
-    for (size_t i = 0; i < view_count; i++)
+    for (size_t i = 0; i < count; i++)
         if (views[i] == NULL) return KVT_E_ARGUMENT;
-    if (view_count == 0) return KVT_E_ARGUMENT;
     return queue_is_ours(queue) ? KVT_OK : KVT_E_STATE;
 }
 

@@ -151,6 +151,7 @@ struct kvt_load {
     load_entry *entries;
     load_section *sections; /* of all entries, one behind the other */
     size_t section_count;
+    kvt_view *packed; /* of each section, for views of packed buffers; NULL: there is none */
     load_cell *cells;
     size_t cell_count;
     load_group *groups;

@@ -24,7 +24,7 @@
 
 /* Sizes in version 0.2.0. */
 #define QUEUE_OPTIONS_LEAST    STRUCT_SIZE_THROUGH(kvt_queue_options, depth)
-#define QUEUE_REQUEST_LEAST    STRUCT_SIZE_THROUGH(kvt_request, view_count)
+#define QUEUE_REQUEST_LEAST    STRUCT_SIZE_THROUGH(kvt_request, info)
 #define QUEUE_COMPLETION_LEAST STRUCT_SIZE_THROUGH(kvt_completion, elapsed_ns)
 #define QUEUE_STATS_LEAST      STRUCT_SIZE_THROUGH(kvt_queue_stats, wakes)
 
@@ -265,14 +265,6 @@ static const kvt_request *queue_request(const queue_given *given, size_t index, 
     return struct_size_in(at, whole, sizeof *whole, QUEUE_REQUEST_LEAST);
 }
 
-/* Whether a request names one view, or several with their number. */
-static bool queue_has_views(const kvt_request *request)
-{
-    if (request->views == NULL) return request->view != NULL && request->view_count == 0;
-    return request->view == NULL && request->view_count != 0 &&
-           request->view_count <= KVT_GROUPS_MAX;
-}
-
 /* Whether a request says something that its kind can carry out; views are checked beside. */
 static kvt_status queue_check(const kvt_request *request)
 {
@@ -281,9 +273,9 @@ static kvt_status queue_check(const kvt_request *request)
     switch (request->kind) {
     case KVT_REQUEST_GET:
         if (!access_info_is_sound(request->info)) return KVT_E_ARGUMENT;
-        return queue_has_views(request) ? KVT_OK : KVT_E_ARGUMENT;
+        return request->view != NULL ? KVT_OK : KVT_E_ARGUMENT;
     case KVT_REQUEST_PUT:
-        return queue_has_views(request) && request->entry != NULL ? KVT_OK : KVT_E_ARGUMENT;
+        return request->view != NULL && request->entry != NULL ? KVT_OK : KVT_E_ARGUMENT;
     case KVT_REQUEST_PREFETCH:
         if (request->tier == KVT_TIER_NONE || request->tier >= KVT_TIER_PLACES)
             return KVT_E_ARGUMENT;
@@ -318,8 +310,6 @@ static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *gi
     item->deadline_ns = request->deadline_ns;
     item->loss_max = request->loss_max;
     item->view = request->view;
-    item->views = request->views;
-    item->view_count = request->view_count;
     item->first_layer = request->first_layer;
     item->layer_count = request->layer_count;
     item->entry = request->entry;

@@ -131,10 +131,10 @@ static void get_make(queue_item *item, uint64_t handle)
                              .again = item->get.again,
                              .waiter = {.ended = get_landed, .context = item}};
     item->status = token_drop_ask(item->given, &item->get.target);
-    if (item->views == NULL) return;
+    if (!groups_are_named(item->view)) return;
     if (item->groups == NULL) /* it may have begun before */
         item->groups =
-            malloc(sizeof *item->groups + item->view_count * sizeof item->groups->views[0]);
+            malloc(sizeof *item->groups + item->view->group_count * sizeof item->groups->views[0]);
     if (item->groups != NULL)
         item->get.target.view = item->groups->views;
     else
@@ -177,21 +177,36 @@ static const kvt_layout *get_layouts(const access_target *target, uint32_t *coun
     return target->group_count != 0 ? target->groups : &target->layout;
 }
 
-/* Checks the views and the layers of a get for the layouts of its entry. */
+/* Makes the target of a get of all groups the packed buffer of its view. */
+static kvt_status get_take_packed(queue_item *item)
+{
+    access_target *target = &item->get.target;
+    if (item->first_layer != 0 || item->layer_count != 0) return KVT_E_ARGUMENT;
+    target->view = NULL;
+    target->data = item->view->base[0];
+    return kvt_view_check(item->view, &target->layout, NULL, 0);
+}
+
+/* Checks the view and the layers of a get for the layouts of its entry. */
 static kvt_status get_check(queue_item *item)
 {
-    const access_target *target = &item->get.target;
+    access_target *target = &item->get.target;
+    const bool packed = item->view->bases_kind == KVT_BASES_PACKED;
+    const bool grouped = target->group_count != 0;
     if (item->status != KVT_OK) return item->status;
-    const bool many = item->views != NULL;
+    if (grouped && packed) return get_take_packed(item);
+    if (grouped && item->groups == NULL) return KVT_E_ARGUMENT;
     uint32_t count;
     const kvt_layout *layouts = get_layouts(target, &count);
-    if (many ? item->view_count != count : target->group_count != 0) return KVT_E_ARGUMENT;
     const uint32_t layers = record_groups_layers(layouts, count);
     if (item->first_layer > layers || item->layer_count > layers - item->first_layer)
         return KVT_E_ARGUMENT;
     if (item->first_layer == layers && layers != 0) return KVT_E_ARGUMENT;
-    if (many) return groups_take_views(layouts, item->views, count, item->groups->views);
-    return kvt_view_check(item->view, &target->layout, NULL, 0);
+    if (item->groups != NULL)
+        return groups_take_view(layouts, count, grouped, item->view, item->groups->views);
+    if (!packed) return kvt_view_check(item->view, layouts, NULL, 0);
+    target->view = &item->packed;
+    return groups_take_view(layouts, 1, false, item->view, &item->packed);
 }
 
 /* Refuses gets of a chunk that would write what an earlier one writes, or the same twice. Without
@@ -201,13 +216,18 @@ static void get_check_overlaps(queue_item *const *items, uint32_t count)
     queue_view few[QUEUE_CHUNK], *views = few;
     uint32_t wanted = 0, sound = 0;
     for (uint32_t i = 0; i < count; i++)
-        wanted += items[i]->views != NULL ? items[i]->view_count : 1;
+        wanted += items[i]->groups != NULL ? items[i]->view->group_count : 1;
     if (wanted > QUEUE_CHUNK) views = malloc(wanted * sizeof *views);
     for (uint32_t i = 0; i < count && views != NULL; i++) {
         const access_target *target = &items[i]->get.target;
         uint32_t groups;
         if (items[i]->status != KVT_OK) continue;
         const kvt_layout *layouts = get_layouts(target, &groups);
+        if (target->view == NULL) { /* packed, of all groups */
+            views[sound++] = (queue_view){
+                .view = items[i]->view, .bytes = target->bytes, .status = &items[i]->status};
+            continue;
+        }
         for (uint32_t k = 0; k < groups; k++)
             views[sound++] = (queue_view){
                 .view = &target->view[k],
@@ -229,7 +249,7 @@ static uint32_t get_sift(kvt_queue *queue, queue_item **items, uint32_t count, g
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
         /* What is not here may be on another host; its view is checked when it has come. */
-        const bool elsewhere = item->status == KVT_MISS && item->views == NULL &&
+        const bool elsewhere = item->status == KVT_MISS && item->groups == NULL &&
                                queue->store->remote != NULL &&
                                remote_get_is_worth(queue->store, &item->get);
         if (item->status == KVT_OK || elsewhere) {

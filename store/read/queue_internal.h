@@ -42,11 +42,11 @@ typedef enum queue_state {
     QUEUE_COMPLETED = 3
 } queue_state;
 
-/* The views of a get that has several, as it begins: copies of their numbers, and the layouts that
- * they are for. */
+/* The views of a get into those of groups, as it begins: copies, and the layouts that they are for.
+ */
 typedef struct queue_groups {
     kvt_layout layouts[KVT_GROUPS_MAX];
-    kvt_view views[]; /* view_count of them */
+    kvt_view views[]; /* as many as the view names */
 } queue_groups;
 
 /* One accepted request. Its place in memory does not change while the queue is open. */
@@ -65,10 +65,9 @@ typedef struct queue_item {
     uint64_t deadline_ns; /* as kvt_request.deadline_ns */
     double loss_max;
     kvt_key key;
-    const kvt_view *view;         /* the caller's, until the completion; or NULL, and then: */
-    const kvt_view *const *views; /* same, view_count of them */
-    uint32_t view_count;
-    queue_groups *groups; /* of a get with views, from its beginning on; or NULL */
+    const kvt_view *view; /* the caller's, until the completion; or NULL */
+    queue_groups *groups; /* of a get into a view of groups, from its beginning on; or NULL */
+    kvt_view packed;      /* of a get into a packed buffer, with the strides of its entry */
     uint32_t first_layer;
     uint32_t layer_count;
     const kvt_entry *entry;         /* same */

@@ -69,7 +69,6 @@ void queue_complete_one(kvt_queue *queue, queue_item *item, uint64_t now_ns)
     assert(item->state == QUEUE_BEGUN || item->state == QUEUE_WAITING);
     /* The views and the entry are the caller's again once the completion is seen. */
     item->view = NULL;
-    item->views = NULL;
     free(item->groups);
     item->groups = NULL;
     item->entry = NULL;

@@ -53,14 +53,6 @@ static bool queue_called_off(kvt_queue *queue, const queue_item *item)
     return ends;
 }
 
-/* Puts an entry through its view or views. No lock held. */
-static kvt_status queue_put(kvt_store *store, const queue_item *item)
-{
-    if (item->views != NULL)
-        return kvt_put_views(store, item->entry, item->views, item->view_count);
-    return kvt_put_view(store, item->entry, item->view);
-}
-
 /* Tries a put again that found its staging or a tier's writes behind, until its deadline or until
  * it is called off. No lock held. */
 static kvt_status queue_put_again(kvt_store *store, const queue_item *item)
@@ -69,7 +61,7 @@ static kvt_status queue_put_again(kvt_store *store, const queue_item *item)
     while (status == KVT_BUSY && base_clock_ns() < item->deadline_ns) {
         if (queue_called_off(item->queue, item)) return KVT_E_CANCELLED;
         base_sleep(QUEUE_PUT_PAUSE_NS);
-        status = queue_put(store, item);
+        status = kvt_store_put(store, item->entry, item->view);
     }
     return status;
 }
@@ -88,7 +80,7 @@ static kvt_status queue_exists(kvt_store *store, queue_item *item)
 static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 {
     switch (item->kind) {
-    case KVT_REQUEST_PUT: return queue_put(store, item);
+    case KVT_REQUEST_PUT: return kvt_store_put(store, item->entry, item->view);
     case KVT_REQUEST_EXISTS: return queue_exists(store, item);
     case KVT_REQUEST_PREFETCH: return kvt_store_prefetch(store, &item->key, (kvt_tier)item->tier);
     case KVT_REQUEST_TOUCH: return queue_touch(store, &item->key);

@@ -51,8 +51,8 @@ static void views_add_view(view_parts *all, const queue_view *one, uint32_t inde
     uint32_t per = view->tokens_per_block;
     if (per == 0) {
         uintptr_t start = views_pool(view);
-        bool packed = view->bases_kind == KVT_BASES_ONE && view->first_slot == 0 &&
-                      view->base_bytes[0] == one->bytes;
+        bool packed = view->bases_kind != KVT_BASES_SIDES && view->bases == NULL &&
+                      view->first_slot == 0 && view->base_bytes[0] == one->bytes;
         if (packed)
             views_add(all, (view_part){
                                .first = start, .end = start + view->base_bytes[0], .item = index});

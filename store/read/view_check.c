@@ -393,20 +393,37 @@ static kvt_status view_check_nesting(view_checker *checker)
     return KVT_OK;
 }
 
+/* Whether a view says more than where one run of bytes is. */
+static bool view_has_axes(const kvt_view *view)
+{
+    return view->layer_stride != 0 || view->side_stride != 0 || view->block_stride != 0 ||
+           view->token_stride != 0 || view->head_stride != 0 || view->tokens_per_block != 0 ||
+           view->first_slot != 0 || view->blocks != NULL || view->block_count != 0;
+}
+
 /* An opaque entry is a run of bytes: nothing of the layout tells its parts. */
 static kvt_status view_check_opaque(view_checker *checker)
 {
     const kvt_view *view = checker->view;
-    const bool strides = view->layer_stride != 0 || view->side_stride != 0 ||
-                         view->block_stride != 0 || view->token_stride != 0 ||
-                         view->head_stride != 0;
-    const bool blocks = view->tokens_per_block != 0 || view->first_slot != 0 ||
-                        view->blocks != NULL || view->block_count != 0;
-    if (view->bases_kind != KVT_BASES_ONE || strides || blocks) {
+    if (view->bases_kind != KVT_BASES_ONE || view_has_axes(view)) {
         return view_refuse(checker, "an opaque entry has base[0] alone: no strides, no blocks");
     }
     checker->need = checker->layout->opaque_bytes;
     return view_take_bases(checker);
+}
+
+/* A packed buffer has the size of its entry. */
+static kvt_status view_check_packed(const view_checker *checker, uint64_t bytes)
+{
+    const kvt_view *view = checker->view;
+    if (view_has_axes(view) || view->bases != NULL || view->bases_bytes != NULL ||
+        view->base[1] != NULL || view->base_bytes[1] != 0) {
+        return view_refuse(checker, "a packed buffer has base[0] alone: no strides, no blocks");
+    }
+    if (view->base[0] == NULL) return view_refuse(checker, "base[0] is NULL");
+    if (view->base_bytes[0] == bytes) return KVT_OK;
+    return view_refuse(checker, "the buffer has %llu bytes, the entry %llu",
+                       (unsigned long long)view->base_bytes[0], (unsigned long long)bytes);
 }
 
 /* Fields that this version does not know are zero. */
@@ -414,25 +431,31 @@ static kvt_status view_check_fields(const view_checker *checker)
 {
     const kvt_view *view = checker->view;
     kvt_view whole;
-    if (struct_size_in(view, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_view, reserved3)) ==
+    if (struct_size_in(view, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_view, reserved)) ==
         NULL) {
         return view_refuse(checker, "struct_size %u is not one that this version takes",
                            view->struct_size);
     }
-    bool unknown = view->memory != KVT_MEMORY_HOST || view->reserved2 != 0;
-    for (size_t i = 0; i < sizeof view->reserved3 / sizeof view->reserved3[0]; i++) {
-        unknown = unknown || view->reserved3[i] != 0;
+    if (view->bases_kind == KVT_BASES_GROUPS) {
+        return view_refuse(checker, "a view of groups: each of its views has a layout of its own");
+    }
+    bool unknown = view->memory != KVT_MEMORY_HOST;
+    for (size_t i = 0; i < sizeof view->reserved / sizeof view->reserved[0]; i++) {
+        unknown = unknown || view->reserved[i] != 0;
     }
     if (unknown) {
         (void)view_refuse(checker,
                           "memory or reserved fields are set to what this version does not know");
         return KVT_E_UNSUPPORTED;
     }
+    if (view->groups != NULL || view->group_count != 0) {
+        return view_refuse(checker, "groups are set, and bases_kind is not KVT_BASES_GROUPS");
+    }
     if (view->dtype != 0 && view->dtype != checker->layout->dtype) {
         return view_refuse(checker, "the view is of elements of kvt_dtype %u, the entry of %u",
                            view->dtype, (unsigned)checker->layout->dtype);
     }
-    if (view->bases_kind > KVT_BASES_LAYERS_SIDES) {
+    if (view->bases_kind > KVT_BASES_PACKED) {
         return view_refuse(checker, "bases_kind %u is no kvt_bases", view->bases_kind);
     }
     return KVT_OK;
@@ -449,6 +472,7 @@ kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout, char *
     checker.element = kvt_dtype_bytes(layout->dtype);
     kvt_status status = view_check_fields(&checker);
     if (status != KVT_OK) return status;
+    if (view->bases_kind == KVT_BASES_PACKED) return view_check_packed(&checker, bytes);
     if (layout->dtype == KVT_DTYPE_OPAQUE) return view_check_opaque(&checker);
     const uint32_t sides = kvt_layout_sides(layout);
     const bool per_side =

@@ -69,6 +69,7 @@ typedef struct fuzz_site {
     uint64_t bases_bytes[FUZZ_VIEWS][FUZZ_BASES];
     uint32_t blocks[FUZZ_VIEWS][FUZZ_BLOCKS];
     const kvt_view *pointers[FUZZ_VIEWS + FUZZ_GROUPS]; /* the first ones again at the end */
+    kvt_view grouped[FUZZ_DEPTH];                       /* of items */
     kvt_layout layouts[FUZZ_VIEWS + FUZZ_GROUPS];
     kvt_entry entries[FUZZ_VIEWS];
     kvt_key parent;
@@ -120,7 +121,7 @@ static kvt_layout fuzz_layout(fuzz_input *input)
 /* The numbers of a view; its memory stays what it is. */
 static void fuzz_change_view(fuzz_input *input, kvt_view *view)
 {
-    switch (fuzz_byte(input) % 12) {
+    switch (fuzz_byte(input) % 13) {
     case 0: view->struct_size = (uint32_t)fuzz_number(input, 200); break;
     case 1: view->memory = (uint32_t)fuzz_number(input, 3); break;
     case 2: view->dtype = (uint32_t)fuzz_number(input, 6); break;
@@ -132,7 +133,8 @@ static void fuzz_change_view(fuzz_input *input, kvt_view *view)
     case 8: view->head_stride = (int64_t)fuzz_number(input, 250); break;
     case 9: view->tokens_per_block = (uint32_t)fuzz_number(input, 5); break;
     case 10: view->first_slot = (uint32_t)fuzz_number(input, 5); break;
-    default: view->reserved3[fuzz_byte(input) % 4] = fuzz_number(input, 2);
+    case 11: view->bases_kind = fuzz_byte(input) % 7; break;
+    default: view->reserved[fuzz_byte(input) % 3] = fuzz_number(input, 2);
     }
 }
 
@@ -231,6 +233,13 @@ static void fuzz_make_things(fuzz_input *input, fuzz_site *site)
 
 /* ---- calls ---- */
 
+/* The view of an item that names views from one on. */
+static const kvt_view *fuzz_grouped(fuzz_site *site, uint32_t item, uint32_t first, uint32_t count)
+{
+    site->grouped[item] = kvt_view_grouped(&site->pointers[first], count);
+    return &site->grouped[item];
+}
+
 static kvt_request fuzz_request(fuzz_input *input, fuzz_site *site, uint32_t user)
 {
     const uint8_t at = fuzz_byte(input) % FUZZ_VIEWS, changes = fuzz_byte(input);
@@ -245,10 +254,9 @@ static kvt_request fuzz_request(fuzz_input *input, fuzz_site *site, uint32_t use
     if (request.kind <= KVT_REQUEST_PUT) request.view = &site->views[at];
     if (request.kind == KVT_REQUEST_PUT) request.entry = &site->entries[at];
     if (request.kind <= KVT_REQUEST_PUT && site->entries[at].groups != NULL) {
-        request.view = changes % 64 == 63 ? request.view : NULL;
-        request.views = &site->pointers[at];
-        request.view_count = site->entries[at].group_count;
-        if (changes % 16 == 15) request.view_count = fuzz_byte(input) % (FUZZ_GROUPS + 1);
+        uint32_t count = site->entries[at].group_count;
+        if (changes % 16 == 15) count = fuzz_byte(input) % (FUZZ_GROUPS + 1);
+        if (changes % 64 != 63) request.view = fuzz_grouped(site, user, at, count);
     }
     if (changes < 128) return request;
     switch (changes % 10) {
@@ -273,9 +281,8 @@ static kvt_request fuzz_request(fuzz_input *input, fuzz_site *site, uint32_t use
     }
     if (changes < 250 || request.kind > KVT_REQUEST_PUT) return request;
     /* Several views where there may be one, and one of several. */
-    request.view = NULL;
-    request.views = &site->pointers[fuzz_byte(input) % FUZZ_VIEWS];
-    request.view_count = 1 + fuzz_byte(input) % FUZZ_GROUPS;
+    const uint32_t first = fuzz_byte(input) % FUZZ_VIEWS;
+    request.view = fuzz_grouped(site, user, first, 1 + fuzz_byte(input) % FUZZ_GROUPS);
     return request;
 }
 

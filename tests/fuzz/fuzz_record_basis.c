@@ -11,6 +11,7 @@
 #include "codecs/kv_sample.h"
 #include "codecs/record_format.h"
 #include "codecs/transform.h"
+#include "codecs/view_rows.h"
 #include "fuzz_arena.h"
 #include "tests/support/basis_support.h"
 
@@ -111,7 +112,7 @@ static void fuzz_layers(const uint8_t *record, uint64_t bytes, const kvt_record_
     uint8_t *target = fuzz_arena_take(info->decoded_bytes);
     uint64_t kept;
     uint32_t count;
-    const kvt_view view = kvt_view_packed(layout, target);
+    const kvt_view view = codecs_packed_view(layout, target);
     const kvt_status opened =
         kvt_record_head_open(record, bytes, true, spec, memory, sizeof memory, &kept);
     if (opened != KVT_OK) return;

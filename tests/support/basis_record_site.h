@@ -6,6 +6,7 @@
 #ifndef SUPPORT_BASIS_RECORD_SITE_H
 #define SUPPORT_BASIS_RECORD_SITE_H
 
+#include "codecs/view_rows.h"
 #include "transform_site.h"
 
 #include "codecs/kernels/checksum.h"
@@ -253,7 +254,7 @@ static inline void basis_record_check_layer(basis_record *r, uint32_t layer, boo
     guarded target = guarded_make(r->decoded.bytes);
     for (uint32_t i = 0; i < count; i++)
         memcpy(payload + ranges[i].at, r->record.data + ranges[i].offset, ranges[i].bytes);
-    const kvt_view view = kvt_view_packed(&r->spec.layout, target.data);
+    const kvt_view view = codecs_packed_view(&r->spec.layout, target.data);
     assert_status(kvt_record_head_decode(head, &r->spec.layout, &view, layer, 1,
                                          ranged ? payload : r->record.data, ranged ? ranges : NULL,
                                          ranged ? count : 0, r->scratch.data, r->scratch.bytes),
@@ -268,7 +269,7 @@ static inline void basis_record_check_layers(basis_record *r, uint32_t first, ui
     const uint64_t matrix = kvt_layout_matrix_bytes(&r->spec.layout);
     const uint32_t end = count == 0 ? r->spec.layout.layers : first + count;
     guarded target = guarded_make(r->decoded.bytes);
-    const kvt_view view = kvt_view_packed(&r->spec.layout, target.data);
+    const kvt_view view = codecs_packed_view(&r->spec.layout, target.data);
     basis_record_bind(r);
     assert_status(kvt_record_decode_view(r->record.data, r->record.bytes, &r->spec, NULL,
                                          &r->spec.layout, &view, first, count, r->scratch.data,
@@ -304,7 +305,7 @@ static inline void basis_record_check_workers(basis_record *r, bool apart)
     assert_true(layout->tokens <= 5 * 32);
     assert_status(kvt_view_make(layout, "blsth", 32, 5, &view), KVT_OK);
     pool = guarded_make(apart ? view.base_bytes[0] : r->source.bytes);
-    if (!apart) view = kvt_view_packed(layout, pool.data);
+    if (!apart) view = codecs_packed_view(layout, pool.data);
     view.base[0] = pool.data;
     if (apart) view.blocks = blocks;
     view_scatter_entry(&view, layout, 0, 0, r->source.data);

@@ -144,7 +144,7 @@ static inline kvt_status basis_site_put(kvt_store *store, uint32_t number)
     static char data[BASIS_SITE_BYTES];
     const kvt_entry entry = support_entry(support_key(number), basis_site_layout, 1e4);
     basis_site_fill(number, data);
-    return kvt_put(store, &entry, data, sizeof data);
+    return kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
 }
 
 /* A get: the entry's own bytes or one coding of them with KVT_OK; any others are KVT_E_CORRUPT,
@@ -154,7 +154,8 @@ static inline kvt_status basis_site_get(const basis_site *site, kvt_store *store
 {
     static char got[BASIS_SITE_BYTES], data[BASIS_SITE_BYTES], coded[BASIS_SITE_BYTES];
     const kvt_key key = support_key(number);
-    const kvt_status status = kvt_get(store, &key, got, sizeof got, info);
+    const kvt_status status =
+        kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, info);
     if (status != KVT_OK) return status;
     basis_site_fill(number, data);
     if (memcmp(got, data, sizeof got) == 0) return KVT_OK;

@@ -162,7 +162,7 @@ static inline kvt_status put_entry(kvt_store *store, uint32_t number, uint32_t f
     kvt_entry entry = make_entry(number, scored ? scores : NULL);
     entry.first_position = first;
     entry.recompute_seconds = 1e3 * (number + 1); /* the later ones are worth more */
-    kvt_status status = kvt_put(store, &entry, data, sizeof data);
+    kvt_status status = kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
     memset(scores, 0, sizeof scores); /* the store has its own */
     return status;
 }
@@ -192,7 +192,8 @@ static inline kvt_variant check_entry(kvt_store *store, uint32_t number, uint32_
     kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     memset(got, FILL, sizeof got);
     memset(positions, 0xff, sizeof positions);
-    assert_int_equal(kvt_get(store, &key, got, sizeof got, &info), KVT_OK);
+    assert_int_equal(
+        kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info), KVT_OK);
     fill_entry(number, data);
     expect(data, number, first, info.variant, &e);
     assert_int_equal(kept.count, e.tokens);

@@ -7,6 +7,7 @@
 #define TESTS_QUEUED_H
 
 #include "base/clock.h"
+#include "codecs/view_rows.h"
 
 #include <kvterrace/queue.h>
 #include <stdlib.h>
@@ -36,11 +37,11 @@ static inline kvt_completion queued_call(kvt_queue *queue, const kvt_request *re
     return done;
 }
 
-/* kvt_get of a packed buffer. */
+/* kvt_store_get of a packed buffer. */
 static inline kvt_status queued_get(kvt_queue *queue, const kvt_key *key, const kvt_layout *layout,
                                     void *data)
 {
-    const kvt_view view = kvt_view_packed(layout, data);
+    const kvt_view view = codecs_packed_view(layout, data);
     const kvt_request request = {.struct_size = sizeof request,
                                  .kind = KVT_REQUEST_GET,
                                  .key = *key,
@@ -49,10 +50,10 @@ static inline kvt_status queued_get(kvt_queue *queue, const kvt_key *key, const 
     return queued_call(queue, &request).status;
 }
 
-/* kvt_put of a packed buffer, which waits a little while the store is busy. */
+/* kvt_store_put of a packed buffer, which waits a little while the store is busy. */
 static inline kvt_status queued_put(kvt_queue *queue, const kvt_entry *entry, const void *data)
 {
-    const kvt_view view = kvt_view_packed(&entry->layout, (void *)(uintptr_t)data);
+    const kvt_view view = codecs_packed_view(&entry->layout, (void *)(uintptr_t)data);
     const kvt_request request = {.struct_size = sizeof request,
                                  .kind = KVT_REQUEST_PUT,
                                  .entry = entry,

@@ -102,7 +102,7 @@ static inline kvt_status entry_put(kvt_store *store, uint32_t number, uint8_t ve
                        .layout = entry_layout(number),
                        .first_position = 32 * (number % 4),
                        .recompute_seconds = 0.5 + number};
-    return kvt_put(store, &entry, data, bytes);
+    return kvt_store_put(store, &entry, KVT_PACKED(data, bytes));
 }
 
 /* The version whose bytes are stored; 0 = a miss. Anything else fails the test. */
@@ -111,7 +111,8 @@ static inline uint8_t entry_get(kvt_store *store, uint32_t number)
     static char data[REBUILD_DATA_BYTES], expected[REBUILD_DATA_BYTES];
     kvt_key key = support_key(number);
     uint64_t bytes = entry_fill(number, 1, expected);
-    kvt_status status = kvt_get(store, &key, data, bytes, NULL);
+    kvt_status status =
+        kvt_store_get(store, &key, KVT_PACKED(data, bytes), KVT_STORE_DEADLINE, NULL);
     if (status == KVT_MISS) return 0;
     if (status != KVT_OK) fail_msg("entry %u: %s", number, kvt_status_name(status));
     for (uint8_t version = 1; version <= rebuild_last[number]; version++) {

@@ -81,7 +81,7 @@ static kvt_status run_put(run *at, kvt_store *store, uint32_t number)
         .key = run_key(number),
         .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = (uint32_t)at->bytes},
         .recompute_seconds = 1};
-    return kvt_put(store, &entry, at->data, at->bytes);
+    return kvt_store_put(store, &entry, KVT_PACKED(at->data, at->bytes));
 }
 
 /* Gets an entry of another host, and forgets it here. */
@@ -90,7 +90,8 @@ static void run_get(run *at, uint32_t number)
     const kvt_key key = run_key(number);
     kvt_get_info info = {.struct_size = sizeof info};
     const uint64_t began_ns = base_clock_ns();
-    const kvt_status status = kvt_get(at->store, &key, at->data, at->bytes, &info);
+    const kvt_status status =
+        kvt_store_get(at->store, &key, KVT_PACKED(at->data, at->bytes), KVT_STORE_DEADLINE, &info);
     const double seconds = (double)(base_clock_ns() - began_ns) * 1e-9;
     const bool remote = status == KVT_OK && info.tier == KVT_TIER_REMOTE;
     at->good += remote;
@@ -107,7 +108,8 @@ static void run_get_local(run *at)
 {
     const kvt_key key = run_key(LOCAL);
     const uint64_t began_ns = base_clock_ns();
-    const kvt_status status = kvt_get(at->store, &key, at->data, at->bytes, NULL);
+    const kvt_status status =
+        kvt_store_get(at->store, &key, KVT_PACKED(at->data, at->bytes), KVT_STORE_DEADLINE, NULL);
     at->local_good += status == KVT_OK;
     at->local_late += base_clock_ns() - began_ns > (uint64_t)(DEADLINE_S * 1e9);
 }

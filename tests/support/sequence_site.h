@@ -210,7 +210,8 @@ static inline kvt_key site_part_key(kvt_store *store, const kvt_key *key, uint32
 {
     uint8_t head[128], name[40];
     kvt_key part;
-    assert_int_equal(kvt_get(store, key, head, sizeof head, NULL), KVT_OK);
+    assert_int_equal(
+        kvt_store_get(store, key, KVT_PACKED(head, sizeof head), KVT_STORE_DEADLINE, NULL), KVT_OK);
     memcpy(name, key, sizeof *key);
     memcpy(name + sizeof *key, head + 104, 8);
     for (uint64_t i = 0; i < 2; i++) {

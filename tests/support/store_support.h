@@ -52,7 +52,7 @@ static inline kvt_status support_put(kvt_store *store, uint32_t number)
     static _Thread_local char data[SUPPORT_ENTRY_BYTES];
     support_fill(number, data);
     const kvt_entry entry = support_entry(support_key(number), support_layout, 1);
-    return kvt_put(store, &entry, data, sizeof data);
+    return kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
 }
 
 /* Gets an entry and compares every byte; KVT_E_CORRUPT when they differ, which no test accepts. */
@@ -61,7 +61,8 @@ static inline kvt_status support_get(kvt_store *store, uint32_t number, kvt_get_
     static _Thread_local char data[SUPPORT_ENTRY_BYTES], expected[SUPPORT_ENTRY_BYTES];
     kvt_key key = support_key(number);
     memset(data, 0xee, sizeof data);
-    kvt_status status = kvt_get(store, &key, data, sizeof data, info);
+    kvt_status status =
+        kvt_store_get(store, &key, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, info);
     if (status != KVT_OK) return status;
     support_fill(number, expected);
     return memcmp(data, expected, sizeof data) == 0 ? KVT_OK : KVT_E_CORRUPT;
@@ -128,7 +129,7 @@ static inline kvt_status support_put_small(kvt_store *store, const kvt_key *key,
                              .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof data},
                              .recompute_seconds = 1,
                              .tenant = tenant};
-    return kvt_put(store, &entry, data, sizeof data);
+    return kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
 }
 
 static inline kvt_store_stats support_stats(kvt_store *store)

@@ -4,6 +4,7 @@
  * leases, and what keeps a store.
  */
 #include "calls.h"
+#include "codecs/view_rows.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,8 @@ static void direct_get(calls_thread *self)
     kvt_get_info info = {.struct_size = sizeof info};
     uint64_t deadline_ns =
         calls_draw(self, 4) == 0 ? call + calls_draw(self, 3000000) : KVT_NO_DEADLINE;
-    kvt_status status = kvt_get_until(site->store, &key, self->bytes, bytes, deadline_ns, &info);
+    kvt_status status =
+        kvt_store_get(site->store, &key, KVT_PACKED(self->bytes, bytes), deadline_ns, &info);
     uint64_t back = base_clock_ns();
     atomic_fetch_add(&site->counts.gets, 1);
     if (info.timed_out) atomic_fetch_add(&site->counts.timed_out, 1);
@@ -50,10 +52,10 @@ static void direct_get_view(calls_thread *self)
     kvt_get_info info = {.struct_size = sizeof info};
     uint64_t call = base_clock_ns();
     const uint32_t groups = calls_place_cut(number, &place);
-    kvt_status status =
-        groups > 1
-            ? kvt_get_views(site->store, &key, place.pointers, groups, KVT_NO_DEADLINE, &info)
-            : kvt_get_view(site->store, &key, &place.view, KVT_NO_DEADLINE, &info);
+    kvt_status status = groups > 1
+                            ? kvt_store_get(site->store, &key, KVT_GROUPED(place.pointers, groups),
+                                            KVT_NO_DEADLINE, &info)
+                            : kvt_store_get(site->store, &key, &place.view, KVT_NO_DEADLINE, &info);
     uint64_t back = base_clock_ns();
     if (layers == 0) layers = 1;
     atomic_fetch_add(&site->counts.gets, 1);
@@ -84,7 +86,7 @@ static void direct_get_prefix(calls_thread *self)
         if (sum + bytes > CALLS_POOL_BYTES) break;
         if (calls_groups_of(first + count) != NULL) break; /* it has more than one view */
         keys[count] = calls_key_of(first + count);
-        views[count] = kvt_view_packed(calls_layout_of(first + count), self->pool + sum);
+        views[count] = codecs_packed_view(calls_layout_of(first + count), self->pool + sum);
         given[count] = &views[count];
         at[count] = sum;
         sum += bytes;
@@ -163,11 +165,13 @@ static void direct_put(calls_thread *self, bool by_view)
         calls_place_make(self, number, &place);
         calls_place_scatter(&place, number, self->bytes);
         const uint32_t groups = calls_place_cut(number, &place);
-        status = groups > 1 ? kvt_put_views(site->store, &entry, place.pointers, groups)
-                            : kvt_put_view(site->store, &entry, &place.view);
+        status = groups > 1
+                     ? kvt_store_put(site->store, &entry, KVT_GROUPED(place.pointers, groups))
+                     : kvt_store_put(site->store, &entry, &place.view);
         memset(self->pool, CALLS_UNTOUCHED, CALLS_POOL_BYTES);
     } else {
-        status = kvt_put(site->store, &entry, self->bytes, calls_bytes_of(number));
+        status =
+            kvt_store_put(site->store, &entry, KVT_PACKED(self->bytes, calls_bytes_of(number)));
         memset(self->bytes, 0xdd, calls_bytes_of(number));
     }
     calls_note_put(site, number, version, call, base_clock_ns(), status, entry.lifetime_seconds);
@@ -308,7 +312,8 @@ static void direct_use_lease(calls_thread *self, uint32_t number, uint32_t fault
     uint64_t call = base_clock_ns();
     bool deletes = calls_draw(self, 2) == 0;
     kvt_status status = deletes ? kvt_store_delete(site->store, &key)
-                                : kvt_get(site->store, &key, self->bytes, bytes, NULL);
+                                : kvt_store_get(site->store, &key, KVT_PACKED(self->bytes, bytes),
+                                                KVT_STORE_DEADLINE, NULL);
     uint64_t back = base_clock_ns();
     if (deletes && (status == KVT_OK || status == KVT_MISS))
         history_removed(site->history, number, call, back);

@@ -17,8 +17,8 @@ typedef struct load_try {
     uint32_t numbers[LOAD_KEYS];
     kvt_key keys[LOAD_KEYS];
     calls_place places[LOAD_KEYS];
-    const kvt_view *views[LOAD_KEYS * CALLS_GROUPS];
-    uint32_t counts[LOAD_KEYS];   /* of them, each key's */
+    const kvt_view *views[LOAD_KEYS];
+    kvt_view grouped[LOAD_KEYS];
     uint32_t versions[LOAD_KEYS]; /* 0: not known yet */
     double loss_max;
     uint64_t call;
@@ -68,7 +68,7 @@ static bool load_begin(load_try *try)
     calls_thread *self = try->self;
     calls_site *site = self->site;
     static const double losses[] = {0, 0, -1, 0.01};
-    uint32_t at = calls_draw(self, CALLS_KEYS), wanted = 1 + calls_draw(self, LOAD_KEYS), views = 0;
+    uint32_t at = calls_draw(self, CALLS_KEYS), wanted = 1 + calls_draw(self, LOAD_KEYS);
     for (; try->count < wanted; at = (at + 1) % CALLS_KEYS) {
         if (calls_layout_of(at)->layers == 0) continue;
         uint32_t i = try->count++;
@@ -78,16 +78,15 @@ static bool load_begin(load_try *try)
         if (try->places[i].pool == NULL) abort();
         memset(try->places[i].pool, CALLS_UNTOUCHED, CALLS_POOL_BYTES);
         calls_place_make(self, at, &try->places[i]);
-        try->counts[i] = calls_place_cut(at, &try->places[i]);
-        for (uint32_t k = 0; k < try->counts[i]; k++)
-            try->views[views++] = try->places[i].pointers[k];
+        const uint32_t count = calls_place_cut(at, &try->places[i]);
+        try->grouped[i] = kvt_view_grouped(try->places[i].pointers, count);
+        try->views[i] = count > 1 ? &try->grouped[i] : &try->places[i].view;
     }
     kvt_load_options options = {.struct_size = sizeof options,
                                 .layers_ahead = calls_draw(self, 4),
                                 .deadline_ns = KVT_NO_DEADLINE,
                                 .announced = load_announced,
-                                .announced_context = try,
-                                .view_counts = try->counts};
+                                .announced_context = try};
     try->loss_max = losses[calls_draw(self, sizeof losses / sizeof losses[0])];
     options.loss_max = try->loss_max;
     try->call = base_clock_ns();

@@ -31,6 +31,7 @@ struct calls_slot {
     kvt_entry entry;
     kvt_key parent;
     kvt_request request;
+    kvt_view grouped; /* of the request, of an entry with groups */
     calls_place place;
 };
 
@@ -231,9 +232,9 @@ static void slot_cut_views(calls_slot *slot)
 {
     kvt_request *request = &slot->request;
     if (request->view == NULL || calls_groups_of(slot->number) == NULL) return;
-    request->view = NULL;
-    request->view_count = calls_place_cut(slot->number, &slot->place);
-    request->views = slot->place.pointers;
+    slot->grouped =
+        kvt_view_grouped(slot->place.pointers, calls_place_cut(slot->number, &slot->place));
+    request->view = &slot->grouped;
 }
 
 /* What a submit has not accepted ends here. */

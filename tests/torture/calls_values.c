@@ -7,6 +7,7 @@
  * version and row. Quantizers of at least two bits keep these signs.
  */
 #include "calls.h"
+#include "codecs/view_rows.h"
 
 #include "expected.h"
 
@@ -278,7 +279,7 @@ void calls_place_make(calls_thread *self, uint32_t number, calls_place *place)
     const kvt_layout *layout = calls_layout_of(number);
     uint32_t which = calls_draw(self, sizeof values_axes / sizeof values_axes[0]);
     if (which == 0 || layout->dtype == KVT_DTYPE_OPAQUE) {
-        place->view = kvt_view_packed(layout, place->pool);
+        place->view = codecs_packed_view(layout, place->pool);
         return;
     }
     bool paged = strchr(values_axes[which], 'b') != NULL;

@@ -5,6 +5,7 @@
  * Thread rule: the worker's calls take one lock of the process; the parent reads and judges while
  * the worker is dead or waits.
  */
+#include "codecs/view_rows.h"
 #include "expected.h"
 
 #include "queued.h"
@@ -185,7 +186,7 @@ static _Thread_local kvt_queue *model_queue;
 /* A get by a layered load of one entry. */
 static kvt_status model_load(const kvt_key *name, const kvt_layout *layout, void *data)
 {
-    const kvt_view view = kvt_view_packed(layout, data);
+    const kvt_view view = codecs_packed_view(layout, data);
     const kvt_view *const views[] = {&view};
     kvt_load *load = NULL;
     kvt_status one = KVT_MISS;
@@ -206,7 +207,8 @@ static kvt_status model_get(kvt_store *store, const kvt_key *name, const kvt_lay
     static _Thread_local uint32_t turn;
     if (model_queue == NULL) {
         kvt_get_info info = {.struct_size = sizeof info};
-        const kvt_status status = kvt_get(store, name, data, bytes, &info);
+        const kvt_status status =
+            kvt_store_get(store, name, KVT_PACKED(data, bytes), KVT_STORE_DEADLINE, &info);
         if (status == KVT_OK && info.variant.codec == KVT_CODEC_TRANSFORM)
             atomic_fetch_add(&model_totals->transform_hits, 1);
         return status;
@@ -293,9 +295,10 @@ void expected_put(kvt_store *store, uint32_t number)
     pthread_mutex_unlock(&model_lock);
     expected_remember(key, 'P', (int)version);
     expected_fill(number, version, data);
-    kvt_status status = model_queue != NULL
-                            ? queued_put(model_queue, &entry, data)
-                            : kvt_put(store, &entry, data, expected_bytes_of(number));
+    kvt_status status =
+        model_queue != NULL
+            ? queued_put(model_queue, &entry, data)
+            : kvt_store_put(store, &entry, KVT_PACKED(data, expected_bytes_of(number)));
     atomic_fetch_add(&model_totals->puts, 1);
     expected_remember(key, 'p', status);
     pthread_mutex_lock(&model_lock);

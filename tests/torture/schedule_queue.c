@@ -3,6 +3,7 @@
  * schedule_queue.c - the batches of a run under a schedule: what a caller asks for through a queue
  * of its own is judged as its blocking calls are.
  */
+#include "codecs/view_rows.h"
 #include "schedule_run.h"
 
 #include "base/clock.h"
@@ -29,7 +30,7 @@ static void run_make_batch(run_caller *caller, uint32_t own, run_request_batch *
         uint32_t number = i == 1 ? own : run_draw(site, RUN_HOT_KEYS);
         const kvt_layout layout = expected_layout_of(number);
         batch->numbers[i] = number;
-        batch->views[i] = kvt_view_packed(&layout, caller->places[i]);
+        batch->views[i] = codecs_packed_view(&layout, caller->places[i]);
         batch->requests[i] = (kvt_request){.struct_size = sizeof(kvt_request),
                                            .kind = KVT_REQUEST_GET,
                                            .urgency = run_draw(site, 3),

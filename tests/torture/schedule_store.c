@@ -144,7 +144,8 @@ static void run_put(run_caller *caller, uint32_t number)
     if (version == 0) return;
     expected_fill(number, version, caller->data);
     const kvt_entry entry = run_entry(number);
-    kvt_status status = kvt_put(site->store, &entry, caller->data, expected_bytes_of(number));
+    kvt_status status =
+        kvt_store_put(site->store, &entry, KVT_PACKED(caller->data, expected_bytes_of(number)));
     memset(caller->data, 0xdd, expected_bytes_of(number));
     run_end_version(site, number, version, status);
 }
@@ -171,9 +172,11 @@ static uint32_t run_get(run_caller *caller, uint32_t number, uint64_t patience_n
     const kvt_key key = expected_key_of(number);
     kvt_get_info info = {.struct_size = sizeof info};
     uint64_t bytes = expected_bytes_of(number);
-    kvt_status status = patience_ns == 0 ? kvt_get(site->store, &key, caller->data, bytes, &info)
-                                         : kvt_get_until(site->store, &key, caller->data, bytes,
-                                                         base_clock_ns() + patience_ns, &info);
+    kvt_status status = patience_ns == 0
+                            ? kvt_store_get(site->store, &key, KVT_PACKED(caller->data, bytes),
+                                            KVT_STORE_DEADLINE, &info)
+                            : kvt_store_get(site->store, &key, KVT_PACKED(caller->data, bytes),
+                                            base_clock_ns() + patience_ns, &info);
     if (status == KVT_OK) {
         expected_fill(number, expected_version_of(caller->data), caller->expected);
         run_check_value(caller, number, &before);

@@ -171,7 +171,7 @@ static void push_down(sequence_site *s)
                 .key = support_key(100 + i),
                 .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof bytes},
                 .recompute_seconds = 1};
-            if (pass == 0) (void)!kvt_put(s->store, &entry, bytes, sizeof bytes);
+            if (pass == 0) (void)!kvt_store_put(s->store, &entry, KVT_PACKED(bytes, sizeof bytes));
             if (pass == 1) (void)!kvt_store_delete(s->store, &entry.key);
         }
     }

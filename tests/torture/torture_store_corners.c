@@ -34,7 +34,7 @@ static kvt_status corners_put(kvt_store *store, uint32_t number, const kvt_layou
     char *data = malloc(bytes);
     codecs_kv_sample_fill(layout, number, data);
     kvt_entry entry = support_entry(support_key(number), *layout, 1);
-    kvt_status status = kvt_put(store, &entry, data, bytes);
+    kvt_status status = kvt_store_put(store, &entry, KVT_PACKED(data, bytes));
     free(data);
     return status;
 }
@@ -53,7 +53,8 @@ static void *corners_get_thread(void *argument)
     (void)!kvt_layout_bytes(thread->layout, &bytes);
     char *data = malloc(bytes);
     kvt_key key = support_key(thread->number);
-    thread->status = kvt_get(thread->store, &key, data, bytes, NULL);
+    thread->status =
+        kvt_store_get(thread->store, &key, KVT_PACKED(data, bytes), KVT_STORE_DEADLINE, NULL);
     free(data);
     return NULL;
 }

@@ -218,7 +218,8 @@ TEST(hung_gets)
         kvt_get_info info = {.struct_size = sizeof info};
         uint64_t begun_ns = base_clock_ns();
         uint64_t deadline_ns = hangs[i] ? begun_ns + patience_ns : NEVER;
-        kvt_status status = kvt_get_until(store, &key, data, sizeof data, deadline_ns, &info);
+        kvt_status status =
+            kvt_store_get(store, &key, KVT_PACKED(data, sizeof data), deadline_ns, &info);
         uint64_t took_ns = base_clock_ns() - begun_ns;
         if (hangs[i] && took_ns > longest_ns) longest_ns = took_ns;
         assert_int_equal(status, hangs[i] ? KVT_MISS : KVT_OK);
@@ -377,7 +378,8 @@ TEST(hung_close)
     assert_true(drive_scratch_set(&drive, "hang=1"));
     kvt_key key = support_key(1);
     assert_int_equal(
-        kvt_get_until(store, &key, data, sizeof data, base_clock_ns() + 20000000, NULL), KVT_MISS);
+        kvt_store_get(store, &key, KVT_PACKED(data, sizeof data), base_clock_ns() + 20000000, NULL),
+        KVT_MISS);
     kvt_store_close(store);
     assert_true(drive_scratch_set(&drive, "hang=0"));
     /* It lets the drive go: another store can take it. */

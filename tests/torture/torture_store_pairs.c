@@ -241,7 +241,8 @@ static kvt_status get(site *s, uint8_t *packed, kvt_variant *form)
         .struct_size = sizeof kept, .positions = positions, .capacity = LAYERS * TOKENS};
     kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     const kvt_key key = support_key(1);
-    const kvt_status status = kvt_get(s->store, &key, got, sizeof got, &info);
+    const kvt_status status =
+        kvt_store_get(s->store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info);
     *form = info.variant;
     memset(packed, 0, BYTES);
     for (uint32_t matrix = 0; status == KVT_OK && matrix < MATRICES; matrix++)
@@ -281,7 +282,7 @@ static void prepare(site *s, int form, int tier)
     const kvt_status deleted = kvt_store_delete(s->store, &key);
     assert_true(deleted == KVT_OK || deleted == KVT_MISS);
     codecs_kv_sample_fill(&layout, 77, data);
-    assert_int_equal(kvt_put(s->store, &entry, data, sizeof data), KVT_OK);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
     pthread_mutex_lock(&s->store->lock);
     const store_entry *found = entry_find_key(&s->store->table, &key);
     assert_int_equal(kvt_policy_pin(s->store->policy, found->handle), KVT_OK);

@@ -126,7 +126,7 @@ static kvt_status power_put(kvt_store *store, uint32_t number, uint32_t version)
                        .layout = expected_layout_of(number),
                        .recompute_seconds = 1};
     expected_fill(number, version, data);
-    return kvt_put(store, &entry, data, expected_bytes_of(number));
+    return kvt_store_put(store, &entry, KVT_PACKED(data, expected_bytes_of(number)));
 }
 
 static void script_put(kvt_store *store, uint32_t number)
@@ -151,7 +151,8 @@ static void script_get(kvt_store *store, uint32_t number)
 {
     static char data[EXPECTED_BYTES_MAX];
     kvt_key name = expected_key_of(number);
-    if (kvt_get(store, &name, data, expected_bytes_of(number), NULL) == KVT_MISS)
+    if (kvt_store_get(store, &name, KVT_PACKED(data, expected_bytes_of(number)), KVT_STORE_DEADLINE,
+                      NULL) == KVT_MISS)
         power_keys[number].stored = 0;
 }
 
@@ -267,7 +268,8 @@ static void power_check_key(kvt_store *store, uint32_t number, const power_expec
     static char data[EXPECTED_BYTES_MAX], right[EXPECTED_BYTES_MAX];
     kvt_key name = expected_key_of(number);
     uint64_t bytes = expected_bytes_of(number);
-    kvt_status status = kvt_get(store, &name, data, bytes, NULL);
+    kvt_status status =
+        kvt_store_get(store, &name, KVT_PACKED(data, bytes), KVT_STORE_DEADLINE, NULL);
     uint32_t found = status == KVT_OK ? expected_version_of(data) : 0;
     atomic_fetch_add(&totals->checks, 1);
     if (status != KVT_OK && status != KVT_MISS)

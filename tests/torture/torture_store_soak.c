@@ -113,8 +113,10 @@ static void soak_get(soak_thread *self, uint32_t number, bool until)
     kvt_key key = expected_key_of(number);
     uint64_t bytes = expected_bytes_of(number), begun = base_clock_ns();
     kvt_get_info info = {.struct_size = sizeof info};
-    kvt_status status = until ? kvt_get_until(site->store, &key, data, bytes, begun + 200000, &info)
-                              : kvt_get(site->store, &key, data, bytes, &info);
+    kvt_status status =
+        until
+            ? kvt_store_get(site->store, &key, KVT_PACKED(data, bytes), begun + 200000, &info)
+            : kvt_store_get(site->store, &key, KVT_PACKED(data, bytes), KVT_STORE_DEADLINE, &info);
     soak_note_time(site, base_clock_ns() - begun);
     if (status == KVT_MISS) return;
     if (status != KVT_OK) {
@@ -144,7 +146,8 @@ static void soak_put(soak_thread *self, uint32_t number)
                        .class_id = number % 5,
                        .tenant = number % 3};
     expected_fill(number, atomic_fetch_add(&site->versions[number], 1) + 1, data);
-    kvt_status status = kvt_put(site->store, &entry, data, expected_bytes_of(number));
+    kvt_status status =
+        kvt_store_put(site->store, &entry, KVT_PACKED(data, expected_bytes_of(number)));
     if (status == KVT_E_ARGUMENT || status == KVT_E_MEMORY)
         soak_say(&site->odd, "put", number, status);
 }

@@ -458,8 +458,9 @@ static void sweep_put(sweep_run *run, uint32_t number)
     run->put_number = number;
     kvt_status status;
     SWEEP({
-        status = run->queue != NULL ? queued_put(run->queue, &entry, data)
-                                    : kvt_put(run->store, &entry, data, sizeof data);
+        status = run->queue != NULL
+                     ? queued_put(run->queue, &entry, data)
+                     : kvt_store_put(run->store, &entry, KVT_PACKED(data, sizeof data));
         sweep_await_put(run->store);
     });
     bool expected = status == KVT_OK || (run->entries[number].stored && status == KVT_EXISTS);
@@ -473,7 +474,8 @@ static kvt_status sweep_get(sweep_run *run, uint32_t number, bool faults)
     kvt_status status;
     atomic_store(&armed, faults);
     status = run->queue != NULL ? queued_get(run->queue, &key, &support_layout, data)
-                                : kvt_get(run->store, &key, data, sizeof data, NULL);
+                                : kvt_store_get(run->store, &key, KVT_PACKED(data, sizeof data),
+                                                KVT_STORE_DEADLINE, NULL);
     atomic_store(&armed, false);
     support_fill(number, expected);
     if (status == KVT_OK && memcmp(data, expected, sizeof data) != 0) {

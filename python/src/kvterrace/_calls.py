@@ -109,8 +109,13 @@ class Source:
         self.layout = layout
 
 
+def packed_view(address, count):
+    """The view of a packed buffer of `count` bytes."""
+    return ffi.new("kvt_view *", lib.kvt_view_packed(address, count))
+
+
 class Held:
-    """Views that a call holds, as an array of pointers; in a with statement, or until drop()."""
+    """Views that a call holds, and one view of them all; in a with statement, or until drop()."""
 
     def __init__(self, views, writable):
         self._held, self.views = [], []
@@ -124,6 +129,7 @@ class Held:
             self.drop()
             raise
         self.array = ffi.new("kvt_view *[]", self.views)
+        self.view = ffi.new("kvt_view *", lib.kvt_view_grouped(self.array, len(self.views)))
 
     def drop(self):
         held, self._held = self._held, []

@@ -6,7 +6,7 @@ import asyncio
 import collections
 import threading
 
-from ._calls import Handle, Held, Source, describe, instant, make_entry
+from ._calls import Handle, Held, Source, describe, instant, make_entry, packed_view
 from ._convert import TIER_NAMES, TIERS, new, plain, variant_name
 from ._errors import failure, wrong
 from ._kvt import ffi, lib
@@ -33,16 +33,11 @@ class _Request:
         self.keep = None
 
 
-class _PackedViews:
-    """Views of a packed buffer, a layout after the other; of the shape of Held."""
+class _Packed:
+    """The view of a packed buffer; of the shape of Held."""
 
-    def __init__(self, layouts, memory):
-        self.views, self.memory, offset = [], memory, 0
-        for layout in layouts:
-            place = ffi.cast("char *", memory.address) + offset
-            self.views.append(ffi.new("kvt_view *", lib.kvt_view_packed(layout._made, place)))
-            offset += layout.bytes
-        self.array = ffi.new("kvt_view *[]", self.views)
+    def __init__(self, memory):
+        self.memory, self.view = memory, packed_view(memory.address, memory.bytes)
 
     def drop(self):
         memory, self.memory = self.memory, None
@@ -100,7 +95,7 @@ class Queue:
                    "lifetime_seconds": lifetime}
         entry, keep = make_entry(key, source.layout, parent, numbers, source.groups, None)
         if source.memory is not None:
-            held = _PackedViews(source.groups or [source.layout], source.memory)
+            held = _Packed(source.memory)
         else:
             held = Held(source.views, False)
         done = await self._call(lib.KVT_REQUEST_PUT, None, urgency, deadline=deadline, held=held,
@@ -111,12 +106,12 @@ class Queue:
 
     async def get(self, key, *, deadline=None, loss_max=0.0, urgency="waited"):
         """Store.get: a new bytearray, or None."""
-        status, what, layouts = describe(self._store._handle, check_key(key))
+        status, what, _ = describe(self._store._handle, check_key(key))
         if not self._store._need(status):
             return None
         data = bytearray(what.bytes)
         done = await self._call(lib.KVT_REQUEST_GET, key, urgency, deadline=deadline,
-                                held=_PackedViews(layouts, memory_of(data, writable=True)),
+                                held=_Packed(memory_of(data, writable=True)),
                                 loss_max=loss_max)
         return data if self._ended(done[0]) else None
 
@@ -139,7 +134,7 @@ class Queue:
                 memory.check_kind(layout.dtype)
             if memory.bytes != what.bytes:
                 raise wrong(f"the entry has {what.bytes} bytes, the buffer {memory.bytes}")
-            held = _PackedViews(layouts, memory)
+            held = _Packed(memory)
         done = await self._call(lib.KVT_REQUEST_GET, key, urgency, deadline=deadline, held=held,
                                 loss_max=loss_max, keep=target)
         if info is not None:
@@ -202,7 +197,7 @@ class Queue:
             if entry is not None:
                 made.entry = entry
             if held is not None:
-                made.views, made.view_count = held.array, len(held.views)
+                made.view = held.view
             while len(self._pending) >= self._depth and not self._closed:
                 await self._wait_for_room()
             if self._closed or self._owner.state != 1:

@@ -9,7 +9,7 @@ import typing
 import weakref
 
 from . import _native, _queue
-from ._calls import Handle, Held, Source, describe, has_passed, instant, make_entry
+from ._calls import Handle, Held, Source, describe, has_passed, instant, make_entry, packed_view
 from ._convert import TIERS, new, plain, variant_of
 from ._errors import failure, numbers, wrong
 from ._kvt import ffi, lib
@@ -228,12 +228,11 @@ class Store(Tuning):
                    "lifetime_seconds": lifetime}
         entry, keep = make_entry(key, source.layout, parent, numbers, source.groups, token_scores)
         if source.memory is not None:
-            status = lib.guarded_kvt_put(self._handle, entry, source.memory.address,
-                                         source.memory.bytes)
+            view = packed_view(source.memory.address, source.memory.bytes)
+            status = lib.guarded_kvt_store_put(self._handle, entry, view)
         else:
             with Held(source.views, False) as held:
-                status = lib.guarded_kvt_put_views(self._handle, entry, held.array,
-                                                   len(held.views))
+                status = lib.guarded_kvt_store_put(self._handle, entry, held.view)
         del keep
         if status in OUTCOMES:
             return OUTCOMES[status]
@@ -249,8 +248,8 @@ class Store(Tuning):
             if not self._need(status):
                 return None
             data = bytearray(what.bytes)
-            status = lib.guarded_kvt_get_until(self._handle, key, ffi.from_buffer(data), len(data),
-                                               instant(deadline), ffi.NULL)
+            view = packed_view(ffi.from_buffer(data), len(data))
+            status = lib.guarded_kvt_store_get(self._handle, key, view, instant(deadline), ffi.NULL)
             if status != lib.KVT_E_ARGUMENT:
                 return data if self._need(status) else None
         return None
@@ -270,19 +269,16 @@ class Store(Tuning):
             if not views or not all(isinstance(view, View) for view in views):
                 raise wrong("the target is a buffer, a View, or a list of Views")
             with Held(views, True) as held:
-                status = lib.guarded_kvt_get_views(self._handle, check_key(key), held.array,
-                                                   len(held.views), instant(deadline), served)
+                status = lib.guarded_kvt_store_get(self._handle, check_key(key), held.view,
+                                                   instant(deadline), served)
             reason = "the views do not fit the entry"
         else:
             memory = memory_of(target, writable=True)
             if memory.kind is not None:
                 self._check_kind(key, memory)
-            if deadline is None:
-                status = lib.guarded_kvt_get(self._handle, check_key(key), memory.address,
-                                             memory.bytes, served)
-            else:
-                status = lib.guarded_kvt_get_until(self._handle, check_key(key), memory.address,
-                                                   memory.bytes, instant(deadline), served)
+            until = lib.KVT_STORE_DEADLINE if deadline is None else instant(deadline)
+            view = packed_view(memory.address, memory.bytes)
+            status = lib.guarded_kvt_store_get(self._handle, check_key(key), view, until, served)
             reason = f"the entry has another size than the buffer's {memory.bytes} bytes"
         if info is not None:
             info.update(plain(served[0]))

@@ -236,7 +236,7 @@ class View:
         memory.check_kind(layout.dtype)
         if memory.bytes != layout.bytes:
             raise wrong(f"the buffer has {memory.bytes} bytes, the layout {layout.bytes}")
-        view = ffi.new("kvt_view *", lib.kvt_view_packed(layout._made, memory.address))
+        view = ffi.new("kvt_view *", lib.kvt_view_packed(memory.address, memory.bytes))
         return cls(view, [memory], layout)
 
     @classmethod

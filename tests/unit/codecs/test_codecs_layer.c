@@ -4,6 +4,7 @@
  * the layer of the whole record, for every codec; damage and missing ranges are found.
  */
 #include "cases.h"
+#include "codecs/view_rows.h"
 
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
@@ -103,7 +104,7 @@ static kvt_status decode_layer(const void *head, uint64_t head_bytes, const kvt_
 /* Layers out of the whole record, by one head; a record of another key or generation is refused. */
 static void check_whole_record(site *s)
 {
-    const kvt_view view = kvt_view_packed(&layout, s->own);
+    const kvt_view view = codecs_packed_view(&layout, s->own);
     kvt_record_spec other = s->spec;
     kvt_record_head *head = (void *)head_memory;
     const uint64_t capacity = sizeof head_memory;
@@ -143,7 +144,7 @@ static void check_variant(const char *name)
     assert_true(head_bytes >= 8192 && head_bytes < s.record_bytes);
     char *head = aligned(head_bytes);
     memcpy(head, s.record, head_bytes);
-    const kvt_view view = kvt_view_packed(&layout, s.own);
+    const kvt_view view = codecs_packed_view(&layout, s.own);
     uint64_t read = 0;
     for (uint32_t i = layout.layers; i-- > 0;) {
         kvt_record_range ranges[KVT_RECORD_RANGES_MAX];

@@ -4,6 +4,7 @@
  * of an engine, codec, dtype and instruction set, elements and records are those of the packed
  * entry, bit for bit, and nothing between the elements is touched.
  */
+#include "codecs/view_rows.h"
 #include "codecs_support.h"
 
 #include "codecs/kernels/cpu.h"
@@ -316,7 +317,7 @@ TEST(what_does_not_fit_is_refused)
     kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 32, .dtype = KVT_DTYPE_FP16, .tokens = TOKENS};
     encoded e = encoded_make(layout, "kivi:k4v4,g32", NULL);
-    const kvt_view view = kvt_view_packed(&layout, e.decoded.data);
+    const kvt_view view = codecs_packed_view(&layout, e.decoded.data);
     const struct {
         uint32_t first, count;
         kvt_status status;

@@ -242,13 +242,13 @@ static uint32_t press(const kvt_store_options *options, const kvt_codec_curve *c
                                  .first_position = 64, /* no sinks: they are much of an entry */
                                  .recompute_seconds = 1e4};
         fill_entry(i, kv);
-        status = kvt_put(store, &entry, kv, sizeof kv);
+        status = kvt_store_put(store, &entry, KVT_PACKED(kv, sizeof kv));
         assert_true(status == KVT_OK || status == KVT_REFUSED);
     }
     for (uint32_t i = 0; i < 48; i++) {
         const kvt_key key = key_of(i);
         kvt_get_info info = {.struct_size = sizeof info};
-        status = kvt_get(store, &key, got, sizeof got, &info);
+        status = kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info);
         if (status == KVT_MISS) continue;
         assert_int_equal(status, KVT_OK);
         fill_entry(i, kv);

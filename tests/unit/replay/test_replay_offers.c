@@ -255,11 +255,13 @@ static void put_block(const site *s, kvt_store *store, const replay_request *req
         entry.recompute_seconds = kvt_offer_recompute_seconds(
             &s->options.model.prefill, s->options.holes, i * unit, unit, request->input_tokens);
     if (kvt_store_exists(store, &entry.key) == KVT_OK) {
-        assert_int_equal(kvt_get(store, &entry.key, data, bytes, NULL), KVT_OK);
+        assert_int_equal(
+            kvt_store_get(store, &entry.key, KVT_PACKED(data, bytes), KVT_STORE_DEADLINE, NULL),
+            KVT_OK);
         return;
     }
     live_fill(OFFERS_SEED, path[i], data, bytes);
-    assert_true(kvt_put(store, &entry, data, bytes) >= 0);
+    assert_true(kvt_store_put(store, &entry, KVT_PACKED(data, bytes)) >= 0);
 }
 
 static void run_store(const site *s)

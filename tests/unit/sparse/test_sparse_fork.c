@@ -88,13 +88,8 @@ static kvt_status state_if(bool gone)
     X(kvt_basis_remove, kvt_basis_remove(s->store, s->key.bytes))                                  \
     X(kvt_basis_get, kvt_basis_get(s->store, 0, &s->basis))                                        \
     X(kvt_store_close, QUIET(kvt_store_close(s->store)))                                           \
-    X(kvt_put, kvt_put(s->store, &s->entry, s->data, sizeof s->data))                              \
-    X(kvt_get, kvt_get(s->store, &s->key, s->data, sizeof s->data, NULL))                          \
-    X(kvt_get_until, kvt_get_until(s->store, &s->key, s->data, sizeof s->data, NEVER, NULL))       \
-    X(kvt_put_view, kvt_put_view(s->store, &s->entry, &s->view))                                   \
-    X(kvt_put_views, kvt_put_views(s->store, &s->entry, &s->views, 1))                             \
-    X(kvt_get_view, kvt_get_view(s->store, &s->key, &s->view, NEVER, NULL))                        \
-    X(kvt_get_views, kvt_get_views(s->store, &s->key, &s->views, 1, NEVER, NULL))                  \
+    X(kvt_store_put, kvt_store_put(s->store, &s->entry, KVT_PACKED(s->data, sizeof s->data)))      \
+    X(kvt_store_get, kvt_store_get(s->store, &s->key, &s->view, KVT_STORE_DEADLINE, NULL))         \
     X(kvt_store_exists, kvt_store_exists(s->store, &s->key))                                       \
     X(kvt_store_delete, kvt_store_delete(s->store, &s->key))                                       \
     X(kvt_predict_loads, kvt_predict_loads(s->store, &s->key, 1, &s->seconds))                     \
@@ -307,7 +302,7 @@ static site *make_site(void)
     s->key = support_key(1);
     assert_int_equal(support_put(s->store, 1), KVT_OK);
     s->entry = support_entry(support_key(2), support_layout, 1);
-    s->view = kvt_view_packed(&support_layout, s->data);
+    s->view = kvt_view_packed(s->data, SUPPORT_ENTRY_BYTES);
     s->views = &s->view;
     s->request =
         (kvt_request){.struct_size = sizeof s->request, .kind = KVT_REQUEST_EXISTS, .key = s->key};

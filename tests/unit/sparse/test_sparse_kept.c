@@ -48,7 +48,7 @@ static void put_passing(sequence_site *s, uint32_t from, uint32_t to)
             .key = passing_key(i),
             .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof bytes},
             .recompute_seconds = 1};
-        const kvt_status status = kvt_put(s->store, &entry, bytes, sizeof bytes);
+        const kvt_status status = kvt_store_put(s->store, &entry, KVT_PACKED(bytes, sizeof bytes));
         assert_true(status == KVT_OK || status == KVT_REFUSED);
     }
 }
@@ -419,7 +419,7 @@ static void put_opaque(sequence_site *s, const kvt_key *key, const uint8_t *byte
                              .key = *key,
                              .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = size},
                              .recompute_seconds = 1};
-    assert_int_equal(kvt_put(s->store, &entry, bytes, size), KVT_OK);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(bytes, size)), KVT_OK);
 }
 
 /* A head with a sound checksum, of more parts than anybody could go through. */
@@ -462,7 +462,8 @@ static void forge_code(sequence_site *s, const kvt_key *part, uint64_t from, uin
     assert_int_equal(kvt_store_describe(s->store, part, &what), KVT_OK);
     const uint64_t size = what.layout.opaque_bytes;
     uint8_t *bytes = test_alloc(size);
-    assert_int_equal(kvt_get(s->store, part, bytes, size, NULL), KVT_OK);
+    assert_int_equal(
+        kvt_store_get(s->store, part, KVT_PACKED(bytes, size), KVT_STORE_DEADLINE, NULL), KVT_OK);
     uint64_t index, code, sums;
     uint32_t slot;
     memcpy(&slot, bytes + 76, sizeof slot);

@@ -364,7 +364,7 @@ TEST(entries_at_rest_give_the_same_sequence)
                            .layout = layout,
                            .first_position = i * EACH,
                            .recompute_seconds = 1};
-        assert_int_equal(kvt_put_view(s->store, &entry, &view), KVT_OK);
+        assert_int_equal(kvt_store_put(s->store, &entry, &view), KVT_OK);
     }
     kvt_sparse_options options = site_options();
     char message[256];

@@ -49,7 +49,7 @@ static kvt_status put_for(kvt_store *store, uint32_t number, double seconds)
                        .class_id = 2,
                        .request_tokens = 4096,
                        .lifetime_seconds = seconds};
-    return kvt_put(store, &entry, data, sizeof data);
+    return kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
 }
 
 /* A store of memory alone. */
@@ -149,7 +149,7 @@ static kvt_status put_small(kvt_store *store, uint32_t number, double seconds)
                        .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof data},
                        .recompute_seconds = 1,
                        .lifetime_seconds = seconds};
-    return kvt_put(store, &entry, data, sizeof data);
+    return kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
 }
 
 /* More than a round looks at; half of them end while the walk is on its way. */

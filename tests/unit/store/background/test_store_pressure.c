@@ -41,7 +41,7 @@ static kvt_queue *pressed_begin(site *s)
     for (int i = 0; i < DISKS; i++)
         assert_int_equal(tiers_fault_add(s->disks[i].device, &hang), KVT_OK);
     for (uint32_t i = 0; i < GETS; i++) {
-        views[i] = kvt_view_packed(&support_layout, buffers[i]);
+        views[i] = kvt_view_packed(buffers[i], SUPPORT_ENTRY_BYTES);
         requests[i] = (kvt_request){.struct_size = sizeof requests[i],
                                     .kind = KVT_REQUEST_GET,
                                     .key = support_key(i + 1),

@@ -165,7 +165,7 @@ static kvt_status open_put_key(kvt_store *store, const kvt_key *key)
     static char data[SUPPORT_ENTRY_BYTES];
     support_fill(1, data);
     kvt_entry entry = support_entry(*key, support_layout, 1);
-    return kvt_put(store, &entry, data, sizeof data);
+    return kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
 }
 
 TEST(crafted_keys)

@@ -4,6 +4,7 @@
  * caller's own buffer, call by call, as docs/STORE.md has it; that it keeps its form where another
  * one would take several times its bytes; and that the depth of a queue takes nothing.
  */
+#include "codecs/view_rows.h"
 #include "store_support.h"
 
 #include "codecs/record.h"
@@ -104,13 +105,15 @@ static void check_reads(site *s)
 {
     long before;
     const kvt_key *key = &s->entry.key;
-    kvt_view view = kvt_view_packed(&layout, s->data);
+    kvt_view view = codecs_packed_view(&layout, s->data);
     const kvt_view *pointer = &view;
     kvt_queue *queue;
     kvt_load *load;
     assert_int_equal(kvt_queue_open(s->store, NULL, &queue), KVT_OK);
     bool measured = measure(&before);
-    assert_int_equal(kvt_get(s->store, key, s->data, ENTRY_BYTES, NULL), KVT_OK);
+    assert_int_equal(
+        kvt_store_get(s->store, key, KVT_PACKED(s->data, ENTRY_BYTES), KVT_STORE_DEADLINE, NULL),
+        KVT_OK);
     if (measured) expect_within("get", before, 1.07);
     measured = measure(&before);
     const kvt_request request = {.struct_size = sizeof request,
@@ -144,7 +147,7 @@ TEST(a_put_that_hands_over_takes_a_copy_and_a_record)
     long before;
     site_make(&s, 4 * MIB);
     const bool measured = measure(&before);
-    assert_int_equal(kvt_put(s.store, &s.entry, s.data, ENTRY_BYTES), KVT_OK);
+    assert_int_equal(kvt_store_put(s.store, &s.entry, KVT_PACKED(s.data, ENTRY_BYTES)), KVT_OK);
     assert_int_equal(kvt_store_flush(s.store), KVT_OK);
     if (measured) expect_within("put and flush", before, 2.07);
     if (measured) assert_true(memory_mib("VmRSS") - before < SLACK_MIB);
@@ -158,7 +161,7 @@ TEST(a_put_that_stores_takes_a_record)
     long before;
     site_make(&s, 0);
     const bool measured = measure(&before);
-    assert_int_equal(kvt_put(s.store, &s.entry, s.data, ENTRY_BYTES), KVT_OK);
+    assert_int_equal(kvt_store_put(s.store, &s.entry, KVT_PACKED(s.data, ENTRY_BYTES)), KVT_OK);
     if (measured) expect_within("put", before, 1.07);
     check_reads(&s);
     site_end(&s);
@@ -170,7 +173,7 @@ TEST(a_move_keeps_the_form_of_an_entry_beyond_staging)
     site s;
     long before;
     site_make(&s, 0);
-    assert_int_equal(kvt_put(s.store, &s.entry, s.data, ENTRY_BYTES), KVT_OK);
+    assert_int_equal(kvt_store_put(s.store, &s.entry, KVT_PACKED(s.data, ENTRY_BYTES)), KVT_OK);
     kvt_store_close(s.store);
     s.options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
     s.options.lossless = true;
@@ -180,7 +183,9 @@ TEST(a_move_keeps_the_form_of_an_entry_beyond_staging)
     for (int i = 0; i < 4; i++) {
         kvt_get_info info = {.struct_size = sizeof info};
         uint32_t moves;
-        assert_int_equal(kvt_get(s.store, &s.entry.key, s.data, ENTRY_BYTES, &info), KVT_OK);
+        assert_int_equal(kvt_store_get(s.store, &s.entry.key, KVT_PACKED(s.data, ENTRY_BYTES),
+                                       KVT_STORE_DEADLINE, &info),
+                         KVT_OK);
         assert_int_equal(info.variant.codec, KVT_CODEC_RAW);
         assert_int_equal(kvt_store_maintain(s.store, &moves), KVT_OK);
     }

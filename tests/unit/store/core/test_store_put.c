@@ -108,7 +108,9 @@ TEST(lookups_see_what_is_handed_over)
     assert_true(seconds[0] >= 0 && seconds[0] < 1 && seconds[2] != seconds[2]);
     assert_int_equal(support_put(s->store, 1), KVT_EXISTS);
     char small[64];
-    assert_int_equal(kvt_get(s->store, &keys[0], small, sizeof small, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_get(s->store, &keys[0], KVT_PACKED(small, sizeof small),
+                                   KVT_STORE_DEADLINE, NULL),
+                     KVT_E_ARGUMENT);
     kvt_explanation explanation = {.struct_size = sizeof explanation};
     assert_int_equal(kvt_store_explain(s->store, &keys[0], &explanation), KVT_OK);
     assert_int_equal(explanation.current, KVT_OPTION_NONE);
@@ -186,7 +188,7 @@ static kvt_status put_orphan(site *s, uint32_t number)
                        .layout = support_layout,
                        .first_position = 32,
                        .recompute_seconds = 1};
-    return kvt_put(s->store, &entry, data, sizeof data);
+    return kvt_store_put(s->store, &entry, KVT_PACKED(data, sizeof data));
 }
 
 /* While puts wait, the policy is asked later; what it declines then is no loss. */
@@ -557,13 +559,13 @@ TEST(a_child_before_its_parent)
                        .first_position = support_layout.tokens,
                        .recompute_seconds = 1};
     support_fill(2, data);
-    assert_int_equal(kvt_put(store, &child, data, sizeof data), KVT_REFUSED);
+    assert_int_equal(kvt_store_put(store, &child, KVT_PACKED(data, sizeof data)), KVT_REFUSED);
     kvt_explanation why = {.struct_size = sizeof why};
     assert_int_equal(kvt_store_explain(store, &child.key, &why), KVT_MISS);
     assert_non_null(why.reason);
     assert_non_null(strstr(why.reason, "its parent, is not stored"));
     assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_put(store, &child, data, sizeof data), KVT_OK);
+    assert_int_equal(kvt_store_put(store, &child, KVT_PACKED(data, sizeof data)), KVT_OK);
     kvt_store_close(store);
 }
 
@@ -579,7 +581,7 @@ static kvt_status put_link(site *s, uint32_t number, uint32_t place)
                              .first_position = place * support_layout.tokens,
                              .recompute_seconds = 1};
     support_fill(number, data);
-    return kvt_put(s->store, &entry, data, sizeof data);
+    return kvt_store_put(s->store, &entry, KVT_PACKED(data, sizeof data));
 }
 
 /* Chains are put link by link while others wait, some decided on at once and some by executors: no

@@ -4,6 +4,7 @@
  * same bytes as with packed buffers, from a put's staging, from memory where the record lies, and
  * through the store's staging; and views that no call takes.
  */
+#include "codecs/view_rows.h"
 #include "engine_views.h"
 #include "store_site.h"
 
@@ -50,7 +51,7 @@ static void pool_walk(const engine_pool *pool, uint32_t number, bool compare)
 static kvt_status put_view(kvt_store *store, const kvt_view *view, uint32_t number)
 {
     kvt_entry entry = support_entry(support_key(number), support_layout, 1);
-    return kvt_put_view(store, &entry, view);
+    return kvt_store_put(store, &entry, view);
 }
 
 /* Gets entry `number` into every layout. */
@@ -62,7 +63,7 @@ static void check_gets(kvt_store *store, uint32_t number)
         kvt_kept_tokens kept = {.struct_size = sizeof kept};
         kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
         assert_true(engine_pool_open(&pool, &engine_views[i], &support_layout, 1, FILL));
-        assert_int_equal(kvt_get_view(store, &key, &pool.view, KVT_NO_DEADLINE, &info), KVT_OK);
+        assert_int_equal(kvt_store_get(store, &key, &pool.view, KVT_NO_DEADLINE, &info), KVT_OK);
         assert_int_equal(kept.count, support_layout.tokens);
         assert_int_equal(info.tier, KVT_TIER_DRAM);
         pool_walk(&pool, number, true);
@@ -149,12 +150,12 @@ TEST(opaque_entries_are_one_run)
                        .recompute_seconds = 1};
     for (uint32_t i = 0; i < BYTES; i++)
         data[i] = (uint8_t)(i * 7 + i / 256);
-    kvt_view view = kvt_view_packed(&entry.layout, data);
-    assert_int_equal(kvt_put_view(s->store, &entry, &view), KVT_OK);
+    kvt_view view = codecs_packed_view(&entry.layout, data);
+    assert_int_equal(kvt_store_put(s->store, &entry, &view), KVT_OK);
     for (uint32_t turn = 0; turn < 2; turn++) {
         memset(got, FILL, sizeof got);
-        view = kvt_view_packed(&entry.layout, got);
-        assert_int_equal(kvt_get_view(s->store, &entry.key, &view, KVT_NO_DEADLINE, NULL), KVT_OK);
+        view = codecs_packed_view(&entry.layout, got);
+        assert_int_equal(kvt_store_get(s->store, &entry.key, &view, KVT_NO_DEADLINE, NULL), KVT_OK);
         assert_memory_equal(got, data, BYTES);
         assert_int_equal(got[BYTES], FILL);
         assert_int_equal(kvt_store_flush(s->store), KVT_OK);
@@ -170,7 +171,7 @@ TEST(bad_views_are_refused_untouched)
     assert_int_equal(pool.view.tokens_per_block, 16);
     const kvt_key key = support_key(1);
     kvt_get_info info = {.struct_size = sizeof info};
-    assert_int_equal(kvt_get_view(s->store, &key, &pool.view, KVT_NO_DEADLINE, &info), KVT_MISS);
+    assert_int_equal(kvt_store_get(s->store, &key, &pool.view, KVT_NO_DEADLINE, &info), KVT_MISS);
     assert_int_equal(support_stats(s->store).misses, 1);
     kvt_view bad = pool.view;
     bad.block_count = 1;
@@ -178,28 +179,28 @@ TEST(bad_views_are_refused_untouched)
     assert_int_equal(kvt_store_exists(s->store, &key), KVT_MISS);
     assert_int_equal(support_put(s->store, 1), KVT_OK);
     for (uint32_t turn = 0; turn < 2; turn++) {
-        assert_int_equal(kvt_get_view(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
+        assert_int_equal(kvt_store_get(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
                          KVT_E_ARGUMENT);
         bad.block_count = pool.view.block_count;
         bad.base_bytes[0]--;
         pool.blocks[1] = (uint32_t)(2 * pool.used);
-        assert_int_equal(kvt_get_view(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
+        assert_int_equal(kvt_store_get(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
                          KVT_E_ARGUMENT);
         bad.base_bytes[0]++;
         pool.blocks[1] = pool.blocks[0];
-        assert_int_equal(kvt_get_view(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
+        assert_int_equal(kvt_store_get(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
                          KVT_E_ARGUMENT);
         bad.memory = 1;
-        assert_int_equal(kvt_get_view(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
+        assert_int_equal(kvt_store_get(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
                          KVT_E_UNSUPPORTED);
         bad = pool.view;
         bad.block_count = 1;
         assert_int_equal(kvt_store_flush(s->store), KVT_OK);
     }
-    assert_int_equal(kvt_get_view(s->store, &key, NULL, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_get_view(s->store, NULL, &pool.view, KVT_NO_DEADLINE, NULL),
+    assert_int_equal(kvt_store_get(s->store, &key, NULL, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_get(s->store, NULL, &pool.view, KVT_NO_DEADLINE, NULL),
                      KVT_E_ARGUMENT);
-    assert_int_equal(kvt_put_view(s->store, NULL, &pool.view), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, NULL, &pool.view), KVT_E_ARGUMENT);
     for (uint64_t k = 0; k < pool.pool_bytes; k++)
         assert_int_equal(((uint8_t *)pool.memory[0])[k], FILL);
     engine_pool_close(&pool);

@@ -54,11 +54,11 @@ static void put_all(kvt_store *store)
     for (uint32_t i = 0; i < ENTRIES; i++) {
         const uint64_t bytes = fill(i, data);
         const kvt_entry entry = support_entry(support_key(i), layout_of(i), 1);
-        assert_int_equal(kvt_put(store, &entry, data, bytes + 1), KVT_E_ARGUMENT);
-        kvt_status status = kvt_put(store, &entry, data, bytes);
+        assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, bytes + 1)), KVT_E_ARGUMENT);
+        kvt_status status = kvt_store_put(store, &entry, KVT_PACKED(data, bytes));
         while (status == KVT_BUSY) {
             assert_int_equal(kvt_store_flush(store), KVT_OK);
-            status = kvt_put(store, &entry, data, bytes);
+            status = kvt_store_put(store, &entry, KVT_PACKED(data, bytes));
         }
         assert_int_equal(status, KVT_OK);
     }
@@ -72,7 +72,8 @@ static void check_all(kvt_store *store)
         const kvt_key key = support_key(i);
         kvt_description description = {.struct_size = sizeof description};
         memset(got, 0xee, sizeof got);
-        assert_int_equal(kvt_get(store, &key, got, bytes, NULL), KVT_OK);
+        assert_int_equal(
+            kvt_store_get(store, &key, KVT_PACKED(got, bytes), KVT_STORE_DEADLINE, NULL), KVT_OK);
         assert_memory_equal(got, wanted, bytes);
         assert_int_equal(kvt_store_describe(store, &key, &description), KVT_OK);
         kvt_layout layout = layout_of(i);
@@ -143,15 +144,15 @@ TEST(views_of_one_side_are_stored)
             if (round == 0) {
                 for (uint32_t b = 0; b < 12; b++)
                     memcpy(pool_block(&p, b / 6, b % 6, block), data + b * block, block);
-                kvt_status status = kvt_put_view(s->store, &entry, &p.view);
+                kvt_status status = kvt_store_put(s->store, &entry, &p.view);
                 while (status == KVT_BUSY) {
                     assert_int_equal(kvt_store_flush(s->store), KVT_OK);
-                    status = kvt_put_view(s->store, &entry, &p.view);
+                    status = kvt_store_put(s->store, &entry, &p.view);
                 }
                 assert_int_equal(status, KVT_OK);
             }
             pool_make(&p, i, i + 3);
-            assert_int_equal(kvt_get_view(s->store, &entry.key, &p.view, KVT_NO_DEADLINE, NULL),
+            assert_int_equal(kvt_store_get(s->store, &entry.key, &p.view, KVT_NO_DEADLINE, NULL),
                              KVT_OK);
             for (uint32_t b = 0; b < 12; b++)
                 memcpy(again + b * block, pool_block(&p, b / 6, b % 6, block), block);

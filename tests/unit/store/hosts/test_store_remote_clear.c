@@ -33,7 +33,7 @@ static void put_in(kvt_store *store, uint64_t space, uint32_t number, uint32_t c
     static char data[SUPPORT_ENTRY_BYTES];
     support_fill(content, data);
     const kvt_entry entry = support_entry(key_in(space, number), support_layout, 1);
-    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
+    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
     assert_int_equal(kvt_remote_flush(store, KVT_NO_DEADLINE), KVT_OK);
 }
 
@@ -42,7 +42,8 @@ static kvt_status get_in(kvt_store *store, uint64_t space, uint32_t number, uint
 {
     static char data[SUPPORT_ENTRY_BYTES], expected[SUPPORT_ENTRY_BYTES];
     const kvt_key key = key_in(space, number);
-    const kvt_status status = kvt_get(store, &key, data, sizeof data, NULL);
+    const kvt_status status =
+        kvt_store_get(store, &key, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, NULL);
     support_fill(content, expected);
     if (status == KVT_OK) assert_memory_equal(data, expected, sizeof data);
     return status;

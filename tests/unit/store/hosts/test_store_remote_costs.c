@@ -32,7 +32,7 @@ static void put_recomputed_in(kvt_store *store, double seconds)
     for (uint32_t i = 0; i < COUNT; i++) {
         support_fill(i, data);
         const kvt_entry entry = support_entry(support_key(i), support_layout, seconds);
-        assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
+        assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
     }
     assert_int_equal(kvt_remote_flush(store, KVT_NO_DEADLINE), KVT_OK);
 }

@@ -3,6 +3,7 @@
  * test_store_remote_find.c - what is on other hosts is found by guesses, made sure by prefetches,
  * and read by every kind of get; a full queue keeps deletions.
  */
+#include "codecs/view_rows.h"
 #include "store_remote_support.h"
 
 #include "base/clock.h"
@@ -27,7 +28,7 @@ static void make_views(kvt_key keys[COUNT], kvt_view views[COUNT], const kvt_vie
     memset(data, 0, sizeof data);
     for (uint32_t i = 0; i < COUNT; i++) {
         keys[i] = support_key(i);
-        views[i] = kvt_view_packed(&support_layout, data[i]);
+        views[i] = kvt_view_packed(data[i], SUPPORT_ENTRY_BYTES);
         list[i] = &views[i];
     }
 }
@@ -313,7 +314,8 @@ TEST(views_of_many_sizes_are_served)
         large.tokens = 32u << (i * 7 % 8);
         codecs_kv_sample_fill(&large, i, from);
         const kvt_entry entry = support_entry(support_key(i), large, 1e6);
-        assert_int_equal(kvt_put(a, &entry, from, large.tokens * UINT64_C(1024)), KVT_OK);
+        assert_int_equal(kvt_store_put(a, &entry, KVT_PACKED(from, large.tokens * UINT64_C(1024))),
+                         KVT_OK);
         assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     }
     kvt_queue *queue = open_queue(b);
@@ -321,10 +323,10 @@ TEST(views_of_many_sizes_are_served)
         large.tokens = 32u << (i * 7 % 8);
         codecs_kv_sample_fill(&large, i, from);
         memset(to, 0, bytes);
-        const kvt_view view = kvt_view_packed(&large, to), *list = &view;
+        const kvt_view view = codecs_packed_view(&large, to), *list = &view;
         const kvt_key key = support_key(i);
         if (i % 2 == 0) {
-            const kvt_status status = kvt_get_view(b, &key, &view, KVT_NO_DEADLINE, NULL);
+            const kvt_status status = kvt_store_get(b, &key, &view, KVT_NO_DEADLINE, NULL);
             if (status != KVT_OK) print_message("%u tokens\n", large.tokens);
             assert_int_equal(status, KVT_OK);
         } else {

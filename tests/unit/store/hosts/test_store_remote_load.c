@@ -4,6 +4,7 @@
  * of them, layers come when they have answered, and a load may end before. The engine is one in
  * memory, whose answers wait until the test lets them go.
  */
+#include "codecs/view_rows.h"
 #include "store_remote_support.h"
 
 #include "base/clock.h"
@@ -42,7 +43,7 @@ static void open_site(site *s, double deadline_seconds)
     assert_int_equal(kvt_queue_open(s->store, &options, &s->queue), KVT_OK);
     for (uint32_t i = 0; i < COUNT; i++) {
         s->keys[i] = support_key(i);
-        s->views[i] = kvt_view_packed(&support_layout, data[i]);
+        s->views[i] = kvt_view_packed(data[i], SUPPORT_ENTRY_BYTES);
         s->list[i] = &s->views[i];
     }
 }
@@ -249,9 +250,9 @@ TEST(larger_records_are_asked_for_again)
         assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
         codecs_kv_sample_fill(&layout, i, from);
         const kvt_entry entry = support_entry(support_key(700 + i), layout, 1e6);
-        assert_int_equal(kvt_put(s.writer, &entry, from, bytes), KVT_OK);
+        assert_int_equal(kvt_store_put(s.writer, &entry, KVT_PACKED(from, bytes)), KVT_OK);
         s.keys[i] = entry.key;
-        s.views[i] = kvt_view_packed(&layout, to + i * most);
+        s.views[i] = codecs_packed_view(&layout, to + i * most);
     }
     assert_int_equal(kvt_remote_flush(s.writer, KVT_NO_DEADLINE), KVT_OK);
     /* A size is known, and all are asked for by it before any answers. */

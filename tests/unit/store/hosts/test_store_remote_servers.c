@@ -74,7 +74,7 @@ static void ask_by_queue(kvt_store *store)
     assert_int_equal(kvt_queue_open(store, &options, &queue), KVT_OK);
     for (uint32_t round = 0; round < 10; round++) {
         for (uint32_t i = 0; i < COUNT; i++) {
-            views[i] = kvt_view_packed(&support_layout, data[i]);
+            views[i] = kvt_view_packed(data[i], SUPPORT_ENTRY_BYTES);
             const kvt_request request = {.struct_size = sizeof request,
                                          .kind = KVT_REQUEST_GET,
                                          .key = support_key(i),

@@ -110,7 +110,7 @@ static void press(kvt_store *store)
     for (uint32_t i = 0; i < ENTRIES; i++) {
         const kvt_entry entry = support_entry(support_key(i), layout, 1e4);
         fill_entry(i, data);
-        const kvt_status status = kvt_put(store, &entry, data, sizeof data);
+        const kvt_status status = kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
         assert_true(status == KVT_OK || status == KVT_EXISTS || status == KVT_REFUSED);
     }
 }
@@ -125,7 +125,8 @@ static uint32_t look(kvt_store *store, uint32_t *found_out)
     for (uint32_t i = 0; i < ENTRIES; i++) {
         const kvt_key key = support_key(i);
         kvt_get_info info = {.struct_size = sizeof info};
-        const kvt_status status = kvt_get(store, &key, got, sizeof got, &info);
+        const kvt_status status =
+            kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info);
         if (status == KVT_MISS || status == KVT_E_MISMATCH) continue;
         assert_int_equal(status, KVT_OK);
         (*found_out)++;

@@ -5,6 +5,7 @@
  * thread but for a queue's own.
  */
 #include "basis_site.h"
+#include "codecs/view_rows.h"
 #include "metrics_support.h"
 #include "queued.h"
 
@@ -61,7 +62,7 @@ TEST_EACH(NULL, basis_site_tear_down);
 TEST(gets_name_the_basis)
 {
     static char got[BASIS_SITE_BYTES];
-    const kvt_view view = kvt_view_packed(&basis_site_layout, got);
+    const kvt_view view = codecs_packed_view(&basis_site_layout, got);
     const kvt_view *const views[] = {&view};
     const kvt_key key = support_key(3), keys[] = {key, support_key(4)};
     kvt_get_info info = {.struct_size = sizeof info};
@@ -71,11 +72,16 @@ TEST(gets_name_the_basis)
     kvt_store *store = open_lacking();
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
     memset(got, 0x5c, sizeof got);
-    assert_lacking(kvt_get(store, &key, got, sizeof got, &info), info.variant);
-    assert_int_equal(kvt_get(store, &key, got, sizeof got, NULL), KVT_E_MISMATCH);
-    assert_lacking(kvt_get_until(store, &key, got, sizeof got, 0, &info), info.variant);
-    assert_lacking(kvt_get_view(store, &key, &view, KVT_NO_DEADLINE, &info), info.variant);
-    assert_lacking(kvt_get_views(store, &key, views, 1, KVT_NO_DEADLINE, &info), info.variant);
+    assert_lacking(
+        kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info),
+        info.variant);
+    assert_int_equal(
+        kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, NULL),
+        KVT_E_MISMATCH);
+    assert_lacking(kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), 0, &info), info.variant);
+    assert_lacking(kvt_store_get(store, &key, &view, KVT_NO_DEADLINE, &info), info.variant);
+    assert_lacking(kvt_store_get(store, &key, KVT_GROUPED(views, 1), KVT_NO_DEADLINE, &info),
+                   info.variant);
     const kvt_request request = {.struct_size = sizeof request,
                                  .kind = KVT_REQUEST_GET,
                                  .key = key,
@@ -85,7 +91,9 @@ TEST(gets_name_the_basis)
     assert_lacking(done.status, done.variant);
     assert_false(done.timed_out || done.refused_loss || done.refused_tokens);
     /* A wrong size is one, whatever the form. */
-    assert_int_equal(kvt_get(store, &key, got, sizeof got - 1, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(
+        kvt_store_get(store, &key, KVT_PACKED(got, sizeof got - 1), KVT_STORE_DEADLINE, NULL),
+        KVT_E_ARGUMENT);
     assert_int_equal(kvt_get_prefix(store, keys, (const kvt_view *const[]){&view, &view}, 2,
                                     KVT_NO_DEADLINE, &loaded),
                      KVT_OK);
@@ -94,7 +102,7 @@ TEST(gets_name_the_basis)
     /* Beside one that can be read, an entry fails for itself. */
     assert_int_equal(basis_site_put(store, 50), KVT_OK);
     static char other[BASIS_SITE_BYTES];
-    const kvt_view second = kvt_view_packed(&basis_site_layout, other);
+    const kvt_view second = codecs_packed_view(&basis_site_layout, other);
     const kvt_key both[] = {support_key(50), key};
     const kvt_view *const pair[] = {&second, &view};
     kvt_status statuses[2];
@@ -228,7 +236,7 @@ TEST(puts_and_the_basis_bring_entries_back)
 TEST(a_basis_by_the_same_digits_gives_no_values)
 {
     static char got[BASIS_SITE_BYTES];
-    const kvt_view view = kvt_view_packed(&basis_site_layout, got);
+    const kvt_view view = codecs_packed_view(&basis_site_layout, got);
     const kvt_view *const views[] = {&view};
     const kvt_key key = support_key(2);
     kvt_get_info info = {.struct_size = sizeof info};
@@ -238,7 +246,9 @@ TEST(a_basis_by_the_same_digits_gives_no_values)
     kvt_store *store = basis_site_filled(&site, ENTRIES);
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
     store->bases.owned[0]->view.hash[31] ^= 1;
-    assert_lacking(kvt_get(store, &key, got, sizeof got, &info), info.variant);
+    assert_lacking(
+        kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info),
+        info.variant);
     const kvt_request request = {.struct_size = sizeof request,
                                  .kind = KVT_REQUEST_GET,
                                  .key = key,

@@ -6,6 +6,7 @@
  */
 #include "base/clock.h"
 #include "basis_site.h"
+#include "codecs/view_rows.h"
 
 #include <kvterrace/load.h>
 #include <kvterrace/names.h>
@@ -42,7 +43,7 @@ static void begin(target *to, kvt_queue *queue, uint32_t ahead)
     for (uint32_t i = 0; i < ENTRIES; i++) {
         memset(to->data[i], 0xee, sizeof to->data[i]);
         to->keys[i] = support_key(i);
-        to->views[i] = kvt_view_packed(&basis_site_layout, to->data[i]);
+        to->views[i] = codecs_packed_view(&basis_site_layout, to->data[i]);
         to->pointers[i] = &to->views[i];
     }
     assert_int_equal(kvt_load_begin(queue, to->keys, to->pointers, ENTRIES, &options, &to->load),

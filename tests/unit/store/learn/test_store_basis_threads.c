@@ -32,7 +32,8 @@ static void read_entry(seen *self, uint32_t entry)
     const kvt_key key = support_key(entry);
     kvt_get_info info = {.struct_size = sizeof info};
     const bool was_there = atomic_load(&added);
-    const kvt_status status = kvt_get(self->store, &key, self->got, sizeof self->got, &info);
+    const kvt_status status = kvt_store_get(
+        self->store, &key, KVT_PACKED(self->got, sizeof self->got), KVT_STORE_DEADLINE, &info);
     if (status == KVT_OK) {
         const bool right = memcmp(self->got, coded[entry], sizeof self->got) == 0;
         self->wrong += !right;

@@ -6,6 +6,7 @@
  * what a restart and a rebuilt catalog find of such entries.
  */
 #include "codecs/keys_rerotate.h"
+#include "codecs/view_rows.h"
 #include "drop_site.h"
 #include "engine_views.h"
 #include "metrics_support.h"
@@ -31,7 +32,7 @@ static void check_views(kvt_store *store, uint32_t number, uint32_t first)
             .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS};
         kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
         assert_true(engine_pool_open(&pool, &engine_views[i], &drop_layout, 1, FILL));
-        assert_int_equal(kvt_get_view(store, &key, &pool.view, UINT64_MAX, &info), KVT_OK);
+        assert_int_equal(kvt_store_get(store, &key, &pool.view, UINT64_MAX, &info), KVT_OK);
         expect(data, number, first, info.variant, &e);
         check_positions(&e, first, info.variant, positions);
         for (uint32_t m = 0; m < MATRICES; m++) {
@@ -137,20 +138,26 @@ TEST(only_gets_that_ask_are_given_fewer_tokens)
     open_dropped(&s, "drop:knorm,50");
     memset(got, FILL, sizeof got);
     const kvt_store_stats before = support_stats(s.store);
-    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, NULL), KVT_MISS);
+    assert_int_equal(kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, NULL),
+                     KVT_MISS);
     kvt_kept_tokens kept = {.struct_size = sizeof kept};
     kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
-    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_MISS);
+    assert_int_equal(
+        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info), KVT_MISS);
     assert_true(info.refused_tokens && !info.timed_out);
     assert_int_equal(kept.count, 0);
     /* A set of one layer has room, that of the other has not. */
     kept = (kvt_kept_tokens){
         .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS - 1};
     info = (kvt_get_info){.struct_size = sizeof info, .kept = &kept};
-    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
+    assert_int_equal(
+        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info),
+        KVT_E_ARGUMENT);
     assert_false(info.refused_tokens);
     kept.positions = NULL;
-    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
+    assert_int_equal(
+        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info),
+        KVT_E_ARGUMENT);
     assert_untouched(got);
     const kvt_store_stats after = support_stats(s.store);
     assert_int_equal(after.misses - before.misses, 2);
@@ -164,10 +171,13 @@ TEST(only_gets_that_ask_are_given_fewer_tokens)
     open_dropped(&s, "drop:stream,50");
     kept.positions = positions;
     kept.capacity = TOKENS;
-    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_OK);
+    assert_int_equal(
+        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info), KVT_OK);
     assert_int_equal(kept.sets, 1);
     kept.capacity = TOKENS - 1;
-    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
+    assert_int_equal(
+        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info),
+        KVT_E_ARGUMENT);
     kvt_store_close(s.store);
 }
 
@@ -195,7 +205,7 @@ TEST(gets_of_queues_ask_with_an_info)
     site s;
     open_dropped(&s, "drop:scores,50+planes:k8v8,g64");
     assert_int_equal(kvt_queue_open(s.store, NULL, &queue), KVT_OK);
-    const kvt_view view = kvt_view_packed(&drop_layout, got);
+    const kvt_view view = codecs_packed_view(&drop_layout, got);
     memset(got, FILL, sizeof got);
     kvt_completion done = get_queued(queue, &view, NULL);
     assert_true(done.status == KVT_MISS && done.refused_tokens && !done.timed_out);
@@ -232,7 +242,7 @@ static void check_uncounted(kvt_store *store)
 {
     static uint8_t got[ENTRY];
     const kvt_key key = support_key(1);
-    const kvt_view view = kvt_view_packed(&drop_layout, got);
+    const kvt_view view = codecs_packed_view(&drop_layout, got);
     const kvt_view *views[] = {&view};
     kvt_worth worth = {.struct_size = sizeof worth};
     kvt_queue *queue;
@@ -282,7 +292,7 @@ TEST(token_counts_leave_such_entries_out)
         child.parent = &parent;
         child.first_position = TOKENS;
         fill_entry(2, data);
-        assert_int_equal(kvt_put(s.store, &child, data, ENTRY), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_store_put(s.store, &child, KVT_PACKED(data, ENTRY)), KVT_E_ARGUMENT);
         kvt_store_close(s.store);
     }
 }
@@ -299,14 +309,16 @@ static void check_turned(kvt_store *store, const kvt_rope *rope, uint32_t first)
         .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS};
     kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     engine_pool pool;
-    assert_int_equal(kvt_get(store, &key, plain, ENTRY, &info), KVT_OK);
+    assert_int_equal(
+        kvt_store_get(store, &key, KVT_PACKED(plain, ENTRY), KVT_STORE_DEADLINE, &info), KVT_OK);
     assert_int_equal(kept.sets, LAYERS);
     const uint32_t count = kept.count;
     kept.rope = rope;
-    assert_int_equal(kvt_get(store, &key, turned, ENTRY, &info), KVT_OK);
+    assert_int_equal(
+        kvt_store_get(store, &key, KVT_PACKED(turned, ENTRY), KVT_STORE_DEADLINE, &info), KVT_OK);
     assert_ptr_equal(kept.rope, rope);
     assert_true(engine_pool_open(&pool, &engine_views[5], &drop_layout, 1, FILL));
-    assert_int_equal(kvt_get_view(store, &key, &pool.view, UINT64_MAX, &info), KVT_OK);
+    assert_int_equal(kvt_store_get(store, &key, &pool.view, UINT64_MAX, &info), KVT_OK);
     for (uint32_t m = 0; m < MATRICES; m++) {
         uint8_t *rows = plain + (size_t)m * MATRIX;
         if (m % 2 == KVT_SIDE_K) {
@@ -348,10 +360,14 @@ TEST(keys_are_turned_on_request)
         kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
         for (uint32_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
             kept.rope = &bad[i];
-            assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
+            assert_int_equal(
+                kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info),
+                KVT_E_ARGUMENT);
         }
         kept.rope = &wide;
-        assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_UNSUPPORTED);
+        assert_int_equal(
+            kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info),
+            KVT_E_UNSUPPORTED);
         kvt_store_close(s.store);
     }
     /* Where every token is there, nothing is turned. */
@@ -360,14 +376,19 @@ TEST(keys_are_turned_on_request)
     assert_int_equal(put_entry(s.store, 1, 0, false), KVT_OK);
     kvt_kept_tokens kept = {.struct_size = sizeof kept, .rope = &halves};
     kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
-    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_OK);
+    assert_int_equal(
+        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info), KVT_OK);
     static uint8_t data[ENTRY];
     fill_entry(1, data);
     assert_memory_equal(got, data, ENTRY);
     kept.rope = &bad[0];
-    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
+    assert_int_equal(
+        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info),
+        KVT_E_ARGUMENT);
     kept.rope = &wide; /* said of this form, too */
-    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_UNSUPPORTED);
+    assert_int_equal(
+        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info),
+        KVT_E_UNSUPPORTED);
     /* A later version's struct is taken while it asks for nothing that is not known here. */
     struct {
         kvt_rope rope;
@@ -375,9 +396,12 @@ TEST(keys_are_turned_on_request)
     } longer = {.rope = halves};
     longer.rope.struct_size = sizeof longer;
     kept.rope = &longer.rope;
-    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_OK);
+    assert_int_equal(
+        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info), KVT_OK);
     longer.later = 1;
-    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
+    assert_int_equal(
+        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info),
+        KVT_E_ARGUMENT);
     kvt_store_close(s.store);
 }
 
@@ -404,14 +428,14 @@ TEST(bad_scores_are_refused)
         if (fault == 5) scores[TOKENS - 1] = (float)INFINITY;
         if (fault == 6) memset(scores, 0, sizeof scores);
         if (fault == 7) entry.layout.tokens_may_drop = 0;
-        assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_store_put(s.store, &entry, KVT_PACKED(data, ENTRY)), KVT_E_ARGUMENT);
         assert_int_equal(kvt_store_exists(s.store, &key), KVT_MISS);
     }
     kvt_entry opaque = make_entry(1, scores);
     opaque.layout = (kvt_layout){
         .dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = ENTRY, .tokens = TOKENS, .tokens_may_drop = 1};
     fill_scores(1, scores);
-    assert_int_equal(kvt_put(s.store, &opaque, data, ENTRY), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s.store, &opaque, KVT_PACKED(data, ENTRY)), KVT_E_ARGUMENT);
     assert_int_equal(support_stats(s.store).tiers[KVT_TIER_DRAM].entries, 0);
     kvt_store_close(s.store);
 }
@@ -429,16 +453,16 @@ TEST(others_keep_every_token)
     site_prepare(&s, KVT_TIER_DRAM, ENTRY * 15 / 16, rungs, 1);
     site_open(&s);
     assert_string_equal(s.message, "");
-    assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_REFUSED);
+    assert_int_equal(kvt_store_put(s.store, &entry, KVT_PACKED(data, ENTRY)), KVT_REFUSED);
     assert_int_equal(put_entry(s.store, 1, 0, true), KVT_OK);
     kvt_store_close(s.store);
     /* The layout does not say that tokens may go. */
     site_prepare(&s, KVT_TIER_DRAM, ENTRY * 15 / 16, rungs, 2);
     site_open(&s);
     entry.layout.tokens_may_drop = 0;
-    assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_REFUSED);
+    assert_int_equal(kvt_store_put(s.store, &entry, KVT_PACKED(data, ENTRY)), KVT_REFUSED);
     entry.layout.tokens_may_drop = 1;
-    assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_OK);
+    assert_int_equal(kvt_store_put(s.store, &entry, KVT_PACKED(data, ENTRY)), KVT_OK);
     kvt_store_close(s.store);
     /* The ladder's does not, and the open says so. */
     s.options.ladder_layout.tokens_may_drop = 0;
@@ -468,9 +492,9 @@ TEST(forms_that_would_keep_nothing_are_not_offered)
     site_open(&s);
     entry.layout.tokens = 8;
     entry.first_position = 100;
-    assert_int_equal(kvt_put(s.store, &entry, data, sizeof data), KVT_REFUSED);
+    assert_int_equal(kvt_store_put(s.store, &entry, KVT_PACKED(data, sizeof data)), KVT_REFUSED);
     entry.first_position = 0;
-    kvt_status status = kvt_put(s.store, &entry, data, sizeof data);
+    kvt_status status = kvt_store_put(s.store, &entry, KVT_PACKED(data, sizeof data));
     assert_true(status == KVT_OK || status == KVT_REFUSED);
     kvt_store_close(s.store);
 }

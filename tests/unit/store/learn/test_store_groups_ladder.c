@@ -57,7 +57,7 @@ static kvt_status put_groups(kvt_store *store, uint32_t number, const kvt_layout
                              .groups = layouts,
                              .group_count = GROUPS,
                              .recompute_seconds = 1e3 * (number + 1)};
-    return kvt_put(store, &entry, data, bytes);
+    return kvt_store_put(store, &entry, KVT_PACKED(data, bytes));
 }
 
 /* What one coding of a group gives back. */
@@ -97,7 +97,8 @@ static bool check_groups(kvt_store *store, uint32_t number, const kvt_layout *la
     const uint64_t bytes = fill_groups(number, layouts, data);
     const kvt_key key = support_key(number);
     kvt_get_info info = {.struct_size = sizeof info};
-    const kvt_status status = kvt_get(store, &key, got, bytes, &info);
+    const kvt_status status =
+        kvt_store_get(store, &key, KVT_PACKED(got, bytes), KVT_STORE_DEADLINE, &info);
     if (status == KVT_MISS) return false;
     assert_int_equal(status, KVT_OK);
     *held += 1;

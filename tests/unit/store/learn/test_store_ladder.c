@@ -6,6 +6,7 @@
  */
 #include "base/clock.h"
 #include "codecs/record.h"
+#include "codecs/view_rows.h"
 #include "ladder_support.h"
 #include "policy/trial.h"
 #include "steady_costs.h"
@@ -188,7 +189,7 @@ static kvt_status put_entry(kvt_store *store, uint32_t number, const kvt_layout 
     static char data[LADDER_ENTRY_BYTES];
     const kvt_entry entry = support_entry(support_key(number), *layout, 1e4);
     fill_entry(number, data);
-    return kvt_put(store, &entry, data, sizeof data);
+    return kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
 }
 
 /* What one coding of `data` in the variant gives back. */
@@ -224,7 +225,8 @@ static double check_entry(kvt_store *store, uint32_t number)
     kvt_key key = support_key(number);
     kvt_get_info info = {.struct_size = sizeof info};
     kvt_variant fine;
-    kvt_status status = kvt_get(store, &key, got, sizeof got, &info);
+    kvt_status status =
+        kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info);
     if (status == KVT_MISS) return -1.0;
     assert_int_equal(status, KVT_OK);
     fill_entry(number, data);
@@ -366,7 +368,9 @@ static void entries_stay_exact(const kvt_layout *other)
     }
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
         kvt_key key = support_key(i);
-        if (kvt_get(store, &key, got, sizeof got, NULL) != KVT_OK) continue;
+        if (kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, NULL) !=
+            KVT_OK)
+            continue;
         fill_entry(i, data);
         assert_memory_equal(got, data, sizeof got);
         held++;
@@ -432,7 +436,7 @@ TEST(a_lower_limit_drops_coarser_rows)
 static kvt_completion get_within(kvt_store *store, uint32_t number, double loss_max)
 {
     static char got[LADDER_ENTRY_BYTES];
-    kvt_view view = kvt_view_packed(&ladder_layout, got);
+    kvt_view view = codecs_packed_view(&ladder_layout, got);
     kvt_completion done = {.struct_size = sizeof done};
     const kvt_request request = {.struct_size = sizeof request,
                                  .kind = KVT_REQUEST_GET,

@@ -105,7 +105,7 @@ static kvt_status learn_try_put(kvt_store *store, uint32_t number, uint32_t clas
                        .recompute_seconds = 1e6, /* worth storing on the slowest disk */
                        .class_id = class_id};
     entry.layout.tokens = tokens;
-    return kvt_put(store, &entry, data, bytes);
+    return kvt_store_put(store, &entry, KVT_PACKED(data, bytes));
 }
 
 static void learn_put_tokens(kvt_store *store, uint32_t number, uint32_t class_id, uint32_t tokens)
@@ -359,7 +359,9 @@ static void learn_something(kvt_store *store)
     for (uint32_t i = 0; i < 90; i++) {
         static _Thread_local char data[SUPPORT_ENTRY_BYTES];
         kvt_key key = support_key(i % 30);
-        assert_int_equal(kvt_get(store, &key, data, sizeof data, NULL), KVT_OK);
+        assert_int_equal(
+            kvt_store_get(store, &key, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, NULL),
+            KVT_OK);
         assert_int_equal(kvt_quality_observe(store, &key, coarse, 0.012, 1), KVT_OK);
     }
 }
@@ -457,7 +459,9 @@ TEST(rows_that_cannot_be_are_left_out)
         store = learn_open_store(true, 300);
         assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
         learn_put(store, 40, 3);
-        assert_int_equal(kvt_get(store, &key, data, sizeof data, &info), KVT_OK);
+        assert_int_equal(
+            kvt_store_get(store, &key, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, &info),
+            KVT_OK);
         assert_true(info.predicted_ns < UINT64_C(1000000000) * 1000);
         assert_int_equal(kvt_predict_loads(store, &key, 1, &seconds), KVT_OK);
         assert_true(seconds >= 0 && seconds < 1000);
@@ -529,7 +533,8 @@ static void *learn_visit(void *argument)
         kvt_key key = support_key(i % 30);
         double seconds;
         kvt_device_stats device = {.struct_size = sizeof device};
-        bool fine = kvt_get(crowd->store, &key, data, sizeof data, NULL) == KVT_OK;
+        bool fine = kvt_store_get(crowd->store, &key, KVT_PACKED(data, sizeof data),
+                                  KVT_STORE_DEADLINE, NULL) == KVT_OK;
         fine = fine && kvt_quality_observe(crowd->store, &key, crowd->coarse, 0.002, 1) == KVT_OK;
         fine = fine && kvt_predict_loads(crowd->store, &key, 1, &seconds) == KVT_OK;
         fine = fine && kvt_device_stats_get(crowd->store, 0, &device) == KVT_OK;

@@ -41,7 +41,7 @@ static char data[512 * 1024];
 static kvt_status put_large(site *s, uint32_t number)
 {
     kvt_entry entry = support_entry(support_key(number), large_layout, 1);
-    return kvt_put(s->store, &entry, data, sizeof data);
+    return kvt_store_put(s->store, &entry, KVT_PACKED(data, sizeof data));
 }
 
 /* Bytes that no codec makes smaller. */

@@ -164,7 +164,7 @@ static kvt_status put(kvt_store *store, uint32_t number)
     uint32_t moves;
     support_fill(number, data);
     kvt_entry entry = support_entry(support_key(number), support_layout, recompute_seconds);
-    kvt_status status = kvt_put(store, &entry, data, sizeof data);
+    kvt_status status = kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
     assert_true(status == KVT_OK || status == KVT_REFUSED);
     if (number % 8 == 7) assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
     return status;

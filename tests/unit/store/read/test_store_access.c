@@ -76,10 +76,14 @@ TEST(layouts)
             codecs_kv_sample_fill(&layouts[i], i, data);
             kvt_entry entry = {
                 .struct_size = sizeof entry, .key = support_key(i), .layout = layouts[i]};
-            assert_int_equal(kvt_put(store, &entry, data, bytes), KVT_OK);
-            assert_int_equal(kvt_get(store, &entry.key, back, bytes, NULL), KVT_OK);
+            assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, bytes)), KVT_OK);
+            assert_int_equal(
+                kvt_store_get(store, &entry.key, KVT_PACKED(back, bytes), KVT_STORE_DEADLINE, NULL),
+                KVT_OK);
             assert_memory_equal(data, back, bytes);
-            assert_int_equal(kvt_get(store, &entry.key, back, bytes - 1, NULL), KVT_E_ARGUMENT);
+            assert_int_equal(kvt_store_get(store, &entry.key, KVT_PACKED(back, bytes - 1),
+                                           KVT_STORE_DEADLINE, NULL),
+                             KVT_E_ARGUMENT);
         }
         kvt_store_close(store);
     }
@@ -92,21 +96,24 @@ TEST(bad_arguments)
     char data[SUPPORT_ENTRY_BYTES] = {0};
     kvt_entry entry = {
         .struct_size = sizeof entry, .key = support_key(1), .layout = support_layout};
-    assert_int_equal(kvt_put(store, &entry, data, sizeof data - 1), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_put(store, &entry, NULL, sizeof data), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_put(store, NULL, data, sizeof data), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data - 1)),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(NULL, sizeof data)), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(store, NULL, KVT_PACKED(data, sizeof data)), KVT_E_ARGUMENT);
     entry.layout.head_dim = 0;
-    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_E_ARGUMENT);
     entry.layout = support_layout;
     entry.recompute_seconds = -1;
-    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_E_ARGUMENT);
     entry.recompute_seconds = 0;
     entry.parent = &entry.key;
-    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_E_ARGUMENT);
     entry.parent = NULL;
     entry.first_position = UINT32_MAX - 3;
-    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_get(store, NULL, data, sizeof data, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_E_ARGUMENT);
+    assert_int_equal(
+        kvt_store_get(store, NULL, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, NULL),
+        KVT_E_ARGUMENT);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes, 0);
     kvt_store_close(store);
 }
@@ -353,12 +360,13 @@ TEST(tenant)
                            .recompute_seconds = 1 + i,
                            .tenant = 7,
                            .request_tokens = 1000};
-        kvt_status status = kvt_put(store, &entry, data, sizeof data);
+        kvt_status status = kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
         assert_true(status == KVT_OK || status == KVT_REFUSED);
         uint64_t used = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
         assert_true(used > alone && used - alone <= share);
         entry.tenant = KVT_TENANTS_MAX;
-        assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)),
+                         KVT_E_ARGUMENT);
     }
     kvt_key key = support_key(100);
     assert_int_equal(kvt_store_exists(store, &key), KVT_OK);

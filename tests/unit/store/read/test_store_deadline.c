@@ -93,7 +93,7 @@ static kvt_status site_get(site *s, uint32_t number, uint64_t deadline_ns, char 
 {
     kvt_key key = support_key(number);
     memset(data, 0xee, SUPPORT_ENTRY_BYTES);
-    return kvt_get_until(s->store, &key, data, SUPPORT_ENTRY_BYTES, deadline_ns, info);
+    return kvt_store_get(s->store, &key, KVT_PACKED(data, SUPPORT_ENTRY_BYTES), deadline_ns, info);
 }
 
 static bool is_untouched(const char *data)
@@ -202,7 +202,8 @@ TEST(a_get_that_must_not_wait)
     support_fill(3, expected);
     for (int written = 0; written < 2; written++) {
         if (written) assert_int_equal(kvt_store_flush(memory), KVT_OK);
-        assert_int_equal(kvt_get_until(memory, &key, data, sizeof data, 0, &info), KVT_OK);
+        assert_int_equal(kvt_store_get(memory, &key, KVT_PACKED(data, sizeof data), 0, &info),
+                         KVT_OK);
         assert_memory_equal(data, expected, sizeof data);
         assert_false(info.timed_out);
     }
@@ -221,7 +222,8 @@ TEST(the_setting_is_every_gets_deadline)
     site_await_staging(&s);
     kvt_key key = support_key(3);
     static char data[SUPPORT_ENTRY_BYTES];
-    assert_int_equal(kvt_get_until(s.store, &key, data, sizeof data, NEVER, &info), KVT_OK);
+    assert_int_equal(kvt_store_get(s.store, &key, KVT_PACKED(data, sizeof data), NEVER, &info),
+                     KVT_OK);
     assert_false(info.timed_out);
     kvt_store_close(s.store);
 }

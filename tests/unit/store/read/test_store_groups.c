@@ -4,6 +4,7 @@
  * in memory, on SSD and from the staging of their put, over a restart, a lost catalog and damage;
  * what is refused. test_store_groups_ladder has lossy forms.
  */
+#include "codecs/view_rows.h"
 #include "groups_support.h"
 #include "store_site.h"
 
@@ -72,7 +73,7 @@ static void apart_make(apart *a, uint32_t count)
         a->memory[i] = test_alloc(a->bytes[i]);
         memset(a->memory[i], 0xee, a->bytes[i]);
         if (layout->dtype == KVT_DTYPE_OPAQUE) {
-            a->views[i] = kvt_view_packed(layout, a->memory[i]);
+            a->views[i] = codecs_packed_view(layout, a->memory[i]);
         } else {
             /* [token][layer][side][head], every second token slot. */
             assert_int_equal(kvt_view_make(layout, "tlsh", 0, 2 * layout->tokens, &a->views[i]),
@@ -118,12 +119,12 @@ static kvt_status put_one(kvt_store *store, uint32_t number, bool views)
     static char data[DATA_BYTES];
     const uint64_t bytes = fill(number, data);
     const kvt_entry entry = entry_of(number);
-    if (!views) return kvt_put(store, &entry, data, bytes);
+    if (!views) return kvt_store_put(store, &entry, KVT_PACKED(data, bytes));
     const uint32_t count = entry.group_count != 0 ? entry.group_count : 1;
     apart a;
     apart_make(&a, count);
     apart_copy(&a, count, data, true);
-    kvt_status status = kvt_put_views(store, &entry, a.pointers, count);
+    kvt_status status = kvt_store_put(store, &entry, KVT_GROUPED(a.pointers, count));
     return status;
 }
 
@@ -146,23 +147,21 @@ static void check_by_queue(kvt_store *store, uint32_t number, const char *wanted
     static char got[DATA_BYTES];
     const uint32_t count = groups_of(number) != 0 ? groups_of(number) : 1;
     const kvt_key key = support_key(number);
-    const kvt_load_options options = {.struct_size = sizeof options,
-                                      .deadline_ns = KVT_NO_DEADLINE,
-                                      .layers_ahead = 64,
-                                      .view_counts = &count};
+    const kvt_load_options options = {
+        .struct_size = sizeof options, .deadline_ns = KVT_NO_DEADLINE, .layers_ahead = 64};
     kvt_queue *queue = NULL;
     kvt_load *load = NULL;
     kvt_completion done = {.struct_size = sizeof done};
     apart a;
     apart_make(&a, count);
+    const kvt_view whole = kvt_view_grouped(a.pointers, count), *const view = &whole;
     const kvt_request request = {.struct_size = sizeof request,
                                  .kind = KVT_REQUEST_GET,
                                  .key = key,
-                                 .views = a.pointers,
-                                 .view_count = count,
+                                 .view = view,
                                  .deadline_ns = KVT_NO_DEADLINE};
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
-    kvt_status status = kvt_load_begin(queue, &key, a.pointers, 1, &options, &load);
+    kvt_status status = kvt_load_begin(queue, &key, &view, 1, &options, &load);
     uint32_t layers = 0;
     for (uint32_t i = 0; i < count; i++)
         layers += groups_shapes[i].layers;
@@ -195,7 +194,8 @@ static kvt_status get_one(kvt_store *store, uint32_t number)
     kvt_kept_tokens kept = {.struct_size = sizeof kept};
     kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     memset(got, 0xee, sizeof got);
-    kvt_status status = kvt_get(store, &key, got, bytes, &info);
+    kvt_status status =
+        kvt_store_get(store, &key, KVT_PACKED(got, bytes), KVT_STORE_DEADLINE, &info);
     apart a;
     apart_make(&a, count);
     if (status == KVT_OK) {
@@ -203,11 +203,13 @@ static kvt_status get_one(kvt_store *store, uint32_t number)
         assert_int_equal(got[bytes] & 0xff, 0xee);
         assert_int_equal(kept.count, 96);
         memset(got, 0xee, sizeof got);
-        assert_int_equal(kvt_get_views(store, &key, a.pointers, count, UINT64_MAX, NULL), KVT_OK);
+        assert_int_equal(
+            kvt_store_get(store, &key, KVT_GROUPED(a.pointers, count), UINT64_MAX, NULL), KVT_OK);
         apart_copy(&a, count, got, false);
         assert_memory_equal(got, wanted, bytes);
     } else {
-        assert_int_equal(kvt_get_views(store, &key, a.pointers, count, UINT64_MAX, NULL), status);
+        assert_int_equal(
+            kvt_store_get(store, &key, KVT_GROUPED(a.pointers, count), UINT64_MAX, NULL), status);
     }
     check_by_queue(store, number, wanted, bytes, status);
     return status;
@@ -397,40 +399,43 @@ TEST(bad_entries_are_refused)
     kvt_entry entry = entry_of(1);
     for (uint32_t i = 0; i <= KVT_GROUPS_MAX; i++) {
         many[i] = (kvt_layout){.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 64};
-        view = kvt_view_packed(&many[i], data);
+        view = codecs_packed_view(&many[i], data);
         views[i] = &view;
     }
-    assert_int_equal(kvt_put(s->store, &entry, data, bytes - 1), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_put(s->store, &entry, data, bytes + 1), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_put_view(s->store, &entry, &view), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, bytes - 1)), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, bytes + 1)), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, &view), KVT_E_ARGUMENT);
     entry.layout = groups_shapes[0];
-    assert_int_equal(kvt_put(s->store, &entry, data, bytes), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, bytes)), KVT_E_ARGUMENT);
     entry = entry_of(1);
     entry.group_count = 0;
-    assert_int_equal(kvt_put(s->store, &entry, data, bytes), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, bytes)), KVT_E_ARGUMENT);
     entry = entry_of(1);
     entry.groups = NULL;
-    assert_int_equal(kvt_put(s->store, &entry, data, bytes), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, bytes)), KVT_E_ARGUMENT);
     entry.groups = many;
     entry.group_count = KVT_GROUPS_MAX + 1;
-    assert_int_equal(kvt_put(s->store, &entry, data, 64 * 65), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_put_views(s->store, &entry, views, KVT_GROUPS_MAX + 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, 64 * 65)), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_GROUPED(views, KVT_GROUPS_MAX + 1)),
+                     KVT_E_ARGUMENT);
     entry.group_count = KVT_GROUPS_MAX;
     many[5].tokens_may_drop = 1;
-    assert_int_equal(kvt_put(s->store, &entry, data, 64 * 64), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, 64 * 64)), KVT_E_ARGUMENT);
     many[5].tokens_may_drop = 0;
     entry.reserved = 1;
-    assert_int_equal(kvt_put(s->store, &entry, data, 64 * 64), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, 64 * 64)), KVT_E_ARGUMENT);
     entry.reserved = 0;
-    assert_int_equal(kvt_put_views(s->store, &entry, views, KVT_GROUPS_MAX - 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_GROUPED(views, KVT_GROUPS_MAX - 1)),
+                     KVT_E_ARGUMENT);
     views[7] = NULL;
-    assert_int_equal(kvt_put_views(s->store, &entry, views, KVT_GROUPS_MAX), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_GROUPED(views, KVT_GROUPS_MAX)),
+                     KVT_E_ARGUMENT);
     assert_int_equal(support_stats(s->store).puts, 0);
     views[7] = &view;
-    assert_int_equal(kvt_put_views(s->store, &entry, views, KVT_GROUPS_MAX), KVT_OK);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_GROUPED(views, KVT_GROUPS_MAX)), KVT_OK);
     entry.key = support_key(77);
     many[3].layers = 3; /* of an opaque group */
-    assert_int_equal(kvt_put(s->store, &entry, data, 64 * 64), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, 64 * 64)), KVT_E_ARGUMENT);
 }
 
 /* A get with another number of views, a single view, or through the queue. */
@@ -447,18 +452,20 @@ TEST(other_numbers_of_views_are_refused)
         const kvt_key key = support_key(i);
         const uint32_t own = groups_of(i) != 0 ? groups_of(i) : 1;
         for (uint32_t count = 0; count <= GROUPS_SHAPES; count++)
-            assert_int_equal(kvt_get_views(s->store, &key, a.pointers, count, UINT64_MAX, NULL),
-                             count == own ? KVT_OK : KVT_E_ARGUMENT);
-        assert_int_equal(kvt_get_views(s->store, &key, a.pointers, KVT_GROUPS_MAX + 1, 0, NULL),
-                         KVT_E_ARGUMENT);
-        assert_int_equal(kvt_get_view(s->store, &key, a.pointers[0], UINT64_MAX, NULL),
+            assert_int_equal(
+                kvt_store_get(s->store, &key, KVT_GROUPED(a.pointers, count), UINT64_MAX, NULL),
+                count == own ? KVT_OK : KVT_E_ARGUMENT);
+        assert_int_equal(
+            kvt_store_get(s->store, &key, KVT_GROUPED(a.pointers, KVT_GROUPS_MAX + 1), 0, NULL),
+            KVT_E_ARGUMENT);
+        assert_int_equal(kvt_store_get(s->store, &key, a.pointers[0], UINT64_MAX, NULL),
                          groups_of(i) != 0 ? KVT_E_ARGUMENT : KVT_OK);
         kvt_queue *queue = NULL;
         const kvt_queue_options options = {.struct_size = sizeof options};
         assert_int_equal(kvt_queue_open(s->store, &options, &queue), KVT_OK);
         const uint64_t bytes = fill(i, data);
         const kvt_layout all = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = bytes};
-        const kvt_view opaque = kvt_view_packed(&all, data);
+        const kvt_view opaque = codecs_packed_view(&all, data);
         const kvt_entry entry = entry_of(i + 100);
         const kvt_request requests[3] = {{.struct_size = sizeof(kvt_request),
                                           .kind = KVT_REQUEST_GET,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_groups_load.c - entries of several groups of layers through layered loads and queues,
- * in every variant: bit for bit what kvt_get_views gives, layer by layer and range by range; what
+ * in every variant: bit for bit what kvt_store_get gives, layer by layer and range by range; what
  * is refused, faults, deadlines, cancels and closes in the middle.
  */
+#include "codecs/view_rows.h"
 #include "ladder_support.h"
 
 #include "base/clock.h"
@@ -67,6 +68,7 @@ typedef struct site {
     bool stored[ENTRIES];
     place wanted[ENTRIES];
     place got[ENTRIES];
+    kvt_view grouped[ENTRIES]; /* of requests */
 } site;
 
 static const kvt_layout *layouts_of(uint32_t number)
@@ -94,7 +96,7 @@ static void place_make(place *p, uint32_t number)
         p->bytes[i] = 2 * bytes;
         p->memory[i] = test_alloc(p->bytes[i]);
         if (layout->dtype == KVT_DTYPE_OPAQUE) {
-            p->views[i] = kvt_view_packed(layout, p->memory[i]);
+            p->views[i] = codecs_packed_view(layout, p->memory[i]);
         } else {
             assert_int_equal(kvt_view_make(layout, "tlsh", 0, 2 * layout->tokens, &p->views[i]),
                              KVT_OK);
@@ -160,7 +162,7 @@ static kvt_status put_one(site *s, uint32_t number)
         entry.groups = layouts_of(number);
     else
         entry.layout = layouts_of(number)[0];
-    return kvt_put(s->store, &entry, data, bytes);
+    return kvt_store_put(s->store, &entry, KVT_PACKED(data, bytes));
 }
 
 TEST_BEFORE_EACH
@@ -186,7 +188,7 @@ TEST_BEFORE_EACH
 }
 
 /* Opens the store on a device whose faults the test controls or on plain memory, with all entries,
- * and takes down what kvt_get_views gives. A fixed policy refuses entries that a lossy variant is
+ * and takes down what kvt_store_get gives. A fixed policy refuses entries that a lossy variant is
  * not for: those are missing then. */
 static void site_open(site *s, const char *variant, bool device, bool staged)
 {
@@ -206,7 +208,8 @@ static void site_open(site *s, const char *variant, bool device, bool staged)
         assert_int_equal(put_one(s, i), s->stored[i] ? KVT_OK : KVT_REFUSED);
         place_wipe(&s->wanted[i], i);
         place_wipe(&s->got[i], i);
-        assert_int_equal(kvt_get_views(s->store, &s->keys[i], s->wanted[i].pointers, views_of(i),
+        assert_int_equal(kvt_store_get(s->store, &s->keys[i],
+                                       KVT_GROUPED(s->wanted[i].pointers, views_of(i)),
                                        KVT_NO_DEADLINE, NULL),
                          s->stored[i] ? KVT_OK : KVT_MISS);
     }
@@ -222,23 +225,20 @@ static void site_close(site *s)
 
 /* What kvt_load_begin is given. */
 typedef struct given {
-    const kvt_view *views[ENTRIES * GROUPS];
-    uint32_t counts[ENTRIES];
+    kvt_view grouped[ENTRIES];
+    const kvt_view *views[ENTRIES];
     kvt_load_options options;
 } given;
 
 static void give(const site *s, given *g, uint32_t layers_ahead)
 {
-    size_t at = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        g->counts[i] = views_of(i);
-        for (uint32_t k = 0; k < views_of(i); k++)
-            g->views[at++] = s->got[i].pointers[k];
+        g->grouped[i] = kvt_view_grouped(s->got[i].pointers, views_of(i));
+        g->views[i] = views_of(i) > 1 ? &g->grouped[i] : s->got[i].pointers[0];
     }
     g->options = (kvt_load_options){.struct_size = sizeof g->options,
                                     .layers_ahead = layers_ahead,
-                                    .deadline_ns = KVT_NO_DEADLINE,
-                                    .view_counts = g->counts};
+                                    .deadline_ns = KVT_NO_DEADLINE};
 }
 
 static kvt_load *begin(site *s, const given *g)
@@ -283,13 +283,14 @@ static void load_all(site *s)
     }
 }
 
+/* Into the views of an entry, whose view is made new at each call. */
 static kvt_request request_of(site *s, uint32_t number, uint32_t first, uint32_t count)
 {
+    s->grouped[number] = kvt_view_grouped(s->got[number].pointers, views_of(number));
     return (kvt_request){.struct_size = sizeof(kvt_request),
                          .kind = KVT_REQUEST_GET,
                          .key = s->keys[number],
-                         .views = s->got[number].pointers,
-                         .view_count = views_of(number),
+                         .view = &s->grouped[number],
                          .first_layer = first,
                          .layer_count = count,
                          .user = number,
@@ -370,12 +371,11 @@ TEST(puts_take_views)
             requests[i] = request_of(s, i, 0, 0);
             requests[i].kind = KVT_REQUEST_PUT;
             requests[i].entry = &entries[i];
-            requests[i].views = s->wanted[i].pointers;
+            s->grouped[i].groups = s->wanted[i].pointers;
             if (round == 0) continue;
-            requests[i].view_count = views_of(i) + 1 < 4 ? views_of(i) + 1 : 2; /* not its own */
+            uint32_t count = views_of(i) + 1 < 4 ? views_of(i) + 1 : 2; /* not its own */
+            s->grouped[i].group_count = count == views_of(i) ? count - 1 : count;
         }
-        for (uint32_t i = 0; i < ENTRIES; i++)
-            if (round == 1 && views_of(i) == requests[i].view_count) requests[i].view_count--;
         run(s, requests, ENTRIES, statuses);
         for (uint32_t i = 0; i < ENTRIES; i++)
             assert_int_equal(statuses[i], round == 0 ? KVT_OK : KVT_E_ARGUMENT);
@@ -406,11 +406,10 @@ TEST(bad_views_fail_their_entry)
         for (uint32_t i = 0; i < ENTRIES; i++)
             requests[i] = request_of(s, i, 0, 0);
         if (what == 0) { /* its last two views are one too few, and are skipped */
-            g.counts[4] = 6;
-            g.counts[5] = 2;
-            requests[4].view_count = 6;
-            requests[5].view_count = 2;
-            requests[5].views = s->got[0].pointers;
+            s->grouped[4].group_count = 6;
+            s->grouped[5] = kvt_view_grouped(s->got[0].pointers, 2);
+            g.views[4] = &s->grouped[4];
+            g.views[5] = &s->grouped[5];
         }
         assert_int_equal(kvt_load_begin(s->queue, s->keys, g.views, ENTRIES, &g.options, &load),
                          KVT_OK);
@@ -444,29 +443,37 @@ TEST(bad_calls_are_refused)
     kvt_load *load = NULL;
     kvt_status status;
     give(s, &g, 0);
-    g.options.view_counts = NULL; /* one each */
+    g.views[0] = s->got[0].pointers[0]; /* one of several */
     assert_int_equal(kvt_load_begin(s->queue, s->keys, g.views, 1, &g.options, &load), KVT_MISS);
     static const uint32_t wrong[] = {0, KVT_GROUPS_MAX + 1, UINT32_MAX};
     for (uint32_t i = 0; i < 3; i++) {
         give(s, &g, 0);
-        g.counts[1] = wrong[i];
-        assert_int_equal(kvt_load_begin(s->queue, s->keys, g.views, 2, &g.options, &load),
-                         KVT_E_ARGUMENT);
+        g.grouped[1].group_count = wrong[i];
+        g.views[1] = &g.grouped[1];
+        assert_int_equal(kvt_load_begin(s->queue, s->keys, g.views, 2, &g.options, &load), KVT_OK);
+        assert_int_equal(kvt_load_status(load, 1), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+        place_wipe(&s->got[0], 0);
         kvt_request request = request_of(s, 0, 0, 0);
-        request.view_count = wrong[i];
+        s->grouped[0].group_count = wrong[i];
         run(s, &request, 1, &status);
         assert_int_equal(status, KVT_E_ARGUMENT);
     }
+    const kvt_view *some[GROUPS];
+    memcpy(some, s->got[0].pointers, sizeof some);
+    some[6] = NULL;
     give(s, &g, 0);
-    g.views[6] = NULL;
-    assert_int_equal(kvt_load_begin(s->queue, s->keys, g.views, 1, &g.options, &load),
-                     KVT_E_ARGUMENT);
+    g.grouped[0].groups = some;
+    assert_int_equal(kvt_load_begin(s->queue, s->keys, g.views, 1, &g.options, &load), KVT_MISS);
     kvt_request request = request_of(s, 0, 0, 0);
-    request.views = g.views; /* one of them is NULL */
+    s->grouped[0].groups = some;
+    run(s, &request, 1, &status);
+    assert_int_equal(status, KVT_E_ARGUMENT);
+    some[6] = &g.grouped[0]; /* groups of groups */
     run(s, &request, 1, &status);
     assert_int_equal(status, KVT_E_ARGUMENT);
     request = request_of(s, 0, 0, 0);
-    request.view = request.views[0]; /* both */
+    request.view = NULL;
     run(s, &request, 1, &status);
     assert_int_equal(status, KVT_E_ARGUMENT);
     request = request_of(s, 0, LAYERS, 0); /* layers that it does not have */

@@ -221,7 +221,7 @@ TEST(the_cut_is_where_it_pays)
     for (uint32_t i = 0; i < 4; i++) {
         support_fill(i, data);
         kvt_entry entry = support_entry(support_key(i), support_layout, seconds[i]);
-        assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
+        assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
     }
     kvt_worth worth = worth_of(store, 4);
     assert_int_equal(worth.stored, 4);

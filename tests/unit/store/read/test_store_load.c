@@ -3,6 +3,7 @@
  * test_store_load.c - layered loads: layers come in order over all entries, no further than the
  * window; what fails stops no other; deadlines, ends and closes in the middle leave nothing behind.
  */
+#include "codecs/view_rows.h"
 #include "queue_site.h"
 
 #include <kvterrace/load.h>
@@ -28,7 +29,7 @@ typedef struct site {
 static kvt_status put_entry(site *s, uint32_t number)
 {
     kvt_entry entry = support_entry(support_key(number), layout, 1);
-    return kvt_put(store, &entry, s->expected[number], ENTRY_BYTES);
+    return kvt_store_put(store, &entry, KVT_PACKED(s->expected[number], ENTRY_BYTES));
 }
 
 /* One tier: a device whose faults the test controls, or plain memory. */
@@ -46,7 +47,7 @@ static site *make_site(bool device, bool staged, uint64_t staging_bytes)
         s->expected[i] = test_alloc(ENTRY_BYTES);
         memset(s->data[i], 0xee, ENTRY_BYTES);
         codecs_kv_sample_fill(&layout, 50 + i, s->expected[i]);
-        s->views[i] = kvt_view_packed(&layout, s->data[i]);
+        s->views[i] = codecs_packed_view(&layout, s->data[i]);
         s->pointers[i] = &s->views[i];
         assert_int_equal(put_entry(s, i), KVT_OK);
     }
@@ -225,9 +226,9 @@ TEST(views_that_meet_inside_another)
     kvt_layout longer = layout;
     longer.tokens *= 2;
     const kvt_entry entry = support_entry(support_key(ENTRIES), longer, 1);
-    assert_int_equal(kvt_put(store, &entry, memory, 2 * ENTRY_BYTES), KVT_OK);
+    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(memory, 2 * ENTRY_BYTES)), KVT_OK);
     s->keys[2] = entry.key;
-    s->views[2] = kvt_view_packed(&longer, memory);
+    s->views[2] = codecs_packed_view(&longer, memory);
     s->views[0].base[0] = memory + 256;
     s->views[1].base[0] = memory + 512;
     kvt_status statuses[3];

@@ -4,6 +4,7 @@
  * the device counts them. Loads and gets that end in the middle, devices that fail, and many of all
  * at once.
  */
+#include "codecs/view_rows.h"
 #include "queue_site.h"
 
 #include <kvterrace/load.h>
@@ -29,8 +30,9 @@ static const kvt_layout groups[GROUPS] = {
 typedef struct side {
     kvt_queue *queue;
     kvt_view views[ENTRIES][GROUPS];
-    const kvt_view *pointers[ENTRIES * GROUPS];
-    uint32_t counts[ENTRIES];
+    const kvt_view *pointers[ENTRIES][GROUPS];
+    kvt_view grouped[ENTRIES];
+    const kvt_view *given[ENTRIES];
     char *data[ENTRIES];
     kvt_load *load;
 } side;
@@ -49,19 +51,19 @@ static uint64_t bytes_of(const site *s)
 
 static void side_make(const site *s, side *one)
 {
-    size_t at = 0;
     one->queue = queue_site_queue(1, 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         one->data[i] = test_alloc(bytes_of(s));
         memset(one->data[i], 0xee, bytes_of(s));
         char *to = one->data[i];
-        one->counts[i] = s->grouped ? GROUPS : 1;
-        for (uint32_t k = 0; k < one->counts[i]; k++) {
+        one->grouped[i] = kvt_view_grouped(one->pointers[i], GROUPS);
+        one->given[i] = s->grouped ? &one->grouped[i] : &one->views[i][0];
+        for (uint32_t k = 0; k < (s->grouped ? GROUPS : 1); k++) {
             const kvt_layout *layout = s->grouped ? &groups[k] : &plain;
             uint64_t bytes;
             assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
-            one->views[i][k] = kvt_view_packed(layout, to);
-            one->pointers[at++] = &one->views[i][k];
+            one->views[i][k] = codecs_packed_view(layout, to);
+            one->pointers[i][k] = &one->views[i][k];
             to += bytes;
         }
     }
@@ -78,7 +80,7 @@ static kvt_status put_one(const site *s, uint32_t number)
     entry.groups = s->grouped ? groups : NULL;
     entry.group_count = s->grouped ? GROUPS : 0;
     if (!s->grouped) entry.layout = plain;
-    return kvt_put(store, &entry, s->expected[number], bytes_of(s));
+    return kvt_store_put(store, &entry, KVT_PACKED(s->expected[number], bytes_of(s)));
 }
 
 static site *site_make(bool grouped)
@@ -144,12 +146,10 @@ static void fail_reads(tiers_fault_action action, uint64_t hits)
 /* Begins to load all entries, one layer ahead. */
 static void begin(const site *s, side *one)
 {
-    const kvt_load_options options = {.struct_size = sizeof options,
-                                      .layers_ahead = 1,
-                                      .deadline_ns = KVT_NO_DEADLINE,
-                                      .view_counts = one->counts};
-    assert_int_equal(
-        kvt_load_begin(one->queue, s->keys, one->pointers, ENTRIES, &options, &one->load), KVT_OK);
+    const kvt_load_options options = {
+        .struct_size = sizeof options, .layers_ahead = 1, .deadline_ns = KVT_NO_DEADLINE};
+    assert_int_equal(kvt_load_begin(one->queue, s->keys, one->given, ENTRIES, &options, &one->load),
+                     KVT_OK);
 }
 
 static void await(side *one, uint32_t layers)
@@ -340,7 +340,8 @@ static void *get_all(void *context)
     site *s = context;
     char *data = test_alloc(bytes_of(s));
     for (uint32_t i = 0; i < ENTRIES; i++)
-        if (kvt_get(store, &s->keys[i], data, bytes_of(s), NULL) != KVT_OK ||
+        if (kvt_store_get(store, &s->keys[i], KVT_PACKED(data, bytes_of(s)), KVT_STORE_DEADLINE,
+                          NULL) != KVT_OK ||
             memcmp(data, s->expected[i], bytes_of(s)) != 0)
             abort();
     return NULL;
@@ -386,7 +387,7 @@ TEST(a_get_is_called_off)
     kvt_request request = {.struct_size = sizeof request,
                            .kind = KVT_REQUEST_GET,
                            .key = s->keys[0],
-                           .view = other->pointers[0],
+                           .view = other->given[0],
                            .deadline_ns = KVT_NO_DEADLINE};
     kvt_completion done = {.struct_size = sizeof done};
     uint64_t batch;
@@ -430,14 +431,15 @@ static void *work(void *context)
     for (uint32_t round = 0; round < w->rounds; round++) {
         const kvt_load_options options = {.struct_size = sizeof options,
                                           .layers_ahead = 1 + draw(&random, 3),
-                                          .deadline_ns = KVT_NO_DEADLINE,
-                                          .view_counts = own.counts};
+                                          .deadline_ns = KVT_NO_DEADLINE};
         kvt_load_result result = {.struct_size = sizeof result};
         kvt_status statuses[ENTRIES];
         const uint32_t stop = draw(&random, 3) == 0 ? draw(&random, LAYERS) : LAYERS;
         const uint32_t number = draw(&random, ENTRIES);
         if (draw(&random, 4) == 0) {
-            (void)!kvt_get(store, &w->s->keys[number], own.data[number], bytes_of(w->s), NULL);
+            (void)!kvt_store_get(store, &w->s->keys[number],
+                                 KVT_PACKED(own.data[number], bytes_of(w->s)), KVT_STORE_DEADLINE,
+                                 NULL);
             continue;
         }
         if (draw(&random, 8) == 0) {
@@ -445,7 +447,7 @@ static void *work(void *context)
             (void)!put_one(w->s, number);
             continue;
         }
-        if (kvt_load_begin(own.queue, w->s->keys, own.pointers, ENTRIES, &options, &own.load) !=
+        if (kvt_load_begin(own.queue, w->s->keys, own.given, ENTRIES, &options, &own.load) !=
             KVT_OK)
             continue;
         for (uint32_t layer = 1; layer <= stop; layer++) {

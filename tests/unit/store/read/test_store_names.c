@@ -115,7 +115,7 @@ TEST(describe_says_what_was_put)
                        .tenant = 4,
                        .request_tokens = 777};
     support_fill(2, data);
-    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
+    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
     kvt_description found = {.struct_size = sizeof found};
     uint64_t uses = support_stats(store).policy.accesses;
     assert_int_equal(kvt_store_describe(store, &entry.key, &found), KVT_OK);
@@ -136,7 +136,9 @@ TEST(describe_says_what_was_put)
     assert_false(found.moving);
     assert_true(found.lifetime_seconds == 0 && found.age_seconds >= 0);
     /* The size that a get demands. */
-    assert_int_equal(kvt_get(store, &entry.key, data, found.bytes, NULL), KVT_OK);
+    assert_int_equal(
+        kvt_store_get(store, &entry.key, KVT_PACKED(data, found.bytes), KVT_STORE_DEADLINE, NULL),
+        KVT_OK);
     assert_int_equal(kvt_store_describe(store, &parent, &found), KVT_OK);
     assert_false(found.has_parent);
     kvt_store_close(store);
@@ -327,7 +329,9 @@ TEST(clear_takes_quarantined_entries)
     char data[64];
     kvt_key first = space_key(0, 0);
     tiers_fault_set_gone(disk.device, true);
-    assert_int_equal(kvt_get(store, &first, data, sizeof data, NULL), KVT_MISS);
+    assert_int_equal(
+        kvt_store_get(store, &first, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, NULL),
+        KVT_MISS);
     assert_int_equal(support_stats(store).quarantined, 24);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 12);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 0);
@@ -372,7 +376,8 @@ static void *traffic_run(void *argument)
         kvt_key key = space_key(0, traffic->first + i % 100);
         kvt_status status = support_put_small(traffic->store, &key, 1);
         assert_true(status == KVT_OK || status == KVT_EXISTS || status == KVT_BUSY);
-        status = kvt_get(traffic->store, &key, data, sizeof data, NULL);
+        status = kvt_store_get(traffic->store, &key, KVT_PACKED(data, sizeof data),
+                               KVT_STORE_DEADLINE, NULL);
         assert_true(status == KVT_OK || status == KVT_MISS);
         if (i % 64 == 0) (void)!kvt_store_maintain(traffic->store, NULL);
     }

@@ -19,7 +19,7 @@ static kvt_entry entries[MANY];
 static kvt_request request_of(uint32_t kind, uint32_t number)
 {
     uint32_t at = number % MANY;
-    views[at] = kvt_view_packed(&support_layout, buffers + (size_t)at * SUPPORT_ENTRY_BYTES);
+    views[at] = kvt_view_packed(buffers + (size_t)at * SUPPORT_ENTRY_BYTES, SUPPORT_ENTRY_BYTES);
     entries[at] = support_entry(support_key(number), support_layout, 1);
     bool moves = kind == KVT_REQUEST_GET || kind == KVT_REQUEST_PUT;
     return (kvt_request){.struct_size = sizeof(kvt_request),
@@ -280,7 +280,7 @@ TEST(joined_reads)
     memset(buffers, 0xee, (size_t)MANY * SUPPORT_ENTRY_BYTES);
     for (uint32_t i = 0; i < 32; i++) {
         requests[i] = request_of(KVT_REQUEST_GET, 3);
-        own[i] = kvt_view_packed(&support_layout, buffers + (size_t)i * SUPPORT_ENTRY_BYTES);
+        own[i] = kvt_view_packed(buffers + (size_t)i * SUPPORT_ENTRY_BYTES, SUPPORT_ENTRY_BYTES);
         requests[i].view = &own[i];
     }
     tiers_fault_counts before, after;
@@ -541,7 +541,7 @@ static void *push(void *argument)
     static _Thread_local char data[8 * SUPPORT_ENTRY_BYTES];
     kvt_view places[8];
     for (uint32_t i = 0; i < 8; i++)
-        places[i] = kvt_view_packed(&support_layout, data + (size_t)i * SUPPORT_ENTRY_BYTES);
+        places[i] = kvt_view_packed(data + (size_t)i * SUPPORT_ENTRY_BYTES, SUPPORT_ENTRY_BYTES);
     for (uint32_t round = 0; round < 150; round++) {
         kvt_request requests[8];
         for (uint32_t i = 0; i < 8; i++) {

@@ -21,7 +21,7 @@ TEST_BEFORE_ALL
     static site s;
     queue_site_open(true, ENTRIES, 0);
     for (uint32_t i = 0; i < ENTRIES; i++)
-        s.views[i] = kvt_view_packed(&support_layout, s.data[i]);
+        s.views[i] = kvt_view_packed(s.data[i], SUPPORT_ENTRY_BYTES);
     queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS});
     const kvt_queue_options whole = {.struct_size = sizeof whole, .whole_batches = true};
     assert_int_equal(kvt_queue_open(store, &whole, &queue), KVT_OK);

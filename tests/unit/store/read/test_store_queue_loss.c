@@ -19,7 +19,7 @@ static kvt_request requests[ENTRIES];
 static void make_requests(uint32_t kind)
 {
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        views[i] = kvt_view_packed(&support_layout, buffers + (size_t)i * SUPPORT_ENTRY_BYTES);
+        views[i] = kvt_view_packed(buffers + (size_t)i * SUPPORT_ENTRY_BYTES, SUPPORT_ENTRY_BYTES);
         requests[i] = (kvt_request){.struct_size = sizeof(kvt_request),
                                     .kind = kind,
                                     .key = support_key(i),

@@ -27,7 +27,7 @@ TEST_BEFORE_EACH
     queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_WRITES});
     for (uint32_t i = 0; i < PUTS; i++) {
         support_fill(i, s.data[i]);
-        s.views[i] = kvt_view_packed(&support_layout, s.data[i]);
+        s.views[i] = kvt_view_packed(s.data[i], SUPPORT_ENTRY_BYTES);
         s.entries[i] = support_entry(support_key(i), support_layout, 1);
         s.requests[i] = (kvt_request){.struct_size = sizeof(kvt_request),
                                       .kind = KVT_REQUEST_PUT,

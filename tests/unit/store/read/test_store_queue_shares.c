@@ -4,6 +4,7 @@
  * share: every get completes once with its own bytes, a small one does not wait for all of them,
  * and cancels and closes come in between.
  */
+#include "codecs/view_rows.h"
 #include "store_support.h"
 
 #include "base/clock.h"
@@ -71,7 +72,8 @@ TEST_BEFORE_EACH
     for (uint32_t i = 0; i < ALL; i++) {
         const kvt_entry entry = support_entry(support_key(i), layout_of(i), 1);
         fill(i, place_of(&s, i));
-        assert_int_equal(kvt_put(s.store, &entry, place_of(&s, i), bytes_of(i)), KVT_OK);
+        assert_int_equal(kvt_store_put(s.store, &entry, KVT_PACKED(place_of(&s, i), bytes_of(i))),
+                         KVT_OK);
         assert_int_equal(kvt_store_flush(s.store), KVT_OK);
     }
     memset(s.data, 0xee, ALL * LARGE_BYTES);
@@ -99,7 +101,7 @@ static uint64_t submit(site *s, kvt_queue *queue, uint32_t count)
     uint64_t batch = 0;
     for (uint32_t i = 0; i < count; i++) {
         const kvt_layout layout = layout_of(i);
-        s->views[i] = kvt_view_packed(&layout, place_of(s, i));
+        s->views[i] = codecs_packed_view(&layout, place_of(s, i));
         requests[i] = (kvt_request){.struct_size = sizeof requests[i],
                                     .kind = KVT_REQUEST_GET,
                                     .key = support_key(i),

@@ -78,7 +78,7 @@ TEST(one_side_passes)
                     engine.view.bases_kind == KVT_BASES_LAYERS);
         engine_pool_close(&engine);
     }
-    kvt_view view = kvt_view_packed(&latent, pool);
+    kvt_view view = codecs_packed_view(&latent, pool);
     accepted(&view, &latent);
     view.bases_kind = KVT_BASES_SIDES;
     view.base[1] = pool + view.base_bytes[0];
@@ -92,7 +92,7 @@ TEST(a_packed_buffer_passes_in_both_orders)
         layout.order = order;
         uint64_t bytes;
         assert_status(kvt_layout_bytes(&layout, &bytes), KVT_OK);
-        kvt_view view = kvt_view_packed(&layout, pool);
+        kvt_view view = codecs_packed_view(&layout, pool);
         accepted(&view, &layout);
         assert_int_equal(view.base_bytes[0], bytes);
         for (uint32_t i = 0; i < 2u * layout.layers; i++) {
@@ -104,11 +104,11 @@ TEST(a_packed_buffer_passes_in_both_orders)
         refused(&view, &layout, "needs");
     }
     const kvt_layout opaque = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 77};
-    kvt_view view = kvt_view_packed(&opaque, pool + 1);
+    kvt_view view = codecs_packed_view(&opaque, pool + 1);
     accepted(&view, &opaque);
     view.head_stride = 1;
     refused(&view, &opaque, "opaque");
-    view = kvt_view_packed(&opaque, pool);
+    view = codecs_packed_view(&opaque, pool);
     view.base_bytes[0] = 76;
     refused(&view, &opaque, "base[0]: the view needs 77 bytes of a buffer of 76");
 }
@@ -291,7 +291,7 @@ TEST(numbers_out_of_range_are_refused)
     view.base[0] = pool + 1;
     refused(&view, &small, "multiple");
     view = paged();
-    view.bases_kind = 4;
+    view.bases_kind = 6;
     refused(&view, &small, "bases_kind");
     view = paged();
     view.base[1] = pool;
@@ -311,7 +311,7 @@ TEST(numbers_out_of_range_are_refused)
     view.dtype = 0;
     accepted(&view, &small);
     view = paged();
-    view.reserved3[3] = 1;
+    view.reserved[2] = 1;
     assert_status(kvt_view_check(&view, &small, NULL, 0), KVT_E_UNSUPPORTED);
     struct {
         kvt_view view;
@@ -331,7 +331,7 @@ TEST(strides_of_one_member_count_for_nothing)
 {
     const kvt_layout one = {
         .layers = 1, .kv_heads = 1, .head_dim = 8, .dtype = KVT_DTYPE_FP16, .tokens = 1};
-    kvt_view view = kvt_view_packed(&one, pool);
+    kvt_view view = codecs_packed_view(&one, pool);
     view.layer_stride = view.token_stride = view.head_stride = -3;
     view.block_stride = INT64_MIN;
     accepted(&view, &one);

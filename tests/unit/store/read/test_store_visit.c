@@ -39,7 +39,7 @@ static kvt_status put_opaque(site *s, uint32_t number)
                              .key = support_key(number),
                              .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = BYTES},
                              .recompute_seconds = 1};
-    return kvt_put(s->store, &entry, data, BYTES);
+    return kvt_store_put(s->store, &entry, KVT_PACKED(data, BYTES));
 }
 
 /* Opaque entries, of which the oldest are on SSD then. */
@@ -93,7 +93,8 @@ static kvt_status get_opaque(site *s, uint32_t number)
 {
     static uint8_t data[BYTES], expected[BYTES];
     const kvt_key key = support_key(number);
-    kvt_status status = kvt_get(s->store, &key, data, BYTES, NULL);
+    kvt_status status =
+        kvt_store_get(s->store, &key, KVT_PACKED(data, BYTES), KVT_STORE_DEADLINE, NULL);
     fill_bytes(number, expected);
     if (status == KVT_OK) assert_memory_equal(data, expected, BYTES);
     return status;
@@ -175,7 +176,8 @@ TEST(memory_is_held_in_half)
     kvt_get_info info = {.struct_size = sizeof info};
     static uint8_t data[BYTES];
     const kvt_key key = support_key(3);
-    assert_int_equal(kvt_get(s->store, &key, data, BYTES, &info), KVT_OK);
+    assert_int_equal(
+        kvt_store_get(s->store, &key, KVT_PACKED(data, BYTES), KVT_STORE_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.tier, KVT_TIER_SSD);
     assert_int_equal(check_bytes(scratch, 3, &copy), KVT_OK);
     for (uint32_t i = 0; i < 3; i++) {

@@ -95,7 +95,7 @@ TEST(life)
                              .first_position = 32,
                              .recompute_seconds = 1,
                              .tenant = 3};
-    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
+    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
     const kvt_event stored = events_next(reader);
     assert_int_equal(stored.kind, KVT_EVENT_STORED);
     assert_int_equal(stored.tier, KVT_TIER_DRAM);
@@ -104,7 +104,7 @@ TEST(life)
     assert_int_equal(stored.tenant, 3);
     assert_memory_equal(&stored.parent, &parent, sizeof parent);
     assert_true(stored.bytes >= SUPPORT_ENTRY_BYTES && stored.load_seconds > 0);
-    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_EXISTS);
+    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_EXISTS);
     assert_int_equal(support_get(store, 1, NULL), KVT_OK);
     events_expect_none(reader);
     assert_int_equal(kvt_store_delete(store, &key), KVT_OK);

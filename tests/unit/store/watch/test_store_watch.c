@@ -174,7 +174,8 @@ TEST(refusals)
     char data[SUPPORT_ENTRY_BYTES];
     support_fill(1, data);
     const kvt_entry worthless = support_entry(support_key(1), support_layout, 1e-9);
-    assert_int_equal(kvt_put(site.store, &worthless, data, sizeof data), KVT_REFUSED);
+    assert_int_equal(kvt_store_put(site.store, &worthless, KVT_PACKED(data, sizeof data)),
+                     KVT_REFUSED);
     assert_int_equal(kvt_device_change(site.store, site.dram.name, KVT_DEVICE_RETIRE), KVT_OK);
     const kvt_status status = support_put(site.store, 2);
     metrics_text *text = watch_metrics(site.store);
@@ -339,7 +340,9 @@ TEST(operations_wrap)
     char data[16];
     for (uint32_t i = 0; i < 5000; i++) {
         kvt_key key = support_key(i);
-        assert_int_equal(kvt_get(site.store, &key, data, sizeof data, NULL), KVT_MISS);
+        assert_int_equal(kvt_store_get(site.store, &key, KVT_PACKED(data, sizeof data),
+                                       KVT_STORE_DEADLINE, NULL),
+                         KVT_MISS);
     }
     kvt_operation *operations = calloc(8192, sizeof *operations);
     size_t count;
