@@ -213,7 +213,8 @@ static kvt_status load_entries(engine *own, uint64_t until_ns, const uint64_t *s
 static kvt_status serve(engine *own, const uint64_t *sums, uint32_t *layers_equal)
 {
     kvt_worth worth = {.struct_size = sizeof worth};
-    kvt_status status = kvt_match_worth(own->store, own->keys, ENTRIES, &worth);
+    kvt_status status =
+        kvt_store_match(own->store, own->keys, ENTRIES, KVT_MATCH(.worth = &worth), NULL);
     if (status != KVT_OK) return status;
     printf("stored %zu entries, worth loading %zu: %.1f ms instead of %.1f ms\n", worth.stored,
            worth.to_load, worth.load_seconds * 1e3, worth.recompute_seconds * 1e3);

@@ -63,12 +63,14 @@ static kvt_status turn(kvt_store *store, const kvt_key keys[CHUNKS])
     double seconds[CHUNKS];
     uint64_t lease = 0;
     size_t matched = 0, reachable = 0;
-    kvt_status status = kvt_match_prefix(store, keys, CHUNKS, &matched);
+    kvt_status status = kvt_store_match(store, keys, CHUNKS, NULL, &matched);
     /* Here or on other hosts, of which there are none. */
     if (status == KVT_OK)
-        status = kvt_match_prefix_until(store, keys, CHUNKS, in_seconds(1), &reachable);
+        status =
+            kvt_store_match(store, keys, CHUNKS,
+                            KVT_MATCH(.hosts = true, .deadline_ns = in_seconds(1)), &reachable);
     if (status != KVT_OK || matched != CHUNKS || reachable != CHUNKS) return KVT_E_STATE;
-    status = kvt_predict_loads(store, keys, CHUNKS, seconds);
+    status = kvt_store_match(store, keys, CHUNKS, KVT_MATCH(.load_seconds = seconds), NULL);
     if (status == KVT_OK)
         status = kvt_lease_begin(store, NULL, keys, CHUNKS, in_seconds(10), NULL, &lease);
     if (status == KVT_OK) status = kvt_lease_extend(store, lease, in_seconds(20));

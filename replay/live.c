@@ -217,7 +217,9 @@ static uint32_t live_choose(live_server *server, uint32_t matched, double *predi
     double load_s = 0.0, best_s = live_prefill_after(run, server->request, 0);
     uint32_t best = 0;
     *predicted_out = 0.0;
-    if (kvt_predict_loads(run->store, server->keys, matched, server->seconds) != KVT_OK) return 0;
+    if (kvt_store_match(run->store, server->keys, matched,
+                        KVT_MATCH(.load_seconds = server->seconds), NULL) != KVT_OK)
+        return 0;
     for (uint32_t blocks = 1; blocks <= matched; blocks++) {
         if (isnan(server->seconds[blocks - 1])) break;
         load_s += server->seconds[blocks - 1];
@@ -268,8 +270,8 @@ static kvt_status live_match(const live_server *server, size_t *matched_out)
     const live_run *run = server->run;
     *matched_out = 0;
     if (!run->layout.tokens_may_drop)
-        return kvt_match_prefix(run->store, server->keys, server->request->block_count,
-                                matched_out);
+        return kvt_store_match(run->store, server->keys, server->request->block_count, NULL,
+                               matched_out);
     kvt_status status = kvt_store_exists(run->store, &server->keys[0]);
     *matched_out = status == KVT_OK ? 1 : 0;
     return status == KVT_MISS ? KVT_OK : status;
@@ -323,7 +325,7 @@ static uint32_t live_get_blocks(live_server *server, uint32_t position, uint32_t
         server->tiers[i] = tier != KVT_TIER_NONE ? tier : KVT_TIER_DRAM; /* a put's staging */
     }
     uint64_t begin_ns = base_clock_ns();
-    if (kvt_get_prefix(run->store, &server->keys[position], server->pointers, count,
+    if (kvt_prefix_get(run->store, &server->keys[position], server->pointers, count,
                        KVT_NO_DEADLINE, &arrived) != KVT_OK)
         arrived = 0;
     *load_ns += base_clock_ns() - begin_ns;

@@ -8,7 +8,7 @@
  *     prefill             [b3 b4 b5 ...]       at least one token is always computed
  *
  * The head is chosen as the run stands when the service begins, and its blocks are all asked for
- * at once, as kvt_get_prefix does. A block is put when it has been computed, beside the computing
+ * at once, as kvt_prefix_get does. A block is put when it has been computed, beside the computing
  * of the next ones, as an engine saves each step of a chunked prefill: until then nobody finds it.
  * One thread.
  */

@@ -10,7 +10,7 @@
  * An entry whose variant needs a basis that the store lacks stays and cannot be read. Gets, views,
  * layered loads and the requests of a queue return KVT_E_MISMATCH for it, and the variant that they
  * report names the basis: transform:1F3A9,s2 needs the one whose hash begins with 1F3A9.
- * kvt_store_exists, kvt_match_prefix, kvt_match_worth, kvt_predict_loads, kvt_store_touch,
+ * kvt_store_exists, kvt_store_match, kvt_store_touch,
  * kvt_store_hint, kvt_store_prefetch and leases take the entry as absent; kvt_store_describe finds
  * it and says lacks_basis; kvt_store_put of its key stores the entry anew. kvt_basis_get lists the
  * bases that are lacking, kvt_health_get reports them, and kvt_basis_add brings the entries back.

@@ -37,7 +37,7 @@
  * child has ended or called exec.
  *
  * Thread rule: every function on a kvt_store may be called from any thread, open and close
- * excepted. Lookups (exists, match_prefix, stats, explain) only take a short lock; they never do
+ * excepted. Lookups (exists, match, stats, explain) only take a short lock; they never do
  * I/O. The store's own threads block all signals, so that handlers run on the caller's threads.
  */
 #ifndef KVTERRACE_KVTERRACE_H
@@ -367,24 +367,6 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_exists(kvt_store *store, const kvt_ke
 /* Removes an entry. Waits for a move of it to end, and for no read: a read that has begun goes on
  * to its end, and the room is free after it. KVT_OK; KVT_MISS; KVT_BUSY (a lease, lookup.h). */
 KVT_API KVT_NODISCARD kvt_status kvt_store_delete(kvt_store *store, const kvt_key *key);
-
-/*
- * How long gets of these entries would take, one after the other, begun now: by the speeds that
- * devices and variants have lately shown, and the requests that are queued at the devices.
- *   seconds_out   count of them; of each get alone, NAN where nothing is stored, or on a device
- *                 that is out of service
- * KVT_OK; KVT_E_ARGUMENT. Not a use.
- */
-KVT_API KVT_NODISCARD kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys,
-                                                   size_t count, double *seconds_out);
-
-/* How many leading keys are stored, by scanning from the first. The run ends at a key that is not
- * stored, and at an entry whose layout says tokens_may_drop, because a prefix needs all its tokens.
- * The lock is held for 256 keys at a time, so that a long scan holds nobody up: each key counted
- * was stored when it was looked up. The entries are not pinned: a later get may still miss.
- * KVT_OK; KVT_E_ARGUMENT. */
-KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys,
-                                                  size_t count, size_t *matched_out);
 
 /* Waits until every put that has returned is written or has failed, then makes every entry that is
  * on SSD durable. An entry that a later get promotes keeps a copy on SSD while room allows; without

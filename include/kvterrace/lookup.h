@@ -5,7 +5,7 @@
  *
  *     kvt_worth worth = {.struct_size = sizeof worth};
  *     uint64_t lease;
- *     kvt_status status = kvt_match_worth(store, keys, count, &worth);
+ *     kvt_status status = kvt_store_match(store, keys, count, KVT_MATCH(.worth = &worth), NULL);
  *     if (status == KVT_OK && worth.to_load != 0)
  *         status = kvt_lease_begin(store, NULL, keys, worth.to_load, soon_ns, NULL, &lease);
  *
@@ -38,24 +38,52 @@ typedef struct kvt_worth {
                        from another host; a prefetch makes it sure */
 } kvt_worth;
 
-/*
- * How much of a prefix to load. The entries before a cut of the stored run are loaded together, and
- * then the ones behind it are recomputed; the call takes the cut with which the whole run is in
- * memory soonest. Loads of several tiers and devices overlap, and wait for the requests that are
- * queued at their devices now.
- *   keys   of the prefix's entries in order; the run ends at the first that is not stored. With an
- *          engine that other hosts share, entries that these are known to have count as stored, and
- *          nobody is asked
- *   worth  struct_size is set by the caller; all else is overwritten
- * Recomputing an entry takes its kvt_entry.recompute_seconds, or else what the prefill model says
- * for its positions. Not a use. An entry whose device is out of service ends the part that is worth
- * loading, not the stored run. KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork).
- */
-KVT_API KVT_NODISCARD kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys,
-                                                 size_t count, kvt_worth *worth);
+/* What kvt_store_match takes and tells beside the count. Zero but for struct_size: nothing. */
+typedef struct kvt_match {
+    uint32_t struct_size;
+    bool hosts; /* entries that other hosts have published count, too (remote.h). Each node of the
+                   engine is sent one batch of questions, for the keys that are not here and have no
+                   recent answer. Blocking */
+    uint64_t deadline_ns; /* with hosts: an instant of CLOCK_MONOTONIC; an answer that has not come
+                             by then counts as no. 0 asks nobody and counts earlier answers;
+                             KVT_NO_DEADLINE: kvt_remote_options.deadline_seconds from now */
+    kvt_worth *worth;     /* NULL, or told how much of the run to load; struct_size is set by the
+                             caller. Entries that other hosts are known to have count as stored */
+    double *load_seconds; /* NULL, or one for each key: how long a get of it alone would take that
+                             begins now, by the speeds that devices and variants have lately shown
+                             and the requests that are queued at the devices; NAN where nothing is
+                             stored, or on a device that is out of service */
+} kvt_match;
+
+#ifndef __cplusplus
+/* One as an argument, as in KVT_MATCH(.worth = &worth). */
+#define KVT_MATCH(...) (&(const kvt_match){.struct_size = sizeof(kvt_match), __VA_ARGS__})
+#endif
 
 /*
- * Reads the stored run of a prefix, as kvt_match_prefix_until has it, into views, all of it at
+ * How many leading keys are stored, by scanning from the first, and as much more as `match` asks.
+ * The run ends at a key that is not stored, and at an entry whose layout says tokens_may_drop,
+ * because a prefix needs all its tokens. The lock is held for at most 512 keys at a time: each key
+ * counted was stored when it was looked up. The entries are not pinned, and a later get may still
+ * miss. Not a use.
+ *   keys         count of them, in the order of the prefix
+ *   match        NULL: the count alone, of what is stored here
+ *   matched_out  the count; may be NULL when `match` asks for more
+ *
+ * kvt_worth: the entries before a cut of the stored run are loaded together, and then the ones
+ * behind it are recomputed; the call takes the cut with which the whole run is in memory soonest.
+ * Loads of several tiers and devices overlap, and wait for the requests that are queued at their
+ * devices now. Recomputing an entry takes its kvt_entry.recompute_seconds, or else what the prefill
+ * model says for its positions. An entry whose device is out of service ends the part that is worth
+ * loading, not the stored run.
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY (with hosts); KVT_E_STATE (in a child of fork).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_store_match(kvt_store *store, const kvt_key *keys,
+                                                 size_t count, const kvt_match *match,
+                                                 size_t *matched_out);
+
+/*
+ * Reads the stored run of a prefix, as kvt_store_match has it with hosts, into views, all of it at
  * once, on the caller's thread: reads of all entries are queued before a device is woken. Entries
  * behind the first that fails may have been written, too.
  *   views        one for each key; what they name is undefined beyond *loaded_out entries
@@ -67,7 +95,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_worth(kvt_store *store, const kvt_key
  * an entry of groups, which has more than one; *loaded_out counts the entries before it);
  * KVT_E_MEMORY; KVT_E_STATE (in a child of fork).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_get_prefix(kvt_store *store, const kvt_key *keys,
+KVT_API KVT_NODISCARD kvt_status kvt_prefix_get(kvt_store *store, const kvt_key *keys,
                                                 const struct kvt_view *const *views, size_t count,
                                                 uint64_t deadline_ns, size_t *loaded_out);
 

@@ -14,7 +14,8 @@
  *     if (status != KVT_OK) return fail(message);
  *
  *     size_t matched;
- *     status = kvt_match_prefix_until(store, keys, count, soon_ns, &matched);
+ *     status = kvt_store_match(store, keys, count,
+ *                              KVT_MATCH(.hosts = true, .deadline_ns = soon_ns), &matched);
  *
  * Thread rule: any thread.
  */
@@ -72,21 +73,6 @@ static inline void kvt_remote_options_init(kvt_remote_options *options)
     kvt_remote_options_init_sized(options, (uint32_t)sizeof *options);
 }
 
-/*
- * kvt_match_prefix that also counts entries which other hosts have published. It sends each node of
- * the engine one batch of questions, for the keys that are not here and of which no recent answer
- * is known.
- *   deadline_ns   an instant of CLOCK_MONOTONIC in nanoseconds: an answer that has not come by then
- *                 counts as no. 0 asks nobody and counts earlier answers. KVT_NO_DEADLINE: waits
- *                 kvt_remote_options.deadline_seconds
- *   matched_out   leading keys that are here or there
- * A later get may miss all the same. Without an engine it is kvt_match_prefix.
- * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_STATE (in a child of fork). Blocking.
- */
-KVT_API KVT_NODISCARD kvt_status kvt_match_prefix_until(kvt_store *store, const kvt_key *keys,
-                                                        size_t count, uint64_t deadline_ns,
-                                                        size_t *matched_out);
-
 /* Waits until all publications, deletions and clears that were pending when the call began are done
  * or dropped. A deletion or a clear whose node is out of service counts as done; owed_deletes and
  * owed_clears count it until the node has taken it. KVT_OK; KVT_E_TIMEOUT (deadline_ns, an instant
@@ -107,7 +93,7 @@ typedef struct kvt_remote_stats {
     uint64_t node_failures;   /* gets whose node was out of service */
     uint64_t bad_records;     /* objects whose bytes were wrong; they were deleted */
     uint64_t unfit;           /* objects of another size or layout */
-    uint64_t probes;          /* keys asked for by kvt_match_prefix_until and publishing */
+    uint64_t probes;          /* keys asked for by kvt_store_match and publishing */
     uint64_t probe_batches;   /* writes to a node that these questions took */
     uint64_t known_probes;    /* keys that an earlier answer decided */
     uint64_t published, published_bytes;

@@ -250,7 +250,7 @@ static kvt_status store_run_size(store_bench *bench, uint64_t bytes)
 }
 
 /* A lookup in a table of many entries, which lie on a device that keeps no bytes; then
- * kvt_match_worth, of keys in the order of the puts and of scattered ones. */
+ * kvt_store_match, of keys in the order of the puts and of scattered ones. */
 static kvt_status store_run_lookup(store_bench *bench)
 {
     store_bench_site site;

@@ -31,7 +31,7 @@ typedef enum store_bench_call {
     STORE_BENCH_PUT,
     STORE_BENCH_EXISTS,
     STORE_BENCH_BATCH, /* gets through a queue, a batch at a time */
-    STORE_BENCH_PREFIX /* kvt_get_prefix of a batch */
+    STORE_BENCH_PREFIX /* kvt_prefix_get of a batch */
 } store_bench_call;
 
 typedef struct store_bench_site {
@@ -84,7 +84,7 @@ void store_bench_unput(store_bench_site *site, uint32_t calls);
 
 enum { STORE_MATCH_KEYS = 512 };
 
-/* Times calls of kvt_match_worth, each of STORE_MATCH_KEYS other keys: a prefix that was put at
+/* Times calls of kvt_store_match, each of STORE_MATCH_KEYS other keys: a prefix that was put at
  * once, or scattered ones. Returns the calls that failed or found less than all. */
 uint32_t store_match_run(const store_bench_site *site, bool scattered, uint64_t *ns,
                          uint32_t calls);

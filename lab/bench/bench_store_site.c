@@ -297,7 +297,7 @@ static void store_batch_once(store_bench_loop *loop, uint32_t call, uint32_t num
     uint64_t began_ns = base_clock_ns();
     if (loop->call == STORE_BENCH_BATCH)
         good = store_submit(site->queue, &batch);
-    else if (kvt_get_prefix(site->store, batch.keys, batch.pointers, batch.count, KVT_NO_DEADLINE,
+    else if (kvt_prefix_get(site->store, batch.keys, batch.pointers, batch.count, KVT_NO_DEADLINE,
                             &good) != KVT_OK)
         good = 0;
     uint64_t elapsed_ns = base_clock_ns() - began_ns;
@@ -382,7 +382,8 @@ uint32_t store_match_run(const store_bench_site *site, bool scattered, uint64_t 
         }
         kvt_worth worth = {.struct_size = sizeof worth};
         uint64_t began_ns = base_clock_ns();
-        kvt_status status = kvt_match_worth(site->store, keys, STORE_MATCH_KEYS, &worth);
+        kvt_status status =
+            kvt_store_match(site->store, keys, STORE_MATCH_KEYS, KVT_MATCH(.worth = &worth), NULL);
         ns[call] = base_clock_ns() - began_ns;
         failed += status != KVT_OK || worth.stored != STORE_MATCH_KEYS;
     }

@@ -13,6 +13,7 @@
 #include "replay/random.h"
 
 #include <kvterrace/codec.h>
+#include <kvterrace/lookup.h>
 
 #include <assert.h>
 #include <math.h>
@@ -87,7 +88,9 @@ static bool loop_wants_load(const loop_state *state, const loop_context *context
                             double *seconds_out)
 {
     *seconds_out = (double)NAN;
-    if (kvt_predict_loads(state->store, &context->key, 1, seconds_out) != KVT_OK) return false;
+    if (kvt_store_match(state->store, &context->key, 1, KVT_MATCH(.load_seconds = seconds_out),
+                        NULL) != KVT_OK)
+        return false;
     if (isnan(*seconds_out)) return false;
     return state->options->load_all ||
            *seconds_out <

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * remote_match.c - kvt_match_prefix_until: how much of a prefix is here or on other hosts, with one
+ * remote_match.c - kvt_match.hosts: how much of a prefix is here or on other hosts, with one
  * batch of questions to each node of the engine.
  *
  * Keys behind the first that is known to be nowhere are not asked for: the run ends there.
@@ -48,7 +48,7 @@ static void match_look_here(match_run *run, const entry_sight *sight, size_t fro
             continue;
         }
         if (token_drop_is_uncounted(entry) || lookup_lacks_basis(run->store, entry)) {
-            run->count = from + i; /* as kvt_match_prefix has it: a get would not ask others */
+            run->count = from + i; /* as kvt_store_match has it: a get would not ask others */
             return;
         }
         run->places[from + i] = MATCH_HERE;
@@ -198,13 +198,10 @@ remote_hint remote_match_hint(kvt_store *store, const kvt_key *key)
     return remote_hints_get(&remote->hints, handle, base_clock_ns());
 }
 
-kvt_status kvt_match_prefix_until(kvt_store *store, const kvt_key *keys, size_t count,
-                                  uint64_t deadline_ns, size_t *matched_out)
+kvt_status remote_match(kvt_store *store, const kvt_key *keys, size_t count, uint64_t deadline_ns,
+                        size_t *matched_out)
 {
-    if (store == NULL || matched_out == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (store->remote == NULL || count == 0)
-        return kvt_match_prefix(store, keys, count, matched_out);
+    assert(store->remote != NULL && count != 0);
     match_run run = {.store = store, .keys = keys, .count = count};
     run.places = calloc(count, sizeof *run.places);
     run.tenants = calloc(count, sizeof *run.tenants);

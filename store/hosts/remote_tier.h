@@ -238,6 +238,11 @@ void fetch_void(store_remote *remote, const kvt_key *key);
 
 /* ---- remote_match.c ---- */
 
+/* How many leading keys, of one at least, are here or on other hosts, as kvt_match.hosts says.
+ * KVT_OK; KVT_E_MEMORY. No lock held. */
+kvt_status remote_match(kvt_store *store, const kvt_key *keys, size_t count, uint64_t deadline_ns,
+                        size_t *matched_out);
+
 /* What is known of a key that is not here; asks nobody. */
 remote_hint remote_match_hint(kvt_store *store, const kvt_key *key);
 

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lookups.c - exists, predicted loads and match_prefix: lookups that read nothing and count no use.
+ * lookups.c - exists and match: lookups that read nothing and count no use.
  *
  * Thread rule: any thread. The control lock for a few hash steps, or for LOOKUP_MATCH_STEP keys.
  */
 #include "store/read/lookups.h"
+#include "base/struct_size.h"
+#include "store/hosts/remote_tier.h"
 #include "store/learn/token_drop.h"
 
 #include <assert.h>
 #include <math.h>
+
+#define LOOKUP_MATCH_LEAST STRUCT_SIZE_THROUGH(kvt_match, load_seconds)
 
 kvt_status kvt_store_exists(kvt_store *store, const kvt_key *key)
 {
@@ -21,11 +25,9 @@ kvt_status kvt_store_exists(kvt_store *store, const kvt_key *key)
     return there ? KVT_OK : KVT_MISS;
 }
 
-kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count,
-                             double *seconds_out)
+/* Seconds of a get of each key. */
+static void lookup_predict(kvt_store *store, const kvt_key *keys, size_t count, double *seconds_out)
 {
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (count != 0 && (keys == NULL || seconds_out == NULL)) return KVT_E_ARGUMENT;
     pthread_mutex_lock(&store->lock);
     for (size_t i = 0; i < count; i++) {
         const store_entry *entry = entry_find_key(&store->table, &keys[i]);
@@ -33,7 +35,6 @@ kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count
         seconds_out[i] = finds ? learn_load_seconds(store, entry, i == 0) : (double)NAN;
     }
     pthread_mutex_unlock(&store->lock);
-    return KVT_OK;
 }
 
 /* Keys looked up under one hold of the lock, so that gets and puts come in between. */
@@ -52,11 +53,9 @@ static size_t lookup_match(const kvt_store *store, const entry_sight *sight)
     return matched;
 }
 
-kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys, size_t count,
-                            size_t *matched_out)
+/* The same of all keys. No lock held. */
+static size_t lookup_match_all(kvt_store *store, const kvt_key *keys, size_t count)
 {
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (matched_out == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
     size_t matched = 0;
     bool whole = true;
     while (whole && matched < count) {
@@ -69,6 +68,30 @@ kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys, size_t count,
         matched += found;
         whole = found == step;
     }
-    *matched_out = matched;
+    return matched;
+}
+
+kvt_status kvt_store_match(kvt_store *store, const kvt_key *keys, size_t count,
+                           const kvt_match *match, size_t *matched_out)
+{
+    kvt_match whole = {.struct_size = sizeof whole};
+    if (store == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
+    if (match == NULL) match = &whole;
+    match = struct_size_in(match, &whole, sizeof whole, LOOKUP_MATCH_LEAST);
+    if (match == NULL) return KVT_E_ARGUMENT;
+    if (matched_out == NULL && match->worth == NULL && match->load_seconds == NULL)
+        return KVT_E_ARGUMENT;
+    if (match->worth != NULL && !worth_is_sound(match->worth)) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    size_t matched = 0;
+    if (match->hosts && store->remote != NULL && count != 0) {
+        kvt_status status = remote_match(store, keys, count, match->deadline_ns, &matched);
+        if (status != KVT_OK) return status;
+    } else if (matched_out != NULL) {
+        matched = lookup_match_all(store, keys, count);
+    }
+    if (match->worth != NULL) worth_find(store, keys, count, match->worth);
+    if (match->load_seconds != NULL) lookup_predict(store, keys, count, match->load_seconds);
+    if (matched_out != NULL) *matched_out = matched;
     return KVT_OK;
 }

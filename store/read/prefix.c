@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prefix.c - kvt_get_prefix: the stored run of a prefix as one batch, on the caller's thread. The
+ * prefix.c - kvt_prefix_get: the stored run of a prefix as one batch, on the caller's thread. The
  * file reads nothing itself: it is the only thread of a queue of its own.
  *
  * Thread rule: any thread.
@@ -57,7 +57,7 @@ out:
     return status;
 }
 
-kvt_status kvt_get_prefix(kvt_store *store, const kvt_key *keys,
+kvt_status kvt_prefix_get(kvt_store *store, const kvt_key *keys,
                           const struct kvt_view *const *views, size_t count, uint64_t deadline_ns,
                           size_t *loaded_out)
 {
@@ -67,7 +67,8 @@ kvt_status kvt_get_prefix(kvt_store *store, const kvt_key *keys,
     for (size_t i = 0; i < count; i++)
         if (views[i] == NULL) return KVT_E_ARGUMENT;
     size_t stored;
-    kvt_status status = kvt_match_prefix_until(store, keys, count, deadline_ns, &stored);
+    kvt_status status = kvt_store_match(
+        store, keys, count, KVT_MATCH(.hosts = true, .deadline_ns = deadline_ns), &stored);
     if (status != KVT_OK || stored == 0) return status;
     assert(stored <= count);
     bool whole = true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worth.c - how much of a stored prefix loads faster than it is recomputed (kvt_match_worth). The
+ * worth.c - how much of a stored prefix loads faster than it is recomputed (kvt_worth). The
  * file starts no load.
  *
  * The entries before a cut are loaded at once, those behind it are recomputed after that. Reads of
@@ -17,7 +17,6 @@
 #include "store/read/lookups.h"
 
 #include <assert.h>
-#include <kvterrace/lookup.h>
 #include <math.h>
 
 #define WORTH_STEP  ENTRY_SIGHT_KEYS
@@ -145,11 +144,13 @@ static bool worth_add_guess(kvt_store *store, worth_run *run, const kvt_key *key
     return true;
 }
 
-kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys, size_t count, kvt_worth *worth)
+bool worth_is_sound(const kvt_worth *worth)
 {
-    if (store == NULL || worth == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
-    if (!struct_size_is_sound(worth, WORTH_LEAST)) return KVT_E_ARGUMENT;
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    return struct_size_is_sound(worth, WORTH_LEAST);
+}
+
+void worth_find(kvt_store *store, const kvt_key *keys, size_t count, kvt_worth *worth)
+{
     worth_run run = {.found = {.struct_size = sizeof run.found}};
     bool whole = true;
     for (size_t from = 0; whole && from < count; from += WORTH_STEP) {
@@ -169,5 +170,4 @@ kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys, size_t count, 
     }
     run.found.saved_seconds = run.found.recompute_seconds - run.found.load_seconds;
     struct_size_out(worth, &run.found, sizeof run.found);
-    return KVT_OK;
 }

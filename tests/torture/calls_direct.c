@@ -6,6 +6,8 @@
 #include "calls.h"
 #include "codecs/view_rows.h"
 
+#include <kvterrace/lookup.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,7 +97,7 @@ static void direct_get_prefix(calls_thread *self)
     uint64_t call = base_clock_ns();
     uint64_t deadline_ns =
         calls_draw(self, 3) == 0 ? call + calls_draw(self, 3000000) : KVT_NO_DEADLINE;
-    kvt_status status = kvt_get_prefix(site->store, keys, given, count, deadline_ns, &loaded);
+    kvt_status status = kvt_prefix_get(site->store, keys, given, count, deadline_ns, &loaded);
     uint64_t back = base_clock_ns();
     if (status != KVT_OK || loaded > count)
         calls_violate(site, first, "a get of a prefix ended with", status);
@@ -247,15 +249,17 @@ static void direct_match(calls_thread *self)
     uint64_t call = base_clock_ns();
     kvt_status status = KVT_OK;
     switch (calls_draw(self, 4)) {
-    case 0: status = kvt_match_prefix(site->store, keys, DIRECT_KEYS, &stored); break;
+    case 0: status = kvt_store_match(site->store, keys, DIRECT_KEYS, NULL, &stored); break;
     case 1:
-        status = kvt_match_worth(site->store, keys, DIRECT_KEYS, &worth);
+        status = kvt_store_match(site->store, keys, DIRECT_KEYS, KVT_MATCH(.worth = &worth), NULL);
         stored = worth.stored;
         if (worth.to_load > worth.stored || !(worth.load_seconds >= 0))
             calls_violate(site, first, "a worth does not add up", (int64_t)worth.to_load);
         break;
     case 2: stored = kvt_store_exists(site->store, keys) == KVT_OK ? 1 : 0; break;
-    default: status = kvt_predict_loads(site->store, keys, DIRECT_KEYS, seconds);
+    default:
+        status = kvt_store_match(site->store, keys, DIRECT_KEYS, KVT_MATCH(.load_seconds = seconds),
+                                 NULL);
     }
     uint64_t back = base_clock_ns();
     if (status != KVT_OK || stored > DIRECT_KEYS)

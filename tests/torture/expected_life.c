@@ -9,6 +9,8 @@
 #include "store/core/store.h"
 #include "tiers/devices/device_fault.h"
 
+#include <kvterrace/lookup.h>
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -147,7 +149,7 @@ static void life_match(life_thread *self, kvt_store *store)
     uint32_t root = (uint32_t)(expected_random(&self->random) % (EXPECTED_KEYS / 4)) * 4;
     for (uint32_t i = 0; i < 4; i++)
         keys[i] = expected_key_of(root + i);
-    if (kvt_match_prefix(store, keys, 4, &matched) != KVT_OK || matched > 4)
+    if (kvt_store_match(store, keys, 4, NULL, &matched) != KVT_OK || matched > 4)
         expected_report(&self->site->totals->odd, "ODD: match_prefix: %zu", matched);
 }
 

@@ -22,6 +22,8 @@
 #include "store/core/store.h"
 #include "store/learn/costs.h"
 
+#include <kvterrace/lookup.h>
+
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -216,8 +218,8 @@ static void run_look(run_caller *caller, uint32_t number)
     for (uint32_t i = 0; i < 3; i++)
         keys[i] = expected_key_of((number + i) % RUN_KEYS);
     (void)!kvt_store_exists(site->store, &keys[0]);
-    (void)!kvt_match_prefix(site->store, keys, 3, &matched);
-    (void)!kvt_predict_loads(site->store, keys, 3, seconds);
+    (void)!kvt_store_match(site->store, keys, 3, NULL, &matched);
+    (void)!kvt_store_match(site->store, keys, 3, KVT_MATCH(.load_seconds = seconds), NULL);
     (void)!kvt_store_explain(site->store, &keys[0], &explanation);
     (void)!kvt_store_stats_get(site->store, &stats);
 }

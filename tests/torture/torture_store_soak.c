@@ -14,6 +14,8 @@
 
 #include "base/clock.h"
 
+#include <kvterrace/lookup.h>
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -168,8 +170,10 @@ static void soak_look(soak_thread *self, uint32_t number)
         keys[i] = expected_key_of(number / 4 * 4 + i);
     switch (expected_random(&self->random) % 8) {
     case 0: (void)!kvt_store_exists(site->store, &keys[0]); break;
-    case 1: (void)!kvt_match_prefix(site->store, keys, 8, &matched); break;
-    case 2: (void)!kvt_predict_loads(site->store, keys, 8, seconds); break;
+    case 1: (void)!kvt_store_match(site->store, keys, 8, NULL, &matched); break;
+    case 2:
+        (void)!kvt_store_match(site->store, keys, 8, KVT_MATCH(.load_seconds = seconds), NULL);
+        break;
     case 3: (void)!kvt_store_explain(site->store, &keys[0], &explanation); break;
     case 4: (void)!kvt_class_stats_get(site->store, number % 5, &class_stats); break;
     case 5: (void)!kvt_device_stats_get(site->store, number % 4, &device); break;

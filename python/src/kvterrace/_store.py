@@ -323,7 +323,7 @@ class Store(Tuning):
             raise wrong(f"{count} keys and {len(views)} views")
         loaded = ffi.new("size_t *")
         with Held(views, True) as held:
-            status = lib.guarded_kvt_get_prefix(self._handle, joined, held.array, count,
+            status = lib.guarded_kvt_prefix_get(self._handle, joined, held.array, count,
                                                 instant(deadline), loaded)
         if status != lib.KVT_OK:
             raise self._fail(status, f"view {loaded[0]} does not fit its entry")
@@ -353,27 +353,26 @@ class Store(Tuning):
         remote.deadline says; 0: asks nobody); a later get may miss all the same."""
         joined, count = join_keys(keys)
         matched = ffi.new("size_t *")
-        if hosts:
-            status = lib.guarded_kvt_match_prefix_until(self._handle, joined, count,
-                                                        instant(deadline), matched)
-        else:
-            status = lib.guarded_kvt_match_prefix(self._handle, joined, count, matched)
-        self._need(status)
+        what = new("kvt_match")
+        what.hosts, what.deadline_ns = hosts, instant(deadline)
+        self._need(lib.guarded_kvt_store_match(self._handle, joined, count, what, matched))
         return matched[0]
 
     def match_worth(self, keys):
         """How much of a stored prefix loads sooner than it is recomputed: a Worth, in keys and
         seconds."""
         joined, count = join_keys(keys)
-        worth = new("kvt_worth")
-        self._need(lib.guarded_kvt_match_worth(self._handle, joined, count, worth))
+        worth, what = new("kvt_worth"), new("kvt_match")
+        what.worth = worth
+        self._need(lib.guarded_kvt_store_match(self._handle, joined, count, what, ffi.NULL))
         return Worth(*(getattr(worth, name) for name in Worth._fields))
 
     def predict_loads(self, keys):
         """Seconds that a get of each key would take now; None where nothing is stored."""
         joined, count = join_keys(keys)
-        seconds = ffi.new("double[]", max(count, 1))
-        self._need(lib.guarded_kvt_predict_loads(self._handle, joined, count, seconds))
+        seconds, what = ffi.new("double[]", max(count, 1)), new("kvt_match")
+        what.load_seconds = seconds
+        self._need(lib.guarded_kvt_store_match(self._handle, joined, count, what, ffi.NULL))
         return [None if one != one else one for one in list(seconds)[:count]]
 
     def describe(self, key):

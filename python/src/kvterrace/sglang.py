@@ -226,9 +226,10 @@ class KvterraceStorage(HiCacheStorage):
     def _match(self, joined):
         """SGLang asks on threads of its own, which may wait for other hosts; without these the
         store's table answers."""
-        matched = ffi.new("size_t *")
-        self._store._need(lib.guarded_kvt_match_prefix_until(
-            self._store._handle, joined, len(joined) // 32, instant(None), matched))
+        matched, what = ffi.new("size_t *"), new("kvt_match")
+        what.hosts, what.deadline_ns = True, instant(None)
+        self._store._need(lib.guarded_kvt_store_match(
+            self._store._handle, joined, len(joined) // 32, what, matched))
         return matched[0]
 
     def batch_get_v1(self, keys, host_indices, extra_info=None):

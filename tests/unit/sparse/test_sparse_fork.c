@@ -92,8 +92,7 @@ static kvt_status state_if(bool gone)
     X(kvt_store_get, kvt_store_get(s->store, &s->key, &s->view, KVT_STORE_DEADLINE, NULL))         \
     X(kvt_store_exists, kvt_store_exists(s->store, &s->key))                                       \
     X(kvt_store_delete, kvt_store_delete(s->store, &s->key))                                       \
-    X(kvt_predict_loads, kvt_predict_loads(s->store, &s->key, 1, &s->seconds))                     \
-    X(kvt_match_prefix, kvt_match_prefix(s->store, &s->key, 1, &s->count))                         \
+    X(kvt_store_match, kvt_store_match(s->store, &s->key, 1, NULL, &s->count))                     \
     X(kvt_store_flush, kvt_store_flush(s->store))                                                  \
     X(kvt_store_persist, kvt_store_persist(s->store, NEVER, &s->persist))                          \
     X(kvt_store_maintain, kvt_store_maintain(s->store, &s->moves))                                 \
@@ -114,8 +113,7 @@ static kvt_status state_if(bool gone)
     X(kvt_load_release, QUIET(kvt_load_release(s->load, 1)))                                       \
     X(kvt_load_status, kvt_load_status(s->load, 0))                                                \
     X(kvt_load_end, kvt_load_end(s->load, &s->status, NULL))                                       \
-    X(kvt_match_worth, kvt_match_worth(s->store, &s->key, 1, &s->worth))                           \
-    X(kvt_get_prefix, kvt_get_prefix(s->store, &s->key, &s->views, 1, NEVER, &s->count))           \
+    X(kvt_prefix_get, kvt_prefix_get(s->store, &s->key, &s->views, 1, NEVER, &s->count))           \
     X(kvt_store_prefetch, kvt_store_prefetch(s->store, &s->key, KVT_TIER_DRAM))                    \
     X(kvt_store_hint, kvt_store_hint(s->store, &s->key, 1, &s->expectation, &s->count))            \
     X(kvt_hint_stats_get, kvt_hint_stats_get(s->store, &s->hint_stats))                            \
@@ -137,7 +135,6 @@ static kvt_status state_if(bool gone)
     X(kvt_queue_wait, kvt_queue_wait(s->queue, NEVER))                                             \
     X(kvt_queue_cancel, kvt_queue_cancel(s->queue, 1))                                             \
     X(kvt_queue_stats_get, kvt_queue_stats_get(s->queue, &s->queue_stats))                         \
-    X(kvt_match_prefix_until, kvt_match_prefix_until(s->store, &s->key, 1, NEVER, &s->count))      \
     X(kvt_remote_flush, kvt_remote_flush(s->store, NEVER))                                         \
     X(kvt_remote_stats_get, kvt_remote_stats_get(s->store, &s->remote_stats))                      \
     X(kvt_remote_node_get, kvt_remote_node_get(s->store, 0, &s->node))                             \

@@ -69,9 +69,10 @@ static void expect_unseen(kvt_store *store, uint32_t number)
     assert_int_equal(kvt_store_exists(store, &key), KVT_MISS);
     assert_int_equal(kvt_store_describe(store, &key, &description), KVT_MISS);
     assert_int_equal(kvt_store_explain(store, &key, &explanation), KVT_MISS);
-    assert_int_equal(kvt_predict_loads(store, &key, 1, &seconds), KVT_OK);
+    assert_int_equal(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL),
+                     KVT_OK);
     assert_true(isnan(seconds));
-    assert_int_equal(kvt_match_prefix(store, &key, 1, &count), KVT_OK);
+    assert_int_equal(kvt_store_match(store, &key, 1, NULL, &count), KVT_OK);
     assert_int_equal(count, 0);
     count = 1;
     assert_int_equal(kvt_store_touch(store, &key, 1, &count), KVT_OK);

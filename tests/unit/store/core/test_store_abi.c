@@ -8,6 +8,7 @@
 
 #include <kvterrace/basis.h>
 #include <kvterrace/coding.h>
+#include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
 #include <kvterrace/recover.h>
@@ -45,6 +46,7 @@ BEGINS(kvt_clear_filter, space);
 BEGINS(kvt_description, groups);
 BEGINS(kvt_space_stats, copy_bytes);
 BEGINS(kvt_view, reserved);
+BEGINS(kvt_match, load_seconds);
 BEGINS(kvt_queue_options, reserved);
 BEGINS(kvt_coding, reserved);
 BEGINS(kvt_coding_sizes, scratch_bytes);

@@ -8,6 +8,8 @@
 #include "store/core/store.h"
 #include "store_site.h"
 
+#include <kvterrace/lookup.h>
+
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
@@ -102,9 +104,10 @@ TEST(lookups_see_what_is_handed_over)
     assert_int_equal(support_put(s->store, 1), KVT_OK);
     assert_int_equal(site_exists(s, 1), KVT_OK);
     assert_int_equal(site_exists(s, 2), KVT_MISS);
-    assert_int_equal(kvt_match_prefix(s->store, keys, 3, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(s->store, keys, 3, NULL, &matched), KVT_OK);
     assert_int_equal(matched, 2);
-    assert_int_equal(kvt_predict_loads(s->store, keys, 3, seconds), KVT_OK);
+    assert_int_equal(kvt_store_match(s->store, keys, 3, KVT_MATCH(.load_seconds = seconds), NULL),
+                     KVT_OK);
     assert_true(seconds[0] >= 0 && seconds[0] < 1 && seconds[2] != seconds[2]);
     assert_int_equal(support_put(s->store, 1), KVT_EXISTS);
     char small[64];

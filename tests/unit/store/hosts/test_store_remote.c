@@ -13,6 +13,7 @@
 #include "store/hosts/remote_tier.h"
 
 #include <arpa/inet.h>
+#include <kvterrace/lookup.h>
 #include <kvterrace/queue.h>
 #include <kvterrace/remote.h>
 #include <kvterrace/watch.h>
@@ -63,27 +64,38 @@ TEST(prefixes_reach_to_other_hosts)
     put_all(a);
     for (uint32_t i = 0; i < COUNT + 10; i++)
         keys[i] = support_key(i);
-    assert_int_equal(kvt_match_prefix_until(b, keys, COUNT + 10, 0, &matched), KVT_OK);
+    assert_int_equal(
+        kvt_store_match(b, keys, COUNT + 10, KVT_MATCH(.hosts = true, .deadline_ns = 0), &matched),
+        KVT_OK);
     assert_int_equal(matched, 0); /* nobody is asked, and nothing is known */
     for (int round = 0; round < 2; round++) {
-        assert_int_equal(kvt_match_prefix_until(b, keys, COUNT + 10, KVT_NO_DEADLINE, &matched),
+        assert_int_equal(kvt_store_match(b, keys, COUNT + 10,
+                                         KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                                         &matched),
                          KVT_OK);
         assert_int_equal(matched, COUNT);
     }
-    assert_int_equal(kvt_match_prefix(b, keys, COUNT + 10, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(b, keys, COUNT + 10, NULL, &matched), KVT_OK);
     assert_int_equal(matched, 0);
-    assert_int_equal(kvt_match_prefix_until(b, keys, COUNT, 0, &matched), KVT_OK);
+    assert_int_equal(
+        kvt_store_match(b, keys, COUNT, KVT_MATCH(.hosts = true, .deadline_ns = 0), &matched),
+        KVT_OK);
     assert_int_equal(matched, COUNT); /* by hints */
     assert_int_equal(support_put(b, 3), KVT_OK);
-    assert_int_equal(kvt_match_prefix_until(b, keys, COUNT + 10, KVT_NO_DEADLINE, &matched),
+    assert_int_equal(kvt_store_match(b, keys, COUNT + 10,
+                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                                     &matched),
                      KVT_OK);
     assert_int_equal(matched, COUNT);
     /* A key that is known to be nowhere is not asked for by a get. */
     assert_int_equal(support_get(b, COUNT, NULL), KVT_MISS);
     assert_int_equal(stats_of(b).known_misses, 1);
     assert_int_equal(stats_of(b).published, 0);
-    assert_int_equal(kvt_match_prefix_until(b, NULL, 1, 0, &matched), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_match_prefix_until(b, keys, 0, 0, &matched), KVT_OK);
+    assert_int_equal(
+        kvt_store_match(b, NULL, 1, KVT_MATCH(.hosts = true, .deadline_ns = 0), &matched),
+        KVT_E_ARGUMENT);
+    assert_int_equal(
+        kvt_store_match(b, keys, 0, KVT_MATCH(.hosts = true, .deadline_ns = 0), &matched), KVT_OK);
     assert_int_equal(matched, 0);
     kvt_store_close(a);
     kvt_store_close(b);
@@ -383,7 +395,10 @@ TEST(silence_ends_at_the_deadline)
     assert_int_equal(info.tier, KVT_TIER_DRAM);
     size_t matched = 7;
     const kvt_key key = support_key(1);
-    assert_int_equal(kvt_match_prefix_until(b, &key, 1, KVT_NO_DEADLINE, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(b, &key, 1,
+                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                                     &matched),
+                     KVT_OK);
     assert_int_equal(matched, 0);
     assert_int_equal(stats_of(b).timeouts, 1);
     assert_int_equal(support_stats(b).timeouts, 1);
@@ -431,7 +446,10 @@ TEST(a_deletion_is_owed)
     assert_int_equal(stats_of(b).owed_deletes, 1);
     assert_int_equal(support_get(b, 3, NULL), KVT_MISS);
     assert_int_equal(support_get(c, 3, NULL), KVT_OK);
-    assert_int_equal(kvt_match_prefix_until(b, &key, 1, KVT_NO_DEADLINE, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(b, &key, 1,
+                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                                     &matched),
+                     KVT_OK);
     assert_int_equal(matched, 0);
     assert_int_equal(stats_of(b).deleted, 0);
     atomic_store(&faults.gone, false);
@@ -562,7 +580,10 @@ TEST(configurations_are_refused)
     assert_int_equal(kvt_remote_flush(plain, 0), KVT_E_UNSUPPORTED);
     size_t matched = 9;
     const kvt_key key = support_key(1);
-    assert_int_equal(kvt_match_prefix_until(plain, &key, 1, KVT_NO_DEADLINE, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(plain, &key, 1,
+                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                                     &matched),
+                     KVT_OK);
     assert_int_equal(matched, 0);
     kvt_store_close(plain);
 }

@@ -9,6 +9,7 @@
 
 #include "remote/remote_fault.h"
 
+#include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 
 #define MODEL  UINT64_C(0x4d4f44454c) /* spaces */
@@ -110,7 +111,10 @@ TEST(copies_of_evicted_entries_go)
     assert_int_equal(found_in(c, MODEL), 0);
     const kvt_key key = key_in(MODEL, 1);
     size_t matched = 7;
-    assert_int_equal(kvt_match_prefix_until(c, &key, 1, KVT_NO_DEADLINE, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(c, &key, 1,
+                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                                     &matched),
+                     KVT_OK);
     assert_int_equal(matched, 0);
     /* What is put and published from now on counts. */
     put_in(a, MODEL, 1, 100);

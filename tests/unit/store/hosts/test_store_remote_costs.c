@@ -7,6 +7,8 @@
 
 #include "store/hosts/remote_tier.h"
 
+#include <kvterrace/lookup.h>
+
 /* Loads take what `request_s` says, and as much again for each MiB. */
 static double request_s;
 
@@ -110,7 +112,10 @@ TEST(room_goes_to_what_nobody_else_keeps)
     kvt_store *b = open_policy(&remote, "utility", COUNT * 2 * SUPPORT_ENTRY_BYTES);
     for (uint32_t i = 0; i < COUNT; i++) {
         keys[i] = support_key(i);
-        assert_int_equal(kvt_match_prefix_until(b, &keys[i], 1, KVT_NO_DEADLINE, &matched), KVT_OK);
+        assert_int_equal(kvt_store_match(b, &keys[i], 1,
+                                         KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                                         &matched),
+                         KVT_OK);
         assert_int_equal(matched, i % 2 == 0);
         assert_int_equal(support_put(b, i), KVT_OK);
     }

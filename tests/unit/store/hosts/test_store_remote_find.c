@@ -65,7 +65,10 @@ TEST(a_queue_says_when_it_guesses)
     kvt_completion done = ask(queue, support_key(1));
     assert_true(done.status == KVT_MISS && done.guess); /* nothing is known yet */
     const kvt_key keys[2] = {support_key(1), support_key(900)};
-    assert_int_equal(kvt_match_prefix_until(b, keys, 2, KVT_NO_DEADLINE, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(b, keys, 2,
+                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                                     &matched),
+                     KVT_OK);
     done = ask(queue, keys[0]);
     assert_true(done.status == KVT_OK && done.guess);
     done = ask(queue, keys[1]);
@@ -98,16 +101,19 @@ TEST(worth_counts_what_others_have)
     put_all(a);
     for (uint32_t i = 0; i < COUNT + 1; i++)
         keys[i] = support_key(i);
-    assert_int_equal(kvt_match_worth(b, keys, COUNT + 1, &worth), KVT_OK);
+    assert_int_equal(kvt_store_match(b, keys, COUNT + 1, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
     assert_true(worth.stored == 0 && worth.guessed == 0);
     support_puts(b, 0, 3);
-    assert_int_equal(kvt_match_prefix_until(b, keys, COUNT + 1, KVT_NO_DEADLINE, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(b, keys, COUNT + 1,
+                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                                     &matched),
+                     KVT_OK);
     assert_int_equal(matched, COUNT);
-    assert_int_equal(kvt_match_worth(b, keys, COUNT + 1, &worth), KVT_OK);
+    assert_int_equal(kvt_store_match(b, keys, COUNT + 1, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
     /* Nothing has come from there, so nobody knows what it takes. */
     assert_true(worth.stored == COUNT && worth.guessed == COUNT - 3 && worth.to_load == 3);
     assert_int_equal(support_get(b, 3, NULL), KVT_OK);
-    assert_int_equal(kvt_match_worth(b, keys, COUNT + 1, &worth), KVT_OK);
+    assert_int_equal(kvt_store_match(b, keys, COUNT + 1, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
     assert_true(worth.stored == COUNT && worth.guessed == COUNT - 4 && worth.to_load == COUNT);
     assert_true(worth.recompute_seconds > COUNT - 1 && worth.recompute_seconds < COUNT + 1);
     assert_true(worth.load_seconds > 0 && worth.saved_seconds > 0);
@@ -173,7 +179,7 @@ TEST(prefixes_are_read_from_other_hosts)
     put_all(a);
     make_views(keys, views, list);
     assert_int_equal(support_put(b, 1), KVT_OK);
-    assert_int_equal(kvt_get_prefix(b, keys, list, COUNT, KVT_NO_DEADLINE, &loaded), KVT_OK);
+    assert_int_equal(kvt_prefix_get(b, keys, list, COUNT, KVT_NO_DEADLINE, &loaded), KVT_OK);
     assert_int_equal(loaded, COUNT);
     for (uint32_t i = 0; i < COUNT; i++)
         check_entry(i);

@@ -9,6 +9,8 @@
 #include "base/clock.h"
 #include "fake_mooncake.h"
 
+#include <kvterrace/lookup.h>
+
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -63,7 +65,10 @@ TEST(copies_pass)
     kvt_key keys[COUNT];
     for (uint32_t i = 0; i < COUNT; i++)
         keys[i] = support_key(i);
-    assert_int_equal(kvt_match_prefix_until(c, keys, COUNT, KVT_NO_DEADLINE, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(c, keys, COUNT,
+                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                                     &matched),
+                     KVT_OK);
     assert_int_equal(matched, 3);
     for (uint32_t i = 0; i < COUNT; i++)
         assert_int_equal(support_get(c, i, NULL), i == 3 || i == 4 ? KVT_MISS : KVT_OK);

@@ -94,7 +94,7 @@ TEST(gets_name_the_basis)
     assert_int_equal(
         kvt_store_get(store, &key, KVT_PACKED(got, sizeof got - 1), KVT_STORE_DEADLINE, NULL),
         KVT_E_ARGUMENT);
-    assert_int_equal(kvt_get_prefix(store, keys, (const kvt_view *const[]){&view, &view}, 2,
+    assert_int_equal(kvt_prefix_get(store, keys, (const kvt_view *const[]){&view, &view}, 2,
                                     KVT_NO_DEADLINE, &loaded),
                      KVT_OK);
     assert_int_equal(loaded, 0);
@@ -142,11 +142,12 @@ TEST(lookups_take_such_entries_as_absent)
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
     assert_int_equal(basis_site_put(store, 60), KVT_OK);
     assert_int_equal(kvt_store_exists(store, &key), KVT_MISS);
-    assert_int_equal(kvt_match_prefix(store, keys, 2, &count), KVT_OK);
+    assert_int_equal(kvt_store_match(store, keys, 2, NULL, &count), KVT_OK);
     assert_int_equal(count, 1);
-    assert_int_equal(kvt_match_worth(store, keys, 2, &worth), KVT_OK);
+    assert_int_equal(kvt_store_match(store, keys, 2, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
     assert_int_equal(worth.stored, 1);
-    assert_int_equal(kvt_predict_loads(store, keys, 2, seconds), KVT_OK);
+    assert_int_equal(kvt_store_match(store, keys, 2, KVT_MATCH(.load_seconds = seconds), NULL),
+                     KVT_OK);
     assert_true(seconds[0] > 0 && isnan(seconds[1]));
     assert_int_equal(kvt_store_touch(store, keys, 2, &count), KVT_OK);
     assert_int_equal(count, 1);

@@ -248,12 +248,12 @@ static void check_uncounted(kvt_store *store)
     kvt_queue *queue;
     kvt_load *load;
     size_t count = 7;
-    assert_int_equal(kvt_match_prefix(store, &key, 1, &count), KVT_OK);
+    assert_int_equal(kvt_store_match(store, &key, 1, NULL, &count), KVT_OK);
     assert_int_equal(count, 0);
-    assert_int_equal(kvt_match_worth(store, &key, 1, &worth), KVT_OK);
+    assert_int_equal(kvt_store_match(store, &key, 1, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
     assert_int_equal(worth.stored, 0);
     count = 7;
-    assert_int_equal(kvt_get_prefix(store, &key, views, 1, UINT64_MAX, &count), KVT_OK);
+    assert_int_equal(kvt_prefix_get(store, &key, views, 1, UINT64_MAX, &count), KVT_OK);
     assert_int_equal(count, 0);
     assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
     assert_int_equal(kvt_load_begin(queue, &key, views, 1, NULL, &load), KVT_MISS);
@@ -263,7 +263,8 @@ static void check_uncounted(kvt_store *store)
     assert_int_equal(kvt_store_touch(store, &key, 1, &count), KVT_OK);
     assert_int_equal(count, 1);
     double seconds;
-    assert_int_equal(kvt_predict_loads(store, &key, 1, &seconds), KVT_OK);
+    assert_int_equal(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL),
+                     KVT_OK);
     assert_true(seconds > 0);
 }
 

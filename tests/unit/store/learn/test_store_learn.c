@@ -6,6 +6,8 @@
 #include "store/core/store.h"
 #include "store_folder.h"
 
+#include <kvterrace/lookup.h>
+
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -152,16 +154,21 @@ TEST(loads_are_predicted)
 
     kvt_key keys[3] = {support_key(3), support_key(1000), support_key(4)};
     double seconds[3];
-    assert_int_equal(kvt_predict_loads(store, keys, 3, seconds), KVT_OK);
+    assert_int_equal(kvt_store_match(store, keys, 3, KVT_MATCH(.load_seconds = seconds), NULL),
+                     KVT_OK);
     assert_true(seconds[0] > 0 && isnan(seconds[1]) && seconds[2] > 0);
-    assert_int_equal(kvt_predict_loads(store, NULL, 3, seconds), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_predict_loads(store, NULL, 0, NULL), KVT_OK);
+    assert_int_equal(kvt_store_match(store, NULL, 3, KVT_MATCH(.load_seconds = seconds), NULL),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_match(store, NULL, 0, KVT_MATCH(.load_seconds = seconds), NULL),
+                     KVT_OK);
+    assert_int_equal(kvt_store_match(store, keys, 1, NULL, NULL), KVT_E_ARGUMENT);
 
     kvt_class_stats of_class = learn_class(store, 0);
     assert_int_equal(of_class.reuse.entries, 20);
     assert_int_equal(of_class.reuse.uses, 200);
     tiers_pool_retire(store->pools[KVT_TIER_SSD], 0);
-    assert_int_equal(kvt_predict_loads(store, keys, 1, seconds), KVT_OK);
+    assert_int_equal(kvt_store_match(store, keys, 1, KVT_MATCH(.load_seconds = seconds), NULL),
+                     KVT_OK);
     assert_true(isnan(seconds[0]));
     kvt_store_close(store);
 }
@@ -178,7 +185,8 @@ TEST(load_takes_its_decoding_at_least)
     pthread_mutex_lock(&store->learn->lock);
     online_average_observe(&store->learn->tiers[KVT_TIER_SSD].overhead, -1000, 1);
     pthread_mutex_unlock(&store->learn->lock);
-    assert_int_equal(kvt_predict_loads(store, &key, 1, &seconds), KVT_OK);
+    assert_int_equal(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL),
+                     KVT_OK);
     assert_true(seconds > 0);
     assert_int_equal(support_get(store, 1, &info), KVT_OK);
     assert_true(info.predicted_ns > 0); /* 0 = it was another get's read */
@@ -463,7 +471,8 @@ TEST(rows_that_cannot_be_are_left_out)
             kvt_store_get(store, &key, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, &info),
             KVT_OK);
         assert_true(info.predicted_ns < UINT64_C(1000000000) * 1000);
-        assert_int_equal(kvt_predict_loads(store, &key, 1, &seconds), KVT_OK);
+        assert_int_equal(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL),
+                         KVT_OK);
         assert_true(seconds >= 0 && seconds < 1000);
         assert_true(learn_class(store, 3).loss_factor >= 0);
         kvt_store_close(store);
@@ -536,7 +545,8 @@ static void *learn_visit(void *argument)
         bool fine = kvt_store_get(crowd->store, &key, KVT_PACKED(data, sizeof data),
                                   KVT_STORE_DEADLINE, NULL) == KVT_OK;
         fine = fine && kvt_quality_observe(crowd->store, &key, crowd->coarse, 0.002, 1) == KVT_OK;
-        fine = fine && kvt_predict_loads(crowd->store, &key, 1, &seconds) == KVT_OK;
+        fine = fine && kvt_store_match(crowd->store, &key, 1, KVT_MATCH(.load_seconds = &seconds),
+                                       NULL) == KVT_OK;
         fine = fine && kvt_device_stats_get(crowd->store, 0, &device) == KVT_OK;
         fine = fine && support_stats(crowd->store).gets > 0;
         if (i % 10 == 0) {

@@ -6,6 +6,8 @@
 #include "store_support.h"
 #include "tools/command/worker_pool.h"
 
+#include <kvterrace/lookup.h>
+
 #include <math.h>
 #include <pthread.h>
 
@@ -144,13 +146,13 @@ TEST(match_prefix)
         if (i != 3) assert_int_equal(support_put(store, i), KVT_OK);
     }
     size_t matched = 99;
-    assert_int_equal(kvt_match_prefix(store, keys, 6, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(store, keys, 6, NULL, &matched), KVT_OK);
     assert_int_equal(matched, 3);
-    assert_int_equal(kvt_match_prefix(store, keys + 4, 2, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(store, keys + 4, 2, NULL, &matched), KVT_OK);
     assert_int_equal(matched, 2);
-    assert_int_equal(kvt_match_prefix(store, NULL, 0, &matched), KVT_OK);
+    assert_int_equal(kvt_store_match(store, NULL, 0, NULL, &matched), KVT_OK);
     assert_int_equal(matched, 0);
-    assert_int_equal(kvt_match_prefix(store, NULL, 1, &matched), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_match(store, NULL, 1, NULL, &matched), KVT_E_ARGUMENT);
     kvt_store_close(store);
 }
 

@@ -192,7 +192,7 @@ static kvt_worth worth_of(kvt_store *store, uint32_t count)
     kvt_worth worth = {.struct_size = sizeof worth};
     for (uint32_t i = 0; i < count; i++)
         keys[i] = support_key(i);
-    assert_int_equal(kvt_match_worth(store, keys, count, &worth), KVT_OK);
+    assert_int_equal(kvt_store_match(store, keys, count, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
     return worth;
 }
 

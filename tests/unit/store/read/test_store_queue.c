@@ -446,25 +446,25 @@ TEST(get_prefix)
         if (i != 150) assert_int_equal(support_put(store, i), KVT_OK);
     }
     memset(buffers, 0xee, (size_t)MANY * SUPPORT_ENTRY_BYTES);
-    assert_int_equal(kvt_get_prefix(store, keys, pointers, MANY, KVT_NO_DEADLINE, &loaded), KVT_OK);
+    assert_int_equal(kvt_prefix_get(store, keys, pointers, MANY, KVT_NO_DEADLINE, &loaded), KVT_OK);
     assert_int_equal(loaded, 150);
     expect_bytes(0, 150);
     assert_int_equal((unsigned char)buffers[150 * SUPPORT_ENTRY_BYTES], 0xee);
     views[20].base_bytes[0] = 64;
-    assert_int_equal(kvt_get_prefix(store, keys, pointers, MANY, KVT_NO_DEADLINE, &loaded),
+    assert_int_equal(kvt_prefix_get(store, keys, pointers, MANY, KVT_NO_DEADLINE, &loaded),
                      KVT_E_ARGUMENT);
     assert_int_equal(loaded, 20);
     queue_site_fault(
         (tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS, .skip = 5});
     uint64_t soon_ns = base_clock_ns() + SECOND_NS / 20;
-    assert_int_equal(kvt_get_prefix(store, keys, pointers, 10, soon_ns, &loaded), KVT_OK);
+    assert_int_equal(kvt_prefix_get(store, keys, pointers, 10, soon_ns, &loaded), KVT_OK);
     assert_int_equal(loaded, 5);
     tiers_fault_clear(fault.device);
-    assert_int_equal(kvt_get_prefix(store, &keys[150], pointers, 5, KVT_NO_DEADLINE, &loaded),
+    assert_int_equal(kvt_prefix_get(store, &keys[150], pointers, 5, KVT_NO_DEADLINE, &loaded),
                      KVT_OK);
     assert_int_equal(loaded, 0);
-    assert_int_equal(kvt_get_prefix(store, NULL, NULL, 0, KVT_NO_DEADLINE, &loaded), KVT_OK);
-    assert_int_equal(kvt_get_prefix(store, keys, NULL, 1, KVT_NO_DEADLINE, &loaded),
+    assert_int_equal(kvt_prefix_get(store, NULL, NULL, 0, KVT_NO_DEADLINE, &loaded), KVT_OK);
+    assert_int_equal(kvt_prefix_get(store, keys, NULL, 1, KVT_NO_DEADLINE, &loaded),
                      KVT_E_ARGUMENT);
 }
 
