@@ -540,7 +540,7 @@ const char *kvt_config_device_at(const kvt_config *config, size_t index)
     return index < config->device_count ? config->devices[index].name : NULL;
 }
 
-/* The name in a key of a family, "remote.NAME.address", and its length; 0: it is of another one. */
+/* The length of NAME in a key of a family, such as "remote.NAME.address"; 0: another family. */
 static size_t config_name_in(const char *key, const char *family, const char **name_out)
 {
     const size_t head = strlen(family);

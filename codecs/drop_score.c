@@ -276,7 +276,7 @@ static bool drop_lag_applies(const drop_settings *settings, uint64_t rest)
     return rest >= 2 * (uint64_t)settings->lag;
 }
 
-/* What a LAGKV score of 1 is counted as. */
+/* Fixed-point value of a LAGKV score of 1. */
 static double drop_lag_unit(const drop_settings *settings, const drop_shape *shape, uint32_t sinks)
 {
     const uint32_t rest = shape->tokens - sinks;

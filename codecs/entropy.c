@@ -278,7 +278,7 @@ kvt_status entropy_count(const entropy_settings *settings, const entropy_shape *
     return KVT_OK;
 }
 
-/* What an encoding's head says. */
+/* The head of an encoding. */
 typedef struct entropy_head {
     uint32_t flags;
     uint32_t step;

@@ -458,7 +458,7 @@ static bool dense_head_sound(const dense_tile *tile, const uint8_t *head)
     return (tile->flags & (uint8_t)~allowed) == 0;
 }
 
-/* What a tile's elements are made of. Symbols are decoded ahead of merging, piece by piece. */
+/* The parts of a tile's elements. Symbols are decoded ahead of merging, piece by piece. */
 typedef struct dense_reader {
     const dense_tile *tile;
     const fast_kernels *kernels;

@@ -51,7 +51,7 @@ typedef struct rans_table {
     uint8_t of[256];
 } rans_table;
 
-/* Derived from a table, for encoding. What the table lacks has the escape's place. */
+/* Derived from a table, for encoding. Symbols that the table lacks have the escape's place. */
 typedef struct rans_encode_table {
     bool holes;          /* the table lacks a symbol between two that it has */
     uint8_t first, last; /* symbols besides the escape */

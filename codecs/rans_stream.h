@@ -15,7 +15,7 @@
 
 enum { RANS_STREAM_HEAD_BYTES = 12, RANS_ESCAPE_BITS = 8 };
 
-/* What is written: never at or past limit. */
+/* A writer of bytes: never at or past limit. */
 typedef struct rans_target {
     uint8_t *bytes;
     uint64_t limit;
@@ -24,7 +24,7 @@ typedef struct rans_target {
 
 bool rans_append(rans_target *target, const void *source, uint64_t bytes);
 
-/* What is left to read. */
+/* A reader of the bytes that are left. */
 typedef struct rans_source {
     const uint8_t *bytes;
     uint64_t left;

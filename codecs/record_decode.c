@@ -155,7 +155,7 @@ static kvt_status record_decode_one(const uint8_t *record, const record_parsed *
     return record_decode_found(record, plan, &found, layer, side, target, scratch, scratch_bytes);
 }
 
-/* What the tasks of a decoder share. */
+/* State that the tasks of a decoder share. */
 typedef struct record_decoder {
     const uint8_t *record;
     const record_parsed *parsed;

@@ -106,7 +106,7 @@ kvt_status kvt_record_drop_planes(void *record, uint64_t bytes, kvt_variant vari
     drop_place_all(&mover, false);
     if (mover.moved_from != UINT64_MAX) {
         if (bytes < present.header.record_bytes) return KVT_E_SPACE;
-        /* What moves gets new checksums, so it must be sound now. */
+        /* Segments that move get new checksums, so their bytes are verified first. */
         for (uint32_t i = 0; i < present.plan.segment_count; i++) {
             record_segment segment;
             memcpy(&segment, present.table + (uint64_t)i * sizeof segment, sizeof segment);

@@ -202,7 +202,7 @@ static kvt_status record_write_fixed(record_writer *writer)
     return status;
 }
 
-/* What a call was given. */
+/* The arguments of a call. */
 typedef struct record_call {
     const kvt_record_spec *spec;
     const kvt_codec_workers *workers;
@@ -304,7 +304,7 @@ static kvt_status record_encode_call(const record_call *call, const kvt_codec_ex
     const kvt_variant variant = call->spec->variant;
     kvt_status status = record_encode_variant(call, extras, variant, record_bytes_out);
     if (status != KVT_RAW) return status;
-    /* Nothing shrank: the record of the raw codec, after the same drop stage. */
+    /* No segment shrank: writes a record of the raw codec, after the same drop stage. */
     kvt_variant raw = {KVT_CODEC_RAW, (uint16_t)(variant.mode & 0xff00u), 0};
     const kvt_codec_extras rows = {
         .struct_size = sizeof rows,

@@ -206,7 +206,7 @@ static kvt_status record_check_table(record_parsed *parsed, uint64_t *payload_by
     return KVT_OK;
 }
 
-/* What lies beside the slot and table in use: the other slot's table, or zeros. */
+/* Checks the bytes beside the slot and table in use: the other slot's table, or zeros. */
 static kvt_status record_check_other(const uint8_t *record, const record_parsed *parsed)
 {
     const record_plan *plan = &parsed->plan;

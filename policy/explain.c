@@ -23,7 +23,7 @@ static void explain_prices(const kvt_policy *policy, double price[KVT_TIER_COUNT
 }
 
 /* Copies what the reuse model has learned; zeros where the policy has none. The weights are the
- * model's own, as uses that a term of 1 lets expect in all. */
+ * model's own: the uses in all that a term of 1 predicts. */
 static void explain_weights(const kvt_policy *policy, kvt_reuse_weights *out)
 {
     memset(out, 0, sizeof *out);

@@ -236,7 +236,7 @@ void hints_bend(const kvt_policy *policy, uint32_t number, reuse_now *now)
     } else {
         rate += w / (left > 0.25 * span + 1.0 ? left : 0.25 * span + 1.0);
     }
-    /* What the hint adds does not fall until its instant. */
+    /* The rate that the hint adds does not decay until its instant. */
     double slope = (1.0 - w) * now->rate / now->half_life;
     now->half_life = slope > 1e-100 ? rate / slope : reuse_half_lives[HALF_LIVES - 1];
     now->rate = rate;

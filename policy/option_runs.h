@@ -50,7 +50,7 @@ void options_close(kvt_policy *policy);
 /* Room for a run more; the one call besides open that can fail. */
 bool options_reserve(kvt_policy *policy, uint32_t count);
 /* An entry has the options of this run, which was taken and filled. Returns the run that the entry
- * is a user of now: this one, or an older one that says the same. */
+ * uses from now on: this one, or an older one with the same options. */
 uint32_t options_join(kvt_policy *policy, uint32_t first, uint32_t count);
 /* An entry has them no longer. */
 void options_leave(kvt_policy *policy, uint32_t first, uint32_t count);

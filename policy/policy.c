@@ -207,7 +207,7 @@ static kvt_status policy_entry_check(const kvt_policy *policy, const kvt_policy_
     return sound ? KVT_OK : KVT_E_ARGUMENT;
 }
 
-/* One use now, and `prior` more that its class lets expect. The policy may sort the entry anew in
+/* One use now, and `prior` more by the prior of its class. The policy may sort the entry anew in
  * touch, so nothing of the order may be held across this call. */
 static void policy_count_use(kvt_policy *policy, uint32_t index, double prior)
 {

@@ -6,7 +6,7 @@
  *
  *     n_k  = sum over uses of 2^(-(t_last - t_use) / h_k)              kept with the entry
  *
- * The a_k say how uses add up (popularity), the b_k that one use lets expect another however many
+ * The a_k say how uses add up (popularity), the b_k that one use predicts another however many
  * came before (a conversation's next turn), the c_k what having been used twice says beside. All
  * are uses to be expected, none is negative, so a prefix, which is used whenever its continuation
  * is, has at least its rate. reuse_model.c finds them.

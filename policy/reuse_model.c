@@ -26,7 +26,7 @@
 #define MODEL_WORTH  16.0   /* as if from so many uses */
 #define MODEL_LEAST  1e-4   /* weights stay above: what is not there now may come */
 
-/* Works the weights out of what was found and exposed, and the rates out of the weights. AGAIN's
+/* Computes the weights from uses and exposure, and the rates from the weights. AGAIN's
  * rate holds LAST's too, so that reuse_look adds one term per half-life and not two. */
 static void model_weigh(reuse_model *m)
 {
@@ -74,7 +74,7 @@ bool reuse_model_open(kvt_policy *policy)
 }
 
 /* Takes weights over that were learned from so many uses. They stand for as many as the memory
- * holds. In the long run the uses that all weights let expect are the uses that were seen, which
+ * holds. In the long run the uses that all weights predict are the uses that were seen, which
  * says how large the exposures behind the weights were beside the uses. */
 void reuse_model_recall(kvt_policy *policy, const kvt_reuse_weights *weights)
 {

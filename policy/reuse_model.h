@@ -11,7 +11,7 @@
 /*
  * The meaning of the counters of all entries: a weight for each kind of term and each half-life.
  * The model watches a sample of handles. A use of a watched entry is shared among the terms that
- * had led to expect it (found); time that passes shows what each term would have let expect
+ * had led to expect it (found); time that passes shows what each term would have predicted
  * (exposed). A weight is the one over the other. reuse_model.c keeps it, reuse.c reads rate alone.
  *
  * found and exposed are forgotten alike, so their quotient has the memory of both; open and exposed
@@ -19,10 +19,10 @@
  */
 typedef struct reuse_model {
     double rate[KVT_REUSE_KINDS][HALF_LIVES]; /* weight times ln 2 / h; AGAIN holds LAST as well */
-    double weight[KVT_REUSE_KINDS][HALF_LIVES]; /* uses that a term of 1 lets expect in all */
+    double weight[KVT_REUSE_KINDS][HALF_LIVES]; /* uses in all that a term of 1 predicts */
     /* Seconds at stake in uses that were found, shared among the terms. */
     double found[KVT_REUSE_KINDS][HALF_LIVES];
-    double exposed[KVT_REUSE_KINDS][HALF_LIVES]; /* and what a weight of 1 would have let expect */
+    double exposed[KVT_REUSE_KINDS][HALF_LIVES]; /* and uses that a weight of 1 predicts */
     double open[KVT_REUSE_KINDS][HALF_LIVES];    /* still to come of that, as of seen_ns */
     uint64_t seen_ns;
     /* A handle is in the sample when the bits of its hash under mask are 0: one handle in mask + 1.
@@ -37,7 +37,7 @@ typedef struct reuse_model {
  * open made. */
 bool reuse_model_open(kvt_policy *policy);
 void reuse_model_close(kvt_policy *policy);
-/* Puts what the entry lets expect into the model's open sums (sign 1), or takes it out (-1): around
+/* Adds the entry's predicted uses to the model's open sums (sign 1), or takes them out (-1): around
  * every change of its counters. */
 void reuse_expose(kvt_policy *policy, entry *e, double sign);
 /* Nothing will be known of its uses from now on. */

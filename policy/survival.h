@@ -33,7 +33,7 @@ void survival_open(survival *state);
 /* Takes one look: whether a copy of so many seconds was there. now_s never steps back. */
 void survival_observe(survival *state, double now_s, double age_s, bool alive);
 
-/* Lets time pass: what was seen fades. */
+/* Lets time pass: old answers fade. */
 void survival_pass(survival *state, double now_s);
 
 /* The chance that a copy of so many seconds is there. */

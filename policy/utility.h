@@ -27,7 +27,7 @@ double utility_price(const kvt_policy *policy, int tier);
  * all of its bytes. */
 typedef struct shadow_prices {
     const int64_t *room;  /* the caller's, by tier */
-    bool giving;          /* room is what may be given away: the watermarks are in it */
+    bool giving;          /* room may be given away whole: the watermarks are taken off */
     uint64_t free[TIERS]; /* bytes that pay nothing; 0 in a tier that is tight, or not looked up */
     double price[TIERS];  /* of a byte in a need above that; below 0: not looked up */
 } shadow_prices;

@@ -8,7 +8,7 @@
  *
  * Both sides are seconds. The move seconds are those of encoding and writing; the tick adds those
  * of reading, which a use has paid already. A use that is expected now counts as one beside those
- * that f lets expect over the stay; reading ahead of it is background work.
+ * that f predicts over the stay; reading ahead of it is background work.
  *
  * The file chooses moves and never victims: room for a promotion is made by room.c through the
  * policy's own steps, and its cost is charged against the gain. A move that only reading would pay

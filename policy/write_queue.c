@@ -60,7 +60,7 @@ void write_queue_open(kvt_policy *policy)
     }
 }
 
-/* Only what is written counts; bytes that stay in place take no time. */
+/* Only bytes that are written count; those that stay in place take no time. */
 void write_queue_add(kvt_policy *policy, const move_in_flight *move, double by)
 {
     for (int tier = 0; tier < TIERS; tier++) {

@@ -41,7 +41,7 @@ bool remote_breaker_suspects_work(const remote_breaker *breaker)
 
 void remote_breaker_good(remote_breaker *breaker, remote_cause cause)
 {
-    /* A late answer of a connection from before says nothing of now. */
+    /* A late answer on an earlier connection says nothing about the present one. */
     if (breaker->state == REMOTE_OPEN) return;
     breaker->state = REMOTE_CLOSED;
     breaker->running[cause] = 0;

@@ -18,7 +18,7 @@
 #define REMOTE_PAUSE_LEAST_NS   UINT64_C(100000000)
 #define REMOTE_PAUSE_MOST_NS    UINT64_C(30000000000)
 
-/* What fails: work, by the request's kind, or the connection that it needs. */
+/* The kinds of work that can fail: requests by kind, and connections. */
 typedef uint32_t remote_cause;
 #define REMOTE_CAUSE_CONNECTION ((remote_cause)REMOTE_KINDS)
 #define REMOTE_CAUSES           (REMOTE_KINDS + 1)

@@ -85,7 +85,7 @@ typedef enum remote_breaker_state {
     REMOTE_PROBING = 2
 } remote_breaker_state;
 
-/* What a client has seen of a node. */
+/* Counts of a client, of one node. */
 typedef struct remote_node_stats {
     char address[64]; /* as it was given, or as the cluster names it: host:port */
     remote_breaker_state breaker;

@@ -509,7 +509,7 @@ static bool mooncake_take_address(mooncake_client *client, const char *address)
     return true;
 }
 
-/* What a configuration asks for that Mooncake does not have; NULL: nothing. */
+/* The first setting that Mooncake does not have; NULL: none. */
 static const char *mooncake_fault(const remote_config *config)
 {
     if (config->user != NULL || config->password != NULL || config->password_file != NULL ||

@@ -205,7 +205,7 @@ kvt_status resp_got(resp_reader *reader, size_t bytes)
     reader->end += (uint32_t)bytes;
     while (status == KVT_OK)
         status = reader->bulk != RESP_NO_BULK ? resp_take_bulk(reader) : resp_take_line(reader);
-    /* What is left is the begin of a line or of a short text; it goes to the front. */
+    /* The bytes that are left begin a line or a short text; they move to the front. */
     if (reader->begin > 0) {
         memmove(reader->buffer, reader->buffer + reader->begin, reader->end - reader->begin);
         reader->end -= reader->begin;

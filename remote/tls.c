@@ -67,7 +67,7 @@ static void tls_load(void)
 
 #define TLS_FILES 3
 
-/* What tells a file from the one that was read. All zeros: there is none. */
+/* Identity of a file, to see whether it has changed since it was read. All zeros: no file. */
 typedef struct tls_mark {
     dev_t device;
     ino_t inode;

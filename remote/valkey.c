@@ -167,7 +167,7 @@ static void valkey_ask_map(valkey_client *client, uint64_t now_ns)
     }
 }
 
-/* Sends and connects what waits, of one node. */
+/* Sends the waiting requests of one node, and connects where that is needed. */
 static void valkey_flush_node(valkey_client *client, valkey_node *node, uint64_t now_ns)
 {
     if (remote_breaker_probes(&node->breaker, now_ns)) {

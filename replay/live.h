@@ -69,7 +69,7 @@ bool live_matches(uint64_t seed, uint32_t block, const void *data, uint64_t byte
 
 /* ---- forms of a store's ladder: live_forms.c ---- */
 
-/* What one server needs to know what a form of a block gives back. */
+/* State of one server: it knows which bytes each variant of a block has to give back. */
 typedef struct live_forms {
     kvt_layout layout;
     uint64_t bytes; /* of a block */

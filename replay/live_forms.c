@@ -28,7 +28,7 @@ kvt_status live_forms_check(const replay_options *options, const replay_workload
     if (store->ladder_layout.tokens_may_drop && workload->longest_prefix > 1) {
         snprintf(
             message, message_size,
-            "store.ladder_layout: forms that drop tokens are for whole contexts, and a request "
+            "store.ladder_layout: variants that drop tokens are for whole contexts, and a request "
             "of this workload has %u blocks: set replay.block_tokens to its longest context",
             (unsigned)workload->longest_prefix);
         return KVT_E_CONFIG;

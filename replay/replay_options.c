@@ -278,7 +278,7 @@ static kvt_status options_read_ladder(kvt_profile *profile, const char *path,
                      options->model.variant_count - kept);
     options->model.variant_count = kept;
     snprintf(options->ladder, sizeof options->ladder, "%s", path);
-    options_note(options, "Forms, sizes and losses come from %s.", path);
+    options_note(options, "Variants, sizes and losses come from %s.", path);
     return KVT_OK;
 }
 
@@ -323,7 +323,7 @@ static kvt_status options_read_variants(kvt_config *config, const kvt_store_opti
         return KVT_E_CONFIG;
     }
     if (offered) {
-        options_note(options, "The lossless form is not offered: no profile holds its curve.");
+        options_note(options, "Lossless is not offered: no profile holds its curve.");
     }
     return KVT_OK;
 }

@@ -306,7 +306,7 @@ kvt_status replay_print_text(const replay_report *report, FILE *file)
     fprintf(file,
             "\nin hbm, dram, ssd: tokens found there, which add up to the token hits; "
             "loaded: what was worth loading of them\n"
-            "forms, bounds, hosts, hints and reuse: --json, and the page of it that kvterrace "
+            "variants, bounds, hosts, hints and reuse: --json, and the page of it that kvterrace "
             "report makes\n");
     if (unstable) {
         fprintf(file, "-: at a rho or peak rho (the busiest part of the span) >= 1 the queue grows "

@@ -25,7 +25,7 @@
 #define SIM_ERRORS_MAX      65536u
 _Static_assert(SIM_FOUND_PUBLISHED > KVT_OPTIONS_MAX, "options and the shared tier are told apart");
 
-/* What one host has of the shared tier. */
+/* One host's state of the shared tier. */
 typedef struct sim_link {
     uint64_t in_free_ns, out_free_ns; /* its link */
     uint64_t publish_free_ns;         /* when the write rate takes the next byte */

@@ -40,7 +40,7 @@ typedef struct sim_oracle {
     uint64_t refresh_ns; /* when all rates are told anew */
 } sim_oracle;
 
-/* What is told of the future. */
+/* State of the hints that are given about the future. */
 typedef struct sim_hints {
     bool on;
     replay_random random;

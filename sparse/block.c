@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* What a device may keep. */
+/* The part that a device which does not answer may keep. */
 typedef struct block_body {
     tiers_transfer transfer;
     uint8_t *memory;

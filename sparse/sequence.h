@@ -283,7 +283,7 @@ static inline uint64_t sparse_head_budget(const kvt_sparse *s)
     return bytes == KVT_SPARSE_ALL ? bytes : bytes / s->options.layout.kv_heads;
 }
 
-/* What a head chooses from. */
+/* The problem of choosing a head's pages within a budget. */
 static inline pages_problem sparse_head_problem(const kvt_sparse *s, const sparse_unit *unit,
                                                 const float *weight, const uint8_t *held,
                                                 uint64_t budget_bytes)

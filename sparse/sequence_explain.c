@@ -48,7 +48,7 @@ static void explain_head(const kvt_sparse *s, const sparse_unit *unit, const spa
     text_add(out, s->options.estimate ? "; absent pages are estimated\n" : "; no estimate\n");
 }
 
-/* What a page of the step is. */
+/* The state of a page in the step, in a word. */
 static const char *state_of(const sparse_unit *unit, const kvt_sparse_step *step,
                             const sparse_head_work *head, uint32_t page)
 {

@@ -226,7 +226,7 @@ static kvt_status settle_options(kvt_sparse *s, sparse_paging *paging)
     return KVT_OK;
 }
 
-/* What a byte costs to read, for curves in seconds. */
+/* Seconds to read a byte, for curves in seconds. */
 static double seconds_per_byte(const kvt_sparse *s)
 {
     tiers_pool_facts facts;

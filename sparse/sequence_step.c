@@ -206,7 +206,7 @@ static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *
     return status;
 }
 
-/* What is held before the step, and is therefore there. */
+/* Notes the pages that are held before the step, and so need no read. */
 static void begin_step(kvt_sparse *s, kvt_sparse_step *step, uint32_t layer)
 {
     step->layer = layer;

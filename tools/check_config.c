@@ -28,7 +28,7 @@ static const command_option check_rows[] = {
     {0},
 };
 
-/* What the store makes of the settings, printed; the options are released by the caller. */
+/* Prints the store that the settings give; the caller releases the options. */
 static void check_print_store(const kvt_store_options *options, bool as_json)
 {
     char text[32];

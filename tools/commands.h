@@ -37,7 +37,7 @@ KVT_NODISCARD kvt_status command_read_trace(const command_common *common, const 
                                             replay_workload *workload, char *message,
                                             size_t message_size);
 
-/* What results say of their run: one line about this machine (system, processor), and the time. */
+/* Facts of a run for its results: a line about this machine (system, processor), and the time. */
 typedef struct command_run {
     char machine[512], date[32];
 } command_run;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# demo.sh [BUILD_DIR]: profiles this machine, measures what forms cost a small model in answers,
+# demo.sh [BUILD_DIR]: profiles this machine, measures what variants cost a small model in answers,
 # replays one workload in virtual time, lets the model answer from a real store, and writes a page
 # of each. Results land in BUILD_DIR/demo; the devices of the live run are files in a temporary
 # folder there, which is removed.
@@ -64,7 +64,7 @@ done
 if is_busy; then busy=yes; fi
 cat "$demo/profile.txt"
 
-step "2/4 What forms cost in answers: a small model with recall, asked about texts of 512 tokens"
+step "2/4 What variants cost in answers: a small model with recall, asked about texts of 512 tokens"
 "$command" profile quality --quick --loss answers --model reference_model/model \
     --text recall=reference_model/texts/recall-512.jsonl --database "$demo/profile.db"
 "$command" profile show --database "$demo/profile.db" --json >"$demo/profile.json"
@@ -87,9 +87,10 @@ step "4/4 Live: a model answers from what a real store gives back"
 cat <<'TEXT'
 The reference model reads 40 contexts of 768 tokens and is asked about them, some far more often
 than others. A context that is not stored is computed; one that is stored is read, decoded and
-answered from. First its ladder of forms is calibrated, with what they cost in answers. Then the
-same requests go to lru with single forms and with the best uniform mix, and to two engines that
-choose a form and a tier for each entry. Time to first token and answers are measured, not modelled.
+answered from. First its ladder of variants is calibrated, with what they cost in answers. Then the
+same requests go to lru with single variants and with the best uniform mix, and to two engines that
+choose a variant and a tier for each entry. Time to first token and answers are measured, not
+modelled.
 
 TEXT
 "$command" profile calibrate --loss rouge_l --contexts 12 --model reference_model/model \
@@ -107,8 +108,8 @@ TEXT
 cat <<'TEXT'
 
 What to make of it: every contender had the same requests. lru with raw has room for few contexts
-and computes the others; smaller forms hold more and cost answers, by as much as "ROUGE-L" says.
-utility gives each entry the form and the tier that its use is worth, within store.loss_limit. A
+and computes the others; smaller variants hold more and cost answers, by as much as "ROUGE-L" says.
+utility gives each entry the variant and the tier that its use is worth, within store.loss_limit. A
 context of this model is computed in some 20 ms, so the times are short and a busy machine moves
 them; run it with --seeds 3 before a difference of a few percent is believed. docs/LOOP.md says what
 is measured; docs/BENCHMARKS.md has a larger model.

@@ -44,7 +44,7 @@ static void inspect_hex(char *text, const uint8_t *bytes, size_t count)
     text[2 * count] = '\0';
 }
 
-/* What the elements of one vector of a basis are. */
+/* The matrices that the elements of one vector of a basis belong to. */
 static const char *inspect_span(uint32_t span)
 {
     static const char *const names[] = {"unknown", "head", "layer", "layers4"};
@@ -210,7 +210,7 @@ static int inspect_show_device(const inspect_arguments *arguments, const char *p
     return inspect_refuse(path, message, message_size);
 }
 
-/* What walking a catalog gathers. */
+/* Sums over the rows of a catalog. */
 typedef struct inspect_summary {
     json_t *document;
     json_t *devices;

@@ -184,7 +184,7 @@ static void watch_print_calls(const json_t *document)
            format_seconds(p50, watch_get_seconds(document, 0.5)),
            format_seconds(p99, watch_get_seconds(document, 0.99)));
     watch_print_parts(document, "misses_total", "reason");
-    printf("hit forms  ");
+    printf("hit as     ");
     watch_print_parts(document, "hits_total", "form");
     printf("puts       %llu, stored already %llu, waiting %llu, lost %llu, refused: ",
            watch_count(document, "puts_total", NULL, NULL),

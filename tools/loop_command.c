@@ -198,7 +198,7 @@ static kvt_status loop_run_one(loop_work *work, const loop_requests *requests, u
     return loop_run(&work->site, &run, result, work->message, sizeof work->message);
 }
 
-/* What the mix may lose: what was asked, else what utility's hits were predicted to lose. */
+/* The loss that the mix may have: the one asked for, else the predicted loss of utility's hits. */
 static double loop_mix_loss(const loop_work *work, const loop_result *results)
 {
     if (work->arguments->mix_loss >= 0.0) return work->arguments->mix_loss;

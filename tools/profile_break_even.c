@@ -121,7 +121,7 @@ static kvt_status even_add_codecs(const even_state *state, json_t *rows)
 
 /* ---- loading against computing ---- */
 
-/* What one thread decodes: the figure that holds on a busy machine too. */
+/* Speed of one decoding thread: it holds on a busy machine too. */
 static void even_take_forms(even_state *state)
 {
     const json_t *row = json_array_get(json_object_get(state->document, "codecs"), 0);

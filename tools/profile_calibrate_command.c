@@ -75,7 +75,7 @@ static void calibrate_print_ladder(FILE *out, const calibrate_report *report, ui
     if (ladder->widening > 1.0)
         fprintf(out, "; for classes that were not measured, bounds widened by %.2f",
                 ladder->widening);
-    fprintf(out, "\n%-44s %6s %8s %8s %8s  %s\n", "rung", "bits", "loss", "mean", "90%",
+    fprintf(out, "\n%-44s %6s %8s %8s %8s  %s\n", "variant", "bits", "loss", "mean", "90%",
             "evidence");
     for (uint32_t i = 0; i < ladder->rung_count; i++) {
         const calibrate_rung *rung = &ladder->rungs[i];
@@ -130,11 +130,11 @@ static void calibrate_print(FILE *out, const calibrate_report *report,
         calibrate_print_ladder(out, report, i);
     if (report->ladder_count > 1)
         calibrate_print_trials(out,
-                               "classes left out in turn: rungs within a limit by the other "
+                               "classes left out in turn: variants within a limit by the other "
                                "classes' bounds, and those that kept it",
                                report->classes);
     calibrate_print_trials(out,
-                           "half of each class's documents in turn: rungs within a limit by the "
+                           "half of each class's documents in turn: variants within a limit by the "
                            "other half's bounds, and those that kept it",
                            report->documents);
 }

@@ -111,7 +111,7 @@ static kvt_status profile_resume_find(kvt_profile *profile, const device_list *l
 #define PROFILE_KV_BYTES         (UINT64_C(64) << 20) /* of one dump */
 #define PROFILE_RESUME_SECONDS   (12 * 3600.0)
 
-/* What a device and all codecs take beside each other, for the bar. */
+/* The share of a device, and of all codecs, in the progress bar. */
 #define PROFILE_DEVICE_WEIGHT 1.0
 #define PROFILE_CODECS_WEIGHT 3.0
 
@@ -167,7 +167,7 @@ static int profile_check(void *context)
     return EXIT_FINE;
 }
 
-/* What the progress callback needs to place one part's share in the whole. */
+/* Where one part's share lies in the progress of the whole. */
 typedef struct profile_progress {
     command_progress bar;
     double done_before;

@@ -108,7 +108,7 @@ static json_t *document_affine(const kvt_affine *affine)
                      affine->bytes_per_s, "residual", affine->residual);
 }
 
-/* What the affine model says of a request alone, and by how much it is off. */
+/* Seconds of a request by the affine model, and the model's error. */
 static int document_point_fit(json_t *row, const kvt_device_point *point, const kvt_affine *fit)
 {
     if (point->depth != 1 || fit->bytes_per_s <= 0 || point->latency_seconds_p50 <= 0) return 0;
@@ -279,7 +279,7 @@ static kvt_status document_prefill(kvt_profile *profile, json_t *document, doubl
 
 /* ---- all ---- */
 
-/* What is not nested under another name keeps the view's. */
+/* A view that is not nested under another name keeps its own. */
 static kvt_status document_fill(kvt_profile *profile, const profile_view *view, json_t *document)
 {
     static const char *const views[] = {"runs",    "codecs",       "models",  "quality_sets",

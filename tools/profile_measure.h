@@ -77,7 +77,7 @@ KVT_NODISCARD kvt_status command_choose_classes(const char *list, const measure_
 
 /* ---- a measurement ---- */
 
-/* What the options of a measurement point into. */
+/* Memory that the options of a measurement point into. */
 typedef struct measure_work {
     measure_classes classes;
     quality_variant variants[QUALITY_VARIANTS_MAX];
@@ -147,7 +147,7 @@ int measure_into_profile(measure_arguments *arguments,
     MEASURE_COUNT(teach, "teach", 100000, "Documents that teach, of all classes together (32)"),   \
         MEASURE_COUNT(teach_tokens, "teach-tokens", 100000000, "Tokens of them, about (80000)")
 
-/* What the tables above say. */
+/* Defaults that the tables above state. */
 #define MEASURE_TEACH_CONTEXTS      32u
 #define MEASURE_TEACH_TOKENS        80000u
 #define MEASURE_CONTEXT_TOKENS      768u

@@ -317,7 +317,7 @@ static void print_calibrations(const json_t *document)
     json_array_foreach(json_object_get(document, "calibrations"), i, calibration)
     {
         printf("\nladder of %s on %s\n%-36s %6s %8s %8s\n", view_text(calibration, "model"),
-               view_text(calibration, "class"), "rung", "bits", "loss", "at most");
+               view_text(calibration, "class"), "variant", "bits", "loss", "at most");
         json_array_foreach(json_object_get(calibration, "rungs"), j, row)
         {
             printf("%-36s %6.2f", view_text(row, "name"), view_number(row, "bits_per_element", 0));

@@ -180,7 +180,7 @@ def beaten_by(evidence):
 
 def print_ladders(ladders):
     names = [ladder["class"] for ladder in ladders]
-    print_table(["rung", "bits", *names[:-1], "other classes", ""])
+    print_table(["variant", "bits", *names[:-1], "other classes", ""])
     pooled = ladders[-1]
     for index, rung in enumerate(pooled["rungs"]):
         cells, refused = [], ""

@@ -45,7 +45,7 @@ static const char *recover_state_text(kvt_recover_device_state state)
     return "unknown";
 }
 
-/* What the report counts, by name. */
+/* The counts of the report, by name. */
 typedef struct recover_count {
     const char *name;
     const char *text;

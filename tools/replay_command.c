@@ -284,7 +284,7 @@ static kvt_status replay_make_workload(replay_session *session, uint64_t seed,
     const replay_arguments *arguments = session->arguments;
     char *const message = session->message;
     if (arguments->trace) {
-        /* What is drawn from is the same for each seed. */
+        /* All seeds draw from the same requests. */
         const replay_trace_options options = {.seed = arguments->draw ? 1 : seed,
                                               .limit = session->options.limit,
                                               .keep_steps = arguments->draw};
@@ -537,7 +537,7 @@ static kvt_status replay_try_profile(replay_session *session)
     return KVT_E_GONE;
 }
 
-/* What is to be written is looked at before a long run. */
+/* Checks output files before a long run. */
 static kvt_status replay_try_targets(replay_session *session)
 {
     const command_common *common = &session->arguments->common;

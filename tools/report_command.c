@@ -59,7 +59,7 @@ static void page_documents(const json_t *entries, FILE *file)
 
 static kvt_status page_write(const json_t *entries, FILE *file)
 {
-    /* What stands in the template as {{name}}; NULL: the documents. */
+    /* The text that replaces {{name}} in the template; NULL: the documents. */
     const struct {
         const char *name;
         const unsigned char *text;

@@ -542,7 +542,7 @@ CODECS_TARGET_AVX512 static bool avx512_open(const uint16_t *minima, const uint1
         const __mmask16 mask = avx512_mask(count - i);
         __m256i minimum = _mm256_maskz_loadu_epi16(mask, minima + i);
         __m256i scale = _mm256_maskz_loadu_epi16(mask, scales + i);
-        /* What follows is opened next; an address past the end does no harm. */
+        /* Prefetches the next group; an address past the end does no harm. */
         if (i % 32 == 0) {
             _mm_prefetch((const char *)(minima + count + i), _MM_HINT_T1);
             _mm_prefetch((const char *)(scales + count + i), _MM_HINT_T1);

@@ -38,7 +38,7 @@ typedef enum avx512_stored {
     AVX512_NESTED5
 } avx512_stored;
 
-/* What the body is compiled for. */
+/* The parameters that the body is compiled for. */
 typedef struct avx512_form {
     avx512_stored stored;
     uint8_t dtype;

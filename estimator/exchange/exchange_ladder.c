@@ -294,7 +294,7 @@ kvt_status exchange_ladder_read(const char *path, kvt_codec_curve *curves, uint3
     const size_t count = json_array_size(rows_of(&file, &rows_ladder));
     if (count == 0 || count > capacity) {
         profile_say(message, message_size, "%s: %s: %s", file.path, rows_ladder.name,
-                    count == 0 ? "no form" : "more forms than a ladder can have");
+                    count == 0 ? "no variant" : "more variants than a ladder can have");
         status = KVT_E_PARSE;
     }
     for (size_t i = 0; i < count && status == KVT_OK; i++)

@@ -85,7 +85,7 @@ void rows_variant_name(kvt_variant variant, char name[160])
     (void)snprintf(name, 160, "%s%s", plain, merged ? ROWS_MERGED : "");
 }
 
-/* What the field should have been, or NULL. */
+/* A text that says what the field has to be, or NULL when it is right. */
 static const char *rows_fault(const rows_column *column, const json_t *value)
 {
     kvt_variant variant;

@@ -22,7 +22,7 @@
 /* Names of variants that were coded as if a row were one head end so (QUALITY_MERGED_MODE). */
 #define ROWS_MERGED "@row"
 
-/* What a field of a column may hold. */
+/* The values that a column's field may hold. */
 typedef enum rows_kind {
     ROWS_COUNT,  /* a whole number, not negative */
     ROWS_SWITCH, /* 0 or 1 */

@@ -31,7 +31,7 @@ static char *text_grow(char **bytes, size_t count, size_t *capacity)
     return grown;
 }
 
-/* What is wrong, or NULL with *status KVT_OK. */
+/* A text that says what is wrong; NULL with *status KVT_OK. */
 static const char *text_take(text_file *file, FILE *input, kvt_status *status)
 {
     size_t capacity = 0, got;

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the loading of a folder works on. */
+/* State of the loading of a folder. */
 typedef struct model_folder {
     char path[4096]; /* of the file that is being read, for messages */
     char *message;

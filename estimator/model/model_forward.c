@@ -189,7 +189,7 @@ static void forward_norm(const model_config *c, const float *weight, const float
     }
 }
 
-/* What goes into the second linear layer of a block: scaled in ternary models, else as it is. */
+/* Prepares the input of a block's second linear layer: scaled in ternary models, else as it is. */
 static const float *forward_inner(model_session *s, const float *x, uint32_t rows, uint32_t width)
 {
     if (!s->m->config.bare_norm) return x;
@@ -270,7 +270,7 @@ static void forward_add(float *x, const float *delta, size_t count)
         x[i] += delta[i];
 }
 
-/* What a request wants of one layer's rows from `row` on, but for what attention gives. */
+/* Gives a request the rows of one layer that it asks for, from `row` on, but not attention's. */
 static void forward_give(const model_session *s, const model_request *q, uint32_t l, uint32_t row)
 {
     const model_config *c = &s->m->config;

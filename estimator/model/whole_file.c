@@ -28,7 +28,7 @@ kvt_status whole_file_begin(const char *path, char **partial_out, char *message,
         *partial_out = strdup(path);
         return *partial_out ? KVT_OK : KVT_E_MEMORY;
     }
-    /* What a symbolic link names is replaced, and the link stays. */
+    /* Replaces the file that a symbolic link names, and leaves the link. */
     const char *named = exists && realpath(path, real) ? real : path;
     if (asprintf(partial_out, "%s.part.%ld", named, (long)getpid()) < 0) {
         *partial_out = NULL;

@@ -214,7 +214,7 @@ static bool device_has_drifted(online_device *device, const double terms[ONLINE_
     return device->slower > DEVICE_DRIFT_SUM || device->faster > DEVICE_DRIFT_SUM;
 }
 
-/* The end of settling. What turns out close to the old figures was noise. */
+/* The end of settling. New figures close to the old ones mean that the drift was noise. */
 static bool device_take_up(online_device *device, const double terms[ONLINE_TERMS])
 {
     double before = fmax(device_seconds(device->used, terms), 1e-12);
@@ -226,7 +226,7 @@ static bool device_take_up(online_device *device, const double terms[ONLINE_TERM
     return true;
 }
 
-/* A term's figure of now becomes the curve's. */
+/* A term's present figure becomes the curve's. */
 static void device_rebase(online_device *device, int term)
 {
     device->curve[term] = device->value[term];
@@ -407,7 +407,7 @@ void online_factor_observe(online_factor *factor, double achieved, double share)
         factor->bound_run--;
     if (!faster) average->value = factor_within(average->value);
     if (!bound || (!faster && factor->bound_run < BOUND_RUN)) return;
-    /* What is achieved is the curve from now on. */
+    /* The achieved speeds are the curve from now on. */
     factor->base *= average->value;
     average->deviation /= average->value;
     average->value = 1.0;

@@ -106,7 +106,7 @@ double online_loss_class_factor(const online_loss_prior *prior, const online_los
     return exp(of_class->mean - loss_center(prior));
 }
 
-/* What an observation says about the class. off: its distance from the expectation. */
+/* Updates the class by an observation. off: its distance from the expectation. */
 static void loss_teach_class(const online_loss_prior *prior, online_loss_class *of_class,
                              double share, double off, double innovation)
 {

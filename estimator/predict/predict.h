@@ -38,7 +38,7 @@ typedef struct kvt_known_size {
     uint64_t bytes;
 } kvt_known_size;
 
-/* What is known of an entry when it is offered to the engine; zero is what is not known. */
+/* Facts of an entry when it is offered to the engine; zero means not known. */
 /* The groups of layers of an entry: one option list is common to them. */
 typedef struct kvt_offer_groups {
     const kvt_layout *layouts;
@@ -163,7 +163,7 @@ KVT_NODISCARD kvt_status kvt_reuse_read(kvt_reuse *reuse, uint64_t now_ns, uint3
 
 /* ---- seconds of one device in one direction ---- */
 
-/* What a device is asked for, and what it has to do first. */
+/* The bytes that a load asks a device for, and the bytes queued there before them. */
 typedef struct online_work {
     double bytes;
     double ahead_bytes;   /* of the same direction: first come, first served */
@@ -345,7 +345,7 @@ typedef struct online_loss_prior {
  */
 online_loss_prior online_loss_prior_of(double sd, double repeatability);
 
-/* What is known of a class: its ln factor, and how certain that is. */
+/* The ln factor of a class: its mean and variance. */
 typedef struct online_loss_class {
     double mean;
     double variance;

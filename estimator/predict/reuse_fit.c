@@ -116,7 +116,7 @@ static double reuse_seconds(const reuse_slot *slot, uint64_t now_ns)
     return (double)(now_ns - slot->last_ns) * 1e-9;
 }
 
-/* What is due until now of an interval that has not ended. */
+/* The part up to now of an interval that has not ended. */
 static void reuse_expose(const reuse_slot *slot, double seconds, const double decays[REUSE_GRID],
                          reuse_class *sums)
 {

@@ -117,7 +117,7 @@ static profile_learned learned_take(sqlite3_stmt *row)
     return learned;
 }
 
-/* What was measured after it was learned takes its place. */
+/* A figure that was measured after a learned one replaces it. */
 #define LEARNED_SQL                                                                                \
     "SELECT kind, name, part, value, weight, observations, error_p50, error_p90, log_likelihood, " \
     "86400 * (julianday('now') - julianday(written_utc)) FROM (SELECT l.*, coalesce("              \

@@ -72,7 +72,7 @@ typedef struct quality_spread {
 
 /* ---- rows of the database ---- */
 
-/* What quality is a property of. */
+/* The things that quality belongs to. */
 typedef struct profile_model {
     char name[96];   /* not empty */
     char digest[24]; /* of the weights; "" for published figures */

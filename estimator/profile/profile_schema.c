@@ -155,7 +155,7 @@ const profile_table *profile_table_at(size_t index)
 #define VARIANT                                                                                    \
     "codec BETWEEN 0 AND 65535 AND mode BETWEEN 0 AND 65535 AND rate BETWEEN 0 AND 4294967295"
 
-/* What a variant does to the answers of one entry, or of a set's in the mean. */
+/* Losses of a variant: of one entry's answers, or the mean over a set's entries. */
 #define FIGURE_BOUNDS                                                                              \
     SHARE("top1")                                                                                  \
     REAL("nll_delta")                                                                              \

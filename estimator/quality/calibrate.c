@@ -294,7 +294,7 @@ static uint32_t ask(calibrate_state *s, const char *question, const char *const 
     return best;
 }
 
-/* What the answers say, for the names of rungs. */
+/* The answers so far, from which the names of the ladder's variants are made. */
 typedef struct calibrate_answers {
     const char *planes_axis, *split, *first; /* ",vchan"; "k6v4"; ",vfirst" */
     const char *entropy_axis, *centroids;
@@ -554,7 +554,7 @@ static kvt_status make_ladders(const calibrate_rows *rows, const uint32_t *rungs
         kvt_status status = calibrate_make_ladder(rows, rungs, count, class_index, &ladders[c]);
         if (status == KVT_E_ARGUMENT)
             (void)snprintf(message, message_size,
-                           "a calibration takes two entries or more with a row of every rung%s%s",
+                           "a calibration takes two entries or more with rows of all variants%s%s",
                            ladder_count > 1 ? ": too few of class " : "",
                            ladder_count > 1 ? source->class_names[c] : "");
         if (status != KVT_OK) return status;
@@ -590,7 +590,7 @@ kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
     if (status != KVT_OK) return status;
     const uint32_t count = choose_rungs(rows_out, at, names.count, rungs);
     if (count == 0) {
-        (void)snprintf(message, message_size, "the layout takes no lossy form");
+        (void)snprintf(message, message_size, "the layout takes no lossy variant");
         return KVT_E_ARGUMENT;
     }
     return make_ladders(rows_out, rungs, count, ladders_out, message, message_size);

@@ -40,7 +40,7 @@ static kvt_status calibrate_check(const calibration *c)
     if (o->basis && (o->teach_contexts < 4 || o->teach_tokens < 1))
         wrong = "four contexts or more that teach, where it learns bases";
     if (o->wanted != NULL ? o->wanted->count < 1 || o->wanted->count > wanted_max : c->curves)
-        wrong = c->curves ? "1 to 128 variants" : "1 to 40 variants as rungs";
+        wrong = c->curves ? "1 to 128 variants" : "1 to 40 variants of the ladder";
     for (uint32_t i = 0; wrong == NULL && i < o->class_count; i++) {
         const size_t length = strlen(o->classes[i].name);
         if (length < 1 || length > 63 - strlen(PROFILE_PASSAGES) ||

@@ -251,7 +251,7 @@ void evaluate_variant_close(evaluate_variant *variant)
     *variant = (evaluate_variant){.memory = NULL};
 }
 
-/* What attention over the context makes of other KV. */
+/* Compares the attention over the context with that over other KV. */
 static kvt_status evaluate_probe(const evaluate_entry *e, const model_past *exact,
                                  const model_past *changed, evaluate_result *result)
 {

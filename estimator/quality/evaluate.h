@@ -12,7 +12,7 @@
 
 #include "estimator/model/model.h"
 
-/* What is bad in few heads counts: a high quantile beside the mean. */
+/* A high quantile beside the mean, because an error in few heads counts. */
 #define EVALUATE_HIGH 0.9
 
 /* A question about a text's context, as offsets in bytes: [first, answer) asks, [answer, end) is
@@ -30,7 +30,7 @@ typedef struct evaluate_tokens {
     uint64_t document;      /* checksum of its name; 0: it has none */
 } evaluate_tokens;
 
-/* What a text says about itself; zero: nothing, it is one of many that follow each other. */
+/* Facts that a text states of itself; zero: none, it is one of many in a row. */
 typedef struct evaluate_marks {
     size_t context; /* bytes, or tokens, before the questions */
     evaluate_question *questions;

@@ -115,7 +115,7 @@ static double sample_mean_upper(const promise_rows *rows, promise_sample *sample
         sample->sums[sample->documents[i]] += sample->losses[i];
         sample->counts[sample->documents[i]] += 1.0;
     }
-    /* What documents of the sample do not show: without a loss in n of them one in n / 3 may. */
+    /* The rule of three: when none of n documents loses, one in n / 3 still may. */
     const double unseen = 3.0 / documents / rows->trials;
     return fmin(fmax(mean + sample_mean_distance(sample), unseen), 1.0);
 }

@@ -36,7 +36,7 @@ typedef struct quality_variant {
 /* Reads a name, with "@row" behind it or not. KVT_OK or KVT_E_PARSE. */
 KVT_NODISCARD kvt_status quality_variant_parse(const char *name, quality_variant *variant_out);
 
-/* What rows of the profile are found by: QUALITY_MERGED_MODE is in its mode where merged. */
+/* The key by which rows of the profile are found; merged: QUALITY_MERGED_MODE is in its mode. */
 kvt_variant quality_variant_key(const quality_variant *variant);
 
 /* The index-th name of the list that is measured without --variants (`quick`: a short one): every
@@ -146,7 +146,7 @@ KVT_NODISCARD kvt_status quality_likelihood_of(const quality_entry *const *entri
                                                const double *nats, uint32_t count, uint32_t vocab,
                                                quality_likelihood *out);
 
-/* What is not known is not held against a model. */
+/* Facts that are not known do not count against a model. */
 bool quality_understands(const quality_likelihood *likelihood);
 
 /* KVT_OK, or KVT_E_MISMATCH with a message, which names the class unless it is NULL. */
@@ -279,7 +279,7 @@ uint32_t quality_answer_length(const tokenizer *words, const uint32_t *ids, uint
  * One thread opens and closes; what is open is read-only.
  */
 
-/* What a loss is made of; each is in [0, 1]. */
+/* The measures that a loss is made of; each is in [0, 1]. */
 typedef enum quality_metric {
     QUALITY_TOP1,    /* 1 - share of tokens with the same most probable next token */
     QUALITY_ROUGE_L, /* 1 - ROUGE-L of greedy answers */

@@ -227,7 +227,7 @@ uint64_t quality_entries_digest(const quality_entries *entries, uint32_t count)
         const quality_entry *entry = &entries->entries[i];
         const uint32_t cut[4] = {entry->context_tokens, entry->continuation_tokens,
                                  entry->recall_tokens, entry->recall_scored};
-        /* What came without a passage to recall keeps the digest that it always had. */
+        /* An entry without a passage to recall keeps the digest that it always had. */
         size_t bytes = entry->recall_tokens == 0 ? 2 * sizeof cut[0] : sizeof cut;
         uint64_t link[2] = {parts[2], checksum_of(cut, bytes)};
         parts[2] = checksum_of(link, sizeof link);

@@ -207,7 +207,7 @@ KVT_NODISCARD kvt_status quality_dump_positions(const quality_dump *dump, const 
                                                 uint32_t *positions_out, char *message,
                                                 size_t message_size);
 
-/* What a dump is made of. Matrices are in layout.dtype. */
+/* The parts of a dump. Matrices are in layout.dtype. */
 typedef struct quality_dump_content {
     kvt_layout layout;
     const void *const *k; /* [layers], each [tokens][kv_heads][head_dim] */

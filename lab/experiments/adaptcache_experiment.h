@@ -138,7 +138,7 @@ typedef struct experiment {
     experiment_outcome *outcomes;
 } experiment;
 
-/* adaptcache_menus.c: what there is to choose from, from the ladders or from a profile's curves. */
+/* adaptcache_menus.c: the options to choose from, by the ladders or by a profile's curves. */
 KVT_NODISCARD kvt_status experiment_menus_read(experiment *run, char *message, size_t message_size);
 
 /* adaptcache_contexts.c: draws the contexts of every setting and seed. KVT_OK;

@@ -145,7 +145,7 @@ static kvt_status ladder_add_raw(kvt_profile *profile, kvt_variant variant, loop
     return KVT_OK;
 }
 
-/* What profile quality measured of a variant that is no rung. */
+/* The loss that `profile quality` measured, for a variant outside the ladder. */
 static kvt_status ladder_add_single(const loop_site *site, kvt_profile *profile,
                                     const loop_contender *contender, loop_ladder *ladder,
                                     char *message, size_t size)

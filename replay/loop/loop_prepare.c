@@ -127,7 +127,7 @@ static kvt_status prepare_answer(loop_site *site, loop_context *context, loop_qu
     return status;
 }
 
-/* What exact KV expects along the text behind the context. */
+/* The model's expectations from exact KV along the text behind the context. */
 static kvt_status prepare_text(loop_site *site, loop_context *context)
 {
     const uint32_t tokens = context->entry->context_tokens;

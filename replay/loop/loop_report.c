@@ -104,7 +104,7 @@ static void text_checks(const loop_report *report, FILE *file)
         "\nTTFT = waiting + loading (read and decode) + prefill + question. ROUGE-L and F1: "
         "answers beside those from\nexact KV, over all requests; top-1: tokens of the text "
         "behind a context, and of a passage of the context (recall), after\nwhich the model "
-        "expects what it does on exact KV. Loss: by %s (%s). By form, with intervals and beside "
+        "expects what it does on exact KV. Loss: by %s (%s). By variant, with intervals and beside "
         "the ladder's: --json, and its\npage.\n",
         quality_metric_name(report->site->options.metric),
         quality_use_name(report->site->options.use));

@@ -74,7 +74,7 @@ uint32_t windows_resize(windows_unit *unit, uint64_t capacity_bytes, uint32_t *l
  * come in no order. Returns how many. */
 uint32_t windows_head(windows_unit *unit, uint64_t bytes, uint32_t *pages_out);
 
-/* What a unit gains by a size: the curve of one unit at `sizes` sizes, ascending in bytes. */
+/* Gain of a unit by its size: the curve of one unit at `sizes` sizes, ascending in bytes. */
 typedef struct windows_curve {
     const uint64_t *bytes;
     const double *benefit; /* seconds of fetching saved per step, or error avoided; not negative */

@@ -326,8 +326,8 @@ store_entry *entry_find_hashed(const entry_table *table, uint64_t handle, const 
 
 /* ---- looking up many ---- */
 
-/* Keys ahead of the one that is wanted now, of which the bucket, the entry and the place are asked
- * for. Each needs what was asked for before it, so they lie so far apart that that has come. */
+/* Keys ahead of the present one whose bucket, entry and place are prefetched. Each prefetch needs
+ * the one before it, so they lie far enough apart for it to have arrived. */
 enum { SIGHT_BUCKET = 24, SIGHT_ENTRY = 16, SIGHT_PLACE = 8 };
 
 void entry_sight_begin(entry_sight *sight, const entry_secret *secret, const kvt_key *keys,
@@ -347,7 +347,7 @@ static store_entry **entry_sight_bucket(const entry_table *table, const entry_si
     return i < sight->count ? &table->buckets[sight->handles[i] & (table->bucket_count - 1)] : NULL;
 }
 
-/* Asks for the part of an entry that lookups and predictions read; NULL: for nothing. */
+/* Prefetches the part of an entry that lookups and predictions read; NULL: nothing. */
 static void entry_prefetch(const store_entry *entry)
 {
     const char *first = (const char *)entry;
@@ -357,7 +357,7 @@ static void entry_prefetch(const store_entry *entry)
     __builtin_prefetch(first + offsetof(store_entry, since));
 }
 
-/* Asks for what the keys behind this one need. Entries that are not the first of their chain are
+/* Prefetches memory for the keys behind this one. Entries that are not the first of their chain are
  * left out. */
 static void entry_sight_ahead(const entry_table *table, const entry_sight *sight, size_t i)
 {

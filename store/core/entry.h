@@ -17,7 +17,7 @@
 
 #include <kvterrace/kvterrace.h>
 
-/* What may be done with an entry now; entry.c has the legal changes. */
+/* The state of an entry; entry.c has the legal changes. */
 typedef enum entry_state {
     ENTRY_ARRIVING = 1, /* being put; invisible */
     ENTRY_RESIDENT = 2, /* readable, at rest */
@@ -28,17 +28,17 @@ typedef enum entry_state {
     ENTRY_STAGED = 6 /* handed over by a put: readable from staging, its record is in the making */
 } entry_state;
 
-/* How far a place is that is no longer its entry's: its last reader gives it back. With LATER its
- * row has been deleted, and the extents go through the node. */
+/* Whether a place that is no longer its entry's is given back: its last reader does so. With LATER
+ * its row has been deleted, and the extents go through the node. */
 typedef enum place_left { PLACE_HELD = 0, PLACE_LEFT = 1, PLACE_LEFT_LATER = 2 } place_left;
 
 /* The place of one stored variant of an entry. A place has memory of its own, so that readers may
  * finish on a place that is no longer the entry's; nobody waits for them (place_drain). */
 typedef struct store_place {
-    uint64_t serial;     /* no two places of one key share it, in this life or another */
+    uint64_t serial;     /* no two places of one key share it, over all opens of the store */
     uint64_t generation; /* in the record's header; a record that is copied keeps it */
     uint64_t record_bytes;
-    uint64_t scratch_bytes; /* that decoding the record takes, by all of the store's workers */
+    uint64_t scratch_bytes; /* that decoding needs, for all of the store's workers */
     tiers_location *location;
     union {
         catalog_ticket *ticket; /* the right to delete its catalog row; NULL when it has none */
@@ -46,39 +46,39 @@ typedef struct store_place {
     };
     kvt_variant variant;
     uint32_t readers;    /* gets and changes that read from it now */
-    uint16_t slow_gets;  /* gets since its layout fell behind what a new one would give */
+    uint16_t slow_gets;  /* gets since its layout fell behind */
     uint8_t tier;        /* kvt_tier */
     uint8_t left : 2;    /* place_left */
     uint8_t visited : 1; /* it is read as visit.h says */
-    uint8_t unread : 1;  /* the last read or decode of it failed, and not for damaged bytes */
+    uint8_t unread : 1;  /* its last read or decode failed for another cause than damage */
 } store_place;
 _Static_assert(sizeof(store_place) == 64, "places are stored by the million");
 
 struct store_read;   /* read.h */
 struct store_staged; /* handover.h */
 
-/* The layout of entries, which most entries of a store share. */
+/* The layout of entries; most entries of a store share one. */
 typedef struct entry_kind {
     struct entry_kind *next; /* hash chain */
     kvt_layout layout;
     uint64_t source_bytes; /* of an entry, uncompressed: the layout's */
     uint32_t users;        /* entries; the last one frees it */
-    uint32_t group_count;  /* 0: the layout says all */
+    uint32_t group_count;  /* 0: the layout has all */
     kvt_layout groups[];   /* of an entry with groups, whose layout is that of their bytes */
 } entry_kind;
 
-/* The facts that few entries have. All zeros are those of an entry without them. */
+/* Facts that few entries have. All zeros: an entry without them. */
 typedef struct entry_rare {
-    online_loss_entry loss;     /* what was observed of its own losses, in this life */
+    online_loss_entry loss;     /* its own observed losses, since the open */
     kvt_variant larger_variant; /* the variant whose record came out larger than planned last, */
     uint64_t larger_bytes;      /* and its size; 0 = none */
     uint64_t pinned_until_ns; /* a move failed: the policy's plans leave it out until then; or 0 */
-    float *scores; /* of the caller, one a token, or NULL; fixed from the put on, and freed with the
-                      entry */
+    float *scores; /* the caller's, one a token, or NULL; fixed from the put on, and freed with
+                      the entry */
 } entry_rare;
 
 typedef struct store_entry {
-    /* The fields that a lookup reads lie together, those that a prediction reads behind them. */
+    /* Fields that a lookup reads lie together, and behind them those that a prediction reads. */
     kvt_key key;
     struct store_entry *next; /* hash chain */
     uint64_t handle;          /* entry_handle(key) */
@@ -107,7 +107,7 @@ typedef struct store_entry {
     uint32_t since; /* of the put, or of the open: lifetime.c */
     uint32_t request_tokens;
     uint32_t copy_index;  /* among the copies that may be dropped; UINT32_MAX: not listed */
-    uint16_t curve_epoch; /* the low bits of the store's, when its options were made */
+    uint16_t curve_epoch; /* low bits of the store's epoch when its options were made */
     uint16_t moves;       /* that were planned for it so far, modulo 65536 */
     kvt_key parent;
 } store_entry;
@@ -118,8 +118,8 @@ typedef struct entry_secret {
     uint64_t words[2];
 } entry_secret;
 
-/* How many places are in forms that need a basis, by the first 20 bits of its hash: pages of counts
- * that are made when they are used. Atomic: places are freed on any thread. */
+/* How many places are in variants that need a basis, by the first 20 bits of its hash: pages of
+ * counts, made at their first use. Atomic: places are freed on any thread. */
 #define ENTRY_BASES_PAGES 1024u
 typedef struct entry_bases {
     uint32_t *pages[ENTRY_BASES_PAGES]; /* ENTRY_BASES_PAGES counts each, or NULL */
@@ -149,8 +149,8 @@ typedef struct entry_table {
 KVT_NODISCARD kvt_status entry_memory_open(entry_memory *memory);
 void entry_memory_close(entry_memory *memory);
 
-/* A place of zeros but for its variant, which stays what it is; NULL without memory. And its end.
- * Any thread. */
+/* Makes a place of zeros with a variant, which is fixed; NULL without memory. Frees it. Any
+ * thread. */
 store_place *entry_place_new(entry_memory *memory, kvt_variant variant);
 void entry_place_free(entry_memory *memory, store_place *place);
 
@@ -165,7 +165,7 @@ static inline bool entry_basis_of(kvt_variant variant, uint32_t *start_out)
  * that only readers still hold. Any thread. */
 uint32_t entry_basis_places(const entry_memory *memory, uint32_t start);
 
-/* The next such beginning that places need, from `start` on; false: there is none. Any thread. */
+/* The next such beginning of a hash, from `start` on; false: there is none. Any thread. */
 bool entry_basis_next(const entry_memory *memory, uint32_t *start);
 
 /* The secret and the memory are the store's; the secret may be filled in later, before the first
@@ -181,8 +181,8 @@ void entry_table_deinit(entry_table *table);
  * that left was used. */
 uint64_t entry_handle(const entry_secret *secret, const kvt_key *key);
 
-/* A look-up of many keys one after the other: while one is found, the memory of those behind it
- * comes. entry_sight_begin needs no lock; entry_sight_find, for i = 0, 1, ..., does. */
+/* Looks many keys up, one after the other: while one is looked up, the memory of the next ones is
+ * prefetched. entry_sight_begin needs no lock; entry_sight_find, for i = 0, 1, ..., does. */
 #define ENTRY_SIGHT_KEYS 512u
 typedef struct entry_sight {
     const kvt_key *keys;
@@ -202,7 +202,7 @@ store_entry *entry_find_handle(const entry_table *table, uint64_t handle);
 /* entry_find_key with the key's handle. */
 store_entry *entry_find_hashed(const entry_table *table, uint64_t handle, const kvt_key *key);
 
-/* What entries are made of: a sound layout, and the layouts of groups when it stands for some. */
+/* The kind of a new entry: a sound layout, and the layouts of its groups when it has some. */
 typedef struct entry_shape {
     const kvt_layout *layout;
     const kvt_layout *groups; /* NULL: none */
@@ -217,7 +217,7 @@ KVT_NODISCARD kvt_status entry_insert(entry_table *table, const kvt_key *key,
 /* The entry's rare facts, to be changed; NULL without memory. */
 entry_rare *entry_rare_make(store_entry *entry);
 
-/* Until when a move that failed keeps the entry out of the policy's plans; 0 = it does not. */
+/* Until when a failed move keeps the entry out of the policy's plans; 0 = no failed move does. */
 static inline uint64_t entry_pinned_until_ns(const store_entry *entry)
 {
     return entry->rare != NULL ? entry->rare->pinned_until_ns : 0;

@@ -37,9 +37,9 @@ KVT_NODISCARD kvt_status executor_run_plan(kvt_store *store, const kvt_move *mov
 KVT_NODISCARD kvt_status executor_run_unplanned(kvt_store *store, const kvt_move *move,
                                                 executor_cause *cause_out);
 
-/* Lays a RESIDENT entry of this tier out anew: the same record, in the same tier, with the weights
- * of now. No lock held. KVT_OK; KVT_MISS (the entry is not at rest there); KVT_E_SPACE (no room: it
- * stays as it is); the failures of reading and writing. */
+/* Lays a RESIDENT entry of this tier out anew: the same record, in the same tier, with the present
+ * weights. No lock held. KVT_OK; KVT_MISS (the entry is not at rest there); KVT_E_SPACE (no room:
+ * the entry stays); the failures of reading and writing. */
 KVT_NODISCARD kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier);
 
 /* Writes the record of an entry above the SSD to the SSD, as its copy, if there is room now. One in

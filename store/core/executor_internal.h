@@ -52,10 +52,10 @@ typedef struct store_op {
     kvt_tier tier;             /* target */
     kvt_record_spec spec;      /* of the new record */
     kvt_record_spec expected;  /* change: of the source's */
-    record_groups_spec groups; /* of an entry with groups, beside spec; else its count is 0 */
+    record_groups_spec groups; /* of an entry with groups, beside spec; count 0: no groups */
     kvt_variant group_variants[KVT_GROUPS_MAX]; /* what groups.variants points to */
     staging_buffer staging;
-    void *record; /* in staging: what is to be written */
+    void *record; /* in staging: the record to write */
     uint64_t record_bytes;
     uint64_t bound_bytes;   /* of a record that is encoded anew, at most */
     uint64_t scratch_bytes; /* of encoding and decoding the new record */
@@ -68,9 +68,9 @@ typedef struct store_op {
     bool owes;              /* a new layout: until it ends, room that others may wait for */
     bool planned;           /* by the policy: it is committed or aborted there */
     bool for_put;           /* its plan ends with a put, which needs the room */
-    bool source_asked;      /* change: the source was read from, or that was tried */
-    bool no_room;           /* pool or policy had none for the new record */
-    bool larger;            /* that, or nothing gained: the record is larger than was planned */
+    bool source_asked;      /* change: the source was read, or the read was tried */
+    bool no_room;           /* pool or policy had no room for the new record */
+    bool larger;            /* the record is larger than planned, or the codec gained nothing */
     uint32_t stages_done;   /* mask; a stuck operation prints its own history in a debugger */
 } store_op;
 

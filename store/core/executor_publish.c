@@ -74,7 +74,7 @@ static void executor_leave_place(kvt_store *store, store_entry *entry, store_pla
     assert(store_is_locked(store));
     kvt_tier tier = entry->place->tier;
     if (tier == KVT_TIER_SSD) {
-        copies_drop(store, entry); /* of another variant than the one that was stored now */
+        copies_drop(store, entry); /* of another variant than the stored one */
     } else if (old->tier == KVT_TIER_SSD && copies_attach(store, entry, old)) {
         KILL_NOTE(KILL_NOTE_COPIED, &entry->key, KVT_TIER_SSD);
         store->counters.copies.kept++;

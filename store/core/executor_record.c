@@ -70,16 +70,16 @@ static kvt_status executor_bound_op(store_op *op)
     return executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
 }
 
-/* Gives the record that is to be encoded a generation of its own. */
+/* Gives the new record a generation of its own. */
 static void executor_set_generation(store_op *op)
 {
     op->spec.generation = executor_next_serial(op->store);
     executor_fill_groups(op);
 }
 
-/* A form that cannot be had, for want of its basis, because the entry is of another shape than that
- * or because it is too large to be coded anew, counts as one that came out as large as the bytes:
- * later plans do without it. */
+/* A variant that cannot be made (its basis is lacking or of another shape, or the entry is too
+ * large to be coded anew) counts as one that came out as large as the source bytes: later plans do
+ * without it. */
 static kvt_status executor_refuse_form(store_op *op)
 {
     op->record_bytes = op->entry->kind->source_bytes;
@@ -101,8 +101,8 @@ kvt_status stage_read(store_op *op)
     op->scratch_bytes = source->scratch_bytes;
     kvt_status status = KVT_OK;
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) != 0) {
-        /* Another form takes the record, the bytes and the new record at once. An entry that passes
-         * the bound of staging by itself is moved in the form that it has. */
+        /* A change of variant takes the record, the decoded bytes and the new record at once. An
+         * entry that passes the bound of staging by itself keeps its variant. */
         if (op->entry->kind->source_bytes > store->staging->limit_bytes)
             return executor_refuse_form(op);
         executor_fill_groups(op);
@@ -154,8 +154,8 @@ static kvt_status executor_derive(store_op *op, void *target, uint64_t target_by
         status = kvt_record_derive(op->record, op->record_bytes, &op->expected.bases, to, target,
                                    target_bytes, scratch, scratch_bytes, &op->record_bytes);
         if (status == KVT_OK) op->record = target;
-        /* A derived record that would not be smaller is no place to go to; coding the elements
-         * anew would lose a second time. */
+        /* A derived record that would not be smaller is not used; coding the elements anew would
+         * lose a second time. */
         return status == KVT_E_UNSUPPORTED ? KVT_E_SPACE : status;
     default: return KVT_E_UNSUPPORTED;
     }

@@ -186,7 +186,7 @@ static kvt_status options_read_device(kvt_config *config, options_owner *owner, 
     const bool file = strcmp(device->backend, "file") == 0;
     const bool drive = file || strcmp(device->backend, "nvme") == 0;
     settings_read(config, name, device_fields, COUNT_OF(device_fields), 0, device);
-    /* What other back ends have no use for is as if it were not there. */
+    /* Settings that the back end does not use count as not set. */
     if (!file) device->sparse = false;
     if (drive) device->path = options_device_text(config, owner, name, "path", &status);
     if (status != KVT_OK) return status;

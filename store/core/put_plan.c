@@ -57,8 +57,8 @@ static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_prog
     return status;
 }
 
-/* Whether the entry before a new one is stored as a whole context, which has none behind it: what
- * was computed behind all of its tokens is of no use behind some of them. Lock held. */
+/* Whether the parent of a new entry is stored as a whole context, which may drop tokens: KV
+ * computed after all of its tokens is of no use after some of them. Lock held. */
 static bool put_follows_context(const kvt_store *store, const kvt_entry *source)
 {
     if (source->parent == NULL) return false;
@@ -84,7 +84,7 @@ static kvt_status put_enter(kvt_store *store, put_work *work, store_entry **entr
     while (entry != NULL && put_displaces(store, entry)) {
         const bool over = lifetime_is_over(store, entry);
         store->counters.expired += over;
-        /* What cannot be read makes way for the same, recomputed. */
+        /* A stored entry that cannot be read makes way for the same entry, recomputed. */
         quarantine_drop_entry(store, entry, over ? KVT_REMOVED_EXPIRED : KVT_REMOVED_LOST);
         entry = entry_find_key(&store->table, &source->key); /* the lock may have been released */
     }

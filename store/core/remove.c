@@ -45,7 +45,7 @@ static bool remove_quarantined(kvt_store *store, const kvt_key *key, const kvt_c
     return true;
 }
 
-/* What was removed under a key. */
+/* The outcome of removing a key. */
 typedef struct remove_result {
     bool held;   /* nothing: a lease holds the entry */
     bool stored; /* an entry that lookups saw */

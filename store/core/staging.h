@@ -38,7 +38,7 @@ typedef struct staging_buffer {
     bool abandoned; /* the device may still use it */
 } staging_buffer;
 
-/* Somebody who waits, on his own stack. */
+/* A waiter, on its own stack. */
 typedef struct staging_waiter {
     struct staging_waiter *next;
 } staging_waiter;
@@ -54,7 +54,8 @@ typedef struct store_staging {
     uint64_t buffers;         /* granted and not yet given back */
     staging_waiter *waiters;  /* first come, first served: large requests are not starved */
     bool closed;
-    char *arena;          /* NULL where the system refused it: then all is heap */
+    char *arena;          /* NULL where the system refused it: then all buffers come from the
+                             heap */
     uint64_t arena_bytes; /* a multiple of STAGING_ALIGN */
     void *mapping;        /* around the arena, for its alignment */
     uint64_t mapping_bytes;

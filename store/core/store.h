@@ -53,15 +53,15 @@ typedef struct store_handover {
     struct store_staged *first, *last; /* in the order of their puts; begun ones too */
     struct store_staged *waiting;      /* the first that no executor has begun */
     uint32_t count;
-    uint32_t entered;                              /* threads that have found their part of moves */
+    uint32_t entered;                              /* threads that have begun moves of puts */
     uint64_t numbers;                              /* puts handed over, ever */
     double seconds[KVT_TIER_COUNT];                /* of writes that wait or are under way */
-    double write_seconds_per_byte[KVT_TIER_COUNT]; /* of plans lately, per byte that was put */
+    double write_seconds_per_byte[KVT_TIER_COUNT]; /* of recent plans, per byte put */
     uint64_t writes_noted;                         /* plans in that mean */
-    double copy_seconds_per_byte;                  /* what the copies of puts lately took */
+    double copy_seconds_per_byte;                  /* of recent copies of puts */
     kvt_status failure;                            /* the first error since the last flush, */
     uint64_t failed_ns;                            /* and its instant, CLOCK_MONOTONIC */
-    bool made;                                     /* what needs closing is there */
+    bool made;                                     /* there is something to close */
     bool stopping;
     pthread_cond_t arrived; /* a put; the stop */
     /* Fixed after open. */
@@ -77,7 +77,7 @@ typedef enum store_move_purpose {
     STORE_MOVE_PUT = 0,
     STORE_MOVE_PROMOTION = 1,
     STORE_MOVE_DEMOTION = 2,
-    STORE_MOVE_RECODE = 3, /* another form in the same tier */
+    STORE_MOVE_RECODE = 3, /* another variant in the same tier */
     STORE_MOVE_EVICTION = 4,
     STORE_MOVE_COUNT = 5
 } store_move_purpose;
@@ -85,9 +85,9 @@ typedef enum store_move_purpose {
 /* Counters under store->lock. */
 typedef struct store_counters {
     uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures, timeouts;
-    uint64_t refused_tokens; /* of the misses: the form has dropped tokens */
-    uint64_t lacked_basis;   /* of the misses: the store lacks the basis of the form */
-    uint64_t refused_loss;   /* of the misses: the form may lose more than the get accepts */
+    uint64_t refused_tokens; /* of the misses: the variant drops tokens */
+    uint64_t lacked_basis;   /* of the misses: the store lacks the variant's basis */
+    uint64_t refused_loss;   /* of the misses: the variant may lose more than the get accepts */
     uint64_t recovered, recovery_drops;
     kvt_move_counts moves;
     uint64_t promotions, demotions, evictions;
@@ -145,12 +145,12 @@ struct kvt_store {
     store_visits visits;
     store_bases bases;        /* own lock */
     struct kvt_queue *queues; /* that are open */
-    /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
+    /* Options are made with the figures of an epoch; a curve that drifts begins another epoch. */
     uint32_t curve_epoch;
-    uint32_t curve_swept;   /* all entries have options of it, or of a later one */
-    size_t curve_bucket;    /* where the walk over the table goes on, also in another epoch */
-    size_t curve_left;      /* buckets until it is round */
-    size_t curve_buckets;   /* of the table, when that was set */
+    uint32_t curve_swept;   /* all entries have options of it, or of a later epoch */
+    size_t curve_bucket;    /* where the walk over the table is, also in another epoch */
+    size_t curve_left;      /* buckets that the walk has left */
+    size_t curve_buckets;   /* of the table, when curve_left was set */
     uint64_t reopened_seen; /* of learn->reopened */
     store_trust trust;
 
@@ -163,35 +163,35 @@ struct kvt_store {
     double loss_limit;             /* of every tenant; 1 without lossy variants */
     tiers_pool *pools[KVT_TIER_COUNT];
     uint32_t unit_bytes[KVT_TIER_COUNT];
-    uint64_t lent_bytes[KVT_TIER_COUNT]; /* out of the policy's capacity (scratch.h), and those */
-    uint64_t scratch_bytes[KVT_TIER_COUNT];   /* of them that extents are held for; under lock */
+    uint64_t lent_bytes[KVT_TIER_COUNT];      /* taken out of the policy's capacity (scratch.h), */
+    uint64_t scratch_bytes[KVT_TIER_COUNT];   /* part of them that extents hold; under lock */
     uint64_t retired_members[KVT_TIER_COUNT]; /* masks of members known to be out; under lock */
     bool capacity_passed; /* a recovery took in more than the policy may fill the SSD tier with */
     bool returns_owed[KVT_TIER_COUNT]; /* quarantined entries lack memory to return; under lock */
     store_catalog *catalog;            /* NULL: nothing survives */
     uint8_t pool_id[16];               /* in the devices' labels, with the epoch */
     uint64_t epoch;
-    tiers_undone undone; /* what the labels say; fixed after the open */
+    tiers_undone undone; /* found in the labels; fixed after the open */
     bool format;
     bool shared;    /* other threads may have the store: shared state needs the lock */
     bool opened;    /* wholly */
     uint32_t forks; /* fork_guard_count of the process that opened it */
     kvt_codec_workers workers_given;
-    const kvt_codec_workers *workers; /* these, or NULL */
-    pthread_mutex_t wear_lock;        /* a leaf but for what the pool and the catalog do inside */
+    const kvt_codec_workers *workers;        /* these, or NULL */
+    pthread_mutex_t wear_lock;               /* under it only locks of pool and catalog */
     uint64_t wear_noted[TIERS_MEMBERS_MAX];  /* bytes written when last queued; under wear_lock */
     pthread_mutex_t kept_lock, reads_lock;   /* scratch.h, before `lock`; read.h, after it */
-    pthread_cond_t read_ended;               /* one of them has */
+    pthread_cond_t read_ended;               /* a read has ended */
     struct load_share *shares[STORE_SHARES]; /* places that layered loads read; under reads_lock */
     pthread_mutex_t members_lock; /* devices join and leave one at a time; before `lock` */
-    kvt_cost_model costs;         /* but for the tiers' bandwidth, which is under lock */
-    kvt_cost_model curve_costs;   /* as the measured curves have it, under lock */
+    kvt_cost_model costs;         /* the tiers' bandwidth is under lock */
+    kvt_cost_model curve_costs;   /* by the measured curves, under lock */
     kvt_hole_mode holes;
-    uint32_t exact_variants;                  /* of costs; the lossy ones follow, */
+    uint32_t exact_variants;                  /* of costs; from here on lossy ones, */
     uint32_t whole_variants;                  /* from here on those that drop tokens, */
-    uint32_t unscored_variants;               /* and from here on those that do by scores */
+    uint32_t unscored_variants;               /* and from here on those that drop by scores */
     kvt_layout ladder_layout;                 /* of the entries that may be lossy; zero: none may */
-    kvt_codec_curve ladder[KVT_VARIANTS_MAX]; /* what the profile offers, whatever the limit */
+    kvt_codec_curve ladder[KVT_VARIANTS_MAX]; /* of the profile, whatever the limit */
     uint32_t ladder_count;
     store_staging *staging; /* own lock; outlives the store */
     uint64_t zero_ns;       /* of CLOCK_MONOTONIC, where the store's time begins: uses.h */
@@ -203,7 +203,7 @@ struct kvt_store {
     pthread_mutex_t observer_lock;
     pthread_t background;
     bool has_background;
-    bool background_holds;        /* the lock: for the thread's own end, which may come anywhere */
+    bool background_holds;        /* the thread holds `lock`; it may end at any instant */
     uint64_t background_ended_ns; /* store_now_ns, before the store stopped it; 0 = it runs */
 };
 

@@ -27,7 +27,7 @@ static kvt_status store_offer_as(const kvt_store *store, const kvt_cost_model *f
     kvt_known_size known[LEARN_KNOWN_SIZES + 1];
     online_loss_factor factor = learn_loss_factor(store, entry);
     learn_size_shares(store, entry, shares);
-    /* In a form that cannot be coded now an entry is worth no less room than exact. */
+    /* In a variant that cannot be coded now an entry takes no less room than exact. */
     for (uint32_t i = 0; i < figures->variant_count; i++)
         if (!bases_has(store, figures->variants[i].variant)) shares[i] = 1.0;
     uint32_t known_count = learn_known_sizes(entry, known);

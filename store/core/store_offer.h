@@ -14,7 +14,7 @@
 KVT_NODISCARD kvt_status store_offer(const kvt_store *store, const store_entry *entry,
                                      kvt_option *options, kvt_policy_entry *offer_out);
 
-/* The same at other figures than those of now, and with the measured size of one variant, or NULL.
+/* The same at other figures than the present ones, and with one variant's measured size, or NULL.
  */
 KVT_NODISCARD kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
                                         const store_entry *entry, const kvt_known_size *measured,
@@ -25,7 +25,7 @@ KVT_NODISCARD kvt_status store_offer_at(const kvt_store *store, const kvt_cost_m
 KVT_NODISCARD kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier,
                                      kvt_variant variant, uint64_t record_bytes);
 
-/* The same of the record at a place, which is there whether the policy has room for it or not:
+/* The same of the record at a place, which is stored whether the policy has room for it or not:
  * without room in the SSD tier the policy's capacity is passed until the background has made some,
  * as after a recovery. Lock held. Statuses as there. */
 KVT_NODISCARD kvt_status store_adopt_place(kvt_store *store, const store_entry *entry,

@@ -23,14 +23,14 @@ struct store_transfer {
     store_staging *staging;
     staging_buffer buffer;
 
-    /* Of one that no thread waits for. */
+    /* Of a transfer that no thread waits for. */
     tiers_pool *pool;
     const transfer_watch *watch;
     transfer_landed *landed;
     void *context;
     tiers_transfer *all; /* `transfer`, or one for each range */
     uint32_t count;
-    atomic_uint unsaid;  /* of `all`, on which the last word was not said */
+    atomic_uint unsaid;  /* ranges of `all` whose last completion has not come */
     _Atomic int state;   /* transfer_state: the last word and a giver-up race for it */
     atomic_uint to_land; /* of the start and the last word: the later one calls `landed` */
     atomic_uint holds;   /* of the last word and the owner: the later one frees */

@@ -100,7 +100,7 @@ static epoch_state epochs_look(const remote_epochs *epochs, const epoch_id *id, 
     return item->value != 0 ? EPOCH_KNOWN : EPOCH_ABSENT;
 }
 
-/* Both, put together. Lock held. */
+/* Both epochs of a key, put together. Lock held. */
 static epoch_state epochs_both(const remote_epochs *epochs, const kvt_key *key, uint32_t tenant,
                                uint64_t least_ns, uint64_t *epoch_out)
 {
@@ -174,8 +174,8 @@ static uint64_t epochs_unpack(const uint8_t bytes[EPOCH_BYTES], uint64_t value_b
     return value;
 }
 
-/* The engine has answered: the value, or 0 for none, asked for at an instant. set: the value was
- * set then, and is there now. */
+/* Takes the engine's answer to a question of an instant: the value, or 0 for none. set: the epoch
+ * was set then, and is there now. */
 static void epochs_take(store_remote *remote, const epoch_id *id, uint64_t value, uint64_t asked_ns,
                         bool set)
 {
@@ -242,8 +242,8 @@ static void epochs_prepare_put(const store_remote *remote, epochs_batch *batch, 
     batch->requests[at].kind = REMOTE_PUT;
 }
 
-/* Asks for the epochs of a list; the list then has those that are absent. *foreign_out: bits of
- * those in whose place there is something else. */
+/* Asks for the epochs of a list; the list then has the absent ones. *foreign_out: a bit for each
+ * whose name holds another object. */
 static void epochs_ask(store_remote *remote, epochs_batch *batch, epochs_asking *asking,
                        uint64_t *foreign_out, uint64_t deadline_ns)
 {
@@ -269,7 +269,7 @@ void epochs_run(store_remote *remote, epochs_asking *asking, uint64_t deadline_n
 {
     epochs_batch batch;
     uint64_t foreign = 0;
-    /* What another host draws first is asked for once more. */
+    /* When another host has drawn the epoch first, the engine is asked once more. */
     for (int round = 0; round < 2 && asking->count != 0; round++) {
         epochs_ask(remote, &batch, asking, &foreign, deadline_ns);
         if (!asking->creates || asking->count == 0) break;
@@ -368,7 +368,7 @@ static bool epochs_set(store_remote *remote, const epoch_bump *bump, uint64_t wa
         }
         link_batch link = {.requests = batch.requests, .count = step};
         link_run(remote, &link);
-        /* A full engine takes no number, but gives the old one up: copies are misses alike. */
+        /* A full engine takes no number, but gives the old one up: copies are misses either way. */
         bool full = false;
         for (uint32_t i = 0; i < step; i++)
             full = full || batch.requests[i].status == KVT_E_SPACE;
@@ -399,7 +399,7 @@ void epochs_pay(store_remote *remote, uint64_t wait_ns)
     const uint64_t bumped = epochs->bumped;
     memcpy(bumps, epochs->bumps, count * sizeof *bumps);
     pthread_mutex_unlock(&epochs->lock);
-    /* In their order: of two that overlap the later one stays in the engine, as it counts here. */
+    /* In order: of two clears that overlap the later one stays in the engine, as it counts here. */
     bool good = true;
     for (uint32_t i = 0; i < count && good; i++) {
         good = epochs_set(remote, &bumps[i], wait_ns);

@@ -41,12 +41,12 @@ typedef struct epoch_id {
     uint8_t part;
 } epoch_id;
 
-/* What the engine has said of one. */
+/* The engine's answer about an epoch. */
 typedef struct epoch_item {
     epoch_id id;
     uint64_t value;    /* 0: there is none */
     uint64_t asked_ns; /* 0: the item is free */
-    uint64_t set_ns;   /* this store has set it: answers to questions from before do not count */
+    uint64_t set_ns;   /* this store has set it: answers to earlier questions do not count */
 } epoch_item;
 
 /* A clear that the engine does not have yet. */
@@ -74,7 +74,7 @@ typedef struct epochs_asking {
 KVT_NODISCARD kvt_status epochs_open(remote_epochs *epochs);
 void epochs_close(remote_epochs *epochs);
 
-/* The epoch of a key of a tenant, as it is known at an instant. */
+/* The epoch of a key of a tenant, as far as it is known at an instant. */
 epoch_state epochs_get(remote_epochs *epochs, const kvt_key *key, uint32_t tenant, uint64_t now_ns,
                        uint64_t *epoch_out);
 
@@ -113,25 +113,25 @@ void epochs_question(const struct store_remote *remote, const epoch_id *id, uint
                      epoch_question *question, remote_request *request);
 
 /* Takes the answer to a question that was asked at an instant. KVT_OK: there is an epoch; KVT_MISS:
- * there is none; KVT_E_MISMATCH: something else has its name, which counts as none; else the node
+ * there is none; KVT_E_MISMATCH: another object has its name, which counts as none; else the node
  * has not answered. */
 KVT_NODISCARD kvt_status epochs_answer(struct store_remote *remote, const epoch_question *question,
                                        const remote_request *request, uint64_t asked_ns);
 
-/* The engine says that some have changed: all are unknown. */
+/* The engine says that some epochs have changed: all are unknown. */
 void epochs_forget(remote_epochs *epochs);
 
 /* ---- clears ---- */
 
-/* Draws a new epoch for what a filter covers, at least: the copies of a tenant in a space go with
- * those of the space. Counts here at once. */
+/* Draws a new epoch for the copies that a filter covers, or for more: the copies of a tenant in a
+ * space go with those of the space. Counts here at once. */
 void epochs_bump(struct store_remote *remote, const kvt_clear_filter *filter);
 
-/* Gives the engine the clears that it does not have. */
+/* Gives the engine the clears that it does not have yet. */
 void epochs_pay(struct store_remote *remote, uint64_t wait_ns);
 
-/* How many clears it does not have; how many there have been, and whether so many have been tried;
- * EPOCHS_ALL: all of them. */
+/* How many clears the engine does not have; how many there have been, and whether so many have been
+ * tried; EPOCHS_ALL: all of them. */
 uint32_t epochs_owed(remote_epochs *epochs);
 uint64_t epochs_bumped_ever(remote_epochs *epochs);
 bool epochs_tried(remote_epochs *epochs, uint64_t bumped);

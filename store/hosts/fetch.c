@@ -29,16 +29,16 @@ uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes)
     const uint64_t known = size != NULL ? size->record_bytes : 0;
     const uint64_t most = size != NULL ? size->most_bytes : 0;
     pthread_mutex_unlock(&remote->lock);
-    /* Of views the size is not known; they are as the last ones, or read once more. */
+    /* Sizes of views are not known: assumed to be as the last ones, or the record is read again. */
     if (source_bytes == FETCH_UNKNOWN && most != 0)
         return staging_round(most + most / 8 + STAGING_ALIGN);
-    /* What a raw or lossless record takes at most in usual layouts; a larger one is found out by
-     * its first chunk. */
+    /* Bytes that a raw or lossless record takes at most in usual layouts; a larger one is noticed
+     * at its first chunk. */
     const uint64_t bound = staging_round(source_bytes + source_bytes / 8 + 131072);
     return known > bound ? staging_round(known) : bound;
 }
 
-/* Frees what a read that nobody uses has beside its buffer. */
+/* Frees the memory beside the buffer of a read that nobody uses. */
 static void fetch_free(store_read *read)
 {
     remote_fetch *fetch = (remote_fetch *)(void *)read;
@@ -75,7 +75,7 @@ static remote_fetch *fetch_make(uint32_t room)
 
 static void fetch_step(void *context);
 
-/* The most that chunk 0 may have. */
+/* The most bytes that chunk 0 may have. */
 static size_t fetch_first_room(const store_remote *remote, const remote_fetch *fetch)
 {
     return fetch->read.buffer.bytes < remote->full_bytes ? (size_t)fetch->read.buffer.bytes
@@ -93,7 +93,7 @@ static void fetch_prepare(store_remote *remote, remote_fetch *fetch, uint32_t fr
         fetch->parts[i][0] = (struct iovec){fetch->heads[i], OBJECT_HEAD_BYTES};
         fetch->parts[i][1] = (struct iovec){
             (char *)fetch->read.buffer.memory + fetch->cut[i].offset, (size_t)fetch->cut[i].bytes};
-        /* The first chunk may be longer than was guessed. */
+        /* The first chunk may be longer than expected. */
         if (i == 0) fetch->parts[i][1].iov_len = fetch_first_room(remote, fetch);
         fetch->requests[i] = (remote_request){.kind = REMOTE_GET,
                                               .key = fetch->names[i],
@@ -109,7 +109,7 @@ static void fetch_prepare(store_remote *remote, remote_fetch *fetch, uint32_t fr
                                 .context = fetch};
 }
 
-/* The read has ended: nobody joins it any more, and those who wait are told. */
+/* The read has ended: nobody joins it any more, and its waiters are told. */
 static void fetch_finish(store_remote *remote, remote_fetch *fetch, kvt_status status)
 {
     pthread_mutex_lock(&remote->lock);
@@ -125,7 +125,7 @@ static void fetch_finish(store_remote *remote, remote_fetch *fetch, kvt_status s
     read_end(fetch->store, &fetch->read, status, 0, true);
 }
 
-/* Whether a chunk is what the first one says. */
+/* Whether a chunk agrees with the first one. */
 static bool fetch_fits(const remote_fetch *fetch, uint32_t index)
 {
     object_head head;
@@ -139,8 +139,8 @@ static bool fetch_fits(const remote_fetch *fetch, uint32_t index)
            memcmp(&head.key, &fetch->key, sizeof head.key) == 0;
 }
 
-/* How a request ended. A reply that is no reply is the node's fault, and says nothing of the bytes
- * that it keeps. */
+/* How a request ended. A malformed reply is the node's fault, and says nothing of the bytes that it
+ * keeps. */
 static kvt_status fetch_ended(const remote_request *request)
 {
     return request->status == KVT_E_CORRUPT ? KVT_E_GONE : request->status;
@@ -159,14 +159,15 @@ static kvt_status fetch_check(const remote_fetch *fetch)
     return KVT_OK;
 }
 
-/* Reads chunk 0: what the record is, and how it is cut. *same_out: the chunks that were asked for
- * are those. */
+/* Reads chunk 0: the record's size, and how it is cut. *same_out: the chunks that were asked for
+ * are right. */
 static kvt_status fetch_take_first(remote_fetch *fetch, bool *same_out)
 {
     const remote_request *first = &fetch->requests[0];
     if (first->status == KVT_E_SPACE) {
         const uint64_t full = fetch->store->remote->full_bytes + OBJECT_HEAD_BYTES;
-        /* A larger chunk than any of ours is not read; one that lacks room is, once that is had. */
+        /* A chunk larger than any of ours is not read; one that lacks room is read once it has
+         * some. */
         if (first->value_bytes > full) return KVT_E_MISMATCH;
         fetch->record_bytes = first->value_bytes;
         return KVT_E_SPACE;
@@ -182,7 +183,7 @@ static kvt_status fetch_take_first(remote_fetch *fetch, bool *same_out)
     const uint64_t guess = fetch->cut[0].bytes;
     const uint32_t count = object_cut(head->record_bytes, head->full_bytes, fetch->cut);
     if (count == 0 || count != head->count || count > fetch->room) return KVT_E_CORRUPT;
-    /* Behind a first chunk that was longer than guessed the second one came over its end. */
+    /* When the first chunk was longer than expected, the second one has overwritten its end. */
     fetch->again_from = fetch->asked > 1 && fetch->cut[0].bytes > guess ? 0 : 1;
     *same_out = count <= fetch->asked && fetch->again_from == 1;
     for (uint32_t i = 1; i < count && *same_out; i++)
@@ -192,7 +193,7 @@ static kvt_status fetch_take_first(remote_fetch *fetch, bool *same_out)
     return KVT_OK;
 }
 
-/* The chunks that are asked for first: as many as the known size has, else the first one. */
+/* The chunks to ask for first: as many as the known size has, else the first one. */
 static uint32_t fetch_first_chunks(store_remote *remote, remote_fetch *fetch)
 {
     pthread_mutex_lock(&remote->lock);
@@ -236,7 +237,7 @@ static kvt_status fetch_take_epochs(store_remote *remote, remote_fetch *fetch)
             worst = fetch_ended(&fetch->requests[i]);
     }
     if (worst != KVT_OK) return worst;
-    /* As of the beginning: this read waits for no further answer, however long that one took. */
+    /* The epochs as of the beginning: this read waits for no further answer. */
     uint64_t epoch = 0;
     const epoch_state state =
         epochs_get(&remote->epochs, &fetch->key, fetch->tenant, fetch->began_ns, &epoch);
@@ -276,8 +277,8 @@ static void fetch_step(void *context)
 
 /* ---- begin and end ---- */
 
-/* Whether what a read brings counts no longer: the copies were cleared, or the entry deleted, since
- * it began. Lock held. */
+/* Whether a read's bytes no longer count: the copies were cleared, or the entry deleted, since it
+ * began. Lock held. */
 static bool fetch_is_void(store_remote *remote, const remote_fetch *fetch)
 {
     return fetch->void_now || (!fetch->learns && epochs_passed(&remote->epochs, &fetch->key,

@@ -133,7 +133,7 @@ static void link_end_request(store_remote *remote, const remote_request *request
     pthread_mutex_unlock(&remote->lock);
 }
 
-/* Submits what is there, waits for what ends next, and ends it. */
+/* Submits waiting requests, waits for the next that ends, and ends it. */
 static void link_round(store_remote *remote, uint64_t timeout_ns)
 {
     remote_request *done[LINK_DONE];
@@ -147,7 +147,7 @@ static void link_round(store_remote *remote, uint64_t timeout_ns)
     link_look(remote);
 }
 
-/* Lets the client go where nothing is under way. Lock held. */
+/* Gives the client free where nothing is under way. Lock held. */
 static bool link_let_go(store_remote *remote)
 {
     const bool calm = remote->first == NULL && remote_is_calm(remote->client);
@@ -159,7 +159,7 @@ void link_drive(store_remote *remote, const bool *finished, uint64_t deadline_ns
 {
     remote_request *done[1];
     bool on = true;
-    /* A connection that was lost while nobody had the client is found lost first. */
+    /* The loss of a connection while nobody had the client is noticed first. */
     const size_t none = remote_reap(remote->client, done, 0, 1, 0);
     assert(none == 0);
     (void)none;

@@ -91,7 +91,7 @@ kvt_status object_head_unpack(const uint8_t bytes[OBJECT_HEAD_BYTES], object_hea
                          .request_tokens = from.request_tokens};
     memcpy(&out->key, from.key, sizeof from.key);
     memcpy(&out->parent, from.parent, sizeof from.parent);
-    /* A sound checksum says nothing of who wrote it. */
+    /* A sound checksum does not say who wrote the chunk. */
     const bool sound =
         from.head_bytes == OBJECT_HEAD_BYTES && from.count >= 1 &&
         from.count <= OBJECT_CHUNKS_MAX && from.index < from.count && from.full_bytes >= 1 &&
@@ -157,7 +157,7 @@ void object_space(const char *text, uint32_t tenant, char space[OBJECT_SPACE_BYT
         (void)snprintf(space + 2 * i, 3, "%02x", digest[i]);
 }
 
-/* The begin of a name, up to what stands behind the epoch. */
+/* The begin of a name, up to the part behind the epoch. */
 static uint32_t object_name_begin(const char *space, const kvt_key *key, uint64_t epoch,
                                   char name[OBJECT_NAME_BYTES])
 {

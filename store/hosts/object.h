@@ -19,7 +19,7 @@
 
 #define OBJECT_HAS_PARENT 1u
 
-/* What a chunk's head says. */
+/* The head of a chunk. */
 typedef struct object_head {
     uint32_t index, count;
     uint32_t flags;

@@ -78,7 +78,7 @@ uint32_t owed_list(store_remote *remote, publish_item *items, uint32_t most)
     pthread_mutex_lock(&remote->lock);
     const uint32_t count = atomic_load_explicit(&remote->owed_count, memory_order_relaxed);
     const uint32_t taken = count < most ? count : most;
-    /* Those that are tried go behind the others, so that a node which stays away holds up none. */
+    /* Tried deletions go behind the others, so that a node that does not answer holds up none. */
     for (uint32_t i = 0; i < taken; i++) {
         const uint32_t at = (remote->owed_turn + i) % count;
         items[i] = remote->owed[at];

@@ -41,8 +41,8 @@ static publish_item *publisher_at(const store_remote *remote, uint32_t at)
     return &remote->queue[(remote->queue_first + at) % remote->queue_room];
 }
 
-/* A deletion that cannot be kept: no copy of its space counts any more, rather than this one
- * staying. The store's lock is held, or not. */
+/* A deletion that cannot be kept: no copy of its space counts any more, so that this one does not
+ * either. The store's lock is held, or not. */
 static void publisher_give_up_space(store_remote *remote, const kvt_key *key)
 {
     const kvt_clear_filter space = {
@@ -215,8 +215,8 @@ static void publisher_unpin(kvt_store *store, publisher_record *one)
     if (one->buffer.memory != NULL) staging_release(store->remote->staging, &one->buffer);
 }
 
-/* Brings a record that is not lent into the publisher's staging, and looks whether it is whole: a
- * copy spreads what it copies. */
+/* Copies a record that is not lent into the publisher's staging, and verifies it: a published
+ * record is copied to other hosts. */
 static kvt_status publisher_read(kvt_store *store, publisher_record *one)
 {
     if (one->lent) return KVT_OK;
@@ -350,8 +350,8 @@ static bool publisher_pace(store_remote *remote, uint64_t bytes, uint64_t *free_
     return goes_on;
 }
 
-/* Asks for the epochs of items that are not known lately. publishes: those that are absent are
- * drawn, and deletions are left out. */
+/* Asks for the epochs of items that are not known. publishes: absent epochs are drawn, and
+ * deletions are left out. */
 static void publisher_learn(store_remote *remote, const publish_item *items, uint32_t count,
                             bool publishes)
 {
@@ -405,7 +405,7 @@ static kvt_status publisher_unlink(store_remote *remote, const publish_item *ite
     return status;
 }
 
-/* Carries a deletion out. again: it is owed, unless its entry has been stored anew; else it
+/* Carries a deletion out. again: it is owed already, unless its entry has been stored anew; else it
  * is owed from now on when its node does not take it. */
 static void publisher_delete_now(store_remote *remote, const publish_item *item, bool again)
 {
@@ -429,15 +429,15 @@ static void publisher_carry_out(kvt_store *store, publisher_write *write)
         if (status != KVT_OK) one->status = status;
         publisher_unpin(store, one);
         publisher_count(store, one);
-        /* Chunks that nobody finds would stay in an engine that evicts nothing. */
+        /* Chunks that no get finds would stay in an engine that evicts nothing. */
         one->item.record_bytes = one->head.record_bytes;
         if (one->status == KVT_E_SPACE) (void)!publisher_unlink(remote, &one->item);
     }
     write->count = 0;
 }
 
-/* Asks which of the items are there. statuses: KVT_OK: there; KVT_MISS: not; else its node fails.
- */
+/* Asks which of the items are stored. statuses: KVT_OK: stored; KVT_MISS: not; else its node
+ * fails. */
 static void publisher_ask(store_remote *remote, publish_item *items, uint32_t count,
                           kvt_status *statuses)
 {
@@ -472,8 +472,8 @@ static void publisher_ask(store_remote *remote, publish_item *items, uint32_t co
         statuses[asked[i]] = requests[i].status;
 }
 
-/* Claims the items that are not there, so that hosts which publish one entry at a time write it
- * once. KVT_EXISTS in statuses: another host has the claim. */
+/* Claims the items that are not stored, so that of several hosts that publish an entry at once one
+ * writes it. KVT_EXISTS in statuses: another host has the claim. */
 static void publisher_claim(store_remote *remote, const publish_item *items, uint32_t count,
                             kvt_status *statuses)
 {
@@ -503,7 +503,7 @@ static void publisher_claim(store_remote *remote, const publish_item *items, uin
         if (requests[i].status != KVT_OK) statuses[asked[i]] = requests[i].status;
 }
 
-/* What an item comes to that is there already, or whose node fails. */
+/* The outcome of an item that is stored already, or whose node fails. */
 static void publisher_settle(kvt_store *store, const publish_item *item, kvt_status status)
 {
     store_remote *remote = store->remote;

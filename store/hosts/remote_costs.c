@@ -62,7 +62,7 @@ void remote_costs_note_use(store_remote *remote, uint64_t source_bytes, double r
     pthread_mutex_lock(&remote->lock);
     remote_size *size = remote_costs_size(remote, source_bytes);
     if (size != NULL) {
-        /* The dearest of late: entries of one size are recomputed at many positions. */
+        /* The largest of late: entries of one size are recomputed at many positions. */
         size->recompute_seconds = fmax(recompute_seconds, 0.9 * size->recompute_seconds);
         size->decode_seconds = decode_seconds;
     }
@@ -98,7 +98,7 @@ void remote_costs_end(store_remote *remote, const remote_fetch *fetch, kvt_statu
 {
     const uint64_t bytes = status == KVT_OK ? fetch->record_bytes : fetch->expected_bytes;
     remote->ahead[fetch->node] -= fetch->expected_bytes;
-    /* One that ended at its deadline has taken so long at least; the others brought no record. */
+    /* A load that ended at its deadline took at least so long; others brought no record. */
     if ((status != KVT_OK && status != KVT_E_TIMEOUT) || bytes == 0) return;
     const double seconds = learn_seconds(remote->store->learn, LEARN_TIME_REMOTE, (double)bytes,
                                          (double)(fetch->finished_ns - fetch->began_ns) * 1e-9);

@@ -102,7 +102,7 @@ static bool remote_get_has_room(kvt_store *store, uint64_t record_bytes)
     return has_room;
 }
 
-/* Offers what a get has been given to the local tiers. A view of some layers alone is none of the
+/* Offers the bytes of a get to the local tiers. A view of some layers alone is not the whole
  * entry. */
 static void remote_get_offer(kvt_store *store, const object_head *head, uint32_t tenant,
                              uint64_t epoch, const kvt_record_info *record,
@@ -147,8 +147,8 @@ double remote_get_recompute(const kvt_store *store, const remote_fetch *fetch,
                                record->spec.first_position + layout->tokens);
 }
 
-/* Counts how a get ended, and keeps what it says of the key. known: a hint said that it is there.
- */
+/* Counts how a get ended, and keeps its answer about the key. known: a hint said that the key is
+ * there. */
 void remote_get_count(kvt_store *store, const access_get *get, kvt_status status, bool known,
                       double saved_seconds)
 {
@@ -228,7 +228,7 @@ kvt_status remote_get_finish(kvt_store *store, access_get *get, kvt_get_info *in
         store->counters.gets++;
         pthread_mutex_unlock(&store->lock);
     }
-    /* The staging goes back first: the offer may wait for some. */
+    /* The staging goes back first: the offer may wait for staging. */
     const object_head head = fetch->head;
     const uint32_t tenant = fetch->tenant;
     const uint64_t epoch = fetch->epoch;
@@ -304,7 +304,7 @@ kvt_status remote_get_start(kvt_store *store, access_get *get)
 
 bool remote_get_land(kvt_store *store, access_get *get)
 {
-    /* Sizes are known by now, so the next one has room, or is a miss for want of it. */
+    /* Sizes are known by now, so the next read has room, or is a miss for want of it. */
     if (fetch_wait(store->remote, get->remote, 0) != KVT_E_SPACE) return true;
     read_drop(store, &get->remote->read);
     get->remote = NULL;

@@ -20,7 +20,7 @@
 #define MATCH_STEP 256u
 #define MATCH_MOST 65536u /* keys that are asked for at once */
 
-/* What is known of a key of the prefix. */
+/* Whether a key of the prefix is stored here, known elsewhere, or to be asked for. */
 typedef enum match_place { MATCH_NOWHERE = 0, MATCH_HERE, MATCH_THERE, MATCH_ASKED } match_place;
 
 typedef struct match_run {
@@ -48,15 +48,15 @@ static void match_look_here(match_run *run, const entry_sight *sight, size_t fro
             continue;
         }
         if (token_drop_is_uncounted(entry) || lookup_lacks_basis(run->store, entry)) {
-            run->count = from + i; /* as kvt_store_match has it: a get would not ask others */
+            run->count = from + i; /* as of kvt_store_match: a get would not ask others */
             return;
         }
         run->places[from + i] = MATCH_HERE;
     }
 }
 
-/* Decides what is to be asked: all that is neither here nor known, up to the first key that is
- * known to be nowhere. */
+/* Chooses the keys to ask for: all that are neither here nor known, up to the first one that is
+ * known to be on no host. */
 static void match_choose(match_run *run)
 {
     const uint64_t now_ns = base_clock_ns();
@@ -76,7 +76,7 @@ static void match_choose(match_run *run)
     }
 }
 
-/* The policy hears of the copies that it may weigh: of entries that it remembers. */
+/* The policy is told of copies of entries that it remembers: it may weigh those alone. */
 static void match_tell(match_run *run, const remote_request *requests)
 {
     kvt_store *store = run->store;
@@ -126,7 +126,7 @@ static kvt_status match_ask(match_run *run, uint64_t deadline_ns)
         char space[OBJECT_SPACE_BYTES];
         uint64_t epoch = 0;
         const size_t at = run->asked[i];
-        run->places[at] = MATCH_NOWHERE; /* no copy counts, or nobody knows in time */
+        run->places[at] = MATCH_NOWHERE; /* no copy counts, or the answer comes too late */
         const epoch_state state =
             epochs_get(&remote->epochs, &run->keys[at], run->tenants[at], asked_ns, &epoch);
         if (state == EPOCH_ABSENT)

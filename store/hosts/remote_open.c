@@ -35,7 +35,7 @@ void kvt_remote_options_init_sized(kvt_remote_options *options, uint32_t struct_
     struct_size_out(options, &whole, sizeof whole);
 }
 
-/* The engine has named a key that has changed: what was known of it is void. */
+/* The engine says that a key has changed: earlier answers about it are void. */
 static void remote_invalidate(void *context, const char *name, size_t bytes)
 {
     store_remote *remote = context;

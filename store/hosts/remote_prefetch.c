@@ -51,7 +51,7 @@ static void prefetch_leave(store_remote *remote, remote_prefetch *item)
     free(item);
 }
 
-/* Lists what has landed, and wakes the background. No lock held. */
+/* Lists an item that has landed, and wakes the background. No lock held. */
 static void prefetch_list(remote_prefetch *item)
 {
     kvt_store *store = item->store;
@@ -119,12 +119,12 @@ bool remote_prefetch_keep(kvt_store *store, const access_get *get)
     item->get.quiet = true;
     item->get.remote_counted = true;
     prefetch_list(item);
-    /* Without a background it would hold staging for nobody knows how long. */
+    /* Without a background an item would hold staging without end. */
     if (!store->has_background) remote_prefetch_round(store);
     return true;
 }
 
-/* Decodes what has come, and offers it. */
+/* Decodes an item that has come, and offers it. */
 static void prefetch_take_in(kvt_store *store, remote_prefetch *item)
 {
     remote_fetch *fetch = item->get.remote;

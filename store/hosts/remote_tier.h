@@ -48,7 +48,7 @@ typedef struct link_batch {
     uint32_t count;
     uint32_t left;
     bool over;                    /* of those without `ended`; under remote->lock */
-    void (*ended)(void *context); /* on the link's thread, under no lock; NULL: somebody waits */
+    void (*ended)(void *context); /* on the link's thread, under no lock; NULL: a caller waits */
     void *context;
 } link_batch;
 
@@ -56,7 +56,7 @@ typedef struct link_batch {
 typedef enum link_driver {
     LINK_THREAD = 0, /* the link's thread */
     LINK_CALLER = 1, /* a caller that waits for its own get */
-    LINK_FREE = 2    /* nobody: nothing is under way, and the thread sleeps */
+    LINK_FREE = 2    /* no driver: nothing is under way, and the thread sleeps */
 } link_driver;
 
 /* ---- gets ---- */
@@ -94,7 +94,7 @@ typedef struct remote_fetch {
 
 #define REMOTE_NETWORK 3.125e9 /* bytes per second, until transfers have been seen */
 
-/* What entries of a size that came from the engine have been lately. */
+/* Sizes and seconds of entries of a size that have lately come from the engine. */
 typedef struct remote_size {
     uint64_t source_bytes, record_bytes;
     uint64_t most_bytes;      /* the largest record of late */
@@ -139,7 +139,7 @@ struct store_remote {
     online_device loads[REMOTE_NODES_MAX];
     online_error load_errors[REMOTE_NODES_MAX];
     uint64_t ahead[REMOTE_NODES_MAX]; /* bytes on their way */
-    struct remote_prefetch *landed;   /* what nobody has waited for; remote_prefetch.c */
+    struct remote_prefetch *landed;   /* reads that no caller waits for; remote_prefetch.c */
     uint32_t prefetching;             /* on their way, and landed */
     kvt_remote_stats counts;
     double found, lost; /* copies that were known to be there, and were or were not; fading */
@@ -179,15 +179,15 @@ void remote_settings_read(kvt_config *config, const char *name, kvt_remote_optio
 
 /* ---- remote_open.c ---- */
 
-/* Opens what the options ask for. KVT_OK, also when no server answers; KVT_E_ARGUMENT,
+/* Opens the engine's client by the options. KVT_OK, also when no server answers; KVT_E_ARGUMENT,
  * KVT_E_UNSUPPORTED, KVT_E_GONE, KVT_E_CORRUPT, KVT_E_MEMORY, KVT_E_IO with a message. */
 KVT_NODISCARD kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *options,
                                           char *message, size_t message_size);
 
-/* Starts the threads of what was opened. KVT_OK; KVT_E_THREAD. */
+/* Starts the threads of an opened client. KVT_OK; KVT_E_THREAD. */
 KVT_NODISCARD kvt_status remote_tier_start(kvt_store *store);
 
-/* Ends the threads; what waits to be published is dropped. No call on the store runs. */
+/* Ends the threads; entries that wait to be published are dropped. No call on the store runs. */
 void remote_tier_close(kvt_store *store);
 
 /* Writes the metrics of the engine; none without one. */
@@ -233,7 +233,7 @@ uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes);
  * when the copies were cleared, or the entry was deleted here, since it began. */
 kvt_status fetch_wait(store_remote *remote, remote_fetch *fetch, uint64_t deadline_ns);
 
-/* Reads of a key that are under way bring nothing that counts. */
+/* Reads of a key that are under way no longer count. */
 void fetch_void(store_remote *remote, const kvt_key *key);
 
 /* ---- remote_match.c ---- */
@@ -243,7 +243,7 @@ void fetch_void(store_remote *remote, const kvt_key *key);
 kvt_status remote_match(kvt_store *store, const kvt_key *keys, size_t count, uint64_t deadline_ns,
                         size_t *matched_out);
 
-/* What is known of a key that is not here; asks nobody. */
+/* Whether another host is known to have a key that is not here; asks nobody. */
 remote_hint remote_match_hint(kvt_store *store, const kvt_key *key);
 
 /* ---- remote_costs.c ---- */
@@ -253,12 +253,12 @@ void remote_costs_open(store_remote *remote);
 /* The node of an entry, as far as the client knows. */
 uint32_t remote_costs_node(const store_remote *remote, const kvt_key *key, uint32_t tenant);
 
-/* What is known of entries of so many bytes; 0: of the last one. NULL: nothing. And that a record
- * was so large. remote->lock held. */
+/* The learned size and seconds of entries of so many bytes; 0: of the last one. NULL: none. And the
+ * size of a record is noted. remote->lock held. */
 remote_size *remote_costs_size(store_remote *remote, uint64_t source_bytes);
 void remote_costs_note_size(store_remote *remote, uint64_t source_bytes, uint64_t record_bytes);
 
-/* What recomputing and decoding an entry of so many bytes takes. */
+/* Notes the seconds of recomputing and of decoding an entry of so many bytes. */
 void remote_costs_note_use(store_remote *remote, uint64_t source_bytes, double recompute_seconds,
                            double decode_seconds);
 
@@ -269,11 +269,11 @@ void remote_costs_end(store_remote *remote, const remote_fetch *fetch, kvt_statu
 /* Seconds that loading a record from a node takes now; of 0 bytes: of one as the last. */
 double remote_costs_load(store_remote *remote, uint32_t node, uint64_t bytes);
 
-/* Whether loading an entry is expected to take less than recomputing it, or nobody knows. */
+/* Whether loading an entry is expected to take less than recomputing it, or that is not known. */
 bool remote_costs_beat(store_remote *remote, const kvt_key *key, uint32_t tenant,
                        uint64_t source_bytes);
 
-/* An entry of which a hint alone is known: it is taken to be as the last one was. */
+/* Tells the policy of an entry of which a hint alone is known, assumed to be as the last one. */
 typedef struct remote_guess {
     double load_seconds, byte_seconds, decode_seconds, recompute_seconds;
     uint64_t record_bytes;
@@ -283,7 +283,7 @@ typedef struct remote_guess {
 bool remote_costs_guess(store_remote *remote, const kvt_key *key, uint32_t tenant,
                         remote_guess *out);
 
-/* The policy hears what loading the copy of an entry takes; 0: there is none. Lock held. */
+/* The policy is told how long loading the copy of an entry takes; 0: there is none. Lock held. */
 void remote_costs_tell(kvt_store *store, uint64_t handle, double load_seconds);
 
 /* The same for an entry that is offered to the policy; 0: no copy is known of. Lock held. */
@@ -315,7 +315,7 @@ bool remote_get_give_up(kvt_store *store, access_get *get);
  * lock held. */
 kvt_status remote_get_serve(kvt_store *store, access_get *get, kvt_get_info *info);
 
-/* Decodes what a read has brought, counts, and offers it to the local tiers. As above. */
+/* Decodes the record of a read, counts, and offers it to the local tiers. Statuses as above. */
 kvt_status remote_get_finish(kvt_store *store, access_get *get, kvt_get_info *info);
 
 /* Parts of these, for reads that are no call's: whether a record is the entry that its object
@@ -338,10 +338,10 @@ KVT_NODISCARD kvt_status remote_prefetch_ask(kvt_store *store, const kvt_key *ke
  * room for it, and it is the caller's. No lock held. */
 bool remote_prefetch_keep(kvt_store *store, const access_get *get);
 
-/* Takes in what has landed. In a round; no lock held. */
+/* Decodes and offers prefetched entries that have landed. In a round; no lock held. */
 void remote_prefetch_round(kvt_store *store);
 
-/* Lets go of what has landed. The link has ended. */
+/* Drops prefetched entries that have landed. The link has ended. */
 void remote_prefetch_close(store_remote *remote);
 
 /* ---- owed.c ---- */
@@ -355,7 +355,7 @@ bool owed_add(store_remote *remote, const publish_item *item);
 /* The node has taken it, or the entry is published anew. */
 void owed_forget(store_remote *remote, uint64_t handle);
 
-/* Whether the copy of a key is to be deleted still: it counts as absent. One load where none is. */
+/* Whether the copy of a key is still to be deleted: it counts as absent. One load where none is. */
 bool owed_has(store_remote *remote, uint64_t handle);
 
 /* The deletions to be tried next, at most so many; they stay kept. */
@@ -374,7 +374,7 @@ void publisher_note_use(kvt_store *store, store_entry *entry);
 /* The copies that a filter covers count no longer, here at once. Lock held. */
 void publisher_clear(kvt_store *store, const kvt_clear_filter *filter);
 
-/* Copies of a key are to go. Lock held. */
+/* Copies of a key are to be deleted. Lock held. */
 void publisher_delete(kvt_store *store, const kvt_key *key, uint32_t tenant, uint64_t record_bytes);
 
 #endif

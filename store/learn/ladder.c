@@ -109,15 +109,14 @@ kvt_status ladder_take_bases(kvt_store *store, const kvt_store_options *options,
         if (status == KVT_OK || status == KVT_EXISTS || status == KVT_MISS) continue;
         if (status == KVT_E_MEMORY) return status;
         if (note_size != 0 && note[0] == '\0')
-            (void)snprintf(note, note_size,
-                           "the basis of the ladder's rung %05X was not taken from the profile: %s",
-                           (unsigned)(rung.variant.rate >> PROFILE_BASIS_SHIFT),
-                           kvt_status_text(status));
+            (void)snprintf(
+                note, note_size, "the basis %05X of the ladder was not taken from the profile: %s",
+                (unsigned)(rung.variant.rate >> PROFILE_BASIS_SHIFT), kvt_status_text(status));
     }
     return KVT_OK;
 }
 
-/* What a variant asks of an entry. */
+/* The condition under which an entry may have a variant. */
 typedef enum ladder_need {
     LADDER_NEEDS_LOSS = 0,   /* a layout of the ladder */
     LADDER_NEEDS_DROP = 1,   /* and that tokens may go, */

@@ -142,7 +142,7 @@ const transfer_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind k
 void learn_begin_in_memory(kvt_store *store, kvt_tier tier, const tiers_location *location,
                            learn_transfer *transfer);
 
-/* Seconds that a get of a readable entry is expected to take: with the queues of now, or, of one
+/* Seconds that a get of a readable entry is expected to take: with the present queues, or, of one
  * that comes after others, with such as there mostly are; NAN when no copy serves. Lock held. */
 double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now);
 

@@ -19,7 +19,7 @@ typedef struct uses_item {
     kvt_policy_uses uses;
 } uses_item;
 
-/* What the catalog has of an earlier life. */
+/* The uses that the catalog has kept from an earlier open. */
 typedef struct uses_found {
     uses_item *items;
     size_t count;

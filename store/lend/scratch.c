@@ -45,7 +45,7 @@ static void scratch_update_policy(kvt_store *store, kvt_tier tier)
     (void)!kvt_policy_capacity_set(store->policy, tier, store_policy_capacity(store, tier));
 }
 
-/* What the policy holds in a tier, in motion included. Lock held. */
+/* Bytes that the policy counts in a tier, moves in flight included. Lock held. */
 static uint64_t scratch_policy_used(kvt_store *store, kvt_tier tier, double *price_out)
 {
     kvt_policy_stats stats;
@@ -54,8 +54,8 @@ static uint64_t scratch_policy_used(kvt_store *store, kvt_tier tier, double *pri
     return stats.used_bytes[tier];
 }
 
-/* Bytes that a tier lacks for the wish, by the policy's account; 0 with the capacity lowered, which
- * the policy may not have room for yet: *used_out says so. Lock held. */
+/* Bytes that a tier lacks for a request, by the policy's account; 0 with the capacity lowered,
+ * which the policy may not have room for yet: *used_out says so. Lock held. */
 static uint64_t scratch_ask(kvt_store *store, const scratch_wish *wish, uint64_t *used_out)
 {
     const uint64_t capacity = store_policy_capacity(store, wish->tier);
@@ -121,12 +121,10 @@ static bool scratch_drop_entries(kvt_store *store, kvt_tier tier)
     return dropped;
 }
 
-/*
- * Lets the policy's tick evict and demote until what it holds fits the capacity that is left; what
- * a tick leaves is dropped. A tier that is told a capacity below what it holds keeps what it holds,
- * and each later call can lower it further. Returns the bytes that are still too many. No lock
- * held.
- */
+/* Lets the policy's tick evict and demote until its bytes fit the capacity that is left; entries
+ * that a tick leaves are dropped. A tier whose new capacity is below its bytes keeps them, and each
+ * later call can lower the capacity further. Returns the bytes that are still too many. No lock
+ * held. */
 static uint64_t scratch_make_room(kvt_store *store, kvt_tier tier, uint64_t used)
 {
     const uint64_t end_ns = base_clock_ns() + SCRATCH_WAIT_NS;
@@ -147,7 +145,7 @@ static uint64_t scratch_make_room(kvt_store *store, kvt_tier tier, uint64_t used
     }
 }
 
-/* Takes lent bytes back from a scratch that has not got them. Lock held. */
+/* Takes back bytes that were lent and that a scratch could not get. Lock held. */
 static void scratch_take_back(kvt_store *store, kvt_tier tier, uint64_t bytes)
 {
     assert(store_is_locked(store) && store->lent_bytes[tier] >= bytes);
@@ -179,7 +177,7 @@ kvt_status scratch_grow(store_scratch *scratch, const scratch_wish *wish, uint64
     return missing == 0 ? KVT_OK : KVT_E_SPACE;
 }
 
-/* All wishes are asked for even after one was refused, so that every missing byte is named. */
+/* All tiers are asked even after one was refused, so that every missing byte is named. */
 kvt_status scratch_open(kvt_store *store, const scratch_wish *wishes, uint32_t count,
                         store_scratch **scratch_out, uint64_t *missing_out)
 {
@@ -262,7 +260,7 @@ static void scratch_count_extents(store_scratch *scratch, kvt_tier tier, int64_t
     assert(scratch->store->scratch_bytes[tier] <= scratch->store->lent_bytes[tier]);
 }
 
-/* Takes extents once what is owed, or of less worth, has made way. No lock held. */
+/* Takes extents once owed ones, and entries of less worth, have made way. No lock held. */
 static kvt_status scratch_take(kvt_store *store, kvt_tier tier, uint64_t bytes, uint32_t unit_bytes,
                                uint64_t members, tiers_location **location_out)
 {

@@ -90,9 +90,9 @@ KVT_NODISCARD kvt_status scratch_reserve(store_scratch *scratch, kvt_tier tier, 
                                          tiers_location **location_out);
 void scratch_release(store_scratch *scratch, kvt_tier tier, tiers_location *location);
 
-/* An opaque entry that is read where it lies. */
+/* An opaque entry that is read in place. */
 typedef struct scratch_visited {
-    struct store_visit *visit; /* the store's; NULL: nothing is visited */
+    struct store_visit *visit; /* the store's; NULL: no visit */
     kvt_tier tier;
     const tiers_location *location; /* of the entry's record, in the tier's pool */
     uint64_t offset;                /* of the entry's bytes in it, a multiple of the grain */
@@ -117,7 +117,7 @@ typedef struct scratch_visited {
  */
 KVT_NODISCARD kvt_status scratch_visit(kvt_store *store, const kvt_key *key, bool memory,
                                        scratch_visited *visited_out);
-/* Ends it; transfers of it have ended or were abandoned. A zeroed one is allowed. */
+/* Ends a visit; its transfers have ended or were abandoned. A zeroed one is allowed. */
 void scratch_leave(kvt_store *store, scratch_visited *visited);
 
 #endif

@@ -41,8 +41,8 @@
 
 /* ---- reads ---- */
 
-/* Brings the record of a get that flies on the caller's thread: reads it, or waits for the get that
- * does. No lock held. */
+/* Brings the record of a get on the caller's thread: reads it, or waits for the get that is reading
+ * it. No lock held. */
 static kvt_status access_bring(kvt_store *store, access_get *get)
 {
     store_read *read = get->read;
@@ -59,7 +59,7 @@ static kvt_status access_bring(kvt_store *store, access_get *get)
     return status;
 }
 
-/* What a get gives back when no lock is held, because memory from the heap is freed then. */
+/* Resources that a get gives back without a lock, because freeing heap memory takes time. */
 typedef struct access_freed {
     staging_buffer staging;
     store_read *read;
@@ -109,7 +109,7 @@ static bool access_settle_failed(kvt_store *store, const access_get *get, kvt_st
             continue;
         }
         if (plan_cancel(store, entry->handle)) continue;
-        /* No thread of a queue waits: the move may wait for room that a get in its hands has. */
+        /* No thread of a queue waits: the move may wait for room of another get in its hands. */
         if (get->waiter.ended != NULL) return false;
         waiting = base_condition_wait_until(&store->changed, &store->lock, get->deadline_ns);
     }
@@ -190,8 +190,8 @@ kvt_status access_refuse(kvt_store *store, const access_get *get, kvt_status sta
     return missed ? KVT_MISS : status;
 }
 
-/* Lets go of a get whose read was given up by its owner: with time of its own it begins again.
- * False: it has none, or the read ended otherwise. No lock held. */
+/* Ends a get's wait for a read that its owner gave up: a get that has time left begins again.
+ * False: it has no time left, or the read ended otherwise. No lock held. */
 static bool access_lets_go(kvt_store *store, access_get *get, kvt_status status)
 {
     access_freed freed = {0};
@@ -277,7 +277,7 @@ static void access_copy_staged(kvt_store *store, access_get *get, kvt_get_info *
                            .elapsed_ns = store_now_ns(store) - get->began_ns};
 }
 
-/* Lets the store learn from a get that is no joined one, and fills the caller's info. Between
+/* Lets the store learn from a get that joined no other read, and fills the caller's info. Between
  * learn_notes_begin and learn_notes_end. */
 static void access_note(kvt_store *store, const access_get *get, kvt_status status,
                         uint64_t decode_ns, uint64_t elapsed_ns, kvt_get_info *info)
@@ -300,8 +300,8 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
                            .timed_out = late};
 }
 
-/* Decodes what has come, or copies what is staged, counts, and gives everything up. status: how the
- * read ended. KVT_BUSY as access_lose. No lock held. */
+/* Decodes the record, or copies staged bytes, counts, and gives everything up. status: how the read
+ * ended. KVT_BUSY as access_lose. No lock held. */
 static kvt_status access_complete(kvt_store *store, access_get *get, kvt_status status,
                                   kvt_get_info *info)
 {
@@ -331,7 +331,7 @@ void access_complete_all(kvt_store *store, access_get *const *gets, uint32_t cou
     for (uint32_t i = 0; i < count; i++) {
         access_get *get = gets[i];
         assert(get->in_memory && get->read == NULL && get->staged == NULL);
-        /* The next record's head comes while this one is decoded. */
+        /* Prefetches the next record's head while this one is decoded. */
         get->next_record = i + 1 < count ? gets[i + 1]->record : NULL;
         if (get->next_record != NULL && !get->of_many) kvt_record_prefetch(get->next_record);
         statuses_out[i] = get->record != NULL ? access_decode(store, get) : KVT_E_GONE;
@@ -411,7 +411,7 @@ bool access_is_stuck(const access_get *get)
 
 /* ---- gets of a caller that waits ---- */
 
-/* Ends a get that has found nothing that it may read here. */
+/* Ends a get that has found no readable entry here. */
 static kvt_status access_answer_else(kvt_store *store, access_get *get, kvt_get_info *info)
 {
     kvt_status status = get->status;
@@ -427,9 +427,9 @@ static kvt_status access_answer_else(kvt_store *store, access_get *get, kvt_get_
     return status;
 }
 
-/* Carries a get out, which begins again when something else is stored than when it was looked up,
- * when it has joined a read that was given up, and once when its entry was moved while its read
- * failed. */
+/* Carries a get out. It begins again when another entry has come under its key since it was looked
+ * up, when the read that it had joined was given up, and once when its entry was moved while its
+ * read failed. */
 static kvt_status access_carry_out(kvt_store *store, access_get *get, kvt_get_info *info)
 {
     for (;;) {

@@ -26,7 +26,7 @@
 /* The table's answer to a get that is about to begin; valid under one hold of the lock. */
 typedef struct begin_view {
     store_entry *entry;
-    bool in_memory; /* the record can be read where it lies */
+    bool in_memory; /* the record can be read in place */
     bool join;      /* a read of the place is in flight already */
     uint64_t staging_bytes;
 } begin_view;
@@ -41,7 +41,7 @@ bool access_loses_too_much(const kvt_store *store, const store_entry *entry, dou
     return loss_max < 0 ? upper > 0 : upper > loss_max;
 }
 
-/* Whether entries of a kind are what the target's views were checked for. */
+/* Whether the target's views were checked for entries of this kind. */
 static bool begin_has_layout(const entry_kind *kind, const access_target *target)
 {
     return memcmp(&kind->layout, &target->layout, sizeof kind->layout) == 0 &&
@@ -50,7 +50,7 @@ static bool begin_has_layout(const entry_kind *kind, const access_target *target
             memcmp(kind->groups, target->groups, kind->group_count * sizeof *kind->groups) == 0);
 }
 
-/* Whether a readable entry is what a get asks for: KVT_OK, or how the get ends. Lock held. */
+/* Whether a get accepts a readable entry: KVT_OK, or how the get ends. Lock held. */
 static kvt_status begin_fits(kvt_store *store, const store_entry *entry, access_get *get)
 {
     const access_target *target = &get->target;
@@ -146,10 +146,10 @@ static access_stage begin_enter(kvt_store *store, const begin_view *view, access
     return get->in_memory ? ACCESS_READY : ACCESS_FLIES;
 }
 
-/* Looks at what was found under a get's key, or NULL, and becomes a reader of it at once where no
- * staging is needed. ACCESS_STARVES: the get has to bring what the view says. With staging, the
- * view is what the get has brought it for: ACCESS_STARVES says that other staging is needed now.
- * Lock held. */
+/* Looks at the entry under a get's key, or NULL, and becomes a reader of it at once where no
+ * staging is needed. ACCESS_STARVES: the get has to bring the staging that the view states. With
+ * staging, the view is the one that the get has brought it for, and ACCESS_STARVES says that other
+ * staging is needed by now. Lock held. */
 static access_stage begin_look(kvt_store *store, store_entry *entry, access_get *get,
                                begin_view *view, uint64_t *clock_ns)
 {
@@ -216,8 +216,8 @@ static void begin_with_staging(kvt_store *store, access_get *const *gets, begin_
 
 /* ---- reads ---- */
 
-/* Asks other hosts for what is not here, for a get of a queue; without staging for it the get
- * starves. The get may have arrived when this returns. */
+/* Asks other hosts for an entry that is not here, for a get of a queue; without staging for it the
+ * get starves. The get may have arrived when this returns. */
 static void begin_elsewhere(kvt_store *store, access_get *get)
 {
     if (get->status != KVT_MISS || get->refused_loss || get->waiter.ended == NULL) return;
@@ -277,7 +277,7 @@ uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t co
         if (get->remote_asked) continue; /* it may be another thread's by now */
         if (get->place != NULL && !get->quiet)
             uses[used++] = (learn_use){get->handle, get->class_id};
-        /* A record's head comes while its use is counted. */
+        /* The record's head is prefetched while its use is counted. */
         if (count == 1 && get->record != NULL) kvt_record_prefetch(get->record);
         if (get->stage != ACCESS_FLIES || !get->owner || get->waiter.ended == NULL) continue;
         store_transfer *flight = begin_read(store, get);

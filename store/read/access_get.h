@@ -165,12 +165,12 @@ kvt_status access_end_ready(kvt_store *store, access_get *get, kvt_get_info *inf
 void access_complete_all(kvt_store *store, access_get *const *gets, uint32_t count,
                          kvt_get_info *const *infos, kvt_status *statuses_out);
 
-/* Takes back a get that flies, because of its deadline or a call. False: it has landed, or is about
+/* Takes back a get under way, because of its deadline or a call. False: it has landed, or is about
  * to, and its waiter is told. True: it is ENDED, its waiter is not told, and its target is not
  * written any more. No lock held. */
 bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_get_info *info);
 
-/* Whether a get that flies waits for a device that is out of service. */
+/* Whether a get whose read is under way waits for a device that is out of service. */
 bool access_is_stuck(const access_get *get);
 
 /* ---- load_share.c ---- */

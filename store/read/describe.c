@@ -54,7 +54,7 @@ static void describe_entry(const kvt_store *store, const store_entry *entry, kvt
     describe_place(entry, out);
 }
 
-/* How many tokens the record holds follows from the rest. No lock held. */
+/* The number of tokens in the record follows from the other fields. No lock held. */
 static void describe_tokens(kvt_description *out)
 {
     uint32_t sets;

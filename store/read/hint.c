@@ -47,7 +47,7 @@ kvt_status kvt_store_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tie
     pthread_mutex_lock(&store->lock);
     const store_entry *entry = entry_find_key(&store->table, key);
     if (lookup_finds(store, entry) && entry->state == ENTRY_STAGED)
-        /* What a put has handed over lies in memory, whatever tier it goes to. */
+        /* An entry in a put's staging lies in memory, whatever tier it goes to. */
         status = tier >= KVT_TIER_DRAM ? KVT_OK : KVT_REFUSED;
     else if (lookup_finds(store, entry))
         status = hint_promote(store, entry, tier);

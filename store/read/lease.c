@@ -70,7 +70,7 @@ static store_entry *lease_find_entry(const kvt_store *store, const kvt_key *key)
 static bool lease_hold_key(kvt_store *store, const kvt_key *key, lease_open *lease)
 {
     store_entry *entry = lease_find_entry(store, key);
-    /* What is called off may settle entries of devices that went: the table says what is left. */
+    /* A call-off may settle entries of devices that failed: the table is looked at again. */
     if (entry != NULL && entry->state == ENTRY_MOVING && !entry->leased &&
         plan_cancel(store, entry->handle))
         entry = lease_find_entry(store, key);

@@ -37,7 +37,7 @@ static void lease_drop_hold(store_leases *leases, lease_hold *hold)
     free(hold);
 }
 
-/* Gives up what a lease holds. Lock held. */
+/* Gives up the entries that a lease holds. Lock held. */
 static void lease_let_go(kvt_store *store, const lease_open *lease)
 {
     assert(store_is_locked(store));

@@ -57,7 +57,7 @@ void load_landed(void *context)
     queue_post(cell->load->queue, &cell->task);
 }
 
-/* An entry fails: what is in flight of it ends, and counts for nothing. Lock held. */
+/* An entry fails: its reads in flight end, and count for nothing. Lock held. */
 static void load_fail(load_entry *entry, kvt_status status)
 {
     assert(status != KVT_OK);
@@ -66,14 +66,14 @@ static void load_fail(load_entry *entry, kvt_status status)
 
 /* ---- announcements ---- */
 
-/* Moves `complete` on over the layers that nothing is missing of. Lock held. True when it moved. */
+/* Moves `complete` on over layers that are complete. Lock held. True when it moved. */
 static bool load_advance(kvt_load *load)
 {
     if (load->ending || load->asks || load->empty) return false; /* given up is not complete */
     uint32_t before = atomic_load(&load->complete), now = before;
     while (now < load->issued && load->pending[now % load->slots] == 0)
         now++;
-    /* When all entries have failed, no layer is to come: waiters are not kept. */
+    /* When all entries have failed, no layer will come: waiters are told. */
     bool any = false;
     for (size_t i = 0; i < load->count && !any; i++)
         any = load->entries[i].status == KVT_QUEUED;
@@ -224,7 +224,7 @@ static kvt_status load_fly_layer(kvt_load *load, load_cell *cell, uint32_t layer
     return load_fly(load, cell, ranges, count, starts, at_once);
 }
 
-/* Makes a cell fly once more for what it wants. Lock held. */
+/* Makes a cell fly once more for the bytes that it wants. Lock held. */
 static kvt_status load_fly_again(kvt_load *load, load_cell *cell)
 {
     load_starts starts = {.count = 0};
@@ -295,7 +295,7 @@ static kvt_status load_issue_cell(kvt_load *load, size_t index, uint32_t layer, 
     return KVT_OK;
 }
 
-/* Issues what the window allows. Lock held. */
+/* Issues the cells that the window allows. Lock held. */
 void load_pump(kvt_load *load)
 {
     load_starts starts = {.count = 0};
@@ -324,8 +324,8 @@ void load_pump(kvt_load *load)
 
 /* ---- tasks ---- */
 
-/* What a cell's reads brought, ranges or the whole record: its layer is decoded, or its head looked
- * at. No lock held. */
+/* Handles the bytes that a cell's reads have brought, ranges or the whole record: decodes its
+ * layer, or looks at its head. No lock held. */
 static kvt_status load_use(const kvt_load *load, load_entry *entry, load_cell *cell,
                            const uint8_t *payload, bool whole)
 {
@@ -403,7 +403,7 @@ static void load_end_layer(kvt_load *load, load_entry *entry, uint32_t layer, kv
     load->flying--;
 }
 
-/* Takes one layer of an offer, if it is lacked still. No lock held. */
+/* Takes one layer of an offer, if the load still lacks it. No lock held. */
 static void load_take_layer(kvt_load *load, load_entry *entry, uint32_t layer,
                             const store_read *read)
 {
@@ -437,7 +437,7 @@ static void load_take_layer(kvt_load *load, load_entry *entry, uint32_t layer,
     load_announce(load);
 }
 
-/* Takes the layers that a read has brought, as far as they are lacked. */
+/* Takes the layers that a read has brought, as far as the load lacks them. */
 static void load_take_layers(kvt_load *load, load_entry *entry, const store_read *read)
 {
     const bool all = read->what == READ_WHOLE;
@@ -492,14 +492,14 @@ void load_run(void *context)
     load_end_cell(load, cell, lost);
     bool moved = load_advance(load);
     load_pump(load);
-    if (load->ending) pthread_cond_broadcast(&load->changed); /* load_stop counts what flies */
+    if (load->ending) pthread_cond_broadcast(&load->changed); /* load_stop counts flying cells */
     pthread_mutex_unlock(&load->lock);
     if (moved || load->options.announced != NULL) load_announce(load);
     atomic_fetch_sub(&load->busy, 1);
 }
 
-/* Carries one layer of a group out, but for the entries of which `skipped` says so. Returns those
- * that failed, and how the first of them did. No lock held. */
+/* Carries one layer of a group out, without the entries that `skipped` names. Returns those that
+ * failed, and how the first of them did. No lock held. */
 static uint64_t load_run_group(const kvt_load *load, const load_part *part, uint64_t skipped,
                                kvt_status *status_out)
 {
@@ -519,8 +519,7 @@ static uint64_t load_run_group(const kvt_load *load, const load_part *part, uint
     return failed;
 }
 
-/* Ends a part: the entries that failed, and those that the end of the load has overtaken. Lock
- * held. */
+/* Ends a part: entries that failed, and those that the end of the load has overtaken. Lock held. */
 static void load_end_part(kvt_load *load, const load_part *part, uint64_t skipped, uint64_t failed,
                           kvt_status status)
 {
@@ -559,7 +558,7 @@ bool load_step(kvt_load *load)
     load_end_part(load, part, skipped, failed, status);
     bool moved = load_advance(load);
     load_pump(load);
-    if (load->ending) pthread_cond_broadcast(&load->changed); /* load_stop counts what flies */
+    if (load->ending) pthread_cond_broadcast(&load->changed); /* load_stop counts flying cells */
     if (moved && load->options.announced != NULL) {
         pthread_mutex_unlock(&load->lock);
         load_announce(load);
@@ -617,7 +616,7 @@ void load_begin_reads(kvt_load *load)
 
 /* ---- the end ---- */
 
-/* Gives up the cells that fly and of which `stuck` says so, or all. Lock held. */
+/* Gives up the flying cells for which `stuck` holds, or all. Lock held. */
 static void load_give_up(kvt_load *load, bool stuck_alone)
 {
     for (size_t i = 0; i < load->cell_count; i++) {

@@ -53,7 +53,7 @@ static bool load_take_layouts(load_entry *entry, const entry_kind *kind)
     return true;
 }
 
-/* Holds what was found under an entry's key, and counts the use. KVT_QUEUED: it is held; KVT_MISS;
+/* Holds the entry under a key, and counts the use. KVT_QUEUED: it is held; KVT_MISS;
  * KVT_E_MISMATCH: the store lacks its basis; KVT_E_ARGUMENT: it has another number of groups. The
  * store's lock is held. */
 static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *found,
@@ -99,7 +99,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     return KVT_QUEUED;
 }
 
-/* Gives back what an entry holds. The store's lock is held. */
+/* Gives up the hold of an entry. The store's lock is held. */
 static void load_let_go(kvt_load *load, load_entry *entry)
 {
     kvt_store *store = load->store;
@@ -137,7 +137,7 @@ static void load_count(kvt_store *store, const load_entry *entry)
     if (entry->staged != NULL) store->counters.staged_hits++;
 }
 
-/* Shows how an entry ended to those who watch, as a get. No lock held. */
+/* Tells the store's watchers how an entry ended, as of a get. No lock held. */
 static void load_note(const kvt_load *load, const load_entry *entry)
 {
     kvt_store *store = load->store;
@@ -156,8 +156,8 @@ static void load_note(const kvt_load *load, const load_entry *entry)
                                        .data_bytes = entry->data_bytes});
 }
 
-/* Gives everything back, counts, and looks at the entries whose load failed once more: what is
- * damaged leaves the store. */
+/* Gives everything back, counts, and looks once more at the entries whose load failed: damaged ones
+ * leave the store. */
 static void load_free_entries(kvt_load *load, bool counts)
 {
     kvt_store *store = load->store;
@@ -233,8 +233,8 @@ static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
     return status == KVT_E_MEMORY ? status : KVT_MISS;
 }
 
-/* Fails entries that would be written where an earlier one is, or twice in one place. Without
- * memory for the check none is: what overlaps is undefined, no more. */
+/* Fails entries that would be written over an earlier one, or twice in one place. Without memory
+ * for the check none fails: bytes of overlapping views are undefined, no more. */
 static void load_check_overlaps(kvt_load *load)
 {
     queue_view *views = malloc(load->section_count * sizeof *views);
@@ -365,7 +365,7 @@ static bool load_make_cells(kvt_load *load)
     return true;
 }
 
-/* Makes what carries the layers out, once their number is known. */
+/* Makes the groups that carry the layers out, once their number is known. */
 static bool load_make_window(kvt_load *load)
 {
     uint64_t window = (uint64_t)load->options.layers_ahead + 1;

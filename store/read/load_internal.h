@@ -115,7 +115,7 @@ typedef struct load_part {
     uint32_t layer;
 } load_part;
 
-/* A call of a thread of the queue, which runs what is ready until nothing is. */
+/* A call of a thread of the queue: it runs ready pieces until there are none. */
 typedef struct load_poke {
     queue_task task;
     kvt_load *load;
@@ -321,7 +321,7 @@ void load_pump(kvt_load *load);
 /* Starts the reads of the heads, or the layers where there is none. Lock held. */
 void load_begin_reads(kvt_load *load);
 
-/* Gives up what flies, and waits for what runs. No lock held; ending is set. */
+/* Gives up cells that fly, and waits for those that run. No lock held; ending is set. */
 void load_stop(kvt_load *load);
 
 /* Gives up reads that wait for a device which is out of service. No lock held. */

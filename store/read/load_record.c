@@ -26,7 +26,7 @@ static const load_section *load_section_of(const load_entry *entry, uint32_t lay
     return section;
 }
 
-/* Opaque sections that come with a layer, neighbours in the record. */
+/* Opaque sections that come with a layer, as one run of the record. */
 typedef struct load_extra {
     const load_section *first;
     const load_section *end;

@@ -130,9 +130,9 @@ static kvt_status load_ask_one(kvt_load *load, load_entry *entry)
     return status;
 }
 
-/* Looks at the reads that have ended: what has not come lets go of its staging, and a record that
- * was larger than was thought is asked for again. Returns how many begin. *starved_out: one has
- * found no staging. */
+/* Looks at the reads that have ended: an entry that has not come lets go of its staging, and a
+ * record that was larger than expected is asked for again. Returns how many begin. *starved_out:
+ * one has found no staging. */
 static uint32_t load_ask_larger(kvt_load *load, bool *starved_out)
 {
     store_remote *remote = load->store->remote;

@@ -14,7 +14,7 @@
 
 #define PREFIX_CHUNK 1024u /* requests of one batch */
 
-/* Gets entries in a queue of its own. The leading ones that are whole, in *loaded_out. */
+/* Gets entries in a queue of its own; *loaded_out has how many leading ones are whole. */
 static kvt_status prefix_run(kvt_queue *queue, const kvt_key *keys, const kvt_view *const *views,
                              size_t count, uint64_t deadline_ns, size_t *loaded_out)
 {

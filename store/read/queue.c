@@ -44,7 +44,7 @@ static void queue_register(kvt_queue *queue)
 }
 
 /* Takes a queue out of the store's list. NULL: kvt_store_close has done so, and the store may be
- * gone. */
+ * freed. */
 static kvt_store *queue_unregister(kvt_queue *queue)
 {
     pthread_mutex_lock(&queue->lock);
@@ -174,7 +174,7 @@ static void queue_stop(kvt_queue *queue)
     pthread_cond_broadcast(&queue->ended);
     pthread_mutex_unlock(&queue->lock);
     if (first) queue_stop_loads(queue);
-    /* The threads end what has begun: nothing is abandoned with a target of the caller in it. */
+    /* The threads finish begun items, so no target of the caller is left in their hands. */
     for (uint32_t i = 0; first && i < queue->thread_count; i++)
         pthread_join(queue->threads[i], NULL);
     for (uint32_t i = 0; first && i < queue->caller_count; i++)
@@ -222,7 +222,7 @@ void queue_stop_all(kvt_store *store)
         }
         pthread_mutex_unlock(&store->lock);
         if (queue == NULL) return;
-        /* The owner may drain and close the queue later, when there is no store any more. */
+        /* The owner may drain and close the queue later, when the store is freed. */
         queue_stop(queue);
         pthread_mutex_lock(&queue->lock);
         queue->store = NULL;
@@ -265,7 +265,7 @@ static const kvt_request *queue_request(const queue_given *given, size_t index, 
     return struct_size_in(at, whole, sizeof *whole, QUEUE_REQUEST_LEAST);
 }
 
-/* Whether a request says something that its kind can carry out; views are checked beside. */
+/* Whether a request's fields fit its kind; views are checked apart. */
 static kvt_status queue_check(const kvt_request *request)
 {
     if (request == NULL || request->urgency >= QUEUE_CLASSES) return KVT_E_ARGUMENT;
@@ -287,8 +287,8 @@ static kvt_status queue_check(const kvt_request *request)
     }
 }
 
-/* Fills a free item from a request. An unsound one has its status then, and its user word all the
- * same. Lock held: a cancel looks at all items. */
+/* Fills a free item from a request. An unsound request gets its status here, and its user word all
+ * the same. Lock held: a cancel looks at all items. */
 static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *given, uint32_t index,
                        uint64_t now_ns)
 {
@@ -316,8 +316,9 @@ static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *gi
     item->given = request->info;
 }
 
-/* Gives a batch that is not empty a slot, where the queue counts what batches lack. Each batch with
- * a slot has an item that is not free, so there are as many slots as items. Lock held. */
+/* Gives a batch that is not empty a slot, where the queue counts open requests of batches. Each
+ * batch with a slot has an item that is not free, so there are as many slots as items. Lock
+ * held. */
 static uint32_t queue_begin_batch(kvt_queue *queue, size_t count)
 {
     queue_batches *whole = &queue->whole;
@@ -373,8 +374,8 @@ static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
     queue->counts.batches++;
     queue_signal(queue);
     if (queue->completed.count != 0) pthread_cond_broadcast(&queue->ended);
-    /* As many threads as there is work for: one that finds none takes the lock, and maybe a core,
-     * from the one that works. */
+    /* As many threads as there is work for: an idle one would take the lock, and maybe a core, from
+     * a busy one. */
     for (uint32_t i = 0; i < queue->thread_count && i * QUEUE_CHUNK < added[0]; i++)
         pthread_cond_signal(&queue->work);
     if (added[1] != 0) pthread_cond_broadcast(&queue->call);
@@ -411,7 +412,7 @@ kvt_status kvt_queue_submit(kvt_queue *queue, const kvt_request *requests, size_
 
 /* ---- drain, wait, cancel ---- */
 
-/* What the completion of an item says. */
+/* Fills in the completion of an item. */
 static kvt_completion queue_completion(const queue_item *item)
 {
     const bool get = item->kind == KVT_REQUEST_GET, read = get && item->status == KVT_OK;

@@ -17,7 +17,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* What a chunk's items came to. */
+/* A chunk's items by outcome: done, or to begin again. */
 typedef struct get_outcome {
     queue_item *done[QUEUE_CHUNK];
     queue_item *back[QUEUE_CHUNK];
@@ -25,7 +25,7 @@ typedef struct get_outcome {
     uint32_t back_count;
 } get_outcome;
 
-/* Ends the chunk: completes, and puts back what has to begin again. */
+/* Ends the chunk: completes its items, and queues again those that have to begin again. */
 static void get_settle(kvt_queue *queue, const get_outcome *outcome)
 {
     assert(outcome->done_count + outcome->back_count <= QUEUE_CHUNK);
@@ -74,7 +74,7 @@ static void get_ended(kvt_store *store, queue_item *item, kvt_status status, get
     outcome->back[outcome->back_count++] = item;
 }
 
-/* Takes gets whose records are read where they lie to their ends. */
+/* Carries out gets whose records are read in place. */
 static void get_end_all(kvt_store *store, queue_item *const *items, uint32_t count,
                         get_outcome *outcome)
 {
@@ -92,7 +92,7 @@ static void get_end_all(kvt_store *store, queue_item *const *items, uint32_t cou
         get_ended(store, items[i], statuses[i], outcome);
 }
 
-/* Takes gets whose bytes are in memory to their ends. */
+/* Carries out gets whose bytes are in memory. */
 static void get_end_ready(kvt_store *store, queue_item *const *items, uint32_t count,
                           get_outcome *outcome)
 {
@@ -116,8 +116,8 @@ static void get_landed(void *context)
     queue_arrive(item->queue, item);
 }
 
-/* Makes a get of a request: all that does not depend on what is stored. Its status says whether it
- * may go on. */
+/* Makes a get of a request, as far as it does not depend on the stored entry. Its status says
+ * whether it may go on. */
 static void get_make(queue_item *item, uint64_t handle)
 {
     item->get = (access_get){.deadline_ns = item->deadline_ns,
@@ -141,8 +141,8 @@ static void get_make(queue_item *item, uint64_t handle)
         item->status = KVT_E_MEMORY;
 }
 
-/* Prepares the gets of a chunk, with the layouts of what is stored now: one hold of the store's
- * lock. */
+/* Prepares the gets of a chunk, with the layouts of the entries that are stored now: one hold of
+ * the store's lock. */
 static void get_prepare(kvt_queue *queue, queue_item **items, uint32_t count)
 {
     kvt_store *store = queue->store;
@@ -209,8 +209,9 @@ static kvt_status get_check(queue_item *item)
     return groups_take_view(layouts, 1, false, item->view, &item->packed);
 }
 
-/* Refuses gets of a chunk that would write what an earlier one writes, or the same twice. Without
- * memory for the views of many groups none is refused: what overlaps is undefined, no more. */
+/* Refuses gets of a chunk that would write memory that an earlier one writes, or the same twice.
+ * Without memory for the views of many groups none is refused: bytes of overlapping views are
+ * undefined, no more. */
 static void get_check_overlaps(queue_item *const *items, uint32_t count)
 {
     queue_view few[QUEUE_CHUNK], *views = few;
@@ -322,8 +323,8 @@ static void get_unlist(kvt_queue *queue, queue_item *const *items, uint32_t coun
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* The gets of a chunk whose bytes are in memory: those that take long behind the others, which
- * would wait for them. */
+/* Sorts the gets of a chunk whose bytes are in memory: long ones behind short ones, which would
+ * wait for them. */
 static uint32_t get_sort_ready(queue_item *const *items, const access_stage *stages, uint32_t count,
                                queue_item **ready)
 {
@@ -336,7 +337,7 @@ static uint32_t get_sort_ready(queue_item *const *items, const access_stage *sta
     return ready_count;
 }
 
-/* Decodes of the gets whose bytes are in memory what is this thread's part, and hands the rest on.
+/* Decodes this thread's share of the gets whose bytes are in memory, and hands the rest on.
  * threads: the thread is one of the queue's. */
 static void get_divide(kvt_queue *queue, queue_item *const *ready, uint32_t count, bool threads,
                        get_outcome *outcome)
@@ -363,7 +364,7 @@ static void get_begin(kvt_queue *queue, queue_item **items, uint32_t count, bool
     /* From here on a get that flies may land on another thread; the mark keeps it off `arrived`. */
     uint32_t started = access_begin_all(queue->store, gets, count);
     for (uint32_t i = 0; i < count; i++)
-        stages[i] = gets[i]->stage; /* what flies is another thread's from get_list_flying on */
+        stages[i] = gets[i]->stage; /* flying gets are another thread's from get_list_flying on */
     get_list_flying(queue, items, stages, count, started);
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
@@ -424,7 +425,7 @@ void queue_gets_share(kvt_queue *queue, queue_item **items, uint32_t count)
     get_settle(queue, &outcome);
 }
 
-/* Why a get is to be given up; KVT_OK: it need not be. */
+/* Why a get has to be given up; KVT_OK: it has not. */
 static kvt_status get_fault(const queue_item *item)
 {
     if (item->cancels) return KVT_E_CANCELLED;

@@ -181,7 +181,7 @@ void queue_complete(kvt_queue *queue, queue_item *const *items, uint32_t count);
 /* A begun item's read has landed. Any thread. */
 void queue_arrive(kvt_queue *queue, queue_item *item);
 
-/* What a thread decodes before others are asked for: one entry, or QUEUE_SHARE_BYTES of several. */
+/* A thread decodes one entry, or QUEUE_SHARE_BYTES of several, before it hands the rest on. */
 typedef struct queue_share {
     uint32_t count;
     uint64_t bytes;

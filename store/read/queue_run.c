@@ -31,7 +31,7 @@
 #define QUEUE_FLYING       256u /* reads under way, or shares, beyond which no get is begun */
 #define QUEUE_HELP         32u  /* gets that a waiting caller begins at once */
 
-/* What a thread does with the items that it has taken. No lock held. */
+/* Carries out the items that a thread has taken. No lock held. */
 typedef void queue_run(kvt_queue *queue, queue_item **items, uint32_t count);
 
 /* ---- requests that read no entry ---- */
@@ -66,7 +66,7 @@ static kvt_status queue_put_again(kvt_store *store, const queue_item *item)
     return status;
 }
 
-/* As kvt_store_exists; of what is not here, by what is known of other hosts: a guess. */
+/* As kvt_store_exists; for an entry that is not here, a guess from what other hosts have. */
 static kvt_status queue_exists(kvt_store *store, queue_item *item)
 {
     const kvt_status status = kvt_store_exists(store, &item->key);
@@ -89,9 +89,9 @@ static kvt_status queue_run_one(kvt_store *store, queue_item *item)
     }
 }
 
-/* Carries a chunk out that reads no entry. Puts and deletes may wait, and what waits behind them
- * may be called off meanwhile: it has not begun. Nor do those that have ended wait with a put for
- * room: they are completed before. No lock held. */
+/* Carries a chunk out that reads no entry. Puts and deletes may wait; requests behind them may be
+ * called off meanwhile, because they have not begun. Requests that have ended are completed before
+ * a put waits for room. No lock held. */
 static void queue_run_calls(kvt_queue *queue, queue_item **items, uint32_t count)
 {
     assert(count > 0 && count <= QUEUE_CHUNK);
@@ -142,8 +142,8 @@ static uint32_t queue_take_chunk(kvt_queue *queue, queue_list *lists, uint32_t m
     return count;
 }
 
-/* Takes one thread's share of gets whose bytes are in memory: reads that have arrived, or what
- * another thread has handed on. What it leaves is for the next thread. Lock held. */
+/* Takes one thread's share of gets whose bytes are in memory: reads that have arrived, or a list
+ * that another thread has handed on. The next thread takes the rest. Lock held. */
 static uint32_t queue_take_share(queue_list *list, queue_item **items)
 {
     queue_share share = {0};

@@ -44,7 +44,7 @@ static uintptr_t views_pool(const kvt_view *view)
     return (uintptr_t)(view->bases != NULL ? view->bases[0] : view->base[0]);
 }
 
-/* Adds what is written through a view: the slots of its blocks, or one run of bytes. */
+/* Adds the memory that is written through a view: the slots of its blocks, or one run of bytes. */
 static void views_add_view(view_parts *all, const queue_view *one, uint32_t index)
 {
     const kvt_view *view = one->view;
@@ -120,7 +120,7 @@ static void views_sort(view_parts *all)
 }
 
 /* Refuses the later of two views whose parts meet. The parts are in order. A part that lies inside
- * an earlier view's needs no look of its own: what it meets behind it meets that one, too. */
+ * an earlier view's is not looked at: any part that meets it meets the earlier one, too. */
 static void views_compare(const queue_view *views, const view_parts *all)
 {
     const view_part *outer = NULL; /* the last part that was looked at */

@@ -42,14 +42,14 @@ static void visit_pin(kvt_store *store, store_visit *visit)
     visit->pinned = kvt_policy_pin(store->policy, visit->handle) == KVT_OK;
 }
 
-/* Ends that; the entry may have left the policy. Lock held. */
+/* Takes the pin back; the entry may have left the policy. Lock held. */
 static void visit_unpin(kvt_store *store, store_visit *visit)
 {
     if (visit->pinned) (void)!kvt_policy_unpin(store->policy, visit->handle);
     visit->pinned = false;
 }
 
-/* Moves the bytes of a visit to what is lent, or back. Lock held. */
+/* Moves the bytes of a visit to the lent ones, or back. Lock held. */
 static void visit_set_lent(kvt_store *store, store_visit *visit, bool lent)
 {
     store_visits *visits = &store->visits;
@@ -99,8 +99,8 @@ void visit_find_entry(kvt_store *store, const store_entry *entry)
 
 /* ---- visits ---- */
 
-/* Whether a record can be read by ranges of the entry's own bytes. Above the SSD it has to lie in
- * memory in one piece, and within the part of the tier that may be held. Lock held. */
+/* Whether a record can be read by ranges of the entry's own bytes. In HBM and DRAM it has to lie in
+ * one piece, and within the part of the tier that may be held. Lock held. */
 static bool visit_can_read(kvt_store *store, const store_place *place)
 {
     const kvt_tier tier = (kvt_tier)place->tier;

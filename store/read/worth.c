@@ -57,7 +57,7 @@ static double worth_decode(const kvt_store *store, worth_run *run, kvt_variant v
     return per_byte * (double)bytes;
 }
 
-/* Seconds to recompute an entry on top of what precedes it. */
+/* Seconds to recompute an entry on top of the ones before it. */
 static double worth_recompute(const kvt_store *store, const store_entry *entry)
 {
     const entry_kind *kind = entry->kind;
@@ -88,7 +88,7 @@ static void worth_add_load(kvt_store *store, worth_run *run, const store_entry *
     run->decode_seconds += worth_decode(store, run, place->variant, entry->kind->source_bytes);
 }
 
-/* The seconds of the loads so far, at once. */
+/* The seconds of the loads so far, all together. */
 static double worth_load(const worth_run *run)
 {
     double seconds = run->decode_seconds;
@@ -103,7 +103,7 @@ static void worth_cut(worth_run *run)
     kvt_worth *found = &run->found;
     if (run->unreachable) return;
     double load = worth_load(run);
-    /* A longer run that saves no more is left: its entries would load for nothing. */
+    /* A longer run that saves no more is not loaded: its entries would load for nothing. */
     if (load - run->recompute_seconds >= run->best) return;
     assert(found->to_load < found->stored);
     run->best = load - run->recompute_seconds;
@@ -122,8 +122,8 @@ static void worth_add(kvt_store *store, worth_run *run, const store_entry *entry
     worth_cut(run);
 }
 
-/* Adds an entry that another host is known to have; its size and its recomputing are guesses.
- * False: none is known to. Lock held. */
+/* Adds an entry that another host is known to have, with a guess of its size and of its
+ * recomputing. False: no host is known to have it. Lock held. */
 static bool worth_add_guess(kvt_store *store, worth_run *run, const kvt_key *key)
 {
     remote_guess guess;

@@ -59,7 +59,7 @@ static void watch_take(watch_part *part)
         sched_yield();
 }
 
-/* Lets a part go. What was written into it is seen by whoever takes it next. */
+/* Releases a part. The next thread that takes it sees all that was written into it. */
 static void watch_give_back(watch_part *part)
 {
     /* Pairs with the acquire of watch_try. */

@@ -17,7 +17,7 @@
 /* The decision times' buckets, from 128 ns to 17 ms. */
 static const watch_scale metrics_decision_scale = {.first = 7, .step = 1, .count = 18};
 
-/* What one call shows, but for the devices, which it asks for one at a time. */
+/* The figures of one call, except those of devices, which are read one device at a time. */
 typedef struct metrics_view {
     kvt_store *store;
     kvt_store_stats stats;
@@ -290,7 +290,7 @@ static void metrics_write_hints(watch_text *out, const kvt_hint_stats *hints)
  * forms is large, and nearly all of it stays 0. */
 static void metrics_write_hits(watch_text *out, const metrics_view *view)
 {
-    watch_family(out, "hits_total", "counter", "Gets that were served, by the form that was read.");
+    watch_family(out, "hits_total", "counter", "Gets that were served, by the variant read.");
     for (int tier = KVT_TIER_HBM; tier < WATCH_TIERS; tier++) {
         for (uint32_t form = 0; form < WATCH_FORMS; form++) {
             char name[64] = "other";

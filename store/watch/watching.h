@@ -59,7 +59,7 @@ typedef struct watch_histogram {
 /* Those of a store, and other hosts. */
 #define WATCH_TIERS (KVT_TIER_REMOTE + 1)
 
-/* What gets are counted by, beside the store's own counters. */
+/* Labels by which gets are counted, beside the store's own counters. */
 typedef struct watch_counts {
     uint64_t hits[WATCH_TIERS][WATCH_FORMS];
     uint64_t hit_tokens[WATCH_TIERS];

@@ -332,8 +332,8 @@ class VerdictTest(ReportCase):
         sentences, _ = self.states(loop([loop_run("lru", 2.0, 0.5), loop_run("utility", 1, 1)]))
         self.assertEqual(sentences[0][0], "note")
         self.assertIn(("met", "Predicted losses lie within the measured intervals for 2 of 2 "
-                       "forms."), sentences)
-        self.assertIn(("met", "Every byte of 40 gets of exact forms was compared; 0 differ."),
+                       "variants."), sentences)
+        self.assertIn(("met", "Every byte of 40 gets of exact variants was compared; 0 differ."),
                       sentences)
         bad = loop_run("utility", 1, 1, exact_wrong=1, load_error_p50=0.2)
         bad["forms"][0]["loss_within"] = False
@@ -522,7 +522,7 @@ class FigureTest(ReportCase):
         self.assertEqual([figure["title"] for figure in drawn["figures"]],
                          ["Mean time to first token, measured", "Answers beside time",
                           "Requests served from the store, by tier",
-                          "Loss by form: measured, and predicted (hollow)"])
+                          "Loss by variant: measured, and predicted (hollow)"])
         self.assertEqual(len(set(drawn["figures"][0]["colours"].values())), 6)
 
     def test_grid_and_live(self):

@@ -77,7 +77,7 @@ class WatchCase(CommandCase):
             for tier, form, hits in (("dram", "raw", 3), ("dram", "lossless", 1), ("ssd", "raw", 4),
                                      ("ssd", "kivi", 0))))
         self.assertRegex(self.run_command("inspect", "forms").stdout,
-                         r"(?m)^hit forms  raw 7, lossless 1$")
+                         r"(?m)^hit as     raw 7, lossless 1$")
         self.put("bytes", head.encode() + b'kvterrace_x{a="\xff"} NaN\n# a remark\n\n')
         row = self.run_json("inspect", "bytes")["metrics"][0]
         self.assertEqual(row, {"name": "x", "value": None, "a": "(not UTF-8)"})

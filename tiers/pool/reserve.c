@@ -286,7 +286,7 @@ static bool reserve_spare_failing(tiers_pool *pool, reserve_rooms *rooms)
     return spared;
 }
 
-/* What an object asks of its place. */
+/* The demands of an object on its place. */
 typedef struct reserve_wish {
     uint64_t bytes;
     uint32_t unit_bytes;

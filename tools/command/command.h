@@ -120,7 +120,7 @@ typedef struct command_list {
     LIST_OPTION(type, field, "basis", "FILE", 64, OPTION_READS, help)
 #define PROFILE_STANDARD_PATH "kvterrace-profile.db"
 
-/* What a command does with settings before it runs. */
+/* How a command treats settings before it runs. */
 typedef enum command_settings {
     SETTINGS_NONE,    /* reads none: every one that was given is an error */
     SETTINGS_PROFILE, /* reads store.profile and store.profile_foreign alone */

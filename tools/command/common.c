@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What stdout's buffer goes through with --json. One thread. */
+/* The stream that stdout's buffer passes with --json. One thread. */
 static bool common_written; /* a document has begun to leave */
 
 static ssize_t common_write(void *cookie, const char *bytes, size_t count)
@@ -228,7 +228,7 @@ int command_fail(kvt_status status, const char *message)
 {
     char placed[2 * COMMAND_MESSAGE_BYTES];
     const int code = command_exit_code(status);
-    /* What could not be written looks like another fault; command_finish says what it is. */
+    /* An output that could not be written looks like another fault; command_finish names it. */
     if (ferror(stdout) && (status == KVT_E_MEMORY || status == KVT_E_IO)) return EXIT_FAILED;
     if (message[0] == '\0') message = kvt_status_text(status);
     message = common_place(message, placed);

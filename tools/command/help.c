@@ -64,7 +64,7 @@ static void help_print_option(FILE *out, const command_option *option)
     help_wrap(out, option->text, HELP_TEXT_COLUMN, HELP_TEXT_COLUMN);
 }
 
-/* What comes behind the name in the n-th usage line; false: there are fewer. */
+/* The rest of the n-th usage line behind the name; false: there are fewer lines. */
 static bool help_synopsis(const command_spec *spec, unsigned n, char *text, size_t size)
 {
     const command_option *operands = options_operands(spec);

@@ -166,7 +166,7 @@ static kvt_status places_add_device(place_list *list, const kvt_device_config *d
     return places_add(list, setting, device->path, !file || device->capacity_bytes == 0);
 }
 
-/* What the store would not take as a secret, such as one that others may read. */
+/* Refuses a file that the store would not take as a secret, such as one that others may read. */
 static kvt_status places_add_secret(place_list *list, const kvt_config *config, const char *path)
 {
     char name[KVT_CONFIG_NAME_BYTES] = "", setting[64];
@@ -259,7 +259,7 @@ static kvt_status check_memory(const char *setting, uint64_t bytes, char *messag
     return KVT_OK;
 }
 
-/* What the back end would refuse of its settings. */
+/* Refuses settings of a device as its back end would. */
 static kvt_status check_device(const kvt_tier_options *row, const kvt_device_config *device,
                                char *message, size_t message_size)
 {

@@ -105,9 +105,9 @@ function loopLosses(parent, groups) {
     colour: group.colour, beside: isNumber(form.predicted) ? form.predicted : undefined,
     besideColour: "#111827"})));
   dots(parent, {
-    title: "Loss by form: measured, and predicted (hollow)", xTitle: "1 - ROUGE-L of the hits",
+    title: "Loss by variant: measured, and predicted (hollow)", xTitle: "1 - ROUGE-L of the hits",
     write: (value) => format.plain(Math.max(0, value)), rows,
-    caption: "Intervals of 95 % over the contexts that the form served.",
+    caption: "Intervals of 95 % over the contexts that the variant served.",
   });
 }
 
@@ -129,8 +129,8 @@ function loopTable(parent, groups) {
 }
 
 function loopFormTable(parent, groups) {
-  heading(parent, "Forms by tier, and what they lost");
-  const columns = ["contender", "form", "size", ...loopTiers.map((tier) => `hits ${tier}`),
+  heading(parent, "Variants by tier, and what they lost");
+  const columns = ["contender", "variant", "size", ...loopTiers.map((tier) => `hits ${tier}`),
     ...loopTiers.map((tier) => `stored ${tier}`), "ROUGE-L", "loss", "interval", "predicted",
     "load", "predicted load"];
   const four = (value) => isNumber(value) ? value.toFixed(4) : "-";

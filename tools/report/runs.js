@@ -59,7 +59,7 @@ function replayTimes(parent, document, groups) {
     legend: parts.map((part) => ({name: part[0], colour: "#6b7280", opacity: part[2]})),
     bound: isNumber(bound) ? {value: bound, name: `bound ${format.seconds(bound)}`} : null,
     caption: isNumber(bound) ? "The bound is on time and alpha times loss, without waiting for a " +
-      "server: no policy that keeps an entry's form between two uses is below it." : "",
+      "server: no policy that keeps an entry's variant between two uses is below it." : "",
     rows: groups.map((group) => ({name: group.policy, colour: group.colour,
       text: isNumber(group.mean((run) => run.ttft_s_mean)) ? undefined : "no mean: overloaded",
       parts: parts.map((part) => ({name: part[0], opacity: part[2],
@@ -138,7 +138,7 @@ function replayRegrets(parent, results) {
   if (runs.length === 0) return;
   heading(parent, "Distance from the best");
   note(parent, "Seconds a request. Saved: prefill that was not computed, less loads, less alpha " +
-    "times loss. Bound: no policy passes it; moved: not even one that improves forms ahead of " +
+    "times loss. Bound: no policy passes it; moved: not even one that improves variants ahead of " +
     "their use. Regrets by what they bound: solver, the dual against the best placement found; " +
     "counters, that dual against the engine's state; foresight, the placement against the best " +
     "for the uses that came; online, bound less saved.");
@@ -158,7 +158,7 @@ function runRows(results, key) {
 }
 
 function replayDetails(parent, document, results) {
-  genericTable(parent, "Forms that gets were served in", runRows(results, "forms"));
+  genericTable(parent, "Variants that gets were served in", runRows(results, "forms"));
   genericTable(parent, "Single blocks, and why they are where they are",
     runRows(results, "explained"));
   genericTable(parent, "Hints, by kind", results.flatMap((run) => Object.entries(run.hints || {})
@@ -203,7 +203,7 @@ function drawReplay(parent, document, verdict) {
 // ---- comparison ----
 
 const compareTitles = {baselines: "Beside baselines", mixes: "Beside the best uniform mixes",
-  footprint: "With an SSD as large as the footprint, exact forms"};
+  footprint: "With an SSD as large as the footprint, exact variants"};
 
 function compareName(row) {
   return isNumber(row.quality_level) ? `${row.against}, quality ${row.quality_level}` : row.against;

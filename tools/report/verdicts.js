@@ -177,8 +177,8 @@ function sayBound(results, verdict) {
   const bound = meanOf(results, ours, "bound_saved_s_per_request");
   const saved = meanOf(results, ours, "achieved_saved_s_per_request");
   if (!isNumber(saved) || !(bound > 0)) return;
-  verdict.say("note", "Distance: no policy that keeps an entry's form between two uses can save " +
-    `more than ${exactSeconds(bound)} a request; utility saves ${exactSeconds(saved)}, ` +
+  verdict.say("note", "Distance: no policy that keeps an entry's variant between two uses can " +
+    `save more than ${exactSeconds(bound)} a request; utility saves ${exactSeconds(saved)}, ` +
     `${fixed(100 * saved / bound, 1)} % of that.`);
 }
 
@@ -314,7 +314,7 @@ function verdictLoop(document, verdict) {
   loopSayTimes(results, verdict);
   if (judged.length > 0)
     verdict.say(within === judged.length ? "met" : "missed", "Predicted losses lie within the " +
-      `measured intervals for ${within} of ${judged.length} forms.`);
+      `measured intervals for ${within} of ${judged.length} variants.`);
   if (loads.length > 0) {
     const worst = loads.reduce((a, b) => b.load_error_p50 >= a.load_error_p50 ? b : a);
     verdict.say(worst.load_error_p50 <= errorAsked ? "met" : "missed", "Predicted seconds of " +
@@ -322,7 +322,7 @@ function verdictLoop(document, verdict) {
       `(${textOf(worst, "contender")}).`);
   }
   verdict.say(wrong > 0 ? "missed" : "met", `Every byte of ${whole(sumOf(results,
-    "exact_checked"))} gets of exact forms was compared; ${whole(wrong)} differ.`);
+    "exact_checked"))} gets of exact variants was compared; ${whole(wrong)} differ.`);
   verdict.then("Run it with other seeds (--seeds 3) before a difference is believed.");
 }
 
@@ -337,7 +337,7 @@ function verdictGrid(document, verdict) {
   const room = numberOf(totals, "cells_with_room", 0);
   const middle = numberOf(totals, "geometric_mean_with_room");
   if (cells.length === 0) return;
-  verdict.say(behind === 0 ? "ahead" : "note", "Mean time to first token, exact forms, beside " +
+  verdict.say(behind === 0 ? "ahead" : "note", "Mean time to first token, exact variants, beside " +
     `the best of all rivals in each cell: utility is ahead in ${ahead} of ${cells.length} cells, ` +
     `level in ${cells.length - ahead - behind} and behind in ${behind} (95 % intervals over ` +
     `${whole(numberOf(document, "repetitions", 0))} paired seeds).`);

@@ -118,7 +118,7 @@ class Queue:
     async def get_into(self, key, target, *, deadline=None, loss_max=0.0, urgency="waited",
                        info=None):
         """Store.get_into. loss_max: a miss when the stored form may lose more; 0: whatever the
-        store keeps; below 0: exact forms alone. info: a dict for tier, variant, stored_bytes,
+        store keeps; below 0: exact variants alone. info: a dict for tier, variant, stored_bytes,
         elapsed_ns, timed_out."""
         if isinstance(target, (View, list, tuple)):
             views = [target] if isinstance(target, View) else target

@@ -26,7 +26,7 @@ class Tuning:
 
         tenant: its number; 0 is everybody who is none in particular.
         alpha_seconds: seconds that a loss of 1 is worth, as the setting policy.alpha.
-        loss_limit: no form whose loss may pass this; 1 = any.
+        loss_limit: no variant whose loss may pass this; 1 = any.
         load_limit: no stored form whose load takes more seconds; 0 = any.
         shares: at most so many bytes of a tier, {"dram": bytes}; a tier that is not named is not
         limited.
@@ -63,7 +63,7 @@ class Tuning:
         """Tells what an answer lost that was made from an entry's stored form. False: the entry is
         not stored any more.
 
-        variant: the form that was read, as `describe` names it.
+        variant: the one that was read, as `describe` names it.
         loss: 1 - quality, in 0 to 1, against the answer from exact KV.
         weight: of the evidence; 1 = about as much text as one entry had in the profile's
         measurement.
@@ -75,7 +75,7 @@ class Tuning:
             raise wrong(f"loss and weight are numbers: {error}") from error
         return self._need(lib.guarded_kvt_quality_observe(self._handle, check_key(key), made[0],
                                                           loss, weight),
-                          "a loss is from 0 to 1, of a form that the store has and that loses")
+                          "a loss is from 0 to 1, of a lossy variant that the store has")
 
     def add_basis(self, data):
         """Adds a basis of the transform codec: a whole .kvtbasis object in any buffer, which is not

@@ -9,7 +9,7 @@
      "adapter_params": {"config": "/etc/kvterrace.ini", "revision": "sha256:9f2c"}}
 
 `plugin` gets objects with shape and dtype, so that entries have layouts and may be stored in any
-form of the store's ladder. `native_plugin` gets bytes: forms that give every byte back.
+variant of the store's ladder. `native_plugin` gets bytes: variants that give every byte back.
 """
 
 import itertools
@@ -163,7 +163,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
     adapter_params, all optional:
       config           settings file of the store (docs/CONFIGURATION.md)
       settings         settings by name, as {"tier.dram.capacity": "8GiB"}; they count more
-      head_dim         elements of a KV head: lossy forms need it
+      head_dim         elements of a KV head: lossy variants need it
       lock_seconds     how long a lock lasts that is never ended; 60
       store_seconds    how long a store waits for room before the object is declined; 30
       load_seconds     how long a load waits for devices; no bound

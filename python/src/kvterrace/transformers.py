@@ -51,7 +51,7 @@ def _layers(cache):
                      "begin with what is left"
         elif "Quantized" in name:
             reason = "it keeps numbers that transformers has rounded already: keep them exact " \
-                     "here, and let the store choose a lossy form"
+                     "here, and let the store choose a lossy variant"
         raise refuse(f"layer {index} is a {name}: {reason}")
     return cache.layers
 
@@ -296,7 +296,7 @@ class Prefixes:
                 view.release()
         if loaded == 0:
             return cache, 0
-        # Described after the load: exact forms become lossy ones, and never the reverse.
+        # Described after the load: exact variants become lossy ones, and never the reverse.
         forms = [(self.store.describe(key) or {}).get("variant") for key in keys]
         cache._kvterrace = identity, {key for key, one in zip(keys, forms) if one not in _EXACT}
         device = self.model.device

@@ -168,7 +168,7 @@ class KvterraceTier(SecondaryTierManager):
     Keys of its configuration:
 
     config, settings    a file and a dict of settings of docs/CONFIGURATION.md, or one of the two
-    kv_heads, head_dim, axes   what a row consists of, for lossy forms; without them rows are kept
+    kv_heads, head_dim, axes   what a row consists of, for lossy variants; without them rows stay
                         as bytes, by the raw and lossless codecs. HostTieringSpec needs no axes
     variant             a fixed form, such as "planes:k8v8,g64", for policies that choose none
     revision, salt      of the model's weights, and whatever else decides KV; one of them is needed
@@ -496,7 +496,7 @@ class HostTieringSpec(TieringOffloadingSpec):
 
     vLLM's attention on the CPU keeps K of a block with the tokens innermost, and tiles on some
     processors. When its KvterraceTier has kv_heads and head_dim, rows are written in kvterrace's
-    own order instead, [layer][K, V][token][head][dim], which lossy forms need.
+    own order instead, [layer][K, V][token][head][dim], which lossy variants need.
     """
 
     def __init__(self, config):

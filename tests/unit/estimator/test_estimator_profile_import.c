@@ -479,10 +479,10 @@ static kvt_status read_ladder(const char *text, kvt_codec_curve *curves, uint32_
 TEST(ladders_are_read_from_files)
 {
     static const bad_file bad[] = {
-        {ROWS("ladder", ""), "ladder: no form"},
-        {ROWS("model", "{'model': 'm'}"), "ladder: no form"},
+        {ROWS("ladder", ""), "ladder: no variant"},
+        {ROWS("model", "{'model': 'm'}"), "ladder: no variant"},
         {ROWS("ladder", RAW "," RAW), "ladder[1].bits: sizes must fall"},
-        {ROWS("ladder", RAW "," RAW "," RAW), "more forms than a ladder can have"},
+        {ROWS("ladder", RAW "," RAW "," RAW), "more variants than a ladder can have"},
         {ROWS("ladder", RUNG("'zip'", "16", "0", "0", "1")), "ladder[0].variant: no such variant"},
         {ROWS("ladder", RUNG("'raw@row'", "16", "0", "0", "1")),
          "ladder[0].variant: no such variant"},
