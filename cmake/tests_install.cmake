@@ -9,6 +9,8 @@ endfunction()
 find_program(KVT_CXX NAMES c++ g++ clang++)
 kvt_script_test(install/headers install ${CMAKE_SOURCE_DIR}/tests/install/check_headers.sh
   ${CMAKE_SOURCE_DIR}/include ${CMAKE_C_COMPILER} ${KVT_CXX})
+kvt_script_test(install/abi install ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/make_abi.py
+  check ${CMAKE_SOURCE_DIR}/include ${CMAKE_C_COMPILER} ${CMAKE_SOURCE_DIR}/tests/golden/abi.csv)
 kvt_script_test(unit/test_lint "unit;lint" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_lint.py)
 kvt_script_test(unit/test_commit_msg "unit;lint" ${Python3_EXECUTABLE}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // example_cpp.cpp - the public headers from C++17: a key in a space, a store in memory, and the
 // space cleared.
+#include <kvterrace/key.h>
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/names.h>
 

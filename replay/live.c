@@ -178,7 +178,7 @@ static void live_check_held(live_server *server)
         const uint8_t *data = server->buffer + (size_t)i * run->block_bytes;
         uint32_t block = server->prefix[server->first_held + i];
         const bool whole =
-            run->live->store->ladder
+            run->live->store->loss.ladder
                 ? live_forms_match(&server->forms, run->options->seed, block, &server->got, data)
                 : live_matches(run->options->seed, block, data, run->block_bytes);
         server->verified += whole;
@@ -348,8 +348,9 @@ static uint32_t live_load(live_server *server)
     uint64_t load_ns = 0;
     for (; loaded < chosen && got > 0; loaded += got) {
         live_check_held(server);
-        got = run->live->store->ladder ? live_get_form(server, loaded, &load_ns)
-                                       : live_get_blocks(server, loaded, chosen - loaded, &load_ns);
+        got = run->live->store->loss.ladder
+                  ? live_get_form(server, loaded, &load_ns)
+                  : live_get_blocks(server, loaded, chosen - loaded, &load_ns);
     }
     server->loaded_ns = base_clock_ns();
     if (matched > 0 && (loaded > 0 || chosen == 0))
@@ -400,7 +401,7 @@ static void live_put(live_server *server, uint32_t position)
                        .layout = run->layout,
                        .first_position = position * unit,
                        .request_tokens = server->request->input_tokens};
-    if (run->live->store->ladder && run->layout.tokens_may_drop) {
+    if (run->live->store->loss.ladder && run->layout.tokens_may_drop) {
         entry.token_scores =
             live_forms_scores(&server->forms, run->options->seed, server->prefix[position]);
         entry.token_score_count = run->layout.tokens;
@@ -537,7 +538,7 @@ static kvt_status live_server_open(live_run *run, live_server *server)
         server->views[i] = kvt_view_packed(data, run->block_bytes);
         server->pointers[i] = &server->views[i];
     }
-    return run->live->store->ladder ? live_forms_open(&server->forms, &run->layout) : KVT_OK;
+    return run->live->store->loss.ladder ? live_forms_open(&server->forms, &run->layout) : KVT_OK;
 }
 
 /* Starts all servers, waits for them, and releases their memory. */
@@ -583,7 +584,7 @@ static uint64_t live_put_staging(const kvt_store_options *store, double scale)
     uint64_t capacity_bytes[KVT_TIER_COUNT] = {0};
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
         capacity_bytes[tier] = store->tiers[tier].capacity_bytes;
-    uint64_t bytes = kvt_put_staging_limit(store->put_staging_bytes, capacity_bytes);
+    uint64_t bytes = kvt_put_staging_limit(store->limits.put_staging_bytes, capacity_bytes);
     return (uint64_t)((double)bytes * scale);
 }
 
@@ -593,16 +594,17 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
 {
     kvt_store_options store = *live->store;
     store.policy = policy;
-    store.catalog_path = NULL;
+    store.durability.catalog_path = NULL;
     if (store.handle_seed == 0) store.handle_seed = 1; /* runs repeat */
-    if (run->profile.path[0] != '\0') store.profile_path = run->profile.path;
+    if (run->profile.path[0] != '\0') store.learning.profile_path = run->profile.path;
     store.prefill = run->prefill;
-    store.alpha_seconds *= run->scale;
-    store.put_backlog_seconds *= run->scale;
-    store.put_staging_bytes = live_put_staging(&store, run->scale);
-    if (store.tick_seconds > 0.0) {
-        store.tick_seconds *= run->scale;
-        if (store.tick_seconds < LIVE_TICK_SECONDS) store.tick_seconds = LIVE_TICK_SECONDS;
+    store.loss.alpha_seconds *= run->scale;
+    store.limits.put_backlog_seconds *= run->scale;
+    store.limits.put_staging_bytes = live_put_staging(&store, run->scale);
+    if (store.limits.tick_seconds > 0.0) {
+        store.limits.tick_seconds *= run->scale;
+        if (store.limits.tick_seconds < LIVE_TICK_SECONDS)
+            store.limits.tick_seconds = LIVE_TICK_SECONDS;
     }
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         uint64_t bytes = store.tiers[tier].capacity_bytes;
@@ -692,7 +694,7 @@ static kvt_status live_prepare(live_run *run, const replay_options *options,
     if (per_token == 0) per_token = 1;
     run->layout = live_layout(per_token, workload->block_tokens);
     run->block_bytes = per_token * workload->block_tokens;
-    if (run->live->store->ladder) {
+    if (run->live->store->loss.ladder) {
         run->layout = live_forms_layout(run->live->store, workload->block_tokens);
         kvt_status sound = kvt_layout_bytes(&run->layout, &run->block_bytes);
         if (sound != KVT_OK) return sound;
@@ -728,7 +730,8 @@ kvt_status replay_run_live(const replay_options *options, const replay_workload 
     if (status != KVT_OK) goto out;
     status = live_devices_note(&devices, live->store);
     if (status != KVT_OK) goto out;
-    status = live_profile_make(&run.profile, live->store->profile_path, message, message_size);
+    status =
+        live_profile_make(&run.profile, live->store->learning.profile_path, message, message_size);
     if (status != KVT_OK) goto out;
     if (live->profile_seen != NULL) live->profile_seen(live->context, run.profile.path, false);
     status = live_open_store(&run, live, policy, message, message_size);

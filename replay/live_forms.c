@@ -18,14 +18,14 @@
 kvt_status live_forms_check(const replay_options *options, const replay_workload *workload,
                             const kvt_store_options *store, char *message, size_t message_size)
 {
-    if (!store->ladder) return KVT_OK;
+    if (!store->loss.ladder) return KVT_OK;
     if (options->scale != 1.0) {
         snprintf(message, message_size,
                  "replay.scale: blocks of a ladder's layout have their own "
                  "size: 1 with store.ladder");
         return KVT_E_CONFIG;
     }
-    if (store->ladder_layout.tokens_may_drop && workload->longest_prefix > 1) {
+    if (store->loss.ladder_layout.tokens_may_drop && workload->longest_prefix > 1) {
         snprintf(
             message, message_size,
             "store.ladder_layout: variants that drop tokens are for whole contexts, and a request "
@@ -38,7 +38,7 @@ kvt_status live_forms_check(const replay_options *options, const replay_workload
 
 kvt_layout live_forms_layout(const kvt_store_options *store, uint32_t tokens)
 {
-    kvt_layout layout = store->ladder_layout;
+    kvt_layout layout = store->loss.ladder_layout;
     assert(store->ladder);
     layout.tokens = tokens;
     return layout;

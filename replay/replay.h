@@ -47,6 +47,7 @@
 #include "estimator/predict/predict.h"
 #include "workload.h"
 
+#include <kvterrace/config.h>
 #include <kvterrace/kvterrace.h>
 
 #include <stdio.h>

@@ -195,8 +195,9 @@ static kvt_status options_store_variants(kvt_config *config, const kvt_store_opt
 {
     uint32_t whole = 0;
     kvt_status status = KVT_OK;
-    if (store->ladder)
-        status = options_fit_layout(config, &store->ladder_layout, options, message, message_size);
+    if (store->loss.ladder)
+        status =
+            options_fit_layout(config, &store->loss.ladder_layout, options, message, message_size);
     if (status == KVT_OK)
         status = kvt_store_variants(store, profile, &options->model, &whole, message, message_size);
     if (status == KVT_E_MISMATCH) status = KVT_E_CONFIG;
@@ -219,7 +220,7 @@ static kvt_status options_store_variants(kvt_config *config, const kvt_store_opt
         options_note(options, "%u variants that drop tokens are left out: blocks count theirs.",
                      options->model.variant_count - whole);
     options->model.variant_count = whole;
-    if (store->ladder) snprintf(options->ladder, sizeof options->ladder, "store.ladder");
+    if (store->loss.ladder) snprintf(options->ladder, sizeof options->ladder, "store.ladder");
     return KVT_OK;
 }
 
@@ -298,9 +299,9 @@ static kvt_status options_read_variants(kvt_config *config, const kvt_store_opti
     if (live) return KVT_OK;
     const char *ladder = kvt_config_text(config, "replay.ladder");
     if (ladder != NULL)
-        return options_read_ladder(profile, ladder, store->entry_loss_limit, options, message,
+        return options_read_ladder(profile, ladder, store->loss.entry_loss_limit, options, message,
                                    message_size);
-    if (store->ladder || kvt_config_has_file(config))
+    if (store->loss.ladder || kvt_config_has_file(config))
         return options_store_variants(config, store, profile, options, message, message_size);
     bool needed = options->variant.codec != KVT_CODEC_RAW;
     kvt_status status = KVT_MISS;
@@ -443,13 +444,13 @@ static kvt_status options_read_simulated(kvt_config *config, const kvt_store_opt
 {
     kvt_profile *profile = NULL;
     kvt_status status = KVT_OK;
-    if (store->profile_path != NULL) {
-        snprintf(options->profile, sizeof options->profile, "%s", store->profile_path);
-        const uint32_t flags = store->profile_foreign ? KVT_PROFILE_FOREIGN : 0u;
-        status = kvt_profile_open(store->profile_path, KVT_PROFILE_READ | flags, &profile, message,
-                                  message_size);
+    if (store->learning.profile_path != NULL) {
+        snprintf(options->profile, sizeof options->profile, "%s", store->learning.profile_path);
+        const uint32_t flags = store->learning.profile_foreign ? KVT_PROFILE_FOREIGN : 0u;
+        status = kvt_profile_open(store->learning.profile_path, KVT_PROFILE_READ | flags, &profile,
+                                  message, message_size);
         if (status == KVT_MISS) {
-            snprintf(message, message_size, "%s: no such profile", store->profile_path);
+            snprintf(message, message_size, "%s: no such profile", store->learning.profile_path);
             status = KVT_E_GONE;
         }
     }
@@ -477,7 +478,8 @@ static kvt_status options_simulate(kvt_config *config, replay_options *options, 
         kvt_config_use(config, options_taken[i]);
     if (status != KVT_OK) return status;
     options_read_plain(config, false, options);
-    if (kvt_config_has_file(config) && store.catalog_path == NULL) options->copies = false;
+    if (kvt_config_has_file(config) && store.durability.catalog_path == NULL)
+        options->copies = false;
     status = options_read_simulated(config, &store, options, message, message_size);
     if (status == KVT_OK) options_note_not_simulated(config, options);
     kvt_store_options_free(owner);

@@ -207,7 +207,8 @@ static kvt_status options_profiled(const kvt_store_options *store, kvt_profile *
                                    const char *name, cost_device *out)
 {
     kvt_device_curve curve;
-    const kvt_status status = costs_profiled_curve(profile, store->profile_foreign, name, &curve);
+    const kvt_status status =
+        costs_profiled_curve(profile, store->learning.profile_foreign, name, &curve);
     if (status != KVT_OK) return status;
     if (!(curve.read.bytes_per_s > 0) || !(curve.write.bytes_per_s > 0)) return KVT_MISS;
     *out = (cost_device){.read = curve.read, .write = curve.write};

@@ -497,7 +497,7 @@ def measure_room(root, paths, build):
     for path in paths:
         if path.startswith(CALLERS) and path.endswith((*C_SUFFIXES, ".cpp", ".py")):
             with open(os.path.join(root, path), encoding="utf-8") as file:
-                called.update(re.findall(r"\bkvt_\w+", file.read()))
+                called.update(re.findall(r"\b(?:guarded_)?(kvt_\w+)", file.read()))
     measured["uncalled", "include"] = [name for name in count_tree.count_public(root, paths)
                                        if name not in called and
                                        not name.endswith(("_init", "_init_sized", "_free"))]

@@ -107,9 +107,9 @@ static int clear_run(void *context)
         remote.publish = KVT_PUBLISH_NONE;
         kvt_store_options_init(&options);
         options.policy = "lru";
-        options.tick_seconds = 0;
-        options.put_staging_bytes = 0;
-        options.staging_bytes = CLEAR_ROOM;
+        options.limits.tick_seconds = 0;
+        options.limits.put_staging_bytes = 0;
+        options.limits.staging_bytes = CLEAR_ROOM;
         options.tiers[KVT_TIER_DRAM].capacity_bytes = CLEAR_ROOM;
         options.remote = &remote;
         status = kvt_store_open(&options, &store, message, sizeof message);

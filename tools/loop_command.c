@@ -204,7 +204,7 @@ static double loop_mix_loss(const loop_work *work, const loop_result *results)
     if (work->arguments->mix_loss >= 0.0) return work->arguments->mix_loss;
     for (uint32_t i = 0; i < work->contender_count; i++)
         if (strcmp(work->contenders[i].policy, "utility") == 0) return results[i].loss_predicted;
-    return work->store.loss_limit;
+    return work->store.loss.loss_limit;
 }
 
 /* All contenders on one seed's requests; results lie in the order of the list. */

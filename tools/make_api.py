@@ -106,7 +106,7 @@ def name_of(kind, code):
 
 def render_item(kind, code, comment):
     shown = re.sub(r"\n\{.*", ";", code, flags=re.S) if code.startswith("static inline") else code
-    shown = re.sub(r"KVT_API\s+|KVT_NODISCARD\s+", "", shown)
+    shown = re.sub(r"(?:KVT_API|KVT_NODISCARD)\s+", "", shown)
     lines = [f"### `{name_of(kind, code)}`", "", "```c", shown, "```"]
     return "\n".join(lines + (["", render_comment(comment)] if comment else []))
 

@@ -10,6 +10,7 @@
 
 #include "estimator/profile/profile.h"
 
+#include <kvterrace/config.h>
 #include <kvterrace/types.h>
 
 #include <jansson.h>

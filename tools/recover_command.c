@@ -155,15 +155,16 @@ static int recover_store(const recover_arguments *arguments, kvt_store_options *
     options.dry_run = arguments->dry_run;
     options.progress = recover_take_progress;
     options.context = &bar;
-    if (arguments->catalog) store->catalog_path = arguments->catalog;
-    if (!store->catalog_path) return command_fail(KVT_E_CONFIG, "store.catalog is not set");
+    if (arguments->catalog) store->durability.catalog_path = arguments->catalog;
+    if (!store->durability.catalog_path)
+        return command_fail(KVT_E_CONFIG, "store.catalog is not set");
     progress_start(&bar, &arguments->common);
     command_catch_interrupts();
     kvt_status status = kvt_store_recover(store, &options, &report, message, message_size);
     progress_end(&bar);
     int code = EXIT_FINE;
     if (status == KVT_OK || status == KVT_MISS)
-        code = recover_print(arguments, store->catalog_path, &report);
+        code = recover_print(arguments, store->durability.catalog_path, &report);
     if (status == KVT_OK) return code == EXIT_FINE && report.complete ? EXIT_FINE : EXIT_FAILED;
     code = command_fail(status, message);
     if (status == KVT_MISS) return EXIT_FAILED;

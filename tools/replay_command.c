@@ -526,14 +526,15 @@ static kvt_status replay_try_profile(replay_session *session)
 {
     const kvt_store_options *store = &session->store;
     kvt_profile *profile = NULL;
-    if (!store->profile_path) return KVT_OK;
-    uint32_t flags = KVT_PROFILE_READ | (store->profile_foreign ? KVT_PROFILE_FOREIGN : 0u);
-    kvt_status status = kvt_profile_open(store->profile_path, flags, &profile, session->message,
-                                         sizeof session->message);
+    if (!store->learning.profile_path) return KVT_OK;
+    uint32_t flags =
+        KVT_PROFILE_READ | (store->learning.profile_foreign ? KVT_PROFILE_FOREIGN : 0u);
+    kvt_status status = kvt_profile_open(store->learning.profile_path, flags, &profile,
+                                         session->message, sizeof session->message);
     kvt_profile_close(profile);
     if (status != KVT_MISS) return status;
     (void)snprintf(session->message, sizeof session->message, "%.300s: no such profile",
-                   store->profile_path);
+                   store->learning.profile_path);
     return KVT_E_GONE;
 }
 
@@ -585,7 +586,7 @@ static kvt_status replay_prepare(replay_session *session)
         session->store.struct_size = sizeof session->store;
         status = kvt_store_options_read(config, &session->store, &session->store_owner,
                                         session->message, sizeof session->message);
-        if (status == KVT_OK && session->store.catalog_path) {
+        if (status == KVT_OK && session->store.durability.catalog_path) {
             command_note(&arguments->common,
                          "store.catalog is left alone: nothing of a live replay survives it");
         }
@@ -593,11 +594,11 @@ static kvt_status replay_prepare(replay_session *session)
         /* From here on there is something to clean up. */
         command_catch_interrupts();
         if (status == KVT_OK)
-            status = live_profile_make(&session->profile, session->store.profile_path,
+            status = live_profile_make(&session->profile, session->store.learning.profile_path,
                                        session->message, sizeof session->message);
         session->live_store = session->store;
         if (session->profile.path[0] != '\0')
-            session->live_store.profile_path = session->profile.path;
+            session->live_store.learning.profile_path = session->profile.path;
         session->live.store = &session->live_store;
         session->live.interrupted = command_interrupted;
     }

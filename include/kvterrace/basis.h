@@ -43,7 +43,8 @@ extern "C" {
  * with the same 20 bits is there); KVT_E_SPACE (KVT_BASES_MAX, or the disk is full); KVT_E_IO;
  * KVT_E_MEMORY; KVT_E_STATE (in a child of fork). Blocking.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_basis_add(kvt_store *store, const void *bytes, uint64_t size);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_basis_add(kvt_store *store, const void *bytes,
+                                                                uint64_t size);
 
 /*
  * Removes a basis that nothing needs: memory, and the file beside the catalog. Before the file goes
@@ -55,7 +56,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_basis_add(kvt_store *store, const void *byt
  * what kvt_store_flush says of the catalog, and KVT_E_IO of the file: it is kept then;
  * KVT_E_ARGUMENT; KVT_E_STATE. Blocking.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_basis_remove(kvt_store *store, const uint8_t *hash);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_basis_remove(kvt_store *store,
+                                                                   const uint8_t *hash);
 
 typedef enum kvt_basis_state {
     KVT_BASIS_PRESENT = 1, /* in use */
@@ -88,7 +90,8 @@ typedef struct kvt_basis_info {
  * calls shifts the ones behind it. KVT_OK; KVT_END past the last; KVT_E_ARGUMENT (struct_size,
  * NULL); KVT_E_STATE. Any thread; takes short locks, does no I/O.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_basis_get(kvt_store *store, size_t index, kvt_basis_info *out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_basis_get(kvt_store *store, size_t index,
+                                                                kvt_basis_info *out);
 
 #ifdef __cplusplus
 }

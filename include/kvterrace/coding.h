@@ -79,10 +79,9 @@ typedef struct kvt_coding_basis_info {
  * KVT_OK; KVT_E_CORRUPT (cut short, damaged, or no basis); KVT_E_VERSION (of a later format);
  * KVT_E_ARGUMENT (NULL, alignment, struct_size). It takes the time of a hash over the object.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_coding_basis_read(const void *object, uint64_t bytes,
-                                                       void *memory,
-                                                       kvt_coding_basis_info *info_out,
-                                                       const kvt_coding_basis **basis_out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_coding_basis_read(const void *object, uint64_t bytes, void *memory,
+                      kvt_coding_basis_info *info_out, const kvt_coding_basis **basis_out);
 
 /* An entry and how to store it. Zero but for struct_size, layout and variant: the defaults. */
 typedef struct kvt_coding {
@@ -120,8 +119,8 @@ typedef struct kvt_coding_sizes {
  * any basis. KVT_OK; KVT_E_ARGUMENT (NULL, struct_size, layout, or a number out of range);
  * KVT_E_UNSUPPORTED (the variant does not take this layout, has no use for a member that is set, or
  * its basis is for entries of another shape). */
-KVT_API KVT_NODISCARD kvt_status kvt_coding_plan(const kvt_coding *coding,
-                                                 kvt_coding_sizes *sizes_out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_coding_plan(const kvt_coding *coding,
+                                                                  kvt_coding_sizes *sizes_out);
 
 /*
  * Encodes one entry.
@@ -134,11 +133,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_coding_plan(const kvt_coding *coding,
  * that is not aligned); KVT_E_UNSUPPORTED; KVT_E_SPACE (capacity); KVT_E_MISMATCH (the basis that
  * the variant names is not among those that are given).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_coding_encode(const kvt_coding *coding, const void *source,
-                                                   uint64_t source_bytes, void *record,
-                                                   uint64_t capacity, void *scratch,
-                                                   uint64_t scratch_bytes,
-                                                   uint64_t *record_bytes_out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_coding_encode(
+    const kvt_coding *coding, const void *source, uint64_t source_bytes, void *record,
+    uint64_t capacity, void *scratch, uint64_t scratch_bytes, uint64_t *record_bytes_out);
 
 /* The description that a record carries of itself. */
 typedef struct kvt_coding_info {
@@ -167,12 +164,14 @@ typedef struct kvt_coding_info {
  *   record   bytes of any content and length, aligned
  * KVT_OK; KVT_E_ARGUMENT (NULL, struct_size, alignment); KVT_E_CORRUPT; KVT_E_VERSION (of another
  * format). *info_out counts after KVT_OK alone. */
-KVT_API KVT_NODISCARD kvt_status kvt_coding_inspect(const void *record, uint64_t bytes,
-                                                    kvt_coding_info *info_out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_coding_inspect(const void *record,
+                                                                     uint64_t bytes,
+                                                                     kvt_coding_info *info_out);
 
 /* The same, and verifies the checksum of every segment. */
-KVT_API KVT_NODISCARD kvt_status kvt_coding_verify(const void *record, uint64_t bytes,
-                                                   kvt_coding_info *info_out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_coding_verify(const void *record,
+                                                                    uint64_t bytes,
+                                                                    kvt_coding_info *info_out);
 
 /* Facts that a decoder is told beside the record. Zero but for struct_size: the defaults. */
 typedef struct kvt_decoding {
@@ -198,10 +197,9 @@ typedef struct kvt_decoding {
  * KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_SPACE (wrong target_bytes, scratch too small); KVT_E_ARGUMENT
  * (NULL, struct_size, alignment, workers).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_coding_decode(const kvt_decoding *decoding, const void *record,
-                                                   uint64_t bytes, void *target,
-                                                   uint64_t target_bytes, void *scratch,
-                                                   uint64_t scratch_bytes);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_coding_decode(const kvt_decoding *decoding, const void *record, uint64_t bytes, void *target,
+                  uint64_t target_bytes, void *scratch, uint64_t scratch_bytes);
 
 /*
  * Makes a coarser record of a record, without the entry: of planes one with fewer planes, of
@@ -216,11 +214,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_coding_decode(const kvt_decoding *decoding,
  * no coarser one; NULL, struct_size, alignment, scratch); KVT_E_MISMATCH (as of decoding);
  * KVT_E_SPACE; KVT_E_CORRUPT; KVT_E_VERSION.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_coding_derive(const kvt_decoding *decoding, const void *record,
-                                                   uint64_t bytes, kvt_variant variant,
-                                                   void *target, uint64_t capacity, void *scratch,
-                                                   uint64_t scratch_bytes,
-                                                   uint64_t *record_bytes_out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_coding_derive(const kvt_decoding *decoding, const void *record, uint64_t bytes,
+                  kvt_variant variant, void *target, uint64_t capacity, void *scratch,
+                  uint64_t scratch_bytes, uint64_t *record_bytes_out);
 
 /*
  * Says which tokens of a layer a record has.
@@ -229,9 +226,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_coding_derive(const kvt_decoding *decoding,
  * KVT_OK; KVT_E_ARGUMENT (opaque, no such layer, room for fewer; NULL, alignment); KVT_E_CORRUPT;
  * KVT_E_VERSION.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_coding_tokens_read(const void *record, uint64_t bytes,
-                                                        uint32_t layer, uint32_t *tokens_out,
-                                                        uint32_t count);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_coding_tokens_read(
+    const void *record, uint64_t bytes, uint32_t layer, uint32_t *tokens_out, uint32_t count);
 
 #ifdef __cplusplus
 }

@@ -44,18 +44,18 @@
 #define KVTERRACE_KVTERRACE_H
 
 #include "codec.h"
-#include "config.h"
 #include "device.h"
-#include "key.h"
 #include "policy.h"
 #include "prefill.h"
-#include "rope.h"
 #include "types.h"
 #include "view.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+struct kvt_config; /* config.h */
+struct kvt_rope;   /* rope.h */
 
 /* ---- version ---- */
 
@@ -101,35 +101,29 @@ typedef struct kvt_watch_options {
  * staging takes no more than an eighth of the smallest tier. */
 #define KVT_PUT_STAGING_AUTO UINT64_MAX
 
-/* Made by kvt_store_options_init, then changed. kvt_store_open reads the strings and arrays. */
-typedef struct kvt_store_options {
-    uint32_t struct_size;
+/* What lets entries outlive the process. */
+typedef struct kvt_durability_options {
     const char *catalog_path; /* SQLite file that lets SSD entries survive; NULL = none survive */
-    const char *profile_path; /* measurements to decide on; NULL or a device without a curve = the
-                                 device is measured briefly at open (reads, tenths of a second) */
+    bool copies; /* with a catalog: a promotion leaves its record on SSD while nothing else needs
+                    the room; true */
+    /* With copies: how long kvt_store_close writes entries that are in HBM and DRAM alone to SSD;
+     * 0 = not at all; 20. */
+    double close_deadline_seconds;
+    uint64_t persist_bytes_per_s; /* with copies: how fast the background writes such entries into
+                                      free room on SSD; 0 = not at all; 32 MB/s */
+} kvt_durability_options;
+
+/* Measurements that the store decides on, and what it adds to them. */
+typedef struct kvt_learning_options {
+    const char *profile_path; /* NULL or a device without a curve = the device is measured briefly
+                                 at open (reads, tenths of a second) */
     bool profile_foreign; /* accept figures of another host, device or version, and imported ones */
-    bool format;          /* take over devices that carry other bytes; their content is lost */
-    kvt_tier_options tiers[KVT_TIER_PLACES];
-    const char *policy;   /* see policy.h; "utility" */
-    kvt_variant variant;  /* stored by the fixed policies: raw (default), lossless, or one of the
-                             ladder; entries of another layout than the ladder's are refused then */
-    bool lossless;        /* offer the lossless codec to the utility policy; true */
-    double alpha_seconds; /* see policy.h */
-    double hysteresis;
-    kvt_hole_mode holes;
-    kvt_prefill prefill; /* what recomputing costs; default: preset llama-3.1-8b:a100 */
-    double high_watermark;
-    double low_watermark;
-    uint64_t staging_bytes;    /* memory for encoded records in motion, taken at open; 256 MiB. A
-                                  larger record is granted alone; an entry larger than this is
-                                  moved in the variant that it has */
-    double tick_seconds;       /* pause between background rounds; 0 = no background thread: call
-                                  kvt_store_maintain yourself; 0.05 */
-    uint64_t move_bytes_per_s; /* budget for background moves, bytes written; 0 = unlimited */
-    uint32_t moves_per_tick;   /* 64 */
-    kvt_observer observer;
-    uint64_t seed;               /* 1 */
-    double get_deadline_seconds; /* of kvt_store_get; 0 = none */
+    bool learn;           /* keep learned figures in the profile, if it can be written; true */
+    double learn_seconds; /* between two writes of them; also at close; 300 */
+} kvt_learning_options;
+
+/* Whether entries may be stored lossy, and how much they may lose. */
+typedef struct kvt_loss_options {
     bool ladder; /* offer the lossy variants of the profile's calibration of ladder_layout; false */
     kvt_layout ladder_layout; /* layers, kv_heads, head_dim, sides and dtype of the entries that may
                                * be lossy; all others stay exact. One side: KVT_E_MISMATCH, no
@@ -137,37 +131,64 @@ typedef struct kvt_store_options {
                                * tokens, for entries whose layout says so, too */
     const char *ladder_model; /* by its name in the profile; NULL = any of that layout */
     const char *ladder_class; /* of texts that it was calibrated on; NULL = any */
-    bool learn;               /* keep learned figures in the profile, if it can be written; true */
-    double learn_seconds;     /* between two writes of them; also at close; 300 */
+    double alpha_seconds;     /* see policy.h */
     double loss_limit; /* no variant whose loss passes this by its upper confidence bound; 0.01 */
+    double entry_loss_limit; /* no variant in which more than a tenth of the entries may lose more
+                                than this; above 0; 1 = loss_limit alone counts; 1 */
+} kvt_loss_options;
+
+/* How much memory, time and bandwidth the store takes beside its tiers. */
+typedef struct kvt_limit_options {
+    double high_watermark; /* see policy.h */
+    double low_watermark;
+    uint64_t staging_bytes;      /* memory for encoded records in motion, taken at open; 256 MiB. A
+                                   larger record is granted alone; an entry larger than this is
+                                   moved in the variant that it has */
+    uint64_t put_staging_bytes;  /* memory for entries that kvt_store_put has accepted and that are
+                                   not written yet; mapped at open, used as needed; 0: a put
+                                   returns when the entry is stored; KVT_PUT_STAGING_AUTO */
+    double put_backlog_seconds;  /* of planned writes that may wait for one tier: a put that would
+                                   add more is KVT_BUSY. At most four puts have a plan;
+                                   put_staging_bytes bounds the others; 0 = no bound; 10 */
+    double get_deadline_seconds; /* of kvt_store_get with KVT_STORE_DEADLINE; 0 = none */
+    double tick_seconds;         /* pause between background rounds; 0 = no background thread: call
+                                    kvt_store_maintain yourself; 0.05 */
+    uint64_t move_bytes_per_s;   /* budget for background moves, bytes written; 0 = unlimited */
+    uint32_t moves_per_tick;     /* 64 */
+} kvt_limit_options;
+
+/* Made by kvt_store_options_init, then changed. Strings and arrays are read during
+ * kvt_store_open. */
+typedef struct kvt_store_options {
+    uint32_t struct_size;
+    bool format;          /* take over devices that carry other bytes; their content is lost */
+    bool follow_symlinks; /* the catalog and members may be symbolic links; else a link is refused,
+                             except one of root's to a block device. Folders of the path may be
+                             links in either case; false */
+    bool lossless;        /* offer the lossless codec to the utility policy; true */
+    kvt_tier_options tiers[KVT_TIER_PLACES];
+    kvt_limit_options limits;
+    kvt_loss_options loss;
+    kvt_learning_options learning;
+    kvt_durability_options durability;
+    const char *policy;  /* see policy.h; "utility" */
+    kvt_variant variant; /* stored by the fixed policies: raw (default), lossless, or one of the
+                             ladder; entries of another layout than the ladder's are refused then */
+    double hysteresis;   /* see policy.h, as holes */
+    kvt_hole_mode holes;
+    kvt_prefill prefill;  /* what recomputing costs; default: preset llama-3.1-8b:a100 */
+    uint64_t seed;        /* 1 */
+    uint64_t handle_seed; /* names entries to the policy by a hash of their keys with this seed. 0 =
+                             a secret one, drawn at the first open and kept in the catalog, or drawn
+                             at each open without a catalog: nobody can make keys that collide, and
+                             handles (of kvt_move) differ from store to store; 0 */
     /* Threads on which kvt_store_put, kvt_store_get and the background encode and decode records;
      * NULL = the thread that calls. Several threads call run at once; it may serve one after the
      * other. run and its context last until kvt_store_close returns. Staging holds scratch for
      * each worker. */
     const kvt_codec_workers *codec_workers;
-    bool copies; /* with a catalog: a promotion leaves its record on SSD while nothing else needs
-                    the room; true */
-    bool follow_symlinks; /* the catalog and members may be symbolic links; else a link is refused,
-                             except one of root's to a block device. Folders of the path may be
-                             links in either case; false */
-    uint64_t handle_seed; /* names entries to the policy by a hash of their keys with this seed. 0 =
-                             a secret one, drawn at the first open and kept in the catalog, or drawn
-                             at each open without a catalog: nobody can make keys that collide, and
-                             handles (of kvt_move) differ from store to store; 0 */
-    /* With copies: how long kvt_store_close writes entries that are in HBM and DRAM alone to SSD;
-     * 0 = not at all; 20. */
-    double close_deadline_seconds;
-    uint64_t persist_bytes_per_s; /* with copies: how fast the background writes such entries into
-                                      free room on SSD; 0 = not at all; 32 MB/s */
-    uint64_t put_staging_bytes;   /* memory for entries that kvt_store_put has accepted and that are
-                                      not written yet; mapped at open, used as needed; 0: a put
-                                      returns when the entry is stored; KVT_PUT_STAGING_AUTO */
-    double put_backlog_seconds;   /* of planned writes that may wait for one tier: a put that
-                                      would add more is KVT_BUSY. At most four puts have a
-                                      plan; put_staging_bytes bounds the others; 0 = no bound; 10 */
+    kvt_observer observer;
     kvt_watch_options watch;
-    double entry_loss_limit; /* no variant in which more than a tenth of the entries may lose more
-                                  than this; above 0; 1 = loss_limit alone counts; 1 */
     const struct kvt_remote_options *remote; /* remote.h: an engine that other hosts share; NULL =
                                                 none. Read during kvt_store_open */
 } kvt_store_options;
@@ -186,7 +207,7 @@ static inline void kvt_store_options_init(kvt_store_options *options)
  * struct_size is overwritten. The strings and arrays point into *owner_out: release it with
  * kvt_store_options_free after kvt_store_open.
  * KVT_OK; KVT_E_ARGUMENT (struct_size); KVT_E_CONFIG; KVT_E_MEMORY. */
-KVT_API KVT_NODISCARD kvt_status kvt_store_options_read(kvt_config *config,
+KVT_API KVT_NODISCARD kvt_status kvt_store_options_read(struct kvt_config *config,
                                                         kvt_store_options *options,
                                                         void **owner_out, char *message,
                                                         size_t message_size);
@@ -219,7 +240,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_open(const kvt_store_options *options
 
 /* Closes a store: finishes moves in flight and, with a catalog, puts that have been handed over;
  * writes entries of HBM and DRAM back to SSD as kvt_store_persist does, within
- * kvt_store_options.close_deadline_seconds; flushes the catalog; closes all files and devices.
+ * kvt_durability_options.close_deadline_seconds; flushes the catalog; closes all files and devices.
  * Entries that are not on SSD by then are lost. NULL is allowed. No other call may run or follow.
  * A device that does not answer is waited for no longer than its timeout; it stays open then, and
  * the memory that it may still use stays allocated, until it answers or the process ends. In a
@@ -259,7 +280,7 @@ typedef struct kvt_entry {
  * An entry of groups is one entry: one key, place, variant and lifetime. Full attention, a sliding
  * window of fewer tokens, an index of one side and opaque state may be its groups, up to 2^46 bytes
  * together. The entry counts as many tokens as its longest group. Groups of the ladder's shape
- * (kvt_store_options.ladder_layout, layers aside) may be stored lossy when together they have as
+ * (kvt_loss_options.ladder_layout, layers aside) may be stored lossy when together they have as
  * many layers as the ladder; all others are stored exact. No group drops tokens: one with
  * tokens_may_drop is KVT_E_ARGUMENT, and so are token scores.
  */
@@ -280,7 +301,7 @@ typedef struct kvt_entry {
  * (the policy declined, or no device is left to take it: one that does not answer for
  * kvt_device_config.timeout_ns, as a file may on a disk that others keep busy, is out of service);
  * KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
- * kvt_store_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
+ * kvt_limit_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
  * in or out at this moment; nothing is kept: do without, or kvt_store_flush and put again);
  * KVT_E_ARGUMENT (also the view, token_scores, and a parent whose layout lets tokens go);
  * KVT_E_SPACE (no room could be made); KVT_E_UNSUPPORTED (the view); KVT_E_MEMORY. Durable only
@@ -303,14 +324,14 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_put(kvt_store *store, const kvt_entry
  */
 typedef struct kvt_kept_tokens {
     uint32_t struct_size;
-    uint32_t count;       /* K, 0 unless KVT_OK: fewer than the layout's where some were dropped */
-    uint32_t *positions;  /* the caller's, from 0 on; not written where no token was dropped. NULL
+    uint32_t count;      /* K, 0 unless KVT_OK: fewer than the layout's where some were dropped */
+    uint32_t *positions; /* the caller's, from 0 on; not written where no token was dropped. NULL
                             with a capacity of 0 */
-    uint64_t capacity;    /* of positions; 0: variants that drop tokens are not wanted */
-    const kvt_rope *rope; /* NULL, or turns the kept keys from their tokens' old positions to
+    uint64_t capacity;   /* of positions; 0: variants that drop tokens are not wanted */
+    const struct kvt_rope *rope; /* NULL, or turns the kept keys from their tokens' old positions to
                              positions without gaps, from first_position on (rope.h); nothing is
                              turned where no token was dropped */
-    uint32_t sets;        /* 0: every token is there; else 1, or one a layer */
+    uint32_t sets;               /* 0: every token is there; else 1, or one a layer */
     uint32_t reserved;
 } kvt_kept_tokens;
 
@@ -332,7 +353,7 @@ typedef struct kvt_get_info {
     kvt_kept_tokens *kept; /* NULL: variants that drop tokens are not wanted */
 } kvt_get_info;
 
-/* As a deadline of kvt_store_get: kvt_store_options.get_deadline_seconds from now. */
+/* As a deadline of kvt_store_get: kvt_limit_options.get_deadline_seconds from now. */
 #define KVT_STORE_DEADLINE (UINT64_MAX - 1)
 
 /*
@@ -428,9 +449,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_maintain(kvt_store *store, uint32_t *
  * KVT_OK; KVT_MISS (not stored any more); KVT_E_UNSUPPORTED (the variant is exact, or is none of
  * the store's); KVT_E_ARGUMENT; KVT_E_MEMORY.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_quality_observe(kvt_store *store, const kvt_key *key,
-                                                     kvt_variant variant, double loss,
-                                                     double weight);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_quality_observe(kvt_store *store,
+                                                                      const kvt_key *key,
+                                                                      kvt_variant variant,
+                                                                      double loss, double weight);
 
 /* How soon entries of a class come back; until an entry is used again, all but the counts are 0. */
 typedef struct kvt_reuse_class {
@@ -454,13 +476,14 @@ typedef struct kvt_class_stats {
 } kvt_class_stats;
 
 /* KVT_OK; KVT_END past the last class; KVT_E_ARGUMENT. */
-KVT_API KVT_NODISCARD kvt_status kvt_class_stats_get(kvt_store *store, uint32_t class_id,
-                                                     kvt_class_stats *out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_class_stats_get(kvt_store *store,
+                                                                      uint32_t class_id,
+                                                                      kvt_class_stats *out);
 
 /*
  * Sets what a tenant wants, as kvt_policy_tenant_set; tenant 0 is everybody who is none in
  * particular. Holds from now on; the call moves nothing, and a restart forgets the limits. No
- * tenant is allowed more loss than kvt_store_options.loss_limit where lossy variants are offered.
+ * tenant is allowed more loss than kvt_loss_options.loss_limit where lossy variants are offered.
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant,

@@ -203,15 +203,17 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_tenant_set(kvt_policy *policy, uint3
 /* Sets the prior of a class: the number of uses, beside its first one, that a new entry is taken to
  * have had just now. 0.5 fits entries of which half come back within a half-life. KVT_OK;
  * KVT_E_ARGUMENT (class 0 or beyond 65535, a number outside [0, 1e6]); KVT_E_MEMORY. */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_prior_set(kvt_policy *policy, uint32_t class_id,
-                                                      double uses);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_policy_prior_set(kvt_policy *policy,
+                                                                       uint32_t class_id,
+                                                                       double uses);
 
 /* Sets an entry's rate of use in place of the counted one, for a caller that knows the rate better,
  * such as a scheduler's queue or an oracle. Later uses add to the rate and all of it decays, so set
  * it again when it changes. KVT_OK; KVT_MISS (neither stored nor remembered);
  * KVT_E_UNSUPPORTED (the policy counts no uses); KVT_E_ARGUMENT (NaN, outside [0, 1e12]). */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_rate_set(kvt_policy *policy, uint64_t handle,
-                                                     double uses_per_s);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_policy_rate_set(kvt_policy *policy,
+                                                                      uint64_t handle,
+                                                                      double uses_per_s);
 
 /*
  * Says whether a copy of a stored or remembered entry is kept elsewhere, where this engine has no
@@ -223,12 +225,15 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_rate_set(kvt_policy *policy, uint64_
  * KVT_OK, and nothing is kept. KVT_OK; KVT_MISS (neither stored nor remembered); KVT_E_ARGUMENT
  * (NaN, outside [0, 1e12]); KVT_E_MEMORY.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_copy_set(kvt_policy *policy, uint64_t now_ns,
-                                                     uint64_t handle, double load_seconds);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_policy_copy_set(kvt_policy *policy,
+                                                                      uint64_t now_ns,
+                                                                      uint64_t handle,
+                                                                      double load_seconds);
 
 /* The learned chance that a copy is still there age_seconds after it was last seen: 1/64 to 63/64;
  * one half before the first call of kvt_policy_copy_set, and for a negative age. */
-KVT_API double kvt_policy_copy_chance(const kvt_policy *policy, double age_seconds);
+KVT_API KVT_EXPERIMENTAL double kvt_policy_copy_chance(const kvt_policy *policy,
+                                                       double age_seconds);
 
 /* Gives a stored entry's options new seconds and losses, because a curve was measured anew: the
  * same options as at admission, in the same order; bytes are not changed. KVT_OK; KVT_MISS;
@@ -418,8 +423,10 @@ typedef struct kvt_policy_uses {
 /* Reads a stored entry's uses. A policy that counts no uses fills order and idle_seconds alone.
  * KVT_OK; KVT_MISS (not stored); KVT_E_UNSUPPORTED (its rate was set, or the policy counts in
  * another way: "adaptcache"); KVT_E_ARGUMENT (struct_size, NULL). */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_uses_get(const kvt_policy *policy, uint64_t now_ns,
-                                                     uint64_t handle, kvt_policy_uses *out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_policy_uses_get(const kvt_policy *policy,
+                                                                      uint64_t now_ns,
+                                                                      uint64_t handle,
+                                                                      kvt_policy_uses *out);
 
 /*
  * Gives an adopted entry the uses that an earlier engine knew of, in place of those that adoption
@@ -429,14 +436,16 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_uses_get(const kvt_policy *policy, u
  * moves at an earlier time. KVT_OK; KVT_MISS (not stored); KVT_E_UNSUPPORTED (as of
  * kvt_policy_uses_get); KVT_E_ARGUMENT (a number outside [0, 1e12], NaN).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_uses_set(kvt_policy *policy, uint64_t now_ns,
-                                                     uint64_t handle, const kvt_policy_uses *uses);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_policy_uses_set(kvt_policy *policy,
+                                                                      uint64_t now_ns,
+                                                                      uint64_t handle,
+                                                                      const kvt_policy_uses *uses);
 
 /* Gives an engine that has learned nothing yet the weights that an earlier one has learned
  * (kvt_policy_stats.reuse). Learning goes on from them. KVT_OK; KVT_E_UNSUPPORTED (the policy
  * learns none); KVT_E_STATE (it has learned); KVT_E_ARGUMENT (a weight outside [0, 1e6], NaN). */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_weights_set(kvt_policy *policy,
-                                                        const kvt_reuse_weights *weights);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_policy_weights_set(kvt_policy *policy, const kvt_reuse_weights *weights);
 
 /* One option's terms, as explain prints them. */
 typedef struct kvt_explained_option {

@@ -77,7 +77,8 @@ static inline void kvt_remote_options_init(kvt_remote_options *options)
  * or dropped. A deletion or a clear whose node is out of service counts as done; owed_deletes and
  * owed_clears count it until the node has taken it. KVT_OK; KVT_E_TIMEOUT (deadline_ns, an instant
  * of CLOCK_MONOTONIC, has passed); KVT_E_UNSUPPORTED (no engine); KVT_E_STATE. Blocking. */
-KVT_API KVT_NODISCARD kvt_status kvt_remote_flush(kvt_store *store, uint64_t deadline_ns);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_remote_flush(kvt_store *store,
+                                                                   uint64_t deadline_ns);
 
 /* Counts since the open. */
 typedef struct kvt_remote_stats {
@@ -117,7 +118,8 @@ typedef struct kvt_remote_stats {
 } kvt_remote_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_UNSUPPORTED (no engine); KVT_E_STATE. */
-KVT_API KVT_NODISCARD kvt_status kvt_remote_stats_get(kvt_store *store, kvt_remote_stats *stats);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_remote_stats_get(kvt_store *store,
+                                                                       kvt_remote_stats *stats);
 
 /* One node of the engine. */
 typedef struct kvt_remote_node {
@@ -134,8 +136,9 @@ typedef struct kvt_remote_node {
 } kvt_remote_node;
 
 /* KVT_OK; KVT_END (no such node); KVT_E_ARGUMENT; KVT_E_UNSUPPORTED; KVT_E_STATE. */
-KVT_API KVT_NODISCARD kvt_status kvt_remote_node_get(kvt_store *store, uint32_t index,
-                                                     kvt_remote_node *node);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_remote_node_get(kvt_store *store,
+                                                                      uint32_t index,
+                                                                      kvt_remote_node *node);
 
 #ifdef __cplusplus
 }

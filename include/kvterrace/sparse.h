@@ -92,8 +92,9 @@ typedef struct kvt_sparse_pages {
  * and may also return KVT_E_MEMORY, and KVT_E_IO or KVT_E_GONE when the device does not give them;
  * output is undefined then, and the step is to be ended and begun anew.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_attend(const kvt_sparse_pages *pages,
-                                                   const float *queries, float *output, float *lse);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_attend(const kvt_sparse_pages *pages,
+                                                                    const float *queries,
+                                                                    float *output, float *lse);
 
 typedef struct kvt_sparse kvt_sparse;
 
@@ -146,10 +147,9 @@ static inline void kvt_sparse_options_init(kvt_sparse_options *options, const kv
  * KVT_E_STATE (in a child of fork, as of every call below; kvt_sparse_done and kvt_sparse_close do
  * nothing there). Blocks while entries make way for the pages.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_live(kvt_store *store,
-                                                      const kvt_sparse_options *options,
-                                                      kvt_sparse **sequence_out, char *message,
-                                                      size_t message_size);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_sparse_open_live(kvt_store *store, const kvt_sparse_options *options, kvt_sparse **sequence_out,
+                     char *message, size_t message_size);
 
 /*
  * Gives the next layer's K and V, [tokens][kv_heads][head_dim] each, after position encoding; they
@@ -158,8 +158,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_live(kvt_store *store,
  * be coded, and variants without raw); KVT_E_SPACE; KVT_E_MEMORY; KVT_E_IO, KVT_E_GONE (a write
  * failed). After an error the sequence can only be closed.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_give(kvt_sparse *sequence, uint32_t layer,
-                                                 const void *k, const void *v);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_give(kvt_sparse *sequence,
+                                                                  uint32_t layer, const void *k,
+                                                                  const void *v);
 
 /*
  * Opens a sequence from stored entries, in any variant, in the order of their prefix.
@@ -167,11 +168,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_give(kvt_sparse *sequence, uint32_t 
  * kvt_sparse_open_live and kvt_sparse_give, and: KVT_MISS (an entry is not stored, or left
  * meanwhile); KVT_E_MISMATCH (entries of another layout, or whose tokens do not add up).
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
-                                                 const kvt_sparse_options *options,
-                                                 const kvt_key *keys, size_t count,
-                                                 kvt_sparse **sequence_out, char *message,
-                                                 size_t message_size);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_sparse_open(kvt_store *store, const kvt_sparse_options *options, const kvt_key *keys,
+                size_t count, kvt_sparse **sequence_out, char *message, size_t message_size);
 
 /*
  * Keeps a sequence: its index, pages and resident rows, appended tokens too, become opaque entries
@@ -185,7 +184,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
  * holds what would be replaced); KVT_E_SPACE (the store takes no more); KVT_E_IO, KVT_E_GONE (a
  * page that neither its place nor its copy gives); KVT_E_MEMORY; KVT_E_STATE. Blocking.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_keep(kvt_sparse *sequence, const kvt_key *key);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_keep(kvt_sparse *sequence,
+                                                                  const kvt_key *key);
 
 /*
  * Opens a kept sequence. The options must state its shape: layout, variants, page, segment and sink
@@ -204,10 +204,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_keep(kvt_sparse *sequence, const kvt
  * shape, and the message names the difference; or parts of two sequences). Pages are checked when
  * they are read.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_kept(kvt_store *store,
-                                                      const kvt_sparse_options *options,
-                                                      const kvt_key *key, kvt_sparse **sequence_out,
-                                                      char *message, size_t message_size);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_sparse_open_kept(kvt_store *store, const kvt_sparse_options *options, const kvt_key *key,
+                     kvt_sparse **sequence_out, char *message, size_t message_size);
 
 /*
  * Deletes a kept sequence: the entries of its parts, then the one under its key. When a call is cut
@@ -217,10 +216,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_kept(kvt_store *store,
  * KVT_E_MISMATCH, KVT_E_CORRUPT, KVT_E_VERSION (another entry is: it stays); KVT_BUSY (a lease
  * holds the entry under the key; the parts are deleted); KVT_E_MEMORY; KVT_E_STATE. Blocking.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_delete(kvt_store *store, const kvt_key *key);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_delete(kvt_store *store,
+                                                                    const kvt_key *key);
 
 /* Ends all steps and gives the room back. To be called before kvt_store_close. NULL is allowed. */
-KVT_API void kvt_sparse_close(kvt_sparse *sequence);
+KVT_API KVT_EXPERIMENTAL void kvt_sparse_close(kvt_sparse *sequence);
 
 /*
  * Warms a layer up with the prompt's last queries, fp32 [rows][query_heads][head_dim]: the pages
@@ -228,8 +228,10 @@ KVT_API void kvt_sparse_close(kvt_sparse *sequence);
  * their second copies. Blocking. KVT_OK, also when some pages could not be read; KVT_E_STATE (a
  * layer is missing, or has a step); KVT_E_ARGUMENT (not finite, or beyond 1e30); KVT_E_MEMORY.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_observe(kvt_sparse *sequence, uint32_t layer,
-                                                    const float *queries, uint32_t rows);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_observe(kvt_sparse *sequence,
+                                                                     uint32_t layer,
+                                                                     const float *queries,
+                                                                     uint32_t rows);
 
 /*
  * Appends tokens to a layer, [tokens][kv_heads][head_dim] each, after position encoding; they are
@@ -239,8 +241,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_observe(kvt_sparse *sequence, uint32
  * fails. KVT_OK; KVT_E_STATE (past tokens_max; the layer has a step; a layer is missing);
  * KVT_E_ARGUMENT; KVT_E_MEMORY: nothing is appended. A hint is no step. Waits for no device.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_append(kvt_sparse *sequence, uint32_t layer,
-                                                   const void *k, const void *v, uint32_t tokens);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_append(kvt_sparse *sequence,
+                                                                    uint32_t layer, const void *k,
+                                                                    const void *v, uint32_t tokens);
 
 /*
  * Begins a step of a layer: scores, plans and starts the reads; waits for nothing. queries: fp32
@@ -248,15 +251,17 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_append(kvt_sparse *sequence, uint32_
  * steps are under way); KVT_E_STATE (the layer has one; a layer is missing); KVT_E_ARGUMENT (layer;
  * a query is not finite, or passes 1e30); KVT_E_MEMORY: nothing has begun.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_select(kvt_sparse *sequence, uint32_t layer,
-                                                   const float *queries,
-                                                   kvt_sparse_step **step_out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_select(kvt_sparse *sequence,
+                                                                    uint32_t layer,
+                                                                    const float *queries,
+                                                                    kvt_sparse_step **step_out);
 
 /* Starts reads for a guess of a layer's queries. They come on top of the budget of the step that
  * kvt_sparse_select later begins with the true queries. Statuses as of kvt_sparse_select; KVT_BUSY
  * also when the layer has a hint or a step. */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_hint(kvt_sparse *sequence, uint32_t layer,
-                                                 const float *queries);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_hint(kvt_sparse *sequence,
+                                                                  uint32_t layer,
+                                                                  const float *queries);
 
 /*
  * Waits for a step's pages, not beyond an instant of CLOCK_MONOTONIC (KVT_NO_DEADLINE for none).
@@ -265,13 +270,13 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_hint(kvt_sparse *sequence, uint32_t 
  * lost, and are part of the estimate; no page has wrong bytes. KVT_E_STATE (waited for already);
  * KVT_E_ARGUMENT; KVT_E_MEMORY.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_wait(kvt_sparse *sequence, kvt_sparse_step *step,
-                                                 uint64_t deadline_ns,
-                                                 const kvt_sparse_pages **pages_out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_sparse_wait(kvt_sparse *sequence, kvt_sparse_step *step, uint64_t deadline_ns,
+                const kvt_sparse_pages **pages_out);
 
 /* Ends a step, waited for or not. The caller and its kernels no longer use the step's pages. Those
  * that enter HBM are copied there behind the call. NULL is allowed. */
-KVT_API void kvt_sparse_done(kvt_sparse *sequence, kvt_sparse_step *step);
+KVT_API KVT_EXPERIMENTAL void kvt_sparse_done(kvt_sparse *sequence, kvt_sparse_step *step);
 
 typedef struct kvt_sparse_stats {
     uint32_t struct_size;
@@ -298,13 +303,14 @@ typedef struct kvt_sparse_stats {
  * text may be NULL with size 0; *length_out is the length that all of it needs. KVT_OK; KVT_MISS
  * (the layer has no step); KVT_E_ARGUMENT; KVT_E_STATE.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_explain(kvt_sparse *sequence, uint32_t layer,
-                                                    uint32_t head, char *text, size_t size,
-                                                    size_t *length_out);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_explain(kvt_sparse *sequence,
+                                                                     uint32_t layer, uint32_t head,
+                                                                     char *text, size_t size,
+                                                                     size_t *length_out);
 
 /* KVT_OK; KVT_E_ARGUMENT (NULL, struct_size); KVT_E_STATE. */
-KVT_API KVT_NODISCARD kvt_status kvt_sparse_stats_get(const kvt_sparse *sequence,
-                                                      kvt_sparse_stats *stats);
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_stats_get(const kvt_sparse *sequence,
+                                                                       kvt_sparse_stats *stats);
 
 #ifdef __cplusplus
 }

@@ -22,6 +22,16 @@ extern "C" {
 #define KVT_NODISCARD
 #endif
 
+/* Marks what may change or go in any release: sparse.h, coding.h, basis.h, remote.h and the calls
+ * about what was learned. All other functions stay as they are until a new major version. A program
+ * that defines KVT_STABLE_ONLY before its first header does not compile with a call of a marked one
+ * (gcc 12, clang 14). */
+#if defined(KVT_STABLE_ONLY) && defined(__GNUC__)
+#define KVT_EXPERIMENTAL __attribute__((unavailable("experimental, and KVT_STABLE_ONLY is set")))
+#else
+#define KVT_EXPERIMENTAL
+#endif
+
 typedef int kvt_status;
 
 enum {

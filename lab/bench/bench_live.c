@@ -90,13 +90,13 @@ static void live_site_make(const live_setting *setting, const replay_options *op
     kvt_store_options *store = &site->store;
     kvt_store_options_init(store);
     store->lossless = false;
-    store->learn = false;
-    store->staging_bytes = SITE_STAGING_BYTES;
-    store->put_staging_bytes = options->put_staging_bytes;
-    store->put_backlog_seconds = options->put_backlog_seconds;
-    store->tick_seconds = options->tick_seconds;
+    store->learning.learn = false;
+    store->limits.staging_bytes = SITE_STAGING_BYTES;
+    store->limits.put_staging_bytes = options->put_staging_bytes;
+    store->limits.put_backlog_seconds = options->put_backlog_seconds;
+    store->limits.tick_seconds = options->tick_seconds;
     store->prefill = options->model.prefill;
-    store->alpha_seconds = options->alpha_seconds;
+    store->loss.alpha_seconds = options->alpha_seconds;
     store->handle_seed = 1;
     for (int tier = KVT_TIER_DRAM; tier <= KVT_TIER_SSD; tier++) {
         const replay_tier *model = &options->tiers[tier];
@@ -158,8 +158,8 @@ static kvt_status live_site_measure(double bytes_per_s, const replay_options *op
     kvt_store_options_init(&probe);
     probe.policy = "lru";
     probe.lossless = false;
-    probe.learn = false;
-    probe.staging_bytes = SITE_STAGING_BYTES;
+    probe.learning.learn = false;
+    probe.limits.staging_bytes = SITE_STAGING_BYTES;
     probe.tiers[KVT_TIER_DRAM] = (kvt_tier_options){
         .capacity_bytes = 2 * SITE_PROBES * bytes, .devices = &device, .device_count = 1};
     kvt_status status = kvt_store_open(&probe, &store, message, message_size);

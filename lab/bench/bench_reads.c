@@ -37,10 +37,10 @@ kvt_status bench_reads_store(const bench_options *bench, tiers_striping striping
     kvt_store_options options;
     kvt_store_options_init(&options);
     options.format = true;
-    options.tick_seconds = 0;
+    options.limits.tick_seconds = 0;
     options.policy = "lru";
-    options.staging_bytes = 16 << 20;
-    options.put_staging_bytes = 0;
+    options.limits.staging_bytes = 16 << 20;
+    options.limits.put_staging_bytes = 0;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
         .devices = bench->devices, .device_count = bench->device_count, .weights_fixed = true};

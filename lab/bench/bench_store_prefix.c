@@ -47,7 +47,7 @@ static kvt_status prefix_open(prefix_site *site)
     kvt_store_options_init(&options);
     options.policy = "lru";
     options.lossless = false;
-    options.put_staging_bytes = 0;
+    options.limits.put_staging_bytes = 0;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(256) << 20;
     site->data = calloc(STORE_BENCH_PREFIX_ENTRIES, PREFIX_ENTRY_BYTES);
     if (site->data == NULL) return KVT_E_MEMORY;

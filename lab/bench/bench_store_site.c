@@ -167,8 +167,8 @@ static kvt_status store_open(store_bench_site *site, bool hollow, char *message,
     kvt_store_options_init(&options);
     options.policy = "lru";
     options.lossless = false;
-    options.learn = false;
-    if (hollow) options.put_staging_bytes = 0; /* its memory is no entry's */
+    options.learning.learn = false;
+    if (hollow) options.limits.put_staging_bytes = 0; /* its memory is no entry's */
     options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){.devices = &device, .device_count = 1};
     return kvt_store_open(&options, &site->store, message, message_bytes);
 }

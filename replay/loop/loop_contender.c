@@ -189,21 +189,21 @@ kvt_status loop_ladder_read(const loop_site *site, const kvt_store_options *stor
     *ladder = (loop_ladder){.count = 0};
     for (uint32_t i = 0; i < count; i++)
         lossy = lossy || contenders[i].forms != LOOP_FORMS_RAW;
-    if (store->profile_path == NULL && lossy) {
+    if (store->learning.profile_path == NULL && lossy) {
         (void)snprintf(message, size, "a ladder needs a profile: --database, or store.profile");
         return KVT_E_ARGUMENT;
     }
     kvt_status status = KVT_OK;
-    if (store->profile_path != NULL)
-        status = kvt_profile_open(store->profile_path, KVT_PROFILE_READ | KVT_PROFILE_FOREIGN,
-                                  &profile, message, size);
+    if (store->learning.profile_path != NULL)
+        status = kvt_profile_open(store->learning.profile_path,
+                                  KVT_PROFILE_READ | KVT_PROFILE_FOREIGN, &profile, message, size);
     if (status == KVT_MISS) {
-        (void)snprintf(message, size, "%.300s: no such profile", store->profile_path);
+        (void)snprintf(message, size, "%.300s: no such profile", store->learning.profile_path);
         status = KVT_E_GONE;
     }
     if (status == KVT_OK) status = ladder_add_raw(profile, raw, ladder);
     if (status == KVT_OK && store->lossless) status = ladder_add_raw(profile, lossless, ladder);
-    const char *of_class = store->ladder_class;
+    const char *of_class = store->loss.ladder_class;
     if (of_class == NULL && site->options.text_count == 1)
         of_class = site->options.texts[0].class_name;
     if (of_class != NULL)

@@ -264,8 +264,8 @@ kvt_status loop_print_json(const loop_report *report, FILE *file)
                  document_text(quality_metric_name(report->site->options.metric)), &sound);
     document_put(root, "loss_use", document_text(quality_use_name(report->site->options.use)),
                  &sound);
-    document_put(root, "loss_limit", document_number(report->store->loss_limit), &sound);
-    document_put(root, "alpha_s", document_number(report->store->alpha_seconds), &sound);
+    document_put(root, "loss_limit", document_number(report->store->loss.loss_limit), &sound);
+    document_put(root, "alpha_s", document_number(report->store->loss.alpha_seconds), &sound);
     for (size_t i = 0; i < report->result_count; i++)
         document_add(results, report_result(&report->results[i], &sound), &sound);
     document_put(root, "results", results, &sound);

@@ -394,30 +394,30 @@ static kvt_status loop_fill_store(loop_state *state, kvt_store_options *store, c
     const bool whole = contender->forms == LOOP_FORMS_LADDER;
     *store = *state->options->store;
     store->policy = contender->policy;
-    store->catalog_path = NULL;
+    store->durability.catalog_path = NULL;
     store->watch.path = NULL;
-    store->tick_seconds = 0.0; /* rounds are called from here */
+    store->limits.tick_seconds = 0.0; /* rounds are called from here */
     store->prefill = state->site->prefill;
     store->seed = state->options->seed;
     if (store->handle_seed == 0) store->handle_seed = 1; /* runs repeat */
-    if (state->profile.path[0] != '\0') store->profile_path = state->profile.path;
+    if (state->profile.path[0] != '\0') store->learning.profile_path = state->profile.path;
     store->variant = contender->variant;
     const bool mixed = contender->other_share > 0;
     store->lossless =
         (whole && store->lossless) || (mixed && contender->other.codec == KVT_CODEC_LOSSLESS);
-    store->ladder = whole || !loop_variant_is_exact(contender->variant) ||
-                    (mixed && !loop_variant_is_exact(contender->other));
-    if (!store->ladder) return KVT_OK;
-    store->ladder_layout = loop_layout(state->site, 256);
-    store->ladder_layout.tokens = 0;
-    store->ladder_model = state->site->measured.facts.name;
-    store->profile_foreign = true; /* a calibration may be of another host */
+    store->loss.ladder = whole || !loop_variant_is_exact(contender->variant) ||
+                         (mixed && !loop_variant_is_exact(contender->other));
+    if (!store->loss.ladder) return KVT_OK;
+    store->loss.ladder_layout = loop_layout(state->site, 256);
+    store->loss.ladder_layout.tokens = 0;
+    store->loss.ladder_model = state->site->measured.facts.name;
+    store->learning.profile_foreign = true; /* a calibration may be of another host */
     if (whole) {
-        store->ladder_class = ladder->class_name[0] != '\0' ? ladder->class_name : NULL;
+        store->loss.ladder_class = ladder->class_name[0] != '\0' ? ladder->class_name : NULL;
         return KVT_OK;
     }
-    store->ladder_class = LOOP_CLASS_OWN;
-    store->loss_limit = 1.0;
+    store->loss.ladder_class = LOOP_CLASS_OWN;
+    store->loss.loss_limit = 1.0;
     return loop_ladder_write(state->site, ladder, contender, state->profile.path, message, size);
 }
 
@@ -521,7 +521,8 @@ kvt_status loop_run(loop_site *site, const loop_run_options *options, loop_resul
     if (status == KVT_OK) status = loop_samples_open(&state.samples, options->requests->count);
     if (status == KVT_OK) status = live_devices_note(&devices, options->store);
     if (status == KVT_OK)
-        status = live_profile_make(&state.profile, options->store->profile_path, message, size);
+        status =
+            live_profile_make(&state.profile, options->store->learning.profile_path, message, size);
     if (status == KVT_OK) status = loop_fill_store(&state, &store, message, size);
     if (status == KVT_OK) status = kvt_store_open(&store, &state.store, message, size);
     if (status == KVT_OK) {

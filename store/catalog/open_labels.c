@@ -62,7 +62,7 @@ static kvt_status open_check_epoch(open_state *state, open_device *device, const
                  "catalog %s is older than device %s (epochs %llu, %llu): a copy that was put "
                  "back? kvterrace recover --replace makes a new one from the devices; store.format "
                  "gives up what they hold",
-                 state->options->catalog_path, name, (unsigned long long)state->epoch,
+                 state->options->durability.catalog_path, name, (unsigned long long)state->epoch,
                  (unsigned long long)epoch);
         return KVT_E_MISMATCH;
     }
@@ -231,7 +231,7 @@ kvt_status open_drop_stale(open_state *state)
                  "catalog %s lists %llu entries on SSD, but no SSD device is configured; set "
                  "store.format "
                  "to give them up",
-                 state->options->catalog_path, (unsigned long long)kept);
+                 state->options->durability.catalog_path, (unsigned long long)kept);
         return KVT_E_MISMATCH;
     }
     return KVT_OK;
@@ -323,7 +323,8 @@ kvt_status open_write_epoch(open_state *state)
 
 void open_say_catalog(const open_state *state, kvt_status status)
 {
-    snprintf(state->message, state->message_size, "catalog %s: %s%s", state->options->catalog_path,
+    snprintf(state->message, state->message_size, "catalog %s: %s%s",
+             state->options->durability.catalog_path,
              status == KVT_E_CORRUPT ? "it is damaged" : kvt_status_text(status),
              status == KVT_E_CORRUPT || status == KVT_E_DATABASE
                  ? "; kvterrace recover --replace makes a new one from the devices"

@@ -172,7 +172,7 @@ static kvt_status rebuild_check(const rebuild_state *state)
 {
     const kvt_store_options *store = state->store;
     const char *fault = NULL;
-    if (store->catalog_path == NULL) {
+    if (store->durability.catalog_path == NULL) {
         fault = "store.catalog is not set";
     } else if (store->tiers[KVT_TIER_SSD].device_count == 0) {
         fault = "no SSD device is configured";

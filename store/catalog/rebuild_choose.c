@@ -248,7 +248,7 @@ static uint64_t *choose_refuses(const choose_walk *walk, const rebuild_found *fo
         return &report->damaged;
     if (choose_is_undone(&state->undone, note->serial)) return &report->older;
     if (choose_is_absent(state, note->location)) return &report->absent;
-    if (note->location->bytes > state->store->staging_bytes) return &report->too_large;
+    if (note->location->bytes > state->store->limits.staging_bytes) return &report->too_large;
     return NULL;
 }
 
@@ -280,7 +280,7 @@ static kvt_status choose_begin(choose_walk *walk, placement_note *note, uint64_t
     kvt_status status = choose_depends(walk, key_hash) ? choose_finish_all(walk) : KVT_OK;
     while (status == KVT_OK && walk->job_count > 0 &&
            (walk->job_count == CHOOSE_BATCH ||
-            walk->job_bytes + bytes > walk->state->store->staging_bytes))
+            walk->job_bytes + bytes > walk->state->store->limits.staging_bytes))
         status = choose_finish_first(walk);
     if (status == KVT_OK && choose_has_key(walk, key_hash)) {
         report->older++;

@@ -42,13 +42,13 @@ static bool write_taken(const char *path)
 kvt_status rebuild_hold_place(rebuild_state *state)
 {
     const uint32_t follow = state->store->follow_symlinks ? CATALOG_FOLLOW : 0;
-    kvt_status status = catalog_open(state->store->catalog_path, CATALOG_LOCK | follow,
+    kvt_status status = catalog_open(state->store->durability.catalog_path, CATALOG_LOCK | follow,
                                      &state->held, state->message, state->message_size);
     if (status != KVT_OK || state->options->replace) return status;
     if (!write_taken(catalog_place(state->held))) return KVT_OK;
     snprintf(state->message, state->message_size,
              "catalog %s: there is one, or its log (-wal); --replace keeps it under another name",
-             state->store->catalog_path);
+             state->store->durability.catalog_path);
     return KVT_EXISTS;
 }
 

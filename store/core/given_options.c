@@ -94,9 +94,8 @@ kvt_status given_options_take(const kvt_store_options *given, given_options *out
     kvt_store_options_init(&out->options);
     const char *fault = "options were not made by kvt_store_options_init";
     kvt_status status = KVT_E_ARGUMENT;
-    const kvt_store_options *taken =
-        struct_size_in(given, &out->options, sizeof out->options,
-                       STRUCT_SIZE_THROUGH(kvt_store_options, entry_loss_limit));
+    const kvt_store_options *taken = struct_size_in(given, &out->options, sizeof out->options,
+                                                    STRUCT_SIZE_THROUGH(kvt_store_options, remote));
     if (taken != NULL) {
         if (taken != &out->options) out->options = *taken;
         status = given_take_parts(out, &fault);

@@ -95,11 +95,11 @@ kvt_status handover_open(kvt_store *store, const kvt_store_options *options)
 {
     assert(!store->handover.made && store->handover.thread_count == 0);
     store_handover *handover = &store->handover;
-    handover->backlog_seconds = options->put_backlog_seconds;
+    handover->backlog_seconds = options->limits.put_backlog_seconds;
     pthread_cond_init(&handover->arrived, NULL);
     handover->made = true;
-    if (options->put_staging_bytes == 0) return KVT_OK;
-    uint64_t limit_bytes = handover_limit(store, options->put_staging_bytes);
+    if (options->limits.put_staging_bytes == 0) return KVT_OK;
+    uint64_t limit_bytes = handover_limit(store, options->limits.put_staging_bytes);
     kvt_status status = staging_open(limit_bytes, &handover->staging);
     if (status != KVT_OK) return status;
     staging_make_arena(handover->staging, false);

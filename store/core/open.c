@@ -52,7 +52,8 @@ static kvt_status open_refuse_database(const open_state *state, const kvt_device
     if (path == NULL || stat(path, &member) != 0) return KVT_OK;
     if (state->store->catalog != NULL && catalog_is_file(state->store->catalog, path))
         found = "catalog";
-    if (state->options->profile_path != NULL && stat(state->options->profile_path, &profile) == 0 &&
+    if (state->options->learning.profile_path != NULL &&
+        stat(state->options->learning.profile_path, &profile) == 0 &&
         profile.st_dev == member.st_dev && profile.st_ino == member.st_ino)
         found = "profile";
     if (found == NULL) return KVT_OK;
@@ -164,7 +165,7 @@ static kvt_status open_serials(open_state *state)
 /* Opens the catalog and takes its identity; without a catalog both are drawn for this life. */
 static kvt_status open_catalog(open_state *state)
 {
-    const char *path = state->options->catalog_path;
+    const char *path = state->options->durability.catalog_path;
     if (path == NULL) {
         ssize_t got = getrandom(state->pool_id, sizeof state->pool_id, 0);
         uint32_t life;
@@ -282,7 +283,7 @@ static kvt_status open_costs(open_state *state)
 {
     kvt_cost_model *costs = &state->store->costs;
     const cost_profile profile = {.profile = state->profile,
-                                  .foreign = state->options->profile_foreign,
+                                  .foreign = state->options->learning.profile_foreign,
                                   .message = state->message,
                                   .message_size = state->message_size,
                                   .bases = bases_at_open(state->store)};
@@ -298,7 +299,7 @@ static kvt_status open_costs(open_state *state)
     costs->prefill = state->options->prefill;
     state->store->holes = state->options->holes;
     costs->parallel_codecs = 1;
-    costs->loss_limit = state->options->ladder ? state->options->loss_limit : 0.0;
+    costs->loss_limit = state->options->loss.ladder ? state->options->loss.loss_limit : 0.0;
     return status;
 }
 
@@ -359,11 +360,11 @@ static void open_fill_policy(const kvt_store_options *options, kvt_policy_config
     kvt_policy_config_init(config);
     config->name = options->policy;
     config->variant = options->variant;
-    config->alpha_seconds = options->alpha_seconds;
+    config->alpha_seconds = options->loss.alpha_seconds;
     config->hysteresis = options->hysteresis;
     config->holes = (uint8_t)options->holes;
-    config->high_watermark = options->high_watermark;
-    config->low_watermark = options->low_watermark;
+    config->high_watermark = options->limits.high_watermark;
+    config->low_watermark = options->limits.low_watermark;
     config->seed = options->seed;
     config->allocator.resize = kvt_memory_resize;
 }
@@ -390,12 +391,12 @@ static kvt_status open_policy(open_state *state)
     }
     kvt_status status =
         kvt_policy_open(&config, &state->store->policy, state->message, state->message_size);
-    state->store->loss_limit = state->options->ladder ? state->options->loss_limit : 1.0;
+    state->store->loss_limit = state->options->loss.ladder ? state->options->loss.loss_limit : 1.0;
     /* The limit once more, for what an entry's own sensitivity makes of a variant's loss. */
     const kvt_tenant limits = {.struct_size = sizeof limits,
-                               .alpha_seconds = state->options->alpha_seconds,
-                               .loss_limit = state->options->loss_limit};
-    if (status == KVT_OK && state->options->ladder)
+                               .alpha_seconds = state->options->loss.alpha_seconds,
+                               .loss_limit = state->options->loss.loss_limit};
+    if (status == KVT_OK && state->options->loss.ladder)
         status = kvt_policy_tenant_set(state->store->policy, 0, &limits);
     return status;
 }
@@ -478,7 +479,7 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
     const char *fault = NULL;
     if (options->policy == NULL) {
         fault = "policy is not named";
-    } else if (!options->ladder && !open_variant_is_exact(options->variant)) {
+    } else if (!options->loss.ladder && !open_variant_is_exact(options->variant)) {
         fault = "variant is not one that a store keeps: raw, lossless, or with a ladder one of it";
     } else if (options->codec_workers != NULL &&
                (options->codec_workers->count == 0 || options->codec_workers->run == NULL)) {
@@ -554,10 +555,10 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK) status = entry_table_init(&store->table, &store->secret, &store->memory);
     if (status == KVT_OK)
         status = entry_table_init(&store->quarantined, &store->secret, &store->memory);
-    if (status == KVT_OK && options->profile_path != NULL) {
-        uint32_t flags = options->profile_foreign ? KVT_PROFILE_FOREIGN : KVT_PROFILE_READ;
-        status = kvt_profile_open(options->profile_path, flags, &state->profile, state->message,
-                                  state->message_size);
+    if (status == KVT_OK && options->learning.profile_path != NULL) {
+        uint32_t flags = options->learning.profile_foreign ? KVT_PROFILE_FOREIGN : KVT_PROFILE_READ;
+        status = kvt_profile_open(options->learning.profile_path, flags, &state->profile,
+                                  state->message, state->message_size);
         if (status == KVT_MISS) status = KVT_E_GONE;
     }
     if (status == KVT_OK)
@@ -634,17 +635,17 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     }
     base_condition_init(&store->changed);
     base_condition_init(&store->background_due);
-    store->tick_seconds = options->tick_seconds;
+    store->tick_seconds = options->limits.tick_seconds;
     store->get_deadline_ns = KVT_NO_DEADLINE;
-    if (options->get_deadline_seconds > 0)
-        store->get_deadline_ns = (uint64_t)(options->get_deadline_seconds * 1e9);
-    store->high_watermark = options->high_watermark;
-    store->copies.kept = options->copies && options->catalog_path != NULL;
-    store->persist.bytes_per_s = options->persist_bytes_per_s;
+    if (options->limits.get_deadline_seconds > 0)
+        store->get_deadline_ns = (uint64_t)(options->limits.get_deadline_seconds * 1e9);
+    store->high_watermark = options->limits.high_watermark;
+    store->copies.kept = options->durability.copies && options->durability.catalog_path != NULL;
+    store->persist.bytes_per_s = options->durability.persist_bytes_per_s;
     store->persist.earned_ns = STORE_PAST_NS;
-    store->close_deadline_seconds = options->close_deadline_seconds;
-    store->move_bytes_per_s = options->move_bytes_per_s;
-    store->moves_per_tick = options->moves_per_tick;
+    store->close_deadline_seconds = options->durability.close_deadline_seconds;
+    store->move_bytes_per_s = options->limits.move_bytes_per_s;
+    store->moves_per_tick = options->limits.moves_per_tick;
     store->observer = options->observer;
 }
 
@@ -655,7 +656,8 @@ static kvt_status open_store(const kvt_store_options *options, kvt_store **store
     kvt_status status = open_check_options(options, message, message_size);
     if (status != KVT_OK) return status;
     kvt_store *store = calloc(1, sizeof *store);
-    status = store == NULL ? KVT_E_MEMORY : staging_open(options->staging_bytes, &store->staging);
+    status =
+        store == NULL ? KVT_E_MEMORY : staging_open(options->limits.staging_bytes, &store->staging);
     if (status != KVT_OK) {
         snprintf(message, message_size, "the store itself: %s", kvt_status_text(status));
         free(store);

@@ -15,6 +15,7 @@
 #include "estimator/profile/profile.h"
 #include "store/hosts/remote_tier.h"
 
+#include <kvterrace/config.h>
 #include <kvterrace/remote.h>
 
 #include <assert.h>
@@ -28,32 +29,32 @@
     SETTINGS_FIELD(kvt_store_options, "store." name, member, .modes = 0)
 
 static const settings_field store_fields[] = {
-    STORE_FIELD("profile_foreign", profile_foreign),
-    STORE_FIELD("learn", learn),
-    STORE_FIELD("learn_interval", learn_seconds),
-    STORE_FIELD("ladder", ladder),
-    STORE_FIELD("loss_limit", loss_limit),
-    STORE_FIELD("entry_loss_limit", entry_loss_limit),
+    STORE_FIELD("profile_foreign", learning.profile_foreign),
+    STORE_FIELD("learn", learning.learn),
+    STORE_FIELD("learn_interval", learning.learn_seconds),
+    STORE_FIELD("ladder", loss.ladder),
+    STORE_FIELD("loss_limit", loss.loss_limit),
+    STORE_FIELD("entry_loss_limit", loss.entry_loss_limit),
     STORE_FIELD("format", format),
     STORE_FIELD("lossless", lossless),
-    STORE_FIELD("alpha", alpha_seconds),
+    STORE_FIELD("alpha", loss.alpha_seconds),
     STORE_FIELD("hysteresis", hysteresis),
     STORE_FIELD("holes", holes),
-    STORE_FIELD("high_watermark", high_watermark),
-    STORE_FIELD("low_watermark", low_watermark),
-    STORE_FIELD("staging", staging_bytes),
-    STORE_FIELD("put_staging", put_staging_bytes),
-    STORE_FIELD("put_backlog", put_backlog_seconds),
-    STORE_FIELD("tick", tick_seconds),
-    STORE_FIELD("move_rate", move_bytes_per_s),
-    STORE_FIELD("moves_per_tick", moves_per_tick),
+    STORE_FIELD("high_watermark", limits.high_watermark),
+    STORE_FIELD("low_watermark", limits.low_watermark),
+    STORE_FIELD("staging", limits.staging_bytes),
+    STORE_FIELD("put_staging", limits.put_staging_bytes),
+    STORE_FIELD("put_backlog", limits.put_backlog_seconds),
+    STORE_FIELD("tick", limits.tick_seconds),
+    STORE_FIELD("move_rate", limits.move_bytes_per_s),
+    STORE_FIELD("moves_per_tick", limits.moves_per_tick),
     STORE_FIELD("seed", seed),
-    STORE_FIELD("get_deadline", get_deadline_seconds),
-    STORE_FIELD("copies", copies),
+    STORE_FIELD("get_deadline", limits.get_deadline_seconds),
+    STORE_FIELD("copies", durability.copies),
     STORE_FIELD("follow_symlinks", follow_symlinks),
     STORE_FIELD("handle_seed", handle_seed),
-    STORE_FIELD("close_deadline", close_deadline_seconds),
-    STORE_FIELD("persist_rate", persist_bytes_per_s),
+    STORE_FIELD("close_deadline", durability.close_deadline_seconds),
+    STORE_FIELD("persist_rate", durability.persist_bytes_per_s),
     STORE_FIELD("watch_interval", watch.seconds),
 };
 
@@ -101,7 +102,7 @@ static void options_fill(kvt_store_options *options)
     options->struct_size = sizeof *options;
     options->policy = "utility";
     options->variant.codec = KVT_CODEC_RAW;
-    options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
+    options->limits.put_staging_bytes = KVT_PUT_STAGING_AUTO;
     settings_read(NULL, NULL, store_fields, COUNT_OF(store_fields), SETTINGS_ALL_MODES, options);
     kvt_status status = kvt_prefill_preset_get("llama-3.1-8b:a100", &options->prefill);
     assert(status == KVT_OK);
@@ -333,23 +334,23 @@ static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
                                       size_t message_size)
 {
     kvt_status status = KVT_OK;
-    if (!options->ladder) return KVT_OK;
+    if (!options->loss.ladder) return KVT_OK;
     const char *layout = kvt_config_text(config, "store.ladder_layout");
-    if (options->profile_path == NULL || layout == NULL) {
+    if (options->learning.profile_path == NULL || layout == NULL) {
         (void)snprintf(message, message_size, "store.ladder: a calibrated ladder needs %s",
                        layout == NULL ? "store.ladder_layout" : "store.profile");
         return KVT_E_CONFIG;
     }
-    if (!options_parse_layout(layout, &options->ladder_layout)) {
+    if (!options_parse_layout(layout, &options->loss.ladder_layout)) {
         (void)snprintf(message, message_size,
                        "store.ladder_layout: '%s' is not LAYERSxHEADSxDIM:DTYPE[,drop] with DTYPE "
                        "bf16, fp16 or fp32, such as 32x8x128:bf16",
                        layout);
         return KVT_E_CONFIG;
     }
-    options->ladder_model =
+    options->loss.ladder_model =
         options_keep(owner, kvt_config_text(config, "store.ladder_model"), &status);
-    options->ladder_class =
+    options->loss.ladder_class =
         options_keep(owner, kvt_config_text(config, "store.ladder_class"), &status);
     return status;
 }
@@ -404,8 +405,10 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
                                      kvt_store_options *options)
 {
     kvt_status status = KVT_OK;
-    options->catalog_path = options_keep(owner, kvt_config_text(config, "store.catalog"), &status);
-    options->profile_path = options_keep(owner, kvt_config_text(config, "store.profile"), &status);
+    options->durability.catalog_path =
+        options_keep(owner, kvt_config_text(config, "store.catalog"), &status);
+    options->learning.profile_path =
+        options_keep(owner, kvt_config_text(config, "store.profile"), &status);
     options->watch.path = options_keep(owner, kvt_config_text(config, "store.watch_path"), &status);
     options->policy = options_keep(owner, kvt_config_text(config, "store.policy"), &status);
     if (status != KVT_OK) return status;
@@ -419,7 +422,7 @@ kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *given, 
                                   char *message, size_t message_size)
 {
     *owner_out = NULL;
-    if (!struct_size_is_sound(given, STRUCT_SIZE_THROUGH(kvt_store_options, entry_loss_limit))) {
+    if (!struct_size_is_sound(given, STRUCT_SIZE_THROUGH(kvt_store_options, remote))) {
         snprintf(message, message_size,
                  "options have no struct_size: kvt_store_options_init sets it");
         return KVT_E_ARGUMENT;

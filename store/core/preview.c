@@ -90,7 +90,7 @@ kvt_status kvt_store_variants(const kvt_store_options *options, kvt_profile *pro
     store->forks = atomic_load(&fork_guard_count);
     pthread_mutex_init(&store->bases.lock, NULL);
     cost_profile costs = {.profile = profile,
-                          .foreign = options->profile_foreign,
+                          .foreign = options->learning.profile_foreign,
                           .message = message,
                           .message_size = message_size};
     kvt_status status = ladder_open(store, options, profile, note, 0, message, message_size);

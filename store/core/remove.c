@@ -22,6 +22,7 @@
 #include "store/watch/watching.h"
 
 #include <assert.h>
+#include <kvterrace/key.h>
 #include <kvterrace/names.h>
 
 #define REMOVE_FILTER_LEAST STRUCT_SIZE_THROUGH(kvt_clear_filter, space)

@@ -12,6 +12,7 @@
 #include "store/background/lifetime.h"
 
 #include <assert.h>
+#include <kvterrace/key.h>
 #include <kvterrace/names.h>
 #include <stdlib.h>
 #include <string.h>

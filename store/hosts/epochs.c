@@ -15,6 +15,7 @@
 #include "store/hosts/remote_tier.h"
 
 #include <assert.h>
+#include <kvterrace/key.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

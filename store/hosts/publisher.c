@@ -20,6 +20,7 @@
 #include "store/hosts/remote_tier.h"
 
 #include <assert.h>
+#include <kvterrace/key.h>
 #include <stdlib.h>
 #include <string.h>
 

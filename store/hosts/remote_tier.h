@@ -35,6 +35,7 @@
 #include "store/hosts/remote_hints.h"
 #include "store/read/access_get.h"
 
+#include <kvterrace/config.h>
 #include <kvterrace/remote.h>
 
 #include <stdatomic.h>

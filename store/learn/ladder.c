@@ -43,8 +43,9 @@ static void ladder_note_left_out(const kvt_store_options *options, kvt_profile *
     char unused[256];
     dropping.tokens_may_drop = 1;
     if (layout->tokens_may_drop || note_size == 0 || note[0] != '\0') return;
-    if (profile_rungs_read(profile, &dropping, options->ladder_model, options->ladder_class, rungs,
-                           LADDER_RUNGS_SEEN, &count, unused, sizeof unused) != KVT_OK)
+    if (profile_rungs_read(profile, &dropping, options->loss.ladder_model,
+                           options->loss.ladder_class, rungs, LADDER_RUNGS_SEEN, &count, unused,
+                           sizeof unused) != KVT_OK)
         return;
     for (uint32_t i = 0; i < count; i++)
         left_out += kvt_variant_drops_tokens(rungs[i].variant);
@@ -58,9 +59,9 @@ static void ladder_note_left_out(const kvt_store_options *options, kvt_profile *
 kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_profile *profile,
                        char *note, size_t note_size, char *message, size_t message_size)
 {
-    kvt_layout layout = options->ladder_layout;
+    kvt_layout layout = options->loss.ladder_layout;
     char reason[256] = "";
-    if (!options->ladder) return KVT_OK;
+    if (!options->loss.ladder) return KVT_OK;
     if (profile == NULL) {
         (void)snprintf(message, message_size, "a calibrated ladder needs a profile");
         return KVT_E_ARGUMENT;
@@ -72,13 +73,13 @@ kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_p
     layout.tokens = 256;
     store->ladder_layout = layout;
     kvt_status status = profile_rungs_read(
-        profile, &layout, options->ladder_model, options->ladder_class, store->ladder,
+        profile, &layout, options->loss.ladder_model, options->loss.ladder_class, store->ladder,
         LADDER_VARIANTS_MAX, &store->ladder_count, reason, sizeof reason);
     if (status == KVT_OK) ladder_note_left_out(options, profile, &layout, note, note_size);
     if (status == KVT_OK) return KVT_OK;
     if (reason[0] == '\0') (void)snprintf(reason, sizeof reason, "%s", kvt_status_text(status));
-    (void)snprintf(message, message_size, "profile %s: no ladder: %s", options->profile_path,
-                   reason);
+    (void)snprintf(message, message_size, "profile %s: no ladder: %s",
+                   options->learning.profile_path, reason);
     return status == KVT_MISS ? KVT_E_MISMATCH : status;
 }
 
@@ -87,7 +88,7 @@ kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_p
  * variant whose entries were not looked at keeps no limit of theirs. */
 static bool ladder_keeps(const kvt_store_options *options, kvt_codec_curve *variant)
 {
-    const double mean = options->loss_limit, entry = options->entry_loss_limit;
+    const double mean = options->loss.loss_limit, entry = options->loss.entry_loss_limit;
     if (variant->loss_upper > mean) return false;
     if (entry >= 1.0) return true;
     if (variant->loss_entry == 0.0 || variant->loss_entry > entry) return false;

@@ -298,18 +298,18 @@ void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile 
 {
     store_learn *learn = store->learn;
     double sd = 0, repeatability = 0;
-    bool has = profile != NULL && options->ladder &&
-               profile_sensitivity_read(profile, &store->ladder_layout, options->ladder_model,
-                                        options->ladder_class, &sd, &repeatability) == KVT_OK;
+    bool has = profile != NULL && options->loss.ladder &&
+               profile_sensitivity_read(profile, &store->ladder_layout, options->loss.ladder_model,
+                                        options->loss.ladder_class, &sd, &repeatability) == KVT_OK;
     learn->loss_prior = online_loss_prior_of(has ? sd : 0, repeatability);
     for (uint32_t i = 0; i < KVT_REUSE_CLASSES; i++) {
         online_loss_class_init(&learn->losses[i], &learn->loss_prior);
         learn->factors[i] = 1;
     }
-    learn->save_interval_ns = (uint64_t)(options->learn_seconds * 1e9);
+    learn->save_interval_ns = (uint64_t)(options->learning.learn_seconds * 1e9);
     learn->saved_ns = learn->decayed_ns = learn->priors_updated_ns = store_now_ns(store);
-    if (profile != NULL && options->learn) {
-        learn->profile_path = strdup(options->profile_path);
+    if (profile != NULL && options->learning.learn) {
+        learn->profile_path = strdup(options->learning.profile_path);
         /* Figures that cannot be read are learned again. */
         (void)!profile_learned_read(profile, load_row, store);
         load_age(learn);

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "fuzz_arena.h"
 
+#include <kvterrace/key.h>
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
@@ -437,9 +438,9 @@ static kvt_store *fuzz_store(void)
     kvt_store_options options;
     kvt_store_options_init(&options);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 256 << 10;
-    options.staging_bytes = 1 << 20;
-    options.put_staging_bytes = 64 << 10;
-    options.tick_seconds = 0;
+    options.limits.staging_bytes = 1 << 20;
+    options.limits.put_staging_bytes = 64 << 10;
+    options.limits.tick_seconds = 0;
     options.policy = "lru";
     fuzz_check(kvt_store_open(&options, &store, NULL, 0) == KVT_OK);
     return store;

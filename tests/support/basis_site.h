@@ -119,11 +119,11 @@ static inline kvt_status basis_site_open(const basis_site *site, basis_site_mode
     kvt_store_options options = support_options(32 << 20, "lru");
     support_tier(&options, KVT_TIER_SSD, &device, 1);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = site->dram_bytes;
-    options.catalog_path = site->catalog_path;
+    options.durability.catalog_path = site->catalog_path;
     if (mode != BASIS_SITE_BARE) {
-        options.profile_path = site->profile_path;
-        options.ladder = true;
-        options.ladder_layout = basis_site_layout;
+        options.learning.profile_path = site->profile_path;
+        options.loss.ladder = true;
+        options.loss.ladder_layout = basis_site_layout;
     }
     if (mode == BASIS_SITE_CODES) options.variant = site->form;
     *store_out = NULL;

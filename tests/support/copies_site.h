@@ -21,7 +21,7 @@ static inline site *site_make(uint64_t disk_bytes)
                                         .disk_bytes = disk_bytes,
                                         .unit_bytes = 4096,
                                         .dram_bytes = DRAM_ENTRIES * RECORD_BYTES + 16 * 1024});
-    s->options.persist_bytes_per_s = 0;
+    s->options.durability.persist_bytes_per_s = 0;
     site_open(s);
     return s;
 }

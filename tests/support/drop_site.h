@@ -120,21 +120,21 @@ static inline void site_prepare(site *s, kvt_tier tier, uint64_t bytes, const te
     (void)unlink(catalog_path);
     ladder_make_profile(profile_path, rungs, count);
     kvt_store_options_init(&s->options);
-    s->options.put_staging_bytes = 0; /* a put says how its write went */
-    s->options.staging_bytes = 32 << 20;
-    s->options.tick_seconds = 0;
-    s->options.profile_path = profile_path;
+    s->options.limits.put_staging_bytes = 0; /* a put says how its write went */
+    s->options.limits.staging_bytes = 32 << 20;
+    s->options.limits.tick_seconds = 0;
+    s->options.learning.profile_path = profile_path;
     s->options.lossless = false;
-    s->options.ladder = true;
-    s->options.ladder_layout = drop_layout;
-    s->options.loss_limit = 0.5;
-    s->options.alpha_seconds = 1;
+    s->options.loss.ladder = true;
+    s->options.loss.ladder_layout = drop_layout;
+    s->options.loss.loss_limit = 0.5;
+    s->options.loss.alpha_seconds = 1;
     if (tier == KVT_TIER_HBM) s->options.tiers[tier].emulated = true;
     if (tier != KVT_TIER_SSD) s->options.tiers[tier].capacity_bytes = bytes;
     if (tier != KVT_TIER_SSD) return;
     s->device = support_file_config("ssd0", ssd_path, bytes);
     support_tier(&s->options, tier, &s->device, 1);
-    s->options.catalog_path = catalog_path;
+    s->options.durability.catalog_path = catalog_path;
 }
 
 static inline void site_open(site *s)

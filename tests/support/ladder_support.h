@@ -67,14 +67,14 @@ static inline kvt_store_options ladder_store_options(const char *profile_path,
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 16 << 20;
+    options.limits.put_staging_bytes = 0; /* a put says how its write went */
+    options.limits.staging_bytes = 16 << 20;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
-    options.tick_seconds = 0;
-    options.profile_path = profile_path;
-    options.ladder = true;
-    options.ladder_layout = *layout;
-    options.alpha_seconds = 1;
+    options.limits.tick_seconds = 0;
+    options.learning.profile_path = profile_path;
+    options.loss.ladder = true;
+    options.loss.ladder_layout = *layout;
+    options.loss.alpha_seconds = 1;
     return options;
 }
 

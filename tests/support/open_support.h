@@ -33,7 +33,7 @@ static inline void open_prepare(open_site *site)
     snprintf(site->catalog, sizeof site->catalog, "%.63s/catalog.db", site->folder);
     snprintf(site->path, sizeof site->path, "%.63s/ssd", site->folder);
     site->options = support_options(8 << 20, "lru");
-    site->options.catalog_path = site->catalog;
+    site->options.durability.catalog_path = site->catalog;
     site->device = support_file_config("ssd", site->path, 8 << 20);
     site->device.sparse = true;
     support_tier(&site->options, KVT_TIER_SSD, &site->device, 1);

@@ -22,10 +22,10 @@ static inline kvt_store_options queue_site_options(bool device)
     static kvt_device_config config;
     kvt_store_options options;
     kvt_store_options_init(&options);
-    if (device) options.put_staging_bytes = 0;
-    options.staging_bytes = 16 << 20;
+    if (device) options.limits.put_staging_bytes = 0;
+    options.limits.staging_bytes = 16 << 20;
     options.policy = "lru";
-    options.tick_seconds = 0;
+    options.limits.tick_seconds = 0;
     options.lossless = false;
     fault = (support_fault){.capacity_bytes = 64 << 20};
     config = support_fault_config(&fault, "mem");

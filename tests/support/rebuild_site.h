@@ -44,7 +44,7 @@ static inline void site_configure(rebuild_site *site, const char *folder)
     snprintf(site->folder, sizeof site->folder, "%s", folder);
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", folder);
     site->options = support_options(8 << 20, "lru");
-    site->options.catalog_path = site->catalog;
+    site->options.durability.catalog_path = site->catalog;
     site->options.lossless = true;
     for (uint32_t i = 0; i < REBUILD_MEMBERS; i++) {
         snprintf(site->paths[i], sizeof site->paths[i], "%s/%s", folder, rebuild_names[i]);

@@ -65,11 +65,11 @@ static inline site *site_prepare(site_shape shape)
     if (shape.disks > 0) support_make_folder(s->folder, sizeof s->folder);
     snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
     kvt_store_options_init(&s->options);
-    if (!shape.staged) s->options.put_staging_bytes = 0; /* a put says how its write went */
-    s->options.staging_bytes = 8 << 20;
-    if (shape.disks > 0) s->options.catalog_path = s->catalog;
+    if (!shape.staged) s->options.limits.put_staging_bytes = 0; /* a put says how its write went */
+    s->options.limits.staging_bytes = 8 << 20;
+    if (shape.disks > 0) s->options.durability.catalog_path = s->catalog;
     s->options.policy = "lru";
-    s->options.tick_seconds = 0;
+    s->options.limits.tick_seconds = 0;
     for (int i = 0; i < SITE_DISKS; i++) {
         snprintf(s->paths[i], sizeof s->paths[i], "%s/%s", s->folder, site_disks[i]);
         s->disks[i] = (support_fault){

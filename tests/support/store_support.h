@@ -87,10 +87,10 @@ static inline kvt_store_options support_options(uint64_t staging_bytes, const ch
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = staging_bytes;
+    options.limits.put_staging_bytes = 0;
+    options.limits.staging_bytes = staging_bytes;
     options.policy = policy;
-    options.tick_seconds = 0;
+    options.limits.tick_seconds = 0;
     return options;
 }
 
@@ -115,7 +115,7 @@ static inline kvt_store *support_open_memory(const char *policy, uint64_t capaci
                                              uint64_t put_staging_bytes)
 {
     kvt_store_options options = support_options(4 << 20, policy);
-    options.put_staging_bytes = put_staging_bytes;
+    options.limits.put_staging_bytes = put_staging_bytes;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = capacity_bytes;
     return support_open(&options);
 }

@@ -11,6 +11,7 @@
 
 #include "expected.h"
 
+#include <kvterrace/key.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

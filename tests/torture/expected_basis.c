@@ -93,11 +93,11 @@ void expected_use_ladder(const expected_series *series, uint64_t choice, kvt_sto
     static char profile[240];
     char name[48];
     ladder_path(series, "profile.db", profile, sizeof profile);
-    options->profile_path = profile;
-    options->learn = false;
-    options->ladder = true;
-    options->loss_limit = 1;
-    options->ladder_layout = expected_layout_of(0);
+    options->learning.profile_path = profile;
+    options->learning.learn = false;
+    options->loss.ladder = true;
+    options->loss.loss_limit = 1;
+    options->loss.ladder_layout = expected_layout_of(0);
     if (choice % (LADDER_FORMS + 1) == LADDER_FORMS) return;
     ladder_name(choice % (LADDER_FORMS + 1), name, sizeof name);
     if (kvt_variant_parse(name, &options->variant) != KVT_OK) abort();

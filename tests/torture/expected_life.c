@@ -117,17 +117,17 @@ static void life_fill_options(life_site *site)
     const expected_series *series = site->series;
     kvt_store_options *options = &site->options;
     kvt_store_options_init(options);
-    options->put_staging_bytes = 0; /* a put says how its write went */
+    options->limits.put_staging_bytes = 0; /* a put says how its write went */
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", series->folder);
-    options->catalog_path = site->catalog;
+    options->durability.catalog_path = site->catalog;
     options->policy = series->policy;
     options->variant = series->variant;
     if (series->lossy) expected_use_ladder(series, site->life->seed, options);
     options->holes = series->holes;
-    options->staging_bytes = 8 << 20;
-    options->tick_seconds = series->tick_seconds;
+    options->limits.staging_bytes = 8 << 20;
+    options->limits.tick_seconds = series->tick_seconds;
     options->seed = series->seed;
-    options->learn_seconds = 0.02;
+    options->learning.learn_seconds = 0.02;
     life_open_skip = site->life->skip;
     for (uint32_t i = 0; i < EXPECTED_MEMBERS_MAX; i++)
         life_fill_member(site, i);

@@ -497,7 +497,8 @@ static void run_note_kept(run_site *site, run_caller *caller)
     kvt_persist_info info = {.struct_size = sizeof info};
     memset(site->kept, 0, sizeof site->kept);
     site->durable = false;
-    if (site->options.close_deadline_seconds < 1) return; /* a copy that made way is not renewed */
+    if (site->options.durability.close_deadline_seconds < 1)
+        return; /* a copy that made way is not renewed */
     if (kvt_store_persist(site->store, BASE_CLOCK_NEVER, &info) != KVT_OK) return;
     if (info.left != 0 || info.without_room != 0) return;
     uint64_t moves = site->moves;
@@ -618,14 +619,14 @@ static void run_make_site(run_site *site, const schedule_try *options)
     kvt_store_options *store = &site->options;
     kvt_store_options_init(store);
     bool catalog = run_draw(site, 4) != 0;
-    if (catalog) store->catalog_path = site->catalog;
+    if (catalog) store->durability.catalog_path = site->catalog;
     store->format = !catalog; /* the second life takes over what the first one labelled */
     store->policy = run_draw(site, 3) == 0 ? "lru" : "utility";
-    store->tick_seconds = run_draw(site, 4) == 0 ? 0 : 0.02;
-    store->staging_bytes = (1 + run_draw(site, 2)) * 1024 * 1024;
-    store->put_staging_bytes = run_draw(site, 4) == 0 ? 0 : 128 * 1024;
-    store->copies = run_draw(site, 4) != 0;
-    store->close_deadline_seconds = run_draw(site, 3) == 0 ? 0.005 : 5;
+    store->limits.tick_seconds = run_draw(site, 4) == 0 ? 0 : 0.02;
+    store->limits.staging_bytes = (1 + run_draw(site, 2)) * 1024 * 1024;
+    store->limits.put_staging_bytes = run_draw(site, 4) == 0 ? 0 : 128 * 1024;
+    store->durability.copies = run_draw(site, 4) != 0;
+    store->durability.close_deadline_seconds = run_draw(site, 3) == 0 ? 0.005 : 5;
     store->observer.call = run_observe;
     store->observer.context = site;
     store->tiers[KVT_TIER_DRAM] = run_tier_options(site, 0, 1);

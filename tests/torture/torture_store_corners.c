@@ -149,7 +149,8 @@ static void rise_begin(rise *r)
     site *s =
         site_prepare((site_shape){.disks = 1, .disk_bytes = 8 << 20, .dram_bytes = 100 << 10});
     s->options.tiers[KVT_TIER_DRAM].unit_bytes = 0;
-    s->options.copies = false; /* the row that stays with a copy would have no successor */
+    s->options.durability.copies =
+        false; /* the row that stays with a copy would have no successor */
     site_open(s);
     support_puts(s->store, 1, 5);
     kvt_key third = support_key(3);
@@ -347,7 +348,7 @@ TEST(catalog_of_another_store)
     char other[96];
     snprintf(other, sizeof other, "%s/other.db", s->folder);
     kvt_store_options broken = s->options;
-    broken.catalog_path = other;
+    broken.durability.catalog_path = other;
     broken.format = true;
     broken.policy = "lruu";
     assert_int_equal(kvt_store_open(&broken, &second, message, sizeof message), KVT_E_UNSUPPORTED);
@@ -366,7 +367,7 @@ TEST(unfinished_catalog)
     assert_int_equal(sqlite3_exec(db, "PRAGMA journal_mode=WAL", NULL, NULL, NULL), SQLITE_OK);
     sqlite3_close(db);
     kvt_store_options options = support_options(8 << 20, "lru");
-    options.catalog_path = catalog;
+    options.durability.catalog_path = catalog;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
     kvt_store_close(support_open(&options));
 }
@@ -377,10 +378,10 @@ TEST(small_move_budget)
     support_fault fault = {.capacity_bytes = 8 << 20};
     kvt_device_config device = support_fault_config(&fault, "ssd");
     kvt_store_options options = support_options(8 << 20, "utility");
-    options.tick_seconds = 0.001;
-    options.move_bytes_per_s = 2000000; /* 2 KB per tick, entries of 44 KB */
-    options.high_watermark = 0.5;
-    options.low_watermark = 0.4;
+    options.limits.tick_seconds = 0.001;
+    options.limits.move_bytes_per_s = 2000000; /* 2 KB per tick, entries of 44 KB */
+    options.limits.high_watermark = 0.5;
+    options.limits.low_watermark = 0.4;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
     support_tier(&options, KVT_TIER_SSD, &device, 1);
     kvt_store *store = support_open(&options);

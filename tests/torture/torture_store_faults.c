@@ -21,10 +21,10 @@ static void faults_open(faults_site *site, const char *policy, double tick_secon
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 8 << 20;
+    options.limits.put_staging_bytes = 0; /* a put says how its write went */
+    options.limits.staging_bytes = 8 << 20;
     options.policy = policy;
-    options.tick_seconds = tick_seconds;
+    options.limits.tick_seconds = tick_seconds;
     site->faults[FAULT_DRAM].capacity_bytes = 400 << 10;
     site->faults[FAULT_SSD].capacity_bytes = 800 << 10;
     site->devices[FAULT_DRAM] = support_fault_config(&site->faults[FAULT_DRAM], "dram");

@@ -24,10 +24,10 @@ static void kill_prepare(kill_site *site)
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", site->folder);
     snprintf(site->path, sizeof site->path, "%s/ssd", site->folder);
     kvt_store_options_init(&site->options);
-    site->options.put_staging_bytes = 0; /* a put says how its write went */
-    site->options.staging_bytes = 8 << 20;
+    site->options.limits.put_staging_bytes = 0; /* a put says how its write went */
+    site->options.limits.staging_bytes = 8 << 20;
     site->options.policy = "lru";
-    site->options.catalog_path = site->catalog;
+    site->options.durability.catalog_path = site->catalog;
     site->device = support_file_config("ssd", site->path, 8 << 20);
     support_tier(&site->options, KVT_TIER_SSD, &site->device, 1);
     site->options.tiers[KVT_TIER_SSD].unit_bytes = 16384;

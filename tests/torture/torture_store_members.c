@@ -106,11 +106,11 @@ TEST(devices_come_and_go)
     }
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 4 << 20;
-    options.catalog_path = catalog;
+    options.limits.put_staging_bytes = 0; /* a put says how its write went */
+    options.limits.staging_bytes = 4 << 20;
+    options.durability.catalog_path = catalog;
     options.policy = "lru";
-    options.tick_seconds = 0.002;
+    options.limits.tick_seconds = 0.002;
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = configs,
                                                      .device_count = DISKS,
                                                      .unit_bytes = 4096,

@@ -177,8 +177,8 @@ static uint64_t free_room(site *s)
 TEST(room_that_is_not_there)
 {
     site *s = site_make(1, 400 << 10);
-    s->options.high_watermark = 0.5;
-    s->options.low_watermark = 0.4;
+    s->options.limits.high_watermark = 0.5;
+    s->options.limits.low_watermark = 0.4;
     site_open(s);
     support_puts(s->store, 0, 10);
     tiers_location *taken = take_room(s, free_room(s) - 4096);

@@ -46,10 +46,10 @@ static void open_prepare(open_site *site, const char *profile)
     snprintf(site->profile, sizeof site->profile, "%s", profile);
     site->options = support_options(4 << 20, "lru");
     site->options.lossless = false;
-    site->options.learn = false;
-    site->options.catalog_path = site->catalog;
-    site->options.profile_path = site->profile;
-    site->options.profile_foreign = true;
+    site->options.learning.learn = false;
+    site->options.durability.catalog_path = site->catalog;
+    site->options.learning.profile_path = site->profile;
+    site->options.learning.profile_foreign = true;
     for (uint32_t i = 0; i < OPEN_MEMBERS; i++) {
         snprintf(site->paths[i], sizeof site->paths[i], "%s/ssd%u", site->folder, i);
         site->devices[i] = support_file_config(names[i], site->paths[i], 1 << 20);

@@ -165,8 +165,8 @@ static void site_open(site *s)
     (void)snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
     (void)snprintf(s->disk, sizeof s->disk, "%s/disk", s->folder);
     kvt_store_options options = support_options(1 << 20, "lru");
-    options.catalog_path = s->catalog;
-    options.copies = false;
+    options.durability.catalog_path = s->catalog;
+    options.durability.copies = false;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         s->faults[tier] = (support_fault){.capacity_bytes = 2 << 20,
                                           .path = tier == KVT_TIER_SSD ? s->disk : NULL};

@@ -85,12 +85,12 @@ static void power_fill_site(power_site *site, const char *folder)
     snprintf(site->folder, sizeof site->folder, "%s", folder);
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", folder);
     kvt_store_options_init(&site->options);
-    site->options.put_staging_bytes = 0; /* a put says how its write went */
-    site->options.catalog_path = site->catalog;
+    site->options.limits.put_staging_bytes = 0; /* a put says how its write went */
+    site->options.durability.catalog_path = site->catalog;
     site->options.policy = "lru";
     site->options.lossless = false;
-    site->options.tick_seconds = 0;
-    site->options.staging_bytes = 4 << 20;
+    site->options.limits.tick_seconds = 0;
+    site->options.limits.staging_bytes = 4 << 20;
     for (uint32_t i = 0; i < POWER_MEMBERS; i++) {
         snprintf(site->paths[i], sizeof site->paths[i], "%s/m%u", folder, i);
         site->devices[i] = (kvt_device_config){.struct_size = sizeof site->devices[i],

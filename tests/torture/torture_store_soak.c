@@ -297,10 +297,10 @@ static void soak_open(soak_site *site, uint64_t seed)
     char message[256];
     kvt_store_options_init(&options);
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", site->folder);
-    options.catalog_path = site->catalog;
+    options.durability.catalog_path = site->catalog;
     options.seed = seed;
-    options.staging_bytes = 16 << 20;
-    options.tick_seconds = 0.02;
+    options.limits.staging_bytes = 16 << 20;
+    options.limits.tick_seconds = 0.02;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
     for (uint32_t i = 0; i < SOAK_MEMBERS; i++) {
         snprintf(site->paths[i], sizeof site->paths[i], "%s/m%u",

@@ -6,6 +6,7 @@
 #ifndef TOOLS_DEVICE_LIST_H
 #define TOOLS_DEVICE_LIST_H
 
+#include <kvterrace/config.h>
 #include <kvterrace/kvterrace.h>
 
 #define DEVICE_LIST_MAX  64u

@@ -7,6 +7,7 @@
 #include "base/config_values.h"
 #include "base/nearest.h"
 
+#include <kvterrace/config.h>
 #include <kvterrace/kvterrace.h>
 
 #include <stdlib.h>

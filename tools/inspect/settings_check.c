@@ -12,6 +12,7 @@
 #include "tiers/devices/device_memory_node.h"
 #include "tiers/devices/superblock.h"
 
+#include <kvterrace/config.h>
 #include <kvterrace/remote.h>
 
 #include <errno.h>
@@ -190,8 +191,9 @@ static kvt_status check_places(const kvt_config *config, const kvt_store_options
     if (list == NULL) return KVT_E_MEMORY;
     list->message = message;
     list->message_size = message_size;
-    kvt_status status = places_add(list, "store.profile", options->profile_path, true);
-    if (status == KVT_OK) status = places_add(list, "store.catalog", options->catalog_path, false);
+    kvt_status status = places_add(list, "store.profile", options->learning.profile_path, true);
+    if (status == KVT_OK)
+        status = places_add(list, "store.catalog", options->durability.catalog_path, false);
     if (status == KVT_OK) status = places_add(list, "store.watch_path", options->watch.path, false);
     if (status == KVT_OK && options->remote != NULL)
         status = places_add_secret(list, config, options->remote->password_file);
@@ -388,7 +390,7 @@ static void check_note_put_staging(const command_common *common, const kvt_store
 {
     uint64_t rooms[KVT_TIER_COUNT] = {0};
     char message[COMMAND_MESSAGE_BYTES], text[2][32];
-    const uint64_t asked = options->put_staging_bytes;
+    const uint64_t asked = options->limits.put_staging_bytes;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         if (kvt_tier_room(&options->tiers[tier], tier, &rooms[tier], message, sizeof message) !=
             KVT_OK)
@@ -408,11 +410,11 @@ static kvt_status check_policy(const kvt_store_options *options, char *message, 
     kvt_policy_config_init(&config);
     config.name = options->policy;
     config.variant = options->variant;
-    config.alpha_seconds = options->alpha_seconds;
+    config.alpha_seconds = options->loss.alpha_seconds;
     config.hysteresis = options->hysteresis;
     config.holes = (uint8_t)options->holes;
-    config.high_watermark = options->high_watermark;
-    config.low_watermark = options->low_watermark;
+    config.high_watermark = options->limits.high_watermark;
+    config.low_watermark = options->limits.low_watermark;
     config.seed = options->seed;
     config.entries_expected = 1;
     config.ghosts_max = 1;
@@ -435,7 +437,8 @@ kvt_status inspect_settings(const command_common *common, const kvt_store_option
         status = check_tier(common, options, tier, message, message_size);
     if (status == KVT_OK) status = check_places(common->config, options, message, message_size);
     if (status == KVT_OK)
-        status = check_memory("store.staging", options->staging_bytes, message, message_size);
+        status =
+            check_memory("store.staging", options->limits.staging_bytes, message, message_size);
     if (status == KVT_OK) status = check_disk(options, message, message_size);
     if (status == KVT_OK) check_note_put_staging(common, options);
     return status;

@@ -280,7 +280,7 @@ kvt_status verify_store(const kvt_store_options *options, const verify_observer 
                         verify_counts *counts_out, char *message, size_t message_size)
 {
     memset(counts_out, 0, sizeof *counts_out);
-    if (!options->catalog_path) {
+    if (!options->durability.catalog_path) {
         (void)snprintf(message, message_size, "store.catalog is not set");
         return KVT_E_CONFIG;
     }
@@ -293,10 +293,11 @@ kvt_status verify_store(const kvt_store_options *options, const verify_observer 
                         .counts = counts_out,
                         .message = message,
                         .message_size = message_size};
-    kvt_status status =
-        catalog_open(options->catalog_path, CATALOG_READ, &walk.catalog, message, message_size);
+    kvt_status status = catalog_open(options->durability.catalog_path, CATALOG_READ, &walk.catalog,
+                                     message, message_size);
     if (status == KVT_MISS) {
-        (void)snprintf(message, message_size, "%.300s: no such catalog", options->catalog_path);
+        (void)snprintf(message, message_size, "%.300s: no such catalog",
+                       options->durability.catalog_path);
         return KVT_E_GONE;
     }
     if (status != KVT_OK) return status;

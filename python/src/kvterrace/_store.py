@@ -138,7 +138,7 @@ def readers_to_come(config, settings):
     """The setting by which entries have readers beside this process: those after a restart, or
     other hosts. None: the store ends with its process, and nobody else reads it."""
     with _options(config, settings, {}) as (options, _, _, _):
-        if options.catalog_path != ffi.NULL:
+        if options.durability.catalog_path != ffi.NULL:
             return "store.catalog"
         return "tier.remote.namespace" if options.remote != ffi.NULL else None
 

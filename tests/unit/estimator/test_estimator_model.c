@@ -10,6 +10,7 @@
 #include "model_support.h"
 
 #include <kvterrace/codec.h>
+#include <kvterrace/rope.h>
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -61,7 +61,7 @@ static verify_counts look(seen *to)
     kvt_store_options options;
     kvt_store_options_init(&options);
     support_tier(&options, KVT_TIER_SSD, &device, 1);
-    options.catalog_path = site.catalog_path;
+    options.durability.catalog_path = site.catalog_path;
     *to = (seen){.bases = 0};
     assert_int_equal(inspect_catalog(site.catalog_path, &visitor, message, sizeof message), KVT_OK);
     assert_int_equal(verify_store(&options, &observer, &counts, message, sizeof message), KVT_OK);

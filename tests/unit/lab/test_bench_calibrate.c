@@ -254,7 +254,7 @@ static uint32_t press(const kvt_store_options *options, const kvt_codec_curve *c
         fill_entry(i, kv);
         double upper = upper_of(curves, count, info.variant);
         bool same = memcmp(kv, got, sizeof kv) == 0;
-        assert_true(upper <= options->loss_limit);
+        assert_true(upper <= options->loss.loss_limit);
         assert_true(upper > 0.0 || same);
         lossy += !same;
         held++;
@@ -274,27 +274,27 @@ TEST(a_store_takes_the_ladder)
     const uint32_t count = read_rungs(curves);
     kvt_store_options store;
     kvt_store_options_init(&store);
-    store.put_staging_bytes = 0; /* a put says how its write went */
-    store.staging_bytes = 8 << 20;
-    store.tick_seconds = 0;
+    store.limits.put_staging_bytes = 0; /* a put says how its write went */
+    store.limits.staging_bytes = 8 << 20;
+    store.limits.tick_seconds = 0;
     store.tiers[KVT_TIER_DRAM].capacity_bytes = 12 * ENTRY_BYTES;
-    store.profile_path = files.database;
-    store.ladder = true;
-    store.ladder_layout = layout;
-    store.ladder_model = "small";
-    store.ladder_class = "stories";
-    store.loss_limit = 1.0;
-    store.alpha_seconds = 1;
+    store.learning.profile_path = files.database;
+    store.loss.ladder = true;
+    store.loss.ladder_layout = layout;
+    store.loss.ladder_model = "small";
+    store.loss.ladder_class = "stories";
+    store.loss.loss_limit = 1.0;
+    store.loss.alpha_seconds = 1;
     assert_true(press(&store, curves, count) > 10);
     /* A floor between the second rung and the third: the others do not exist. */
-    store.loss_limit = curves[1].loss_upper;
+    store.loss.loss_limit = curves[1].loss_upper;
     uint32_t within = press(&store, curves, count);
     assert_true(within > 0);
-    store.loss_limit = 0.0;
+    store.loss.loss_limit = 0.0;
     assert_int_equal(press(&store, curves, count), 0);
     /* Another layout's store is refused, and told why. */
     kvt_store *none = NULL;
-    store.ladder_layout.head_dim = 64;
+    store.loss.ladder_layout.head_dim = 64;
     assert_int_equal(kvt_store_open(&store, &none, message, sizeof message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "2 layers x 2 KV heads x 32, not 2 x 2 x 64"));
     scratch_remove_database();

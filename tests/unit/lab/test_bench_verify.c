@@ -63,15 +63,15 @@ static void fixture_make(verify_fixture *fixture)
 {
     (void)snprintf(fixture->catalog, sizeof fixture->catalog, "%s/catalog.db", fixture->folder);
     kvt_store_options_init(&fixture->options);
-    fixture->options.put_staging_bytes = 0; /* a put says how its write went */
-    fixture->options.staging_bytes = 8 << 20;
+    fixture->options.limits.put_staging_bytes = 0; /* a put says how its write went */
+    fixture->options.limits.staging_bytes = 8 << 20;
     for (int i = 0; i < 2; i++) {
         (void)snprintf(fixture->path[i], sizeof fixture->path[i], "%s/ssd%d", fixture->folder, i);
         fixture->devices[i] = support_file_config(i ? "ssd1" : "ssd0", fixture->path[i], 16u << 20);
     }
-    fixture->options.catalog_path = fixture->catalog;
+    fixture->options.durability.catalog_path = fixture->catalog;
     fixture->options.policy = "lru";
-    fixture->options.tick_seconds = 0;
+    fixture->options.limits.tick_seconds = 0;
     support_tier(&fixture->options, KVT_TIER_SSD, fixture->devices, 2);
     fixture->options.tiers[KVT_TIER_SSD].unit_bytes = 8192;
     fixture_fill(fixture);
@@ -226,10 +226,10 @@ TEST(refusals)
     kvt_store *store = support_open(&fixture->options);
     assert_int_equal(run_verify(fixture, &counts, &seen), KVT_E_LOCKED);
     kvt_store_close(store);
-    fixture->options.catalog_path = "no-such-catalog.db";
+    fixture->options.durability.catalog_path = "no-such-catalog.db";
     assert_int_equal(run_verify(fixture, &counts, &seen), KVT_E_GONE);
     assert_int_equal(access("no-such-catalog.db", F_OK), -1);
-    fixture->options.catalog_path = NULL;
+    fixture->options.durability.catalog_path = NULL;
     assert_int_equal(run_verify(fixture, &counts, &seen), KVT_E_CONFIG);
 }
 

@@ -157,13 +157,14 @@ static void assert_same(const char *text, bool known)
         assert_string_equal(json_string_value(json_object_get(one, "name")), name);
         assert_near(number_of(one, "stored_share"), store->costs.variants[i].stored_share);
     }
-    assert_true(number_of(said, "loss_limit") == options.loss_limit);
-    assert_true(number_of(said, "alpha_s") == options.alpha_seconds);
-    assert_true(number_of(said, "tick_s") == options.tick_seconds);
+    assert_true(number_of(said, "loss_limit") == options.loss.loss_limit);
+    assert_true(number_of(said, "alpha_s") == options.loss.alpha_seconds);
+    assert_true(number_of(said, "tick_s") == options.limits.tick_seconds);
     kvt_variant_format(options.variant, name, sizeof name);
     assert_string_equal(json_string_value(json_object_get(said, "variant")), name);
     assert_true(json_is_boolean(json_object_get(said, "copies")));
-    assert_true(json_is_true(json_object_get(said, "copies")) == (options.catalog_path != NULL));
+    assert_true(json_is_true(json_object_get(said, "copies")) ==
+                (options.durability.catalog_path != NULL));
     kvt_store_close(store);
     kvt_store_options_free(owner);
     json_decref(said);

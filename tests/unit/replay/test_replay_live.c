@@ -304,7 +304,7 @@ static kvt_store_options memory_store(const char *profile_path)
 {
     kvt_store_options store;
     kvt_store_options_init(&store);
-    store.profile_path = profile_path;
+    store.learning.profile_path = profile_path;
     store.lossless = false;
     store.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(4) << 30; /* 16 MiB at this scale */
     return store;
@@ -337,7 +337,7 @@ TEST(policies_begin_alike)
     for (int i = 0; i < 4; i++) {
         seen_profiles seen = {.runs = 0};
         kvt_store_options store = memory_store(profile_path);
-        store.learn = i < 2;
+        store.learning.learn = i < 2;
         replay_live live = {.store = &store, .profile_seen = see_profile, .context = &seen};
         for (int p = 0; p < 2; p++) {
             replay_result result;
@@ -345,7 +345,7 @@ TEST(policies_begin_alike)
                                                 &result, message, sizeof message);
             if (status != KVT_OK) fail_msg("%s: %s", orders[i % 2][p], message);
             assert_string_equal(seen.before[p], rows);
-            assert_true((strcmp(seen.after[p], rows) == 0) == !store.learn ||
+            assert_true((strcmp(seen.after[p], rows) == 0) == !store.learning.learn ||
                         result.verified_gets == 0);
             assert_int_not_equal(access(seen.path[p], F_OK), 0);
             *strrchr(seen.path[p], '/') = '\0';

@@ -48,15 +48,16 @@ static kvt_store_options make_store(const char *profile, const kvt_device_config
     store.tiers[KVT_TIER_DRAM].capacity_bytes = 2 << 20;
     store.tiers[KVT_TIER_SSD].devices = ssd;
     store.tiers[KVT_TIER_SSD].device_count = 1;
-    store.profile_path = profile;
-    store.ladder = true;
-    store.alpha_seconds = 0.01; /* contexts are quickly computed, and losses count for as little */
-    store.loss_limit = 0.01;
-    store.ladder_layout = (kvt_layout){.layers = 2,
-                                       .kv_heads = 2,
-                                       .head_dim = 64,
-                                       .dtype = KVT_DTYPE_BF16,
-                                       .tokens_may_drop = drop};
+    store.learning.profile_path = profile;
+    store.loss.ladder = true;
+    store.loss.alpha_seconds =
+        0.01; /* contexts are quickly computed, and losses count for as little */
+    store.loss.loss_limit = 0.01;
+    store.loss.ladder_layout = (kvt_layout){.layers = 2,
+                                            .kv_heads = 2,
+                                            .head_dim = 64,
+                                            .dtype = KVT_DTYPE_BF16,
+                                            .tokens_may_drop = drop};
     return store;
 }
 

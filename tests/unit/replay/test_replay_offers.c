@@ -214,8 +214,8 @@ static void site_open(site *s, uint64_t bytes_per_token, kvt_hole_mode holes)
     s->store.holes = holes;
     s->store.policy = "utility";
     s->store.prefill = model->prefill;
-    s->store.tick_seconds = 0;
-    s->store.put_staging_bytes = 0; /* a put has ended when it returns */
+    s->store.limits.tick_seconds = 0;
+    s->store.limits.put_staging_bytes = 0; /* a put has ended when it returns */
     s->store.lossless = true;
     s->store.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(512) << 20;
     s->store.tiers[KVT_TIER_SSD].capacity_bytes = UINT64_C(64) << 20;

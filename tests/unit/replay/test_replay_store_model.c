@@ -25,9 +25,9 @@ static uint32_t store_takes(uint64_t put_staging_bytes, uint32_t most)
     kvt_store_options options;
     kvt_store_options_init(&options);
     options.policy = "lru";
-    options.staging_bytes = 2 << 20;
-    options.put_staging_bytes = put_staging_bytes;
-    options.tick_seconds = 0;
+    options.limits.staging_bytes = 2 << 20;
+    options.limits.put_staging_bytes = put_staging_bytes;
+    options.limits.tick_seconds = 0;
     support_tier(&options, KVT_TIER_DRAM, &device, 1);
     kvt_store *store = support_open(&options);
     assert_int_equal(tiers_fault_add(fault.device, &hang_writes), KVT_OK);

@@ -13,6 +13,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <kvterrace/basis.h>
+#include <kvterrace/config.h>
 #include <kvterrace/load.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>

@@ -237,7 +237,7 @@ static sequence_site *start_durable(char folder[64])
     snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
     sequence_site *s = site_start(16 * MIB, 8 * MIB);
     site_stop(s);
-    s->options.catalog_path = catalog;
+    s->options.durability.catalog_path = catalog;
     for (int i = 0; i < SITE_DRIVES; i++) {
         snprintf(paths[i], sizeof paths[i], "%s/drive%d", folder, i);
         s->drives[i].path = paths[i];

@@ -448,7 +448,7 @@ TEST(a_kept_sequence_survives_a_kill)
     snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
     sequence_site *s = site_start(8 * MIB, 8 * MIB);
     kvt_store_close(s->store);
-    s->options.catalog_path = catalog;
+    s->options.durability.catalog_path = catalog;
     for (int i = 0; i < SITE_DRIVES; i++) {
         snprintf(paths[i], sizeof paths[i], "%s/drive%d", folder, i);
         s->drives[i].path = paths[i];

@@ -194,8 +194,8 @@ TEST(without_copies_or_catalog)
     for (int i = 0; i < 2; i++) {
         site *s = site_make(2 << 20);
         site_close(s);
-        if (i == 0) s->options.copies = false;
-        if (i == 1) s->options.catalog_path = NULL;
+        if (i == 0) s->options.durability.copies = false;
+        if (i == 1) s->options.durability.catalog_path = NULL;
         s->options.format = true;
         site_open(s);
         site_put(s, 0, ENTRIES);

@@ -40,7 +40,7 @@ TEST(persist_says_what_is_left)
     assert_int_equal(info.written, 0);
     assert_int_equal(info.left, DRAM_ENTRIES);
     assert_int_equal(info.left_bytes, DRAM_ENTRIES * RECORD_BYTES);
-    s->options.close_deadline_seconds = 0; /* and such a close writes nothing */
+    s->options.durability.close_deadline_seconds = 0; /* and such a close writes nothing */
     site_reopen(s);
     assert_int_equal(kvt_store_persist(s->store, 1, &info),
                      KVT_OK); /* all that came back is on SSD */
@@ -89,7 +89,7 @@ TEST(background_writes_back)
 {
     site *s = site_make(2 << 20);
     site_close(s);
-    s->options.persist_bytes_per_s = 32000000;
+    s->options.durability.persist_bytes_per_s = 32000000;
     site_open(s);
     site_put(s, 0, ENTRIES);
     for (int i = 0; i < 50 && support_stats(s->store).copies.count < DRAM_ENTRIES; i++) {
@@ -103,7 +103,7 @@ TEST(background_writes_back)
     assert_int_equal(ssd_written(s), written);
     check_budget(s);
     site_close(s);
-    s->options.persist_bytes_per_s = 0;
+    s->options.durability.persist_bytes_per_s = 0;
     site_open(s);
     support_gets(s->store, 0, ENTRIES);
     site_put(s, ENTRIES, ENTRIES + 2);
@@ -116,7 +116,7 @@ TEST(persist_needs_a_catalog)
     kvt_persist_info info = {.struct_size = sizeof info};
     site *s = site_make(2 << 20);
     site_close(s);
-    s->options.catalog_path = NULL;
+    s->options.durability.catalog_path = NULL;
     s->options.format = true;
     site_open(s);
     site_put(s, 0, 2);
@@ -190,7 +190,7 @@ TEST(persist_waits_for_the_background)
 {
     site *s = site_make(2 << 20);
     site_close(s);
-    s->options.persist_bytes_per_s = UINT64_C(1) << 40;
+    s->options.durability.persist_bytes_per_s = UINT64_C(1) << 40;
     site_open(s);
     site_put(s, 0, 1);
     usleep(1000);

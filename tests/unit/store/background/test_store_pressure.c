@@ -21,7 +21,7 @@ static site *pressed_make(void)
 {
     site *s = site_make(8 << 20);
     site_close(s);
-    s->options.tick_seconds = 3600;
+    s->options.limits.tick_seconds = 3600;
     site_open(s);
     site_put(s, 0, STORED);
     return s;

@@ -168,7 +168,7 @@ TEST(records_on_ssd_carry_notes)
         devices[i] = support_file_config(i == 0 ? "ssd0" : "ssd1", paths[i], 2 << 20);
     }
     kvt_store_options options = support_options(8 << 20, "lru");
-    options.catalog_path = catalog;
+    options.durability.catalog_path = catalog;
     options.tiers[KVT_TIER_SSD] =
         (kvt_tier_options){.devices = devices, .device_count = 2, .unit_bytes = 8192};
     kvt_store *store = support_open(&options);

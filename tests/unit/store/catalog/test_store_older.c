@@ -193,7 +193,7 @@ TEST(refused_before_rows_go)
         kvt_profile_measure_device(written, device, KVT_TIER_SSD, 0, 1u << 23, &request), KVT_OK);
     kvt_device_close(device);
     kvt_profile_close(written);
-    site.options.profile_path = profile;
+    site.options.learning.profile_path = profile;
     kvt_store *none = NULL;
     assert_int_equal(open_try(&site, &none), KVT_E_MISMATCH);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"),
@@ -223,10 +223,10 @@ TEST(second_name)
     open_put_all(store);
     snprintf(other, sizeof other, "%.95s.other", site.catalog);
     assert_int_equal(link(site.catalog, other), 0);
-    site.options.catalog_path = other;
+    site.options.durability.catalog_path = other;
     open_refused(&site, KVT_E_ARGUMENT, "hard link");
     kvt_store_close(store);
-    site.options.catalog_path = site.catalog;
+    site.options.durability.catalog_path = site.catalog;
     open_refused(&site, KVT_E_ARGUMENT, "hard link");
     assert_int_equal(unlink(other), 0);
     open_expect_all(&site);

@@ -221,11 +221,11 @@ TEST(dry_run_and_refusals)
     kvt_store_close(store);
     report.entries = entries;
     (void)check_all(site); /* it was left as it is */
-    site->options.catalog_path = NULL;
+    site->options.durability.catalog_path = NULL;
     assert_int_equal(recover_with(site, false, false), KVT_E_ARGUMENT);
-    site->options.catalog_path = "nowhere/at/all/catalog.db";
+    site->options.durability.catalog_path = "nowhere/at/all/catalog.db";
     assert_true(recover_with(site, false, false) < 0);
-    site->options.catalog_path = site->catalog;
+    site->options.durability.catalog_path = site->catalog;
     site->options.tiers[KVT_TIER_SSD].device_count = 0;
     assert_int_equal(recover_with(site, true, false), KVT_E_ARGUMENT);
 }

@@ -44,7 +44,7 @@ TEST(staging_registered)
     kvt_device_stats stats = {.struct_size = sizeof stats};
     for (size_t i = 0; kvt_device_stats_get(s->store, i, &stats) == KVT_OK; i++) {
         bool ring = strncmp(stats.facts.engine, "io_uring", 8) == 0;
-        if (!ring || !scratch_may_lock(s->options.staging_bytes)) continue;
+        if (!ring || !scratch_may_lock(s->options.limits.staging_bytes)) continue;
         if (strstr(stats.facts.engine, "+fixed") == NULL) fail_msg("%s", stats.facts.engine);
     }
 }
@@ -71,7 +71,7 @@ TEST(more_than_the_policy_may_fill)
     site *s = *state;
     uint32_t count = 0;
     s->options.tiers[KVT_TIER_SSD].unit_bytes = 4096;
-    s->options.high_watermark = s->options.low_watermark = 1.0;
+    s->options.limits.high_watermark = s->options.limits.low_watermark = 1.0;
     site_open(s);
     while (support_stats(s->store).evictions == 0)
         assert_int_equal(support_put(s->store, count++), KVT_OK);
@@ -225,14 +225,14 @@ TEST(foreign_drive)
     fill(s);
     char other[128];
     snprintf(other, sizeof other, "%s/other.db", s->folder);
-    s->options.catalog_path = other;
+    s->options.durability.catalog_path = other;
     assert_int_equal(try_open(s), KVT_E_MISMATCH);
     assert_non_null(strstr(s->message, "disk0"));
-    s->options.catalog_path = s->catalog;
+    s->options.durability.catalog_path = s->catalog;
     site_open(s); /* nothing was lost by trying */
     assert_int_equal(support_stats(s->store).recovered, RECOVERY_COUNT);
     site_close(s);
-    s->options.catalog_path = other;
+    s->options.durability.catalog_path = other;
     s->options.format = true;
     site_open(s);
     assert_int_equal(support_stats(s->store).recovered, 0);
@@ -357,9 +357,9 @@ TEST(bad_options)
     s->options.variant.codec = KVT_CODEC_KIVI; /* lossy: nothing says yet what it would lose */
     assert_int_equal(try_open(s), KVT_E_ARGUMENT);
     s->options.variant.codec = KVT_CODEC_RAW;
-    s->options.profile_path = "no/such/profile.db";
+    s->options.learning.profile_path = "no/such/profile.db";
     assert_int_equal(try_open(s), KVT_E_GONE);
-    s->options.profile_path = NULL;
+    s->options.learning.profile_path = NULL;
     s->files[1].name = "disk0";
     assert_int_equal(try_open(s), KVT_E_ARGUMENT);
     s->files[1].name = "disk1";
@@ -371,7 +371,7 @@ TEST(bad_options)
     assert_int_equal(try_open(s), KVT_E_ARGUMENT);
     kvt_store_options empty;
     kvt_store_options_init(&empty);
-    empty.put_staging_bytes = 0; /* a put says how its write went */
+    empty.limits.put_staging_bytes = 0; /* a put says how its write went */
     assert_int_equal(kvt_store_open(&empty, &s->store, NULL, 0), KVT_E_ARGUMENT);
 }
 
@@ -397,18 +397,18 @@ TEST(profile_of_another_device)
         kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 1u << 23, &request), KVT_OK);
     kvt_device_close(device);
     kvt_profile_close(profile);
-    s->options.profile_path = path;
+    s->options.learning.profile_path = path;
     assert_int_equal(try_open(s), KVT_E_MISMATCH);
     assert_non_null(strstr(s->message, "device disk0"));
     assert_non_null(strstr(s->message, "sim read=1000000000"));
     assert_non_null(strstr(s->message, "this is \"file "));
-    s->options.profile_foreign = true;
+    s->options.learning.profile_foreign = true;
     kvt_device_stats stats = {.struct_size = sizeof stats};
     site_open(s);
     assert_int_equal(kvt_device_stats_get(s->store, 0, &stats), KVT_OK);
     assert_true(stats.read_bytes_per_s > 0.9e9 && stats.read_bytes_per_s < 1.1e9);
     site_close(s);
-    s->options.profile_foreign = false;
+    s->options.learning.profile_foreign = false;
 
     assert_int_equal(unlink(path), 0);
     assert_int_equal(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
@@ -422,7 +422,7 @@ TEST(profile_of_another_device)
     assert_true(stats.read_bytes_per_s > 1e3);
     site_close(s);
     assert_int_equal(unlink(path), 0);
-    s->options.profile_path = NULL;
+    s->options.learning.profile_path = NULL;
 }
 
 TEST(two_openers)

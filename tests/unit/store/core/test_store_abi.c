@@ -8,11 +8,13 @@
 
 #include <kvterrace/basis.h>
 #include <kvterrace/coding.h>
+#include <kvterrace/key.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
 #include <kvterrace/recover.h>
 #include <kvterrace/remote.h>
+#include <kvterrace/rope.h>
 
 /* struct_size comes first, and no member can be added inside: the last one of 0.2.0 ends where the
  * struct does, so that a later one is beyond the size of an older caller. */
@@ -121,7 +123,7 @@ static int set_up(void **state)
     kvt_store_options options;
     kvt_store_options_init(&options);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 16 << 20;
-    options.tick_seconds = 0;
+    options.limits.tick_seconds = 0;
     char message[256];
     kvt_store *store;
     if (kvt_store_open(&options, &store, message, sizeof message) != KVT_OK) return 1;

@@ -31,10 +31,10 @@ static void site_make(site *s, bool sparse)
     s->device.sparse = sparse;
     kvt_store_options_init(&s->options);
     s->options.policy = "lru";
-    s->options.tick_seconds = 0;
-    s->options.put_staging_bytes = 0;
-    s->options.staging_bytes = 4 << 20;
-    s->options.catalog_path = s->catalog;
+    s->options.limits.tick_seconds = 0;
+    s->options.limits.put_staging_bytes = 0;
+    s->options.limits.staging_bytes = 4 << 20;
+    s->options.durability.catalog_path = s->catalog;
     s->options.watch.path = s->watch;
     s->options.tiers[KVT_TIER_SSD].devices = &s->device;
     s->options.tiers[KVT_TIER_SSD].device_count = 1;

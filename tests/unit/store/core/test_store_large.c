@@ -84,10 +84,10 @@ static void site_make(site *s, uint64_t put_staging_bytes)
     s->device.sparse = true;
     kvt_store_options_init(&s->options);
     s->options.policy = "lru";
-    s->options.tick_seconds = 0;
-    s->options.staging_bytes = 4 * MIB;
-    s->options.put_staging_bytes = put_staging_bytes;
-    s->options.catalog_path = s->catalog;
+    s->options.limits.tick_seconds = 0;
+    s->options.limits.staging_bytes = 4 * MIB;
+    s->options.limits.put_staging_bytes = put_staging_bytes;
+    s->options.durability.catalog_path = s->catalog;
     support_tier(&s->options, KVT_TIER_SSD, &s->device, 1);
     site_open(s);
     s->entry = support_entry(support_key(1), layout, 100);

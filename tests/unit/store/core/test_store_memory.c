@@ -33,12 +33,12 @@ static kvt_store *memory_open_staging(const kvt_device_config *device, uint64_t 
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.put_staging_bytes = put_staging_bytes;
-    options.staging_bytes = 8 << 20;
+    options.limits.put_staging_bytes = put_staging_bytes;
+    options.limits.staging_bytes = 8 << 20;
     options.policy = "lru";
     options.variant = variant;
-    options.tick_seconds = 0;
-    options.learn = false;
+    options.limits.tick_seconds = 0;
+    options.learning.learn = false;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = device == NULL ? capacity_bytes : 0;
     support_tier(&options, KVT_TIER_DRAM, device, device != NULL);
     kvt_store *store = support_open(&options);

@@ -218,7 +218,7 @@ TEST(links)
     snprintf(catalog, sizeof catalog, "%s/catalog-link", site.folder);
     assert_int_equal(symlink("ssd", member), 0);
     assert_int_equal(symlink("catalog.db", catalog), 0);
-    site.options.catalog_path = catalog;
+    site.options.durability.catalog_path = catalog;
     open_refused(&site, KVT_E_ARGUMENT, "symbolic link");
     site.options.follow_symlinks = true;
     open_refused(&site, KVT_E_LOCKED, "another store"); /* the same lock, whatever the name */
@@ -234,7 +234,7 @@ TEST(links)
     assert_int_equal(symlink("catalog.db", catalog), 0);
     site.device.path = member;
     open_refused(&site, KVT_E_ARGUMENT, "symbolic link");
-    site.options.catalog_path = catalog;
+    site.options.durability.catalog_path = catalog;
     site.options.follow_symlinks = true;
     open_expect_all(&site);
     assert_int_equal(unlink(member), 0);
@@ -261,9 +261,9 @@ TEST(odd_capacity)
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
+    options.limits.put_staging_bytes = 0; /* a put says how its write went */
     options.policy = "lru";
-    options.staging_bytes = 8 << 20;
+    options.limits.staging_bytes = 8 << 20;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = (4 << 20) + 1024;
     char message[256] = "x";
     kvt_store *store = NULL;

@@ -97,21 +97,21 @@ static void part_hbm(site *one)
 static void part_ssd(site *one)
 {
     kvt_store_options *options = &one->base.options;
-    options->catalog_path = one->base.catalog;
+    options->durability.catalog_path = one->base.catalog;
     support_tier(options, KVT_TIER_SSD, &one->base.device, 1);
     options->tiers[KVT_TIER_SSD].unit_bytes = 16384;
-    options->persist_bytes_per_s = 1 << 30;
-    options->learn_seconds = 1e-3;
+    options->durability.persist_bytes_per_s = 1 << 30;
+    options->learning.learn_seconds = 1e-3;
 }
 
 static void part_ladder(site *one)
 {
     const test_rung rung = {"planes:k8v8,g64", 8.5, 0.0005, 0.001, true};
     if (access(one->profile, F_OK) != 0) ladder_make_profile(one->profile, &rung, 1);
-    one->base.options.profile_path = one->profile;
-    one->base.options.profile_foreign = true;
-    one->base.options.ladder = true;
-    one->base.options.ladder_layout = support_layout;
+    one->base.options.learning.profile_path = one->profile;
+    one->base.options.learning.profile_foreign = true;
+    one->base.options.loss.ladder = true;
+    one->base.options.loss.ladder_layout = support_layout;
     one->base.options.policy = "utility";
 }
 
@@ -141,7 +141,7 @@ static void part_watch_file(site *one)
 
 static void part_handover(site *one)
 {
-    one->base.options.put_staging_bytes = 1 << 20;
+    one->base.options.limits.put_staging_bytes = 1 << 20;
 }
 
 static void part_all(site *one)
@@ -162,10 +162,10 @@ static void site_make(site *one, void (*part)(site *))
     snprintf(one->watch, sizeof one->watch, "%.63s/watch", one->base.folder);
     snprintf(one->profile, sizeof one->profile, "%.63s/profile.db", one->base.folder);
     snprintf(one->engine, sizeof one->engine, "threads");
-    options->catalog_path = NULL;
+    options->durability.catalog_path = NULL;
     support_tier(options, KVT_TIER_SSD, NULL, 0);
     options->tiers[KVT_TIER_DRAM].capacity_bytes = 4 << 20;
-    options->tick_seconds = 1e-6;
+    options->limits.tick_seconds = 1e-6;
     part(one);
 }
 

@@ -24,8 +24,8 @@ static const tiers_fault_rule hang_writes = {.action = TIERS_FAULT_HANG,
 static site *prepare(void)
 {
     site *s = site_prepare((site_shape){.staged = true, .dram_bytes = DRAM_BYTES});
-    s->options.staging_bytes = 2 << 20;
-    s->options.put_staging_bytes = RECORDS_STAGED * SUPPORT_ENTRY_BYTES;
+    s->options.limits.staging_bytes = 2 << 20;
+    s->options.limits.put_staging_bytes = RECORDS_STAGED * SUPPORT_ENTRY_BYTES;
     return s;
 }
 
@@ -142,7 +142,7 @@ TEST(full_staging_refuses_and_loses_nothing)
 TEST(backlog_of_a_tier_refuses)
 {
     site *s = prepare();
-    s->options.put_backlog_seconds = 1e-9;
+    s->options.limits.put_backlog_seconds = 1e-9;
     site_open(s);
     assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
     assert_int_equal(support_put(s->store, 0), KVT_OK);
@@ -371,8 +371,8 @@ static site *disk_open(void)
                                         .plain = true,
                                         .staged = true,
                                         .dram_bytes = DRAM_BYTES});
-    s->options.staging_bytes = s->options.put_staging_bytes = 2 << 20;
-    s->options.persist_bytes_per_s = 0;
+    s->options.limits.staging_bytes = s->options.limits.put_staging_bytes = 2 << 20;
+    s->options.durability.persist_bytes_per_s = 0;
     site_open(s);
     return s;
 }
@@ -448,7 +448,7 @@ TEST(many_threads)
     site_close(d);
     d->options.tiers[KVT_TIER_DRAM].capacity_bytes = 4 << 20;
     d->options.tiers[KVT_TIER_SSD].capacity_bytes = 8 << 20;
-    d->options.tick_seconds = 0.002;
+    d->options.limits.tick_seconds = 0.002;
     site_open(d);
     runner runners[THREADS];
     pthread_t threads[THREADS];
@@ -474,7 +474,7 @@ TEST(many_threads)
 TEST(without_put_staging)
 {
     site *s = prepare();
-    s->options.put_staging_bytes = 0;
+    s->options.limits.put_staging_bytes = 0;
     site_open(s);
     uint64_t before = site_writes(s);
     assert_int_equal(support_put(s->store, 1), KVT_OK);
@@ -512,7 +512,7 @@ static bool others_block(int signal_number)
 TEST(signals_are_the_applications)
 {
     site *s = prepare();
-    s->options.tick_seconds = 0.05;
+    s->options.limits.tick_seconds = 0.05;
     site_open(s);
     assert_true(others_block(SIGUSR1));
     assert_true(others_block(SIGALRM));
@@ -548,9 +548,9 @@ TEST(a_child_before_its_parent)
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 4 << 20;
-    options.tick_seconds = 0;
+    options.limits.put_staging_bytes = 0;
+    options.limits.staging_bytes = 4 << 20;
+    options.limits.tick_seconds = 0;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
     kvt_store *store = support_open(&options);
     static char data[SUPPORT_ENTRY_BYTES];

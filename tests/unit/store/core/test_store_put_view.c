@@ -128,7 +128,7 @@ TEST(views_are_put_without_put_staging)
     static const char *const variants[] = {"raw", "lossless"};
     for (uint32_t i = 0; i < 4; i++) {
         site *s = prepare(i >= 2);
-        s->options.put_staging_bytes = 0;
+        s->options.limits.put_staging_bytes = 0;
         assert_int_equal(kvt_variant_parse(variants[i % 2], &s->options.variant), KVT_OK);
         site_open(s);
         put_all(s->store);

@@ -21,7 +21,7 @@ TEST_BEFORE_EACH
                                            .plain = true,
                                            .staged = true,
                                            .memory_bytes = 16 << 20});
-    s->options.put_backlog_seconds = 0;
+    s->options.limits.put_backlog_seconds = 0;
 }
 
 /* MLA's latent, an index, and K and V under both of their names. */

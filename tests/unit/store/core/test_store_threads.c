@@ -31,8 +31,8 @@ TEST(a_limit_of_threads_is_named)
     char message[256];
     kvt_status status = KVT_E_THREAD;
     open_prepare(&site);
-    site.options.put_staging_bytes = 4 << 20;
-    site.options.tick_seconds = 1;
+    site.options.limits.put_staging_bytes = 4 << 20;
+    site.options.limits.tick_seconds = 1;
     char watch[160];
     snprintf(watch, sizeof watch, "%s/watch", site.folder);
     site.options.watch.path = watch;

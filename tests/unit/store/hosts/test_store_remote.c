@@ -567,7 +567,7 @@ TEST(configurations_are_refused)
         kvt_store *store = NULL;
         char message[256] = "";
         kvt_store_options_init(&options);
-        options.tick_seconds = 0;
+        options.limits.tick_seconds = 0;
         options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
         options.remote = &wrong[i];
         assert_int_not_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
@@ -599,7 +599,7 @@ TEST(a_password_that_others_read_is_refused)
     kvt_store_options options;
     kvt_store *store = NULL;
     kvt_store_options_init(&options);
-    options.tick_seconds = 0;
+    options.limits.tick_seconds = 0;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
     options.remote = &remote;
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);

@@ -9,6 +9,7 @@
 
 #include "remote/remote_fault.h"
 
+#include <kvterrace/key.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 

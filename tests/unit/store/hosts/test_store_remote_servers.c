@@ -11,6 +11,7 @@
 #include "servers.h"
 #include "store/hosts/remote_tier.h"
 
+#include <kvterrace/key.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>

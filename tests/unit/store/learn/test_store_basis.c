@@ -89,15 +89,15 @@ static kvt_store *open_store(void)
     kvt_store *store = NULL;
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 32 << 20;
+    options.limits.put_staging_bytes = 0;
+    options.limits.staging_bytes = 32 << 20;
     support_tier(&options, KVT_TIER_SSD, &device, 1);
-    options.catalog_path = catalog_path;
-    options.tick_seconds = 0;
-    options.profile_path = profile_path;
-    options.ladder = true;
-    options.ladder_layout = layout;
-    options.alpha_seconds = 1;
+    options.durability.catalog_path = catalog_path;
+    options.limits.tick_seconds = 0;
+    options.learning.profile_path = profile_path;
+    options.loss.ladder = true;
+    options.loss.ladder_layout = layout;
+    options.loss.alpha_seconds = 1;
     if (kvt_store_open(&options, &store, message, sizeof message) < 0)
         fail_msg("open: %s", message);
     assert_non_null(store);

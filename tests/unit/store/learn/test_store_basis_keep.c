@@ -86,7 +86,7 @@ static void rebuild(void)
     char message[256] = "";
     kvt_store_options_init(&options);
     support_tier(&options, KVT_TIER_SSD, &device, 1);
-    options.catalog_path = site.catalog_path;
+    options.durability.catalog_path = site.catalog_path;
     if (kvt_store_recover(&options, &how, &report, message, sizeof message) != KVT_OK)
         fail_msg("recover: %s", message);
     assert_int_equal(report.entries, ENTRIES);
@@ -152,14 +152,14 @@ TEST(a_link_to_the_catalog_finds_its_bases)
     kvt_store_options options;
     kvt_store_options_init(&options);
     support_tier(&options, KVT_TIER_SSD, &device, 1);
-    options.catalog_path = link;
+    options.durability.catalog_path = link;
     options.follow_symlinks = true;
-    options.profile_path = site.profile_path;
-    options.ladder = true;
-    options.ladder_layout = basis_site_layout;
+    options.learning.profile_path = site.profile_path;
+    options.loss.ladder = true;
+    options.loss.ladder_layout = basis_site_layout;
     options.policy = "lru";
-    options.put_staging_bytes = 0;
-    options.tick_seconds = 0;
+    options.limits.put_staging_bytes = 0;
+    options.limits.tick_seconds = 0;
     kvt_store *store = support_open(&options);
     assert_int_equal(count_found(&site, store), ENTRIES);
     kvt_store_close(store);

@@ -15,6 +15,7 @@
 #include <kvterrace/lookup.h>
 #include <kvterrace/queue.h>
 #include <kvterrace/recover.h>
+#include <kvterrace/rope.h>
 #include <kvterrace/watch.h>
 #include <math.h>
 
@@ -466,18 +467,18 @@ TEST(others_keep_every_token)
     assert_int_equal(kvt_store_put(s.store, &entry, KVT_PACKED(data, ENTRY)), KVT_OK);
     kvt_store_close(s.store);
     /* The ladder's does not, and the open says so. */
-    s.options.ladder_layout.tokens_may_drop = 0;
+    s.options.loss.ladder_layout.tokens_may_drop = 0;
     site_open(&s);
     assert_non_null(strstr(s.message, "2 variants that drop tokens"));
     assert_int_equal(put_entry(s.store, 1, 0, true), KVT_REFUSED);
     kvt_store_close(s.store);
     /* The limit of loss holds. */
-    s.options.ladder_layout.tokens_may_drop = 1;
-    s.options.loss_limit = 0.015;
+    s.options.loss.ladder_layout.tokens_may_drop = 1;
+    s.options.loss.loss_limit = 0.015;
     site_open(&s);
     assert_int_equal(put_entry(s.store, 1, 0, true), KVT_REFUSED);
     kvt_store_close(s.store);
-    s.options.ladder_layout.tokens_may_drop = 2;
+    s.options.loss.ladder_layout.tokens_may_drop = 2;
     assert_int_equal(kvt_store_open(&s.options, &s.store, s.message, sizeof s.message),
                      KVT_E_ARGUMENT);
 }
@@ -597,7 +598,7 @@ TEST(pressure_drops_more_and_more_tokens)
     assert_int_equal(support_stats(s.store).load_failures, 0);
     kvt_store_close(s.store);
     /* What may lose less than the drop forms stays whole. */
-    s.options.loss_limit = 0.001;
+    s.options.loss.loss_limit = 0.001;
     seen = (seen_moves){0};
     site_open(&s);
     assert_int_equal(press(&s), 0);
@@ -613,7 +614,7 @@ TEST(tokens_are_dropped_on_the_way_down)
     site_prepare(&s, KVT_TIER_SSD, ENTRY * 3 / 2, pressed_rungs, 6);
     s.options.policy = "adaptcache";
     s.options.tiers[KVT_TIER_DRAM].capacity_bytes = ENTRY * 3 / 2;
-    s.options.put_staging_bytes = 4 * ENTRY;
+    s.options.limits.put_staging_bytes = 4 * ENTRY;
     s.options.observer.call = note_move;
     s.options.observer.context = &seen;
     site_open(&s);
@@ -667,7 +668,7 @@ TEST(dropped_entries_outlive_the_store)
         assert_memory_equal(&after, &before, sizeof after);
         kvt_store_close(s.store);
         /* A store that lets no token go serves none of it. */
-        s.options.ladder_layout.tokens_may_drop = 0;
+        s.options.loss.ladder_layout.tokens_may_drop = 0;
         site_open(&s);
         assert_int_equal(support_stats(s.store).recovery_drops, 1);
         assert_int_equal(kvt_store_exists(s.store, &key), KVT_MISS);

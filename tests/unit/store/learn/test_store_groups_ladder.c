@@ -167,7 +167,7 @@ TEST(groups_become_coarser)
     char message[256];
     kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 0);
     const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
-    options.catalog_path = catalog_path;
+    options.durability.catalog_path = catalog_path;
     support_tier(&options, KVT_TIER_SSD, &device, 1);
     kvt_store *store = support_open(&options);
     const uint32_t lossy = press_groups(store, shapes, false);

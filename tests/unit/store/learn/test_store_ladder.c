@@ -160,18 +160,18 @@ TEST(stores_refuse_what_is_not_calibrated)
     kvt_store *store = NULL;
     kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
     make_profile(true);
-    options.profile_path = NULL;
+    options.learning.profile_path = NULL;
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
-    options.ladder_layout.kv_heads = 8;
+    options.loss.ladder_layout.kv_heads = 8;
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "2 layers x 2 KV heads x 64, not 2 x 8 x 64"));
     options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
-    options.ladder_layout.sides = 1;
+    options.loss.ladder_layout.sides = 1;
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "one side"));
     options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
-    options.loss_limit = 1.5;
+    options.loss.loss_limit = 1.5;
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     assert_int_equal(unlink(profile_path), 0);
     make_profile(false);
@@ -269,14 +269,14 @@ TEST(pressure_makes_entries_coarser)
         ladder_store_options(profile_path, &ladder_layout, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
     kvt_store *store = support_open(&options);
-    assert_true(press(store, options.loss_limit) > 30);
+    assert_true(press(store, options.loss.loss_limit) > 30);
     kvt_store_close(store);
-    options.loss_limit = 0.0015; /* planes at 8 bits, and nothing coarser */
+    options.loss.loss_limit = 0.0015; /* planes at 8 bits, and nothing coarser */
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
-    uint32_t lossy = press(store, options.loss_limit);
+    uint32_t lossy = press(store, options.loss.loss_limit);
     assert_true(lossy > 10 && lossy <= 25); /* 8.5 bits: 23 at most */
     kvt_store_close(store);
-    options.ladder = false; /* the default: nothing is lost */
+    options.loss.ladder = false; /* the default: nothing is lost */
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
     assert_int_equal(press(store, 0.0), 0);
     kvt_store_close(store);
@@ -297,21 +297,21 @@ TEST(entries_have_a_limit_of_their_own)
     assert_true(curves[3].loss_entry == 0.0); /* the text is no figure: not known */
     for (uint32_t i = 0; i < count; i++)
         assert_true(curves[i].loss_widening == 2.5);
-    options.entry_loss_limit = 0.005; /* 8 and 6 bits */
+    options.loss.entry_loss_limit = 0.005; /* 8 and 6 bits */
     kvt_store *store = support_open(&options);
     assert_int_equal(store->costs.variant_count, store->exact_variants + 2);
     const kvt_codec_curve *first = &store->costs.variants[store->exact_variants];
     assert_true(fabs(first[0].loss_upper - 0.002 / 0.005 * 0.01) < 1e-12);
     assert_true(fabs(first[1].loss_upper - 0.004 / 0.005 * 0.01) < 1e-12);
-    assert_true(press(store, options.loss_limit) > 10);
+    assert_true(press(store, options.loss.loss_limit) > 10);
     kvt_store_close(store);
-    options.entry_loss_limit = 0.001; /* nothing keeps it */
+    options.loss.entry_loss_limit = 0.001; /* nothing keeps it */
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
     assert_int_equal(store->costs.variant_count, store->exact_variants);
     kvt_store_close(store);
     static const double outside[] = {0.0, -0.1, 1.5, NAN};
     for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
-        options.entry_loss_limit = outside[i];
+        options.loss.entry_loss_limit = outside[i];
         assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
         assert_non_null(strstr(message, "entry_loss_limit"));
     }
@@ -329,13 +329,13 @@ TEST(fixed_policies_take_forms_of_the_ladder)
     make_profile(true);
     options.policy = "lru";
     assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &options.variant), KVT_OK);
-    options.loss_limit = 0;
+    options.loss.loss_limit = 0;
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "ladder"));
-    options.loss_limit = 1;
-    options.ladder = false;
+    options.loss.loss_limit = 1;
+    options.loss.ladder = false;
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
-    options.ladder = true;
+    options.loss.ladder = true;
     for (int mixed = 0; mixed < 2; mixed++) {
         uint32_t lossy = 0;
         assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
@@ -403,10 +403,10 @@ TEST(a_lower_limit_drops_coarser_rows)
     kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 0);
     const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
-    options.catalog_path = catalog_path;
+    options.durability.catalog_path = catalog_path;
     support_tier(&options, KVT_TIER_SSD, &device, 1);
     kvt_store *store = support_open(&options);
-    uint32_t lossy = press(store, options.loss_limit), coarse = 0;
+    uint32_t lossy = press(store, options.loss.loss_limit), coarse = 0;
     assert_true(lossy > 20);
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++)
         coarse += check_entry(store, i) > 0.0025;
@@ -418,7 +418,7 @@ TEST(a_lower_limit_drops_coarser_rows)
         again += check_entry(store, i) > 0.0;
     assert_int_equal(again, lossy); /* the same promise keeps them all */
     kvt_store_close(store);
-    options.loss_limit = 0.0025;
+    options.loss.loss_limit = 0.0025;
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
     again = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
@@ -462,7 +462,7 @@ TEST(requests_get_what_they_accept)
         ladder_store_options(profile_path, &ladder_layout, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
     kvt_store *store = support_open(&options);
-    assert_true(press(store, options.loss_limit) > 0);
+    assert_true(press(store, options.loss.loss_limit) > 0);
     uint32_t refused = 0, got = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES * 4; i++) {
         double loss_max = accepted[i % 4];

@@ -78,14 +78,15 @@ static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
     kvt_store_options options = support_options(8 << 20, with_profile ? "utility" : "lru");
     options.format = true;
     options.lossless = false;
-    options.alpha_seconds = 1e6; /* entries are raw, whatever forms and disks were measured at */
-    options.learn_seconds = learn_seconds;
-    options.loss_limit = loss_limit;
+    options.loss.alpha_seconds =
+        1e6; /* entries are raw, whatever forms and disks were measured at */
+    options.learning.learn_seconds = learn_seconds;
+    options.loss.loss_limit = loss_limit;
     support_tier(&options, KVT_TIER_SSD, &device, 1);
     if (with_profile) {
-        options.profile_path = profile_path;
-        options.ladder = true;
-        options.ladder_layout = learn_layout;
+        options.learning.profile_path = profile_path;
+        options.loss.ladder = true;
+        options.loss.ladder_layout = learn_layout;
     }
     /* The kernel takes the ring of a process that was killed down in its own time. */
     kvt_status status = KVT_E_LOCKED;

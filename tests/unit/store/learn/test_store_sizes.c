@@ -28,7 +28,7 @@ static site *site_make(uint64_t disk_bytes, uint64_t dram_bytes)
                                         .disk_bytes = disk_bytes,
                                         .unit_bytes = 4096,
                                         .dram_bytes = dram_bytes});
-    s->options.persist_bytes_per_s = 0;
+    s->options.durability.persist_bytes_per_s = 0;
     s->options.observer.call = observe;
     return s;
 }

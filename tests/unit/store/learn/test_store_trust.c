@@ -141,10 +141,10 @@ static kvt_store *open_store(void)
     kvt_device_config ssd = memory_device("ssd0", 64 << 20, ssd_latency_ns);
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 8 << 20;
-    options.tick_seconds = 0;
-    options.profile_path = profile_path;
+    options.limits.put_staging_bytes = 0; /* a put says how its write went */
+    options.limits.staging_bytes = 8 << 20;
+    options.limits.tick_seconds = 0;
+    options.learning.profile_path = profile_path;
     support_tier(&options, KVT_TIER_DRAM, &dram, 1);
     options.tiers[KVT_TIER_DRAM].weights_fixed = true;
     support_tier(&options, KVT_TIER_SSD, &ssd, layered);

@@ -44,16 +44,16 @@ static bool site_try_open(site *s, uint32_t devices, uint64_t timeout_ns, double
     char message[256];
     memset(s->faults, 0, sizeof s->faults);
     kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
+    options.limits.put_staging_bytes = 0; /* a put says how its write went */
     for (uint32_t i = 0; i < devices; i++) {
         s->faults[i].capacity_bytes = s->capacity_bytes ? s->capacity_bytes : CAPACITY;
         configs[i] = support_fault_config(&s->faults[i], names[i]);
     }
     configs[devices - 1].timeout_ns = timeout_ns;
-    options.staging_bytes = 2 << 20;
+    options.limits.staging_bytes = 2 << 20;
     options.policy = "lru";
-    options.tick_seconds = 0;
-    options.get_deadline_seconds = get_deadline;
+    options.limits.tick_seconds = 0;
+    options.limits.get_deadline_seconds = get_deadline;
     support_tier(&options, KVT_TIER_SSD, configs, devices);
     kvt_status status = kvt_store_open(&options, &s->store, message, sizeof message);
     if (status == KVT_E_GONE && timeout_ns != NEVER) return false;

@@ -78,7 +78,7 @@ static kvt_store *plan_open(kvt_store_options *options)
 static kvt_store_options plan_options(void)
 {
     kvt_store_options options = support_options(8 << 20, "lru");
-    options.learn = false;
+    options.learning.learn = false;
     return options;
 }
 
@@ -139,7 +139,7 @@ TEST(moved_and_recovered)
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 256 << 10;
     options.tiers[KVT_TIER_SSD] =
         (kvt_tier_options){.devices = &device, .device_count = 1, .unit_bytes = 8192};
-    options.catalog_path = catalog;
+    options.durability.catalog_path = catalog;
     kvt_store *store = plan_open(&options);
     support_puts(store, 0, 16);
     assert_true(support_stats(store).demotions > 0);

@@ -22,7 +22,7 @@ TEST_BEFORE_EACH
 {
     site *s = site_new(
         state, (site_shape){.disks = 1, .disk_bytes = 48 << 20, .plain = true, .staged = true});
-    s->options.put_backlog_seconds = 0;
+    s->options.limits.put_backlog_seconds = 0;
 }
 
 /* 1, 2 or 5 groups; every fourth entry has none. */
@@ -245,10 +245,10 @@ TEST(groups_go_through_every_tier)
     site *s = *state;
     for (uint32_t i = 0; i < 8; i++) {
         const bool memory = (i & 1) != 0, staged = (i & 2) != 0;
-        s->options.catalog_path = NULL;
+        s->options.durability.catalog_path = NULL;
         s->options.format = true;
         assert_int_equal(kvt_variant_parse(forms[i / 4], &s->options.variant), KVT_OK);
-        s->options.put_staging_bytes = staged ? KVT_PUT_STAGING_AUTO : 0;
+        s->options.limits.put_staging_bytes = staged ? KVT_PUT_STAGING_AUTO : 0;
         s->options.tiers[KVT_TIER_DRAM].capacity_bytes = memory ? 32 << 20 : 0;
         site_open(s);
         put_all(s->store);

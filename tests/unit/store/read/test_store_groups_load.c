@@ -174,10 +174,10 @@ TEST_BEFORE_EACH
     s->fault = (support_fault){.capacity_bytes = 64 << 20};
     s->device = support_fault_config(&s->fault, "mem");
     s->options = support_options(16 << 20, "lru");
-    s->options.profile_path = s->profile;
-    s->options.ladder = true;
-    s->options.loss_limit = 1;
-    s->options.ladder_layout = (kvt_layout){
+    s->options.learning.profile_path = s->profile;
+    s->options.loss.ladder = true;
+    s->options.loss.loss_limit = 1;
+    s->options.loss.ladder_layout = (kvt_layout){
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 512};
     for (uint32_t i = 0; i < ENTRIES; i++) {
         s->keys[i] = support_key(i);
@@ -194,7 +194,7 @@ static void site_open(site *s, const char *variant, bool device, bool staged)
 {
     char message[256] = "";
     assert_int_equal(kvt_variant_parse(variant, &s->options.variant), KVT_OK);
-    s->options.put_staging_bytes = staged ? KVT_PUT_STAGING_AUTO : 0;
+    s->options.limits.put_staging_bytes = staged ? KVT_PUT_STAGING_AUTO : 0;
     s->options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){.capacity_bytes = device ? 0 : 64 << 20,
                                                          .devices = device ? &s->device : NULL,
                                                          .device_count = device};
@@ -645,7 +645,7 @@ TEST(parts_of_a_context_are_missing)
 TEST(little_staging_is_enough)
 {
     site *s = *state;
-    s->options.staging_bytes = 1 << 20;
+    s->options.limits.staging_bytes = 1 << 20;
     site_open(s, "raw", true, false);
     load_all(s);
     get_ranges(s);

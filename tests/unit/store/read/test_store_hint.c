@@ -23,7 +23,7 @@ static site *site_make_filled(double tick_seconds)
 {
     site *s = site_make(2 << 20);
     site_close(s);
-    s->options.tick_seconds = tick_seconds;
+    s->options.limits.tick_seconds = tick_seconds;
     site_open(s);
     site_put(s, 0, ENTRIES);
     return s;

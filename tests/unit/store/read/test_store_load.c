@@ -37,8 +37,8 @@ static site *make_site(bool device, bool staged, uint64_t staging_bytes)
 {
     site *s = test_zeros(sizeof *s);
     kvt_store_options options = queue_site_options(device);
-    if (!staged) options.put_staging_bytes = 0;
-    options.staging_bytes = staging_bytes;
+    if (!staged) options.limits.put_staging_bytes = 0;
+    options.limits.staging_bytes = staging_bytes;
     assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_OK);
     queue = queue_site_queue(2, 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {

@@ -8,6 +8,7 @@
 
 #include "codecs/record.h"
 
+#include <kvterrace/key.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 #include <pthread.h>
@@ -390,7 +391,7 @@ TEST(clear_beside_traffic)
 {
     open_site site;
     open_prepare(&site);
-    site.options.put_staging_bytes = 1 << 20;
+    site.options.limits.put_staging_bytes = 1 << 20;
     site.options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
     kvt_store *store = open_now(&site);
     names_traffic traffic[2] = {{.store = store, .first = 1000}, {.store = store, .first = 1050}};

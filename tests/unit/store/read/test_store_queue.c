@@ -300,7 +300,7 @@ TEST(joined_reads)
 TEST(little_staging)
 {
     kvt_store_options options = queue_site_options(true);
-    options.staging_bytes = 1 << 20;
+    options.limits.staging_bytes = 1 << 20;
     assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_OK);
     support_puts(store, 0, MANY);
     queue = queue_site_queue(1, 0);

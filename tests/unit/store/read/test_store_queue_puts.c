@@ -21,7 +21,7 @@ TEST_BEFORE_EACH
 {
     static site s;
     kvt_store_options options = queue_site_options(true);
-    options.put_staging_bytes = ROOM * SUPPORT_ENTRY_BYTES;
+    options.limits.put_staging_bytes = ROOM * SUPPORT_ENTRY_BYTES;
     assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_OK);
     queue = queue_site_queue(0, 0);
     queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_WRITES});

@@ -62,9 +62,9 @@ TEST_BEFORE_EACH
     kvt_store_options options;
     s = (site){0};
     kvt_store_options_init(&options);
-    options.staging_bytes = 16 << 20;
+    options.limits.staging_bytes = 16 << 20;
     options.policy = "lru";
-    options.tick_seconds = 0;
+    options.limits.tick_seconds = 0;
     options.lossless = false;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
     assert_int_equal(kvt_store_open(&options, &s.store, NULL, 0), KVT_OK);

@@ -319,13 +319,13 @@ TEST(a_visit_leaves_nothing_durable)
     scratch_close(scratch);
     site_close(s);
     char *const own = s->catalog;
-    s->options.catalog_path = catalog;
+    s->options.durability.catalog_path = catalog;
     site_open(s);
     assert_int_equal(get_opaque(s, 0), KVT_OK);
     assert_int_equal(get_opaque(s, 1), KVT_MISS);
     assert_true(support_stats(s->store).tiers[KVT_TIER_SSD].used_bytes < used);
     check_nothing_is_held(s);
-    s->options.catalog_path = own;
+    s->options.durability.catalog_path = own;
 }
 
 /* ---- devices ---- */

@@ -154,7 +154,7 @@ TEST(moves)
 
     events_default(&options, 0);
     events_add_ssd(&options, &ssd, 1 << 20);
-    options.put_staging_bytes = 1 << 20;
+    options.limits.put_staging_bytes = 1 << 20;
     store = events_open_store(&options);
     reader = events_open(store, 64);
     assert_int_equal(support_put(store, 1), KVT_OK);
@@ -310,7 +310,7 @@ TEST(threads)
         kvt_device_config ssd;
         events_default(&options, 1 << 20);
         events_add_ssd(&options, &ssd, 1 << 20);
-        if (staged) options.put_staging_bytes = 1 << 20;
+        if (staged) options.limits.put_staging_bytes = 1 << 20;
         kvt_store *store = events_open_store(&options);
         atomic_bool done = false;
         events_router router = {.reader = events_open(store, 1 << 16), .done = &done};

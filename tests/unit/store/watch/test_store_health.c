@@ -234,7 +234,7 @@ TEST(a_background_that_ends)
 #endif
     site *s = *state;
     site_close(s);
-    s->options.tick_seconds = 60;
+    s->options.limits.tick_seconds = 60;
     site_open(s);
     check_in_order(s);
     assert_int_equal(pthread_cancel(s->store->background), 0);

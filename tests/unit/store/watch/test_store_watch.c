@@ -35,9 +35,9 @@ static void watch_open_site(watch_site *site, uint64_t put_staging)
                                     .capacity_bytes = 8 << 20};
     kvt_store_options_init(&site->options);
     site->options.policy = "lru";
-    site->options.put_staging_bytes = put_staging;
-    site->options.staging_bytes = 8 << 20;
-    site->options.tick_seconds = 0;
+    site->options.limits.put_staging_bytes = put_staging;
+    site->options.limits.staging_bytes = 8 << 20;
+    site->options.limits.tick_seconds = 0;
     support_tier(&site->options, KVT_TIER_DRAM, &site->dram, 1);
     support_tier(&site->options, KVT_TIER_SSD, &site->ssd, 1);
     char message[256] = "";
