@@ -122,9 +122,8 @@ typedef struct kvt_record_info {
 
 /*
  * Worst-case record size and scratch size for kvt_record_encode and kvt_record_decode. Without the
- * basis of a variant the scratch is that of the widest span.
- * KVT_OK, KVT_E_ARGUMENT (layout), KVT_E_UNSUPPORTED (variant for that layout, or a basis that is
- * of another shape).
+ * basis of a variant the scratch is that of the widest span. KVT_OK, KVT_E_ARGUMENT (layout),
+ * KVT_E_UNSUPPORTED (variant for that layout, or a basis that is of another shape).
  */
 KVT_NODISCARD kvt_status kvt_record_bound(const kvt_record_spec *spec, uint64_t *record_bytes_out,
                                           uint64_t *scratch_bytes_out);

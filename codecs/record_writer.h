@@ -31,7 +31,7 @@ typedef struct record_writer {
     record_plan *plan;
     record_rows rows; /* the kept rows of the source */
     uint8_t *record;
-    uint8_t *head; /* slots and table, apart while they are made, or `record` */
+    uint8_t *head; /* slots and table: in memory of their own, or in `record` itself */
     uint64_t capacity;
     record_lanes lanes;
     uint8_t *lane;         /* of this worker */

@@ -32,7 +32,7 @@
 #define VALKEY_TAIL_MAX    48u
 #define VALKEY_HASH_SLOTS  16384u
 #define VALKEY_SILENCE_NS  UINT64_C(10000000)   /* a shorter wait says nothing against a node */
-#define VALKEY_LIFE_NS     UINT64_C(1000000000) /* of a connection: a shorter one is a failure */
+#define VALKEY_LIFE_NS     UINT64_C(1000000000) /* a connection lost sooner counts as failed */
 
 typedef enum valkey_role { VALKEY_BULK = 0, VALKEY_PROBE = 1, VALKEY_FEED = 2 } valkey_role;
 enum { VALKEY_ROLES = 3 };

@@ -37,7 +37,7 @@ static uint64_t slot_offset(const kvt_sparse *s, const sparse_unit *unit, uint32
 
 /* ---- room ---- */
 
-/* Slots of whole grains, which is what a device's object is made of. */
+/* Bytes of a slot: whole grains, because objects of a device are. */
 static uint64_t slot_bytes_of(const sparse_paging *paging)
 {
     return sparse_whole_grains(sparse_page_bytes(paging, paging->page_tokens, PAGES_RAW));

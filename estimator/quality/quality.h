@@ -421,7 +421,7 @@ KVT_NODISCARD kvt_status quality_map_put(kvt_profile *profile, int64_t run, int6
 void quality_map_loss(const quality_map *map, kvt_variant variant, double error, double high,
                       double *loss_out, double *upper_out);
 
-enum { QUALITY_DUMPS_QUERIES = 8 /* of a layer and head, where nobody says */ };
+enum { QUALITY_DUMPS_QUERIES = 8 /* default, of a layer and head */ };
 
 /* ---- dumps of a model ---- */
 

@@ -223,7 +223,7 @@ typedef struct measure_group {
     uint32_t count;
 } measure_group;
 
-/* Their answers, then the rows to the caller, in order. */
+/* Answers the questions of a group, then gives its rows to the caller, in order. */
 static kvt_status measure_close_group(measure_worker *worker, uint32_t index, measure_group *group)
 {
     const uint32_t count = group->count;

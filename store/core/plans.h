@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plans.h - plans before and instead of their execution (plans.c).
+ * plans.h - plans are marked and queued, or aborted and settled (plans.c).
  *
  * Thread rule: the store's lock, as each function says.
  */

@@ -148,7 +148,7 @@ struct kvt_store {
     /* Options are made with the figures of an epoch; a curve that drifts begins another epoch. */
     uint32_t curve_epoch;
     uint32_t curve_swept;   /* all entries have options of it, or of a later epoch */
-    size_t curve_bucket;    /* where the walk over the table is, also in another epoch */
+    size_t curve_bucket;    /* the walk's next bucket; a new epoch goes on from it */
     size_t curve_left;      /* buckets that the walk has left */
     size_t curve_buckets;   /* of the table, when curve_left was set */
     uint64_t reopened_seen; /* of learn->reopened */

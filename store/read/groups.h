@@ -47,8 +47,7 @@ bool groups_are_named(const kvt_view *view);
 /* Checks a caller's view of an entry of groups, or of one without (grouped false, one layout), and
  * makes a view with strides or bases of each group. views_out has room for KVT_GROUPS_MAX of them,
  * or for `count` where the view is not packed. Statuses as of kvt_view_check; KVT_E_ARGUMENT also
- * for NULL and for another number of groups. An entry without groups takes
- * groups of one, too. */
+ * for NULL and for another number of groups. An entry without groups takes groups of one, too. */
 KVT_NODISCARD kvt_status groups_take_view(const kvt_layout *layouts, uint32_t count, bool grouped,
                                           const kvt_view *view, kvt_view *views_out);
 
