@@ -118,9 +118,7 @@ static double rows_distortion(const quality_row *row)
 static double calibrate_student(uint32_t freedom)
 {
     static const double few[] = {12.706, 4.303, 3.182};
-    if (freedom <= sizeof few / sizeof few[0]) return few[freedom - 1];
-    double v = freedom;
-    return 1.95996 + (2.37227 + (2.8225 + 2.5559 / v) / v) / v;
+    return freedom <= 3 ? few[freedom - 1] : quality_student(1.959964, freedom);
 }
 
 /* The difference of two variants on one entry; false where it lacks one of them. */

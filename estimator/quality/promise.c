@@ -68,9 +68,7 @@ static double sample_mean(const promise_rows *rows, const promise_sample *sample
     return fmax(sum, 0.5 / rows->trials) / sample->entries;
 }
 
-/* Student's point at the confidence that the normal point z has, one-sided; within 1 % from 2
- * degrees of freedom on. */
-static double promise_student(double z, double freedom)
+double quality_student(double z, double freedom)
 {
     const double z3 = z * z * z, z5 = z3 * z * z;
     return z + (z3 + z) / (4.0 * freedom) +
@@ -98,7 +96,7 @@ static double sample_mean_distance(const promise_sample *sample)
     }
     if (!(squares > 0.0)) return 0.0;
     const double variance = squares / (documents - 1.0),
-                 t = promise_student(PROMISE_SKEWED, documents - 1.0);
+                 t = quality_student(PROMISE_SKEWED, documents - 1.0);
     const double skewed = cubes / documents * (1.0 + 2.0 * t * t) / (6.0 * variance * documents);
     return t * sqrt(variance / documents) + fmax(skewed, 0.0);
 }
@@ -187,7 +185,7 @@ static double promise_widening(const promise_rows *rows, const promise_bound *of
     const double weight = used > 0 ? freedom : PROMISE_PRIOR_CLASSES;
     const double variance =
         (PROMISE_PRIOR_CLASSES * PROMISE_PRIOR_SD * PROMISE_PRIOR_SD + seen) / weight;
-    return exp(promise_student(PROMISE_NORMAL, weight) * sqrt(variance * (1.0 + 1.0 / classes)));
+    return exp(quality_student(PROMISE_NORMAL, weight) * sqrt(variance * (1.0 + 1.0 / classes)));
 }
 
 kvt_status promise_of_others(const promise_rows *rows, uint64_t left_out, promise_bound *bounds)

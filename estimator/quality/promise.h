@@ -15,6 +15,10 @@
 #define PROMISE_ENTRIES    0.9
 #define PROMISE_CONFIDENCE 0.95
 
+/* Student's point at the confidence that the normal point z has, one-sided; within 1 % from 2
+ * degrees of freedom on. */
+double quality_student(double z, double freedom);
+
 /* Of one variant. */
 typedef struct promise_bound {
     double loss;     /* mean over the classes that count */
