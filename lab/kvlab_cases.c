@@ -91,23 +91,6 @@ static const command_spec pipeline_spec = {
     RUNS_ON_DRIVES(pipeline),
 };
 
-static const command_option remote_options[] = {
-    QUICK("One repetition of little work: shows that it runs, not how fast"),
-    TEXT(options.address, "address", "HOST:PORT",
-         "Of the servers, with commas between several, which are a cluster"),
-    {0},
-};
-
-static const command_spec remote_spec = {
-    .name = "remote",
-    .summary = "copies of entries on Valkey or Redis",
-    .about = "Gets and puts of objects on servers of Valkey or Redis by kvterrace's client, and "
-             "gets of a store, checked and decoded. lab/servers.py starts servers.",
-    .example = "  lab/servers.py 3 build/kvlab remote --quick --address {}",
-    .options = remote_options,
-    RUNS(remote, NULL),
-};
-
 static const command_option store_options[] = {
     QUICK("160 MiB of each size, 20,000 entries looked up"),
     COUNT(options.iterations, "size", 100000000, "Entries that are looked up (default 1,000,000)"),
@@ -384,6 +367,6 @@ static const command_spec decode_spec = {
 };
 
 const command_spec *const lab_commands[] = {
-    &adaptcache_spec, &codecs_spec,   &decode_spec, &live_spec,   &pipeline_spec,  &policy_spec,
-    &remote_spec,     &sequence_spec, &store_spec,  &stripe_spec, &transform_spec, NULL,
+    &adaptcache_spec, &codecs_spec, &decode_spec, &live_spec,      &pipeline_spec, &policy_spec,
+    &sequence_spec,   &store_spec,  &stripe_spec, &transform_spec, NULL,
 };

@@ -45,8 +45,7 @@
 #include "store/core/store.h"
 #include "store/lend/scratch.h"
 
-/* Pools over drives, and the client of remote nodes, below a store. */
-#include "remote/client.h"
+/* Pools over drives, below a store. */
 #include "tiers/devices/device_ops.h"
 #include "tiers/pool/gather.h"
 #include "tiers/pool/pool.h"

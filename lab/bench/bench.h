@@ -15,7 +15,6 @@
 extern const bench_case bench_stripe_case;
 
 /* Our client on servers of Valkey or Redis, and gets of a store through it. */
-extern const bench_case bench_remote_case;
 
 /* Decode steps of one layer of a sparse sequence on the devices (as for stripe), which are
  * overwritten: seconds of the drives, their share of what they could read, and errors, by layout,

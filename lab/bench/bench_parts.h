@@ -19,9 +19,6 @@ enum { BENCH_ITERATIONS_MAX = 1000 };
 /* wanted, or what a bench does by default, within bounds; 1 when quick. */
 uint32_t bench_repetitions(uint32_t wanted, uint32_t usual, bool quick);
 
-/* The processor time of this process, in seconds. */
-double bench_process_seconds(void);
-
 /* Bytes that do not compress and are there: a zero page would be copied from the cache. Aligned for
  * transfers; NULL without memory. */
 void *bench_buffer(uint64_t bytes);
