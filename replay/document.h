@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * document.h - what the JSON documents of this room share: members that fail together, numbers that
- * may be missing, and the end of a document.
+ * may be missing, the end of a document, and its lists as tables.
  *
  * Thread rule: any thread.
  */
@@ -70,5 +70,17 @@ json_t *document_tiers(const void *by_tier, document_kind kind, int first, bool 
 /* Prints a document with so many digits of a number, and frees it. KVT_OK; KVT_E_MEMORY (it is not
  * sound); KVT_E_IO. */
 KVT_NODISCARD kvt_status document_print(json_t *root, bool sound, int digits, FILE *file);
+
+/* A list of the document in text: the keys of its columns with blanks between them, with a title
+ * and '=' before a key or not. "a.b" is b of the object a, also of the document; "list:kind" are
+ * the rows whose "case" is that kind, or that have such a member; "list/inner" is the
+ * list of each row of another one, under what that row says in words. A list that is one object is
+ * one row, and "" is the document itself. */
+typedef struct document_table {
+    const char *list, *columns;
+} document_table;
+
+/* Prints lists that have rows; `tables` ends with an empty one. */
+void document_print_tables(json_t *root, const document_table *tables, FILE *out);
 
 #endif

@@ -8,6 +8,8 @@
 
 #include "replay.h"
 
+#include <jansson.h>
+
 typedef struct results_sample {
     double wait_s;
     double service_s;
@@ -62,14 +64,12 @@ void results_percentiles(uint64_t *samples, size_t count, uint64_t *p50_out, uin
 
 #define RESULTS_TEXT_BYTES 24u
 
-/* "1.23 s", "45.6 ms", "789 us"; "-" when not finite. text holds RESULTS_TEXT_BYTES. */
-const char *results_format_seconds(double seconds, char *text);
-
-/* Whether there are requests enough for a 99th percentile: below, it is one or two of them. */
-#define RESULTS_P99_REQUESTS 500u
-
 /* "12.3 GB", decimal prefixes; "0" for none. */
 const char *results_format_bytes(double bytes, char *text);
+
+/* The JSON document of a replay; *sound becomes false where memory is short. Release with
+ * json_decref. */
+json_t *results_document(const replay_report *report, bool *sound);
 
 /* The machine that a simulation is of, in one line: tiers, speeds and where these come from,
  * variants, limit of loss. */

@@ -469,27 +469,33 @@ static json_t *json_workload(const replay_workload *workload, const kvt_prefill 
 #undef FIELD
 }
 
-kvt_status replay_print_json(const replay_report *report, FILE *file)
+json_t *results_document(const replay_report *report, bool *sound)
 {
-    bool sound = true;
     json_t *root = json_object();
-    document_put(root, "schema", json_string("kvterrace-replay-1"), &sound);
-    document_put(root, "version", json_string(report->version), &sound);
-    document_put(root, "command", document_text(report->command), &sound);
-    document_put(root, "machine", document_text(report->machine), &sound);
-    if (report->date != NULL) document_put(root, "date", json_string(report->date), &sound);
-    document_put(root, "profile_busy", json_boolean(report->profile_busy), &sound);
-    document_put(root, "configuration", json_configuration(report, &sound), &sound);
+    document_put(root, "schema", json_string("kvterrace-replay-1"), sound);
+    document_put(root, "version", json_string(report->version), sound);
+    document_put(root, "command", document_text(report->command), sound);
+    document_put(root, "machine", document_text(report->machine), sound);
+    if (report->date != NULL) document_put(root, "date", json_string(report->date), sound);
+    document_put(root, "profile_busy", json_boolean(report->profile_busy), sound);
+    document_put(root, "configuration", json_configuration(report, sound), sound);
     document_put(root, "workload",
-                 json_workload(report->workload, &report->options->model.prefill, &sound), &sound);
+                 json_workload(report->workload, &report->options->model.prefill, sound), sound);
     char machine[RESULTS_MACHINE_BYTES];
     results_describe(report->options, machine, sizeof machine);
     document_put(root, "simulated", report->store == NULL ? json_string(machine) : json_null(),
-                 &sound);
-    document_put(root, "note", document_text(report->options->note), &sound);
+                 sound);
+    document_put(root, "note", document_text(report->options->note), sound);
     json_t *results = json_array();
     for (size_t i = 0; i < report->result_count; i++)
-        document_add(results, json_result(&report->results[i], &sound), &sound);
-    document_put(root, "results", results, &sound);
+        document_add(results, json_result(&report->results[i], sound), sound);
+    document_put(root, "results", results, sound);
+    return root;
+}
+
+kvt_status replay_print_json(const replay_report *report, FILE *file)
+{
+    bool sound = true;
+    json_t *root = results_document(report, &sound);
     return document_print(root, sound, 12, file);
 }

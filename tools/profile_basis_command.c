@@ -75,25 +75,19 @@ static kvt_status basis_learn(measure_arguments *arguments, basis_work *work, ch
     return status;
 }
 
-static int basis_print(basis_work *work, bool json)
+static const document_table basis_tables[] = {
+    {"", "model taught taught_tokens seconds"},
+    {"bases", "span bytes hash"},
+    {0},
+};
+
+static json_t *basis_document(const basis_work *work)
 {
-    const calibrate_report *report = &work->report;
-    size_t i;
-    json_t *basis;
-    if (json) {
-        json_t *document = json_pack(
-            "{s:s, s:o, s:I, s:I, s:f, s:O}", "schema", "kvterrace-profile-basis-3", "model",
-            view_string(report->model.name), "taught", (json_int_t)report->taught, "taught_tokens",
-            (json_int_t)report->taught_tokens, "seconds", report->seconds, "bases", work->bases);
-        return command_print_document(document);
-    }
-    printf("%s: %u contexts of %llu tokens taught, %.0f s\n", report->model.name,
-           (unsigned)report->taught, (unsigned long long)report->taught_tokens, report->seconds);
-    json_array_foreach(work->bases, i, basis)
-        printf("basis %-8s %.2f MB, %.16s\n", json_string_value(json_object_get(basis, "span")),
-               1e-6 * (double)json_integer_value(json_object_get(basis, "bytes")),
-               json_string_value(json_object_get(basis, "hash")));
-    return EXIT_FINE;
+    return json_pack("{s:s, s:o, s:I, s:I, s:f, s:O}", "schema", "kvterrace-profile-basis-3",
+                     "model", view_string(work->report.model.name), "taught",
+                     (json_int_t)work->report.taught, "taught_tokens",
+                     (json_int_t)work->report.taught_tokens, "seconds", work->report.seconds,
+                     "bases", work->bases);
 }
 
 static int basis_run(void *context)
@@ -107,7 +101,7 @@ static int basis_run(void *context)
     const kvt_status status = basis_learn(arguments, work, message, sizeof message);
     int code = EXIT_FINE;
     if (status == KVT_OK)
-        code = basis_print(work, arguments->common.json);
+        code = command_print_tables(&arguments->common, basis_document(work), basis_tables);
     else
         code = command_fail_content(status, status == KVT_E_CANCELLED ? "interrupted" : message);
     json_decref(work->bases);

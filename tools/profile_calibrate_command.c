@@ -68,77 +68,6 @@ static int calibrate_check(void *context)
 
 /* ---- the report ---- */
 
-static void calibrate_print_ladder(FILE *out, const calibrate_report *report, uint32_t index)
-{
-    const calibrate_ladder *ladder = &report->ladders[index];
-    fprintf(out, "\nclass %s: %u entries", report->names[index], (unsigned)ladder->entries);
-    if (ladder->widening > 1.0)
-        fprintf(out, "; for classes that were not measured, bounds widened by %.2f",
-                ladder->widening);
-    fprintf(out, "\n%-44s %6s %8s %8s %8s  %s\n", "variant", "bits", "loss", "mean", "90%",
-            "evidence");
-    for (uint32_t i = 0; i < ladder->rung_count; i++) {
-        const calibrate_rung *rung = &ladder->rungs[i];
-        fprintf(out, "%s %-42s %6.2f %8.4f %8.4f %8.4f  %s\n", rung->accepted ? " " : "x",
-                rung->variant.name, rung->bits_per_element, rung->loss, rung->loss_upper,
-                rung->loss_entry, rung->evidence);
-    }
-}
-
-/* How bounds held at a limit, in a column of 22 characters. */
-static void calibrate_print_share(FILE *out, uint32_t kept, uint32_t offered)
-{
-    if (offered == 0) {
-        fprintf(out, "  %18s", "none offered");
-    } else {
-        fprintf(out, "  %5u of %5u", (unsigned)kept, (unsigned)offered);
-        fprintf(out, " %3.0f%%", 100.0 * kept / offered);
-    }
-}
-
-static void calibrate_print_trials(FILE *out, const char *what, const promise_trial *trials)
-{
-    fprintf(out, "\n%s\n%-8s  %18s  %18s  %18s\n", what, "limit", "mean", "90% of entries",
-            "entries within");
-    for (uint32_t i = 0; i < CALIBRATE_LIMITS; i++) {
-        fprintf(out, "%-8.2f", trials[i].limit);
-        calibrate_print_share(out, trials[i].mean_kept, trials[i].mean_offered);
-        calibrate_print_share(out, trials[i].entry_kept, trials[i].entry_offered);
-        calibrate_print_share(out, trials[i].entry_within, trials[i].entry_seen);
-        fputc('\n', out);
-    }
-}
-
-static void calibrate_print(FILE *out, const calibrate_report *report,
-                            const calibrate_options *options)
-{
-    const calibrate_ladder *ladder = &report->ladders[report->ladder_count - 1];
-    fprintf(out, "%s: %u layers x %u KV heads x %u, %u entries of %u classes, %u variants, %.0f s",
-            report->model.name, (unsigned)report->model.layers, (unsigned)report->model.kv_heads,
-            (unsigned)report->model.head_dim, (unsigned)report->entries,
-            (unsigned)options->class_count, (unsigned)report->measured, report->seconds);
-    if (report->resumed > 0)
-        fprintf(out, ", %llu rows were there", (unsigned long long)report->resumed);
-    if (report->taught > 0)
-        fprintf(out, ", %u others of %llu tokens taught bases", (unsigned)report->taught,
-                (unsigned long long)report->taught_tokens);
-    fputs("\n\n", out);
-    for (uint32_t i = 0; i < ladder->choice_count; i++)
-        fprintf(out, "%-20s %s\n    %s\n", ladder->choices[i].question, ladder->choices[i].chosen,
-                ladder->choices[i].evidence);
-    for (uint32_t i = 0; i < report->ladder_count; i++)
-        calibrate_print_ladder(out, report, i);
-    if (report->ladder_count > 1)
-        calibrate_print_trials(out,
-                               "classes left out in turn: variants within a limit by the other "
-                               "classes' bounds, and those that kept it",
-                               report->classes);
-    calibrate_print_trials(out,
-                           "half of each class's documents in turn: variants within a limit by the "
-                           "other half's bounds, and those that kept it",
-                           report->documents);
-}
-
 static json_t *calibrate_pack_trials(const promise_trial *trials, uint32_t count)
 {
     json_t *limits = json_array();
@@ -234,6 +163,19 @@ static json_t *calibrate_document(const calibrate_report *report, const calibrat
         "likelihood", calibrate_pack_likelihoods(report, options));
 }
 
+static const document_table ladder_tables[] = {
+    {"", "model entries variants metric use resumed_rows seconds"},
+    {"choices", "question chosen evidence"},
+    {"ladders", "class entries widening"},
+    {"ladders/rungs", "variant accepted bits=bits_per_element loss mean=loss_upper "
+                      "90%=loss_entry evidence"},
+    {"left_out", "limit mean_offered mean_kept entry_offered entry_kept entries_offered "
+                 "entries_within"},
+    {"documents_left_out", "limit mean_offered mean_kept entry_offered entry_kept entries_offered "
+                           "entries_within"},
+    {0},
+};
+
 /* ---- the calibration ---- */
 
 /* All dumps judge unless some are to teach. */
@@ -284,10 +226,9 @@ static int calibrate_measure_all(measure_arguments *arguments, measure_work *wor
         (void)command_print_document(calibrate_refusal(report, &work->options));
     if (status != KVT_OK)
         code = measure_fail(status, message);
-    else if (arguments->common.json)
-        code = command_print_document(calibrate_document(report, &work->options));
     else
-        calibrate_print(stdout, report, &work->options);
+        code = command_print_tables(&arguments->common, calibrate_document(report, &work->options),
+                                    ladder_tables);
     free(report);
     return code;
 }

@@ -228,3 +228,12 @@ int measure_into_profile(measure_arguments *arguments,
     free(work);
     return code;
 }
+
+int command_print_tables(const command_common *common, json_t *document,
+                         const document_table *tables)
+{
+    if (common->json || document == NULL) return command_print_document(document);
+    document_print_tables(document, tables, stdout);
+    json_decref(document);
+    return EXIT_FINE;
+}

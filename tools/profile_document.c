@@ -3,6 +3,7 @@
  * profile_document.c - see profile_document.h. One thread.
  */
 #include "profile_document.h"
+#include "base/order.h"
 #include "estimator/exchange/exchange.h"
 #include "tiers/devices/device_ops.h"
 
@@ -126,12 +127,6 @@ static int document_point_fit(json_t *row, const kvt_device_point *point, const 
 #define DOCUMENT_FIT_BUSY    1.0
 #define DOCUMENT_POINTS_MAX  1024u /* of a device that are looked at for that */
 
-static int document_compare(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 /* Median over the points of how far their repetitions lie apart; 0 without repetitions. */
 static double document_repeat_error(const json_t *points)
 {
@@ -147,7 +142,7 @@ static double document_repeat_error(const json_t *points)
         if (count < DOCUMENT_POINTS_MAX) spreads[count++] = (most - least) / median;
     }
     if (count == 0) return 0;
-    qsort(spreads, count, sizeof spreads[0], document_compare);
+    qsort(spreads, count, sizeof spreads[0], base_order_doubles);
     return spreads[count / 2];
 }
 

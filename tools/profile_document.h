@@ -9,6 +9,7 @@
 #include "tools/command/command.h"
 
 #include "estimator/profile/profile.h"
+#include "replay/document.h"
 
 #include <kvterrace/config.h>
 #include <kvterrace/types.h>
@@ -37,6 +38,10 @@ KVT_NODISCARD kvt_status profile_break_even_add(json_t *document);
 /* An affine model of a device ("read", "write"); false when that was not measured. */
 bool view_affine(const json_t *device, const char *key, kvt_affine *out);
 
+/* Prints a document, which it releases: as JSON, or tables of it. Returns the exit code. */
+int command_print_tables(const command_common *common, json_t *document,
+                         const document_table *tables);
+
 /* ---- profile_print.c: the document as text on stdout ---- */
 
 enum {
@@ -47,7 +52,7 @@ enum {
 };
 
 /* The tables of these parts that have rows. */
-void profile_print_text(const json_t *document, unsigned parts);
+void profile_print_text(json_t *document, unsigned parts);
 
 /* ---- the profile that a command is about: profile_common.c ---- */
 

@@ -16,83 +16,43 @@
 
 /* ---- the report ---- */
 
-static void profile_dumps_print(FILE *out, const quality_report *report,
-                                const calibrate_options *options)
-{
-    const profile_model *facts = &report->model;
-    const quality_set_report *set = &report->sets[0];
-    fprintf(out, "%s, class %s: %u dumps of %u layers x %u KV heads x %u, %u tokens, %u queries\n",
-            facts->name, set->class_name, (unsigned)set->entries, (unsigned)facts->layers,
-            (unsigned)facts->kv_heads, (unsigned)facts->head_dim, (unsigned)set->context_tokens,
-            (unsigned)report->queries);
-    if (report->map.family_count > 0) {
-        fprintf(out, "loss: %s, fitted to attention error for",
-                report->map.stored ? "as stored earlier" : report->map.metric);
-        for (uint32_t i = 0; i < report->map.family_count; i++)
-            fprintf(out, " %s", report->map.families[i].name);
-        fputs("; <= is a bound\n", out);
-    } else {
-        fputs("loss: a bound (<=); the profile has no losses of this model to fit to\n", out);
-    }
-    fprintf(out, "\n%-36s %6s %7s %7s %6s %6s   %8s %8s\n", "variant", "bits", "att%", "high%",
-            "mass", "flips", "loss", "upper");
-    for (uint32_t i = 0; i < options->wanted->count; i++) {
-        const quality_curve *curve = &set->curves[i];
-        if (curve->entries == 0) continue;
-        fprintf(out, "%-36s %6.2f %7.2f %7.2f %6.3f %6.3f %s %8.4f %8.4f\n",
-                options->wanted->variants[i].name, curve->bits_per_element,
-                100.0 * curve->attention_error, 100.0 * curve->attention_error_high,
-                curve->retained_mass, curve->flip_rate,
-                report->mapped[i] || curve->loss_mean <= 0.0 ? " " : "<=", curve->loss_mean,
-                curve->loss_high);
-    }
-}
-
-/* ---- JSON ---- */
+#define CURVE(member) DOCUMENT_FIELD(quality_curve, #member, member)
 
 static json_t *pack_curve(const quality_report *report, const calibrate_options *options,
-                          uint32_t index)
+                          uint32_t index, bool *sound)
 {
     const quality_curve *curve = &report->sets[0].curves[index];
-    const view_member members[] = {{"bits_per_element", curve->bits_per_element},
-                                   {"physical_bits_per_element", curve->physical_bits_per_element},
-                                   {"loss_mean", curve->loss_mean},
-                                   {"loss_low", curve->loss_low},
-                                   {"loss_high", curve->loss_high},
-                                   {"loss_p90", curve->loss_p90},
-                                   {"loss_cv", curve->loss_cv},
-                                   {"attention_error", curve->attention_error},
-                                   {"attention_error_high", curve->attention_error_high},
-                                   {"retained_mass", curve->retained_mass},
-                                   {"flip_rate", curve->flip_rate}};
-    json_t *row =
-        json_pack("{s:s, s:I, s:b}", "variant", options->wanted->variants[index].name, "entries",
-                  (json_int_t)curve->entries, "mapped", (int)report->mapped[index]);
-    if (view_put_numbers(row, members, sizeof members / sizeof members[0])) return row;
-    json_decref(row);
-    return NULL;
+    json_t *row = json_pack("{s:s, s:b}", "variant", options->wanted->variants[index].name,
+                            "mapped", (int)report->mapped[index]);
+    DOCUMENT_PUT_FIELDS(row, curve, sound, CURVE(entries), CURVE(bits_per_element),
+                        CURVE(physical_bits_per_element), CURVE(loss_mean), CURVE(loss_low),
+                        CURVE(loss_high), CURVE(loss_p90), CURVE(loss_cv), CURVE(attention_error),
+                        CURVE(attention_error_high), CURVE(retained_mass), CURVE(flip_rate));
+    return row;
 }
 
-static json_t *pack_map(const quality_map *map)
+static json_t *pack_map(const quality_map *map, bool *sound)
 {
     json_t *families = json_array();
-    int failed = families == NULL;
-    for (uint32_t f = 0; failed == 0 && f < map->family_count; f++) {
+    for (uint32_t f = 0; f < map->family_count; f++) {
         const quality_family *family = &map->families[f];
         json_t *steps = json_array();
         for (uint32_t i = 0; i < family->count; i++)
-            failed |= json_array_append_new(
-                steps, json_pack("{s:f, s:f, s:f}", "attention_error", family->steps[i].x, "loss",
-                                 family->steps[i].y, "loss_upper", family->steps[i].upper));
-        failed |= json_array_append_new(
-            families, json_pack("{s:s, s:o}", "family", family->name, "steps", steps));
+            document_add(steps,
+                         json_pack("{s:f, s:f, s:f}", "attention_error", family->steps[i].x, "loss",
+                                   family->steps[i].y, "loss_upper", family->steps[i].upper),
+                         sound);
+        document_add(families, json_pack("{s:s, s:o}", "family", family->name, "steps", steps),
+                     sound);
     }
     return families;
 }
 
-static int profile_dumps_print_json(const quality_report *report, const calibrate_options *options)
+/* NULL: memory is short. */
+static json_t *attention_document(const quality_report *report, const calibrate_options *options)
 {
     const quality_set_report *set = &report->sets[0];
+    bool sound = true;
     json_t *rows = json_array();
     json_t *root =
         json_pack("{s:s, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:I, s:f}", "schema",
@@ -102,16 +62,22 @@ static int profile_dumps_print_json(const quality_report *report, const calibrat
                   "queries", (json_int_t)report->queries, "pairs", (json_int_t)report->measured,
                   "metric", report->map.metric, "map_stored", (int)report->map.stored,
                   "resumed_rows", (json_int_t)report->resumed, "seconds", report->seconds);
-    int failed = root == NULL;
     for (uint32_t i = 0; i < options->wanted->count; i++)
         if (set->curves[i].entries > 0)
-            failed |= json_array_append_new(rows, pack_curve(report, options, i));
-    failed |= json_object_set_new(root, "variants", rows);
-    failed |= json_object_set_new(root, "map", pack_map(&report->map));
-    if (failed == 0) return command_print_document(root);
+            document_add(rows, pack_curve(report, options, i, &sound), &sound);
+    document_put(root, "variants", rows, &sound);
+    document_put(root, "map", pack_map(&report->map, &sound), &sound);
+    if (sound) return root;
     json_decref(root);
-    return command_fail(KVT_E_MEMORY, "");
+    return NULL;
 }
+
+static const document_table attention_tables[] = {
+    {"", "model class entries context_tokens queries metric"},
+    {"variants", "variant bits=bits_per_element att=attention_error high=attention_error_high "
+                 "mass=retained_mass flips=flip_rate fitted=mapped loss=loss_mean upper=loss_high"},
+    {0},
+};
 
 enum { DUMPS_MAX = 4096, DUMPS_TEXTS_MAX = 32 };
 
@@ -229,13 +195,11 @@ static int attention_measure(measure_arguments *arguments, measure_work *work, k
     kvt_status status =
         quality_profile_run(profile, &work->options, &report, message, sizeof message);
     progress_end(&arguments->bar);
-    if (status != KVT_OK) {
+    if (status != KVT_OK)
         code = measure_fail(status, message);
-    } else if (!arguments->common.json) {
-        profile_dumps_print(stdout, &report, &work->options);
-    } else {
-        code = profile_dumps_print_json(&report, &work->options);
-    }
+    else
+        code = command_print_tables(&arguments->common, attention_document(&report, &work->options),
+                                    attention_tables);
     quality_report_free(&report);
     return code;
 }

@@ -26,56 +26,6 @@ static void print_head(const json_t *document)
            view_number(last, "complete", 0) > 0 ? "" : ", interrupted");
 }
 
-/* ---- devices ---- */
-
-static void print_direction(const json_t *device, const char *key)
-{
-    char rate[32] = "-", wait[32] = "-", residual[32] = "-";
-    kvt_affine affine;
-    if (view_affine(device, key, &affine)) {
-        format_rate(rate, affine.bytes_per_s);
-        format_seconds(wait, affine.request_seconds);
-        (void)snprintf(residual, sizeof residual, "%.0f %%", affine.residual * 100);
-    }
-    printf(" %11s %9s %6s", rate, wait, residual);
-}
-
-/* The worst of the mixtures: what is left of the bandwidth that the two directions would have. */
-static void print_mixed(const json_t *device)
-{
-    const json_t *mixed;
-    size_t i;
-    double least = INFINITY;
-    json_array_foreach(json_object_get(device, "mixed"), i, mixed)
-    {
-        double unmixed = view_number(mixed, "unmixed_bytes_per_s", 0);
-        if (unmixed > 0) least = fmin(least, view_number(mixed, "bytes_per_s", 0) / unmixed);
-    }
-    char text[32] = "-";
-    if (isfinite(least)) (void)snprintf(text, sizeof text, "%.0f %%", least * 100);
-    printf(" %6s", text);
-}
-
-static void print_devices(const json_t *document)
-{
-    const json_t *devices = json_object_get(document, "devices"), *device;
-    size_t i;
-    if (json_array_size(devices) == 0) return;
-    printf("\n%-14s %-5s %-17s %11s %9s %6s %11s %9s %6s %6s\n", "device", "tier", "engine", "read",
-           "+ each", "off by", "write", "+ each", "off by", "mixed");
-    json_array_foreach(devices, i, device)
-    {
-        printf("%-14s %-5s %-17s", view_text(device, "device"), view_text(device, "tier"),
-               view_text(device, "engine"));
-        print_direction(device, "read");
-        print_direction(device, "write");
-        print_mixed(device);
-        printf("%s%s%s\n", json_is_true(json_object_get(device, "direct")) ? "  direct" : "",
-               json_is_true(json_object_get(device, "emulated")) ? "  emulated" : "",
-               json_is_true(json_object_get(device, "imported")) ? "  imported" : "");
-    }
-}
-
 /* A machine that does other work as well measures that work too. */
 static void print_busy(const json_t *document)
 {
@@ -99,294 +49,45 @@ static void print_busy(const json_t *document)
         repeat * 100, fit * 100);
 }
 
-/* By how much the model is off at each request size, at depth 1. */
-static void print_fits(const json_t *document)
+static const document_table device_tables[] = {
+    {"devices", "device tier engine read=read.bytes_per_s each=read.request_seconds "
+                "off=read.residual write=write.bytes_per_s each=write.request_seconds "
+                "off=write.residual direct emulated imported"},
+    {"break_even.devices", "device prefill codec threads loading_wins from=tokens"},
+    {0},
+};
+
+static const document_table codec_tables[] = {
+    {"codecs:best", "codec=name KV=source isa threads stored=stored_share "
+                    "encode=encode_bytes_per_s decode=decode_bytes_per_s import_source"},
+    {"break_even.codecs", "codec KV=source threads pays from=bytes_per_s"},
+    {0},
+};
+
+static const document_table quality_tables[] = {
+    {"quality_sets/curves", "variant=name bits=bits_per_element loss=loss_mean low=loss_low "
+                            "high=loss_high p90=loss_p90 kl top1 source"},
+    {"calibrations/rungs", "variant=name bits=bits_per_element loss at_most=loss_upper accepted "
+                           "evidence"},
+    {"calibrations/choices", "question chosen evidence"},
+    {"bases", "model span bytes tokens hash"},
+    {"learned", "kind of=name part value seen=observations error_p50 error_p90"},
+    {0},
+};
+
+void profile_print_text(json_t *document, unsigned parts)
 {
-    const json_t *device, *point;
-    size_t i, j;
-    bool headed = false;
-    json_array_foreach(json_object_get(document, "devices"), i, device)
-    {
-        bool begun = false;
-        json_array_foreach(json_object_get(device, "points"), j, point)
-        {
-            char size[32];
-            if (strcmp(view_text(point, "kind"), "read") != 0 ||
-                !json_is_number(json_object_get(point, "fit_error"))) {
-                continue;
-            }
-            if (!headed) printf("\nread at depth 1, model against measured\n");
-            if (!begun) printf("%-14s", view_text(device, "device"));
-            headed = begun = true;
-            printf("  %s %+.0f %%",
-                   format_bytes(size, (uint64_t)view_number(point, "request_bytes", 0)),
-                   view_number(point, "fit_error", 0) * 100);
-        }
-        if (begun) printf("\n");
-    }
-}
-
-static void print_seconds(const json_t *row, const char *name)
-{
-    const json_t *value;
-    size_t i;
-    printf("%-22s", name);
-    json_array_foreach(json_object_get(row, "seconds"), i, value)
-    {
-        char text[32];
-        printf(" %9s", format_seconds(text, json_number_value(value)));
-    }
-    printf("\n");
-}
-
-static void print_loads(const json_t *document)
-{
-    const json_t *table, *row;
-    size_t i, j;
-    if (json_array_size(json_object_get(document, "devices")) == 0) return;
-    json_array_foreach(json_object_get(document, "load"), i, table)
-    {
-        char size[32];
-        printf("\nloading and computing a context, %s a token\n%-22s",
-               format_bytes(size, (uint64_t)view_number(table, "token_bytes", 0)), "tokens");
-        json_array_foreach(json_object_get(table, "tokens"), j, row)
-        {
-            printf(" %9.0f", json_number_value(row));
-        }
-        printf("\n");
-        json_array_foreach(json_object_get(table, "loads"), j, row)
-        {
-            print_seconds(row, view_text(row, "device"));
-        }
-        json_array_foreach(json_object_get(table, "prefills"), j, row)
-        {
-            print_seconds(row, view_text(row, "prefill"));
-        }
-    }
-}
-
-/* "always", "never", "12345". */
-static const char *print_tokens(const json_t *row, char text[32])
-{
-    const char *wins = view_text(row, "loading_wins");
-    if (strcmp(wins, "from") != 0) return wins;
-    (void)snprintf(text, 32, "%.0f", ceil(view_number(row, "tokens", 0)));
-    return text;
-}
-
-static void print_break_even(const json_t *document)
-{
-    const json_t *rows = json_object_get(json_object_get(document, "break_even"), "devices"), *row;
-    const char *device = "", *prefill = "";
-    size_t i;
-    json_array_foreach(rows, i, row)
-    {
-        char text[32], column[48];
-        if (i == 0) {
-            printf("\nloading beats recomputing from so many tokens on (%.0f thread%s decode%s)\n"
-                   "%-22s %-20s",
-                   view_number(row, "threads", 1), view_number(row, "threads", 1) > 1 ? "s" : "",
-                   view_number(row, "threads", 1) > 1 ? "" : "s", "device", "prefill");
-            const char *first = view_text(row, "device");
-            const char *with = view_text(row, "prefill");
-            const json_t *head;
-            size_t j;
-            json_array_foreach(rows, j, head)
-            {
-                if (strcmp(view_text(head, "device"), first) != 0 ||
-                    strcmp(view_text(head, "prefill"), with) != 0) {
-                    break;
-                }
-                (void)snprintf(column, sizeof column, "%s", view_text(head, "codec"));
-                column[strcspn(column, ",")] = '\0';
-                printf(" %13s", column);
-            }
-        }
-        if (strcmp(device, view_text(row, "device")) != 0 ||
-            strcmp(prefill, view_text(row, "prefill")) != 0) {
-            device = view_text(row, "device");
-            prefill = view_text(row, "prefill");
-            printf("\n%-22s %-20s", device, prefill);
-        }
-        printf(" %13s", print_tokens(row, text));
-    }
-    if (json_array_size(rows) > 0) printf("\n");
-}
-
-/* ---- codecs ---- */
-
-/* The break-even row of a form on so many threads. */
-static const json_t *print_find(const json_t *document, const json_t *like, double threads)
-{
-    const json_t *row;
-    size_t i;
-    json_array_foreach(json_object_get(json_object_get(document, "break_even"), "codecs"), i, row)
-    {
-        if (json_equal(json_object_get(row, "source"), json_object_get(like, "source")) &&
-            strcmp(view_text(row, "codec"), view_text(like, "name")) == 0 &&
-            view_number(row, "threads", 0) == threads) {
-            return row;
-        }
-    }
-    return NULL;
-}
-
-static const char *print_pays(const json_t *row, char text[32])
-{
-    const char *pays = view_text(row, "pays");
-    if (row == NULL) return "-";
-    if (strcmp(pays, "below") != 0) return pays;
-    return format_rate(text, view_number(row, "bytes_per_s", 0));
-}
-
-static void print_codecs(const json_t *document)
-{
-    const json_t *codec;
-    const char *source = "";
-    double threads = 0;
-    size_t i;
-    json_array_foreach(json_object_get(document, "codecs"), i, codec)
-    {
-        char encode[32], decode[32], pays[32];
-        if (!json_is_true(json_object_get(codec, "best"))) continue;
-        if (strcmp(source, view_text(codec, "source")) != 0 ||
-            threads != view_number(codec, "threads", 0)) {
-            source = view_text(codec, "source");
-            threads = view_number(codec, "threads", 0);
-            printf("\n%s%s, %s, %.0f thread%s\n%-36s %7s %11s %11s %12s\n",
-                   view_number(codec, "imported", 0) > 0 ? view_text(codec, "import_source")
-                   : strcmp(source, "sample") == 0       ? "generated"
-                                                         : source,
-                   view_number(codec, "imported", 0) > 0 ? "" : " KV", view_text(codec, "isa"),
-                   threads, threads > 1 ? "s" : "", "codec", "stored", "encode", "decode",
-                   "pays below");
-        }
-        printf("%-36s %6.1f%% %11s %11s %12s\n", view_text(codec, "name"),
-               view_number(codec, "stored_share", 0) * 100,
-               format_rate(encode, view_number(codec, "encode_bytes_per_s", 0)),
-               format_rate(decode, view_number(codec, "decode_bytes_per_s", 0)),
-               print_pays(print_find(document, codec, threads), pays));
-    }
-}
-
-/* ---- quality ---- */
-
-/* Right-aligned in `width`, "-" when it was not measured. */
-static void print_measure(const json_t *row, const char *key, int width, const char *format)
-{
-    char text[32] = "-";
-    double value = view_number(row, key, NAN);
-    if (isfinite(value))
-        (void)snprintf(text, sizeof text, format[0] == 'e' ? "%.2e" : "%.5f", value);
-    printf(" %*s", width, text);
-}
-
-static void print_quality(const json_t *document)
-{
-    const json_t *set, *curve;
-    size_t i, j;
-    json_array_foreach(json_object_get(document, "quality_sets"), i, set)
-    {
-        printf("\nquality of %s on %s (%s)", view_text(set, "model"), view_text(set, "class"),
-               view_text(set, "method"));
-        if (view_number(set, "entries", 0) > 0) {
-            printf(", %.0f entries", view_number(set, "entries", 0));
-        }
-        printf("%s\n%-36s %6s %8s %8s %8s %8s %9s %8s\n",
-               view_number(set, "complete", 0) > 0 ? "" : ", interrupted", "variant", "bits",
-               "loss", "low", "high", "p90", "KL nat", "top-1");
-        json_array_foreach(json_object_get(set, "curves"), j, curve)
-        {
-            printf("%-36s %6.2f", view_text(curve, "name"),
-                   view_number(curve, "bits_per_element", 0));
-            print_measure(curve, "loss_mean", 8, "f");
-            print_measure(curve, "loss_low", 8, "f");
-            print_measure(curve, "loss_high", 8, "f");
-            print_measure(curve, "loss_p90", 8, "f");
-            print_measure(curve, "kl", 9, "e");
-            print_measure(curve, "top1", 8, "f");
-            printf("%s%s\n", view_text(curve, "source")[0] ? "  " : "", view_text(curve, "source"));
-        }
-    }
-}
-
-static void print_calibrations(const json_t *document)
-{
-    const json_t *calibration, *row;
-    size_t i, j;
-    json_array_foreach(json_object_get(document, "calibrations"), i, calibration)
-    {
-        printf("\nladder of %s on %s\n%-36s %6s %8s %8s\n", view_text(calibration, "model"),
-               view_text(calibration, "class"), "variant", "bits", "loss", "at most");
-        json_array_foreach(json_object_get(calibration, "rungs"), j, row)
-        {
-            printf("%-36s %6.2f", view_text(row, "name"), view_number(row, "bits_per_element", 0));
-            print_measure(row, "loss", 8, "f");
-            print_measure(row, "loss_upper", 8, "f");
-            printf("  %s%s\n", view_number(row, "accepted", 0) > 0 ? "" : "refused: ",
-                   view_text(row, "evidence"));
-        }
-        json_array_foreach(json_object_get(calibration, "choices"), j, row)
-        {
-            printf("  %s: %s - %s\n", view_text(row, "question"), view_text(row, "chosen"),
-                   view_text(row, "evidence"));
-        }
-    }
-}
-
-static void print_learned(const json_t *document)
-{
-    const json_t *rows = json_object_get(document, "learned"), *row;
-    size_t i;
-    if (json_array_size(rows) == 0) return;
-    printf("\n%-8s %-24s %-10s %10s %9s %9s %9s\n", "learned", "of", "part", "value", "seen",
-           "error p50", "p90");
-    json_array_foreach(rows, i, row)
-    {
-        char p50[32] = "-", p90[32] = "-";
-        double error = view_number(row, "error_p50", NAN);
-        if (isfinite(error)) (void)snprintf(p50, sizeof p50, "%.1f %%", error * 100);
-        error = view_number(row, "error_p90", NAN);
-        if (isfinite(error)) (void)snprintf(p90, sizeof p90, "%.1f %%", error * 100);
-        printf("%-8s %-24s %-10s %10.4g %9.0f %9s %9s\n", view_text(row, "kind"),
-               view_text(row, "name"), view_text(row, "part"), view_number(row, "value", 0),
-               view_number(row, "observations", 0), p50, p90);
-    }
-}
-
-static void print_bases(const json_t *document)
-{
-    static const char *const spans[] = {"?", "head", "layer", "layers4"};
-    const json_t *rows = json_object_get(document, "bases"), *row;
-    size_t i;
-    if (json_array_size(rows) == 0) return;
-    printf("\n%-8s %-24s %-8s %10s %12s\n", "basis", "model", "span", "MB", "tokens");
-    json_array_foreach(rows, i, row)
-    {
-        const double span = view_number(row, "span", 0);
-        printf("%-8.5s %-24s %-8s %10.2f %12.0f\n", view_text(row, "hash"), view_text(row, "model"),
-               spans[span >= 1 && span <= 3 ? (int)span : 0], view_number(row, "bytes", 0) * 1e-6,
-               view_number(row, "tokens", 0));
-    }
-}
-
-void profile_print_text(const json_t *document, unsigned parts)
-{
+    static const document_table *const of_part[] = {device_tables, codec_tables, quality_tables};
+    document_table tables[10] = {{0}};
+    size_t count = 0;
+    for (unsigned part = 0; part < 3; part++)
+        for (const document_table *one = of_part[part];
+             one->list != NULL && (parts >> part & 1u) != 0; one++)
+            tables[count++] = *one;
     print_head(document);
-    if (parts & PROFILE_PRINT_DEVICES) {
-        print_devices(document);
-        print_busy(document);
-        print_fits(document);
-        print_loads(document);
-        print_break_even(document);
-    }
-    if (parts & PROFILE_PRINT_CODECS) print_codecs(document);
-    if (parts & PROFILE_PRINT_QUALITY) {
-        print_quality(document);
-        print_calibrations(document);
-        print_bases(document);
-        print_learned(document);
-    }
+    putchar('\n');
+    document_print_tables(document, tables, stdout);
+    if (parts & PROFILE_PRINT_DEVICES) print_busy(document);
 }
 
 /* ---- the command ---- */
@@ -414,7 +115,7 @@ static const command_option show_rows[] = {
 };
 
 /* A database without devices has no table of its own rows: their counts, and what comes next. */
-static void show_text(const json_t *document)
+static void show_text(json_t *document)
 {
     static const struct {
         const char *key, *name;

@@ -275,11 +275,12 @@ const bench_case bench_codecs_case = {
     .name = "codecs",
     .schema = "kvterrace-bench-codecs-1",
     .tables =
-        (const bench_table[]){{"", "memcpy_bytes_per_s memcpy_bytes working_set_bytes"},
-                              {"results", "variant isa direction threads bytes_per_s memcpy_ratio"},
-                              {"losses", "variant bits_per_element physical_bits_per_element ratio "
-                                         "nmse_k nmse_v attention_error"},
-                              {"checks", "source check what value limit ok"},
-                              {0}},
+        (const document_table[]){
+            {"", "memcpy_bytes_per_s memcpy_bytes working_set_bytes"},
+            {"results", "variant isa direction threads bytes_per_s memcpy_ratio"},
+            {"losses", "variant bits_per_element physical_bits_per_element ratio "
+                       "nmse_k nmse_v attention_error"},
+            {"checks", "source check what value limit ok"},
+            {0}},
     .run = codecs_run,
 };

@@ -457,13 +457,13 @@ const bench_case bench_live_case = {
     .name = "live",
     .schema = "kvterrace-bench-live-1",
     .tables =
-        (const bench_table[]){{"rows",
-                               "setting policy live_ttft_s sim_ttft_s ratio within rank_live "
-                               "rank_sim live.hit_token_ratio sim.hit_token_ratio live.rho "
-                               "sim.rho live.refused sim.refused wrong_bytes"},
-                              {"totals", "rows within ratio_min ratio_max pairs_told_apart "
-                                         "pairs_inverted dram_get_overhead_s ssd_get_overhead_s "
-                                         "put_overhead_s seconds"},
-                              {0}},
+        (const document_table[]){{"rows",
+                                  "setting policy live_ttft_s sim_ttft_s ratio within rank_live "
+                                  "rank_sim live.hit_token_ratio sim.hit_token_ratio live.rho "
+                                  "sim.rho live.refused sim.refused wrong_bytes"},
+                                 {"totals", "rows within ratio_min ratio_max pairs_told_apart "
+                                            "pairs_inverted dram_get_overhead_s ssd_get_overhead_s "
+                                            "put_overhead_s seconds"},
+                                 {0}},
     .run = live_case_run,
 };

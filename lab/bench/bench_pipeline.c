@@ -766,12 +766,12 @@ static kvt_status pipeline_run(const bench_options *given, bench_report *report)
 const bench_case bench_pipeline_case = {
     .name = "pipeline",
     .schema = "kvterrace-bench-pipeline-1",
-    .tables =
-        (const bench_table[]){{"", "sequences layers tokens window_bytes budget_bytes "
-                                   "micro_batch gain gain_without_compute"},
-                              {"results", "case compute_seconds tokens_per_s error bytes_per_layer "
-                                          "step_seconds stage_seconds.select stage_seconds.fetch "
-                                          "stage_seconds.bring stage_seconds.compute overlap"},
-                              {0}},
+    .tables = (const document_table[]){{"", "sequences layers tokens window_bytes budget_bytes "
+                                            "micro_batch gain gain_without_compute"},
+                                       {"results",
+                                        "case compute_seconds tokens_per_s error bytes_per_layer "
+                                        "step_seconds stage_seconds.select stage_seconds.fetch "
+                                        "stage_seconds.bring stage_seconds.compute overlap"},
+                                       {0}},
     .run = pipeline_run,
 };

@@ -601,13 +601,13 @@ static kvt_status policy_run(const bench_options *options, bench_report *report)
 const bench_case bench_policy_case = {
     .name = "policy",
     .schema = "kvterrace-bench-policy-1",
-    .tables = (const bench_table[]){{"rows:static", "n tiers options seed gap_solver solve_s"},
-                                    {"rows:live",
-                                     "n tiers seed stored known gap_solver gap_counters "
-                                     "gap_foresight dual_solve_s dual_cpu_s decision_ns_p50 "
-                                     "decision_ns_p99 room_decision_ns_p50 room_decision_ns_p99 "
-                                     "access_ns_p50 access_ns_p99 bytes_per_entry "
-                                     "own_bytes_per_entry"},
-                                    {0}},
+    .tables = (const document_table[]){{"rows:static", "n tiers options seed gap_solver solve_s"},
+                                       {"rows:live",
+                                        "n tiers seed stored known gap_solver gap_counters "
+                                        "gap_foresight dual_solve_s dual_cpu_s decision_ns_p50 "
+                                        "decision_ns_p99 room_decision_ns_p50 room_decision_ns_p99 "
+                                        "access_ns_p50 access_ns_p99 bytes_per_entry "
+                                        "own_bytes_per_entry"},
+                                       {0}},
     .run = policy_run,
 };

@@ -519,13 +519,13 @@ const bench_case bench_sequence_case = {
     .name = "sequence",
     .schema = "kvterrace-bench-sequence-2",
     .tables =
-        (const bench_table[]){{"", "tokens drives_bytes_per_s"},
-                              {"results",
-                               "case open_seconds bytes_per_step io_seconds device_share "
-                               "byte_seconds byte_share hit_ratio error select_seconds "
-                               "step_seconds"},
-                              {"kept", "open_seconds reopen_seconds first_lent_bytes lent_bytes "
-                                       "pages in_place_pages"},
-                              {0}},
+        (const document_table[]){{"", "tokens drives_bytes_per_s"},
+                                 {"results",
+                                  "case open_seconds bytes_per_step io_seconds device_share "
+                                  "byte_seconds byte_share hit_ratio error select_seconds "
+                                  "step_seconds"},
+                                 {"kept", "open_seconds reopen_seconds first_lent_bytes lent_bytes "
+                                          "pages in_place_pages"},
+                                 {0}},
     .run = sequence_run,
 };

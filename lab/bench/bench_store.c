@@ -327,11 +327,11 @@ static kvt_status store_run(const bench_options *options, bench_report *report)
 const bench_case bench_store_case = {
     .name = "store",
     .schema = "kvterrace-bench-store-1",
-    .tables =
-        (const bench_table[]){{"rows", "case bytes batch threads bytes_per_s memcpy_ratio ns_p50 "
-                                       "ns_p99 per_s one_thread_ratio parts.lookup parts.copy "
-                                       "parts.checksum parts.wake parts.rest"},
-                              {"", "memory_bytes_per_entry wrong repetitions"},
-                              {0}},
+    .tables = (const document_table[]){{"rows",
+                                        "case bytes batch threads bytes_per_s memcpy_ratio ns_p50 "
+                                        "ns_p99 per_s one_thread_ratio parts.lookup parts.copy "
+                                        "parts.checksum parts.wake parts.rest"},
+                                       {"", "memory_bytes_per_entry wrong repetitions"},
+                                       {0}},
     .run = store_run,
 };

@@ -235,10 +235,11 @@ const bench_case bench_stripe_case = {
     .name = "stripe",
     .schema = "kvterrace-bench-stripe-1",
     .tables =
-        (const bench_table[]){{"drives", "device engine read_bytes_per_s write_bytes_per_s direct "
-                                         "depth_achieved"},
-                              {"results", "layout object_bytes read_bytes_per_s write_bytes_per_s "
-                                          "read_ratio write_ratio spread spread_max"},
-                              {0}},
+        (const document_table[]){
+            {"drives", "device engine read_bytes_per_s write_bytes_per_s direct "
+                       "depth_achieved"},
+            {"results", "layout object_bytes read_bytes_per_s write_bytes_per_s "
+                        "read_ratio write_ratio spread spread_max"},
+            {0}},
     .run = stripe_run,
 };

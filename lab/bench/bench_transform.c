@@ -210,7 +210,7 @@ const bench_case bench_transform_case = {
     .name = "transform",
     .schema = "kvterrace-bench-transform-1",
     .tables =
-        (const bench_table[]){
+        (const document_table[]){
             {"segments", "span isa pairs bits decode_bytes_per_s encode_bytes_per_s"}, {0}},
     .run = transform_run,
 };

@@ -212,7 +212,7 @@ const bench_case bench_decode_case = {
     .name = "decode",
     .schema = "kvterrace-bench-decode-1",
     .tables =
-        (const bench_table[]){
+        (const document_table[]){
             {"sources", "dump layers kv_heads group head_dim tokens steps index_share "
                         "code_share build_tokens_per_s"},
             {"rows", "dump index layout precision estimate evict budget "

@@ -207,6 +207,6 @@ experiment_ratio experiment_compare(const experiment *run, uint32_t setting, uin
 
 /* adaptcache_report.c */
 void experiment_report(const experiment *run, bench_report *report);
-extern const bench_table experiment_tables[];
+extern const document_table experiment_tables[];
 
 #endif

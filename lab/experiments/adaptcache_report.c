@@ -224,7 +224,7 @@ void experiment_report(const experiment *run, bench_report *report)
  * quality over the fixed system's at no more TTFT, over the rates that the fixed system bears. Of
  * `mix` the TTFT of the best uniform mix over the engine's, both with at most this loss: geometric
  * mean over the rates that both bear. */
-const bench_table experiment_tables[] = {
+const document_table experiment_tables[] = {
     {"", "contexts requests seeds lengths profile loss"},
     {"tasks", "task entries sigma repeatability"},
     {"rows:compare", "setting fixed engine delay_ratio_least delay_ratio_most quality_ratio_least "

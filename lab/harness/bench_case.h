@@ -21,7 +21,6 @@ typedef struct bench_options {
     const bool *overwrite; /* one per device: a file device's content may be lost. NULL = none may,
                               so file devices are only read */
     uint32_t device_count;
-    const char *address; /* remote: of the servers; several are a cluster */
     uint32_t sequences;  /* pipeline: 0 = 4 */
     uint32_t compute_us; /* pipeline: of a layer and sequence; 0 = as the best method's
                                    fetch */
@@ -49,7 +48,7 @@ void bench_note(const bench_options *options, const char *format, ...)
 typedef struct bench_case {
     const char *name;
     const char *schema;
-    const bench_table *tables; /* what of the document is printed as text */
+    const document_table *tables; /* what of the document is printed as text */
     /* KVT_OK, or why it ended; what the report holds by then is printed. Blocking. */
     kvt_status (*run)(const bench_options *options, bench_report *report);
 } bench_case;

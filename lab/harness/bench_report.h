@@ -15,6 +15,8 @@
 
 #include <kvterrace/types.h>
 
+#include "replay/document.h"
+
 /* ---- samples ---- */
 
 /* Over the repetitions; all zero = not measured. */
@@ -24,9 +26,8 @@ typedef struct bench_rate {
     double max;
 } bench_rate;
 
-/* Both sort the samples. A share of 0.5 is the upper one of two medians; of no sample, 0. */
+/* Sorts the samples. */
 bench_rate bench_rate_of(double *samples, uint32_t count);
-double bench_quantile(double *samples, uint32_t count, double share);
 
 double bench_bytes_per_s(uint64_t bytes, uint64_t nanoseconds);
 
@@ -43,13 +44,6 @@ typedef struct bench_report {
     bool failed;
     char message[BENCH_MESSAGE_BYTES]; /* of a case that failed; "" = its status says all */
 } bench_report;
-
-/* A list of the document in text: the keys of its columns with blanks between them. "a.b" is b of
- * the object a, also of the document; "list:kind" are the rows whose "case" is that kind. A list
- * that is one object is one row, and "" is the document itself. */
-typedef struct bench_table {
-    const char *list, *columns;
-} bench_table;
 
 /* What every document begins with: schema, version, host. */
 void bench_report_open(bench_report *report, const char *schema);
@@ -74,6 +68,6 @@ bool bench_report_holds(const bench_report *report);
 
 /* Prints and frees the document. `tables` ends with an empty one. 0; 1: memory was short, or `out`
  * cannot be written. */
-int bench_report_print(bench_report *report, FILE *out, bool json, const bench_table *tables);
+int bench_report_print(bench_report *report, FILE *out, bool json, const document_table *tables);
 
 #endif

@@ -6,117 +6,10 @@
  */
 #include "replay/document.h"
 #include "replay/loop/loop.h"
-#include "replay/results.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
-
-/* ---- text ---- */
-
-static void text_seconds(FILE *file, double seconds)
-{
-    char text[RESULTS_TEXT_BYTES];
-    fprintf(file, " %10s", results_format_seconds(seconds, text));
-}
-
-static void text_head(const loop_report *report, FILE *file)
-{
-    const loop_site *site = report->site;
-    const profile_model *facts = &site->measured.facts;
-    char text[RESULTS_TEXT_BYTES];
-    uint32_t classes[LOOP_CLASSES_MAX] = {0};
-    double seconds = 0.0, tokens = 0.0, bytes = 0.0;
-    for (uint32_t i = 0; i < site->context_count; i++) {
-        const loop_context *context = &site->contexts[i];
-        if (!context->ready) continue;
-        classes[context->class_index]++;
-        seconds += context->prefill_seconds;
-        tokens += context->entry->context_tokens;
-        bytes += (double)context->kv_bytes;
-    }
-    fprintf(file, "%s: %.1f M parameters, %u layers x %u KV heads x %u; %llu requests over",
-            facts->name, 1e-6 * (double)facts->parameters, facts->layers, facts->kv_heads,
-            facts->head_dim, (unsigned long long)report->requests->count);
-    for (uint32_t i = 0; i < site->options.text_count; i++)
-        fprintf(file, "%s %u contexts of %s", i > 0 ? "," : "", classes[i],
-                site->options.texts[i].class_name);
-    fprintf(file, ": %.0f tokens, %s of KV", tokens, results_format_bytes(bytes, text));
-    fprintf(file, "\nprefill: %s for all contexts once", results_format_seconds(seconds, text));
-    fprintf(file, ", fitted model off by %.1f %% (median); answers of up to %u tokens\n\n",
-            100.0 * site->prefill_error_p50, site->answer_max);
-}
-
-static void text_times(const loop_report *report, FILE *file)
-{
-    fprintf(file, "%-16s %4s %6s %5s %10s %10s %10s %10s %10s %10s %10s %7s %7s %6s %7s %7s %7s\n",
-            "contender", "seed", "hits", "rho", "TTFT", "p50", "p99", "waiting", "loading",
-            "prefill", "question", "ROUGE-L", "F1", "same", "top-1", "recall", "loss");
-    for (size_t i = 0; i < report->result_count; i++) {
-        const loop_result *r = &report->results[i];
-        const double requests = r->requests > 0 ? (double)r->requests : 1.0;
-        fprintf(file, "%-16s %4llu %5.1f%% %5.2f", r->contender, (unsigned long long)r->seed,
-                100.0 * (double)r->hits / requests, r->rho);
-        text_seconds(file, r->ttft_mean);
-        text_seconds(file, r->ttft_p50);
-        text_seconds(file, r->ttft_p99);
-        text_seconds(file, r->wait_mean);
-        text_seconds(file, r->load_mean);
-        text_seconds(file, r->prefill_mean);
-        text_seconds(file, r->question_mean);
-        fprintf(file, " %7.4f %7.4f %5.1f%% %7.4f", r->rouge_l, r->f1,
-                100.0 * (double)r->same_answers / requests, r->top1);
-        if (isfinite(r->recall))
-            fprintf(file, " %7.4f", r->recall);
-        else
-            fprintf(file, " %7s", "-");
-        fprintf(file, " %7.4f\n", r->loss);
-    }
-}
-
-static void text_checks(const loop_report *report, FILE *file)
-{
-    fputc('\n', file);
-    for (size_t i = 0; i < report->result_count; i++) {
-        const loop_result *r = &report->results[i];
-        fprintf(file, "%s, seed %llu: %s;", r->contender, (unsigned long long)r->seed,
-                r->forms_text);
-        if (r->load_predictions > 0)
-            fprintf(file,
-                    " predicted seconds of %llu loads off by %.1f %% (median), %.1f %% (p90);",
-                    (unsigned long long)r->load_predictions, 100.0 * r->load_error_p50,
-                    100.0 * r->load_error_p90);
-        else
-            fputs(" no load was predicted;", file);
-        fprintf(file, " %llu exact gets checked, %llu differ; %llu loads declined, %llu puts, ",
-                (unsigned long long)r->exact_checked, (unsigned long long)r->exact_wrong,
-                (unsigned long long)r->loads_declined, (unsigned long long)r->puts);
-        if (r->positions_checked > 0)
-            fprintf(file, "kept tokens of %llu gets checked, %llu wrong; ",
-                    (unsigned long long)r->positions_checked,
-                    (unsigned long long)r->positions_wrong);
-        fprintf(file, "%llu refused, %llu busy, %llu failed; %.1f s\n",
-                (unsigned long long)r->refused, (unsigned long long)r->busy,
-                (unsigned long long)r->failed_puts, r->wall_s);
-    }
-    fprintf(
-        file,
-        "\nTTFT = waiting + loading (read and decode) + prefill + question. ROUGE-L and F1: "
-        "answers beside those from\nexact KV, over all requests; top-1: tokens of the text "
-        "behind a context, and of a passage of the context (recall), after\nwhich the model "
-        "expects what it does on exact KV. Loss: by %s (%s). By variant, with intervals and beside "
-        "the ladder's: --json, and its\npage.\n",
-        quality_metric_name(report->site->options.metric),
-        quality_use_name(report->site->options.use));
-}
-
-kvt_status loop_print_text(const loop_report *report, FILE *file)
-{
-    text_head(report, file);
-    text_times(report, file);
-    text_checks(report, file);
-    return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
-}
 
 /* ---- JSON ---- */
 
@@ -241,33 +134,75 @@ static json_t *report_ladder(const loop_ladder *ladder, bool *sound)
     return rungs;
 }
 
+static json_t *report_document(const loop_report *report, bool *sound)
+{
+    json_t *root = json_object(), *results = json_array(), *workload = json_object();
+    document_put(root, "schema", json_string("kvterrace-loop-1"), sound);
+    document_put(root, "version", document_text(report->version), sound);
+    document_put(root, "command", document_text(report->command), sound);
+    document_put(root, "machine", document_text(report->machine), sound);
+    document_put(root, "date", document_text(report->date), sound);
+    document_put(root, "model", report_model(report->site, sound), sound);
+    document_put(root, "classes", report_classes(report, sound), sound);
+    document_put(workload, "name", document_text(report->workload), sound);
+    document_put(workload, "requests", json_integer((json_int_t)report->requests->count), sound);
+    document_put(workload, "contexts", json_integer((json_int_t)report->requests->distinct), sound);
+    document_put(workload, "fingerprint", report_hex(report->requests->fingerprint), sound);
+    document_put(root, "workload", workload, sound);
+    document_put(root, "ladder_class", document_text(report->ladder->class_name), sound);
+    document_put(root, "ladder", report_ladder(report->ladder, sound), sound);
+    document_put(root, "loss_metric",
+                 document_text(quality_metric_name(report->site->options.metric)), sound);
+    document_put(root, "loss_use", document_text(quality_use_name(report->site->options.use)),
+                 sound);
+    document_put(root, "loss_limit", document_number(report->store->loss.loss_limit), sound);
+    document_put(root, "alpha_s", document_number(report->store->loss.alpha_seconds), sound);
+    for (size_t i = 0; i < report->result_count; i++)
+        document_add(results, report_result(&report->results[i], sound), sound);
+    document_put(root, "results", results, sound);
+    return root;
+}
+
 kvt_status loop_print_json(const loop_report *report, FILE *file)
 {
     bool sound = true;
-    json_t *root = json_object(), *results = json_array(), *workload = json_object();
-    document_put(root, "schema", json_string("kvterrace-loop-1"), &sound);
-    document_put(root, "version", document_text(report->version), &sound);
-    document_put(root, "command", document_text(report->command), &sound);
-    document_put(root, "machine", document_text(report->machine), &sound);
-    document_put(root, "date", document_text(report->date), &sound);
-    document_put(root, "model", report_model(report->site, &sound), &sound);
-    document_put(root, "classes", report_classes(report, &sound), &sound);
-    document_put(workload, "name", document_text(report->workload), &sound);
-    document_put(workload, "requests", json_integer((json_int_t)report->requests->count), &sound);
-    document_put(workload, "contexts", json_integer((json_int_t)report->requests->distinct),
-                 &sound);
-    document_put(workload, "fingerprint", report_hex(report->requests->fingerprint), &sound);
-    document_put(root, "workload", workload, &sound);
-    document_put(root, "ladder_class", document_text(report->ladder->class_name), &sound);
-    document_put(root, "ladder", report_ladder(report->ladder, &sound), &sound);
-    document_put(root, "loss_metric",
-                 document_text(quality_metric_name(report->site->options.metric)), &sound);
-    document_put(root, "loss_use", document_text(quality_use_name(report->site->options.use)),
-                 &sound);
-    document_put(root, "loss_limit", document_number(report->store->loss.loss_limit), &sound);
-    document_put(root, "alpha_s", document_number(report->store->loss.alpha_seconds), &sound);
-    for (size_t i = 0; i < report->result_count; i++)
-        document_add(results, report_result(&report->results[i], &sound), &sound);
-    document_put(root, "results", results, &sound);
+    json_t *root = report_document(report, &sound);
     return document_print(root, sound, 10, file);
+}
+
+/* ---- text ---- */
+
+#define RUN "contender seed "
+
+static const document_table report_tables[] = {
+    {"model", "name layers kv_heads head_dim answer_tokens prefill_error=prefill_error_p50"},
+    {"classes", "class contexts tokens kv_bytes prefill_s"},
+    {"results", RUN "requests hits=hits.total rho TTFT=ttft_s_mean p50=ttft_s_p50 p99=ttft_s_p99 "
+                    "waiting=wait_s_mean loading=load_s_mean prefill=prefill_s_mean "
+                    "question=question_s_mean ROUGE-L=rouge_l F1=f1 same=same_answers top-1=top1 "
+                    "recall loss"},
+    {"results", RUN "predicted_loads=load_predictions off_p50=load_error_p50 "
+                    "off_p90=load_error_p90 checked=exact_checked differ=exact_wrong "
+                    "positions=positions_checked wrong=positions_wrong declined=loads_declined "
+                    "puts refused=puts_refused busy=puts_busy failed=puts_failed wall_s stores"},
+    {0},
+};
+
+kvt_status loop_print_text(const loop_report *report, FILE *file)
+{
+    bool sound = true;
+    json_t *root = report_document(report, &sound);
+    if (sound) document_print_tables(root, report_tables, file);
+    json_decref(root);
+    if (!sound) return KVT_E_MEMORY;
+    fprintf(
+        file,
+        "\nTTFT = waiting + loading (read and decode) + prefill + question. ROUGE-L and F1: "
+        "answers beside those from\nexact KV, over all requests; top-1: tokens of the text "
+        "behind a context, and of a passage of the context (recall), after\nwhich the model "
+        "expects what it does on exact KV. Loss: by %s (%s). By variant, with intervals and beside "
+        "the ladder's: --json, and its\npage.\n",
+        quality_metric_name(report->site->options.metric),
+        quality_use_name(report->site->options.use));
+    return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
 }

@@ -36,7 +36,8 @@ class ExplainTest(CommandCase):
             self.assertAlmostEqual(expert["weight"], reuse[expert["kind"]][place])
             self.assertTrue(0.0 < expert["share_of_rate"] <= 1.0)
         text = self.run_command(*command).stdout
-        self.assertRegex(text, "block [0-9]+: raw in dram, .*reuse expert: .*, half-life .*weight")
+        self.assertRegex(text, "block +variant +tier .* expert +half_life +weight")
+        self.assertRegex(text, "[0-9]+ +raw +dram +[0-9.]+ [mun]?s .* s  ")
         self.fails("replay.explain: 0 to 32", "replay", "--workload", "poisson", "--explain", "33")
 
 

@@ -259,12 +259,6 @@ const char *view_text(const json_t *object, const char *key);
 json_t *view_real(double value);
 /* A text as JSON; "?" when it is not UTF-8, as names and command lines need not be. */
 json_t *view_string(const char *text);
-/* Adds numbers, each null when it is not finite. False: memory is short. */
-typedef struct view_member {
-    const char *key;
-    double value;
-} view_member;
-bool view_put_numbers(json_t *object, const view_member *members, size_t count);
 
 /* Flushes stdout; what could not be written is an error. With --json a failure that said nothing
  * yet gets a document. Returns code, or EXIT_FAILED. */
@@ -292,7 +286,6 @@ bool progress_ask(void *context, double done, const char *what);
 void progress_end(command_progress *progress);
 
 /* "1.50 GB/s", "64.0 GiB", "1.25 ms" for tables; text has 32 bytes. Returns text. */
-const char *format_rate(char text[32], double bytes_per_s);
 const char *format_bytes(char text[32], uint64_t bytes);
 const char *format_seconds(char text[32], double seconds);
 

@@ -304,14 +304,6 @@ json_t *view_string(const char *text)
     return string != NULL ? string : json_string("?");
 }
 
-bool view_put_numbers(json_t *object, const view_member *members, size_t count)
-{
-    bool sound = object != NULL;
-    for (size_t i = 0; sound && i < count; i++)
-        sound = json_object_set_new(object, members[i].key, view_real(members[i].value)) == 0;
-    return sound;
-}
-
 int command_fail_content(kvt_status status, const char *message)
 {
     int code = command_fail(status, message);
@@ -360,29 +352,18 @@ int command_finish(int code)
     return code == EXIT_FINE ? EXIT_FAILED : code;
 }
 
-static const char *format_scaled(char text[32], double value, double step, const char *const *units,
-                                 size_t count)
+const char *format_bytes(char text[32], uint64_t bytes)
 {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
     size_t unit = 0;
-    while (unit + 1 < count && value >= step * 0.9995) {
-        value /= step;
+    while (unit + 1 < sizeof units / sizeof units[0] && value >= 1024 * 0.9995) {
+        value /= 1024;
         unit++;
     }
     int digits = unit == 0 ? 0 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
     (void)snprintf(text, 32, "%.*f %s", digits, value, units[unit]);
     return text;
-}
-
-const char *format_rate(char text[32], double bytes_per_s)
-{
-    static const char *const units[] = {"B/s", "kB/s", "MB/s", "GB/s", "TB/s"};
-    return format_scaled(text, bytes_per_s, 1000, units, sizeof units / sizeof units[0]);
-}
-
-const char *format_bytes(char text[32], uint64_t bytes)
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    return format_scaled(text, (double)bytes, 1024, units, sizeof units / sizeof units[0]);
 }
 
 const char *format_seconds(char text[32], double seconds)

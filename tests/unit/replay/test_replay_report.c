@@ -100,13 +100,6 @@ TEST(impossible_settings_are_refused)
 TEST(numbers_read_well)
 {
     char text[RESULTS_TEXT_BYTES];
-    assert_string_equal(results_format_seconds(0.0, text), "0");
-    assert_string_equal(results_format_seconds(0.0000123, text), "12 us");
-    assert_string_equal(results_format_seconds(0.00123, text), "1.23 ms");
-    assert_string_equal(results_format_seconds(0.4567, text), "457 ms");
-    assert_string_equal(results_format_seconds(1.234, text), "1.23 s");
-    assert_string_equal(results_format_seconds(123.4, text), "123 s");
-    assert_string_equal(results_format_seconds(NAN, text), "-");
     assert_string_equal(results_format_bytes(0, text), "0");
     assert_string_equal(results_format_bytes(999, text), "999 B");
     assert_string_equal(results_format_bytes(1234567, text), "1.23 MB");
