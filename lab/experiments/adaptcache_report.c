@@ -13,31 +13,6 @@
 
 static const double levels[LEVELS] = {0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1};
 
-static const char *const notes_paper[] = {
-    "delay 1.43 to 2.4 times less than the strongest fixed baseline at equal quality",
-    "quality 6 to 55 % better at equal delay",
-    "hits of DRAM on code 81, 56, 44 and 11 % by alpha, where KIVI of 2 bits has 38 %",
-    "host: one A100, 100 GB of DRAM, 400 GB of SSD at 1 GB/s, Llama-3.1-8B (section 3)",
-};
-static const char *const notes_ladders[] = {
-    ("losses of KIVI: relative score drops on LongBench, Llama-3.1-8B-Instruct (TurboQuant, arXiv "
-     "2504.19874, table 1)"),
-    ("losses of StreamingLLM in question answering: RULER-4k, Qwen3-8B (SparseKV, Phase 1 Baseline "
-     "Results)"),
-    ("the other losses: disagreement of the most likely token, codec trial, a model of 3 M "
-     "parameters; planes lose what KIVI of their bits does, at half a bit less"),
-    "no spread of losses within a task; policies know each task's mean",
-};
-static const char *const notes_assumed[] = {
-    "prefill: FLOP model of Llama-3.1-8B at half of the A100's peak; DRAM at 25 GB/s",
-    "speed of decoding: profiles/codecs-gpu.json, or the ladder's; encoding and moves are free",
-    "lengths of code contexts: LongBench's LCC and RepoBench-P; the others from real texts",
-    "a variant coded from a lossy one loses the sum of both losses",
-    "a system recomputes where that is faster than loading, but where its name says always loads",
-    "the alpha and the mix are chosen on the first half of the seeds and judged on the others",
-};
-#define NOTES(list) list, sizeof(list) / sizeof *(list)
-
 /* ---- figures over the rates of a setting ---- */
 
 typedef struct range {
@@ -123,14 +98,6 @@ static level_figures compare_level(const experiment *run, uint32_t setting, uint
 
 /* ---- JSON ---- */
 
-static json_t *json_notes(const char *const *notes, size_t count)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < count; i++)
-        json_array_append_new(list, json_string(notes[i]));
-    return list;
-}
-
 static json_t *json_system(const experiment *run, uint32_t setting, uint32_t rate, uint32_t system)
 {
     const experiment_system *s = &run->systems[system];
@@ -195,15 +162,12 @@ void experiment_report(const experiment *run, bench_report *report)
 {
     const experiment_options *o = run->options;
     bench_report_add(
-        report,
-        json_pack("{s:I,s:I,s:I,s:s,s:s?,s:s,s:{s:f,s:f,s:f,s:f},s:o,s:o,s:o}", "contexts",
-                  (json_int_t)o->contexts, "requests", (json_int_t)o->contexts * o->uses, "seeds",
-                  (json_int_t)o->seeds, "lengths", "built-in table", "profile", o->profile, "loss",
-                  o->by_answers ? "rouge_l" : "profile", "host", "dram_bytes", o->dram_bytes,
-                  "ssd_bytes", o->ssd_bytes, "ssd_bytes_per_s", o->ssd_bytes_per_s, "prefill_speed",
-                  o->prefill_speed, "paper", json_notes(NOTES(notes_paper)), "published",
-                  o->profile == NULL ? json_notes(NOTES(notes_ladders)) : json_array(), "assumed",
-                  json_notes(NOTES(notes_assumed))));
+        report, json_pack("{s:I,s:I,s:I,s:s,s:s?,s:s,s:{s:f,s:f,s:f,s:f}}", "contexts",
+                          (json_int_t)o->contexts, "requests", (json_int_t)o->contexts * o->uses,
+                          "seeds", (json_int_t)o->seeds, "lengths", "built-in table", "profile",
+                          o->profile, "loss", o->by_answers ? "rouge_l" : "profile", "host",
+                          "dram_bytes", o->dram_bytes, "ssd_bytes", o->ssd_bytes, "ssd_bytes_per_s",
+                          o->ssd_bytes_per_s, "prefill_speed", o->prefill_speed));
     for (uint32_t task = 0; task < EXPERIMENT_TASKS; task++) {
         const experiment_task *t = &run->tasks[task];
         bench_report_row(report, "tasks",

@@ -353,8 +353,6 @@ TEST(every_system_has_a_row_at_every_rate)
     assert_string_equal(text, again); /* with two threads */
     json_t *document = json_loads(text, 0, NULL);
     assert_non_null(document);
-    assert_true(json_array_size(json_object_get(document, "published")) > 0);
-    assert_true(json_array_size(json_object_get(document, "assumed")) > 0);
     const json_t *rows = json_object_get(document, "rows");
     uint32_t systems = 0, mixes = 0;
     for (size_t i = 0; i < json_array_size(rows); i++) {
