@@ -5,10 +5,10 @@
  */
 #include "cases.h"
 
+#include "replay/document.h"
 #include "replay/replay.h"
 #include "replay/results.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,7 +71,7 @@ TEST(a_bare_simulation_says_what_it_assumes)
     assert_true(options.tiers[KVT_TIER_DRAM].capacity_bytes == UINT64_C(100000000000));
     assert_true(options.tiers[KVT_TIER_SSD].capacity_bytes == UINT64_C(400000000000));
     assert_non_null(strstr(options.note, "No tier is set"));
-    assert_non_null(strstr(options.note, "lossless"));
+    assert_non_null(strstr(options.note, "Lossless is not offered"));
     replay_options_free(&options);
     kvt_config_free(config);
 }
@@ -116,6 +116,34 @@ static char *slurp(FILE *file)
     text[size] = '\0';
     fclose(file);
     return text;
+}
+
+/* Titles, units by key, text to the left; rows of a kind or with a member; lists within lists. */
+TEST(lists_are_tables)
+{
+    static const document_table tables[] = {
+        {"rows", "name took=x.wait_s size_bytes rate=read_bytes_per_s share"},
+        {"rows:fast", "name"},
+        {"absent", "name"},
+        {"rows/inner", "n why"},
+        {0},
+    };
+    json_t *root = json_loads(
+        "{\"rows\": [{\"name\": \"one\", \"x\": {\"wait_s\": 0.0025}, \"size_bytes\": 2048,"
+        "\"read_bytes_per_s\": 3e9, \"fast\": true, \"inner\": [{\"n\": 7, \"why\": \"so it "
+        "is\"}]},"
+        "{\"name\": \"other\", \"fast\": false, \"share\": null}]}",
+        0, NULL);
+    FILE *file = tmpfile();
+    assert_true(root != NULL && file != NULL);
+    document_print_tables(root, tables, file);
+    char *text = slurp(file);
+    assert_string_equal(text, "name     took  size_bytes    rate  share\n"
+                              "one    2.5 ms       2 KiB  3 GB/s      -\n"
+                              "other       -           -       -      -\n"
+                              "\nrows:fast\nname\none\n"
+                              "\nname one\nn  why\n7  so it is\n");
+    json_decref(root);
 }
 
 static uint64_t count_of(const char *text, const char *part)
