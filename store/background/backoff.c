@@ -32,7 +32,6 @@ static uint64_t backoff_pause_ns(uint32_t failures)
  * was pinned anew with another instant; a stale item unpins nothing. Lock held. */
 static void backoff_release(kvt_store *store, uint32_t index)
 {
-    assert(store_is_locked(store));
     store_backoff *backoff = &store->backoff;
     store_backoff_item item = backoff->items[index];
     backoff->items[index] = backoff->items[--backoff->count];

@@ -34,7 +34,6 @@ static bool copies_list(kvt_store *store, store_entry *entry)
 {
     assert(entry->copy_index == COPIES_UNLISTED);
     assert(store->copies.count <= store->copies.room);
-    assert(store_is_locked(store));
     store_copies *copies = &store->copies;
     if (copies->count == copies->room) {
         uint32_t room = copies->room == 0 ? 64 : copies->room * 2;
@@ -52,7 +51,6 @@ static bool copies_list(kvt_store *store, store_entry *entry)
  * is not listed. */
 static void copies_unlist(kvt_store *store, store_entry *entry)
 {
-    assert(store_is_locked(store));
     store_copies *copies = &store->copies;
     uint32_t index = entry->copy_index;
     if (index == COPIES_UNLISTED) return;
@@ -126,7 +124,6 @@ void copies_let_go(kvt_store *store, store_entry *entry)
 /* Bytes of the SSD tier that stored entries and copies together may hold. Lock held. */
 static uint64_t copies_fill_limit(const kvt_store *store)
 {
-    assert(store_is_locked(store));
     return (uint64_t)(store->high_watermark * (double)store_policy_capacity(store, KVT_TIER_SSD));
 }
 
@@ -183,7 +180,6 @@ bool copies_fall_back(kvt_store *store, store_entry *entry)
 /* Bytes of the SSD tier that will be held when all deletions so far are committed. */
 static uint64_t copies_held_bytes(kvt_store *store)
 {
-    assert(store_is_locked(store));
     tiers_pool_facts facts;
     tiers_pool_facts_get(store->pools[KVT_TIER_SSD], &facts);
     uint64_t others = catalog_pending_bytes(store->catalog) + store->scratch_bytes[KVT_TIER_SSD];
@@ -208,19 +204,9 @@ uint64_t copies_free_bytes(kvt_store *store, bool closing)
     return limit > held ? limit - held : 0;
 }
 
-/* The worth of having the entry on SSD, per byte; 0 for an entry that the policy does not know. */
-static double copies_worth(const kvt_store *store, const store_entry *entry)
-{
-    assert(store_is_locked(store));
-    kvt_policy_worth worth = {.struct_size = sizeof worth};
-    kvt_status status = kvt_policy_worth_get(store->policy, entry->handle, KVT_TIER_SSD, &worth);
-    return status == KVT_OK ? worth.per_byte : 0;
-}
-
 /* The copy without readers that is worth least per byte, of some that are drawn; NULL = none. */
 static store_entry *copies_choose(kvt_store *store)
 {
-    assert(store_is_locked(store));
     store_copies *copies = &store->copies;
     bool all = copies->count <= COPIES_FEW;
     uint32_t looks = all ? copies->count : COPIES_DRAWN;
@@ -231,7 +217,11 @@ static store_entry *copies_choose(kvt_store *store)
         uint32_t index = all ? i : (uint32_t)((copies->draw >> 33) % copies->count);
         store_entry *entry = copies->listed[index];
         if (entry->copy->readers != 0) continue;
-        double worth = copies_worth(store, entry);
+        kvt_policy_worth known = {.struct_size = sizeof known};
+        const kvt_status status =
+            kvt_policy_worth_get(store->policy, entry->handle, KVT_TIER_SSD, &known);
+        /* On SSD; 0 for an entry that the policy does not know. */
+        const double worth = status == KVT_OK ? known.per_byte : 0;
         if (least != NULL && worth >= least_worth) continue;
         least = entry;
         least_worth = worth;
@@ -243,7 +233,6 @@ static store_entry *copies_choose(kvt_store *store)
 static void copies_release(kvt_store *store, store_entry *entry)
 {
     assert(entry->copy != NULL && entry->copy->readers == 0);
-    assert(store_is_locked(store));
     KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
     place_release(store, copies_detach(store, entry));
     store->counters.copies.dropped++;

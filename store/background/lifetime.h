@@ -41,9 +41,6 @@ static inline bool lifetime_shows(const kvt_store *store, const store_entry *ent
     return entry != NULL && entry_is_readable(entry) && !lifetime_is_over(store, entry);
 }
 
-/* Whether entries may be removed by lifetime_round. Lock held. */
-bool lifetime_is_due(const kvt_store *store);
-
 /* Removes entries whose lifetime has ended. In the background round; no lock held. */
 void lifetime_round(kvt_store *store);
 

@@ -45,7 +45,6 @@ static void maintain_spend(uint64_t *budget, uint64_t bytes)
  * that are. NULL: there is none, or the budget does not hold it whole. Lock held. */
 static store_queued_plan *maintain_take_plan(kvt_store *store, uint32_t *at, uint64_t *budget)
 {
-    assert(store_is_locked(store));
     for (; *at < store->queue_count && !store->stopping; ++*at) {
         const store_queued_plan *queued = store->queue[*at];
         if (pressure_defers_moves(store, queued->moves, queued->count)) continue;
@@ -75,29 +74,6 @@ static void maintain_run_queue(kvt_store *store, uint64_t *budget, uint32_t *mov
     }
 }
 
-/* Asks the policy's tick for a plan and marks the plan's entries. The plan is empty while the tick
- * pauses after failures (backoff.c), and when it is put off. */
-static kvt_status maintain_plan_tick(kvt_store *store, uint32_t limit, uint64_t budget,
-                                     kvt_plan *plan)
-{
-    kvt_status status = KVT_OK;
-    pthread_mutex_lock(&store->lock);
-    if (backoff_may_tick(store)) {
-        uint64_t started_ns = store_now_ns(store);
-        status = kvt_policy_tick(store->policy, started_ns, limit, budget, plan);
-        store_count_decision(store, started_ns, store_now_ns(store));
-        if (status == KVT_OK && pressure_defers_moves(store, plan->moves, plan->count)) {
-            plan_withdraw(store, plan); /* what is still worth it is planned again */
-            plan->count = 0;
-        } else if (status == KVT_OK) {
-            trust_note_plan(store, plan);
-            plan_mark(store, plan);
-        }
-    }
-    pthread_mutex_unlock(&store->lock);
-    return status;
-}
-
 /* Asks for the tick's plan and carries it out. Returns the policy's status; a move that fails is
  * counted and backs off, and fails no round. */
 static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
@@ -109,7 +85,22 @@ static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t
     kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
     plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
     if (plan.moves == NULL) return KVT_E_MEMORY;
-    kvt_status status = maintain_plan_tick(store, limit, *budget, &plan);
+    /* Empty while the tick pauses after failures (backoff.c), and when it is put off. */
+    kvt_status status = KVT_OK;
+    pthread_mutex_lock(&store->lock);
+    if (backoff_may_tick(store)) {
+        const uint64_t started_ns = store_now_ns(store);
+        status = kvt_policy_tick(store->policy, started_ns, limit, *budget, &plan);
+        store_count_decision(store, started_ns, store_now_ns(store));
+        if (status == KVT_OK && pressure_defers_moves(store, plan.moves, plan.count)) {
+            plan_withdraw(store, &plan); /* what is still worth it is planned again */
+            plan.count = 0;
+        } else if (status == KVT_OK) {
+            trust_note_plan(store, &plan);
+            plan_mark(store, &plan);
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
     if (status == KVT_OK && plan.count != 0) {
         maintain_spend(budget, maintain_written_bytes(plan.moves, plan.count));
         executor_result result;
@@ -123,15 +114,6 @@ static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t
     return status;
 }
 
-/* Reads the entries back whose devices and codecs are to be timed (trust.c). */
-static void maintain_time_entries(kvt_store *store)
-{
-    kvt_key keys[STORE_TRIALS];
-    const uint32_t count = trust_take_trials(store, keys);
-    for (uint32_t i = 0; i < count * MAINTAIN_READS; i++)
-        access_time_entry(store, &keys[i / MAINTAIN_READS]);
-}
-
 /* Runs one round. own: a caller asked for it. *budget is the bytes that may be written, and then
  * the bytes left over. KVT_BUSY: another round is under way. No lock held. */
 static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, uint32_t *moves_done)
@@ -143,7 +125,8 @@ static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, u
     }
     store->maintaining = true;
     pressure_begin_round(store, own);
-    bool ends = lifetime_is_due(store);
+    const store_lifetimes *lifetimes = &store->lifetimes;
+    const bool ends = lifetimes->walking || store_now_ns(store) >= lifetimes->next_ns;
     pthread_mutex_unlock(&store->lock);
     maintain_run_queue(store, budget, moves_done);
     remote_prefetch_round(store);
@@ -155,10 +138,14 @@ static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, u
     copies_trim(store);
     if (store->capacity_passed) store_settle_capacity(store);
     pthread_mutex_unlock(&store->lock);
-    maintain_time_entries(store);
+    /* Read the entries back whose devices and codecs are to be timed (trust.c). */
+    kvt_key keys[STORE_TRIALS];
+    const uint32_t count = trust_take_trials(store, keys);
+    for (uint32_t i = 0; i < count * MAINTAIN_READS; i++)
+        access_time_entry(store, &keys[i / MAINTAIN_READS]);
     persist_round(store);
     learn_round(store);
-    uses_round(store);
+    if (store_now_ns(store) - store->uses.saved_ns >= USES_EVERY_NS) uses_save(store);
     pthread_mutex_lock(&store->lock);
     pressure_end_round(store);
     store->maintaining = false;
@@ -180,7 +167,6 @@ kvt_status kvt_store_maintain(kvt_store *store, uint32_t *moves_out)
  * worth, or four of the largest records, so that no entry is too large ever to move. Lock held. */
 static uint64_t maintain_earn(const kvt_store *store, uint64_t budget)
 {
-    assert(store_is_locked(store));
     if (store->move_bytes_per_s == 0) return UINT64_MAX;
     double earned = (double)budget + (double)store->move_bytes_per_s * store->tick_seconds;
     double most = (double)store->move_bytes_per_s;
@@ -193,17 +179,6 @@ static uint64_t maintain_earn(const kvt_store *store, uint64_t budget)
 static uint64_t maintain_pause_end(const kvt_store *store)
 {
     return base_clock_ns() + (uint64_t)(store->tick_seconds * 1e9);
-}
-
-/* Sleeps until a pause ends, or until the store stops or has a plan that must not wait so long.
- * True when the pause has ended. Lock held. */
-static bool maintain_pause(kvt_store *store, uint64_t until_ns)
-{
-    assert(store_is_locked(store));
-    bool waiting = true;
-    while (waiting && !store->stopping && !store->plan_waits)
-        waiting = base_condition_wait_until(&store->background_due, &store->lock, until_ns);
-    return !waiting;
 }
 
 /* Carries out what is queued, between two rounds. No lock held. */
@@ -249,11 +224,14 @@ static void maintain_let_go(kvt_store *store)
  * Lock held at entry and exit, and released during a round. */
 static void maintain_serve(kvt_store *store)
 {
-    assert(store_is_locked(store));
     uint64_t budget = store->move_bytes_per_s == 0 ? UINT64_MAX : 0;
     uint64_t until_ns = maintain_pause_end(store);
     while (!store->stopping) {
-        bool due = maintain_pause(store, until_ns);
+        /* Until the store stops, or has a plan that must not wait so long. */
+        bool waiting = true;
+        while (waiting && !store->stopping && !store->plan_waits)
+            waiting = base_condition_wait_until(&store->background_due, &store->lock, until_ns);
+        const bool due = !waiting;
         if (store->stopping) break;
         store->plan_waits = false;
         if (due) budget = maintain_earn(store, budget);

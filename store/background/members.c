@@ -58,8 +58,7 @@ static kvt_status members_find(kvt_store *store, const char *name, kvt_tier *tie
  * held. */
 static void members_update_policy(kvt_store *store, kvt_tier tier)
 {
-    assert(store_is_locked(store));
-    relayout_note_speed(store, tier);
+    learn_cost_tier(store, tier);
     (void)!kvt_policy_capacity_set(store->policy, tier, store_policy_capacity(store, tier));
 }
 
@@ -199,19 +198,6 @@ static kvt_status members_forget(members_joining *joining)
     return status == KVT_OK && stats.used_bytes != 0 ? KVT_BUSY : status;
 }
 
-/* Writes the label of the present epoch to a device that can have one. */
-static kvt_status members_write_label(members_joining *joining)
-{
-    tiers_superblock label = {.tier = (uint32_t)joining->tier,
-                              .member = joining->member,
-                              .epoch = joining->store->epoch,
-                              .capacity_bytes = joining->device->facts.capacity_bytes};
-    memcpy(label.pool, joining->store->pool_id, sizeof label.pool);
-    if (joining->ours) label.undone = joining->store->undone;
-    if (!joining->labelled) return KVT_OK;
-    return bringup_write_label(&joining->device, joining->config->timeout_ns, &label);
-}
-
 /* Measures and labels the device, notes it in the catalog, and makes it a member of its pool, which
  * owns it from then on. */
 static kvt_status members_insert(members_joining *joining)
@@ -221,7 +207,15 @@ static kvt_status members_insert(members_joining *joining)
     cost_device cost;
     kvt_status status =
         bringup_measure(&joining->device, joining->config->timeout_ns, !joining->ours, head, &cost);
-    if (status == KVT_OK) status = members_write_label(joining);
+    if (status == KVT_OK && joining->labelled) {
+        tiers_superblock label = {.tier = (uint32_t)joining->tier,
+                                  .member = joining->member,
+                                  .epoch = store->epoch,
+                                  .capacity_bytes = joining->device->facts.capacity_bytes};
+        memcpy(label.pool, store->pool_id, sizeof label.pool);
+        if (joining->ours) label.undone = store->undone;
+        status = bringup_write_label(&joining->device, joining->config->timeout_ns, &label);
+    }
     KILL_POINT("device add: label written");
     if (status != KVT_OK) return status;
     if (store->staging->arena != NULL) {

@@ -144,7 +144,6 @@ static kvt_status persist_note_tried(persist_run *run)
  * without memory. Lock held. */
 static bool persist_look_at(persist_run *run, const store_entry *entry, bool victims)
 {
-    assert(store_is_locked(run->store));
     bool wanted = entry_is_above_alone(entry) && entry->born <= run->begin &&
                   !persist_was_tried(run, entry->handle);
     bool stored = entry->state == ENTRY_RESIDENT && entry->place->tier == KVT_TIER_SSD &&
@@ -219,7 +218,6 @@ static void persist_lack_room(persist_run *run, const persist_item *item)
 static uint64_t persist_displace(persist_run *run, const persist_item *victim)
 {
     kvt_store *store = run->store;
-    assert(store_is_locked(store));
     store_entry *entry = entry_find_handle(&store->table, victim->handle);
     if (entry == NULL || entry->state != ENTRY_RESIDENT) return 0;
     if (entry->copy != NULL) {
@@ -253,38 +251,6 @@ static bool persist_make_room(persist_run *run, const persist_item *item, uint64
     if (*room < item->bytes) return false;
     *room -= item->bytes;
     return true;
-}
-
-/* Whether an item is to be written now. An item in motion is put off, unless this pass waits for
- * it. Lock held. */
-static bool persist_takes(persist_run *run, const persist_item *item)
-{
-    assert(store_is_locked(run->store));
-    const store_entry *entry = entry_find_handle(&run->store->table, item->handle);
-    if (entry == NULL || !entry_is_above_alone(entry)) return false;
-    if (run->waits || entry->state == ENTRY_RESIDENT) return true;
-    return !persist_add(&run->moving, item);
-}
-
-/* Chooses the next records from *at on and makes their room. */
-static kvt_status persist_choose(persist_run *run, size_t *at)
-{
-    kvt_store *store = run->store;
-    size_t before = run->next_victim;
-    run->chunk_count = run->chunk_next = 0;
-    pthread_mutex_lock(&store->lock);
-    uint64_t room = copies_free_bytes(store, run->closing);
-    while (*at < run->wanted.count && run->chunk_count < PERSIST_CHUNK) {
-        const persist_item *item = &run->wanted.items[(*at)++];
-        if (!persist_takes(run, item)) continue;
-        if (persist_make_room(run, item, &room))
-            run->chunk[run->chunk_count++] = item;
-        else
-            persist_lack_room(run, item);
-    }
-    pthread_mutex_unlock(&store->lock);
-    assert(run->chunk_count <= PERSIST_CHUNK && run->next_victim <= run->victims.count);
-    return run->next_victim != before ? catalog_settle(store->catalog) : KVT_OK;
 }
 
 /* ---- writing ---- */
@@ -323,30 +289,6 @@ static void *persist_write_chunk(void *argument)
     return NULL;
 }
 
-/* On several threads, because one record after the other would wait for each device in turn. */
-static void persist_write(persist_run *run)
-{
-    pthread_t threads[PERSIST_THREADS - 1];
-    uint32_t count = 0;
-    /* Fewer threads than wanted are enough: the caller writes, too. */
-    while (count < PERSIST_THREADS - 1 && count + 1 < run->chunk_count &&
-           base_thread_start(&threads[count], persist_write_chunk, run) == 0)
-        count++;
-    (void)persist_write_chunk(run);
-    while (count > 0)
-        pthread_join(threads[--count], NULL);
-}
-
-/* Counts the records that were chosen and not written, and the candidates from `at` on. */
-static void persist_leave_rest(persist_run *run, size_t at, kvt_status status)
-{
-    assert(run->chunk_next <= run->chunk_count && at <= run->wanted.count);
-    while (run->chunk_next < run->chunk_count)
-        persist_note(run, run->chunk[run->chunk_next++], status);
-    for (; at < run->wanted.count; at++)
-        persist_note(run, &run->wanted.items[at], status);
-}
-
 /* Writes the candidates chunk by chunk, until the deadline or a failure. */
 static void persist_write_wanted(persist_run *run)
 {
@@ -355,10 +297,50 @@ static void persist_write_wanted(persist_run *run)
     kvt_status status = persist_prepare(run);
     while (status == KVT_OK && at < run->wanted.count) {
         status = KVT_E_TIMEOUT;
-        if (base_clock_ns() < run->deadline_ns) status = persist_choose(run, &at);
-        if (status == KVT_OK) persist_write(run);
+        if (base_clock_ns() < run->deadline_ns) {
+            /* The next records and their room. */
+            kvt_store *store = run->store;
+            size_t before = run->next_victim;
+            run->chunk_count = run->chunk_next = 0;
+            pthread_mutex_lock(&store->lock);
+            uint64_t room = copies_free_bytes(store, run->closing);
+            while (at < run->wanted.count && run->chunk_count < PERSIST_CHUNK) {
+                const persist_item *item = &run->wanted.items[at++];
+                const store_entry *entry = entry_find_handle(&store->table, item->handle);
+                if (entry == NULL || !entry_is_above_alone(entry)) continue;
+                /* An item in motion is put off, unless this pass waits for it. */
+                if (!run->waits && entry->state != ENTRY_RESIDENT &&
+                    persist_add(&run->moving, item))
+                    continue;
+                if (persist_make_room(run, item, &room))
+                    run->chunk[run->chunk_count++] = item;
+                else
+                    persist_lack_room(run, item);
+            }
+            pthread_mutex_unlock(&store->lock);
+            assert(run->chunk_count <= PERSIST_CHUNK && run->next_victim <= run->victims.count);
+            status = run->next_victim != before ? catalog_settle(store->catalog) : KVT_OK;
+        }
+        if (status == KVT_OK) {
+            /* On several threads, because one record after the other would wait for each device in
+             * turn. */
+            pthread_t threads[PERSIST_THREADS - 1];
+            uint32_t count = 0;
+            /* Fewer threads than wanted are enough: the caller writes, too. */
+            while (count < PERSIST_THREADS - 1 && count + 1 < run->chunk_count &&
+                   base_thread_start(&threads[count], persist_write_chunk, run) == 0)
+                count++;
+            (void)persist_write_chunk(run);
+            while (count > 0)
+                pthread_join(threads[--count], NULL);
+        }
     }
-    persist_leave_rest(run, at, status);
+    /* Count the records that were chosen and not written, and the candidates from `at` on. */
+    assert(run->chunk_next <= run->chunk_count && at <= run->wanted.count);
+    while (run->chunk_next < run->chunk_count)
+        persist_note(run, run->chunk[run->chunk_next++], status);
+    for (; at < run->wanted.count; at++)
+        persist_note(run, &run->wanted.items[at], status);
 }
 
 /* Looks at all entries, and writes those that lack a record on SSD and were not tried before: what
@@ -379,15 +361,6 @@ static kvt_status persist_look(persist_run *run, bool *more_out)
     run->waits = true;
     persist_write_wanted(run);
     return KVT_OK;
-}
-
-/* Draws the serial that separates entries of before from those put later. */
-static void persist_begin(persist_run *run)
-{
-    pthread_mutex_init(&run->lock, NULL);
-    pthread_mutex_lock(&run->store->lock);
-    run->begin = run->store->next_serial++;
-    pthread_mutex_unlock(&run->store->lock);
 }
 
 /* Frees the run's lists and adds its records to the store's counters. */
@@ -415,7 +388,11 @@ static kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closi
     persist_run run = {.store = store, .deadline_ns = deadline_ns, .closing = closing};
     run.info.left = handover_drain(store, deadline_ns, &run.info.left_bytes);
     if (run.info.left != 0) run.failure = KVT_E_TIMEOUT;
-    persist_begin(&run);
+    /* The serial that separates entries of before from those put later. */
+    pthread_mutex_init(&run.lock, NULL);
+    pthread_mutex_lock(&run.store->lock);
+    run.begin = run.store->next_serial++;
+    pthread_mutex_unlock(&run.store->lock);
     kvt_status status = KVT_OK;
     bool more = true;
     while (more && status == KVT_OK)

@@ -39,7 +39,6 @@ typedef struct persist_pick {
  * the largest record. Lock held. */
 static void persist_earn(kvt_store *store)
 {
-    assert(store_is_locked(store));
     store_persist *persist = &store->persist;
     uint64_t now_ns = store_now_ns(store);
     double measured = store->costs.write[KVT_TIER_SSD].bytes_per_s * PERSIST_BANDWIDTH_SHARE;
@@ -53,7 +52,6 @@ static void persist_earn(kvt_store *store)
 /* Bytes that the background may write into the free room. Lock held. */
 static uint64_t persist_room(kvt_store *store)
 {
-    assert(store_is_locked(store));
     uint64_t left = store_policy_capacity(store, KVT_TIER_SSD) / PERSIST_ROOM_SHARE;
     uint64_t room = copies_free_bytes(store, false);
     return room > left ? room - left : 0;
@@ -62,7 +60,6 @@ static uint64_t persist_room(kvt_store *store)
 /* Whether this round can write anything at all. Lock held. */
 static bool persist_may_look(kvt_store *store)
 {
-    assert(store_is_locked(store));
     store_persist *persist = &store->persist;
     uint64_t now_ns = store_now_ns(store);
     persist_earn(store);
@@ -79,7 +76,6 @@ static bool persist_may_look(kvt_store *store)
 /* Takes a record's bytes out of the budget, if they and the room are there. Lock held. */
 static bool persist_may_write(kvt_store *store, uint64_t bytes)
 {
-    assert(store_is_locked(store));
     store_persist *persist = &store->persist;
     persist_earn(store);
     persist->bytes_wanted = bytes; /* until they are there, no round looks any further */
@@ -94,7 +90,6 @@ static bool persist_may_write(kvt_store *store, uint64_t bytes)
 /* Whether a copy is worth its write although no restart is in sight. Lock held. */
 static bool persist_pays(const kvt_store *store, const kvt_policy_worth *worth, uint64_t bytes)
 {
-    assert(store_is_locked(store));
     double reuse = fmin(1.0, worth->uses_per_s * PERSIST_REUSE_SECONDS);
     double write_seconds = (double)bytes / store->costs.write[KVT_TIER_SSD].bytes_per_s;
     return worth->saved_seconds * reuse * PERSIST_RESTART_CHANCE > write_seconds;
@@ -104,7 +99,6 @@ static bool persist_pays(const kvt_store *store, const kvt_policy_worth *worth, 
 static uint32_t persist_consider(const kvt_store *store, const store_entry *entry,
                                  persist_pick *picks, uint32_t count)
 {
-    assert(store_is_locked(store));
     kvt_policy_worth worth = {.struct_size = sizeof worth};
     if (entry->state != ENTRY_RESIDENT || !entry_is_above_alone(entry)) return count;
     uint64_t bytes = entry->place->record_bytes;
@@ -122,7 +116,6 @@ static uint32_t persist_consider(const kvt_store *store, const store_entry *entr
 /* Looks at the next buckets. False at the end of the table. Lock held. */
 static bool persist_look(kvt_store *store, persist_pick *picks, uint32_t *count)
 {
-    assert(store_is_locked(store));
     store_persist *persist = &store->persist;
     for (uint32_t i = 0; i < PERSIST_LOOK; i++) {
         if (persist->bucket >= store->table.bucket_count) {
@@ -139,9 +132,12 @@ static bool persist_look(kvt_store *store, persist_pick *picks, uint32_t *count)
     return true;
 }
 
-/* The best of the next part of the table that pay, in order. */
-static uint32_t persist_choose_picks(kvt_store *store, persist_pick *picks)
+void persist_round(kvt_store *store)
 {
+    persist_pick picks[PERSIST_PICKS];
+    if (!store->copies.kept || store->persist.bytes_per_s == 0) return;
+    if (store->pools[KVT_TIER_SSD] == NULL) return;
+    /* The best of the next part of the table that pay, in order. */
     uint32_t count = 0;
     bool more = true;
     for (uint32_t i = 0; i < PERSIST_SCAN / PERSIST_LOOK && more; i++) {
@@ -150,15 +146,6 @@ static uint32_t persist_choose_picks(kvt_store *store, persist_pick *picks)
         if (count != 0) store->persist.pass_found = true;
         pthread_mutex_unlock(&store->lock);
     }
-    return count;
-}
-
-void persist_round(kvt_store *store)
-{
-    persist_pick picks[PERSIST_PICKS];
-    if (!store->copies.kept || store->persist.bytes_per_s == 0) return;
-    if (store->pools[KVT_TIER_SSD] == NULL) return;
-    uint32_t count = persist_choose_picks(store, picks);
     for (uint32_t i = 0; i < count; i++) {
         pthread_mutex_lock(&store->lock);
         bool may = persist_may_write(store, picks[i].bytes);

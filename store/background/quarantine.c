@@ -20,21 +20,10 @@
 
 /* ---- into quarantine ---- */
 
-/* Whether a place lost a member, and every member that it lost is durable: the record may come
- * back. Lock held. */
-static bool quarantine_may_return(kvt_store *store, const store_place *place)
-{
-    assert(store_is_locked(store));
-    uint64_t gone = store_members(store, place->tier, KVT_DEVICE_GONE, 0);
-    uint64_t durable = store_members(store, place->tier, KVT_DEVICE_GONE, KVT_DEVICE_DURABLE);
-    return place_touches(place, gone) && !place_touches(place, gone & ~durable);
-}
-
 /* Drops a quarantined entry with its row and extents. Lock held. */
 static void quarantine_drop(kvt_store *store, store_entry *entry)
 {
     assert(entry->state == ENTRY_QUARANTINED && entry->copy == NULL);
-    assert(store_is_locked(store));
     store_place *place = entry->place;
     KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, place->tier);
     KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, place->tier);
@@ -69,7 +58,11 @@ void quarantine_lose_entry(kvt_store *store, store_entry *entry, kvt_event_reaso
     assert(entry->state == ENTRY_RESIDENT && entry->place != NULL);
     assert(store_is_locked(store));
     if (copies_fall_back(store, entry)) return;
-    if (!quarantine_may_return(store, entry->place)) {
+    const store_place *place = entry->place;
+    const uint64_t gone = store_members(store, place->tier, KVT_DEVICE_GONE, 0);
+    const uint64_t durable = store_members(store, place->tier, KVT_DEVICE_GONE, KVT_DEVICE_DURABLE);
+    /* It may return when it lost a member, and every member that it lost is durable. */
+    if (!place_touches(place, gone) || place_touches(place, gone & ~durable)) {
         quarantine_drop_entry(store, entry, reason);
         return;
     }
@@ -110,26 +103,6 @@ void quarantine_settle(kvt_store *store, const kvt_move *moves, uint32_t count)
     }
 }
 
-/* Takes out the entries that lie on members in the mask, which are out of service: they could only
- * fail, one get at a time, and hold the policy's room meanwhile. They are quarantined, fall back to
- * their copies or are dropped. Entries in motion are left to their moves, which may end there
- * later. Lock held. */
-static void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
-{
-    assert(store_is_locked(store));
-    for (size_t i = 0; i < store->table.bucket_count; i++) {
-        store_entry *entry = store->table.buckets[i];
-        while (entry != NULL) {
-            bool lost = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
-                        place_touches(entry->place, gone);
-            if (lost) quarantine_lose_entry(store, entry, KVT_REMOVED_LOST);
-            /* The lock was released meanwhile: begin the chain again. */
-            entry = lost ? store->table.buckets[i & (store->table.bucket_count - 1)] : entry->next;
-        }
-    }
-    if (tier == KVT_TIER_SSD) copies_clear_members(store, gone);
-}
-
 void quarantine_refresh_tier(kvt_store *store, kvt_tier tier)
 {
     assert(store_is_locked(store));
@@ -138,7 +111,24 @@ void quarantine_refresh_tier(kvt_store *store, kvt_tier tier)
     uint64_t fresh = gone & ~store->retired_members[tier];
     if (gone == 0) return;
     store->retired_members[tier] |= fresh;
-    if (fresh != 0) quarantine_lose_members(store, tier, gone);
+    if (fresh != 0) {
+        /* Take out the entries that lie on members in the mask, which are out of service: they
+         * could only fail, one get at a time, and hold the policy's room meanwhile. They are
+         * quarantined, fall back to their copies or are dropped. Entries in motion are left to
+         * their moves, which may end there later. Lock held. */
+        for (size_t i = 0; i < store->table.bucket_count; i++) {
+            store_entry *entry = store->table.buckets[i];
+            while (entry != NULL) {
+                bool lost = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
+                            place_touches(entry->place, gone);
+                if (lost) quarantine_lose_entry(store, entry, KVT_REMOVED_LOST);
+                /* The lock was released meanwhile: begin the chain again. */
+                entry =
+                    lost ? store->table.buckets[i & (store->table.bucket_count - 1)] : entry->next;
+            }
+        }
+        if (tier == KVT_TIER_SSD) copies_clear_members(store, gone);
+    }
     /* Again at every failure: moves that were in flight the last time held the capacity up. */
     kvt_status status =
         kvt_policy_capacity_set(store->policy, tier, store_policy_capacity(store, tier));
@@ -214,7 +204,6 @@ static int quarantine_compare(const void *left, const void *right)
 static quarantine_return *quarantine_list_returns(kvt_store *store, kvt_tier tier,
                                                   size_t *count_out)
 {
-    assert(store_is_locked(store));
     uint64_t gone = store_members(store, tier, KVT_DEVICE_GONE, 0);
     size_t count = 0;
     quarantine_return *returns = malloc((store->quarantined.count + 1) * sizeof *returns);
@@ -236,7 +225,6 @@ static quarantine_return *quarantine_list_returns(kvt_store *store, kvt_tier tie
 static void quarantine_return_entry(kvt_store *store, uint64_t handle)
 {
     assert(handle != 0);
-    assert(store_is_locked(store));
     store_entry *entry = entry_find_handle(&store->quarantined, handle);
     if (entry == NULL) return;
     store_place *place = entry->place;
@@ -274,14 +262,6 @@ void quarantine_bring_back(kvt_store *store, kvt_tier tier)
     }
     pthread_mutex_unlock(&store->lock);
     free(returns);
-}
-
-void quarantine_round(kvt_store *store, kvt_tier tier)
-{
-    pthread_mutex_lock(&store->lock);
-    bool owed = store->returns_owed[tier];
-    pthread_mutex_unlock(&store->lock);
-    if (owed) quarantine_bring_back(store, tier);
 }
 
 void quarantine_drop_entry(kvt_store *store, store_entry *entry, kvt_event_reason reason)

@@ -56,9 +56,8 @@ void quarantine_settle(kvt_store *store, const kvt_move *moves, uint32_t count);
 void quarantine_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
 /* Takes quarantined entries back whose devices all serve again. An entry that finds no memory stays
- * quarantined, and quarantine_round, in the background, tries again. No lock held. */
+ * quarantined and is owed (store->returns_owed): the background tries again. No lock held. */
 void quarantine_bring_back(kvt_store *store, kvt_tier tier);
-void quarantine_round(kvt_store *store, kvt_tier tier);
 
 /* ---- members.c ---- */
 

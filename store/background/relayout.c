@@ -20,24 +20,9 @@
 #define RELAYOUT_DRAIN_STEP  16u
 #define RELAYOUT_DRAIN_TRIES 8u
 
-/* Queues a RESIDENT entry to be laid out anew. Lock held. */
-static void relayout_queue(kvt_store *store, const store_entry *entry)
-{
-    assert(entry->state == ENTRY_RESIDENT && entry->place->tier != KVT_TIER_NONE);
-    assert(store->relayouts[entry->place->tier].count <= STORE_RELAYOUTS_QUEUED);
-    assert(store_is_locked(store));
-    store_relayout *relayout = &store->relayouts[entry->place->tier];
-    if (relayout->count == STORE_RELAYOUTS_QUEUED) return;
-    for (uint32_t i = 0; i < relayout->count; i++) {
-        if (relayout->handles[i] == entry->handle) return;
-    }
-    relayout->handles[relayout->count++] = entry->handle;
-}
-
 /* Whether a place would be read faster if it were laid out now. Lock held. */
 static bool relayout_gains(kvt_store *store, const store_place *place)
 {
-    assert(store_is_locked(store));
     return tiers_pool_layout_gain(store->pools[place->tier], place->location) > RELAYOUT_GAIN;
 }
 
@@ -51,24 +36,23 @@ void relayout_note_get(kvt_store *store, store_entry *entry)
         place->slow_gets = 0;
         return;
     }
-    if (++place->slow_gets < RELAYOUT_SLOW_GETS) return;
-    relayout_queue(store, entry);
-}
-
-void relayout_note_speed(kvt_store *store, kvt_tier tier)
-{
-    assert(store_is_locked(store));
-    learn_cost_tier(store, tier);
+    if (++place->slow_gets < RELAYOUT_SLOW_GETS || relayout->count == STORE_RELAYOUTS_QUEUED)
+        return;
+    for (uint32_t i = 0; i < relayout->count; i++) {
+        if (relayout->handles[i] == entry->handle) return;
+    }
+    relayout->handles[relayout->count++] = entry->handle;
 }
 
 /* ---- hot objects ---- */
 
-/* Adds what was earned since the last time; a second's worth may be saved, or the largest record,
- * so that no object is too large ever to move. Lock held. */
-static void relayout_earn(kvt_store *store, store_relayout *relayout)
+/* Takes the oldest object that the budget allows; 0 = none. Lock held. */
+static uint64_t relayout_next(kvt_store *store, kvt_tier tier)
 {
+    store_relayout *relayout = &store->relayouts[tier];
+    /* Add what was earned since the last time; a second's worth may be saved, or the largest
+     * record, so that no object is too large ever to move. Lock held. */
     assert(store_now_ns(store) >= relayout->earned_ns);
-    assert(store_is_locked(store));
     uint64_t now_ns = store_now_ns(store);
     double most = (double)relayout->bytes_per_s;
     if (most < (double)store->record_bytes_max) most = (double)store->record_bytes_max;
@@ -76,14 +60,6 @@ static void relayout_earn(kvt_store *store, store_relayout *relayout)
         (double)relayout->bytes_per_s * (double)(now_ns - relayout->earned_ns) * 1e-9;
     if (relayout->tokens > most) relayout->tokens = most;
     relayout->earned_ns = now_ns;
-}
-
-/* Takes the oldest object that the budget allows; 0 = none. Lock held. */
-static uint64_t relayout_next(kvt_store *store, kvt_tier tier)
-{
-    assert(store_is_locked(store));
-    store_relayout *relayout = &store->relayouts[tier];
-    relayout_earn(store, relayout);
     while (relayout->count > 0 && !store->stopping) {
         uint64_t handle = relayout->handles[0];
         const store_entry *entry = entry_find_handle(&store->table, handle);
@@ -123,7 +99,6 @@ static void relayout_hot(kvt_store *store, kvt_tier tier, uint32_t *moves_done)
 static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members, uint64_t *handles,
                               bool *wrapped_out)
 {
-    assert(store_is_locked(store));
     store_relayout *relayout = &store->relayouts[tier];
     uint32_t count = 0;
     for (uint32_t i = 0; i < RELAYOUT_SCAN && count < RELAYOUT_DRAIN_STEP; i++) {
@@ -144,18 +119,6 @@ static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members,
     return count;
 }
 
-/* A drain has to end: an entry that could not be read in so many tries, a minute of them, goes. No
- * lock held. */
-static void relayout_give_up(kvt_store *store, kvt_tier tier, uint64_t handle)
-{
-    pthread_mutex_lock(&store->lock);
-    store_entry *entry = entry_find_handle(&store->table, handle);
-    if (entry != NULL && entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
-        entry->place->unread && entry->failed_moves >= RELAYOUT_DRAIN_TRIES)
-        quarantine_drop_entry(store, entry, KVT_REMOVED_LOST);
-    pthread_mutex_unlock(&store->lock);
-}
-
 /* Moves one entry off its members. When the tier has no room, copies make way and the catalog's
  * deletions are waited for. An entry that still finds no room is dropped when `insist` says that
  * the policy makes none of its own accord, as policies that make room only for a put. */
@@ -174,7 +137,16 @@ static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t ha
         catalog_pending_release(store->catalog) && catalog_settle(store->catalog) == KVT_OK) {
         status = executor_relayout(store, handle, tier);
     }
-    if (status == KVT_E_IO) relayout_give_up(store, tier, handle);
+    if (status == KVT_E_IO) {
+        /* A drain has to end: an entry that could not be read in so many tries, a minute of them,
+         * goes. No lock held. */
+        pthread_mutex_lock(&store->lock);
+        store_entry *unread = entry_find_handle(&store->table, handle);
+        if (unread != NULL && unread->state == ENTRY_RESIDENT && unread->place->tier == tier &&
+            unread->place->unread && unread->failed_moves >= RELAYOUT_DRAIN_TRIES)
+            quarantine_drop_entry(store, unread, KVT_REMOVED_LOST);
+        pthread_mutex_unlock(&store->lock);
+    }
     if (status != KVT_E_SPACE || !insist) return status;
     pthread_mutex_lock(&store->lock);
     store_entry *entry = entry_find_handle(&store->table, handle);
@@ -218,9 +190,13 @@ void relayout_round(kvt_store *store, bool insist, uint64_t *budget, uint32_t *m
 {
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (store->pools[tier] == NULL) continue;
-        quarantine_round(store, (kvt_tier)tier);
         pthread_mutex_lock(&store->lock);
-        relayout_note_speed(store, (kvt_tier)tier);
+        if (store->returns_owed[tier]) {
+            pthread_mutex_unlock(&store->lock);
+            quarantine_bring_back(store, (kvt_tier)tier);
+            pthread_mutex_lock(&store->lock);
+        }
+        learn_cost_tier(store, (kvt_tier)tier); /* new entries are costed with its present speed */
         pthread_mutex_unlock(&store->lock);
         uint64_t members = store_members(store, (kvt_tier)tier, KVT_DEVICE_DRAINING, 0);
         if (members != 0) {

@@ -25,9 +25,6 @@ typedef struct store_relayout {
  * such get. Lock held. */
 void relayout_note_get(kvt_store *store, store_entry *entry);
 
-/* New entries are costed with how fast the tier is now. Lock held. */
-void relayout_note_speed(kvt_store *store, kvt_tier tier);
-
 /* Moves queued objects within the tiers' budgets, and objects on draining members within the
  * round's. insist: the policy's tick made no room, so an object that finds no room on its way off a
  * member is dropped. In the background round; no lock held. */

@@ -29,21 +29,12 @@ static const char catalog_schema[] =
     "CREATE TABLE device(tier INTEGER NOT NULL, member INTEGER NOT NULL, name TEXT NOT NULL,"
     " capacity_bytes INTEGER NOT NULL, PRIMARY KEY(tier, member)) STRICT, WITHOUT ROWID;";
 
-/* Lets SQLite check the structure of the whole file. KVT_E_CORRUPT when it finds an error. */
-static kvt_status catalog_quick_check(store_catalog *catalog)
+void catalog_bind_device(sqlite3_stmt *statement, const catalog_device *device)
 {
-    sqlite3_stmt *statement = NULL;
-    int code = sqlite3_prepare_v2(catalog->db, "PRAGMA quick_check(1)", -1, &statement, NULL);
-    kvt_status status = catalog_status(code);
-    if (status == KVT_OK) {
-        code = sqlite3_step(statement);
-        status = catalog_status(code);
-        const char *text =
-            code == SQLITE_ROW ? (const char *)sqlite3_column_text(statement, 0) : "";
-        if (status == KVT_OK && (text == NULL || strcmp(text, "ok") != 0)) status = KVT_E_CORRUPT;
-    }
-    sqlite3_finalize(statement);
-    return status;
+    sqlite3_bind_int(statement, 1, (int)device->tier);
+    sqlite3_bind_int64(statement, 2, device->member);
+    sqlite3_bind_text(statement, 3, device->name, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(statement, 4, (int64_t)device->capacity_bytes);
 }
 
 /* Writes one row of meta: the blob, or the number when the blob is NULL. */
@@ -122,29 +113,11 @@ static kvt_status catalog_draw(void *out, size_t bytes)
     return getrandom(out, bytes, 0) == (ssize_t)bytes ? KVT_OK : KVT_E_IO;
 }
 
-/* Commits the transaction when everything in it succeeded, else rolls it back and keeps the status.
- */
-static kvt_status catalog_end(store_catalog *catalog, kvt_status status)
-{
-    if (status == KVT_OK) return catalog_exec(catalog, "COMMIT");
-    (void)!catalog_exec(catalog, "ROLLBACK");
-    return status;
-}
-
 /* Copies the log into the database file, as far as no reader prevents it: an epoch that is in the
  * log alone would be lost with the log. */
 static void catalog_carry_over(store_catalog *catalog)
 {
     (void)sqlite3_wal_checkpoint_v2(catalog->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
-}
-
-/* Marks the file as ours and as of the present version. Inside a transaction. */
-static kvt_status catalog_mark_version(store_catalog *catalog)
-{
-    char marks[96];
-    snprintf(marks, sizeof marks, "PRAGMA application_id=%d; PRAGMA user_version=%d",
-             CATALOG_APPLICATION, CATALOG_VERSION);
-    return catalog_exec(catalog, marks);
 }
 
 /* Makes the tables and the identity of a new catalog, in one transaction. */
@@ -157,45 +130,40 @@ static kvt_status catalog_make(store_catalog *catalog)
     status = catalog_exec(catalog, catalog_schema);
     if (status == KVT_OK) status = catalog_make_entries(catalog, "entry");
     if (status == KVT_OK) status = catalog_set_identity(catalog, 0);
-    if (status == KVT_OK) status = catalog_mark_version(catalog);
+    if (status == KVT_OK) {
+        char marks[96];
+        snprintf(marks, sizeof marks, "PRAGMA application_id=%d; PRAGMA user_version=%d",
+                 CATALOG_APPLICATION, CATALOG_VERSION);
+        status = catalog_exec(catalog, marks);
+    }
     KILL_POINT("first open: catalog made, not committed");
     status = catalog_end(catalog, status);
     KILL_POINT("first open: catalog committed");
     return status;
 }
 
+/* Looks a row of meta up. Returns SQLite's code; *statement_out, which has the value when that is
+ * SQLITE_ROW, is to be finalized either way. */
+static int catalog_find_meta(store_catalog *catalog, const char *name, sqlite3_stmt **statement_out)
+{
+    int code = sqlite3_prepare_v2(catalog->db, "SELECT value FROM meta WHERE name=?1", -1,
+                                  statement_out, NULL);
+    if (code != SQLITE_OK) return code;
+    sqlite3_bind_text(*statement_out, 1, name, -1, SQLITE_TRANSIENT);
+    return sqlite3_step(*statement_out);
+}
+
 /* A blob of meta; KVT_E_CORRUPT when it is missing or of another size. */
 static kvt_status catalog_get_blob(store_catalog *catalog, const char *name, void *out, int bytes)
 {
     sqlite3_stmt *statement = NULL;
-    int code = sqlite3_prepare_v2(catalog->db, "SELECT value FROM meta WHERE name=?1", -1,
-                                  &statement, NULL);
-    if (code == SQLITE_OK) {
-        sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
-        code = sqlite3_step(statement);
-    }
+    const int code = catalog_find_meta(catalog, name, &statement);
     kvt_status status = catalog_status(code);
-    if (status == KVT_OK) {
-        if (code != SQLITE_ROW || sqlite3_column_bytes(statement, 0) != bytes) {
-            status = KVT_E_CORRUPT;
-        } else {
-            memcpy(out, sqlite3_column_blob(statement, 0), (size_t)bytes);
-        }
-    }
+    if (status == KVT_OK && (code != SQLITE_ROW || sqlite3_column_bytes(statement, 0) != bytes))
+        status = KVT_E_CORRUPT;
+    if (status == KVT_OK) memcpy(out, sqlite3_column_blob(statement, 0), (size_t)bytes);
     sqlite3_finalize(statement);
     return status;
-}
-
-/* Loads the epoch that the last open announced: that of the identity, or the next one. */
-static kvt_status catalog_load_opening(store_catalog *catalog)
-{
-    catalog_announced row;
-    kvt_status status = catalog_get_blob(catalog, "opening", &row, (int)sizeof row);
-    if (status != KVT_OK) return status;
-    if (row.checksum != catalog_announcement(catalog, row.epoch).checksum) return KVT_E_CORRUPT;
-    if (row.epoch < catalog->epoch || row.epoch > catalog->epoch + 1) return KVT_E_CORRUPT;
-    catalog->opening = row.epoch;
-    return KVT_OK;
 }
 
 /* Loads and checks pool id, epoch, secret and announcement. KVT_E_CORRUPT when one is missing, out
@@ -220,7 +188,15 @@ static kvt_status catalog_load_identity(store_catalog *catalog)
     }
     if (status == KVT_OK && sum != catalog_sum_identity(catalog, catalog->epoch))
         status = KVT_E_CORRUPT;
-    return status == KVT_OK ? catalog_load_opening(catalog) : status;
+    if (status != KVT_OK) return status;
+    /* The epoch that the last open announced: that of the identity, or the next one. */
+    catalog_announced row;
+    status = catalog_get_blob(catalog, "opening", &row, (int)sizeof row);
+    if (status != KVT_OK) return status;
+    if (row.checksum != catalog_announcement(catalog, row.epoch).checksum) return KVT_E_CORRUPT;
+    if (row.epoch < catalog->epoch || row.epoch > catalog->epoch + 1) return KVT_E_CORRUPT;
+    catalog->opening = row.epoch;
+    return KVT_OK;
 }
 
 /* Decides what the file is before anything in it is changed. A database with no page is new. */
@@ -245,7 +221,22 @@ static kvt_status catalog_examine(store_catalog *catalog, bool read_only, bool *
     }
     if (application != CATALOG_APPLICATION) status = KVT_E_MISMATCH;
     if (status == KVT_OK && version != CATALOG_VERSION) status = KVT_E_VERSION;
-    if (status == KVT_OK) status = catalog_quick_check(catalog);
+    if (status == KVT_OK) {
+        /* Lets SQLite check the structure of the whole file. KVT_E_CORRUPT when it finds an
+         * error. */
+        sqlite3_stmt *statement = NULL;
+        int code = sqlite3_prepare_v2(catalog->db, "PRAGMA quick_check(1)", -1, &statement, NULL);
+        status = catalog_status(code);
+        if (status == KVT_OK) {
+            code = sqlite3_step(statement);
+            status = catalog_status(code);
+            const char *text =
+                code == SQLITE_ROW ? (const char *)sqlite3_column_text(statement, 0) : "";
+            if (status == KVT_OK && (text == NULL || strcmp(text, "ok") != 0))
+                status = KVT_E_CORRUPT;
+        }
+        sqlite3_finalize(statement);
+    }
     return status;
 }
 
@@ -365,12 +356,7 @@ kvt_status catalog_read_wear(store_catalog *catalog, const char *device, tiers_w
     sqlite3_stmt *statement = NULL;
     memset(out, 0, sizeof *out);
     snprintf(name, sizeof name, "wear:%s", device);
-    int code = sqlite3_prepare_v2(catalog->db, "SELECT value FROM meta WHERE name=?1", -1,
-                                  &statement, NULL);
-    if (code == SQLITE_OK) {
-        sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
-        code = sqlite3_step(statement);
-    }
+    const int code = catalog_find_meta(catalog, name, &statement);
     const char *text = NULL;
     if (code == SQLITE_ROW) text = (const char *)sqlite3_column_text(statement, 0);
     unsigned long long written, at;
@@ -383,31 +369,13 @@ kvt_status catalog_read_wear(store_catalog *catalog, const char *device, tiers_w
     return catalog_status(code);
 }
 
-kvt_status catalog_read_bases(store_catalog *catalog, catalog_basis *bases_out, uint32_t capacity,
-                              uint32_t *count_out)
-{
-    sqlite3_stmt *statement = NULL;
-    *count_out = 0;
-    int code = sqlite3_prepare_v2(catalog->db, "SELECT value FROM meta WHERE name GLOB 'basis:*'",
-                                  -1, &statement, NULL);
-    if (code == SQLITE_OK) code = sqlite3_step(statement);
-    for (; code == SQLITE_ROW; code = sqlite3_step(statement)) {
-        /* A row that cannot be read is none: a name of 20 bits is left. */
-        if (sqlite3_column_type(statement, 0) != SQLITE_BLOB) continue;
-        if (sqlite3_column_bytes(statement, 0) != (int)sizeof bases_out->hash) continue;
-        if (*count_out == capacity) break;
-        memcpy(&bases_out[(*count_out)++], sqlite3_column_blob(statement, 0), sizeof *bases_out);
-    }
-    sqlite3_finalize(statement);
-    return catalog_status(code);
-}
-
-kvt_status catalog_each_uses(store_catalog *catalog,
+kvt_status catalog_each_blob(store_catalog *catalog, const char *pattern,
                              bool (*visit)(void *, const void *bytes, size_t size), void *context)
 {
     sqlite3_stmt *statement = NULL;
-    int code = sqlite3_prepare_v2(catalog->db, "SELECT value FROM meta WHERE name GLOB 'uses:*'",
-                                  -1, &statement, NULL);
+    int code = sqlite3_prepare_v2(catalog->db, "SELECT value FROM meta WHERE name GLOB ?1", -1,
+                                  &statement, NULL);
+    if (code == SQLITE_OK) code = sqlite3_bind_text(statement, 1, pattern, -1, SQLITE_STATIC);
     if (code == SQLITE_OK) code = sqlite3_step(statement);
     for (; code == SQLITE_ROW; code = sqlite3_step(statement)) {
         if (sqlite3_column_type(statement, 0) != SQLITE_BLOB) continue;

@@ -135,14 +135,17 @@ typedef struct catalog_name {
 KVT_NODISCARD kvt_status catalog_drop_rows(store_catalog *catalog, const catalog_name *names,
                                            size_t count);
 
-/* The name of a basis that entries were stored with, kept so that its whole hash is known when the
- * basis itself is not there. Read before catalog_start, at most `capacity` of them; queued at any
- * time. KVT_OK; KVT_E_DATABASE and other states of the file; KVT_E_MEMORY. */
+/* Calls visit for each blob of meta whose name matches the pattern of GLOB until it returns false,
+ * before catalog_start. KVT_OK; KVT_E_DATABASE and other states of the file. */
+KVT_NODISCARD kvt_status catalog_each_blob(store_catalog *catalog, const char *pattern,
+                                           bool (*visit)(void *, const void *bytes, size_t size),
+                                           void *context);
+
+/* The name of a basis that entries were stored with ("basis:*"), kept so that its whole hash is
+ * known when the basis itself is not there. Queued at any time. KVT_OK; KVT_E_MEMORY. */
 typedef struct catalog_basis {
     uint8_t hash[KVT_BASIS_HASH_BYTES];
 } catalog_basis;
-KVT_NODISCARD kvt_status catalog_read_bases(store_catalog *catalog, catalog_basis *bases_out,
-                                            uint32_t capacity, uint32_t *count_out);
 KVT_NODISCARD kvt_status catalog_note_basis(store_catalog *catalog, const catalog_basis *basis);
 
 /* When uses were written last (uses.c). Of the background, then of the closer. */
@@ -152,12 +155,8 @@ typedef struct store_uses {
     uint32_t savings;  /* in this life */
 } store_uses;
 
-/* What is known of entries' uses, in rows by number (uses.c): calls visit for each until it returns
- * false, before catalog_start; a row is copied and queued at any time. KVT_OK; KVT_E_DATABASE and
- * other states of the file; KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status catalog_each_uses(store_catalog *catalog,
-                                           bool (*visit)(void *, const void *bytes, size_t size),
-                                           void *context);
+/* What is known of entries' uses ("uses:*"), in rows by number (uses.c): copied and queued at any
+ * time. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status catalog_note_uses(store_catalog *catalog, uint32_t number,
                                            const void *bytes, size_t size);
 

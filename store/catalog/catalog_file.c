@@ -97,15 +97,6 @@ static kvt_status catalog_lock(store_catalog *catalog)
     return status;
 }
 
-/* Takes the lock as a reader, shared with other readers. False: a store has the catalog open for
- * writing. A catalog without a lock file was copied, or was written by an earlier version. */
-static bool catalog_lock_shared(store_catalog *catalog)
-{
-    catalog->lock_file = catalog_open_lock(catalog, false);
-    if (catalog->lock_file < 0) return errno == ENOENT;
-    return flock(catalog->lock_file, LOCK_SH | LOCK_NB) == 0;
-}
-
 /* Makes an absent catalog, empty. Its descriptor may be closed: no connection has the file yet. */
 static kvt_status catalog_make_file(store_catalog *catalog)
 {
@@ -207,7 +198,11 @@ static kvt_status catalog_connect_unchanging(store_catalog *catalog)
 
 static kvt_status catalog_reach_reader(store_catalog *catalog)
 {
-    bool still = catalog_lock_shared(catalog);
+    /* Shared with other readers. Not still: a store has the catalog open for writing. A catalog
+     * without a lock file was copied, or was written by an earlier version. */
+    catalog->lock_file = catalog_open_lock(catalog, false);
+    const bool still = catalog->lock_file < 0 ? errno == ENOENT
+                                              : flock(catalog->lock_file, LOCK_SH | LOCK_NB) == 0;
     kvt_status status = still ? catalog_check_files(catalog) : KVT_OK;
     if (status != KVT_OK) return status;
     if (still && catalog->log_bytes == 0 && catalog_connect_unchanging(catalog) == KVT_OK)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * catalog_internal.h - the catalog's own object, shared by catalog.c (open, read), catalog_file.c
- * (files and locks), catalog_rows.c, catalog_sql.c and catalog_writer.c (batches). No file outside
- * the catalog includes it.
+ * (files and locks), catalog_rows.c and catalog_writer.c (batches). No file outside the catalog
+ * includes it.
  *
  * Thread rule: the opener's thread until catalog_start; afterwards as the object's comments say.
  */
@@ -29,19 +29,26 @@
     "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?"  \
     "24,?25)"
 
-/* The facts of a change that is no deletion. */
+/* The kinds of changes. The first four have a statement each. */
+typedef enum catalog_change {
+    CATALOG_DELETION = 0,
+    CATALOG_INSERTION,
+    CATALOG_DEVICE,
+    CATALOG_META,
+    CATALOG_STATEMENTS,
+    CATALOG_LATER = CATALOG_STATEMENTS /* no row: extents whose row was deleted before */
+} catalog_change;
+
+/* The facts of a change that is no deletion; the bytes that they name lie behind them. */
 typedef union catalog_facts {
-    catalog_row row; /* insertion; its location is the change's */
+    catalog_row row;
+    catalog_device device;
     struct {
-        catalog_device device;
-        tiers_wear wear;
-    };
-    catalog_basis basis;
-    struct {
-        void *bytes; /* the change's own */
+        char name[48];
+        const void *value;
         size_t size;
-        uint32_t number;
-    } uses;
+        bool is_text;
+    } meta;
 } catalog_facts;
 
 /* One queued change. Stored entries hold their deletions by the million, so these have no facts. */
@@ -50,12 +57,7 @@ typedef struct catalog_node {
     tiers_location *release; /* deletion: extents to hand back after the commit */
     kvt_key key;             /* deletion, */
     uint64_t serial;         /* of the key's row with this serial */
-    bool insertion;
-    bool is_device;        /* a row of the device table */
-    bool is_wear;          /* a row of meta: device.name's */
-    bool is_basis;         /* the same: a basis's name */
-    bool is_uses;          /* the same: what is known of uses */
-    bool is_later;         /* no row: extents whose row was deleted before */
+    catalog_change change;
     catalog_facts facts[]; /* one, or none */
 } catalog_node;
 
@@ -113,12 +115,17 @@ struct store_catalog {
     void *context;
 };
 
+/* SQLite's result as a status: what the outside did, not what we asked for. */
 kvt_status catalog_status(int code);
 
 /* One integer from a pragma or query; KVT_E_DATABASE when it gives no row. */
 kvt_status catalog_integer(store_catalog *catalog, const char *sql, int64_t *out);
 
 KVT_NODISCARD kvt_status catalog_exec(store_catalog *catalog, const char *sql);
+
+/* Commits the transaction when everything in it succeeded, else rolls it back and keeps the status.
+ */
+KVT_NODISCARD kvt_status catalog_end(store_catalog *catalog, kvt_status status);
 
 /* Makes a table for entries. */
 KVT_NODISCARD kvt_status catalog_make_entries(store_catalog *catalog, const char *table);
@@ -134,12 +141,6 @@ void catalog_leave(store_catalog *catalog);
 
 /* Bytes of the log beside the catalog; 0 when it is absent. */
 uint64_t catalog_log_bytes(const store_catalog *catalog);
-
-/* Binds a device's wear to "INSERT ... VALUES(?1, ?2)". */
-void catalog_bind_wear(sqlite3_stmt *statement, const char *device, const tiers_wear *wear);
-
-/* Binds the name of a basis to the same. */
-void catalog_bind_basis(sqlite3_stmt *statement, const catalog_basis *basis);
 
 /* Binds a row of the device table to "INSERT ... VALUES(?1, ?2, ?3, ?4)". */
 void catalog_bind_device(sqlite3_stmt *statement, const catalog_device *device);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * catalog_rows.c - the rows of entries: reading, checking and writing one, making the table anew.
+ * catalog_rows.c - one statement at a time, with SQLite's codes as statuses; and the rows of
+ * entries: reading, checking and writing one, making the table anew.
  *
  * A row carries a checksum over all its columns. A row whose checksum fails has no location; the
  * next rewrite of the table, before the store serves, leaves it out.
  *
- * Thread rule: the opener's thread, but catalog_bind_row, which is the writer's as well.
+ * Thread rule: the opener's thread, but catalog_bind_row and catalog_status, which are the writer's
+ * as well.
  */
 #include "codecs/record_groups.h"
 #include "store/catalog/catalog_internal.h"
@@ -14,6 +16,57 @@
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
+
+kvt_status catalog_status(int code)
+{
+    switch (code & 0xff) {
+    case SQLITE_OK:
+    case SQLITE_ROW:
+    case SQLITE_DONE: return KVT_OK;
+    case SQLITE_NOMEM: return KVT_E_MEMORY;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB: return KVT_E_CORRUPT;
+    case SQLITE_READONLY:
+    case SQLITE_PERM: return KVT_E_READ_ONLY;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED: return KVT_E_LOCKED;
+    case SQLITE_FULL: return KVT_E_SPACE;
+    case SQLITE_IOERR: return KVT_E_IO;
+    default: return KVT_E_DATABASE;
+    }
+}
+
+kvt_status catalog_exec(store_catalog *catalog, const char *sql)
+{
+    assert(catalog->db != NULL && sql != NULL);
+    return catalog_status(sqlite3_exec(catalog->db, sql, NULL, NULL, NULL));
+}
+
+kvt_status catalog_integer(store_catalog *catalog, const char *sql, int64_t *out)
+{
+    assert(catalog->db != NULL && out != NULL);
+    sqlite3_stmt *statement = NULL;
+    int code = sqlite3_prepare_v2(catalog->db, sql, -1, &statement, NULL);
+    if (code == SQLITE_OK) {
+        code = sqlite3_step(statement);
+        if (code == SQLITE_ROW) {
+            *out = sqlite3_column_int64(statement, 0);
+        } else if (code == SQLITE_DONE) {
+            code = SQLITE_ERROR;
+        }
+    }
+    sqlite3_finalize(statement);
+    return catalog_status(code);
+}
+
+kvt_status catalog_end(store_catalog *catalog, kvt_status status)
+{
+    if (status == KVT_OK) return catalog_exec(catalog, "COMMIT");
+    (void)!catalog_exec(catalog, "ROLLBACK");
+    return status;
+}
+
+/* ---- entries ---- */
 
 kvt_status catalog_make_entries(store_catalog *catalog, const char *table)
 {
@@ -280,27 +333,6 @@ static bool catalog_copy_row(void *context, const catalog_row *row)
     return copying->status == KVT_OK;
 }
 
-/* Not by deleting what is unsound: a key that was damaged stands where no search finds it, and
- * leads searches for others astray. */
-static kvt_status catalog_rebuild_entries(store_catalog *catalog)
-{
-    catalog_copying copying = {.status = KVT_OK};
-    kvt_status status = catalog_make_entries(catalog, "entry_anew");
-    if (status == KVT_OK) {
-        status = catalog_status(
-            sqlite3_prepare_v2(catalog->db, "INSERT OR REPLACE INTO entry_anew " CATALOG_ROW_VALUES,
-                               -1, &copying.insertion, NULL));
-    }
-    if (status == KVT_OK) status = catalog_walk(catalog, "", catalog_copy_row, &copying);
-    if (status == KVT_OK) status = copying.status;
-    sqlite3_finalize(copying.insertion);
-    if (status == KVT_OK) {
-        status = catalog_exec(catalog, "DROP TABLE entry; ALTER TABLE entry_anew RENAME TO entry");
-    }
-    if (status == KVT_OK) catalog->unsound = false;
-    return status;
-}
-
 kvt_status catalog_drop_rows(store_catalog *catalog, const catalog_name *names, size_t count)
 {
     if (count == 0) return KVT_OK;
@@ -316,8 +348,24 @@ kvt_status catalog_drop_rows(store_catalog *catalog, const catalog_name *names, 
         sqlite3_reset(statement);
     }
     sqlite3_finalize(statement);
-    if (status == KVT_OK && catalog->unsound) status = catalog_rebuild_entries(catalog);
-    if (status == KVT_OK) return catalog_exec(catalog, "COMMIT");
-    (void)!catalog_exec(catalog, "ROLLBACK");
-    return status;
+    if (status == KVT_OK && catalog->unsound) {
+        /* Not by deleting what is unsound: a key that was damaged stands where no search finds it,
+         * and leads searches for others astray. */
+        catalog_copying copying = {.status = KVT_OK};
+        status = catalog_make_entries(catalog, "entry_anew");
+        if (status == KVT_OK) {
+            status = catalog_status(sqlite3_prepare_v2(
+                catalog->db, "INSERT OR REPLACE INTO entry_anew " CATALOG_ROW_VALUES, -1,
+                &copying.insertion, NULL));
+        }
+        if (status == KVT_OK) status = catalog_walk(catalog, "", catalog_copy_row, &copying);
+        if (status == KVT_OK) status = copying.status;
+        sqlite3_finalize(copying.insertion);
+        if (status == KVT_OK) {
+            status =
+                catalog_exec(catalog, "DROP TABLE entry; ALTER TABLE entry_anew RENAME TO entry");
+        }
+        if (status == KVT_OK) catalog->unsound = false;
+    }
+    return catalog_end(catalog, status);
 }

@@ -27,6 +27,7 @@
 #include "base/kill_point.h"
 #include "base/thread.h"
 #include "base/wait.h"
+#include "codecs/transform_basis.h"
 #include "store/catalog/catalog_internal.h"
 
 #include <assert.h>
@@ -71,41 +72,30 @@ static void catalog_enqueue(store_catalog *catalog, catalog_node *node)
     pthread_mutex_unlock(&catalog->lock);
 }
 
-/* A change with facts, all zeros; NULL without memory. */
-static catalog_node *catalog_node_new(void)
+/* A change with facts and room for so many bytes behind them, all zeros; NULL without memory. */
+static catalog_node *catalog_node_new(catalog_change change, size_t bytes)
 {
-    return calloc(1, sizeof(catalog_node) + sizeof(catalog_facts));
+    catalog_node *node = calloc(1, sizeof *node + sizeof(catalog_facts) + bytes);
+    if (node != NULL) node->change = change;
+    return node;
 }
 
 kvt_status catalog_insertion_new(const catalog_row *row, catalog_insertion **insertion_out)
 {
-    *insertion_out = NULL;
-    catalog_node *node = catalog_node_new();
-    if (node == NULL) return KVT_E_MEMORY;
-    node->insertion = true;
-    node->facts->row = *row;
-    /* The groups lie behind the location, in one piece with it. */
     const size_t group_bytes = row->group_count * sizeof row->layout;
-    uint8_t *copies = malloc(row->location_bytes + group_bytes);
-    if (copies == NULL) {
-        free(node);
-        return KVT_E_MEMORY;
-    }
-    memcpy(copies, row->location, row->location_bytes);
-    node->facts->row.location = copies;
-    if (group_bytes != 0) {
-        memcpy(copies + row->location_bytes, row->groups, group_bytes);
-        node->facts->row.groups = copies + row->location_bytes;
-    }
+    catalog_node *node = catalog_node_new(CATALOG_INSERTION, row->location_bytes + group_bytes);
     *insertion_out = node;
+    if (node == NULL) return KVT_E_MEMORY;
+    uint8_t *copies = (uint8_t *)(node->facts + 1);
+    node->facts->row = *row;
+    node->facts->row.location = memcpy(copies, row->location, row->location_bytes);
+    if (group_bytes != 0)
+        node->facts->row.groups = memcpy(copies + row->location_bytes, row->groups, group_bytes);
     return KVT_OK;
 }
 
 void catalog_insertion_free(catalog_insertion *insertion)
 {
-    if (insertion == NULL) return;
-    if (insertion->insertion) free(insertion->facts->row.location);
-    if (insertion->is_uses) free(insertion->facts->uses.bytes);
     free(insertion);
 }
 
@@ -125,7 +115,7 @@ kvt_status catalog_later_new(catalog_later **later_out)
 {
     *later_out = calloc(1, sizeof **later_out);
     if (*later_out == NULL) return KVT_E_MEMORY;
-    (*later_out)->is_later = true;
+    (*later_out)->change = CATALOG_LATER;
     return KVT_OK;
 }
 
@@ -138,52 +128,52 @@ void catalog_release(store_catalog *catalog, catalog_later *later, tiers_locatio
 
 kvt_status catalog_note_device(store_catalog *catalog, const catalog_device *device)
 {
-    catalog_node *node = catalog_node_new();
+    catalog_node *node = catalog_node_new(CATALOG_DEVICE, 0);
     if (node == NULL) return KVT_E_MEMORY;
-    node->is_device = true;
     node->facts->device = *device;
     catalog_enqueue(catalog, node);
     return KVT_OK;
 }
 
-kvt_status catalog_note_wear(store_catalog *catalog, const char *device, const tiers_wear *wear)
+/* Queues a row of meta, whose value is copied. */
+static kvt_status catalog_note_meta(store_catalog *catalog, const char *name, const void *value,
+                                    size_t size, bool is_text)
 {
-    catalog_node *node = catalog_node_new();
+    catalog_node *node = catalog_node_new(CATALOG_META, size);
     if (node == NULL) return KVT_E_MEMORY;
-    node->is_wear = true;
-    node->facts->wear = *wear;
-    snprintf(node->facts->device.name, sizeof node->facts->device.name, "%s", device);
+    snprintf(node->facts->meta.name, sizeof node->facts->meta.name, "%s", name);
+    node->facts->meta.value = memcpy(node->facts + 1, value, size);
+    node->facts->meta.size = size;
+    node->facts->meta.is_text = is_text;
     catalog_enqueue(catalog, node);
     return KVT_OK;
 }
 
+/* name = "wear:DEVICE"; value = "written left at", decimal: bytes ever, bytes of the day's budget
+ * that are left (negative: overdrawn), nanoseconds since 1970. */
+kvt_status catalog_note_wear(store_catalog *catalog, const char *device, const tiers_wear *wear)
+{
+    char name[48], value[96];
+    snprintf(name, sizeof name, "wear:%s", device);
+    snprintf(value, sizeof value, "%llu %.0f %llu", (unsigned long long)wear->written_bytes,
+             wear->left_bytes, (unsigned long long)wear->at_ns);
+    return catalog_note_meta(catalog, name, value, strlen(value), true);
+}
+
+/* name = "basis:" and the first five hexadecimal digits of the hash; value = the hash. */
 kvt_status catalog_note_basis(store_catalog *catalog, const catalog_basis *basis)
 {
-    catalog_node *node = catalog_node_new();
-    if (node == NULL) return KVT_E_MEMORY;
-    node->is_basis = true;
-    node->facts->basis = *basis;
-    catalog_enqueue(catalog, node);
-    return KVT_OK;
+    char name[16];
+    snprintf(name, sizeof name, "basis:%05X", (unsigned)transform_hash_start(basis->hash));
+    return catalog_note_meta(catalog, name, basis->hash, sizeof basis->hash, false);
 }
 
 kvt_status catalog_note_uses(store_catalog *catalog, uint32_t number, const void *bytes,
                              size_t size)
 {
-    catalog_node *node = catalog_node_new();
-    void *copy = malloc(size);
-    if (node == NULL || copy == NULL) {
-        free(node);
-        free(copy);
-        return KVT_E_MEMORY;
-    }
-    memcpy(copy, bytes, size);
-    node->is_uses = true;
-    node->facts->uses.bytes = copy;
-    node->facts->uses.size = size;
-    node->facts->uses.number = number;
-    catalog_enqueue(catalog, node);
-    return KVT_OK;
+    char name[24];
+    snprintf(name, sizeof name, "uses:%u", number);
+    return catalog_note_meta(catalog, name, bytes, size, false);
 }
 
 bool catalog_pending_release(store_catalog *catalog)
@@ -202,35 +192,25 @@ uint64_t catalog_pending_bytes(store_catalog *catalog)
     return bytes;
 }
 
-/* The statements of one batch, prepared anew for each batch. */
-typedef struct catalog_statements {
-    sqlite3_stmt *insertion, *deletion, *device, *meta;
-} catalog_statements;
-
 /* Carries out one change inside the batch's transaction. Returns SQLite's code. */
-static int catalog_apply_node(const catalog_statements *statements, const catalog_node *node)
+static int catalog_apply_node(sqlite3_stmt *const statements[CATALOG_STATEMENTS],
+                              const catalog_node *node)
 {
-    if (node->is_later) return SQLITE_OK;
-    const bool meta = node->is_wear || node->is_basis || node->is_uses;
-    sqlite3_stmt *statement = node->insertion   ? statements->insertion
-                              : node->is_device ? statements->device
-                              : meta            ? statements->meta
-                                                : statements->deletion;
-    if (node->is_uses) {
-        char name[24];
-        snprintf(name, sizeof name, "uses:%u", node->facts->uses.number);
-        sqlite3_bind_text(statement, 1, name, -1, SQLITE_TRANSIENT);
-        sqlite3_bind_blob64(statement, 2, node->facts->uses.bytes, node->facts->uses.size,
-                            SQLITE_STATIC);
-    } else if (node->is_basis) {
-        catalog_bind_basis(statement, &node->facts->basis);
-    } else if (node->is_wear) {
-        catalog_bind_wear(statement, node->facts->device.name, &node->facts->wear);
-    } else if (node->is_device) {
-        catalog_bind_device(statement, &node->facts->device);
-    } else if (node->insertion) {
-        catalog_bind_row(statement, &node->facts->row);
-    } else {
+    if (node->change == CATALOG_LATER) return SQLITE_OK;
+    sqlite3_stmt *statement = statements[node->change];
+    const catalog_facts *facts = node->facts;
+    switch (node->change) {
+    case CATALOG_INSERTION: catalog_bind_row(statement, &facts->row); break;
+    case CATALOG_DEVICE: catalog_bind_device(statement, &facts->device); break;
+    case CATALOG_META:
+        sqlite3_bind_text(statement, 1, facts->meta.name, -1, SQLITE_STATIC);
+        if (facts->meta.is_text)
+            sqlite3_bind_text(statement, 2, facts->meta.value, (int)facts->meta.size,
+                              SQLITE_STATIC);
+        else
+            sqlite3_bind_blob64(statement, 2, facts->meta.value, facts->meta.size, SQLITE_STATIC);
+        break;
+    default:
         sqlite3_bind_blob(statement, 1, &node->key, sizeof node->key, SQLITE_STATIC);
         sqlite3_bind_int64(statement, 2, (int64_t)node->serial);
     }
@@ -247,39 +227,31 @@ static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node
                                       int *code_out)
 {
     assert(batch != NULL);
-    static const char insert_sql[] = "INSERT OR REPLACE INTO entry " CATALOG_ROW_VALUES;
-    static const char delete_sql[] = "DELETE FROM entry WHERE key=?1 AND serial=?2";
-    static const char meta_sql[] = "INSERT OR REPLACE INTO meta VALUES(?1, ?2)";
-    static const char device_sql[] = "INSERT OR REPLACE INTO device VALUES(?1, ?2, ?3, ?4)";
+    static const char *const texts[CATALOG_STATEMENTS] = {
+        [CATALOG_DELETION] = "DELETE FROM entry WHERE key=?1 AND serial=?2",
+        [CATALOG_INSERTION] = "INSERT OR REPLACE INTO entry " CATALOG_ROW_VALUES,
+        [CATALOG_DEVICE] = "INSERT OR REPLACE INTO device VALUES(?1, ?2, ?3, ?4)",
+        [CATALOG_META] = "INSERT OR REPLACE INTO meta VALUES(?1, ?2)"};
     bool has_insertion = false;
     for (const catalog_node *node = batch; node != NULL; node = node->next) {
-        has_insertion |= node->insertion;
+        has_insertion |= node->change == CATALOG_INSERTION;
     }
     if (has_insertion) {
         kvt_status status = catalog->sync(catalog->context);
         if (status != KVT_OK) return status;
         KILL_POINT("batch: records synced");
     }
-    catalog_statements statements = {NULL, NULL, NULL, NULL};
-    int code = sqlite3_prepare_v2(catalog->db, insert_sql, -1, &statements.insertion, NULL);
-    if (code == SQLITE_OK) {
-        code = sqlite3_prepare_v2(catalog->db, delete_sql, -1, &statements.deletion, NULL);
-    }
-    if (code == SQLITE_OK) {
-        code = sqlite3_prepare_v2(catalog->db, device_sql, -1, &statements.device, NULL);
-    }
-    if (code == SQLITE_OK) {
-        code = sqlite3_prepare_v2(catalog->db, meta_sql, -1, &statements.meta, NULL);
-    }
+    sqlite3_stmt *statements[CATALOG_STATEMENTS] = {NULL};
+    int code = SQLITE_OK;
+    for (uint32_t i = 0; i < CATALOG_STATEMENTS && code == SQLITE_OK; i++)
+        code = sqlite3_prepare_v2(catalog->db, texts[i], -1, &statements[i], NULL);
     if (code == SQLITE_OK) code = sqlite3_exec(catalog->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     for (const catalog_node *node = batch; node != NULL && code == SQLITE_OK; node = node->next) {
-        code = catalog_apply_node(&statements, node);
+        code = catalog_apply_node(statements, node);
     }
     KILL_POINT("batch: rows written, not committed");
-    sqlite3_finalize(statements.insertion);
-    sqlite3_finalize(statements.deletion);
-    sqlite3_finalize(statements.device);
-    sqlite3_finalize(statements.meta);
+    for (uint32_t i = 0; i < CATALOG_STATEMENTS; i++)
+        sqlite3_finalize(statements[i]);
     if (code == SQLITE_OK) code = sqlite3_exec(catalog->db, "COMMIT", NULL, NULL, NULL);
     KILL_POINT("batch: rows committed");
     if (code != SQLITE_OK && !sqlite3_get_autocommit(catalog->db)) {

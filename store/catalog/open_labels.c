@@ -124,18 +124,6 @@ kvt_status open_check_labels(open_state *state)
     return KVT_OK;
 }
 
-/* The SSD members that were taken over empty, as a mask. The catalog's rows on them are stale. */
-static uint64_t open_stale_members(const open_state *state)
-{
-    uint64_t mask = 0;
-    for (uint32_t i = 0; i < state->device_count; i++) {
-        const open_device *device = &state->devices[i];
-        bool lost = device->tier == KVT_TIER_SSD && (device->blank || !device->labelled);
-        if (lost) mask |= UINT64_C(1) << device->member;
-    }
-    return mask;
-}
-
 /*
  * Refuses to open when rows lie on members that are blank or missing. Such a member is more likely
  * not mounted than given up, and opening without it would forget its entries. members is a mask;
@@ -210,21 +198,24 @@ kvt_status open_check_new(open_state *state)
     return open_refuse_missing(state, members, name, "blank");
 }
 
-/* Rows on such members leave the catalog before a label can call the members current. */
 kvt_status open_drop_stale(open_state *state)
 {
-    uint64_t kept = 0;
+    uint64_t kept = 0, stale = 0;
+    bool has_ssd = false;
     kvt_store *store = state->store;
     if (store->catalog == NULL) return KVT_OK;
-    kvt_status status = recover_drop_stale(store->catalog, open_stale_members(state),
-                                           &store->counters.recovery_drops, &kept);
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        const open_device *device = &state->devices[i];
+        if (device->tier != KVT_TIER_SSD) continue;
+        has_ssd = true;
+        /* Taken over empty: the catalog's rows on it are stale. */
+        if (device->blank || !device->labelled) stale |= UINT64_C(1) << device->member;
+    }
+    kvt_status status =
+        recover_drop_stale(store->catalog, stale, &store->counters.recovery_drops, &kept);
     if (status != KVT_OK) {
         open_say_catalog(state, status);
         return status;
-    }
-    bool has_ssd = false;
-    for (uint32_t i = 0; i < state->device_count; i++) {
-        has_ssd |= state->devices[i].tier == KVT_TIER_SSD;
     }
     if (kept != 0 && !has_ssd && !state->options->format) {
         snprintf(state->message, state->message_size,
@@ -275,7 +266,6 @@ kvt_status open_announce(open_state *state)
     return status;
 }
 
-/* Writes the new epoch to every device, then to the catalog. */
 kvt_status open_write_labels(open_state *state)
 {
     state->labelling = true;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * placement_note.c - packs and unpacks a placement note, little-endian, as docs/FORMAT.md has it.
- *
- * Thread rule: as placement_note.h.
  */
 #include "store/catalog/placement_note.h"
 

@@ -69,10 +69,12 @@ static kvt_status rebuild_open_device(rebuild_state *state, uint32_t member,
     return KVT_OK;
 }
 
-/* Chooses the store that most members belong to; of equals the store of the first member. */
-static void rebuild_choose_store(rebuild_state *state, const tiers_superblock *labels)
+/* Judges the labels beside each other. One epoch behind the newest may be an open that was cut
+ * short between two labels: the scan will show. */
+static void rebuild_evaluate_labels(rebuild_state *state, const tiers_superblock *labels)
 {
     kvt_recover_report *report = state->report;
+    /* Choose the store that most members belong to; of equals the store of the first member. */
     uint32_t most = 0;
     for (uint32_t i = 0; i < state->member_count; i++) {
         uint32_t alike = 0;
@@ -85,14 +87,6 @@ static void rebuild_choose_store(rebuild_state *state, const tiers_superblock *l
         most = alike;
         memcpy(report->pool, labels[i].pool, sizeof report->pool);
     }
-}
-
-/* Judges the labels beside each other. One epoch behind the newest may be an open that was cut
- * short between two labels: the scan will show. */
-static void rebuild_evaluate_labels(rebuild_state *state, const tiers_superblock *labels)
-{
-    kvt_recover_report *report = state->report;
-    rebuild_choose_store(state, labels);
     for (uint32_t i = 0; i < state->member_count; i++) {
         kvt_recover_device *device = &report->devices[i];
         if (device->state != KVT_RECOVER_USED) continue;
@@ -117,38 +111,6 @@ static void rebuild_evaluate_labels(rebuild_state *state, const tiers_superblock
     }
 }
 
-/* Opens all devices and evaluates their labels. */
-static kvt_status rebuild_open_devices(rebuild_state *state)
-{
-    tiers_superblock *labels = calloc(TIERS_MEMBERS_MAX, sizeof *labels);
-    kvt_status status = labels != NULL ? KVT_OK : KVT_E_MEMORY;
-    for (uint32_t i = 0; i < state->report->device_count && status == KVT_OK; i++) {
-        state->member_count++;
-        status = rebuild_open_device(state, i, &labels[i]);
-    }
-    if (status == KVT_OK) rebuild_evaluate_labels(state, labels);
-    free(labels);
-    return status;
-}
-
-/* The pool takes over the devices that count. */
-static kvt_status rebuild_open_pool(rebuild_state *state)
-{
-    const tiers_pool_options options = {.unit_bytes = 0};
-    for (uint32_t i = 0; i < state->member_count; i++) {
-        tiers_member_options *member = &state->members[i];
-        member->present = (state->used >> i & 1) != 0;
-        if (member->present) continue;
-        kvt_device_close(member->device);
-        member->device = NULL;
-    }
-    kvt_status status = tiers_pool_open(state->members, state->member_count, &options, &state->pool,
-                                        state->message, state->message_size);
-    for (uint32_t i = 0; i < state->member_count && status == KVT_OK; i++)
-        state->members[i].device = NULL;
-    return status;
-}
-
 /* Excludes the members that are one epoch behind, when a record of the newest epoch was found: the
  * open of that epoch served, so these members missed it and are stale. */
 static void rebuild_evaluate_behind(rebuild_state *state)
@@ -167,29 +129,37 @@ static void rebuild_evaluate_behind(rebuild_state *state)
 
 /* ---- the call ---- */
 
-/* Refuses options without a catalog or without SSD devices. */
-static kvt_status rebuild_check(const rebuild_state *state)
-{
-    const kvt_store_options *store = state->store;
-    const char *fault = NULL;
-    if (store->durability.catalog_path == NULL) {
-        fault = "store.catalog is not set";
-    } else if (store->tiers[KVT_TIER_SSD].device_count == 0) {
-        fault = "no SSD device is configured";
-    }
-    if (fault == NULL) return KVT_OK;
-    snprintf(state->message, state->message_size, "%s", fault);
-    return KVT_E_ARGUMENT;
-}
-
 /* The steps in order. KVT_MISS: nothing was found, and the catalog is as it was. */
 static kvt_status rebuild_run(rebuild_state *state)
 {
     kvt_recover_report *report = state->report;
     kvt_status status = state->options->dry_run ? KVT_OK : rebuild_hold_place(state);
-    if (status == KVT_OK) status = rebuild_open_devices(state);
+    if (status == KVT_OK) {
+        tiers_superblock *labels = calloc(TIERS_MEMBERS_MAX, sizeof *labels);
+        status = labels != NULL ? KVT_OK : KVT_E_MEMORY;
+        for (uint32_t i = 0; i < state->report->device_count && status == KVT_OK; i++) {
+            state->member_count++;
+            status = rebuild_open_device(state, i, &labels[i]);
+        }
+        if (status == KVT_OK) rebuild_evaluate_labels(state, labels);
+        free(labels);
+    }
     if (status == KVT_OK && state->used == 0) return KVT_MISS;
-    if (status == KVT_OK) status = rebuild_open_pool(state);
+    if (status == KVT_OK) {
+        /* The pool takes over the devices that count. */
+        const tiers_pool_options options = {.unit_bytes = 0};
+        for (uint32_t i = 0; i < state->member_count; i++) {
+            tiers_member_options *member = &state->members[i];
+            member->present = (state->used >> i & 1) != 0;
+            if (member->present) continue;
+            kvt_device_close(member->device);
+            member->device = NULL;
+        }
+        status = tiers_pool_open(state->members, state->member_count, &options, &state->pool,
+                                 state->message, state->message_size);
+        for (uint32_t i = 0; i < state->member_count && status == KVT_OK; i++)
+            state->members[i].device = NULL;
+    }
     if (status == KVT_OK) status = rebuild_scan(state);
     if (status != KVT_OK) return status;
     rebuild_evaluate_behind(state);
@@ -197,50 +167,6 @@ static kvt_status rebuild_run(rebuild_state *state)
     if (status == KVT_OK) status = rebuild_choose(state);
     if (status == KVT_OK && report->entries == 0) return KVT_MISS;
     if (status == KVT_OK && !state->options->dry_run) status = rebuild_publish(state);
-    return status;
-}
-
-/* Whether every configured device was used and read in whole. */
-static bool rebuild_is_complete(const kvt_recover_report *report)
-{
-    bool complete = report->unreadable_bytes == 0;
-    for (uint32_t i = 0; i < report->device_count; i++)
-        complete = complete && report->devices[i].state == KVT_RECOVER_USED;
-    return complete;
-}
-
-/* Closes everything; a draft that was not published is removed. */
-static void rebuild_close(rebuild_state *state)
-{
-    rebuild_discard(state);
-    (void)tiers_pool_close(state->pool);
-    for (uint32_t i = 0; i < state->member_count; i++)
-        kvt_device_close(state->members[i].device);
-    free(state->list.found);
-}
-
-/* The call over structs that have this library's size; the report is zero. */
-static kvt_status rebuild_whole(const kvt_store_options *store, const kvt_recover_options *options,
-                                kvt_recover_report *report, char *message, size_t message_size)
-{
-    rebuild_state state = {.store = store,
-                           .options = options,
-                           .report = report,
-                           .message = message,
-                           .message_size = message_size};
-    kvt_status status = rebuild_check(&state);
-    if (status != KVT_OK) return status;
-    report->device_count = store->tiers[KVT_TIER_SSD].device_count;
-    status = rebuild_run(&state);
-    rebuild_close(&state);
-    report->complete = (status == KVT_OK || status == KVT_MISS) && rebuild_is_complete(report);
-    if (status == KVT_MISS) {
-        snprintf(state.message, state.message_size,
-                 "nothing could be recovered: %llu header slots found on the devices that count",
-                 (unsigned long long)report->headers);
-    } else if (status != KVT_OK && state.message[0] == '\0') {
-        snprintf(state.message, state.message_size, "%s", kvt_status_text(status));
-    }
     return status;
 }
 
@@ -263,7 +189,38 @@ kvt_status kvt_store_recover(const kvt_store_options *store, const kvt_recover_o
     kvt_status status = given_options_take(store, &given, message, message_size);
     if (status != KVT_OK) return status;
     kvt_recover_report filled = {0};
-    status = rebuild_whole(&given.options, options, &filled, message, message_size);
+    rebuild_state state = {.store = &given.options,
+                           .options = options,
+                           .report = &filled,
+                           .message = message,
+                           .message_size = message_size};
+    const uint32_t devices = given.options.tiers[KVT_TIER_SSD].device_count;
+    if (given.options.catalog_path == NULL || devices == 0) {
+        status = KVT_E_ARGUMENT;
+        snprintf(message, message_size, "%s",
+                 devices == 0 && given.options.catalog_path != NULL ? "no SSD device is configured"
+                                                                    : "store.catalog is not set");
+    } else {
+        filled.device_count = devices;
+        status = rebuild_run(&state);
+    }
+    /* Close everything; a draft that was not published is removed. */
+    rebuild_discard(&state);
+    (void)tiers_pool_close(state.pool);
+    for (uint32_t i = 0; i < state.member_count; i++)
+        kvt_device_close(state.members[i].device);
+    free(state.list.found);
+    /* Every configured device was used and read in whole. */
+    filled.complete = (status == KVT_OK || status == KVT_MISS) && filled.unreadable_bytes == 0;
+    for (uint32_t i = 0; i < filled.device_count; i++)
+        filled.complete = filled.complete && filled.devices[i].state == KVT_RECOVER_USED;
+    if (status == KVT_MISS) {
+        snprintf(message, message_size,
+                 "nothing could be recovered: %llu header slots found on the devices that count",
+                 (unsigned long long)filled.headers);
+    } else if (status != KVT_OK && message[0] == '\0') {
+        snprintf(message, message_size, "%s", kvt_status_text(status));
+    }
     given_options_release(&given);
     struct_size_out(report, &filled, sizeof filled);
     return status;

@@ -173,10 +173,13 @@ static kvt_status choose_take(choose_walk *walk, const choose_job *job, const kv
     return status == KVT_OK ? rebuild_add_row(walk->state, &row) : status;
 }
 
-/* Waits for a record's bytes and verifies them. A sound record becomes an entry and keeps its
- * extents; the claims of a damaged one are undone. */
-static kvt_status choose_finish(choose_walk *walk, choose_job *job)
+/* Finishes the read that was begun first. Reads end in the order of their serials, because the
+ * first record of a key and of an extent counts. */
+static kvt_status choose_finish_first(choose_walk *walk)
 {
+    const uint64_t bytes = walk->jobs[0].note.location->bytes;
+    /* A sound record becomes an entry and keeps its extents; a damaged one loses its claims. */
+    choose_job *job = &walk->jobs[0];
     tiers_pool *pool = walk->state->pool;
     kvt_record_info info;
     kvt_status status = rebuild_read_wait(walk->state, &job->read);
@@ -191,15 +194,6 @@ static kvt_status choose_finish(choose_walk *walk, choose_job *job)
     }
     rebuild_read_free(job->read);
     memset(job, 0, sizeof *job);
-    return status;
-}
-
-/* Finishes the read that was begun first. Reads end in the order of their serials, because the
- * first record of a key and of an extent counts. */
-static kvt_status choose_finish_first(choose_walk *walk)
-{
-    const uint64_t bytes = walk->jobs[0].note.location->bytes;
-    kvt_status status = choose_finish(walk, &walk->jobs[0]);
     walk->job_count--;
     walk->job_bytes -= bytes;
     memmove(&walk->jobs[0], &walk->jobs[1], walk->job_count * sizeof walk->jobs[0]);

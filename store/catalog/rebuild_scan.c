@@ -234,22 +234,6 @@ static kvt_status scan_start_read(rebuild_member *self, scan_read *one, uint64_t
     return KVT_OK;
 }
 
-/* Waits for a read and looks at its blocks; a range that failed is read in parts. */
-static kvt_status scan_finish_read(rebuild_member *self, scan_read *one)
-{
-    assert(one->bytes > 0 && one->read != NULL);
-    const uint64_t bytes = one->bytes;
-    kvt_status status = rebuild_read_wait(self->state, &one->read);
-    one->bytes = 0;
-    if (status == KVT_OK) {
-        status = scan_blocks(self, one->read->buffer, bytes, one->offset);
-    } else if (status != KVT_E_GONE && status != KVT_E_MEMORY) {
-        status = scan_in_parts(self, one->offset, bytes);
-    }
-    atomic_fetch_add(self->done_bytes, bytes);
-    return status;
-}
-
 /* A member's thread: reads the member once from its label to its end, two reads at a time. A member
  * that is gone ends its own scan alone; any other failure stops all threads. */
 static void *scan_member(void *argument)
@@ -260,7 +244,17 @@ static void *scan_member(void *argument)
     kvt_status status = scan_start_read(self, &reads[0], &next);
     if (status == KVT_OK) status = scan_start_read(self, &reads[1], &next);
     for (uint32_t turn = 0; status == KVT_OK && reads[turn].bytes != 0; turn ^= 1u) {
-        status = scan_finish_read(self, &reads[turn]);
+        scan_read *one = &reads[turn];
+        assert(one->bytes > 0 && one->read != NULL);
+        const uint64_t bytes = one->bytes;
+        status = rebuild_read_wait(self->state, &one->read);
+        one->bytes = 0;
+        if (status == KVT_OK) {
+            status = scan_blocks(self, one->read->buffer, bytes, one->offset);
+        } else if (status != KVT_E_GONE && status != KVT_E_MEMORY) {
+            status = scan_in_parts(self, one->offset, bytes);
+        }
+        atomic_fetch_add(self->done_bytes, bytes);
         if (status == KVT_OK) status = scan_start_read(self, &reads[turn], &next);
     }
     for (uint32_t i = 0; i < 2; i++) {

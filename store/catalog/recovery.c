@@ -141,19 +141,6 @@ static void recover_forget(kvt_store *store, recover_item item)
     entry_place_free(&store->memory, item.place);
 }
 
-/* Copies a row's facts into its entry. */
-static void recover_fill_entry(kvt_store *store, store_entry *entry, const catalog_row *row)
-{
-    entry->has_parent = row->has_parent;
-    entry->parent = row->parent;
-    entry->first_position = row->first_position;
-    entry->recompute_seconds = (float)row->recompute_seconds;
-    entry->tenant = (uint8_t)row->tenant;
-    entry->class_id = (uint16_t)row->class_id;
-    entry->request_tokens = row->request_tokens;
-    lifetime_from_calendar(store, entry, row->expires_ns);
-}
-
 /* The scratch that decoding the record of a row with groups takes. */
 static kvt_status recover_group_scratch(const kvt_store *store, const catalog_row *row,
                                         uint64_t *bytes_out)
@@ -236,7 +223,15 @@ static kvt_status recover_row(recover_list *list, const catalog_row *row, recove
         recover_forget(store, item);
         return status;
     }
-    recover_fill_entry(store, item.entry, row);
+    store_entry *entry = item.entry;
+    entry->has_parent = row->has_parent;
+    entry->parent = row->parent;
+    entry->first_position = row->first_position;
+    entry->recompute_seconds = (float)row->recompute_seconds;
+    entry->tenant = (uint8_t)row->tenant;
+    entry->class_id = (uint16_t)row->class_id;
+    entry->request_tokens = row->request_tokens;
+    lifetime_from_calendar(store, entry, row->expires_ns);
     *item_out = item;
     return KVT_OK;
 }
@@ -300,21 +295,6 @@ static bool recover_adopt(recover_list *list, recover_item item)
 }
 
 /*
- * Raises the policy's capacity of the SSD tier to the pool's, for the time of the recovery: the
- * policy has to adopt every entry that the pool adopted. A row whose deletion was not committed
- * before a crash comes back beside the entry that was to have its room. Together such rows may pass
- * the policy's own capacity, which is less than the pool's by the bytes that whole stripe units can
- * leave unusable.
- */
-static void recover_open_capacity(kvt_store *store)
-{
-    tiers_pool_facts facts;
-    if (store->pools[KVT_TIER_SSD] == NULL) return;
-    tiers_pool_facts_get(store->pools[KVT_TIER_SSD], &facts);
-    (void)!kvt_policy_capacity_set(store->policy, KVT_TIER_SSD, facts.capacity_bytes);
-}
-
-/*
  * Walks over the catalog once, in the order of the file, and sorts the items in memory: SQLite
  * would sort whole rows, on disk when they are many.
  */
@@ -326,7 +306,16 @@ kvt_status recover_entries(kvt_store *store)
     kvt_status status = catalog_each_entry_unsorted(store->catalog, recover_visit, &list);
     if (status == KVT_OK) status = list.walk.status;
     KILL_POINT("open: rows read");
-    recover_open_capacity(store);
+    /* Raise the policy's capacity of the SSD tier to the pool's, for the time of the recovery: the
+     * policy has to adopt every entry that the pool adopted. A row whose deletion was not committed
+     * before a crash comes back beside the entry that was to have its room. Together such rows may
+     * pass the policy's own capacity, which is less than the pool's by the bytes that whole stripe
+     * units can leave unusable. */
+    tiers_pool_facts facts;
+    if (store->pools[KVT_TIER_SSD] != NULL) {
+        tiers_pool_facts_get(store->pools[KVT_TIER_SSD], &facts);
+        (void)!kvt_policy_capacity_set(store->policy, KVT_TIER_SSD, facts.capacity_bytes);
+    }
     uses_found uses = {0};
     if (status == KVT_OK) status = uses_read(store, &uses);
     if (status == KVT_OK && list.count > 1)

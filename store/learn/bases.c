@@ -124,17 +124,6 @@ static void bases_enter(kvt_store *store, store_basis *basis, uint32_t slot)
     pthread_mutex_unlock(&store->lock);
 }
 
-/* Has the catalog remember a name. A failure is none: 20 bits of the name are in every row. */
-static void bases_note(kvt_store *store, const store_basis *basis)
-{
-    catalog_basis note;
-    const catalog_basis *known = bases_known(&store->bases, transform_hash_start(basis->view.hash));
-    if (store->catalog == NULL) return;
-    memcpy(note.hash, basis->view.hash, sizeof note.hash);
-    if (known != NULL && memcmp(known, &note, sizeof note) == 0) return;
-    (void)!catalog_note_basis(store->catalog, &note);
-}
-
 /* Takes an object whose memory becomes the store's with KVT_OK. file_start: it comes from the file
  * of that name; NULL: it is written to its own. bases.lock is held, or nobody else knows the store.
  * Statuses as of kvt_basis_add; KVT_E_MISMATCH (the file has another's name, and would be lost when
@@ -158,7 +147,12 @@ static kvt_status bases_take(kvt_store *store, void *object, uint64_t bytes,
         return status;
     }
     KILL_POINT("basis: file durable, name not noted");
-    bases_note(store, basis);
+    /* The catalog remembers the name. A failure is none: 20 bits of it are in every row. */
+    catalog_basis note;
+    const catalog_basis *known = bases_known(&store->bases, start);
+    memcpy(note.hash, basis->view.hash, sizeof note.hash);
+    if (store->catalog != NULL && (known == NULL || memcmp(known, &note, sizeof note) != 0))
+        (void)!catalog_note_basis(store->catalog, &note);
     bases_enter(store, basis, slot);
     return KVT_OK;
 }
@@ -205,17 +199,6 @@ static kvt_status bases_leave(kvt_store *store, uint32_t start, uint32_t slot, s
     return status;
 }
 
-/* Flushes the catalog, whose queued deletions are of records that needed the basis, and removes its
- * file. bases.lock is held. */
-static kvt_status bases_remove_file(kvt_store *store, uint32_t start)
-{
-    kvt_status status = KVT_OK;
-    if (store->catalog != NULL) status = catalog_settle(store->catalog);
-    KILL_POINT("basis: catalog settled, file there");
-    if (status == KVT_OK) status = bases_file_remove(store->bases.catalog_path, start);
-    return status;
-}
-
 /* bases.lock is held. */
 static kvt_status bases_remove(kvt_store *store, const uint8_t *hash)
 {
@@ -229,7 +212,10 @@ static kvt_status bases_remove(kvt_store *store, const uint8_t *hash)
         return KVT_MISS;
     kvt_status status = bases_leave(store, start, slot, &basis);
     if (status != KVT_OK) return status;
-    status = bases_remove_file(store, start);
+    /* The catalog's queued deletions are of records that needed the basis. */
+    if (store->catalog != NULL) status = catalog_settle(store->catalog);
+    KILL_POINT("basis: catalog settled, file there");
+    if (status == KVT_OK) status = bases_file_remove(store->bases.catalog_path, start);
     if (status != KVT_OK) {
         if (basis != NULL) bases_enter(store, basis, slot);
         return status;
@@ -250,40 +236,6 @@ kvt_status kvt_basis_remove(kvt_store *store, const uint8_t *hash)
     kvt_status status = bases_remove(store, hash);
     pthread_mutex_unlock(&store->bases.lock);
     return status;
-}
-
-/* ---- list ---- */
-
-static void bases_fill_present(const store_basis *basis, kvt_basis_info *out)
-{
-    const transform_shape *shape = &basis->view.shape;
-    out->state = KVT_BASIS_PRESENT;
-    out->hash_bits = 8 * KVT_BASIS_HASH_BYTES;
-    memcpy(out->hash, basis->view.hash, sizeof out->hash);
-    out->span = (kvt_basis_span)shape->span;
-    out->sides = shape->sides;
-    out->bytes = basis->bytes;
-    out->layers = shape->layers;
-    out->kv_heads = shape->kv_heads;
-    out->head_dim = shape->head_dim;
-    out->rotary_dim = shape->rotary_dim;
-    out->tokens = basis->origin.tokens;
-    memcpy(out->digest, basis->origin.digest, sizeof out->digest);
-    memcpy(out->model, basis->origin.model, sizeof out->model);
-}
-
-/* The name of a basis that is not there, as far as it is known. */
-static void bases_fill_absent(const store_bases *bases, uint32_t start, kvt_basis_info *out)
-{
-    const store_damaged_basis *damage = bases_damage(bases, start);
-    const catalog_basis *known = bases_known(bases, start);
-    out->state = damage != NULL ? KVT_BASIS_DAMAGED : KVT_BASIS_MISSING;
-    out->status = damage != NULL ? damage->status : KVT_OK;
-    out->hash_bits = known != NULL ? 8 * KVT_BASIS_HASH_BYTES : CODECS_BASIS_BITS;
-    out->hash[0] = (uint8_t)(start >> 12);
-    out->hash[1] = (uint8_t)(start >> 4);
-    out->hash[2] = (uint8_t)(start << 4);
-    if (known != NULL) memcpy(out->hash, known->hash, sizeof out->hash);
 }
 
 /* The basis of an index, by the beginning of its hash; its slot, or STORE_BASES_MAX. False: past
@@ -319,10 +271,34 @@ kvt_status kvt_basis_get(kvt_store *store, size_t index, kvt_basis_info *out)
     pthread_mutex_lock(&store->lock);
     const bool found = bases_at(store, index, &start, &slot);
     if (found) {
-        if (slot != STORE_BASES_MAX)
-            bases_fill_present(store->bases.owned[slot], &whole);
-        else
-            bases_fill_absent(&store->bases, start, &whole);
+        if (slot != STORE_BASES_MAX) {
+            const store_basis *basis = store->bases.owned[slot];
+            const transform_shape *shape = &basis->view.shape;
+            whole.state = KVT_BASIS_PRESENT;
+            whole.hash_bits = 8 * KVT_BASIS_HASH_BYTES;
+            memcpy(whole.hash, basis->view.hash, sizeof whole.hash);
+            whole.span = (kvt_basis_span)shape->span;
+            whole.sides = shape->sides;
+            whole.bytes = basis->bytes;
+            whole.layers = shape->layers;
+            whole.kv_heads = shape->kv_heads;
+            whole.head_dim = shape->head_dim;
+            whole.rotary_dim = shape->rotary_dim;
+            whole.tokens = basis->origin.tokens;
+            memcpy(whole.digest, basis->origin.digest, sizeof whole.digest);
+            memcpy(whole.model, basis->origin.model, sizeof whole.model);
+        } else {
+            /* The name of a basis that is not there, as far as it is known. */
+            const store_damaged_basis *damage = bases_damage(&store->bases, start);
+            const catalog_basis *known = bases_known(&store->bases, start);
+            whole.state = damage != NULL ? KVT_BASIS_DAMAGED : KVT_BASIS_MISSING;
+            whole.status = damage != NULL ? damage->status : KVT_OK;
+            whole.hash_bits = known != NULL ? 8 * KVT_BASIS_HASH_BYTES : CODECS_BASIS_BITS;
+            whole.hash[0] = (uint8_t)(start >> 12);
+            whole.hash[1] = (uint8_t)(start >> 4);
+            whole.hash[2] = (uint8_t)(start << 4);
+            if (known != NULL) memcpy(whole.hash, known->hash, sizeof whole.hash);
+        }
         whole.records = entry_basis_places(&store->memory, start);
         whole.in_ladder = bases_is_offered(store, start);
     }
@@ -372,6 +348,14 @@ static kvt_status bases_visit(void *context, const char *path, uint32_t start)
     return KVT_OK;
 }
 
+/* Takes a name that the catalog keeps. Of a row that cannot be read, 20 bits are known. */
+static bool bases_visit_known(void *context, const void *bytes, size_t size)
+{
+    store_bases *bases = context;
+    if (size == sizeof *bases->known) memcpy(&bases->known[bases->known_count++], bytes, size);
+    return bases->known_count < STORE_BASES_KNOWN;
+}
+
 kvt_status bases_open(kvt_store *store, char *note, size_t note_size)
 {
     store_bases *bases = &store->bases;
@@ -381,8 +365,7 @@ kvt_status bases_open(kvt_store *store, char *note, size_t note_size)
     bases_file_clean(bases->catalog_path);
     bases->known = calloc(STORE_BASES_KNOWN, sizeof *bases->known);
     if (bases->known == NULL) return KVT_E_MEMORY;
-    kvt_status status =
-        catalog_read_bases(store->catalog, bases->known, STORE_BASES_KNOWN, &bases->known_count);
+    kvt_status status = catalog_each_blob(store->catalog, "basis:*", bases_visit_known, bases);
     if (status == KVT_OK) status = bases_file_each(bases->catalog_path, bases_visit, &walk);
     return status;
 }

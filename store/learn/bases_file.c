@@ -57,16 +57,6 @@ static kvt_status bases_write_all(int file, const uint8_t *bytes, uint64_t size)
     return fsync(file) == 0 ? KVT_OK : bases_failure(errno);
 }
 
-/* Makes a file whose name `path` begins; the rest is filled in. */
-static kvt_status bases_write_draft(char *path, const void *object, uint64_t bytes)
-{
-    const int file = mkostemp(path, O_CLOEXEC);
-    if (file < 0) return bases_failure(errno);
-    kvt_status status = bases_write_all(file, object, bytes);
-    if (close(file) != 0 && status == KVT_OK) status = bases_failure(errno);
-    return status;
-}
-
 kvt_status bases_file_write(const char *catalog_path, uint32_t start, const void *object,
                             uint64_t bytes)
 {
@@ -74,7 +64,10 @@ kvt_status bases_file_write(const char *catalog_path, uint32_t start, const void
     if (catalog_path == NULL) return KVT_OK;
     if (!bases_file_path(path, catalog_path, start, "")) return KVT_E_IO;
     if (!bases_file_path(draft, catalog_path, start, BASES_DRAFT "-XXXXXX")) return KVT_E_IO;
-    kvt_status status = bases_write_draft(draft, object, bytes);
+    const int file = mkostemp(draft, O_CLOEXEC);
+    if (file < 0) return bases_failure(errno);
+    kvt_status status = bases_write_all(file, object, bytes);
+    if (close(file) != 0 && status == KVT_OK) status = bases_failure(errno);
     KILL_POINT("basis: file written, not named");
     if (status == KVT_OK && rename(draft, path) != 0) status = bases_failure(errno);
     if (status != KVT_OK) {

@@ -24,9 +24,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define USES_CHUNK    8192u                  /* records of a row */
-#define USES_BUCKETS  256u                   /* looked at under one hold of the lock */
-#define USES_EVERY_NS UINT64_C(300000000000) /* between two savings, when there were uses */
+#define USES_CHUNK   8192u /* records of a row */
+#define USES_BUCKETS 256u  /* looked at under one hold of the lock */
 
 /* Integers and doubles as this machine has them; sum is XXH3 of all behind it. */
 typedef struct uses_head {
@@ -106,17 +105,6 @@ typedef struct uses_row {
     uses_record records[USES_CHUNK];
 } uses_row;
 
-/* Hands a row to the catalog, and begins the next one. */
-static kvt_status uses_put_row(kvt_store *store, uses_row *row, uint32_t *number)
-{
-    const size_t bytes = sizeof row->head + row->head.count * sizeof row->records[0];
-    row->head.sum =
-        XXH3_64bits((const uint8_t *)row + sizeof row->head.sum, bytes - sizeof row->head.sum);
-    kvt_status status = catalog_note_uses(store->catalog, (*number)++, row, bytes);
-    row->head.count = 0;
-    return status;
-}
-
 /* Adds the entries of one bucket that are on SSD. Lock held. */
 static void uses_take_bucket(const kvt_store *store, const store_entry *entry, uses_row *row)
 {
@@ -133,7 +121,6 @@ static void uses_take_bucket(const kvt_store *store, const store_entry *entry, u
 /* Adds the next buckets to a row; false when it is full, or the table at its end. */
 static bool uses_fill(const kvt_store *store, size_t *bucket, uses_row *row)
 {
-    assert(store_is_locked(store));
     for (uint32_t i = 0; i < USES_BUCKETS; i++) {
         /* Chains are short: a chain that passes the row's end loses some records, no more. */
         if (*bucket == store->table.bucket_count || row->head.count >= USES_CHUNK - 16)
@@ -141,24 +128,6 @@ static bool uses_fill(const kvt_store *store, size_t *bucket, uses_row *row)
         uses_take_bucket(store, store->table.buckets[(*bucket)++], row);
     }
     return true;
-}
-
-/* Writes all rows. Failing leaves the rows of the last time, which are as good as they were. */
-static void uses_write(kvt_store *store, uses_row *row)
-{
-    size_t bucket = 0;
-    uint32_t number = 0;
-    kvt_status status = KVT_OK;
-    for (bool more = true; more && status == KVT_OK;) {
-        pthread_mutex_lock(&store->lock);
-        while (uses_fill(store, &bucket, row)) {
-            pthread_mutex_unlock(&store->lock); /* lookups come in between */
-            pthread_mutex_lock(&store->lock);
-        }
-        more = bucket < store->table.bucket_count;
-        pthread_mutex_unlock(&store->lock);
-        status = uses_put_row(store, row, &number);
-    }
 }
 
 void uses_save(kvt_store *store)
@@ -184,13 +153,26 @@ void uses_save(kvt_store *store)
     row->head =
         (uses_head){.saving = epoch << 32 | ++store->uses.savings, .learned = stats.reuse.uses};
     memcpy(row->head.weight, stats.reuse.weight, sizeof row->head.weight);
-    uses_write(store, row);
+    /* Write all rows. Failing leaves the rows of the last time, which are as good as they were. */
+    size_t bucket = 0;
+    uint32_t number = 0;
+    kvt_status status = KVT_OK;
+    for (bool more = true; more && status == KVT_OK;) {
+        pthread_mutex_lock(&store->lock);
+        while (uses_fill(store, &bucket, row)) {
+            pthread_mutex_unlock(&store->lock); /* lookups come in between */
+            pthread_mutex_lock(&store->lock);
+        }
+        more = bucket < store->table.bucket_count;
+        pthread_mutex_unlock(&store->lock);
+        /* Hand the row to the catalog, and begin the next one. */
+        const size_t bytes = sizeof row->head + row->head.count * sizeof row->records[0];
+        row->head.sum =
+            XXH3_64bits((const uint8_t *)row + sizeof row->head.sum, bytes - sizeof row->head.sum);
+        status = catalog_note_uses(store->catalog, number++, row, bytes);
+        row->head.count = 0;
+    }
     free(row);
-}
-
-void uses_round(kvt_store *store)
-{
-    if (store_now_ns(store) - store->uses.saved_ns >= USES_EVERY_NS) uses_save(store);
 }
 
 /* ---- reading ---- */
@@ -247,7 +229,7 @@ kvt_status uses_read(kvt_store *store, uses_found *found)
     kvt_move unused[1];
     kvt_plan none = {.moves = unused, .capacity = 1};
     memset(found, 0, sizeof *found);
-    kvt_status status = catalog_each_uses(store->catalog, uses_visit, found);
+    kvt_status status = catalog_each_blob(store->catalog, "uses:*", uses_visit, found);
     if (status != KVT_OK || found->failed || found->saving == 0) {
         uses_free(found);
         return found->failed ? KVT_E_MEMORY : status;

@@ -41,11 +41,10 @@ KVT_NODISCARD kvt_status uses_read(kvt_store *store, uses_found *found);
 /* Gives the uses to the entries that were adopted, and frees what was read. */
 void uses_give(kvt_store *store, uses_found *found);
 
+#define USES_EVERY_NS UINT64_C(300000000000) /* between two savings, when there were uses */
+
 /* Queues what is known now for the catalog, if anything was used since the last time. No lock held.
  * The background, or the closer. */
 void uses_save(kvt_store *store);
-
-/* Saves when it is time to. The background. */
-void uses_round(kvt_store *store);
 
 #endif

@@ -220,23 +220,25 @@ static kvt_status basis_needs_visit(void *context, const char *path, uint32_t st
     return KVT_OK;
 }
 
+/* Takes a name that the catalog keeps. One that nothing needs and that has no file was removed. */
+static bool basis_needs_take(void *context, const void *hash, size_t size)
+{
+    basis_needs *needs = context;
+    for (uint32_t i = 0; i < needs->count && size == KVT_BASIS_HASH_BYTES; i++) {
+        if (needs->items[i].state == BASIS_FILE_PRESENT ||
+            transform_hash_start(hash) != needs->items[i].start)
+            continue;
+        needs->items[i].hash_bits = 8 * KVT_BASIS_HASH_BYTES;
+        memcpy(needs->items[i].hash, hash, KVT_BASIS_HASH_BYTES);
+    }
+    return true;
+}
+
 kvt_status basis_needs_look(basis_needs *needs, store_catalog *catalog, const char *catalog_path)
 {
-    catalog_basis known[STORE_BASES_KNOWN];
-    uint32_t known_count;
     kvt_status status = bases_file_each(catalog_path, basis_needs_visit, needs);
-    if (status == KVT_OK)
-        status = catalog_read_bases(catalog, known, STORE_BASES_KNOWN, &known_count);
-    if (status != KVT_OK) return status;
-    /* A name that nothing needs and that has no file is one that was removed. */
-    for (uint32_t i = 0; i < needs->count; i++)
-        for (uint32_t k = 0; k < known_count; k++)
-            if (needs->items[i].state != BASIS_FILE_PRESENT &&
-                transform_hash_start(known[k].hash) == needs->items[i].start) {
-                needs->items[i].hash_bits = 8 * KVT_BASIS_HASH_BYTES;
-                memcpy(needs->items[i].hash, known[k].hash, sizeof known[k].hash);
-            }
-    return KVT_OK;
+    if (status == KVT_OK) status = catalog_each_blob(catalog, "basis:*", basis_needs_take, needs);
+    return status;
 }
 
 void basis_needs_free(basis_needs *needs)
