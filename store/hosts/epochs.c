@@ -5,8 +5,6 @@
  *
  * An epoch is never guessed: where the engine has lost one, the next that is drawn is another one,
  * so that no copy of before comes back.
- *
- * Thread rule: as epochs.h says.
  */
 #include "store/hosts/epochs.h"
 

@@ -214,18 +214,6 @@ static void fetch_ask_chunks(store_remote *remote, remote_fetch *fetch)
     fetch_prepare(remote, fetch, 0, fetch_first_chunks(remote, fetch));
 }
 
-/* Prepares the questions for both epochs. */
-static void fetch_prepare_epochs(store_remote *remote, remote_fetch *fetch)
-{
-    epoch_id ids[2];
-    epochs_of_key(&fetch->key, fetch->tenant, ids);
-    for (int i = 0; i < 2; i++)
-        epochs_question(remote, &ids[i], fetch->deadline_ns, &fetch->questions[i],
-                        &fetch->requests[i]);
-    fetch->batch = (link_batch){
-        .requests = fetch->requests, .count = 2, .ended = fetch_step, .context = fetch};
-}
-
 /* The epochs have been answered. KVT_OK: both are there. */
 static kvt_status fetch_take_epochs(store_remote *remote, remote_fetch *fetch)
 {
@@ -340,10 +328,18 @@ remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
         fetch_free(&fetch->read);
         return other;
     }
-    if (known)
+    if (known) {
         fetch_ask_chunks(remote, fetch);
-    else
-        fetch_prepare_epochs(remote, fetch);
+    } else {
+        /* Prepare the questions for both epochs. */
+        epoch_id ids[2];
+        epochs_of_key(&fetch->key, fetch->tenant, ids);
+        for (int i = 0; i < 2; i++)
+            epochs_question(remote, &ids[i], fetch->deadline_ns, &fetch->questions[i],
+                            &fetch->requests[i]);
+        fetch->batch = (link_batch){
+            .requests = fetch->requests, .count = 2, .ended = fetch_step, .context = fetch};
+    }
     if (waiter == NULL)
         *drives_out = link_hand_own(remote, &fetch->batch);
     else

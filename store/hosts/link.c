@@ -178,31 +178,26 @@ void link_drive(store_remote *remote, const bool *finished, uint64_t deadline_ns
     }
 }
 
-/* Waits until the client is the thread's: there is something to do, or it is time for a look. Lock
- * held. */
-static void link_await_turn(store_remote *remote)
-{
-    uint64_t look_ns = base_clock_ns() + LINK_LOOK_NS;
-    while (remote->driver != LINK_THREAD) {
-        const bool wanted = remote->first != NULL || remote->link_needed || remote->link_ends;
-        const bool due = wanted || base_clock_ns() >= look_ns;
-        if (due && remote->driver == LINK_FREE) {
-            remote->driver = LINK_THREAD;
-            remote->link_needed = false;
-        } else {
-            if (due) look_ns = base_clock_ns() + LINK_LOOK_NS; /* the caller looks meanwhile */
-            base_condition_wait_until(&remote->link_turn, &remote->lock, look_ns);
-        }
-    }
-}
-
 static void *link_main(void *argument)
 {
     store_remote *remote = argument;
     const remote_client *client = remote->client;
     pthread_mutex_lock(&remote->lock);
     for (;;) {
-        link_await_turn(remote);
+        /* Wait until the client is the thread's: there is something to do, or it is time for a
+         * look. Lock held. */
+        uint64_t look_ns = base_clock_ns() + LINK_LOOK_NS;
+        while (remote->driver != LINK_THREAD) {
+            const bool wanted = remote->first != NULL || remote->link_needed || remote->link_ends;
+            const bool due = wanted || base_clock_ns() >= look_ns;
+            if (due && remote->driver == LINK_FREE) {
+                remote->driver = LINK_THREAD;
+                remote->link_needed = false;
+            } else {
+                if (due) look_ns = base_clock_ns() + LINK_LOOK_NS; /* the caller looks meanwhile */
+                base_condition_wait_until(&remote->link_turn, &remote->lock, look_ns);
+            }
+        }
         const bool ends = remote->link_ends && remote->first == NULL && client->in_flight == 0;
         const bool idle = remote->first == NULL && remote_is_calm(client);
         if (ends) break;

@@ -8,10 +8,12 @@
  *
  * Chunk 0 comes when the others have been acknowledged, so an object that is found is whole. A full
  * queue or a node that fails drops entries, which is counted; nothing waits for the engine. A
- * deletion takes the place of an entry that waits to be published, and is kept where a node fails
- * (owed.c).
+ * deletion takes the place of an entry that waits to be published. One that a node does not take is
+ * owed: it is kept until the close, tried again each second, and until it is done its key counts as
+ * absent here, so that a deleted entry does not come back with the node.
  *
- * Thread rule: the queue is under the store's lock; the rest is the publisher's thread.
+ * Thread rule: the queue is under the store's lock, what is owed under remote->lock; the rest is
+ * the publisher's thread.
  */
 #include "base/clock.h"
 #include "base/thread.h"
@@ -33,6 +35,57 @@
 #define PUBLISHER_STAGING (UINT64_C(32) << 20)
 #define PUBLISHER_LOOK    4096u                /* deletions that are looked at for room */
 #define PUBLISHER_OWED_NS UINT64_C(1000000000) /* between two tries of deletions that are owed */
+
+/* ---- deletions that a node has not taken; remote->lock is taken inside ---- */
+
+/* The place of a handle; owed_count: it is none of them. remote->lock held. */
+static uint32_t owed_find(const store_remote *remote, uint64_t handle)
+{
+    const uint32_t count = atomic_load_explicit(&remote->owed_count, memory_order_relaxed);
+    uint32_t at = 0;
+    while (at < count && remote->owed[at].handle != handle)
+        at++;
+    return at;
+}
+
+/* Keeps a deletion that a node has not taken. False: without room it is counted as dropped. */
+static bool owed_add(store_remote *remote, const publish_item *item)
+{
+    pthread_mutex_lock(&remote->lock);
+    const uint32_t count = atomic_load_explicit(&remote->owed_count, memory_order_relaxed);
+    const bool known = owed_find(remote, item->handle) < count;
+    const bool room = count < remote->owed_room;
+    if (!known && room) {
+        remote->owed[count] = *item;
+        atomic_store_explicit(&remote->owed_count, count + 1, memory_order_release);
+    }
+    remote->owed_lost += !known && !room;
+    pthread_mutex_unlock(&remote->lock);
+    return known || room;
+}
+
+void owed_forget(store_remote *remote, uint64_t handle)
+{
+    if (atomic_load_explicit(&remote->owed_count, memory_order_acquire) == 0) return;
+    pthread_mutex_lock(&remote->lock);
+    const uint32_t at = owed_find(remote, handle);
+    const uint32_t count = atomic_load_explicit(&remote->owed_count, memory_order_relaxed);
+    if (at < count) { /* the last one comes into its place */
+        remote->owed[at] = remote->owed[count - 1];
+        atomic_store_explicit(&remote->owed_count, count - 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&remote->lock);
+}
+
+bool owed_has(store_remote *remote, uint64_t handle)
+{
+    if (atomic_load_explicit(&remote->owed_count, memory_order_acquire) == 0) return false;
+    pthread_mutex_lock(&remote->lock);
+    const bool found =
+        owed_find(remote, handle) < atomic_load_explicit(&remote->owed_count, memory_order_relaxed);
+    pthread_mutex_unlock(&remote->lock);
+    return found;
+}
 
 /* ---- the queue; lock held ---- */
 
@@ -79,7 +132,6 @@ static bool publisher_make_room(store_remote *remote, const publish_item *item)
 
 static bool publisher_push(store_remote *remote, const publish_item *item)
 {
-    assert(store_is_locked(remote->store));
     if (remote->queue_count == remote->queue_room) {
         remote->counts.dropped_queue += !item->deletes;
         if (!item->deletes || !publisher_make_room(remote, item)) return false;
@@ -202,22 +254,8 @@ static bool publisher_pin(kvt_store *store, publisher_record *one)
     return here;
 }
 
-/* Lets a pinned record go. */
-static void publisher_unpin(kvt_store *store, publisher_record *one)
-{
-    if (one->place == NULL) return;
-    pthread_mutex_lock(&store->lock);
-    if (one->lent)
-        tiers_pool_take_back(store->pools[one->place->tier], one->place->location, KVT_IO_READ,
-                             one->place->record_bytes);
-    place_leave(store, one->place);
-    pthread_mutex_unlock(&store->lock);
-    one->place = NULL;
-    if (one->buffer.memory != NULL) staging_release(store->remote->staging, &one->buffer);
-}
-
-/* Copies a record that is not lent into the publisher's staging, and verifies it: a published
- * record is copied to other hosts. */
+/* Brings a record that is not lent into the publisher's staging, and looks whether it is whole: a
+ * copy spreads what it copies. */
 static kvt_status publisher_read(kvt_store *store, publisher_record *one)
 {
     if (one->lent) return KVT_OK;
@@ -313,27 +351,6 @@ static kvt_status publisher_write_chunks(store_remote *remote, publisher_write *
     return KVT_OK;
 }
 
-/* Counts how the writing of a record ended. */
-static void publisher_count(kvt_store *store, const publisher_record *one)
-{
-    store_remote *remote = store->remote;
-    const bool good = one->status == KVT_OK;
-    double load_seconds = 0;
-    if (good) {
-        const uint32_t node = remote_costs_node(remote, &one->item.key, one->item.tenant);
-        load_seconds = remote_costs_load(remote, node, one->head.record_bytes);
-        remote_hints_set(&remote->hints, one->item.handle, HINT_THERE, base_clock_ns());
-    }
-    pthread_mutex_lock(&store->lock);
-    if (good) remote_costs_tell(store, one->item.handle, load_seconds);
-    remote->counts.published += good;
-    remote->counts.published_bytes += good ? one->head.record_bytes : 0;
-    remote->counts.dropped_node += !good;
-    store_entry *entry = entry_find_hashed(&store->table, one->item.handle, &one->item.key);
-    if (!good && entry != NULL) entry->shared = false;
-    pthread_mutex_unlock(&store->lock);
-}
-
 /* Waits until the write rate lets so many bytes through. False: the store closes. */
 static bool publisher_pace(store_remote *remote, uint64_t bytes, uint64_t *free_ns)
 {
@@ -417,6 +434,29 @@ static void publisher_delete_now(store_remote *remote, const publish_item *item,
         publisher_give_up_space(remote, &item->key);
 }
 
+/* Counts how an item ended: it was written, or was there already, or its node fails. */
+static void publisher_settle(kvt_store *store, const publish_item *item, kvt_status status,
+                             bool written, uint64_t bytes)
+{
+    store_remote *remote = store->remote;
+    const bool there = status == KVT_OK, others = !written && (there || status == KVT_EXISTS);
+    double load_seconds = 0;
+    if (there) {
+        const uint32_t node = remote_costs_node(remote, &item->key, item->tenant);
+        load_seconds = remote_costs_load(remote, node, bytes);
+        remote_hints_set(&remote->hints, item->handle, HINT_THERE, base_clock_ns());
+    }
+    pthread_mutex_lock(&store->lock);
+    if (there) remote_costs_tell(store, item->handle, load_seconds);
+    remote->counts.published += written && there;
+    remote->counts.published_bytes += there ? bytes : 0;
+    remote->counts.deduplicated += others;
+    remote->counts.dropped_node += !there && !others;
+    store_entry *entry = entry_find_hashed(&store->table, item->handle, &item->key);
+    if (!there && entry != NULL) entry->shared = false;
+    pthread_mutex_unlock(&store->lock);
+}
+
 /* Writes the records that are pinned in `write`. */
 static void publisher_carry_out(kvt_store *store, publisher_write *write)
 {
@@ -428,9 +468,19 @@ static void publisher_carry_out(kvt_store *store, publisher_write *write)
     for (uint32_t i = 0; i < write->count; i++) {
         publisher_record *one = &write->records[i];
         if (status != KVT_OK) one->status = status;
-        publisher_unpin(store, one);
-        publisher_count(store, one);
-        /* Chunks that no get finds would stay in an engine that evicts nothing. */
+        /* Let a pinned record go. */
+        if (one->place != NULL) {
+            pthread_mutex_lock(&store->lock);
+            if (one->lent)
+                tiers_pool_take_back(store->pools[one->place->tier], one->place->location,
+                                     KVT_IO_READ, one->place->record_bytes);
+            place_leave(store, one->place);
+            pthread_mutex_unlock(&store->lock);
+            one->place = NULL;
+            if (one->buffer.memory != NULL) staging_release(store->remote->staging, &one->buffer);
+        }
+        publisher_settle(store, &one->item, one->status, true, one->head.record_bytes);
+        /* Chunks that nobody finds would stay in an engine that evicts nothing. */
         one->item.record_bytes = one->head.record_bytes;
         if (one->status == KVT_E_SPACE) (void)!publisher_unlink(remote, &one->item);
     }
@@ -504,26 +554,6 @@ static void publisher_claim(store_remote *remote, const publish_item *items, uin
         if (requests[i].status != KVT_OK) statuses[asked[i]] = requests[i].status;
 }
 
-/* The outcome of an item that is stored already, or whose node fails. */
-static void publisher_settle(kvt_store *store, const publish_item *item, kvt_status status)
-{
-    store_remote *remote = store->remote;
-    double load_seconds = 0;
-    if (status == KVT_OK) {
-        load_seconds =
-            remote_costs_load(remote, remote_costs_node(remote, &item->key, item->tenant), 0);
-        remote_hints_set(&remote->hints, item->handle, HINT_THERE, base_clock_ns());
-    }
-    pthread_mutex_lock(&store->lock);
-    if (status == KVT_OK) remote_costs_tell(store, item->handle, load_seconds);
-    const bool others = status == KVT_OK || status == KVT_EXISTS;
-    remote->counts.deduplicated += others;
-    remote->counts.dropped_node += !others;
-    store_entry *entry = entry_find_hashed(&store->table, item->handle, &item->key);
-    if (status != KVT_OK && entry != NULL) entry->shared = false;
-    pthread_mutex_unlock(&store->lock);
-}
-
 /* Carries out the items of a batch in their order. */
 static void publisher_run(kvt_store *store, publisher_write *write, publish_item *items,
                           uint32_t count, uint64_t *free_ns)
@@ -540,7 +570,7 @@ static void publisher_run(kvt_store *store, publisher_write *write, publish_item
             continue;
         }
         if (statuses[i] != KVT_MISS) {
-            publisher_settle(store, &items[i], statuses[i]);
+            publisher_settle(store, &items[i], statuses[i], false, 0);
             continue;
         }
         publisher_record *one = &write->records[write->count];
@@ -562,20 +592,20 @@ static uint64_t publisher_pay(store_remote *remote, publish_item *items, uint64_
     const uint64_t now_ns = base_clock_ns();
     if (now_ns < due_ns) return due_ns;
     epochs_pay(remote, PUBLISHER_WAIT_NS);
-    const uint32_t count = owed_list(remote, items, PUBLISHER_BATCH);
-    for (uint32_t i = 0; i < count; i++)
+    /* The deletions to be tried next, at most so many; they stay kept. */
+    pthread_mutex_lock(&remote->lock);
+    const uint32_t count = atomic_load_explicit(&remote->owed_count, memory_order_relaxed);
+    const uint32_t taken = count < PUBLISHER_BATCH ? count : PUBLISHER_BATCH;
+    /* Those that are tried go behind the others, so that a node which stays away holds up none. */
+    for (uint32_t i = 0; i < taken; i++) {
+        const uint32_t at = (remote->owed_turn + i) % count;
+        items[i] = remote->owed[at];
+    }
+    if (count != 0) remote->owed_turn = (remote->owed_turn + taken) % count;
+    pthread_mutex_unlock(&remote->lock);
+    for (uint32_t i = 0; i < taken; i++)
         publisher_delete_now(remote, &items[i], true);
     return now_ns + PUBLISHER_OWED_NS;
-}
-
-/* The store closes: clears and deletions that have not been tried are, for a second at most. */
-static void publisher_end(store_remote *remote)
-{
-    const uint64_t end_ns = base_clock_ns() + PUBLISHER_WAIT_NS;
-    if (!epochs_tried(&remote->epochs, EPOCHS_ALL)) epochs_pay(remote, PUBLISHER_WAIT_NS);
-    for (uint32_t i = 0; i < remote->queue_count && base_clock_ns() < end_ns; i++)
-        if (publisher_at(remote, i)->deletes)
-            publisher_delete_now(remote, publisher_at(remote, i), false);
 }
 
 static void *publisher_main(void *argument)
@@ -611,7 +641,12 @@ static void *publisher_main(void *argument)
     }
     remote->publisher_ends = true;
     pthread_mutex_unlock(&store->lock);
-    publisher_end(remote);
+    /* The store closes: clears and deletions that have not been tried are, for a second at most. */
+    const uint64_t end_ns = base_clock_ns() + PUBLISHER_WAIT_NS;
+    if (!epochs_tried(&remote->epochs, EPOCHS_ALL)) epochs_pay(remote, PUBLISHER_WAIT_NS);
+    for (uint32_t i = 0; i < remote->queue_count && base_clock_ns() < end_ns; i++)
+        if (publisher_at(remote, i)->deletes)
+            publisher_delete_now(remote, publisher_at(remote, i), false);
     if (write != NULL) {
         free(write->requests);
         free(write->parts);
@@ -628,7 +663,9 @@ kvt_status publisher_open(store_remote *remote, uint32_t queue_room)
 {
     remote->queue = calloc(queue_room, sizeof *remote->queue);
     remote->queue_room = queue_room;
-    if (remote->queue == NULL || owed_open(remote, queue_room) != KVT_OK) return KVT_E_MEMORY;
+    remote->owed = calloc(queue_room, sizeof *remote->owed);
+    remote->owed_room = queue_room;
+    if (remote->queue == NULL || remote->owed == NULL) return KVT_E_MEMORY;
     return staging_open(PUBLISHER_STAGING, &remote->staging);
 }
 
@@ -654,7 +691,8 @@ void publisher_stop(store_remote *remote)
     remote->staging = NULL;
     free(remote->queue);
     remote->queue = NULL;
-    owed_close(remote);
+    free(remote->owed);
+    remote->owed = NULL;
 }
 
 kvt_status kvt_remote_flush(kvt_store *store, uint64_t deadline_ns)

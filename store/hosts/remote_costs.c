@@ -16,15 +16,8 @@
 #include <assert.h>
 #include <math.h>
 
-#define COSTS_REQUEST_S 0.0003 /* of a request, until loads have been seen */
-#define COSTS_EXPLORE   32u
-#define COSTS_SAMPLE    1048576u /* bytes of the load that statistics name */
-
-void remote_costs_open(store_remote *remote)
-{
-    for (uint32_t i = 0; i < REMOTE_NODES_MAX; i++)
-        online_device_init(&remote->loads[i], COSTS_REQUEST_S, REMOTE_NETWORK);
-}
+#define COSTS_EXPLORE 32u
+#define COSTS_SAMPLE  1048576u /* bytes of the load that statistics name */
 
 uint32_t remote_costs_node(const store_remote *remote, const kvt_key *key, uint32_t tenant)
 {

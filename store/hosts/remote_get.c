@@ -46,7 +46,6 @@ bool remote_get_is_worth(kvt_store *store, const access_get *get)
     return false;
 }
 
-/* Whether a record is the entry that its object names, in an exact form. */
 bool remote_get_is_sound(const remote_fetch *fetch, const kvt_record_info *record)
 {
     return memcmp(&record->spec.key, &fetch->key, sizeof fetch->key) == 0 &&
@@ -126,7 +125,6 @@ static void remote_get_offer(kvt_store *store, const object_head *head, uint32_t
         (void)!kvt_store_delete(store, &head->key);
 }
 
-/* Deletes the object of a record whose bytes were wrong. */
 void remote_get_condemn(kvt_store *store, const remote_fetch *fetch)
 {
     const uint64_t handle = entry_handle(&store->secret, &fetch->key);
@@ -136,7 +134,6 @@ void remote_get_condemn(kvt_store *store, const remote_fetch *fetch)
     remote_hints_set(&store->remote->hints, handle, HINT_ABSENT, base_clock_ns());
 }
 
-/* The seconds that recomputing the entry would have taken. */
 double remote_get_recompute(const kvt_store *store, const remote_fetch *fetch,
                             const kvt_record_info *record)
 {
@@ -147,8 +144,6 @@ double remote_get_recompute(const kvt_store *store, const remote_fetch *fetch,
                                record->spec.first_position + layout->tokens);
 }
 
-/* Counts how a get ended, and keeps its answer about the key. known: a hint said that the key is
- * there. */
 void remote_get_count(kvt_store *store, const access_get *get, kvt_status status, bool known,
                       double saved_seconds)
 {

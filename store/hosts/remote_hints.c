@@ -2,8 +2,6 @@
 /*
  * remote_hints.c - a table of sets of four (remote_hints.h). A handle is a keyed hash, so its low
  * bits choose the set.
- *
- * Thread rule: as remote_hints.h says.
  */
 #include "store/hosts/remote_hints.h"
 

@@ -48,44 +48,6 @@ static void remote_invalidate(void *context, const char *name, size_t bytes)
         remote_hints_forget(&remote->hints, entry_handle(&remote->store->secret, &key));
 }
 
-/* Takes the options into a new object. */
-static void remote_fill(store_remote *remote, kvt_store *store, const kvt_remote_options *options)
-{
-    remote->store = store;
-    pthread_mutex_init(&remote->lock, NULL);
-    base_condition_init(&remote->changed);
-    base_condition_init(&remote->link_turn);
-    base_condition_init(&remote->due);
-    remote->deadline_ns = (uint64_t)(options->deadline_seconds * 1e9);
-    remote->write_bytes_per_s = options->write_bytes_per_s;
-    remote->full_bytes = options->chunk_bytes - OBJECT_HEAD_BYTES;
-    /* The engine counts whole seconds, and 0 would be none. */
-    remote->ttl_seconds = (uint32_t)ceil(options->ttl_seconds);
-    remote->publish = (kvt_publish)options->publish;
-    remote->feed = options->feed;
-    remote->found = remote->lost = 1;
-    remote_costs_open(remote);
-}
-
-/* Opens the client. The secret stays in its file, which the client reads. */
-static kvt_status remote_open_client(store_remote *remote, const kvt_remote_options *options,
-                                     char *message, size_t message_size)
-{
-    const remote_config config = {.backend = options->backend,
-                                  .addresses = options->address,
-                                  .cluster = options->cluster,
-                                  .user = options->user,
-                                  .password_file = options->password_file,
-                                  .tls = options->tls,
-                                  .ca = options->ca,
-                                  .cert = options->cert,
-                                  .cert_key = options->cert_key,
-                                  .feed_prefix = options->feed ? "kvt1:" : NULL,
-                                  .invalidated = remote_invalidate,
-                                  .invalidated_context = remote};
-    return remote_open(&config, &remote->client, message, message_size);
-}
-
 kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *given, char *message,
                             size_t message_size)
 {
@@ -103,7 +65,22 @@ kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *given, c
     }
     store_remote *remote = calloc(1, sizeof *remote);
     if (remote == NULL) return KVT_E_MEMORY;
-    remote_fill(remote, store, options);
+    /* Take the options into a new object. */
+    remote->store = store;
+    pthread_mutex_init(&remote->lock, NULL);
+    base_condition_init(&remote->changed);
+    base_condition_init(&remote->link_turn);
+    base_condition_init(&remote->due);
+    remote->deadline_ns = (uint64_t)(options->deadline_seconds * 1e9);
+    remote->write_bytes_per_s = options->write_bytes_per_s;
+    remote->full_bytes = options->chunk_bytes - OBJECT_HEAD_BYTES;
+    /* The engine counts whole seconds, and 0 would be none. */
+    remote->ttl_seconds = (uint32_t)ceil(options->ttl_seconds);
+    remote->publish = (kvt_publish)options->publish;
+    remote->feed = options->feed;
+    remote->found = remote->lost = 1;
+    for (uint32_t i = 0; i < REMOTE_NODES_MAX; i++)
+        online_device_init(&remote->loads[i], REMOTE_REQUEST_S, REMOTE_NETWORK);
     store->remote = remote;
     kvt_status status = KVT_OK;
     if (getrandom(&remote->writer, sizeof remote->writer, 0) != (ssize_t)sizeof remote->writer)
@@ -114,7 +91,22 @@ kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *given, c
     if (status == KVT_OK)
         status = remote_hints_open(&remote->hints, (uint64_t)(options->hint_ttl_seconds * 1e9));
     if (status == KVT_OK) status = epochs_open(&remote->epochs);
-    if (status == KVT_OK) status = remote_open_client(remote, options, reason, sizeof reason);
+    if (status == KVT_OK) {
+        /* Open the client. The secret stays in its file, which the client reads. */
+        const remote_config config = {.backend = options->backend,
+                                      .addresses = options->address,
+                                      .cluster = options->cluster,
+                                      .user = options->user,
+                                      .password_file = options->password_file,
+                                      .tls = options->tls,
+                                      .ca = options->ca,
+                                      .cert = options->cert,
+                                      .cert_key = options->cert_key,
+                                      .feed_prefix = options->feed ? "kvt1:" : NULL,
+                                      .invalidated = remote_invalidate,
+                                      .invalidated_context = remote};
+        status = remote_open(&config, &remote->client, reason, sizeof reason);
+    }
     if (status == KVT_OK) status = publisher_open(remote, options->queue);
     if (status != KVT_OK)
         snprintf(message, message_size, "the remote tier: %s",

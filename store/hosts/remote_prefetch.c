@@ -124,23 +124,6 @@ bool remote_prefetch_keep(kvt_store *store, const access_get *get)
     return true;
 }
 
-/* Decodes an item that has come, and offers it. */
-static void prefetch_take_in(kvt_store *store, remote_prefetch *item)
-{
-    remote_fetch *fetch = item->get.remote;
-    kvt_record_info record;
-    kvt_get_info info = {.struct_size = sizeof info};
-    void *data = NULL;
-    if (fetch_wait(store->remote, fetch, 0) == KVT_OK &&
-        kvt_record_parse(fetch->read.buffer.memory, fetch->head.record_bytes, &record) == KVT_OK) {
-        data = malloc(record.source_bytes);
-        if (data != NULL)
-            item->get.target = (access_target){.data = data, .bytes = record.source_bytes};
-    }
-    (void)!remote_get_finish(store, &item->get, &info);
-    free(data);
-}
-
 void remote_prefetch_round(kvt_store *store)
 {
     store_remote *remote = store->remote;
@@ -152,7 +135,22 @@ void remote_prefetch_round(kvt_store *store)
     while (item != NULL) {
         remote_prefetch *next = item->next;
         const bool landed = remote_get_land(store, &item->get);
-        if (landed) prefetch_take_in(store, item);
+        if (landed) {
+            /* Decode what has come, and offer it. */
+            remote_fetch *fetch = item->get.remote;
+            kvt_record_info record;
+            kvt_get_info info = {.struct_size = sizeof info};
+            void *data = NULL;
+            if (fetch_wait(store->remote, fetch, 0) == KVT_OK &&
+                kvt_record_parse(fetch->read.buffer.memory, fetch->head.record_bytes, &record) ==
+                    KVT_OK) {
+                data = malloc(record.source_bytes);
+                if (data != NULL)
+                    item->get.target = (access_target){.data = data, .bytes = record.source_bytes};
+            }
+            (void)!remote_get_finish(store, &item->get, &info);
+            free(data);
+        }
         const bool again = !landed && ++item->tries < FETCH_TRIES;
         if (!again || !prefetch_begin(item)) prefetch_leave(remote, item);
         item = next;

@@ -10,7 +10,6 @@
  *     remote_prefetch.c, load_remote.c: reads that nobody, or a layered load, waits for
  *     remote_costs.c what loads take, and copies cost
  *     publisher.c    write-behind, on a thread of its own
- *     owed.c         deletions that a node has not taken yet
  *     epochs.c       clears: which copies count
  *     remote_open.c  options, open, close, statistics
  *
@@ -93,7 +92,8 @@ typedef struct remote_fetch {
 
 #define REMOTE_SIZES 16u
 
-#define REMOTE_NETWORK 3.125e9 /* bytes per second, until transfers have been seen */
+#define REMOTE_NETWORK   3.125e9 /* bytes per second, until transfers have been seen */
+#define REMOTE_REQUEST_S 0.0003  /* of a request, until loads have been seen */
 
 /* Sizes and seconds of entries of a size that have lately come from the engine. */
 typedef struct remote_size {
@@ -249,8 +249,6 @@ remote_hint remote_match_hint(kvt_store *store, const kvt_key *key);
 
 /* ---- remote_costs.c ---- */
 
-void remote_costs_open(store_remote *remote);
-
 /* The node of an entry, as far as the client knows. */
 uint32_t remote_costs_node(const store_remote *remote, const kvt_key *key, uint32_t tenant);
 
@@ -345,24 +343,12 @@ void remote_prefetch_round(kvt_store *store);
 /* Drops prefetched entries that have landed. The link has ended. */
 void remote_prefetch_close(store_remote *remote);
 
-/* ---- owed.c ---- */
-
-KVT_NODISCARD kvt_status owed_open(store_remote *remote, uint32_t room);
-void owed_close(store_remote *remote);
-
-/* Keeps a deletion that a node has not taken. False: without room it is counted as dropped. */
-bool owed_add(store_remote *remote, const publish_item *item);
-
-/* The node has taken it, or the entry is published anew. */
-void owed_forget(store_remote *remote, uint64_t handle);
-
-/* Whether the copy of a key is still to be deleted: it counts as absent. One load where none is. */
-bool owed_has(store_remote *remote, uint64_t handle);
-
-/* The deletions to be tried next, at most so many; they stay kept. */
-uint32_t owed_list(store_remote *remote, publish_item *items, uint32_t most);
-
 /* ---- publisher.c ---- */
+
+/* The deletion of a key's copy that is owed to a node: the entry is published anew; whether it is
+ * owed still, and the copy counts as absent (one load where none is). */
+void owed_forget(store_remote *remote, uint64_t handle);
+bool owed_has(store_remote *remote, uint64_t handle);
 
 KVT_NODISCARD kvt_status publisher_open(store_remote *remote, uint32_t queue_room);
 KVT_NODISCARD kvt_status publisher_start(store_remote *remote);
