@@ -13,6 +13,7 @@
 #include "store/hosts/remote_tier.h"
 
 #include <sqlite3.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,8 +29,9 @@ typedef struct health_list {
 
 /* Counts an item, and fills it while the caller's array has room. The first item decides the
  * overall status. A name that is too long keeps its end. */
-static void health_add(health_list *list, kvt_health_kind kind, const char *name, kvt_status status,
-                       uint64_t since_ns, const char *text)
+static void __attribute__((format(printf, 6, 7)))
+health_add(health_list *list, kvt_health_kind kind, const char *name, kvt_status status,
+           uint64_t since_ns, const char *text, ...)
 {
     /* Items are added in the order of their weight. */
     if (list->count == 0) list->overall = status;
@@ -38,7 +40,10 @@ static void health_add(health_list *list, kvt_health_kind kind, const char *name
         size_t length = strlen(name);
         size_t room = sizeof item.name - 1;
         snprintf(item.name, sizeof item.name, "%s", length > room ? name + length - room : name);
-        snprintf(item.text, sizeof item.text, "%s", text);
+        va_list values;
+        va_start(values, text);
+        vsnprintf(item.text, sizeof item.text, text, values);
+        va_end(values);
         if (since_ns != 0 && list->now_ns > since_ns)
             item.seconds = (double)(list->now_ns - since_ns) * 1e-9;
         unsigned char *to = (unsigned char *)list->items + list->count * list->item_bytes;
@@ -51,35 +56,15 @@ static void health_add(health_list *list, kvt_health_kind kind, const char *name
 /* Adds the catalog when its last batch failed. */
 static void health_add_catalog(health_list *list, const catalog_health *health)
 {
-    char text[sizeof((kvt_health_item *)NULL)->text];
+    static const char risk[] = "What is put or deleted now may not survive.";
     if (health->failing_ns == 0) return;
-    if (health->code != 0) {
-        snprintf(text, sizeof text,
-                 "The catalog cannot be written: SQLite reports %d, %s. What is put or deleted now "
-                 "may not survive.",
-                 health->code, sqlite3_errstr(health->code));
-    } else {
-        snprintf(text, sizeof text,
-                 "The catalog is not written: %s. What is put or deleted now may not survive.",
-                 kvt_status_text(health->failure));
-    }
-    health_add(list, KVT_HEALTH_FILE, health->path, health->failure, health->failing_ns, text);
-}
-
-/* Adds a log of the catalog that a reader keeps from being cut. */
-static void health_add_log(health_list *list, const catalog_health *health)
-{
-    char text[sizeof((kvt_health_item *)NULL)->text], name[256];
-    if (health->held_ns == 0) return;
-    const size_t length = strlen(health->path), room = sizeof name - 8;
-    snprintf(name, sizeof name, "%s-wal",
-             length > room ? health->path + length - room : health->path);
-    snprintf(
-        text, sizeof text,
-        "A transaction of another program that reads the catalog keeps its log from being cut: "
-        "it has %llu MiB, and grows until that transaction ends.",
-        (unsigned long long)(health->log_bytes >> 20));
-    health_add(list, KVT_HEALTH_FILE, name, KVT_E_LOCKED, health->held_ns, text);
+    if (health->code != 0)
+        health_add(list, KVT_HEALTH_FILE, health->path, health->failure, health->failing_ns,
+                   "The catalog cannot be written: SQLite reports %d, %s. %s", health->code,
+                   sqlite3_errstr(health->code), risk);
+    else
+        health_add(list, KVT_HEALTH_FILE, health->path, health->failure, health->failing_ns,
+                   "The catalog is not written: %s. %s", kvt_status_text(health->failure), risk);
 }
 
 /* Why a device is out of service. */
@@ -99,27 +84,25 @@ static const char *health_reason(tiers_retired why)
 /* Adds a member: in the pass for threads its ended worker, in the other pass the device itself. */
 static void health_add_member(health_list *list, const tiers_member_stats *health, bool threads)
 {
-    char text[sizeof((kvt_health_item *)NULL)->text], name[sizeof health->name + 16];
+    char name[sizeof health->name + 16];
     bool thread = health->why == TIERS_RETIRED_THREAD && health->state == KVT_DEVICE_GONE;
     if (threads && thread) {
         snprintf(name, sizeof name, "worker of %s", health->name);
-        snprintf(text, sizeof text, "The worker thread of device %s has ended inside the device.",
-                 health->name);
-        health_add(list, KVT_HEALTH_THREAD, name, KVT_E_STATE, health->retired_ns, text);
+        health_add(list, KVT_HEALTH_THREAD, name, KVT_E_STATE, health->retired_ns,
+                   "The worker thread of device %s has ended inside the device.", health->name);
     }
     if (threads) return;
     if (health->state == KVT_DEVICE_GONE) {
-        snprintf(text, sizeof text,
-                 "Device %s is out of service: %s. What lies there are misses until it is added "
-                 "again.",
-                 health->name, health_reason(health->why));
-        health_add(list, KVT_HEALTH_DEVICE, health->name, KVT_E_GONE, health->retired_ns, text);
+        health_add(list, KVT_HEALTH_DEVICE, health->name, KVT_E_GONE, health->retired_ns,
+                   "Device %s is out of service: %s. What lies there are misses until it is added "
+                   "again.",
+                   health->name, health_reason(health->why));
     } else if (health->state != KVT_DEVICE_ABSENT && health->write_status < 0) {
-        snprintf(text, sizeof text,
-                 "The last write to device %s failed: %s. New entries go to others where there is "
-                 "room.",
-                 health->name, kvt_status_text(health->write_status));
-        health_add(list, KVT_HEALTH_DEVICE, health->name, health->write_status, 0, text);
+        health_add(
+            list, KVT_HEALTH_DEVICE, health->name, health->write_status, 0,
+            "The last write to device %s failed: %s. New entries go to others where there is "
+            "room.",
+            health->name, kvt_status_text(health->write_status));
     }
 }
 
@@ -134,64 +117,32 @@ static void health_add_members(health_list *list, const kvt_store *store, bool t
     }
 }
 
-/* Adds the background thread when it ended although the store did not stop it. */
-static void health_add_background(health_list *list, kvt_store *store)
-{
-    pthread_mutex_lock(&store->lock);
-    uint64_t ended_ns = store->background_ended_ns;
-    pthread_mutex_unlock(&store->lock);
-    if (ended_ns == 0) return;
-    health_add(
-        list, KVT_HEALTH_THREAD, "background", KVT_E_STATE, store->zero_ns + ended_ns,
-        "The background thread has ended: nothing is moved unless kvt_store_maintain is called.");
-}
-
-/* Adds the first failure of an accepted put since the last flush. */
-static void health_add_puts(health_list *list, kvt_store *store)
-{
-    char text[sizeof((kvt_health_item *)NULL)->text];
-    pthread_mutex_lock(&store->lock);
-    kvt_status failure = store->handover.failure;
-    uint64_t failed_ns = store->handover.failed_ns;
-    uint64_t lost = store->counters.puts_lost;
-    pthread_mutex_unlock(&store->lock);
-    if (failure == KVT_OK) return;
-    snprintf(text, sizeof text,
-             "An entry that a put had handed over could not be stored: %s. %llu such entries so "
-             "far.",
-             kvt_status_text(failure), (unsigned long long)lost);
-    health_add(list, KVT_HEALTH_PUT, "put", failure, failed_ns, text);
-}
-
 /* Adds the bases that stored entries need and that are not there. */
 static void health_add_bases(health_list *list, kvt_store *store)
 {
-    char text[sizeof((kvt_health_item *)NULL)->text], name[16];
+    char name[16];
     uint32_t start = 0;
     pthread_mutex_lock(&store->lock);
     const uint64_t records = bases_lacking(store, &start);
     pthread_mutex_unlock(&store->lock);
     if (records == 0) return;
     snprintf(name, sizeof name, "basis %05X", (unsigned)start);
-    snprintf(text, sizeof text,
-             "%llu stored records cannot be read without bases that the store lacks, such as "
-             "%05X: kvt_basis_get lists them, kvt_basis_add brings the entries back.",
-             (unsigned long long)records, (unsigned)start);
-    health_add(list, KVT_HEALTH_BASIS, name, KVT_E_MISMATCH, 0, text);
+    health_add(list, KVT_HEALTH_BASIS, name, KVT_E_MISMATCH, 0,
+               "%llu stored records cannot be read without bases that the store lacks, such as "
+               "%05X: kvt_basis_get lists them, kvt_basis_add brings the entries back.",
+               (unsigned long long)records, (unsigned)start);
 }
 
 /* Adds the nodes of other hosts that are not asked, or fail a kind of work. */
 static void health_add_hosts(health_list *list, kvt_store *store)
 {
-    char text[sizeof((kvt_health_item *)NULL)->text];
     store_remote *remote = store->remote;
     if (remote == NULL) return;
     const uint32_t clears = epochs_owed(&remote->epochs);
     if (clears != 0 && epochs_tried(&remote->epochs, EPOCHS_ALL)) {
-        snprintf(text, sizeof text,
-                 "%u clears have not reached the engine: other hosts find what they cover.",
-                 clears);
-        health_add(list, KVT_HEALTH_HOSTS, "clear", KVT_E_GONE, 0, text);
+        health_add(list, KVT_HEALTH_HOSTS, "clear", KVT_E_GONE, 0,
+                   "%u clears have not reached the engine: other hosts find what they cover.",
+                   clears);
     }
     for (uint32_t i = 0;; i++) {
         pthread_mutex_lock(&remote->lock);
@@ -200,11 +151,10 @@ static void health_add_hosts(health_list *list, kvt_store *store)
         pthread_mutex_unlock(&remote->lock);
         if (!known) return;
         if (node.breaker == REMOTE_CLOSED && !node.suspect) continue;
-        snprintf(text, sizeof text, "%s: %.150s.",
-                 node.breaker == REMOTE_CLOSED ? "Node fails some requests"
-                                               : "Node is not asked now",
-                 node.message);
-        health_add(list, KVT_HEALTH_HOSTS, node.address, KVT_E_GONE, node.failing_ns, text);
+        health_add(list, KVT_HEALTH_HOSTS, node.address, KVT_E_GONE, node.failing_ns, "%s: %.150s.",
+                   node.breaker == REMOTE_CLOSED ? "Node fails some requests"
+                                                 : "Node is not asked now",
+                   node.message);
     }
 }
 
@@ -227,12 +177,43 @@ kvt_status kvt_health_get(kvt_store *store, kvt_health_item *items, size_t capac
     if (catalog.writer_ended)
         health_add(&list, KVT_HEALTH_THREAD, "catalog writer", KVT_E_STATE, catalog.failing_ns,
                    "The catalog's writer thread has ended: nothing is written to it any more.");
-    health_add_background(&list, store);
+    /* Add the background thread when it ended although the store did not stop it. */
+    pthread_mutex_lock(&store->lock);
+    uint64_t ended_ns = store->background_ended_ns;
+    pthread_mutex_unlock(&store->lock);
+    if (ended_ns != 0) {
+        health_add(&list, KVT_HEALTH_THREAD, "background", KVT_E_STATE, store->zero_ns + ended_ns,
+                   "The background thread has ended: nothing is moved unless kvt_store_maintain is "
+                   "called.");
+    }
     health_add_members(&list, store, true);
     health_add_members(&list, store, false);
-    health_add_puts(&list, store);
+    /* Add the first failure of an accepted put since the last flush. */
+    pthread_mutex_lock(&store->lock);
+    kvt_status failure = store->handover.failure;
+    uint64_t failed_ns = store->handover.failed_ns;
+    uint64_t lost = store->counters.puts_lost;
+    pthread_mutex_unlock(&store->lock);
+    if (failure != KVT_OK) {
+        health_add(
+            &list, KVT_HEALTH_PUT, "put", failure, failed_ns,
+            "An entry that a put had handed over could not be stored: %s. %llu such entries so "
+            "far.",
+            kvt_status_text(failure), (unsigned long long)lost);
+    }
     health_add_bases(&list, store);
-    health_add_log(&list, &catalog);
+    /* Add a log of the catalog that a reader keeps from being cut. */
+    char name[256];
+    if (catalog.held_ns != 0) {
+        const size_t length = strlen(catalog.path), room = sizeof name - 8;
+        snprintf(name, sizeof name, "%s-wal",
+                 length > room ? catalog.path + length - room : catalog.path);
+        health_add(
+            &list, KVT_HEALTH_FILE, name, KVT_E_LOCKED, catalog.held_ns,
+            "A transaction of another program that reads the catalog keeps its log from being cut: "
+            "it has %llu MiB, and grows until that transaction ends.",
+            (unsigned long long)(catalog.log_bytes >> 20));
+    }
     health_add_hosts(&list, store);
     *count_out = list.count;
     if (overall_out != NULL) *overall_out = list.overall;

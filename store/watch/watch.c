@@ -145,26 +145,6 @@ static watch_miss watch_why(const watch_get *get)
     }
 }
 
-/* Counts a get; errors of its arguments and of memory count in no metric. The part is the
- * caller's. */
-static void watch_count_get(const kvt_store *store, watch_counts *counts, const watch_get *get,
-                            uint64_t elapsed_ns)
-{
-    const kvt_get_info *info = get->info;
-    if (get->status == KVT_OK) {
-        assert((unsigned)info->tier < WATCH_TIERS);
-        counts->hits[info->tier][watch_form(store, info->variant)]++;
-        counts->hit_tokens[info->tier] += get->tokens;
-        counts->hit_bytes[info->tier] += get->data_bytes;
-        watch_observe(&counts->get_ns, &watch_get_scale, elapsed_ns);
-        watch_observe(&counts->load_bytes, &watch_load_scale, info->stored_bytes);
-    } else if (get->status == KVT_MISS || get->status == KVT_E_MISMATCH) {
-        const watch_miss why = get->status == KVT_MISS ? watch_why(get) : WATCH_MISS_BASIS;
-        counts->misses[why]++;
-        counts->missed_bytes[why] += get->data_bytes;
-    }
-}
-
 /* Nanoseconds as a record has them: a stage of more than 4.29 s is shown as just that. */
 static uint32_t watch_narrow(uint64_t ns)
 {
@@ -232,7 +212,20 @@ void watch_note_get(kvt_store *store, const watch_get *get)
     operation.tier = (uint8_t)info->tier;
     watch_split(&operation, info->read_ns, info->decode_ns);
     watch_part *part = watch_take_any(store);
-    watch_count_get(store, &part->counts, get, operation.elapsed_ns);
+    /* Count a get; errors of its arguments and of memory count in no metric. The part is the
+     * caller's. */
+    if (get->status == KVT_OK) {
+        assert((unsigned)info->tier < WATCH_TIERS);
+        part->counts.hits[info->tier][watch_form(store, info->variant)]++;
+        part->counts.hit_tokens[info->tier] += get->tokens;
+        part->counts.hit_bytes[info->tier] += get->data_bytes;
+        watch_observe(&part->counts.get_ns, &watch_get_scale, operation.elapsed_ns);
+        watch_observe(&part->counts.load_bytes, &watch_load_scale, info->stored_bytes);
+    } else if (get->status == KVT_MISS || get->status == KVT_E_MISMATCH) {
+        const watch_miss why = get->status == KVT_MISS ? watch_why(get) : WATCH_MISS_BASIS;
+        part->counts.misses[why]++;
+        part->counts.missed_bytes[why] += get->data_bytes;
+    }
     watch_append(part, &operation);
     watch_give_back(part);
 }
@@ -271,19 +264,6 @@ static void watch_step_back(watch_part *part, watch_cursor *cursor)
     watch_give_back(part);
 }
 
-/* The cursor with the newest operation, or WATCH_PARTS. */
-static uint32_t watch_newest(const watch_cursor cursors[WATCH_PARTS])
-{
-    uint32_t newest = WATCH_PARTS;
-    for (uint32_t i = 0; i < WATCH_PARTS; i++) {
-        if (cursors[i].done) continue;
-        if (newest == WATCH_PARTS ||
-            cursors[i].operation.instant_ns > cursors[newest].operation.instant_ns)
-            newest = i;
-    }
-    return newest;
-}
-
 /* Fills `out` from its end; the operations are moved to its beginning when there are fewer. */
 static size_t watch_read(kvt_store *store, kvt_operation *out, size_t capacity)
 {
@@ -297,7 +277,14 @@ static size_t watch_read(kvt_store *store, kvt_operation *out, size_t capacity)
     }
     size_t count = 0;
     while (count < capacity) {
-        const uint32_t newest = watch_newest(cursors);
+        /* The cursor with the newest operation, or WATCH_PARTS. */
+        uint32_t newest = WATCH_PARTS;
+        for (uint32_t i = 0; i < WATCH_PARTS; i++) {
+            if (cursors[i].done) continue;
+            if (newest == WATCH_PARTS ||
+                cursors[i].operation.instant_ns > cursors[newest].operation.instant_ns)
+                newest = i;
+        }
         if (newest == WATCH_PARTS) break;
         out[capacity - ++count] = cursors[newest].operation;
         watch_step_back(&store->watch->parts[newest], &cursors[newest]);

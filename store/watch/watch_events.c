@@ -71,23 +71,21 @@ kvt_status kvt_events_open(kvt_store *store, uint32_t capacity, kvt_events **eve
     return KVT_OK;
 }
 
-/* Takes a reader out of its store's list. */
-static void events_unlist(store_watch *watch, const kvt_events *reader)
-{
-    pthread_mutex_lock(&watch->readers_lock);
-    kvt_events **link = &watch->first;
-    while (*link != reader)
-        link = &(*link)->next;
-    *link = reader->next;
-    assert(atomic_load(&watch->readers) > 0);
-    atomic_fetch_sub_explicit(&watch->readers, 1, memory_order_relaxed);
-    pthread_mutex_unlock(&watch->readers_lock);
-}
-
 void kvt_events_close(kvt_events *reader)
 {
     if (reader == NULL || !fork_guard_is_current(reader->forks)) return;
-    if (reader->store != NULL) events_unlist(reader->store->watch, reader);
+    if (reader->store != NULL) {
+        /* Take a reader out of its store's list. */
+        store_watch *watch = reader->store->watch;
+        pthread_mutex_lock(&watch->readers_lock);
+        kvt_events **link = &watch->first;
+        while (*link != reader)
+            link = &(*link)->next;
+        *link = reader->next;
+        assert(atomic_load(&watch->readers) > 0);
+        atomic_fetch_sub_explicit(&watch->readers, 1, memory_order_relaxed);
+        pthread_mutex_unlock(&watch->readers_lock);
+    }
     close(reader->fd);
     pthread_mutex_destroy(&reader->lock);
     free(reader);
@@ -129,18 +127,6 @@ static void events_add(kvt_events *reader, const kvt_event *event)
     pthread_mutex_unlock(&reader->lock);
 }
 
-/* Copies the oldest events, and clears the descriptor with the last one. */
-static size_t events_take(kvt_events *reader, kvt_event *events, size_t capacity)
-{
-    size_t count = 0;
-    while (count < capacity && reader->taken != reader->written)
-        events[count++] = reader->ring[reader->taken++ % reader->capacity];
-    assert(reader->taken <= reader->written);
-    eventfd_t waiting;
-    if (count != 0 && reader->taken == reader->written) (void)!eventfd_read(reader->fd, &waiting);
-    return count;
-}
-
 kvt_status kvt_events_drain(kvt_events *reader, kvt_event *events, size_t capacity,
                             size_t *count_out, uint64_t *lost_out)
 {
@@ -150,7 +136,14 @@ kvt_status kvt_events_drain(kvt_events *reader, kvt_event *events, size_t capaci
     if (lost_out != NULL) *lost_out = 0;
     if (!fork_guard_is_current(reader->forks)) return KVT_E_STATE;
     pthread_mutex_lock(&reader->lock);
-    *count_out = events_take(reader, events, capacity);
+    /* Copy the oldest events; the last one clears the descriptor. */
+    size_t count = 0;
+    while (count < capacity && reader->taken != reader->written)
+        events[count++] = reader->ring[reader->taken++ % reader->capacity];
+    assert(reader->taken <= reader->written);
+    eventfd_t waiting;
+    if (count != 0 && reader->taken == reader->written) (void)!eventfd_read(reader->fd, &waiting);
+    *count_out = count;
     if (lost_out != NULL) *lost_out = reader->lost;
     if (lost_out != NULL) reader->lost = 0;
     pthread_mutex_unlock(&reader->lock);
@@ -162,7 +155,6 @@ kvt_status kvt_events_drain(kvt_events *reader, kvt_event *events, size_t capaci
 /* Tells all readers, in one order. Control lock held. */
 static void events_tell(kvt_store *store, const store_entry *entry, kvt_event *event)
 {
-    assert(store_is_locked(store));
     event->instant_ns = base_clock_ns();
     event->key = entry->key;
     if (entry->has_parent) event->parent = entry->parent;
