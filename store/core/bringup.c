@@ -8,7 +8,6 @@
 #include "store/core/bringup.h"
 #include "store/learn/costs.h"
 
-#include "tiers/devices/timeout.h"
 #include "tiers/devices/watchdog.h"
 
 #include <stdio.h>
@@ -125,78 +124,56 @@ out:
     return status;
 }
 
-/* A bring-up of a device that is open; NULL without memory. */
-static bringup *bringup_of(kvt_device *device)
+/* Runs a step on a device that is open; `step` has its arguments, and its results when the device
+ * has answered. */
+static kvt_status bringup_on(kvt_device **device, uint64_t timeout_ns, tiers_watchdog_call *run,
+                             bringup *step)
 {
-    bringup *self = calloc(1, sizeof *self);
-    if (self != NULL) self->device = device;
-    return self;
+    bringup *self = malloc(sizeof *self);
+    if (self == NULL) return KVT_E_MEMORY;
+    *self = *step;
+    self->device = *device;
+    kvt_status status = bringup_do(self, run, timeout_ns);
+    if (status != KVT_OK) {
+        *device = NULL;
+        return status;
+    }
+    *step = *self;
+    bringup_free(self);
+    return step->status;
 }
 
 kvt_status bringup_read_label(kvt_device **device, uint64_t timeout_ns, tiers_superblock *out,
                               tiers_label_state *state_out)
 {
-    bringup *self = bringup_of(*device);
-    if (self == NULL) return KVT_E_MEMORY;
-    kvt_status status = bringup_do(self, bringup_run_read, timeout_ns);
-    if (status != KVT_OK) {
-        *device = NULL;
-        return status;
-    }
-    status = self->status;
-    *out = self->label;
-    *state_out = self->found;
-    bringup_free(self);
+    bringup step = {.found = TIERS_LABEL_FOREIGN};
+    const kvt_status status = bringup_on(device, timeout_ns, bringup_run_read, &step);
+    *out = step.label;
+    *state_out = step.found;
     return status;
 }
 
 kvt_status bringup_label_torn(kvt_device **device, uint64_t timeout_ns,
                               const tiers_superblock *label, bool *torn_out)
 {
-    bringup *self = bringup_of(*device);
-    if (self == NULL) return KVT_E_MEMORY;
-    self->label = *label;
-    kvt_status status = bringup_do(self, bringup_run_torn, timeout_ns);
-    if (status != KVT_OK) {
-        *device = NULL;
-        return status;
-    }
-    status = self->status;
-    *torn_out = self->torn;
-    bringup_free(self);
+    bringup step = {.label = *label};
+    const kvt_status status = bringup_on(device, timeout_ns, bringup_run_torn, &step);
+    *torn_out = step.torn;
     return status;
 }
 
 kvt_status bringup_write_label(kvt_device **device, uint64_t timeout_ns,
                                const tiers_superblock *label)
 {
-    bringup *self = bringup_of(*device);
-    if (self == NULL) return KVT_E_MEMORY;
-    self->label = *label;
-    kvt_status status = bringup_do(self, bringup_run_write, timeout_ns);
-    if (status != KVT_OK) {
-        *device = NULL;
-        return status;
-    }
-    status = self->status;
-    bringup_free(self);
-    return status;
+    bringup step = {.label = *label};
+    return bringup_on(device, timeout_ns, bringup_run_write, &step);
 }
 
 kvt_status bringup_measure(kvt_device **device, uint64_t timeout_ns, bool blank,
                            uint64_t head_bytes, cost_device *out)
 {
-    bringup *self = bringup_of(*device);
-    if (self == NULL) return KVT_E_MEMORY;
-    self->blank = blank;
-    self->head_bytes = head_bytes;
-    kvt_status status = bringup_do(self, bringup_run_measure, timeout_ns);
-    if (status != KVT_OK) {
-        *device = NULL;
-        return status;
-    }
-    status = self->status;
-    *out = self->cost;
-    bringup_free(self);
+    bringup step = {.blank = blank, .head_bytes = head_bytes};
+    const kvt_status status = bringup_on(device, timeout_ns, bringup_run_measure, &step);
+    if (status == KVT_OK) *out = step.cost;
     return status;
 }

@@ -36,7 +36,6 @@ uint64_t tiers_device_duration(uint64_t bytes, uint64_t bytes_per_s, uint64_t *c
     return scaled / bytes_per_s;
 }
 
-/* The facts are zeroed by the caller; a back end fills the rest of them before its open returns. */
 void tiers_device_init(kvt_device *device, const kvt_device_ops *ops,
                        const kvt_device_config *config)
 {
@@ -45,8 +44,6 @@ void tiers_device_init(kvt_device *device, const kvt_device_ops *ops,
     if (config->emulated) device->facts.flags |= KVT_DEVICE_EMULATED;
 }
 
-/* The head names the device, so a line in a log says which of several drives refused. A message
- * that is too long is cut off. */
 void tiers_device_message(char *message, size_t message_size, const kvt_device_config *config,
                           const char *format, ...)
 {
@@ -59,7 +56,6 @@ void tiers_device_message(char *message, size_t message_size, const kvt_device_c
     va_end(arguments);
 }
 
-/* Blocks beyond a whole one are left unused. */
 uint64_t tiers_device_capacity(const kvt_device_config *config, uint32_t align_bytes, char *message,
                                size_t message_size)
 {
@@ -132,11 +128,14 @@ void kvt_device_close(kvt_device *device)
     device->ops->close(device);
 }
 
-/* The contract of one operation: inside the device, aligned, within the request size, not in flight
- * already. A caller that breaks it has a bug, so it is an assert and no status. A release build
- * checks nothing: the pool has made the operation from its own numbers. */
-static void device_assert_operation(const kvt_device *device, const kvt_io *io)
+/* A write to a device that is read-only ends here, because back ends need not know the case. The
+ * state of an operation changes in this function and in kvt_device_reap alone. */
+kvt_status kvt_device_submit(kvt_device *device, kvt_io *io)
 {
+    assert(device != NULL && io != NULL);
+    /* The contract of one operation: inside the device, aligned, within the request size, not in
+     * flight already. A caller that breaks it has a bug, so it is an assert and no status. A
+     * release build checks nothing: the pool has made the operation from its own numbers. */
 #ifndef NDEBUG
     const kvt_device_facts *facts = &device->facts;
     uint64_t mask = facts->align_bytes - 1u;
@@ -147,18 +146,7 @@ static void device_assert_operation(const kvt_device *device, const kvt_io *io)
     assert(io->offset <= facts->capacity_bytes);
     assert(io->bytes <= facts->capacity_bytes - io->offset);
     assert(io->buffer != NULL && ((uintptr_t)io->buffer & mask) == 0);
-#else
-    (void)device;
-    (void)io;
 #endif
-}
-
-/* A write to a device that is read-only ends here, because back ends need not know the case. The
- * state of an operation changes in this function and in kvt_device_reap alone. */
-kvt_status kvt_device_submit(kvt_device *device, kvt_io *io)
-{
-    assert(device != NULL && io != NULL);
-    device_assert_operation(device, io);
     if (device->in_flight >= device->facts.depth_max) return KVT_BUSY;
     if (io->kind == KVT_IO_WRITE && (device->facts.flags & KVT_DEVICE_READ_ONLY) != 0) {
         uint64_t now = base_clock_ns();
@@ -184,7 +172,6 @@ kvt_status kvt_device_submit(kvt_device *device, kvt_io *io)
     return status;
 }
 
-/* Without a flush or a reap, queued operations may stay queued for ever. */
 void kvt_device_flush(kvt_device *device)
 {
     assert(device != NULL);
@@ -209,22 +196,18 @@ size_t kvt_device_reap(kvt_device *device, kvt_io **done, size_t min, size_t max
     return count;
 }
 
-/* A back end without a sync has nothing to make durable, or writes through. */
 kvt_status kvt_device_sync(kvt_device *device)
 {
     assert(device != NULL);
     return device->ops->sync != NULL ? device->ops->sync(device) : KVT_OK;
 }
 
-/* Any thread may call it; all else of a device is its own thread's. */
 void kvt_device_wake(kvt_device *device)
 {
     assert(device != NULL);
     if (device->ops->wake != NULL) device->ops->wake(device);
 }
 
-/* From here on the device is the calling thread's. A failure to get a queue shows in the facts
- * alone. */
 void kvt_device_attach(kvt_device *device)
 {
     assert(device != NULL && !device->attached && device->in_flight == 0);
@@ -268,14 +251,12 @@ kvt_status kvt_device_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
     return device->ops->trim(device, offset, bytes);
 }
 
-/* A device that does not keep its bytes in plain memory, or that wraps another one, has none. */
 void *kvt_device_memory(kvt_device *device)
 {
     assert(device != NULL);
     return device->ops->memory != NULL ? device->ops->memory(device) : NULL;
 }
 
-/* Memory of the host is what the host's own processor works on. */
 uint64_t kvt_device_address(kvt_device *device)
 {
     assert(device != NULL);

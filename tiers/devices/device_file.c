@@ -9,8 +9,6 @@
  * took: reach the storage (or make a draft), lock it, try O_DIRECT, fill and publish a new file,
  * find the facts, choose a queue. The file transfers nothing by itself; device_file_transfer.c
  * does.
- *
- * Thread rule: as device_ops.h.
  */
 #include "device_file.h"
 #include "base/clock.h"
@@ -53,21 +51,6 @@ static bool file_name_draft(const char *path, char *draft, size_t size)
 {
     int length = snprintf(draft, size, "%s.kvterrace-draft", path);
     return length > 0 && (size_t)length < size;
-}
-
-/* Gives a new file its size: with blocks, or as a hole when it is sparse or the file system cannot
- * allocate. Returns an errno, 0 when it worked. An interrupted allocation begins again, because a
- * signal says nothing about the room. */
-static int file_allocate(const file_device *file, uint64_t capacity, bool sparse)
-{
-    int refused = -1;
-    errno = EOPNOTSUPP;
-    while (!sparse && (refused = fallocate(file->fd, 0, 0, (off_t)capacity)) != 0)
-        if (errno != EINTR) break;
-    if (refused != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) {
-        refused = ftruncate(file->fd, (off_t)capacity);
-    }
-    return refused == 0 ? 0 : errno;
 }
 
 /* The labels' blocks of a sparse file are written, or a full file system would leave the store
@@ -117,7 +100,20 @@ static kvt_status file_make(file_device *file, const tiers_opening *opening)
     file->made = true;
     file->draft = true;
     int os_error = fchmod(file->fd, 0600) == 0 && ftruncate(file->fd, 0) == 0 ? 0 : errno;
-    if (os_error == 0) os_error = file_allocate(file, capacity, opening->config->sparse);
+    if (os_error == 0) {
+        /* Give a new file its size: with blocks, or as a hole when it is sparse or the file system
+         * cannot allocate. Returns an errno, 0 when it worked. An interrupted allocation begins
+         * again, because a signal says nothing about the room. */
+        int refused = -1;
+        errno = EOPNOTSUPP;
+        while (!opening->config->sparse &&
+               (refused = fallocate(file->fd, 0, 0, (off_t)capacity)) != 0)
+            if (errno != EINTR) break;
+        if (refused != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) {
+            refused = ftruncate(file->fd, (off_t)capacity);
+        }
+        os_error = refused == 0 ? 0 : errno;
+    }
     if (os_error == 0 && opening->config->sparse) os_error = file_write_head(file->fd);
     if (os_error != 0) return tiers_refuse_errno(opening, os_error);
     KILL_POINT("member: room allocated");

@@ -6,8 +6,6 @@
  *
  * A probe never changes a byte of the storage: it reads, asks the kernel, or punches a hole behind
  * the end of a file.
- *
- * Thread rule: as device_ops.h.
  */
 #include "device_file.h"
 #include "device_limits.h"
@@ -30,7 +28,6 @@
 /* The least alignment that a drive can have, and room for a path in sysfs. */
 enum { FILE_SECTOR_BYTES_MIN = 512, FILE_SYSFS_BYTES = 64 };
 
-/* False, with the flag as it was, when the file system refuses. */
 bool file_set_direct(file_device *file, bool direct)
 {
     int flags = fcntl(file->fd, F_GETFL);
@@ -39,8 +36,6 @@ bool file_set_direct(file_device *file, bool direct)
     return fcntl(file->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-/* The flag alone is no proof: some file systems accept it and fail the first read. Errors other
- * than "not like that" are the storage's own and end the open. */
 kvt_status file_probe_direct(file_device *file, void *block, int *os_error_out)
 {
     if (!file_set_direct(file, true)) {

@@ -196,27 +196,6 @@ static int hbm_set_up(hbm_device *hbm, uint32_t ordinal, uint64_t capacity)
     return error;
 }
 
-/* Sets the facts; the identity is the GPU's name and its place on the bus. Name and bus are the
- * driver's bytes and are terminated here whatever it wrote. */
-static int hbm_describe(hbm_device *hbm, const kvt_device_config *config, uint64_t capacity)
-{
-    char name[64] = "";
-    char bus[24] = "";
-    int error = hbm->driver.device_name(name, sizeof name, hbm->gpu);
-    if (error == HBM_SUCCESS) error = hbm->driver.device_bus(bus, sizeof bus, hbm->gpu);
-    name[sizeof name - 1] = '\0';
-    bus[sizeof bus - 1] = '\0';
-    tiers_device_init(&hbm->base, &tiers_hbm_ops, config);
-    kvt_device_facts *facts = &hbm->base.facts;
-    facts->capacity_bytes = capacity;
-    facts->align_bytes = HBM_ALIGN_BYTES;
-    facts->request_bytes_max = HBM_SLOT_BYTES;
-    facts->depth_max = hbm->slot_count;
-    snprintf(facts->engine, sizeof facts->engine, "cuda+staged");
-    snprintf(facts->identity, sizeof facts->identity, "%s %s", name, bus);
-    return error;
-}
-
 /* Opens a device on a GPU that is there. The driver library is the device's on success. depth
  * bounds the pinned memory: one megabyte for each operation in flight. */
 static kvt_status hbm_open_gpu(const kvt_device_config *config, const hbm_driver *driver,
@@ -233,7 +212,24 @@ static kvt_status hbm_open_gpu(const kvt_device_config *config, const hbm_driver
     hbm->driver = *driver;
     hbm->slot_count = depth;
     int error = hbm_set_up(hbm, config->gpu, capacity);
-    if (error == HBM_SUCCESS) error = hbm_describe(hbm, config, capacity);
+    if (error == HBM_SUCCESS) {
+        /* Set the facts; the identity is the GPU's name and its place on the bus. Name and bus are
+         * the driver's bytes and are terminated here whatever it wrote. */
+        char name[64] = "";
+        char bus[24] = "";
+        error = hbm->driver.device_name(name, sizeof name, hbm->gpu);
+        if (error == HBM_SUCCESS) error = hbm->driver.device_bus(bus, sizeof bus, hbm->gpu);
+        name[sizeof name - 1] = '\0';
+        bus[sizeof bus - 1] = '\0';
+        tiers_device_init(&hbm->base, &tiers_hbm_ops, config);
+        kvt_device_facts *facts = &hbm->base.facts;
+        facts->capacity_bytes = capacity;
+        facts->align_bytes = HBM_ALIGN_BYTES;
+        facts->request_bytes_max = HBM_SLOT_BYTES;
+        facts->depth_max = hbm->slot_count;
+        snprintf(facts->engine, sizeof facts->engine, "cuda+staged");
+        snprintf(facts->identity, sizeof facts->identity, "%s %s", name, bus);
+    }
     if (error == HBM_SUCCESS) {
         *device_out = &hbm->base;
         return KVT_OK;

@@ -4,8 +4,6 @@
  *
  * A driver that lacks one of the functions is refused as a whole, so that no copy ever meets a
  * missing one.
- *
- * Thread rule: as device_hbm_driver.h.
  */
 #include "device_hbm_driver.h"
 

@@ -2,8 +2,6 @@
 /*
  * device_layer.c - the calls that a layer passes through; see device_layer.h. They go through the
  * wrappers of device.c, so that the inner device's rules are asserted like those of any other.
- *
- * Thread rule: as device_ops.h.
  */
 #include "device_layer.h"
 
@@ -25,7 +23,6 @@ static void layer_name_engine(kvt_device *device)
              layer_inner(device)->facts.engine, device->ops->name);
 }
 
-/* The depth is the inner one's until the layer sets another. */
 void tiers_layer_init(tiers_layer *layer, const kvt_device_ops *ops, kvt_device *inner)
 {
     layer->inner = inner;
@@ -70,7 +67,6 @@ kvt_status tiers_layer_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
     return kvt_device_trim(layer_inner(device), offset, bytes);
 }
 
-/* A layer adds to what an operation costs, and has no part in what a kernel does. */
 uint64_t tiers_layer_address(kvt_device *device)
 {
     return kvt_device_address(layer_inner(device));

@@ -2,8 +2,6 @@
 /*
  * device_limits.c - numbers and words of sysfs, read as text of somebody else: a value that is
  * missing, too long or not a number counts as 0, which means unknown. Nothing here opens a device.
- *
- * Thread rule: as device_limits.h.
  */
 #include "device_limits.h"
 
@@ -14,7 +12,6 @@
 /* A page is the unit of segments, and the least request that every drive takes. */
 enum { LIMITS_PAGE_BYTES = 4096, LIMITS_PATH_BYTES = 192 };
 
-/* A word that fills the buffer to its end may have been cut, so it is refused. */
 bool tiers_sysfs_word(const char *folder, const char *name, char *word, size_t size)
 {
     char path[LIMITS_PATH_BYTES];
@@ -30,8 +27,6 @@ bool tiers_sysfs_word(const char *folder, const char *name, char *word, size_t s
     return word[0] != '\0';
 }
 
-/* Letters, signs and overflow make it unknown; 2^53 is far above any drive and exact in a
- * double. */
 uint64_t tiers_limits_parse(const char *word)
 {
     const uint64_t largest = UINT64_C(1) << 53;
@@ -51,7 +46,6 @@ uint64_t tiers_sysfs_number(const char *folder, const char *name)
     return tiers_sysfs_word(folder, name, word, sizeof word) ? tiers_limits_parse(word) : 0;
 }
 
-/* A file that is missing leaves its limit unknown. */
 void tiers_limits_read(const char *folder, bool hard, tiers_block_limits *out)
 {
     const char *transfer = hard ? "max_hw_sectors_kb" : "max_sectors_kb";

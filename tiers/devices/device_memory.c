@@ -11,8 +11,6 @@
  *
  * Operations are done when submit returns, so nothing is ever in flight. Emulated GPU memory is one
  * of these behind the throttle (device_hbm.c).
- *
- * Thread rule: as device_ops.h.
  */
 #include "base/clock.h"
 #include "base/thread.h"
@@ -160,38 +158,6 @@ static bool memory_is_huge(const memory_device *memory)
 
 /* ---- opening and closing ---- */
 
-/* Names the engine after the copy, the pages and the node that were achieved. Profiles keep curves
- * by this name, so a machine that loses its huge pages measures anew. */
-static void memory_name_engine(memory_device *memory)
-{
-    char node[16] = "";
-    const char *pages = memory->hugetlb ? "+hugetlb" : memory_is_huge(memory) ? "+huge" : "";
-    if (memory->on_node) snprintf(node, sizeof node, "+node%" PRIu32, memory->node);
-    snprintf(memory->base.facts.engine, sizeof memory->base.facts.engine, "memcpy%s%s%s",
-             memory->stream_copy != NULL ? "+nt" : "", pages, node);
-}
-
-/* Refuses a capacity or a node that cannot be had, before anything is mapped. The node is looked up
- * here, because its processors are needed before the first touch. */
-static kvt_status memory_check(const kvt_device_config *config, uint64_t capacity, node_cpus *cpus,
-                               char *message, size_t message_size)
-{
-    if (capacity == 0) return KVT_E_SPACE;
-    if (capacity > memory_available_bytes()) {
-        tiers_device_message(message, message_size, config,
-                             "%" PRIu64 " bytes are more memory than is available", capacity);
-        return KVT_E_MEMORY;
-    }
-    if (config->on_node && !node_find(config->node, cpus)) {
-        tiers_device_message(message, message_size, config,
-                             "there is no NUMA node %" PRIu32
-                             " with memory; this machine has %" PRIu32,
-                             config->node, node_count());
-        return KVT_E_GONE;
-    }
-    return KVT_OK;
-}
-
 /* Pages of the pool are tried first and ordinary ones second. The time that touching took is a fact
  * of the device (prepare_ns). */
 static kvt_status memory_open(const kvt_device_config *config, kvt_device **device_out,
@@ -199,8 +165,21 @@ static kvt_status memory_open(const kvt_device_config *config, kvt_device **devi
 {
     uint64_t capacity = tiers_device_capacity(config, MEMORY_ALIGN_BYTES, message, message_size);
     node_cpus cpus = {{0}};
-    kvt_status status = memory_check(config, capacity, &cpus, message, message_size);
-    if (status != KVT_OK) return status;
+    /* Refuse a capacity or a node that cannot be had, before anything is mapped. The node is looked
+     * up here, because its processors are needed before the first touch. */
+    if (capacity == 0) return KVT_E_SPACE;
+    if (capacity > memory_available_bytes()) {
+        tiers_device_message(message, message_size, config,
+                             "%" PRIu64 " bytes are more memory than is available", capacity);
+        return KVT_E_MEMORY;
+    }
+    if (config->on_node && !node_find(config->node, &cpus)) {
+        tiers_device_message(message, message_size, config,
+                             "there is no NUMA node %" PRIu32
+                             " with memory; this machine has %" PRIu32,
+                             config->node, node_count());
+        return KVT_E_GONE;
+    }
     memory_device *memory = calloc(1, sizeof *memory);
     if (memory == NULL) {
         tiers_device_message(message, message_size, config, "out of memory");
@@ -228,7 +207,13 @@ static kvt_status memory_open(const kvt_device_config *config, kvt_device **devi
     facts->align_bytes = MEMORY_ALIGN_BYTES;
     facts->request_bytes_max = MEMORY_REQUEST_BYTES_MAX;
     facts->depth_max = 1; /* done at once: a second one cannot overlap */
-    memory_name_engine(memory);
+    /* Name the engine after the copy, the pages and the node that were achieved. Profiles keep
+     * curves by this name, so a machine that loses its huge pages measures anew. */
+    char node[16] = "";
+    const char *pages = memory->hugetlb ? "+hugetlb" : memory_is_huge(memory) ? "+huge" : "";
+    if (memory->on_node) snprintf(node, sizeof node, "+node%" PRIu32, memory->node);
+    snprintf(memory->base.facts.engine, sizeof memory->base.facts.engine, "memcpy%s%s%s",
+             memory->stream_copy != NULL ? "+nt" : "", pages, node);
     snprintf(facts->identity, sizeof facts->identity, "host-memory");
     if (config->on_node)
         snprintf(facts->identity, sizeof facts->identity, "host-memory-node%" PRIu32, config->node);

@@ -4,8 +4,6 @@
  *
  * Such stores are ordered by nothing but the fence at the end, so that the thread that is notified
  * of the copy's end sees all of it.
- *
- * Thread rule: as device_memory_copy.h.
  */
 #include "device_memory_copy.h"
 
@@ -60,7 +58,6 @@ __attribute__((target("avx512f"))) static void copy_avx512(void *target, const v
     _mm_sfence();
 }
 
-/* The order is from the narrowest to the widest. */
 memory_stream_copy *memory_stream_at(size_t index)
 {
     switch (index) {

@@ -4,8 +4,6 @@
  *
  * A machine whose kernel was built without nodes has no such folder; it counts as one node, number
  * 0, with every processor.
- *
- * Thread rule: as device_memory_node.h.
  */
 #include "device_memory_node.h"
 
@@ -71,7 +69,6 @@ static bool node_read_all(node_cpus *nodes_out)
     return read && node_parse_cpus(line, nodes_out);
 }
 
-/* A node of memory alone has no processors: cpus_out is empty, and threads are not moved. */
 bool node_find(uint32_t node, node_cpus *cpus_out)
 {
     char line[4096];
@@ -87,7 +84,6 @@ bool node_find(uint32_t node, node_cpus *cpus_out)
     return node_read(name, line, sizeof line) && node_parse_cpus(line, cpus_out);
 }
 
-/* A machine that says nothing has one. */
 uint32_t node_count(void)
 {
     node_cpus nodes;
@@ -132,7 +128,6 @@ bool node_move_thread(const node_cpus *cpus, node_cpus *before_out)
     return any != 0 && node_apply(&wanted);
 }
 
-/* The set is what the thread had before it was moved. */
 void node_move_back(const node_cpus *before)
 {
     (void)node_apply(before); /* processors that were taken away meanwhile are no error of ours */

@@ -3,8 +3,6 @@
  * device_null.c - the device that keeps nothing: writes are dropped, reads give zeros.
  *
  * The device without a cost of its own: it shows the cost of everything around a device.
- *
- * Thread rule: as device_ops.h.
  */
 #include "base/clock.h"
 #include "device_internal.h"

@@ -249,23 +249,6 @@ static kvt_status nvme_set_size(nvme_device *nvme, const tiers_opening *opening,
     return KVT_OK;
 }
 
-/* The largest request that neither the drive nor the kernel refuses. Unknown limits leave
- * NVME_REQUEST_BYTES_MAX. */
-static uint32_t nvme_request_bytes(const nvme_device *nvme, const nvme_controller *controller)
-{
-    char folder[PATH_MAX];
-    tiers_block_limits limits = {0};
-    int length = snprintf(folder, sizeof folder, "%s/queue", nvme->sysfs);
-    bool known = nvme->sysfs[0] != '\0' && length > 0 && (size_t)length < sizeof folder;
-    if (known) tiers_limits_read(folder, true, &limits);
-    if (controller->transfer_bytes_max != 0 &&
-        (limits.transfer_bytes_max == 0 ||
-         controller->transfer_bytes_max < limits.transfer_bytes_max))
-        limits.transfer_bytes_max = controller->transfer_bytes_max;
-    /* One segment is spare: a buffer that begins inside a page ends inside one more. */
-    return tiers_limits_request_bytes(&limits, 1, NVME_REQUEST_BYTES_MAX);
-}
-
 /* Reads the drive's identify pages and sets the facts from them. A namespace that is
  * write-protected is refused, because a store without writes is none. */
 static kvt_status nvme_set_facts(nvme_device *nvme, const tiers_opening *opening,
@@ -288,7 +271,19 @@ static kvt_status nvme_set_facts(nvme_device *nvme, const tiers_opening *opening
     nvme->block_shift = space.block_shift;
     nvme->write_cache = controller.write_cache;
     facts->align_bytes = UINT32_C(1) << space.block_shift;
-    facts->request_bytes_max = nvme_request_bytes(nvme, &controller);
+    /* The largest request that neither the drive nor the kernel refuses. Unknown limits leave
+     * NVME_REQUEST_BYTES_MAX. */
+    char folder[PATH_MAX];
+    tiers_block_limits limits = {0};
+    int length = snprintf(folder, sizeof folder, "%s/queue", nvme->sysfs);
+    bool known = nvme->sysfs[0] != '\0' && length > 0 && (size_t)length < sizeof folder;
+    if (known) tiers_limits_read(folder, true, &limits);
+    if (controller.transfer_bytes_max != 0 &&
+        (limits.transfer_bytes_max == 0 ||
+         controller.transfer_bytes_max < limits.transfer_bytes_max))
+        limits.transfer_bytes_max = controller.transfer_bytes_max;
+    /* One segment is spare: a buffer that begins inside a page ends inside one more. */
+    facts->request_bytes_max = tiers_limits_request_bytes(&limits, 1, NVME_REQUEST_BYTES_MAX);
     facts->flags |= KVT_DEVICE_DURABLE | KVT_DEVICE_DIRECT;
     if (opening->config->trim && controller.deallocates) facts->flags |= KVT_DEVICE_TRIM;
     nvme_identity(&controller, &space, nvme->number, facts->identity);

@@ -80,7 +80,6 @@ static bool nvme_name_from(const uint8_t *bytes, size_t count, char *name)
     return some;
 }
 
-/* Each check has its reason set before it, so a failure names itself. */
 kvt_status nvme_parse_namespace(const uint8_t page[NVME_PAGE_BYTES], nvme_namespace *out,
                                 const char **reason_out)
 {

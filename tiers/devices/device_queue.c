@@ -4,8 +4,6 @@
  *
  * The kind is chosen at open and can only fall: from a ring to threads, from threads to single
  * calls. A back end therefore names its engine anew after attach.
- *
- * Thread rule: as device_ops.h.
  */
 #include "device_queue.h"
 
@@ -84,7 +82,6 @@ void tiers_queued_open(tiers_queued *queued, const tiers_queue_calls *calls, int
     queue_name_engine(&queued->base);
 }
 
-/* The descriptor is the caller's and stays open. */
 void tiers_queue_close(tiers_queue *queue)
 {
     assert(!queue->attached);
@@ -112,7 +109,6 @@ void tiers_queued_attach(kvt_device *device)
     queue_name_engine(device);
 }
 
-/* The kind stays, so a later attach opens the same kind again. */
 void tiers_queued_detach(kvt_device *device)
 {
     tiers_queue *queue = queue_of(device);
@@ -130,29 +126,6 @@ static int queue_compare_regions(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* A sorted copy in pieces that the kernel takes. On failure no region is kept. */
-static kvt_status queue_copy_regions(tiers_queue *queue, const kvt_device_region *regions,
-                                     uint32_t count)
-{
-    uint64_t pieces = 0;
-    for (uint32_t i = 0; i < count; i++)
-        pieces += (regions[i].bytes + QUEUE_REGION_BYTES_MAX - 1) / QUEUE_REGION_BYTES_MAX;
-    if (pieces > QUEUE_REGIONS_MAX) return KVT_E_MEMORY;
-    queue->regions = calloc(pieces, sizeof *queue->regions);
-    if (queue->regions == NULL) return KVT_E_MEMORY;
-    for (uint32_t i = 0; i < count; i++) {
-        for (uint64_t at = 0; at < regions[i].bytes; at += QUEUE_REGION_BYTES_MAX) {
-            uint64_t rest = regions[i].bytes - at;
-            queue->regions[queue->region_count++] = (kvt_device_region){
-                .memory = (char *)regions[i].memory + at,
-                .bytes = rest < QUEUE_REGION_BYTES_MAX ? rest : QUEUE_REGION_BYTES_MAX};
-        }
-    }
-    assert(queue->region_count == pieces && "every piece has its place");
-    qsort(queue->regions, queue->region_count, sizeof *queue->regions, queue_compare_regions);
-    return KVT_OK;
-}
-
 /* A ring that is open takes the regions at once, another one when it opens. */
 static kvt_status queue_register(tiers_queue *queue, const kvt_device_region *regions,
                                  uint32_t count)
@@ -162,8 +135,23 @@ static kvt_status queue_register(tiers_queue *queue, const kvt_device_region *re
     queue->regions = NULL;
     queue->region_count = 0;
     if (count != 0) {
-        kvt_status status = queue_copy_regions(queue, regions, count);
-        if (status != KVT_OK) return status;
+        /* A sorted copy in pieces that the kernel takes. On failure no region is kept. */
+        uint64_t pieces = 0;
+        for (uint32_t i = 0; i < count; i++)
+            pieces += (regions[i].bytes + QUEUE_REGION_BYTES_MAX - 1) / QUEUE_REGION_BYTES_MAX;
+        if (pieces > QUEUE_REGIONS_MAX) return KVT_E_MEMORY;
+        queue->regions = calloc(pieces, sizeof *queue->regions);
+        if (queue->regions == NULL) return KVT_E_MEMORY;
+        for (uint32_t i = 0; i < count; i++) {
+            for (uint64_t at = 0; at < regions[i].bytes; at += QUEUE_REGION_BYTES_MAX) {
+                uint64_t rest = regions[i].bytes - at;
+                queue->regions[queue->region_count++] = (kvt_device_region){
+                    .memory = (char *)regions[i].memory + at,
+                    .bytes = rest < QUEUE_REGION_BYTES_MAX ? rest : QUEUE_REGION_BYTES_MAX};
+            }
+        }
+        assert(queue->region_count == pieces && "every piece has its place");
+        qsort(queue->regions, queue->region_count, sizeof *queue->regions, queue_compare_regions);
     }
     if (!queue->ring.open && count == 0) return KVT_OK; /* the next ring begins without */
     if (!queue->ring.open && !tiers_ring_open(queue)) return KVT_E_MEMORY;
@@ -178,7 +166,6 @@ kvt_status tiers_queued_register(kvt_device *device, const kvt_device_region *re
     return status;
 }
 
-/* Outside attach, and without ring or threads, the operation is done when the call returns. */
 kvt_status tiers_queued_submit(kvt_device *device, kvt_io *io)
 {
     tiers_queue *queue = queue_of(device);
@@ -192,14 +179,12 @@ kvt_status tiers_queued_submit(kvt_device *device, kvt_io *io)
     return KVT_OK;
 }
 
-/* Threads take an operation when it is submitted, so there is nothing to push. */
 void tiers_queued_flush(kvt_device *device)
 {
     tiers_queue *queue = queue_of(device);
     if (queue->attached && queue->kind == TIERS_QUEUE_RING) tiers_ring_flush(queue);
 }
 
-/* With single calls nothing is ever in flight. */
 size_t tiers_queued_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
                          uint64_t timeout_ns)
 {

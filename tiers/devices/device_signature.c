@@ -56,7 +56,6 @@ static bool signature_matches(kvt_device *device, void (*run)(kvt_device *, kvt_
     return io.status == KVT_OK && memcmp(block + place->at, place->mark, place->bytes) == 0;
 }
 
-/* The search reads at most a block for each mark, and only at an open. */
 bool tiers_signature_found(kvt_device *device, void (*run)(kvt_device *, kvt_io *, uint32_t),
                            uint64_t drive_bytes, void *block)
 {

@@ -10,8 +10,6 @@
  *
  * No thread, no sleep and no clock of the machine is used, so a run on sim devices is the same
  * every time. Bandwidth may change while it runs (device_sim.h); nothing else may.
- *
- * Thread rule: as device_ops.h.
  */
 #include "device_sim.h"
 
@@ -67,7 +65,6 @@ static kvt_status sim_open(const kvt_device_config *config, kvt_device **device_
     return KVT_OK;
 }
 
-/* An operation that was submitted keeps its finish, which was decided then. */
 void tiers_sim_set_speed(kvt_device *device, uint64_t read_bytes_per_s, uint64_t write_bytes_per_s)
 {
     sim_device *sim = (sim_device *)device;

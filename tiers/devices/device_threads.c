@@ -61,7 +61,6 @@ bool tiers_threads_start(tiers_queue *queue)
     return false;
 }
 
-/* Nothing is in flight, so every thread is waiting for work and ends at once. */
 void tiers_threads_stop(tiers_queue *queue)
 {
     tiers_threads *threads = &queue->threads;
@@ -78,7 +77,6 @@ void tiers_threads_stop(tiers_queue *queue)
     pthread_mutex_destroy(&threads->lock);
 }
 
-/* The list has no bound of its own: the wrapper keeps operations within the depth. */
 void tiers_threads_submit(tiers_queue *queue, kvt_io *io)
 {
     tiers_threads *threads = &queue->threads;
@@ -89,7 +87,6 @@ void tiers_threads_submit(tiers_queue *queue, kvt_io *io)
     pthread_mutex_unlock(&threads->lock);
 }
 
-/* A wake ends the wait once; it is forgotten whether or not anything was collected. */
 size_t tiers_threads_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
                           uint64_t timeout_ns)
 {
@@ -110,7 +107,6 @@ size_t tiers_threads_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t 
     return count;
 }
 
-/* The flag stays set when nobody waits, so that the next wait ends at once. */
 void tiers_threads_wake(tiers_queue *queue)
 {
     tiers_threads *threads = &queue->threads;

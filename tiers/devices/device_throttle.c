@@ -10,8 +10,6 @@
  * later. An idle pipe earns no credit, so no transfer is ever faster than the cap, short ones
  * included; due times are absolute, so waking late does not add up while operations overlap. The
  * inner device works while the pipe "transmits". Waiting sleeps, it never spins.
- *
- * Thread rule: as device_ops.h.
  */
 #include "base/clock.h"
 #include "device_internal.h"
@@ -55,7 +53,6 @@ typedef struct throttle_device {
 
 static const kvt_device_ops throttle_ops;
 
-/* The layer has the configuration's depth, or at least the default one. */
 kvt_status tiers_throttle_wrap(kvt_device *inner, const kvt_device_config *config,
                                kvt_device **device_out)
 {

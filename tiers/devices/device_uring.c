@@ -104,7 +104,6 @@ static bool ring_arm_wake(tiers_queue *queue)
     return queue->device->wakes;
 }
 
-/* On failure the ring is closed, and the queue goes on without one. */
 bool tiers_ring_enable(tiers_queue *queue)
 {
     /* liburing declares a function for it, which its shared library exports only from 2.4 on. */
@@ -115,7 +114,6 @@ bool tiers_ring_enable(tiers_queue *queue)
     return false;
 }
 
-/* Registrations are undone first and by hand. */
 void tiers_ring_close(tiers_queue *queue)
 {
     tiers_ring *ring = &queue->ring;
@@ -194,21 +192,6 @@ static void ring_queue(tiers_queue *queue, kvt_io *io)
     ring->queued_count++;
 }
 
-/* Gives the ring up: the kernel refuses to take entries for good. Operations that it did not take
- * are done by blocking calls, as is every later one; operations that it took still complete through
- * the ring. A broken ring stays broken until detach. */
-static void ring_break(tiers_queue *queue)
-{
-    tiers_ring *ring = &queue->ring;
-    ring->broken = true;
-    ring->queued_count = 0;
-    kvt_io *io;
-    while ((io = tiers_io_list_pop(&ring->queued)) != NULL) {
-        queue->calls->run(queue->device, io, ring_moved(io));
-        tiers_io_list_push(&ring->ready, io);
-    }
-}
-
 /* Books the entries that the kernel has taken, by its own head of the queue. True if it took any.
  * The kernel takes entries in order, so the operations taken are the first of the list. */
 static bool ring_book_taken(tiers_ring *ring)
@@ -235,10 +218,20 @@ static void ring_note_refusal(tiers_queue *queue, int result)
      * again. While no operation is in the kernel, none can make room, so such refusals are counted.
      */
     ring->refusals = ring->kernel_count == 0 ? ring->refusals + 1 : 0;
-    if (!passing || ring->refusals > RING_REFUSALS_MAX) ring_break(queue);
+    if (!passing || ring->refusals > RING_REFUSALS_MAX) {
+        /* Give the ring up: the kernel refuses to take entries for good. Operations that it did not
+         * take are done by blocking calls, as is every later one; operations that it took still
+         * complete through the ring. A broken ring stays broken until detach. */
+        ring->broken = true;
+        ring->queued_count = 0;
+        kvt_io *io;
+        while ((io = tiers_io_list_pop(&ring->queued)) != NULL) {
+            queue->calls->run(queue->device, io, ring_moved(io));
+            tiers_io_list_push(&ring->ready, io);
+        }
+    }
 }
 
-/* The loop goes on while the kernel takes some of the entries. */
 void tiers_ring_flush(tiers_queue *queue)
 {
     tiers_ring *ring = &queue->ring;
@@ -359,7 +352,6 @@ size_t tiers_ring_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max
     return count;
 }
 
-/* A write that fails because the counter is full has woken the ring already. */
 void tiers_ring_wake(tiers_queue *queue)
 {
     const uint64_t once = 1;

@@ -138,8 +138,6 @@ kvt_status tiers_claim_acquire(tiers_claim *claim, int fd, bool lock_only)
     return status;
 }
 
-/* The lock is given up by hand, because a child of fork may keep the open file and with it the
- * lock. */
 void tiers_claim_release(tiers_claim *claim)
 {
     if (!claim->held) return;
@@ -148,7 +146,6 @@ void tiers_claim_release(tiers_claim *claim)
     (void)flock(claim->fd, LOCK_UN);
 }
 
-/* The folder is opened for the sync alone. */
 int tiers_sync_folder(const char *path)
 {
     char copy[PATH_MAX];
@@ -161,7 +158,6 @@ int tiers_sync_folder(const char *path)
     return os_error == EINVAL ? 0 : os_error; /* EINVAL: the file system has nothing to do here */
 }
 
-/* Neither way ever replaces a file that has the name already. */
 int tiers_publish_file(const char *draft, const char *path)
 {
     if (renameat2(AT_FDCWD, draft, AT_FDCWD, path, RENAME_NOREPLACE) == 0) return 0;

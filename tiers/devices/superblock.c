@@ -16,8 +16,6 @@
  *
  * The file checks the form of a label and never its meaning: whether pool, member and epoch are the
  * wanted ones is for the store.
- *
- * Thread rule: as superblock.h.
  */
 #include "superblock.h"
 #include "base/kill_point.h"

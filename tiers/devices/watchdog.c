@@ -14,12 +14,42 @@
 #include "base/thread.h"
 #include "base/wait.h"
 #include "device_internal.h"
-#include "timeout.h"
 
 #include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+
+/* ---- timeouts ---- */
+
+/* A step counts as 100 ms at most, and as an eighth of a short limit, so that eight checks at least
+ * are needed for any verdict. */
+enum { TIMEOUT_STEP_NS_MAX = 100 * 1000 * 1000, TIMEOUT_STEPS_MIN = 8 };
+
+void tiers_timeout_init(tiers_timeout *timeout, uint64_t limit_ns, uint64_t now_ns)
+{
+    assert(limit_ns > 0 && "a timeout of 0 would retire a device at once");
+    *timeout = (tiers_timeout){.limit_ns = limit_ns, .checked_ns = now_ns};
+}
+
+/* Progress of any size starts the count again: the timeout is for devices that stand still, not for
+ * slow ones. */
+bool tiers_timeout_check(tiers_timeout *timeout, uint64_t now_ns, bool busy, uint64_t progress)
+{
+    uint64_t step = now_ns > timeout->checked_ns ? now_ns - timeout->checked_ns : 0;
+    uint64_t most = timeout->limit_ns / TIMEOUT_STEPS_MIN;
+    if (most > TIMEOUT_STEP_NS_MAX) most = TIMEOUT_STEP_NS_MAX;
+    timeout->checked_ns = now_ns;
+    if (!busy || progress != timeout->progress) {
+        timeout->progress = progress;
+        timeout->stalled_ns = 0;
+        return false;
+    }
+    timeout->stalled_ns += step < most ? step : most;
+    return timeout->limit_ns != TIERS_TIMEOUT_NEVER && timeout->stalled_ns >= timeout->limit_ns;
+}
+
+/* ---- calls ---- */
 
 /* One call, shared by the thread that makes it and the one that waits. The mutex orders `done`
  * against `abandoned`: exactly one of the two sides finds the other gone. */
@@ -39,13 +69,11 @@ typedef struct watched_call {
  * report progress without a handle. */
 static _Thread_local watched_call *watchdog_here;
 
-/* The number itself means nothing; only its changes are watched. */
 void tiers_watchdog_progress(void)
 {
     if (watchdog_here != NULL) atomic_fetch_add(&watchdog_here->progress, 1);
 }
 
-/* Writing a new file in full may take minutes without a step that counts as progress. */
 void tiers_watchdog_suspend(void)
 {
     if (watchdog_here != NULL) atomic_store(&watchdog_here->timeless, true);
@@ -80,7 +108,7 @@ static void *watchdog_main(void *argument)
 }
 
 /* The caller looks at the progress every TIERS_CHECK_NS. A machine that stood still is not held
- * against the device (timeout.h). `thread` must not be used after an abandoned call was let go, so
+ * against the device (watchdog.h). `thread` must not be used after an abandoned call was let go, so
  * its handle is a copy on this stack. */
 bool tiers_watchdog_run(tiers_watchdog_call *run, tiers_watchdog_call *late, void *state,
                         uint64_t limit_ns)

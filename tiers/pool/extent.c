@@ -522,7 +522,6 @@ void tiers_space_release(tiers_space *space, tiers_range range)
     space_check(space);
 }
 
-/* The cost is a look-up of the largest range; nothing is counted anew. */
 void tiers_space_facts_get(const tiers_space *space, tiers_space_facts *out)
 {
     uint32_t largest = bins_largest(&space->bins);

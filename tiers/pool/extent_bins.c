@@ -163,7 +163,6 @@ static void bins_remove(extent_bins *bins, uint32_t range)
     if (bins->filled[bin / 64] == 0) bins->filled_words &= ~(UINT64_C(1) << (bin / 64));
 }
 
-/* The number may be one that a range of before had. */
 uint32_t bins_add(extent_bins *bins, uint64_t offset, uint64_t grains)
 {
     uint32_t range = bins->unused;
@@ -187,7 +186,6 @@ void bins_drop(extent_bins *bins, uint32_t range)
     bins->unused = range;
 }
 
-/* A range that only grows or shrinks keeps its number and priority. */
 void bins_move(extent_bins *bins, uint32_t range, uint64_t offset, uint64_t grains)
 {
     bins_remove(bins, range);

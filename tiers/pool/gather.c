@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/wait.h"
 #include "gather_internal.h"
-#include "tiers/devices/timeout.h"
+#include "tiers/devices/watchdog.h"
 
 /* ---- start and release ---- */
 
@@ -76,9 +76,10 @@ static void gather_pin_all(tiers_gather *gather, bool pin)
     pthread_mutex_unlock(&gather->pool->done_mutex);
 }
 
-/* Checks what callers promise. Returns the bytes of all ranges. */
-static uint64_t gather_check_request(const tiers_gather_request *request)
+kvt_status tiers_gather_start(tiers_pool *pool, const tiers_gather_request *request,
+                              uint64_t deadline_ns, tiers_gather **gather_out)
 {
+    /* Check what callers promise. Returns the bytes of all ranges. */
     uint64_t bytes = 0;
     assert(request->count > 0 && (uintptr_t)request->buffer % TIERS_GRAIN_BYTES == 0);
     for (uint32_t i = 0; i < request->count; i++) {
@@ -93,14 +94,6 @@ static uint64_t gather_check_request(const tiers_gather_request *request)
         }
         bytes += range->bytes;
     }
-    return bytes;
-}
-
-/* Ranges of which no copy can be read have their status at once. */
-kvt_status tiers_gather_start(tiers_pool *pool, const tiers_gather_request *request,
-                              uint64_t deadline_ns, tiers_gather **gather_out)
-{
-    const uint64_t bytes = gather_check_request(request);
     assert(bytes <= request->buffer_bytes);
     (void)bytes;
     tiers_gather *gather = gather_make(pool, request);
@@ -290,29 +283,6 @@ static void gather_sleep(tiers_gather *gather, const gather_unfinished *before, 
     pthread_mutex_unlock(&pool->done_mutex);
 }
 
-/* Looks after the members in a mask, as every waiter does. Returns those out of service. */
-static uint64_t gather_check_members(const tiers_gather *gather, uint64_t members)
-{
-    uint64_t stuck = 0;
-    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {
-        if ((members >> i & 1) != 0 && tiers_worker_check(gather->pool->members[i].worker))
-            stuck |= UINT64_C(1) << i;
-    }
-    return stuck;
-}
-
-/* The first status that is not KVT_OK. Ranges that may still come say so. */
-static kvt_status gather_verdict(const tiers_gather *gather)
-{
-    kvt_status first = KVT_OK;
-    for (uint32_t i = 0; i < gather->request.count; i++) {
-        tiers_gather_range *range = &gather->request.ranges[i];
-        if (!gather->states[i].done) range->status = KVT_E_TIMEOUT;
-        if (first == KVT_OK) first = range->status;
-    }
-    return first;
-}
-
 /* The count of unfinished parts is taken before the look, so that a part that ends after the look
  * ends the sleep. Members are checked from the second round on: most gathers need only one. */
 kvt_status tiers_gather_wait(tiers_gather *gather, uint64_t deadline_ns)
@@ -324,7 +294,14 @@ kvt_status tiers_gather_wait(tiers_gather *gather, uint64_t deadline_ns)
         pthread_mutex_unlock(&gather->pool->done_mutex);
         uint64_t now_ns = base_clock_ns();
         if (now_ns >= check_ns) {
-            stuck = gather_check_members(gather, unfinished.members);
+            /* Look after the members in a mask, as every waiter does. Returns those out of
+             * service. */
+            uint64_t members = unfinished.members;
+            stuck = 0;
+            for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {
+                if ((members >> i & 1) != 0 && tiers_worker_check(gather->pool->members[i].worker))
+                    stuck |= UINT64_C(1) << i;
+            }
             check_ns = now_ns + TIERS_CHECK_NS;
         }
         uint64_t until_ns = check_ns;
@@ -342,7 +319,16 @@ kvt_status tiers_gather_wait(tiers_gather *gather, uint64_t deadline_ns)
         }
         const gather_batch *newest = gather->batches;
         uint32_t open = gather_read_again(gather, deadline_ns);
-        if (open == 0 || now_ns >= deadline_ns) return gather_verdict(gather);
+        if (open == 0 || now_ns >= deadline_ns) {
+            /* The first status that is not KVT_OK. Ranges that may still come say so. */
+            kvt_status first = KVT_OK;
+            for (uint32_t i = 0; i < gather->request.count; i++) {
+                tiers_gather_range *range = &gather->request.ranges[i];
+                if (!gather->states[i].done) range->status = KVT_E_TIMEOUT;
+                if (first == KVT_OK) first = range->status;
+            }
+            return first;
+        }
         if (gather->batches != newest) continue;
         gather_sleep(gather, &unfinished, until_ns < deadline_ns ? until_ns : deadline_ns);
     }

@@ -25,21 +25,6 @@ typedef struct gather_loads {
     double bytes_per_s[TIERS_MEMBERS_MAX]; /* 0 = the member does not serve */
 } gather_loads;
 
-static void gather_read_loads(const tiers_gather *gather, gather_loads *loads)
-{
-    const tiers_pool *pool = gather->pool;
-    tiers_rank rank = gather->request.waited ? TIERS_RANK_WAITED : TIERS_RANK_READ;
-    memset(loads, 0, sizeof *loads);
-    for (uint32_t i = 0; i < pool->member_count; i++) {
-        const pool_member *member = &pool->members[i];
-        if (!pool_member_serves(member)) continue;
-        uint64_t ahead = tiers_worker_ahead(member->worker, rank, KVT_IO_READ) +
-                         tiers_worker_ahead(member->worker, rank, KVT_IO_WRITE);
-        loads->bytes_per_s[i] = pool_member_weight(member);
-        loads->seconds[i] = (double)ahead / loads->bytes_per_s[i];
-    }
-}
-
 /* When the last member of a copy would be done with it; below 0: one does not serve. add: the copy
  * is chosen, so its members have that much more to do. */
 static double gather_copy_seconds(const tiers_gather *gather, gather_loads *loads, uint32_t range,
@@ -91,12 +76,21 @@ static bool gather_choose_copy(tiers_gather *gather, gather_loads *loads, uint32
     return true;
 }
 
-/* One pass over the ranges for each number of copies that occurs. */
 uint32_t gather_choose(tiers_gather *gather)
 {
     gather_loads loads;
     uint32_t picked = 0, left = gather->request.count;
-    gather_read_loads(gather, &loads);
+    const tiers_pool *pool = gather->pool;
+    tiers_rank rank = gather->request.waited ? TIERS_RANK_WAITED : TIERS_RANK_READ;
+    memset(&loads, 0, sizeof loads);
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        const pool_member *member = &pool->members[i];
+        if (!pool_member_serves(member)) continue;
+        uint64_t ahead = tiers_worker_ahead(member->worker, rank, KVT_IO_READ) +
+                         tiers_worker_ahead(member->worker, rank, KVT_IO_WRITE);
+        loads.bytes_per_s[i] = pool_member_weight(member);
+        loads.seconds[i] = (double)ahead / loads.bytes_per_s[i];
+    }
     for (uint32_t copies = 1; copies <= TIERS_GATHER_COPIES_MAX && left > 0; copies++) {
         for (uint32_t i = 0; i < gather->request.count; i++) {
             tiers_gather_range *range = &gather->request.ranges[i];
@@ -131,24 +125,6 @@ typedef struct gather_counts {
     uint32_t members;
 } gather_counts;
 
-static void gather_count_pieces(const tiers_gather *gather, gather_pick *picks, uint32_t count,
-                                gather_counts *counts)
-{
-    memset(counts, 0, sizeof *counts);
-    for (uint32_t i = 0; i < count; i++) {
-        const tiers_gather_range *range = &gather->request.ranges[picks[i].range];
-        const tiers_copy *copy = &range->copies[picks[i].copy];
-        for (uint64_t done = 0; done < range->bytes;) {
-            tiers_spot spot =
-                tiers_unit_map_find(copy->map, copy->offset + done, range->bytes - done);
-            if (done == 0) picks[i].first = spot;
-            if (counts->of_member[spot.member]++ == 0) counts->members++;
-            counts->pieces++;
-            done += spot.bytes;
-        }
-    }
-}
-
 /* One piece of memory for all of a batch. Sizes are sums of 32-bit counts, so they do not wrap. */
 static gather_batch *gather_make_batch(const gather_counts *counts, uint32_t attempts)
 {
@@ -178,20 +154,15 @@ static gather_batch *gather_make_batch(const gather_counts *counts, uint32_t att
     return batch;
 }
 
-static gather_part *gather_part_of(gather_batch *batch, uint32_t member)
-{
-    uint32_t i = 0;
-    while (batch->parts[i].member != member)
-        i++;
-    assert(i < batch->part_count);
-    return &batch->parts[i];
-}
-
 /* Adds a piece to the runs of its member. Returns the number of its run. */
 static uint32_t gather_add_piece(gather_batch *batch, const tiers_spot *spot, unsigned char *data,
                                  bool joins)
 {
-    gather_part *part = gather_part_of(batch, spot->member);
+    uint32_t i = 0;
+    while (batch->parts[i].member != spot->member)
+        i++;
+    assert(i < batch->part_count);
+    gather_part *part = &batch->parts[i];
     tiers_run *last = part->runs.count > 0 ? &part->runs.runs[part->runs.count - 1] : NULL;
     part->transfer.bytes += spot->bytes;
     if (joins && last != NULL && last->device_offset + last->bytes == spot->device_offset &&
@@ -242,9 +213,36 @@ static void gather_lay_out(tiers_gather *gather, gather_batch *batch, const gath
 
 /* ---- start ---- */
 
-/* The locations of all copies are pinned by the gather, so a part needs no pin. */
-static void gather_start_parts(tiers_gather *gather, gather_batch *batch, uint64_t deadline_ns)
+kvt_status gather_begin(tiers_gather *gather, gather_pick *picks, uint32_t count,
+                        uint64_t deadline_ns)
 {
+    gather_counts counts;
+    memset(&counts, 0, sizeof counts);
+    for (uint32_t i = 0; i < count; i++) {
+        const tiers_gather_range *range = &gather->request.ranges[picks[i].range];
+        const tiers_copy *copy = &range->copies[picks[i].copy];
+        for (uint64_t done = 0; done < range->bytes;) {
+            tiers_spot spot =
+                tiers_unit_map_find(copy->map, copy->offset + done, range->bytes - done);
+            if (done == 0) picks[i].first = spot;
+            if (counts.of_member[spot.member]++ == 0) counts.members++;
+            counts.pieces++;
+            done += spot.bytes;
+        }
+    }
+    gather_batch *batch = gather_make_batch(&counts, count);
+    if (batch == NULL) return KVT_E_MEMORY;
+    qsort(picks, count, sizeof *picks, gather_compare_picks);
+    gather_lay_out(gather, batch, picks);
+    const uint64_t hedge_ns = gather->request.hedge_ns;
+    const uint64_t now_ns = hedge_ns != 0 ? base_clock_ns() : 0;
+    batch->hedge_at_ns =
+        hedge_ns == 0 || hedge_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + hedge_ns;
+    for (uint32_t i = 0; i < count; i++)
+        gather->states[picks[i].range].tried |= (uint8_t)(1u << picks[i].copy);
+    batch->next = gather->batches;
+    gather->batches = batch;
+    /* The locations of all copies are pinned by the gather, so a part needs no pin. */
     tiers_pool *pool = gather->pool;
     pool_calls calls = {0, 0};
     for (uint32_t i = 0; i < batch->part_count; i++) {
@@ -265,25 +263,5 @@ static void gather_start_parts(tiers_gather *gather, gather_batch *batch, uint64
         pool_job_finished(pool, &part->transfer, &result);
     }
     pool_call(pool, &calls);
-}
-
-kvt_status gather_begin(tiers_gather *gather, gather_pick *picks, uint32_t count,
-                        uint64_t deadline_ns)
-{
-    gather_counts counts;
-    gather_count_pieces(gather, picks, count, &counts);
-    gather_batch *batch = gather_make_batch(&counts, count);
-    if (batch == NULL) return KVT_E_MEMORY;
-    qsort(picks, count, sizeof *picks, gather_compare_picks);
-    gather_lay_out(gather, batch, picks);
-    const uint64_t hedge_ns = gather->request.hedge_ns;
-    const uint64_t now_ns = hedge_ns != 0 ? base_clock_ns() : 0;
-    batch->hedge_at_ns =
-        hedge_ns == 0 || hedge_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + hedge_ns;
-    for (uint32_t i = 0; i < count; i++)
-        gather->states[picks[i].range].tried |= (uint8_t)(1u << picks[i].copy);
-    batch->next = gather->batches;
-    gather->batches = batch;
-    gather_start_parts(gather, batch, deadline_ns);
     return KVT_OK;
 }

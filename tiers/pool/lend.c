@@ -92,26 +92,6 @@ void tiers_pool_take_back(tiers_pool *pool, const tiers_location *location, kvt_
     lend_give_back(&pool->members[location->extents[0].member], kind, bytes);
 }
 
-/* Copies the part of a transfer that one share has. Returns its bytes. */
-static uint64_t lend_copy_share(const tiers_transfer *transfer, uint32_t share,
-                                unsigned char *memory)
-{
-    tiers_walk walk;
-    tiers_piece piece;
-    uint64_t bytes = 0;
-    tiers_walk_init(&walk, transfer->location, share, transfer->offset, transfer->bytes);
-    while (tiers_walk_next(&walk, LEND_PIECE_BYTES_MAX, &piece)) {
-        char *buffer = (char *)transfer->buffer + piece.object_offset - transfer->offset;
-        unsigned char *place = memory + piece.device_offset;
-        if (transfer->kind == KVT_IO_READ)
-            memcpy(buffer, place, piece.bytes);
-        else
-            memcpy(place, buffer, piece.bytes);
-        bytes += piece.bytes;
-    }
-    return bytes;
-}
-
 bool tiers_transfer_copy(tiers_pool *pool, tiers_transfer *transfer)
 {
     const tiers_location *location = transfer->location;
@@ -133,7 +113,20 @@ bool tiers_transfer_copy(tiers_pool *pool, tiers_transfer *transfer)
     for (uint32_t i = 0; i < location->share_count; i++) {
         uint32_t member = location->shares[i].member;
         uint64_t began_ns = i == 0 ? transfer->started_ns : transfer->finished_ns;
-        uint64_t bytes = lend_copy_share(transfer, i, memory[i]);
+        /* Copy the part of a transfer that one share has. Returns its bytes. */
+        tiers_walk walk;
+        tiers_piece piece;
+        uint64_t bytes = 0;
+        tiers_walk_init(&walk, transfer->location, i, transfer->offset, transfer->bytes);
+        while (tiers_walk_next(&walk, LEND_PIECE_BYTES_MAX, &piece)) {
+            char *buffer = (char *)transfer->buffer + piece.object_offset - transfer->offset;
+            unsigned char *place = memory[i] + piece.device_offset;
+            if (transfer->kind == KVT_IO_READ)
+                memcpy(buffer, place, piece.bytes);
+            else
+                memcpy(place, buffer, piece.bytes);
+            bytes += piece.bytes;
+        }
         lend_give_back(&pool->members[member], transfer->kind, bytes);
         transfer->finished_ns = base_clock_ns();
         if (i == 0) transfer->member_finished_ns_first = transfer->finished_ns;

@@ -83,7 +83,6 @@ kvt_status tiers_location_room(tiers_location *location, uint32_t extents)
     return KVT_OK;
 }
 
-/* Only its owner, or the pool in its place, frees a location. */
 void tiers_location_free(tiers_location *location)
 {
     if (location == NULL) return;
@@ -97,7 +96,6 @@ void tiers_location_free(tiers_location *location)
 
 /* ---- consistency ---- */
 
-/* The last unit may be short. */
 uint64_t tiers_location_units(uint64_t bytes, uint32_t unit_bytes)
 {
     assert(unit_bytes > 0);
@@ -189,7 +187,6 @@ static size_t location_flat_bytes(uint32_t shares, uint32_t extents)
            (size_t)extents * LOCATION_EXTENT_BYTES + LOCATION_SUM_BYTES;
 }
 
-/* A call with capacity 0 asks for the size. */
 size_t tiers_location_pack(const tiers_location *location, void *target, size_t capacity)
 {
     assert(location->share_count >= 1 && location->extent_count >= 1);

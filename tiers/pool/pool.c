@@ -24,7 +24,7 @@
 #include "location.h"
 #include "pool_internal.h"
 #include "tiers/devices/device_internal.h"
-#include "tiers/devices/timeout.h"
+#include "tiers/devices/watchdog.h"
 
 /* ---- open and close ---- */
 
@@ -57,32 +57,6 @@ const char *pool_member_fault(const tiers_member_options *options)
     if (device->facts.request_bytes_max < TIERS_GRAIN_BYTES)
         return "takes no requests of 4096 bytes";
     return NULL;
-}
-
-/* Refuses options that no pool can be made of, with one line that says which. Nothing has been made
- * yet. */
-static kvt_status pool_check_options(const tiers_member_options *members, uint32_t count,
-                                     const tiers_pool_options *options, char *message,
-                                     size_t message_size)
-{
-    if (count == 0 || count > TIERS_MEMBERS_MAX) {
-        pool_message(message, message_size, "a pool has 1 to %u devices, not %u", TIERS_MEMBERS_MAX,
-                     count);
-        return KVT_E_ARGUMENT;
-    }
-    if (options->unit_bytes % TIERS_GRAIN_BYTES != 0) {
-        pool_message(message, message_size, "stripe unit %u is not a multiple of %u bytes",
-                     options->unit_bytes, TIERS_GRAIN_BYTES);
-        return KVT_E_ARGUMENT;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        const char *fault = pool_member_fault(&members[i]);
-        if (fault == NULL) continue;
-        const char *name = members[i].device != NULL ? members[i].device->name : "";
-        pool_message(message, message_size, "device %u '%s' %s", i, name, fault);
-        return KVT_E_ARGUMENT;
-    }
-    return KVT_OK;
 }
 
 /* Settles the budget. An absent member's size is unknown, so then the budget may be too large.
@@ -204,8 +178,25 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
                            const tiers_pool_options *options, tiers_pool **pool_out, char *message,
                            size_t message_size)
 {
-    kvt_status status = pool_check_options(members, count, options, message, message_size);
-    if (status != KVT_OK) return status;
+    /* Refuse options that no pool can be made of, with one line that says which. Nothing has been
+     * made yet. */
+    if (count == 0 || count > TIERS_MEMBERS_MAX) {
+        pool_message(message, message_size, "a pool has 1 to %u devices, not %u", TIERS_MEMBERS_MAX,
+                     count);
+        return KVT_E_ARGUMENT;
+    }
+    if (options->unit_bytes % TIERS_GRAIN_BYTES != 0) {
+        pool_message(message, message_size, "stripe unit %u is not a multiple of %u bytes",
+                     options->unit_bytes, TIERS_GRAIN_BYTES);
+        return KVT_E_ARGUMENT;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const char *fault = pool_member_fault(&members[i]);
+        if (fault == NULL) continue;
+        const char *name = members[i].device != NULL ? members[i].device->name : "";
+        pool_message(message, message_size, "device %u '%s' %s", i, name, fault);
+        return KVT_E_ARGUMENT;
+    }
     tiers_pool *pool = calloc(1, sizeof *pool);
     if (pool == NULL) {
         pool_message(message, message_size, "no memory for a pool");
@@ -220,6 +211,7 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
     pool->striping = options->striping;
     pool->reweigh = options->reweigh;
     pool->virtual_time = true;
+    kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         const kvt_device *device = members[i].device;
         pool->members[i].device = members[i].device;
@@ -240,8 +232,6 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
     return KVT_OK;
 }
 
-/* With true every device is closed; with false an unresponsive one keeps its worker, which frees
- * the pool at last. */
 bool tiers_pool_close(tiers_pool *pool)
 {
     return pool == NULL || pool_end(pool, true);
@@ -249,8 +239,6 @@ bool tiers_pool_close(tiers_pool *pool)
 
 /* ---- transfers ---- */
 
-/* A location is immutable but for this count. done_mutex is held; NULL is allowed. A pinned
- * location is not freed, and its extents are not given to others. */
 void pool_pin(const tiers_location *copy)
 {
     tiers_location *location = (tiers_location *)(uintptr_t)copy;
@@ -308,8 +296,6 @@ void pool_job_finished(void *context, tiers_transfer *transfer, const tiers_job_
     if (released != NULL) released(released_context);
 }
 
-/* Whether every member that holds a part of the location serves. A location names members that
- * exist, since it was made or adopted by this pool. */
 bool tiers_pool_serves(const tiers_pool *pool, const tiers_location *location)
 {
     for (uint32_t i = 0; i < location->share_count; i++) {
@@ -326,21 +312,6 @@ typedef struct pool_part {
     uint64_t bytes; /* about */
 } pool_part;
 
-/* The extents of a whole object give the bytes of each part, so a short last unit is where it is.
- * It is exact where pool_list_parts only estimates. */
-static void pool_measure_parts(const tiers_location *location, pool_part *parts)
-{
-    uint32_t share = 0;
-    for (uint32_t i = 0; i < location->share_count; i++)
-        parts[i].bytes = 0;
-    for (uint32_t i = 0; i < location->extent_count; i++) {
-        while (location->shares[share].member != location->extents[i].member)
-            share++;
-        assert(share < location->share_count && "extents lie in share order");
-        parts[share].bytes += location->extents[i].bytes;
-    }
-}
-
 /* The parts of a transfer; 0 = a member does not serve. The bytes of a partial transfer are in
  * proportion to the units: an estimate for queues and predictions. */
 static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *transfer,
@@ -354,11 +325,22 @@ static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *tr
         parts[i] = (pool_part){.member = location->shares[i].member,
                                .share = i,
                                .bytes = transfer->bytes / units * location->shares[i].units};
-    if (transfer->bytes == location->bytes) pool_measure_parts(location, parts);
+    if (transfer->bytes == location->bytes) {
+        /* The extents of a whole object give the bytes of each part, so a short last unit is where
+         * it is. It is exact where pool_list_parts only estimates. */
+        uint32_t share = 0;
+        for (uint32_t i = 0; i < location->share_count; i++)
+            parts[i].bytes = 0;
+        for (uint32_t i = 0; i < location->extent_count; i++) {
+            while (location->shares[share].member != location->extents[i].member)
+                share++;
+            assert(share < location->share_count && "extents lie in share order");
+            parts[share].bytes += location->extents[i].bytes;
+        }
+    }
     return location->share_count;
 }
 
-/* Waits for a free job as long as it takes. */
 void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer)
 {
     tiers_transfer_start_until(pool, transfer, UINT64_MAX);
@@ -382,7 +364,6 @@ static uint32_t pool_sum_parts(const tiers_pool *pool, tiers_rank rank, const po
     return count;
 }
 
-/* No transfer is started. 0 parts: some member does not serve. */
 uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tiers_part *parts)
 {
     pool_part asked[TIERS_MEMBERS_MAX];
@@ -391,7 +372,6 @@ uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tier
     return pool_sum_parts(pool, TIERS_RANK_WAITED, asked, count, parts);
 }
 
-/* Members may be inserted meanwhile. */
 bool tiers_pool_is_pressed(tiers_pool *pool)
 {
     bool pressed = false;
@@ -490,7 +470,6 @@ void pool_call(tiers_pool *pool, const pool_calls *calls)
     pool_call_members(pool, calls->copying);
 }
 
-/* The deadline bounds the wait for a free job, not the transfer. */
 void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint64_t deadline_ns)
 {
     pool_calls calls = {0, 0};
@@ -498,8 +477,6 @@ void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint
     pool_call(pool, &calls);
 }
 
-/* Everything is queued before any thread is woken, so that the devices get the jobs of all
- * transfers at once. */
 void tiers_transfers_start(tiers_pool *pool, tiers_transfer *const *transfers, uint32_t count)
 {
     pool_calls calls = {0, 0};
@@ -508,7 +485,6 @@ void tiers_transfers_start(tiers_pool *pool, tiers_transfer *const *transfers, u
     pool_call(pool, &calls);
 }
 
-/* It waits for ever on a device that never answers; callers with a deadline use the other wait. */
 kvt_status tiers_transfer_wait(tiers_pool *pool, tiers_transfer *transfer)
 {
     pthread_mutex_lock(&pool->done_mutex);
@@ -566,8 +542,6 @@ static void pool_sweep(tiers_pool *pool, uint64_t members)
     }
 }
 
-/* `released` is called exactly once, by this thread when the transfer has finished and by a
- * worker's otherwise. Until then transfer, buffer and location stay. */
 void tiers_transfer_abandon(tiers_pool *pool, tiers_transfer *transfer,
                             tiers_transfer_released *released, void *context)
 {
@@ -599,7 +573,6 @@ bool tiers_transfer_is_stuck(tiers_pool *pool, const tiers_transfer *transfer)
     return pool_check(pool, transfer->members);
 }
 
-/* A convenience for tests and for small control reads. */
 kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,
                                void *buffer, uint64_t bytes)
 {
@@ -609,7 +582,6 @@ kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind, const tiers_l
     return tiers_transfer_wait(pool, &transfer);
 }
 
-/* All members sync at the same time. The first failure is returned, after every sync has ended. */
 kvt_status tiers_pool_sync(tiers_pool *pool)
 {
     tiers_worker_sync syncs[TIERS_MEMBERS_MAX];

@@ -66,7 +66,7 @@ typedef struct tiers_member_options {
     uint64_t in_flight_bytes_max; /* 0 = TIERS_IN_FLIGHT_BYTES_DEFAULT (worker.h) */
     tiers_wear wear;              /* as it was left; zero but for the budget: a new device */
     uint64_t reserved_head_bytes; /* not given out: superblocks */
-    uint64_t timeout_ns; /* work without an answer; 0 = TIERS_TIMEOUT_NS_DEFAULT (timeout.h) */
+    uint64_t timeout_ns; /* work without an answer; 0 = TIERS_TIMEOUT_NS_DEFAULT (watchdog.h) */
     bool present;        /* false: listed but absent; holds nothing, serves nothing */
 } tiers_member_options;
 

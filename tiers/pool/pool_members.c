@@ -14,7 +14,6 @@
 /* The nap of a worker that finds the mutex taken, or that somebody waits for room. */
 enum { POOL_TRIM_NAP_NS = 50000 };
 
-/* A device that is missing gives an absent member, which keeps its place in the numbering. */
 tiers_member_options tiers_member_options_of(const kvt_device_config *config, kvt_device *device,
                                              double read_bytes_per_s, double write_bytes_per_s,
                                              const tiers_wear *wear)
@@ -45,7 +44,6 @@ static kvt_device_state pool_member_state(const pool_member *member)
     return member->draining ? KVT_DEVICE_DRAINING : KVT_DEVICE_SERVING;
 }
 
-/* Transfers in flight still end; new ones fail. */
 void tiers_pool_retire(tiers_pool *pool, uint32_t member)
 {
     assert(member < pool->member_count);
@@ -55,7 +53,6 @@ void tiers_pool_retire(tiers_pool *pool, uint32_t member)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Draining keeps the member readable: only new units go elsewhere. */
 kvt_status tiers_pool_drain(tiers_pool *pool, uint32_t member, bool drain)
 {
     assert(member < pool->member_count);
@@ -66,8 +63,6 @@ kvt_status tiers_pool_drain(tiers_pool *pool, uint32_t member, bool drain)
     return serves ? KVT_OK : KVT_E_GONE;
 }
 
-/* A member that serves must be drained and empty; a retired one must have nothing in flight.
- * KVT_BUSY leaves everything as it was. */
 kvt_status tiers_pool_eject(tiers_pool *pool, uint32_t index, kvt_device **device_out)
 {
     assert(index < pool->member_count);
@@ -99,8 +94,6 @@ kvt_status tiers_pool_eject(tiers_pool *pool, uint32_t index, kvt_device **devic
     return status;
 }
 
-/* A member that holds extents takes back only a device of the same size, because their offsets are
- * on it. */
 kvt_status tiers_pool_insert(tiers_pool *pool, uint32_t index, const tiers_member_options *options)
 {
     assert(index <= pool->member_count && options->present);
@@ -230,7 +223,6 @@ void pool_sum(const tiers_pool *pool, uint64_t *capacity_out, uint64_t *used_out
     *used_out = used;
 }
 
-/* The figures of one call belong together, but for what workers count meanwhile. */
 void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
 {
     uint32_t takers = 0;
@@ -257,7 +249,6 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* KVT_END past the last member, so that a caller can walk without knowing their number. */
 kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, tiers_member_stats *out)
 {
     if (index >= pool->member_count) return KVT_END;

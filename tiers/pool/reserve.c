@@ -50,31 +50,6 @@ static double reserve_weight(const tiers_pool *pool, uint32_t member)
     return pool_member_weight(&pool->members[member]);
 }
 
-/* The member whose queue will be empty first; between equals, as on an idle pool, the one that is
- * filled least for its bandwidth, so that small objects spread in the same proportion as large
- * ones. member_count stands for none. */
-static uint32_t reserve_shortest_queue(const tiers_pool *pool, const reserve_rooms *rooms,
-                                       uint64_t bytes)
-{
-    uint32_t best = pool->member_count;
-    double best_queue = 0;
-    double best_fill = 0;
-    for (uint32_t i = 0; i < pool->member_count; i++) {
-        const pool_member *member = &pool->members[i];
-        if (member->worker == NULL || rooms->bytes[i] < bytes) continue;
-        double weight = reserve_weight(pool, i);
-        double queue = (double)tiers_worker_pending_bytes(member->worker) / weight;
-        double fill = (double)(member->used_bytes + bytes) / weight;
-        bool better = best == pool->member_count || queue < best_queue ||
-                      (queue == best_queue && fill < best_fill);
-        if (!better) continue;
-        best = i;
-        best_queue = queue;
-        best_fill = fill;
-    }
-    return best;
-}
-
 /* Shares of `units`. Round robin is equal shares whose remainder begins where the last object
  * ended: ties go to the lower member, so the members are asked in that order. The cursor moves on
  * only when the reservation has succeeded. */
@@ -175,9 +150,27 @@ static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms,
     uint64_t units = tiers_location_units(bytes, unit_bytes);
     if (units > TIERS_UNITS_MAX) return 0;
     if (units == 1 && pool->striping != TIERS_STRIPE_ROUND_ROBIN) {
-        uint32_t member = reserve_shortest_queue(pool, rooms, bytes);
-        if (member == pool->member_count) return 0;
-        shares[0] = (tiers_share){.member = member, .units = 1};
+        /* The member whose queue will be empty first; between equals, as on an idle pool, the one
+         * that is filled least for its bandwidth, so that small objects spread in the same
+         * proportion as large ones. member_count stands for none. */
+        uint32_t best = pool->member_count;
+        double best_queue = 0;
+        double best_fill = 0;
+        for (uint32_t i = 0; i < pool->member_count; i++) {
+            const pool_member *member = &pool->members[i];
+            if (member->worker == NULL || rooms->bytes[i] < bytes) continue;
+            double weight = reserve_weight(pool, i);
+            double queue = (double)tiers_worker_pending_bytes(member->worker) / weight;
+            double fill = (double)(member->used_bytes + bytes) / weight;
+            bool better = best == pool->member_count || queue < best_queue ||
+                          (queue == best_queue && fill < best_fill);
+            if (!better) continue;
+            best = i;
+            best_queue = queue;
+            best_fill = fill;
+        }
+        if (best == pool->member_count) return 0;
+        shares[0] = (tiers_share){.member = best, .units = 1};
         return 1;
     }
     tiers_stripe_member members[TIERS_MEMBERS_MAX];
@@ -266,27 +259,7 @@ static void reserve_open_rooms(tiers_pool *pool, reserve_rooms *rooms)
     }
 }
 
-/* Keeps an object away from members whose last write failed. Otherwise a member that reads and does
- * not write would draw every small object, because it is the emptiest. After RESERVE_SPARED_MAX
- * objects such a member is tried again. Returns whether any member was left out. The count of
- * objects is per member, and a write that succeeds ends it. */
-static bool reserve_spare_failing(tiers_pool *pool, reserve_rooms *rooms)
-{
-    bool spared = false;
-    for (uint32_t i = 0; i < pool->member_count; i++) {
-        pool_member *member = &pool->members[i];
-        bool failing = rooms->bytes[i] > 0 && tiers_worker_write_failed(member->worker);
-        if (!failing || ++member->spared > RESERVE_SPARED_MAX) {
-            member->spared = 0;
-            continue;
-        }
-        rooms->bytes[i] = 0;
-        spared = true;
-    }
-    return spared;
-}
-
-/* The demands of an object on its place. */
+/* What an object asks of its place. */
 typedef struct reserve_wish {
     uint64_t bytes;
     uint32_t unit_bytes;
@@ -310,7 +283,21 @@ static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish,
     for (uint32_t i = 0; i < pool->member_count; i++)
         if ((wish->members >> i & 1) == 0) all.bytes[i] = 0;
     reserve_rooms rooms = all;
-    bool spared = reserve_spare_failing(pool, &rooms);
+    /* Keep an object away from members whose last write failed. Otherwise a member that reads and
+     * does not write would draw every small object, because it is the emptiest. After
+     * RESERVE_SPARED_MAX objects such a member is tried again. Returns whether any member was left
+     * out. The count of objects is per member, and a write that succeeds ends it. */
+    bool spared = false;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        pool_member *member = &pool->members[i];
+        bool failing = rooms.bytes[i] > 0 && tiers_worker_write_failed(member->worker);
+        if (!failing || ++member->spared > RESERVE_SPARED_MAX) {
+            member->spared = 0;
+            continue;
+        }
+        rooms.bytes[i] = 0;
+        spared = true;
+    }
     tiers_share shares[TIERS_MEMBERS_MAX];
     bool gives_chances = pool->reweigh && pool->striping == TIERS_STRIPE_PROPORTIONAL;
     tiers_pool *chance = gives_chances && wish->members == UINT64_MAX ? pool : NULL;
@@ -379,7 +366,6 @@ kvt_status tiers_pool_reserve_on(tiers_pool *pool, uint64_t bytes, uint32_t unit
     return status;
 }
 
-/* The unit is the pool's, and any member may hold one. */
 kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes, tiers_location **location_out)
 {
     return tiers_pool_reserve_on(pool, bytes, pool->unit_bytes, UINT64_MAX, location_out);
@@ -403,8 +389,6 @@ static double reserve_seconds(const tiers_pool *pool, const tiers_share *shares,
     return slowest;
 }
 
-/* The mutex is held for the plan alone. A caller lays the object out anew when the gain is worth
- * the writing. */
 double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
 {
     tiers_share shares[TIERS_MEMBERS_MAX];
@@ -455,27 +439,22 @@ static void reserve_release(tiers_pool *pool, tiers_location *location, bool tri
     tiers_location_free(location);
 }
 
-/* The row of the object is gone for good, so its extents may be trimmed. */
 void tiers_pool_release(tiers_pool *pool, tiers_location *location)
 {
     reserve_release(pool, location, true);
 }
 
-/* The extents are free for others at once, untrimmed. */
 void tiers_pool_disown(tiers_pool *pool, tiers_location *location)
 {
     reserve_release(pool, location, false);
 }
 
-/* The extents stay held until the pool closes. */
 void tiers_pool_forget(tiers_pool *pool, tiers_location *location)
 {
     if (location == NULL || reserve_leave_pinned(pool, location, true)) return;
     tiers_location_free(location);
 }
 
-/* The list is taken whole under done_mutex and worked off under the mutex, so the two locks are
- * never held together for long. */
 void pool_collect_late(tiers_pool *pool)
 {
     pthread_mutex_lock(&pool->done_mutex);
@@ -511,7 +490,6 @@ static kvt_status reserve_adopt_extents(tiers_pool *pool, const tiers_location *
     return KVT_OK;
 }
 
-/* The location is checked for itself first and against the members then. */
 kvt_status tiers_pool_adopt(tiers_pool *pool, tiers_location *location)
 {
     kvt_status status = tiers_location_check(location);

@@ -35,34 +35,6 @@ static void stripe_deal_rest(const tiers_stripe_member *members, uint32_t count,
     }
 }
 
-/* Proportional shares of `units` over the open members, capacity aside. A member outside `open`
- * gets nothing. */
-static void stripe_propose(const tiers_stripe_member *members, const bool *open, uint32_t count,
-                           uint32_t units, uint32_t *shares)
-{
-    double fractions[TIERS_MEMBERS_MAX];
-    double sum = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (open[i]) sum += members[i].weight;
-    uint32_t given = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        fractions[i] = -1;
-        shares[i] = 0;
-        if (!open[i]) continue;
-        double exact = members[i].weight / sum * (double)units;
-        /* Rounding in the division may lift the sum of the floors above units: never give more
-         * than is left. */
-        uint32_t whole = (uint32_t)floor(exact);
-        if (whole > units - given) whole = units - given;
-        shares[i] = whole;
-        fractions[i] = exact - floor(exact);
-        given += whole;
-    }
-    assert(given <= units && "floors never add up to more than all");
-    stripe_deal_rest(members, count, fractions, units - given, shares);
-}
-
-/* The sum of the shares is `units` on success, and no share passes its member's room. */
 kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count, uint32_t units,
                               uint32_t *units_out)
 {
@@ -79,7 +51,28 @@ kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count
     /* Each round closes the members that would overflow, at exactly their room, and shares the rest
      * out anew; the others' shares only grow by that, so at most count rounds are needed. */
     for (uint32_t left = units;;) {
-        stripe_propose(members, open, count, left, proposal);
+        /* Proportional shares of `units` over the open members, capacity aside. A member outside
+         * `open` gets nothing. */
+        double fractions[TIERS_MEMBERS_MAX];
+        double sum = 0;
+        for (uint32_t i = 0; i < count; i++)
+            if (open[i]) sum += members[i].weight;
+        uint32_t given = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            fractions[i] = -1;
+            proposal[i] = 0;
+            if (!open[i]) continue;
+            double exact = members[i].weight / sum * (double)left;
+            /* Rounding in the division may lift the sum of the floors above units: never give more
+             * than is left. */
+            uint32_t whole = (uint32_t)floor(exact);
+            if (whole > left - given) whole = left - given;
+            proposal[i] = whole;
+            fractions[i] = exact - floor(exact);
+            given += whole;
+        }
+        assert(given <= left && "floors never add up to more than all");
+        stripe_deal_rest(members, count, fractions, left - given, proposal);
         bool fits = true;
         uint32_t still_left = left;
         for (uint32_t i = 0; i < count; i++) {
@@ -102,7 +95,6 @@ kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count
  * written. */
 /* ---- deal order ---- */
 
-/* Units before the turn are dealt and forgotten. */
 void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t share_count,
                        uint32_t turn)
 {
@@ -146,7 +138,6 @@ uint32_t tiers_dealer_next(tiers_dealer *dealer)
     return best;
 }
 
-/* Without a turn it deals all units, so callers keep the answer. */
 uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count, uint32_t turn)
 {
     tiers_dealer dealer;
@@ -158,7 +149,6 @@ uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count, uint
     return last;
 }
 
-/* Every unit but the object's last is whole. */
 uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uint32_t last,
                                   uint64_t bytes, uint32_t unit_bytes)
 {

@@ -2,8 +2,6 @@
 /*
  * trim.c - the ring of freed ranges, and taking one of them out of the free space for the time of
  * its trim. The trim itself is done by the worker (pool_members.c).
- *
- * Thread rule: as trim.h.
  */
 #include "trim.h"
 
@@ -28,7 +26,6 @@ bool tiers_trim_note(tiers_trims *trims, tiers_range range)
     return true;
 }
 
-/* Notes whose range is in use again, wholly or in part, are dropped. */
 bool tiers_trim_begin(tiers_trims *trims, tiers_space *space)
 {
     assert(trims->out.bytes == 0);
@@ -50,7 +47,6 @@ bool tiers_trim_begin(tiers_trims *trims, tiers_space *space)
     return false;
 }
 
-/* The range is free again whatever the drive said to the trim. */
 uint64_t tiers_trim_end(tiers_trims *trims, tiers_space *space)
 {
     tiers_range range = trims->out;

@@ -21,8 +21,6 @@
  * Invariants of the thread: free slots + slots with a job = depth; in_flight counts the slots that
  * the device has, and a blocking call; flying_bytes is the sum of their bytes; a job's in_flight is
  * the number of its slots.
- *
- * Thread rule: as worker_internal.h.
  */
 #include <assert.h>
 #include <string.h>
@@ -87,11 +85,10 @@ static void worker_publish_speed(tiers_worker *worker)
         worker_store_double(&worker->weight_bytes_per_s, meter->weight_bytes_per_s);
 }
 
-/* Two clocks watch a device: progress of any kind (timeout.h), and the age of single operations,
+/* Two clocks watch a device: progress of any kind (watchdog.h), and the age of single operations,
  * which finds one that was lost among others that end. */
 /* ---- looking after the device ---- */
 
-/* retired_ns is set once, by the first reason. */
 void worker_retire(tiers_worker *worker, tiers_retired why)
 {
     int serves = TIERS_SERVES;
@@ -99,7 +96,6 @@ void worker_retire(tiers_worker *worker, tiers_retired why)
         atomic_store(&worker->retired_ns, base_clock_ns());
 }
 
-/* An idle device is never unresponsive, however long it is idle. */
 bool worker_check(tiers_worker *worker, uint64_t now_ns)
 {
     if (worker_has_died(worker)) return true;
@@ -166,10 +162,16 @@ static void worker_end_calls(tiers_worker *worker, uint32_t ended, bool progress
 /* All below runs on the worker's thread, which alone talks to the device. */
 /* ---- the thread: from jobs to completions ---- */
 
-/* Ends the runs of a job that issues no more: those that never reached the device, or not as a
- * whole, get the job's reason. Nothing of them is in flight. */
-static void worker_end_runs(worker_job *job)
+/* Reports a job whose last piece has ended and returns it to the stock. The report comes without
+ * the mutex, because its receiver takes locks of its own; the transfer may be gone after it, so
+ * nothing reads it any more. */
+static void worker_finish_job(tiers_worker *worker, worker_job *job)
 {
+    assert(!job->issuing && job->in_flight == 0);
+    assert(atomic_load(&worker->pending_bytes[job->rank]) >= job->estimate);
+    assert(atomic_load(&worker->jobs_queued) > 0);
+    /* End the runs of a job that issues no more: those that never reached the device, or not as a
+     * whole, get the job's reason. Nothing of them is in flight. */
     tiers_runs *runs = job->runs;
     for (uint32_t i = 0; runs != NULL && i < runs->count; i++) {
         tiers_run *run = &runs->runs[i];
@@ -179,17 +181,6 @@ static void worker_end_runs(worker_job *job)
         assert(status != KVT_OK && "a run that was issued whole has ended");
         atomic_store_explicit(&run->status, status, memory_order_release);
     }
-}
-
-/* Reports a job whose last piece has ended and returns it to the stock. The report comes without
- * the mutex, because its receiver takes locks of its own; the transfer may be gone after it, so
- * nothing reads it any more. */
-static void worker_finish_job(tiers_worker *worker, worker_job *job)
-{
-    assert(!job->issuing && job->in_flight == 0);
-    assert(atomic_load(&worker->pending_bytes[job->rank]) >= job->estimate);
-    assert(atomic_load(&worker->jobs_queued) > 0);
-    worker_end_runs(job);
     atomic_fetch_sub(&worker->pending_bytes[job->rank], job->estimate);
     atomic_fetch_sub(&worker->jobs_queued, 1);
     worker->finished(worker->context, job->transfer, &job->result);
@@ -552,48 +543,6 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
     }
 }
 
-/* Carries out a change of device: the old device's operations end, the old device is detached, the
- * new one is attached. Attaching may correct the facts of the device, so worker_set_up reads them
- * afterwards, and the caller after `done`. */
-static void worker_change_now(tiers_worker *worker, worker_change *change)
-{
-    while (worker_in_flight(worker) > 0)
-        worker_reap(worker, WORKER_WAIT_LONG_NS);
-    if (worker->stalled != NULL) {
-        worker_slot *slot = worker->stalled;
-        worker->stalled = NULL;
-        slot->io.status = KVT_E_GONE;
-        worker_complete(worker, slot);
-    }
-    assert(worker_flying(worker) == 0 && "the old device has none of the buffers");
-    if (worker->device != NULL) kvt_device_detach(worker->device);
-    worker->device = change->device;
-    if (change->device != NULL) {
-        kvt_device_attach(change->device);
-        worker_set_up(worker, change);
-    }
-    atomic_store(&worker->why, change->device == NULL ? TIERS_RETIRED_ASKED : TIERS_SERVES);
-    pthread_mutex_lock(&worker->mutex);
-    change->done = true;
-    pthread_cond_broadcast(&worker->changed);
-    pthread_mutex_unlock(&worker->mutex);
-}
-
-/* Calls the spare function once. The mutex is held at entry and exit, and released during the call.
- * The call counts as in flight, so that the timeout watches it. */
-static void worker_spend_spare(tiers_worker *worker)
-{
-    assert(worker_in_flight(worker) == 0 && "operations are never behind it");
-    worker->spare_asked = false;
-    pthread_mutex_unlock(&worker->mutex);
-    worker_begin_call(worker);
-    tiers_worker_spare *spare = worker->options.spare;
-    bool more = spare != NULL && spare(worker->context, worker, worker->device);
-    worker_end_calls(worker, 1, true);
-    pthread_mutex_lock(&worker->mutex);
-    if (more) worker->spare_asked = true;
-}
-
 /* Moves the jobs of the mailbox behind the active ones, in their ranks: it costs the same however
  * many there are. The mutex is held. */
 static void worker_take_jobs(tiers_worker *worker)
@@ -620,7 +569,17 @@ static bool worker_collect_mail(tiers_worker *worker, worker_mail *mail_out)
     worker->reaping = false;
     while (idle && !worker_has_mail(worker) && !worker->stop) {
         if (worker->spare_asked) {
-            worker_spend_spare(worker);
+            /* Call the spare function once. The mutex is held at entry and exit, and released
+             * during the call. The call counts as in flight, so that the timeout watches it. */
+            assert(worker_in_flight(worker) == 0 && "operations are never behind it");
+            worker->spare_asked = false;
+            pthread_mutex_unlock(&worker->mutex);
+            worker_begin_call(worker);
+            tiers_worker_spare *spare = worker->options.spare;
+            bool more = spare != NULL && spare(worker->context, worker, worker->device);
+            worker_end_calls(worker, 1, true);
+            pthread_mutex_lock(&worker->mutex);
+            if (more) worker->spare_asked = true;
         } else {
             pthread_cond_wait(&worker->work, &worker->mutex);
         }
@@ -635,21 +594,6 @@ static bool worker_collect_mail(tiers_worker *worker, worker_mail *mail_out)
     bool go_on = !(worker->stop && idle);
     pthread_mutex_unlock(&worker->mutex);
     return go_on;
-}
-
-/* Waits for a completion or for mail. `reaping` is set under the mutex, so mail that comes after
- * the look ends the wait. */
-static void worker_reap_or_mail(tiers_worker *worker)
-{
-    if (worker_in_flight(worker) == 0) return;
-    uint64_t wait_ns = WORKER_WAIT_SHORT_NS;
-    if (worker->device->wakes) {
-        pthread_mutex_lock(&worker->mutex);
-        worker->reaping = !worker_has_mail(worker) && !worker->sweep;
-        wait_ns = worker->reaping ? WORKER_WAIT_LONG_NS : 0;
-        pthread_mutex_unlock(&worker->mutex);
-    }
-    worker_reap(worker, wait_ns);
 }
 
 /* Fails the pieces that were begun by a thread that died, when the device counts no operation in
@@ -701,16 +645,51 @@ static void worker_serve(tiers_worker *worker)
     while (worker_collect_mail(worker, &mail)) {
         worker_sweep(worker, mail.sweep);
         if (mail.sync != 0) worker_serve_syncs(worker, mail.sync);
-        if (mail.change != NULL) worker_change_now(worker, mail.change);
+        if (mail.change != NULL) {
+            /* Carry out a change of device: the old device's operations end, the old device is
+             * detached, the new one is attached. Attaching may correct the facts of the device, so
+             * worker_set_up reads them afterwards, and the caller after `done`. */
+            worker_change *change = mail.change;
+            while (worker_in_flight(worker) > 0)
+                worker_reap(worker, WORKER_WAIT_LONG_NS);
+            if (worker->stalled != NULL) {
+                worker_slot *slot = worker->stalled;
+                worker->stalled = NULL;
+                slot->io.status = KVT_E_GONE;
+                worker_complete(worker, slot);
+            }
+            assert(worker_flying(worker) == 0 && "the old device has none of the buffers");
+            if (worker->device != NULL) kvt_device_detach(worker->device);
+            worker->device = change->device;
+            if (change->device != NULL) {
+                kvt_device_attach(change->device);
+                worker_set_up(worker, change);
+            }
+            atomic_store(&worker->why, change->device == NULL ? TIERS_RETIRED_ASKED : TIERS_SERVES);
+            pthread_mutex_lock(&worker->mutex);
+            change->done = true;
+            pthread_cond_broadcast(&worker->changed);
+            pthread_mutex_unlock(&worker->mutex);
+        }
         worker_submit(worker);
         bool full = worker->free_slots == NULL || worker->stalled != NULL ||
                     worker->failures >= WORKER_FAILURES_MAX || tiers_worker_retired(worker);
-        if (full)
+        if (full) {
             worker_reap(worker, WORKER_WAIT_LONG_NS);
-        else if (worker_has_active(worker))
+        } else if (worker_has_active(worker)) {
             worker_reap(worker, 0);
-        else
-            worker_reap_or_mail(worker);
+        } else if (worker_in_flight(worker) != 0) {
+            /* Wait for a completion or for mail. `reaping` is set under the mutex, so mail that
+             * comes after the look ends the wait. */
+            uint64_t wait_ns = WORKER_WAIT_SHORT_NS;
+            if (worker->device->wakes) {
+                pthread_mutex_lock(&worker->mutex);
+                worker->reaping = !worker_has_mail(worker) && !worker->sweep;
+                wait_ns = worker->reaping ? WORKER_WAIT_LONG_NS : 0;
+                pthread_mutex_unlock(&worker->mutex);
+            }
+            worker_reap(worker, wait_ns);
+        }
         worker_check_operations(worker);
     }
 }

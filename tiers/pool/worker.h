@@ -83,7 +83,7 @@ typedef struct tiers_worker_options {
     double write_bytes_per_s;
     double request_seconds;
     uint64_t in_flight_bytes_max; /* 0 = TIERS_IN_FLIGHT_BYTES_DEFAULT */
-    uint64_t timeout_ns;       /* 0 = TIERS_TIMEOUT_NS_DEFAULT; TIERS_TIMEOUT_NEVER (timeout.h) */
+    uint64_t timeout_ns;       /* 0 = TIERS_TIMEOUT_NS_DEFAULT; TIERS_TIMEOUT_NEVER (watchdog.h) */
     bool reweigh;              /* the weight follows what is measured */
     tiers_worker_spare *spare; /* NULL = none */
 } tiers_worker_options;
@@ -156,7 +156,7 @@ bool tiers_worker_write_failed(const tiers_worker *worker);
 /* Asks for calls of the spare function when there is time. */
 void tiers_worker_ask_spare(tiers_worker *worker);
 
-/* Whether waited reads keep the device busy (worker_pressure.h); never so on a retired member. */
+/* Whether waited reads keep the device busy (worker_meter.h); never so on a retired member. */
 bool tiers_worker_is_pressed(tiers_worker *worker);
 
 /* The rank in which a transfer is served. */

@@ -23,7 +23,6 @@
  * moments, but never half of one. */
 /* ---- figures ---- */
 
-/* Retirement lasts until the member gets another device. */
 bool tiers_worker_retired(const tiers_worker *worker)
 {
     return atomic_load(&worker->why) != TIERS_SERVES;
@@ -48,7 +47,6 @@ bool tiers_worker_write_failed(const tiers_worker *worker)
     return atomic_load(&worker->write_status) != KVT_OK;
 }
 
-/* Both directions together, for a choice between members. */
 uint64_t tiers_worker_pending_bytes(const tiers_worker *worker)
 {
     return tiers_worker_ahead(worker, TIERS_RANK_WRITE, KVT_IO_READ) +
@@ -67,7 +65,6 @@ uint64_t tiers_worker_ahead(const tiers_worker *worker, tiers_rank rank, kvt_io_
     return bytes;
 }
 
-/* The measured bandwidth turns bytes into seconds. */
 void worker_sample_pressure(tiers_worker *worker, tiers_rank rank)
 {
     if (rank != TIERS_RANK_WAITED) return;
@@ -185,7 +182,6 @@ kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, ui
     return status;
 }
 
-/* The runs name places of the device already, so there is nothing to set up. */
 kvt_status tiers_worker_queue_runs(tiers_worker *worker, tiers_transfer *transfer, uint32_t member,
                                    uint64_t deadline_ns)
 {
@@ -197,7 +193,6 @@ kvt_status tiers_worker_queue_runs(tiers_worker *worker, tiers_transfer *transfe
     return status;
 }
 
-/* Mail that the thread has taken already needs no nudge. */
 void tiers_worker_call(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -205,7 +200,6 @@ void tiers_worker_call(tiers_worker *worker)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-/* The flag is no mail; the thread sees it in its next round. */
 void tiers_worker_sweep(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -214,7 +208,6 @@ void tiers_worker_sweep(tiers_worker *worker)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-/* The answer of a retired member stays true. */
 bool tiers_worker_check(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -251,7 +244,6 @@ kvt_status tiers_worker_sync_wait(tiers_worker *worker, const tiers_worker_sync 
     return status;
 }
 
-/* Nothing can be queued meanwhile only if the caller holds off everybody who queues. */
 bool tiers_worker_idle(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -261,7 +253,6 @@ bool tiers_worker_idle(tiers_worker *worker)
     return idle;
 }
 
-/* The call comes after all work; asking twice is as good as once. */
 void tiers_worker_ask_spare(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -278,7 +269,6 @@ void tiers_worker_retire(tiers_worker *worker, tiers_retired why)
 /* The thread's life is in worker_internal.h. Start, change and join are serialised by the pool. */
 /* ---- life ---- */
 
-/* The thread has ended or has never run, so no lock is needed. */
 void tiers_worker_free(tiers_worker *worker)
 {
     if (worker == NULL) return;
@@ -382,7 +372,6 @@ fail:
     return status;
 }
 
-/* Jobs that are queued are still done. */
 void tiers_worker_end(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -391,8 +380,6 @@ void tiers_worker_end(tiers_worker *worker)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-/* The caller watches the timeout itself; a thread that is stuck in its device is abandoned and owns
- * everything it uses. */
 bool tiers_worker_join(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);

@@ -25,10 +25,9 @@
 #include <stdatomic.h>
 
 #include "stripe.h"
-#include "tiers/devices/timeout.h"
+#include "tiers/devices/watchdog.h"
 #include "worker.h"
 #include "worker_meter.h"
-#include "worker_pressure.h"
 
 enum { WORKER_DEPTH_MAX = 256 };
 

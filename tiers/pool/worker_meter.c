@@ -7,8 +7,6 @@
  *              -> sample   10 ms or 16 requests of spans
  *              -> average  one of reads, one of writes; time constant 0.1 s of busy time
  *              -> weight   follows after 4 samples and 0.3 s beyond 10 %, rests within 3 %
- *
- * Thread rule: as worker_meter.h.
  */
 #include "worker_meter.h"
 
@@ -45,20 +43,6 @@ void tiers_meter_init(tiers_meter *meter, double read_bytes_per_s, double write_
 
 /* ---- weight ---- */
 
-/* The presumed bandwidth of reads: their average, lowered by the factor that writes have lost since
- * the last sample of reads. Never below nominal / METER_FLOOR. Writes alone can thus lower the
- * weight of reads, never raise it. */
-static double meter_target(const tiers_meter *meter)
-{
-    double target = meter->bytes_per_s[KVT_IO_READ];
-    double writes = meter->bytes_per_s[KVT_IO_WRITE];
-    assert(meter->nominal_bytes_per_s > 0);
-    if (meter->write_reference > 0 && writes < meter->write_reference)
-        target *= writes / meter->write_reference;
-    double floor_bytes_per_s = meter->nominal_bytes_per_s / METER_FLOOR;
-    return target > floor_bytes_per_s ? target : floor_bytes_per_s;
-}
-
 /* Counts a sample that speaks for a change; true when there were enough over long enough. Both
  * bounds must be met: samples come fast on a busy device and slowly on others. */
 static bool meter_streak(tiers_meter *meter, bool speaks, uint64_t now_ns)
@@ -78,7 +62,16 @@ static bool meter_streak(tiers_meter *meter, bool speaks, uint64_t now_ns)
  * wobbles thus never move a weight, and a change that lasts is followed to its end. */
 static void meter_follow(tiers_meter *meter, uint64_t now_ns)
 {
-    double target = meter_target(meter);
+    /* The presumed bandwidth of reads: their average, lowered by the factor that writes have lost
+     * since the last sample of reads. Never below nominal / METER_FLOOR. Writes alone can thus
+     * lower the weight of reads, never raise it. */
+    double target = meter->bytes_per_s[KVT_IO_READ];
+    double writes = meter->bytes_per_s[KVT_IO_WRITE];
+    assert(meter->nominal_bytes_per_s > 0);
+    if (meter->write_reference > 0 && writes < meter->write_reference)
+        target *= writes / meter->write_reference;
+    double floor_bytes_per_s = meter->nominal_bytes_per_s / METER_FLOOR;
+    if (target < floor_bytes_per_s) target = floor_bytes_per_s;
     if (!meter->following) {
         bool off = fabs(target / meter->weight_bytes_per_s - 1) > METER_DEVIATION;
         if (!meter_streak(meter, off, now_ns)) return;
@@ -150,10 +143,32 @@ static bool meter_is_evidence(const tiers_meter *meter, double seconds)
     return meter->byte_seconds / seconds >= 2 * meter->request_seconds * bytes_per_s;
 }
 
-/* Closes the span at its last completion; true when that completed a sample. A span that is no
- * evidence is dropped whole. The next one begins where this one ended. */
-static bool meter_close_span(tiers_meter *meter)
+/* Only the first operation on an idle device begins a span. */
+void tiers_meter_begin(tiers_meter *meter, const kvt_io *io)
 {
+    if (meter->in_flight++ > 0) return;
+    meter->begin_ns = meter->last_ns = io->submitted_ns;
+    meter->fresh = true;
+    meter->broken = false;
+}
+
+bool tiers_meter_end(tiers_meter *meter, const kvt_io *io)
+{
+    assert(meter->in_flight > 0);
+    meter->in_flight--;
+    if (io->status != KVT_OK) {
+        meter->broken = true;
+    } else {
+        meter->requests++;
+        meter->bytes[io->kind] += io->bytes;
+        if (io->finished_ns > meter->last_ns) meter->last_ns = io->finished_ns;
+        if (io->finished_ns > io->submitted_ns)
+            meter->byte_seconds +=
+                (double)io->bytes * (double)(io->finished_ns - io->submitted_ns) * 1e-9;
+    }
+    if (meter->in_flight > 0 && meter->last_ns - meter->begin_ns < METER_SPAN_NS) return false;
+    /* Close the span at its last completion; true when that completed a sample. A span that is no
+     * evidence is dropped whole. The next one begins where this one ended. */
     bool sampled = false;
     double seconds = (double)(meter->last_ns - meter->begin_ns) * 1e-9;
     if (meter_is_evidence(meter, seconds)) {
@@ -173,30 +188,32 @@ static bool meter_close_span(tiers_meter *meter)
     return sampled;
 }
 
-/* Only the first operation on an idle device begins a span. */
-void tiers_meter_begin(tiers_meter *meter, const kvt_io *io)
+/* ---- pressure ---- */
+
+/* Brings the mean up to an instant, then the switch: between the two bounds it stays. */
+static void pressure_advance(tiers_pressure *pressure, uint64_t now_ns)
 {
-    if (meter->in_flight++ > 0) return;
-    meter->begin_ns = meter->last_ns = io->submitted_ns;
-    meter->fresh = true;
-    meter->broken = false;
+    if (pressure->sampled_ns != 0 && now_ns > pressure->sampled_ns) {
+        double seconds = (double)(now_ns - pressure->sampled_ns) * 1e-9;
+        double share = 1 - exp(-seconds / TIERS_PRESSURE_MEAN_SECONDS);
+        pressure->mean_seconds += share * (pressure->backlog_seconds - pressure->mean_seconds);
+    }
+    if (now_ns > pressure->sampled_ns) pressure->sampled_ns = now_ns;
+    if (pressure->mean_seconds > TIERS_PRESSURE_ON_SECONDS)
+        pressure->on = true;
+    else if (pressure->mean_seconds < TIERS_PRESSURE_OFF_SECONDS)
+        pressure->on = false;
 }
 
-/* An idle device ends its span at once. */
-bool tiers_meter_end(tiers_meter *meter, const kvt_io *io)
+void tiers_pressure_sample(tiers_pressure *pressure, double backlog_seconds, uint64_t now_ns)
 {
-    assert(meter->in_flight > 0);
-    meter->in_flight--;
-    if (io->status != KVT_OK) {
-        meter->broken = true;
-    } else {
-        meter->requests++;
-        meter->bytes[io->kind] += io->bytes;
-        if (io->finished_ns > meter->last_ns) meter->last_ns = io->finished_ns;
-        if (io->finished_ns > io->submitted_ns)
-            meter->byte_seconds +=
-                (double)io->bytes * (double)(io->finished_ns - io->submitted_ns) * 1e-9;
-    }
-    if (meter->in_flight > 0 && meter->last_ns - meter->begin_ns < METER_SPAN_NS) return false;
-    return meter_close_span(meter);
+    assert(backlog_seconds >= 0);
+    pressure_advance(pressure, now_ns);
+    pressure->backlog_seconds = backlog_seconds;
+}
+
+bool tiers_pressure_is_on(tiers_pressure *pressure, uint64_t now_ns)
+{
+    pressure_advance(pressure, now_ns);
+    return pressure->on;
 }

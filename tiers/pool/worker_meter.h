@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worker_meter.h - how fast a member really is, from its completions, and the weight that follows.
+ * worker_meter.h - how fast a member really is, from its completions, and the weight that follows;
+ * and whether waited reads press it.
  *
  * Only spans in which requests are in flight count, and only those in which the device had enough
  * to do, so that idleness, small requests and single requests never look like a slow drive. The
@@ -12,6 +13,8 @@
 #define TIERS_WORKER_METER_H
 
 #include "tiers/devices/device_ops.h"
+
+#include <stdbool.h>
 
 /* All speeds are bytes per second, all times the device's own clock. The weight is what placement
  * counts on; it is at least 1/64 of the nominal figure. */
@@ -53,5 +56,32 @@ void tiers_meter_begin(tiers_meter *meter, const kvt_io *io);
 
 /* Its completion. True when averages or weight may have changed. */
 bool tiers_meter_end(tiers_meter *meter, const kvt_io *io);
+
+/* ---- pressure ---- */
+
+/*
+ * Whether the reads that somebody waits for keep a device busy: the mean of their backlog over the
+ * last 20 ms or so, with hysteresis, so that neither one short read nor a short gap between two
+ * turns it over (docs/TIERS.md, Pressure). Between two samples the backlog stays as it is, so the
+ * mean approaches it by 1 - exp(-time / constant): it does not depend on how often somebody
+ * samples, and falls to nothing on an idle device. Every instant is an argument.
+ */
+#define TIERS_PRESSURE_ON_SECONDS   0.002
+#define TIERS_PRESSURE_OFF_SECONDS  0.001
+#define TIERS_PRESSURE_MEAN_SECONDS 0.020 /* the mean's time constant */
+
+/* All zero: no backlog, at any instant. */
+typedef struct tiers_pressure {
+    double backlog_seconds; /* since the last sample */
+    double mean_seconds;    /* of the backlog, up to the last sample */
+    uint64_t sampled_ns;    /* the last sample; 0 = there was none */
+    bool on;
+} tiers_pressure;
+
+/* From now on the backlog is so many seconds of work. Instants do not descend. */
+void tiers_pressure_sample(tiers_pressure *pressure, double backlog_seconds, uint64_t now_ns);
+
+/* Whether the reads press now. */
+bool tiers_pressure_is_on(tiers_pressure *pressure, uint64_t now_ns);
 
 #endif

@@ -11,7 +11,7 @@
 #include "cases.h"
 #include "gate_device.h"
 #include "pool_scratch.h"
-#include "tiers/pool/worker_pressure.h"
+#include "tiers/pool/worker_meter.h"
 
 enum { GRAIN = 4096, EACH = 40, ALL = 3 * EACH, UNITS = 128 };
 

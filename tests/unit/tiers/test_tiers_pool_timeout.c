@@ -13,7 +13,7 @@
 #include "cases.h"
 #include "pool_scratch.h"
 #include "tiers/devices/device_fault.h"
-#include "tiers/devices/timeout.h"
+#include "tiers/devices/watchdog.h"
 #include "tiers/pool/worker.h"
 
 enum { UNIT = 16384, MS = 1000000, OBJECTS = 40 };
