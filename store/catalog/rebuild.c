@@ -195,11 +195,12 @@ kvt_status kvt_store_recover(const kvt_store_options *store, const kvt_recover_o
                            .message = message,
                            .message_size = message_size};
     const uint32_t devices = given.options.tiers[KVT_TIER_SSD].device_count;
-    if (given.options.catalog_path == NULL || devices == 0) {
+    if (given.options.durability.catalog_path == NULL || devices == 0) {
         status = KVT_E_ARGUMENT;
         snprintf(message, message_size, "%s",
-                 devices == 0 && given.options.catalog_path != NULL ? "no SSD device is configured"
-                                                                    : "store.catalog is not set");
+                 devices == 0 && given.options.durability.catalog_path != NULL
+                     ? "no SSD device is configured"
+                     : "store.catalog is not set");
     } else {
         filled.device_count = devices;
         status = rebuild_run(&state);

@@ -68,7 +68,7 @@ void kvt_store_close(kvt_store *store)
     entry_memory_close(&store->memory);
     free(store->copies.listed);
     lease_close(store);
-    spaces_close(store);
+    free(store->spaces.items);
     handover_close(store);
     staging_close(store->staging);
     bases_close(store);

@@ -184,14 +184,6 @@ static entry_kind **entry_kind_chain(entry_kind **kinds, size_t buckets, const e
     return &kinds[hash & (buckets - 1)];
 }
 
-static bool entry_kind_is(const entry_kind *kind, const entry_shape *shape)
-{
-    return memcmp(&kind->layout, shape->layout, sizeof *shape->layout) == 0 &&
-           kind->group_count == shape->group_count &&
-           (shape->group_count == 0 ||
-            memcmp(kind->groups, shape->groups, shape->group_count * sizeof *shape->groups) == 0);
-}
-
 /* Doubles the buckets of the kinds. Failing to is harmless: chains grow. */
 static void entry_grow_kinds(entry_memory *memory)
 {
@@ -216,7 +208,11 @@ static void entry_grow_kinds(entry_memory *memory)
 static const entry_kind *entry_kind_join(entry_memory *memory, const entry_shape *shape)
 {
     entry_kind *kind = *entry_kind_chain(memory->kinds, memory->kind_buckets, shape);
-    while (kind != NULL && !entry_kind_is(kind, shape))
+    while (kind != NULL &&
+           !(memcmp(&kind->layout, shape->layout, sizeof *shape->layout) == 0 &&
+             kind->group_count == shape->group_count &&
+             (shape->group_count == 0 || memcmp(kind->groups, shape->groups,
+                                                shape->group_count * sizeof *shape->groups) == 0)))
         kind = kind->next;
     if (kind == NULL) {
         const size_t group_bytes = shape->group_count * sizeof kind->groups[0];
@@ -357,18 +353,6 @@ static void entry_prefetch(const store_entry *entry)
     __builtin_prefetch(first + offsetof(store_entry, since));
 }
 
-/* Prefetches memory for the keys behind this one. Entries that are not the first of their chain are
- * left out. */
-static void entry_sight_ahead(const entry_table *table, const entry_sight *sight, size_t i)
-{
-    store_entry **bucket = entry_sight_bucket(table, sight, i + SIGHT_BUCKET);
-    if (bucket != NULL) __builtin_prefetch(bucket);
-    bucket = entry_sight_bucket(table, sight, i + SIGHT_ENTRY);
-    if (bucket != NULL && *bucket != NULL) entry_prefetch(*bucket);
-    bucket = entry_sight_bucket(table, sight, i + SIGHT_PLACE);
-    if (bucket != NULL && *bucket != NULL) __builtin_prefetch((*bucket)->place);
-}
-
 store_entry *entry_sight_find(const entry_table *table, const entry_sight *sight, size_t i)
 {
     assert(i < sight->count);
@@ -376,7 +360,14 @@ store_entry *entry_sight_find(const entry_table *table, const entry_sight *sight
         __builtin_prefetch(entry_sight_bucket(table, sight, at));
     for (size_t at = 0; i == 0 && at < SIGHT_ENTRY && at < sight->count; at++)
         entry_prefetch(*entry_sight_bucket(table, sight, at));
-    entry_sight_ahead(table, sight, i);
+    /* Prefetch memory for the keys behind this one. Entries that are not the first of their chain
+     * are left out. */
+    store_entry **bucket = entry_sight_bucket(table, sight, i + SIGHT_BUCKET);
+    if (bucket != NULL) __builtin_prefetch(bucket);
+    bucket = entry_sight_bucket(table, sight, i + SIGHT_ENTRY);
+    if (bucket != NULL && *bucket != NULL) entry_prefetch(*bucket);
+    bucket = entry_sight_bucket(table, sight, i + SIGHT_PLACE);
+    if (bucket != NULL && *bucket != NULL) __builtin_prefetch((*bucket)->place);
     return entry_find_hashed(table, sight->handles[i], &sight->keys[i]);
 }
 

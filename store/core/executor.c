@@ -50,18 +50,6 @@ static const store_stage executor_onto_copy[] = {STAGE_ADOPT, STAGE_COUNT};
 static const store_stage executor_write_copy[] = {STAGE_READ,    STAGE_RESERVE, STAGE_WRITE,
                                                   STAGE_PREPARE, STAGE_KEEP,    STAGE_COUNT};
 
-/* Names every stage that ended well, for the tests that kill the process there. */
-static void executor_pass_kill_point(store_stage stage)
-{
-    switch (stage) {
-    case STAGE_RESERVE: KILL_POINT("publish: reserved"); break;
-    case STAGE_WRITE: KILL_POINT("publish: written"); break;
-    case STAGE_PREPARE: KILL_POINT("publish: prepared"); break;
-    case STAGE_UNLIST: KILL_POINT("evict: unlisted"); break;
-    default: break;
-    }
-}
-
 /* Chooses the stages of a move. The operation of a change becomes a reader of the entry's place, so
  * the place's extents stay until the operation ends. Takes the lock. */
 static const store_stage *executor_begin(store_op *op)
@@ -86,49 +74,6 @@ static const store_stage *executor_begin(store_op *op)
     return stages;
 }
 
-/* Counts a move that was carried out; a copy is counted by its caller. */
-static void executor_count_success(const store_op *op)
-{
-    assert(op->row == NULL && op->location == NULL && op->place == NULL);
-    store_counters *counters = &op->store->counters;
-    pthread_mutex_lock(&op->store->lock);
-    if (op->planned) {
-        counters->moves.committed++;
-        counters->outcomes[store_purpose_of(op->move)][0]++;
-    } else if ((op->stages_done & (1u << STAGE_KEEP)) == 0) {
-        counters->relayouts.records++;
-        counters->relayouts.bytes += op->record_bytes;
-    }
-    quarantine_settle(op->store, op->move, 1);
-    pthread_mutex_unlock(&op->store->lock);
-}
-
-/* Runs one stage, and counts its time. */
-static kvt_status executor_run_stage(store_op *op, store_stage stage)
-{
-    const uint64_t began_ns = base_clock_ns();
-    const kvt_status status = stage_functions[stage](op);
-    const uint64_t took_ns = base_clock_ns() - began_ns;
-    if (stage == STAGE_READ || stage == STAGE_WRITE) op->device_ns += took_ns;
-    if (stage == STAGE_RECODE || stage == STAGE_ENCODE) op->code_ns += took_ns;
-    return status;
-}
-
-/* Adds a planned move that has ended to the last operations. */
-static void executor_note(const store_op *op, kvt_status status)
-{
-    if (!op->planned) return;
-    const bool evicts = op->move->kind == KVT_MOVE_EVICT;
-    kvt_operation operation =
-        watch_operation(op->store, evicts ? KVT_OPERATION_EVICT : KVT_OPERATION_MOVE, &op->key,
-                        op->began_ns, status);
-    operation.bytes = op->record_bytes;
-    operation.variant = op->move->to_variant;
-    operation.tier = (uint8_t)(evicts ? store_tier_of(op->move->from_bytes) : op->tier);
-    watch_split(&operation, op->device_ns, op->code_ns);
-    watch_note(op->store, &operation);
-}
-
 /* Runs the stages of one move in order, and undoes the operation at the first stage that fails.
  * No lock held. */
 static kvt_status executor_run_op(store_op *op, executor_cause *cause_out)
@@ -136,17 +81,52 @@ static kvt_status executor_run_op(store_op *op, executor_cause *cause_out)
     kvt_status status = KVT_OK;
     op->began_ns = store_now_ns(op->store);
     for (const store_stage *stage = executor_begin(op); *stage != STAGE_COUNT; stage++) {
-        status = executor_run_stage(op, *stage);
+        const uint64_t began_ns = base_clock_ns();
+        status = stage_functions[*stage](op);
+        const uint64_t took_ns = base_clock_ns() - began_ns;
+        if (*stage == STAGE_READ || *stage == STAGE_WRITE) op->device_ns += took_ns;
+        if (*stage == STAGE_RECODE || *stage == STAGE_ENCODE) op->code_ns += took_ns;
         if (status != KVT_OK) break;
-        executor_pass_kill_point(*stage);
+        /* For the tests that kill the process there. */
+        switch (*stage) {
+        case STAGE_RESERVE: KILL_POINT("publish: reserved"); break;
+        case STAGE_WRITE: KILL_POINT("publish: written"); break;
+        case STAGE_PREPARE: KILL_POINT("publish: prepared"); break;
+        case STAGE_UNLIST: KILL_POINT("evict: unlisted"); break;
+        default: break;
+        }
         op->stages_done |= 1u << *stage;
     }
     *cause_out = EXECUTOR_DONE;
-    if (status == KVT_OK)
-        executor_count_success(op);
-    else
+    if (status == KVT_OK) {
+        /* Count a move that was carried out; a copy is counted by its caller. */
+        assert(op->row == NULL && op->location == NULL && op->place == NULL);
+        kvt_store_stats *counters = &op->store->counters;
+        pthread_mutex_lock(&op->store->lock);
+        if (op->planned) {
+            counters->moves.committed++;
+            op->store->tallies.outcomes[store_purpose_of(op->move)][0]++;
+        } else if ((op->stages_done & (1u << STAGE_KEEP)) == 0) {
+            counters->relayouts.records++;
+            counters->relayouts.bytes += op->record_bytes;
+        }
+        quarantine_settle(op->store, op->move, 1);
+        pthread_mutex_unlock(&op->store->lock);
+    } else {
         *cause_out = executor_undo(op, status);
-    executor_note(op, status);
+    }
+    /* Add a planned move that has ended to the last operations. */
+    if (op->planned) {
+        const bool evicts = op->move->kind == KVT_MOVE_EVICT;
+        kvt_operation operation =
+            watch_operation(op->store, evicts ? KVT_OPERATION_EVICT : KVT_OPERATION_MOVE, &op->key,
+                            op->began_ns, status);
+        operation.bytes = op->record_bytes;
+        operation.variant = op->move->to_variant;
+        operation.tier = (uint8_t)(evicts ? store_tier_of(op->move->from_bytes) : op->tier);
+        watch_split(&operation, op->device_ns, op->code_ns);
+        watch_note(op->store, &operation);
+    }
     return status;
 }
 
@@ -201,7 +181,6 @@ kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t c
  * released while waiting. As executor_copy. */
 static kvt_status executor_await_rest(kvt_store *store, uint64_t handle, uint64_t deadline_ns)
 {
-    assert(store_is_locked(store));
     uint16_t moves = 0;
     for (bool first = true;; first = false) {
         store_entry *entry = entry_find_handle(&store->table, handle);

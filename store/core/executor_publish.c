@@ -15,9 +15,22 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* Makes the catalog row of a record on SSD, and the ticket for its deletion. */
-static kvt_status executor_prepare_row(store_op *op)
+/* Allocates everything that publishing needs, so that publishing cannot fail for memory. Releases
+ * the staging buffer, which readers may wait for. */
+kvt_status stage_prepare(store_op *op)
 {
+    assert(op->place == NULL && op->location != NULL && op->serial != 0);
+    assert(op->record_bytes <= op->location->bytes);
+    op->place = entry_place_new(&op->store->memory, op->move->to_variant);
+    if (op->place == NULL) return KVT_E_MEMORY;
+    op->place->tier = (uint8_t)op->tier;
+    op->place->serial = op->serial;
+    op->place->generation = op->spec.generation;
+    op->place->record_bytes = op->record_bytes;
+    op->place->scratch_bytes = op->scratch_bytes;
+    staging_release(op->store->staging, &op->staging);
+    if (op->store->catalog == NULL || op->tier != KVT_TIER_SSD) return KVT_OK;
+    /* The catalog row of a record on SSD, and the ticket for its deletion. */
     assert(op->row == NULL && op->place->ticket == NULL && op->tier == KVT_TIER_SSD);
     const store_entry *entry = op->entry;
     kvt_status status = catalog_ticket_new(&entry->key, op->place->serial, &op->place->ticket);
@@ -47,31 +60,12 @@ static kvt_status executor_prepare_row(store_op *op)
     return status;
 }
 
-/* Allocates everything that publishing needs, so that publishing cannot fail for memory. Releases
- * the staging buffer, which readers may wait for. */
-kvt_status stage_prepare(store_op *op)
-{
-    assert(op->place == NULL && op->location != NULL && op->serial != 0);
-    assert(op->record_bytes <= op->location->bytes);
-    op->place = entry_place_new(&op->store->memory, op->move->to_variant);
-    if (op->place == NULL) return KVT_E_MEMORY;
-    op->place->tier = (uint8_t)op->tier;
-    op->place->serial = op->serial;
-    op->place->generation = op->spec.generation;
-    op->place->record_bytes = op->record_bytes;
-    op->place->scratch_bytes = op->scratch_bytes;
-    staging_release(op->store->staging, &op->staging);
-    if (op->store->catalog == NULL || op->tier != KVT_TIER_SSD) return KVT_OK;
-    return executor_prepare_row(op);
-}
-
 /* Settles the place that publishing replaced. After a promotion the place on SSD stays as the
  * entry's copy when copies have room; every other old place is drained. A copy of an entry that is
  * now on SSD itself is dropped. Lock held. */
 static void executor_leave_place(kvt_store *store, store_entry *entry, store_place *old)
 {
     assert(entry->place != NULL && entry->place != old && entry->state == ENTRY_RESIDENT);
-    assert(store_is_locked(store));
     kvt_tier tier = entry->place->tier;
     if (tier == KVT_TIER_SSD) {
         copies_drop(store, entry); /* of another variant than the stored one */
@@ -84,19 +78,6 @@ static void executor_leave_place(kvt_store *store, store_entry *entry, store_pla
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
     }
     place_drain(store, old);
-}
-
-/* Tells the readers of events of an entry that has a new place. Before that it was at another one,
- * read from the staging of its put, or not to be found. Lock held. */
-static void executor_announce(const store_op *op, const store_place *old, bool staged)
-{
-    static const kvt_variant raw = {.codec = KVT_CODEC_RAW};
-    if (old != NULL)
-        watch_note_moved(op->store, op->entry, old->tier, old->variant);
-    else if (staged)
-        watch_note_moved(op->store, op->entry, KVT_TIER_DRAM, raw);
-    else
-        watch_note_stored(op->store, op->entry);
 }
 
 /* Makes the new place the entry's: the policy's commit first, because it alone can still refuse. */
@@ -138,7 +119,15 @@ kvt_status stage_publish(store_op *op)
         backoff_note_success(store, entry);
         if (op->record_bytes > store_bytes_of(op->move->to_bytes)) store_resize(store, entry);
         pthread_cond_broadcast(&store->changed);
-        executor_announce(op, old, staged);
+        /* Tell the readers of events of an entry that has a new place. Before that it was at
+         * another one, read from the staging of its put, or not to be found. Lock held. */
+        static const kvt_variant raw = {.codec = KVT_CODEC_RAW};
+        if (old != NULL)
+            watch_note_moved(op->store, op->entry, old->tier, old->variant);
+        else if (staged)
+            watch_note_moved(op->store, op->entry, KVT_TIER_DRAM, raw);
+        else
+            watch_note_stored(op->store, op->entry);
         if (old != NULL) executor_leave_place(store, entry, old);
         executor_settle_debt(op);
         if (store->remote != NULL && op->move->kind == KVT_MOVE_PUT)

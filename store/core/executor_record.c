@@ -399,25 +399,6 @@ kvt_status stage_reserve(store_op *op)
     }
 }
 
-/* Attaches the placement note to a record that goes to SSD, from which a lost catalog is rebuilt.
- */
-static void executor_note_place(const store_op *op)
-{
-    assert(op->serial != 0 && op->tier == KVT_TIER_SSD);
-    const store_entry *entry = op->entry;
-    placement_note note = {.serial = op->serial,
-                           .has_parent = entry->has_parent,
-                           .parent = entry->parent,
-                           .recompute_seconds = entry->recompute_seconds,
-                           .expires_ns = lifetime_to_calendar(op->store, entry),
-                           .tenant = entry->tenant,
-                           .class_id = entry->class_id,
-                           .request_tokens = entry->request_tokens,
-                           .location = op->location};
-    memcpy(note.pool, op->store->pool_id, sizeof note.pool);
-    placement_note_attach(&note, op->record);
-}
-
 /* Writes the record to its extents, with its note where a catalog exists. */
 kvt_status stage_write(store_op *op)
 {
@@ -425,7 +406,22 @@ kvt_status stage_write(store_op *op)
     learn_transfer transfer;
     op->serial = executor_next_serial(op->store);
     if (op->written) return KVT_OK;
-    if (op->store->catalog != NULL && op->tier == KVT_TIER_SSD) executor_note_place(op);
+    if (op->store->catalog != NULL && op->tier == KVT_TIER_SSD) {
+        /* The placement note, from which a lost catalog is rebuilt. */
+        assert(op->serial != 0 && op->tier == KVT_TIER_SSD);
+        const store_entry *entry = op->entry;
+        placement_note note = {.serial = op->serial,
+                               .has_parent = entry->has_parent,
+                               .parent = entry->parent,
+                               .recompute_seconds = entry->recompute_seconds,
+                               .expires_ns = lifetime_to_calendar(op->store, entry),
+                               .tenant = entry->tenant,
+                               .class_id = entry->class_id,
+                               .request_tokens = entry->request_tokens,
+                               .location = op->location};
+        memcpy(note.pool, op->store->pool_id, sizeof note.pool);
+        placement_note_attach(&note, op->record);
+    }
     const transfer_watch *watch = learn_watch(op->store, op->tier, KVT_IO_WRITE, &transfer);
     return transfer_move(op->store->staging, op->store->pools[op->tier], KVT_IO_WRITE, op->location,
                          op->record, op->record_bytes, watch, &op->staging);

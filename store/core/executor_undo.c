@@ -37,17 +37,6 @@ static bool executor_failed_read(const store_op *op, kvt_status status)
     return !quarantine_is_back(op->store, op->entry->place, status);
 }
 
-/* The entry's options get the size that its record in this variant has. Lock held. */
-static void executor_note_larger(store_op *op)
-{
-    assert(op->record_bytes > 0);
-    entry_rare *rare = entry_rare_make(op->entry);
-    if (rare == NULL) return; /* the same plan may be made again */
-    rare->larger_variant = op->move->to_variant;
-    rare->larger_bytes = op->record_bytes;
-    store_resize(op->store, op->entry);
-}
-
 /*
  * Whether the entry of a change that failed goes, so that the put behind it has its room: the
  * change was to free bytes of its tier for that put, and pool or policy had no room for the new
@@ -64,7 +53,7 @@ static bool executor_gives_up(const store_op *op, kvt_tier source)
 
 /* Counts a planned move that failed, by its reason. A failed relayout or copy is not counted. Lock
  * held. */
-static void executor_count_failure(store_counters *counters, const store_op *op, kvt_status status)
+static void executor_count_failure(kvt_store_stats *counters, const store_op *op, kvt_status status)
 {
     if (!op->planned) return;
     if (op->larger) {
@@ -94,8 +83,13 @@ static void executor_settle_loss(store_op *op, kvt_tier source, kvt_status statu
         if (!quarantine_note_failure(store, op->entry, status))
             backoff_note_failure(store, op->entry, false);
     } else if (op->larger) {
-        /* With that known, no plan asks for the same again. */
-        executor_note_larger(op);
+        /* With that size in the entry's options no plan asks for the same again. */
+        entry_rare *rare = entry_rare_make(op->entry);
+        if (rare != NULL) {
+            rare->larger_variant = op->move->to_variant;
+            rare->larger_bytes = op->record_bytes;
+            store_resize(store, op->entry);
+        }
     } else if (executor_gives_up(op, source)) {
         store->counters.given_up++;
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &op->entry->key, source);
@@ -125,7 +119,6 @@ static executor_cause executor_find_cause(const store_op *op, kvt_status status)
     return op->store->retired_members[op->tier] != 0 ? EXECUTOR_DEVICE : EXECUTOR_ROOM;
 }
 
-/* Gives back the operation's resources, aborts its move in the policy, and settles its entry. */
 executor_cause executor_undo(store_op *op, kvt_status status)
 {
     assert(status != KVT_OK);

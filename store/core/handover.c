@@ -19,8 +19,6 @@
  * policy's capacity rule lets no plan count on room that another one frees. The staged bytes have
  * memory of their own, so an executor that waits for the store's staging never waits for bytes that
  * only executors can free.
- *
- * Thread rule: as handover.h says.
  */
 #include "store/core/handover.h"
 #include "store/core/plans.h"
@@ -55,7 +53,6 @@ kvt_status handover_stage(kvt_store *store, uint64_t bytes, staging_buffer *out)
 static void handover_cost(const kvt_store *store, const kvt_move *moves, uint32_t count,
                           double seconds[KVT_TIER_COUNT])
 {
-    assert(store_is_locked(store));
     memset(seconds, 0, KVT_TIER_COUNT * sizeof *seconds);
     for (uint32_t i = 0; i < count; i++) {
         for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
@@ -117,12 +114,6 @@ static void handover_note_writes(store_handover *handover, const double seconds[
     handover->writes_noted++;
 }
 
-bool handover_defers(const kvt_store *store)
-{
-    assert(store_is_locked(store));
-    return store->handover.count >= STORE_HANDOVER_THREADS;
-}
-
 void handover_note_plan(kvt_store *store, store_staged *staged, const kvt_plan *plan)
 {
     assert(store_is_locked(store));
@@ -133,15 +124,6 @@ void handover_note_plan(kvt_store *store, store_staged *staged, const kvt_plan *
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         handover->seconds[tier] += staged->seconds[tier] - before[tier];
     handover_note_writes(handover, staged->seconds, staged->source_bytes);
-}
-
-/* Moves the mean of copy seconds per byte towards a copy that took `ns`. Lock held. */
-static void handover_note_copy(store_handover *handover, uint64_t bytes, uint64_t ns)
-{
-    assert(bytes > 0);
-    double *mean = &handover->copy_seconds_per_byte;
-    double seconds = (double)ns * 1e-9 / (double)bytes;
-    *mean += (*mean == 0 ? 1.0 : HANDOVER_COPY_GAIN) * (seconds - *mean);
 }
 
 /* ---- the queue ---- */
@@ -216,19 +198,6 @@ static void handover_report(kvt_store *store, const kvt_move *moves, uint32_t co
         plan_report(store, &moves[i], KVT_E_CANCELLED);
 }
 
-/* Aborts the plan of a put that cannot be handed over. The abort takes the ARRIVING entry out of
- * the table; without a plan the entry is erased here. Lock held. */
-static void handover_give_up(kvt_store *store, const kvt_entry *source, const kvt_plan *plan)
-{
-    assert(store_is_locked(store));
-    if (plan->count != 0) {
-        plan_abort_moves(store, plan->moves, plan->count);
-        quarantine_settle(store, plan->moves, plan->count);
-    } else {
-        entry_erase(&store->table, entry_find_key(&store->table, &source->key));
-    }
-}
-
 kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_view *views,
                            const kvt_plan *plan, const put_progress *progress,
                            staging_buffer *buffer)
@@ -242,7 +211,14 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_
     store_staged *staged = handover_fill(store, source, plan, progress);
     if (staged == NULL) {
         pthread_mutex_lock(&store->lock);
-        handover_give_up(store, source, plan);
+        /* Abort the plan of a put that cannot be handed over. The abort takes the ARRIVING entry
+         * out of the table; without a plan the entry is erased here. Lock held. */
+        if (plan->count != 0) {
+            plan_abort_moves(store, plan->moves, plan->count);
+            quarantine_settle(store, plan->moves, plan->count);
+        } else {
+            entry_erase(&store->table, entry_find_key(&store->table, &source->key));
+        }
         pthread_mutex_unlock(&store->lock);
         handover_report(store, plan->moves, plan->count);
         return KVT_E_MEMORY;
@@ -270,7 +246,10 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_
     } else {
         handover_expect(handover, bytes, staged->seconds);
     }
-    handover_note_copy(handover, bytes, copy_ns);
+    /* Move the mean of copy seconds per byte towards this copy. */
+    double *mean = &handover->copy_seconds_per_byte;
+    const double seconds = (double)copy_ns * 1e-9 / (double)bytes;
+    *mean += (*mean == 0 ? 1.0 : HANDOVER_COPY_GAIN) * (seconds - *mean);
     handover_append(handover, staged);
     pthread_mutex_unlock(&store->lock);
     /* Without the lock: an executor that wakes takes the processor from this thread where there is
@@ -298,7 +277,6 @@ void handover_leave(kvt_store *store, store_staged *staged)
  * threads that wait for the entry. Lock held. */
 static void handover_forget(kvt_store *store, const store_staged *staged, kvt_event_reason reason)
 {
-    assert(store_is_locked(store));
     store_entry *entry = entry_find_handle(&store->table, staged->handle);
     assert(entry != NULL && entry->staged == staged);
     watch_note_removed(store, entry, reason);
@@ -312,7 +290,6 @@ static void handover_forget(kvt_store *store, const store_staged *staged, kvt_ev
  * plan. The object remains, with its users. Lock held. */
 static void handover_call_off(kvt_store *store, store_staged *staged, kvt_event_reason reason)
 {
-    assert(store_is_locked(store));
     assert(!staged->begun);
     handover_remove(&store->handover, staged);
     plan_abort_moves(store, staged->moves, staged->count);
@@ -363,33 +340,11 @@ uint64_t handover_drain(kvt_store *store, uint64_t deadline_ns, uint64_t *bytes_
 static void handover_note_failure(kvt_store *store, kvt_status status)
 {
     assert(status != KVT_OK);
-    assert(store_is_locked(store));
     store_handover *handover = &store->handover;
     store->counters.puts_lost++;
     if (status >= 0 || status == KVT_E_CANCELLED || handover->failure != KVT_OK) return;
     handover->failure = status;
     handover->failed_ns = base_clock_ns();
-}
-
-kvt_status handover_report_failure(kvt_store *store)
-{
-    pthread_mutex_lock(&store->lock);
-    kvt_status status = store->handover.failure;
-    store->handover.failure = KVT_OK;
-    pthread_mutex_unlock(&store->lock);
-    return status;
-}
-
-/* Counts an accepted put that is not stored, as refused or as lost. A refusal counts as the
- * policy's choice only while some tier has capacity: without any device the policy must refuse, and
- * the put is lost to an I/O error. Lock held. */
-static void handover_note_end(kvt_store *store, uint64_t handle, kvt_status status)
-{
-    assert(store_is_locked(store));
-    if (status == KVT_REFUSED && store_has_capacity(store))
-        trust_count_refused(store, handle);
-    else
-        handover_note_failure(store, status == KVT_REFUSED ? KVT_E_IO : status);
 }
 
 void handover_end(kvt_store *store, store_staged *staged, kvt_status status)
@@ -398,7 +353,13 @@ void handover_end(kvt_store *store, store_staged *staged, kvt_status status)
     assert(store_is_locked(store));
     if (status != KVT_OK) {
         handover_forget(store, staged, KVT_REMOVED_UNSTORED);
-        handover_note_end(store, staged->handle, status);
+        /* Count an accepted put that is not stored, as refused or as lost. A refusal counts as the
+         * policy's choice only while some tier has capacity: without any device the policy must
+         * refuse, and the put is lost to an I/O error. Lock held. */
+        if (status == KVT_REFUSED && store_has_capacity(store))
+            trust_count_refused(store, staged->handle);
+        else
+            handover_note_failure(store, status == KVT_REFUSED ? KVT_E_IO : status);
     }
     handover_remove(&store->handover, staged);
     handover_leave(store, staged);

@@ -59,10 +59,6 @@ bool handover_is_on(const kvt_store *store);
 /* Staging for a put's bytes, at once. KVT_OK; KVT_BUSY (full); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status handover_stage(kvt_store *store, uint64_t bytes, staging_buffer *out);
 
-/* Whether enough puts are handed over, so that the next one is decided when an executor takes it.
- * Lock held. */
-bool handover_defers(const kvt_store *store);
-
 /* The writes of a plan that was made for a staged object replace those of the one before. Lock
  * held. */
 void handover_note_plan(kvt_store *store, store_staged *staged, const kvt_plan *plan);
@@ -96,8 +92,5 @@ void handover_leave(kvt_store *store, store_staged *staged);
 /* Waits until all that is handed over now has ended, not beyond an instant of CLOCK_MONOTONIC in
  * nanoseconds. No lock held. Entries that had not, and their bytes. */
 uint64_t handover_drain(kvt_store *store, uint64_t deadline_ns, uint64_t *bytes_out);
-
-/* The first error behind a put's return since the last call. No lock held. */
-KVT_NODISCARD kvt_status handover_report_failure(kvt_store *store);
 
 #endif

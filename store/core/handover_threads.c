@@ -4,8 +4,6 @@
  * start and end with the store.
  *
  * The file decides nothing about a put: put_plan.c does, on behalf of the executor.
- *
- * Thread rule: as handover.h says.
  */
 #include "base/thread.h"
 #include "options.h"
@@ -22,12 +20,19 @@
 #define HANDOVER_LEAST      (UINT64_C(256) << 20)
 #define HANDOVER_MOST       (UINT64_C(8) << 30)
 
-/* Takes puts in the order of the queue until the store stops and no put waits. `waiting` is the
- * first object that no executor has begun. Lock held at entry and exit, and released while a put is
- * carried out. */
-static void handover_serve(kvt_store *store, kvt_plan *plan)
+/* An executor's thread. Each executor takes its own STORE_PLAN_MOVES moves of the shared array, by
+ * the order in which the threads enter. */
+static void *handover_execute(void *argument)
 {
-    assert(store_is_locked(store));
+    kvt_store *store = argument;
+    kvt_move *moves = store->handover.moves;
+    (void)prctl(PR_SET_NAME, "kvt put");
+    pthread_mutex_lock(&store->lock);
+    kvt_plan plan = {.capacity = STORE_PLAN_MOVES,
+                     .moves = moves + (size_t)store->handover.entered++ * STORE_PLAN_MOVES};
+    /* Take puts in the order of the queue until the store stops and no put waits. `waiting` is the
+     * first object that no executor has begun. Lock held at entry and exit, and released while a
+     * put is carried out. */
     store_handover *handover = &store->handover;
     while (handover->waiting != NULL || !handover->stopping) {
         store_staged *staged = handover->waiting;
@@ -39,23 +44,10 @@ static void handover_serve(kvt_store *store, kvt_plan *plan)
         assert(staged->users > 0 && staged->buffer.memory != NULL);
         handover->waiting = staged->next;
         pthread_mutex_unlock(&store->lock);
-        kvt_status status = put_finish(store, staged, plan);
+        kvt_status status = put_finish(store, staged, &plan);
         pthread_mutex_lock(&store->lock);
         handover_end(store, staged, status);
     }
-}
-
-/* An executor's thread. Each executor takes its own STORE_PLAN_MOVES moves of the shared array, by
- * the order in which the threads enter. */
-static void *handover_execute(void *argument)
-{
-    kvt_store *store = argument;
-    kvt_move *moves = store->handover.moves;
-    (void)prctl(PR_SET_NAME, "kvt put");
-    pthread_mutex_lock(&store->lock);
-    kvt_plan plan = {.capacity = STORE_PLAN_MOVES,
-                     .moves = moves + (size_t)store->handover.entered++ * STORE_PLAN_MOVES};
-    handover_serve(store, &plan);
     pthread_mutex_unlock(&store->lock);
     return NULL;
 }
@@ -81,16 +73,6 @@ uint64_t kvt_put_staging_limit(uint64_t asked_bytes, const uint64_t capacity_byt
     return limit;
 }
 
-/* The bytes of put staging for the capacities that the policy counts on. */
-static uint64_t handover_limit(const kvt_store *store, uint64_t asked_bytes)
-{
-    uint64_t capacity_bytes[KVT_TIER_COUNT] = {0};
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        if (store->pools[tier] != NULL)
-            capacity_bytes[tier] = store_policy_capacity(store, (kvt_tier)tier);
-    return kvt_put_staging_limit(asked_bytes, capacity_bytes);
-}
-
 kvt_status handover_open(kvt_store *store, const kvt_store_options *options)
 {
     assert(!store->handover.made && store->handover.thread_count == 0);
@@ -99,7 +81,12 @@ kvt_status handover_open(kvt_store *store, const kvt_store_options *options)
     pthread_cond_init(&handover->arrived, NULL);
     handover->made = true;
     if (options->limits.put_staging_bytes == 0) return KVT_OK;
-    uint64_t limit_bytes = handover_limit(store, options->limits.put_staging_bytes);
+    /* The bytes of put staging for the capacities that the policy counts on. */
+    uint64_t capacity_bytes[KVT_TIER_COUNT] = {0};
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        if (store->pools[tier] != NULL)
+            capacity_bytes[tier] = store_policy_capacity(store, (kvt_tier)tier);
+    uint64_t limit_bytes = kvt_put_staging_limit(options->limits.put_staging_bytes, capacity_bytes);
     kvt_status status = staging_open(limit_bytes, &handover->staging);
     if (status != KVT_OK) return status;
     staging_make_arena(handover->staging, false);

@@ -249,18 +249,6 @@ static kvt_status open_measure(open_state *state)
     return KVT_OK;
 }
 
-/* The variant of the fixed policies is among those that the store keeps. */
-static kvt_status open_check_variant(const kvt_store_options *options, const kvt_cost_model *costs,
-                                     const cost_profile *profile)
-{
-    for (uint32_t i = 0; i < costs->variant_count; i++)
-        if (memcmp(&costs->variants[i].variant, &options->variant, sizeof options->variant) == 0)
-            return KVT_OK;
-    (void)snprintf(profile->message, profile->message_size,
-                   "the fixed policies' variant is not in the ladder within loss_limit");
-    return KVT_E_ARGUMENT;
-}
-
 kvt_status open_variants(kvt_store *store, const kvt_store_options *options,
                          const cost_profile *profile)
 {
@@ -274,7 +262,14 @@ kvt_status open_variants(kvt_store *store, const kvt_store_options *options,
         costs->variant_count = 2;
     }
     if (status == KVT_OK) status = ladder_add_costs(store, profile, options);
-    return status == KVT_OK ? open_check_variant(options, costs, profile) : status;
+    if (status != KVT_OK) return status;
+    /* The variant of the fixed policies is among those that the store keeps. */
+    for (uint32_t i = 0; i < costs->variant_count; i++)
+        if (memcmp(&costs->variants[i].variant, &options->variant, sizeof options->variant) == 0)
+            return KVT_OK;
+    (void)snprintf(profile->message, profile->message_size,
+                   "the fixed policies' variant is not in the ladder within loss_limit");
+    return KVT_E_ARGUMENT;
 }
 
 /* Reads the profile's figures of devices and codecs. Devices without figures are marked, to be
@@ -452,16 +447,6 @@ static void open_release(void *context, tiers_location *location)
     tiers_pool_release(store->pools[KVT_TIER_SSD], location);
 }
 
-/* Recovers the catalog's entries. */
-static kvt_status open_recover(open_state *state)
-{
-    kvt_store *store = state->store;
-    if (store->catalog == NULL) return KVT_OK;
-    const kvt_status status = recover_entries(store);
-    if (status != KVT_OK) open_say_catalog(state, status);
-    return status;
-}
-
 /* ---- open and close ---- */
 
 /* Exact variants need no ladder. */
@@ -600,7 +585,10 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK) learn_update_loaded_priors(store);
     KILL_POINT("open: policy opened");
     if (status == KVT_OK) trust_open(store);
-    if (status == KVT_OK) status = open_recover(state);
+    if (status == KVT_OK && store->catalog != NULL) {
+        status = recover_entries(store);
+        if (status != KVT_OK) open_say_catalog(state, status);
+    }
     KILL_POINT("open: entries recovered");
     if (status == KVT_OK) status = handover_open(store, options);
     if (status == KVT_OK && options->remote != NULL)

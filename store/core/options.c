@@ -206,22 +206,14 @@ static kvt_status options_read_device(kvt_config *config, options_owner *owner, 
     return KVT_E_CONFIG;
 }
 
-/* The number of [device.NAME] sections. */
-static size_t options_count_devices(const kvt_config *config)
-{
-    size_t count = 0;
-    while (kvt_config_device_at(config, count) != NULL) {
-        count++;
-    }
-    return count;
-}
-
 /* Devices of all tiers, grouped by tier, in file order inside a tier. */
 static kvt_status options_read_devices(kvt_config *config, options_owner *owner,
                                        kvt_store_options *options, char *message,
                                        size_t message_size)
 {
-    size_t count = options_count_devices(config), next = 0;
+    size_t count = 0, next = 0;
+    while (kvt_config_device_at(config, count) != NULL)
+        count++;
     owner->devices = calloc(count + 1, sizeof *owner->devices);
     if (owner->devices == NULL) return KVT_E_MEMORY;
     for (size_t i = 0; i < count; i++) {

@@ -45,23 +45,6 @@ kvt_status place_judge(const kvt_record_spec *expected, const void *record, uint
 
 /* ---- places that are left ---- */
 
-/*
- * Queues the deletion of a place's row at once, although gets still read the place: a flush
- * promises that rows are gone and must not wait for readers. Only the extents wait, in the node
- * that is returned. NULL: there is no reader, no row, or no memory to do it in two steps. Lock
- * held.
- */
-static catalog_later *place_delete_row_now(kvt_store *store, store_place *place)
-{
-    assert(store_is_locked(store));
-    catalog_later *later = NULL;
-    if (place->readers == 0 || place->ticket == NULL) return NULL;
-    if (catalog_later_new(&later) != KVT_OK) return NULL;
-    catalog_delete(store->catalog, place->ticket, NULL);
-    place->ticket = NULL;
-    return later;
-}
-
 void place_drain(kvt_store *store, store_place *place)
 {
     assert(store_is_locked(store) && place->left == PLACE_HELD);
@@ -72,9 +55,16 @@ void place_drain(kvt_store *store, store_place *place)
         pthread_cond_broadcast(&store->changed);
         return;
     }
-    catalog_later *later = place_delete_row_now(store, place);
-    place->left = later != NULL ? PLACE_LEFT_LATER : PLACE_LEFT;
-    if (later != NULL) place->later = later;
+    /* The row is deleted at once, although gets still read the place: a flush promises that rows
+     * are gone and must not wait for readers. Only the extents wait, in a node; without a row, or
+     * the memory for the node, both wait. */
+    catalog_later *later = NULL;
+    place->left = PLACE_LEFT;
+    if (place->ticket != NULL && catalog_later_new(&later) == KVT_OK) {
+        catalog_delete(store->catalog, place->ticket, NULL);
+        place->later = later; /* in the place of the ticket */
+        place->left = PLACE_LEFT_LATER;
+    }
     /* A visit may last as long as its sequence: its room is lent, and no move waits for it. */
     if (place->visited)
         visit_lose_entry(store, place);

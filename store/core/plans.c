@@ -59,7 +59,7 @@ void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count)
         (void)!kvt_policy_abort(store->policy, moves[i].id);
         plan_settle_entry(store, &moves[i]);
         store->counters.moves.aborted++;
-        store->counters.outcomes[store_purpose_of(&moves[i])][1]++;
+        store->tallies.outcomes[store_purpose_of(&moves[i])][1]++;
     }
 }
 
@@ -97,7 +97,6 @@ void plan_queue(kvt_store *store, const kvt_plan *plan)
     store->queue[store->queue_count++] = queued;
 }
 
-/* Takes the plan at an index out of the queue, keeping the order of the rest. Lock held. */
 store_queued_plan *plan_unqueue(kvt_store *store, uint32_t index)
 {
     assert(index < store->queue_count);

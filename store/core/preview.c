@@ -2,8 +2,6 @@
 /*
  * preview.c - what a store with given options would be, found without opening its devices: the room
  * of its tiers and its variants. The simulator and check-config ask.
- *
- * Thread rule: as options.h.
  */
 #include "store/core/open_internal.h"
 #include "store/core/options.h"

@@ -83,7 +83,7 @@ static kvt_status put_offer(kvt_store *store, put_work *work)
     pthread_mutex_lock(&store->lock);
     store->counters.puts++;
     if (status == KVT_REFUSED) trust_count_refused(store, handle);
-    store->counters.put_tokens[status != KVT_EXISTS] += source->layout.tokens;
+    store->tallies.put_tokens[status != KVT_EXISTS] += source->layout.tokens;
     pthread_mutex_unlock(&store->lock);
     status = put_status(status);
     kvt_operation operation =

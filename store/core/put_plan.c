@@ -39,7 +39,6 @@ static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_prog
 {
     assert(entry->place == NULL);
     assert(entry->state == ENTRY_ARRIVING || entry->state == ENTRY_STAGED);
-    assert(store_is_locked(store));
     kvt_option options[KVT_OPTIONS_MAX];
     kvt_policy_entry offer;
     const kvt_known_size measured = {progress->larger_variant, progress->larger_bytes};
@@ -78,7 +77,6 @@ static bool put_displaces(const kvt_store *store, const store_entry *entry)
 static kvt_status put_enter(kvt_store *store, put_work *work, store_entry **entry_out)
 {
     const kvt_entry *source = work->source;
-    assert(store_is_locked(store));
     quarantine_forget_key(store, &source->key);
     store_entry *entry = entry_find_key(&store->table, &source->key);
     while (entry != NULL && put_displaces(store, entry)) {
@@ -90,7 +88,7 @@ static kvt_status put_enter(kvt_store *store, put_work *work, store_entry **entr
     }
     if (entry != NULL) {
         if (!lookup_finds(store, entry)) {
-            store->counters.refusals[STORE_REFUSAL_IN_MOTION]++;
+            store->tallies.refusals[STORE_REFUSAL_IN_MOTION]++;
             return KVT_BUSY;
         }
         (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
@@ -130,10 +128,9 @@ static kvt_status put_enter(kvt_store *store, put_work *work, store_entry **entr
  * same. Lock held. */
 static kvt_status put_note_busy(kvt_store *store, const store_entry *entry, store_refusal why)
 {
-    assert(store_is_locked(store));
     (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
     store->counters.puts_busy++;
-    store->counters.refusals[why]++;
+    store->tallies.refusals[why]++;
     return KVT_BUSY;
 }
 
@@ -146,7 +143,6 @@ static kvt_status put_note_busy(kvt_store *store, const store_entry *entry, stor
 static bool put_parent_is_undecided(const kvt_store *store, const kvt_entry *source,
                                     const store_staged *own)
 {
-    assert(store_is_locked(store));
     if (source->parent == NULL) return false;
     const store_entry *parent = entry_find_key(&store->table, source->parent);
     if (parent == NULL) return false;
@@ -165,8 +161,9 @@ static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
     assert(store_is_locked(store));
     if (work->full) return put_note_busy(store, entry, STORE_REFUSAL_STAGING);
     bool hands_over = handover_is_on(store) && work->staged == NULL;
-    if (hands_over &&
-        (handover_defers(store) || put_parent_is_undecided(store, work->source, NULL))) {
+    /* With enough puts handed over the next one is decided when an executor takes it. */
+    if (hands_over && (store->handover.count >= STORE_HANDOVER_THREADS ||
+                       put_parent_is_undecided(store, work->source, NULL))) {
         if (!handover_lags_unplanned(store, work->data_bytes)) return KVT_QUEUED;
         return put_note_busy(store, entry, STORE_REFUSAL_BACKLOG);
     }
@@ -176,7 +173,7 @@ static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
     if (hands_over && handover_lags(store, work->plan)) {
         plan_withdraw(store, work->plan);
         store->counters.puts_busy++;
-        store->counters.refusals[STORE_REFUSAL_BACKLOG]++;
+        store->tallies.refusals[STORE_REFUSAL_BACKLOG]++;
         return KVT_BUSY;
     }
     plan_mark(store, work->plan);

@@ -35,17 +35,6 @@ static bool remove_covers(const kvt_clear_filter *filter, const store_entry *ent
     return !filter->by_space || filter->space == kvt_key_space(&entry->key);
 }
 
-/* Drops the quarantined entry of a key. False when there is none. Lock held. */
-static bool remove_quarantined(kvt_store *store, const kvt_key *key, const kvt_clear_filter *filter)
-{
-    assert(store_is_locked(store));
-    const store_entry *entry = entry_find_key(&store->quarantined, key);
-    assert(entry == NULL || entry->state == ENTRY_QUARANTINED);
-    if (entry == NULL || !remove_covers(filter, entry)) return false;
-    quarantine_forget_key(store, key);
-    return true;
-}
-
 /* The outcome of removing a key. */
 typedef struct remove_result {
     bool held;   /* nothing: a lease holds the entry */
@@ -62,7 +51,11 @@ static const store_entry *remove_try(kvt_store *store, const kvt_key *key,
     assert(result->called_off == NULL && !result->stored);
     /* In each try: an entry whose device went while this waited for a move lies there now, and
      * would come back with the device. */
-    if (remove_quarantined(store, key, filter)) result->unseen = true;
+    const store_entry *aside = entry_find_key(&store->quarantined, key);
+    if (aside != NULL && remove_covers(filter, aside)) {
+        quarantine_forget_key(store, key);
+        result->unseen = true;
+    }
     store_entry *entry = entry_find_key(&store->table, key);
     if (entry == NULL || entry->state == ENTRY_ARRIVING) return NULL;
     if (!remove_covers(filter, entry)) return NULL;

@@ -55,21 +55,6 @@ uint32_t spaces_tenant(const kvt_store *store, const kvt_key *key)
     return spaces_has(spaces, index, number) ? spaces->items[index].tenant : 0;
 }
 
-void spaces_close(kvt_store *store)
-{
-    free(store->spaces.items);
-    store->spaces = (store_spaces){NULL, 0, 0};
-}
-
-/* Takes a space out of the list. */
-static void spaces_erase(store_spaces *spaces, uint32_t index)
-{
-    assert(index < spaces->count);
-    spaces->count--;
-    memmove(&spaces->items[index], &spaces->items[index + 1],
-            (spaces->count - index) * sizeof *spaces->items);
-}
-
 /* Adds a space at an index. */
 static kvt_status spaces_insert(store_spaces *spaces, uint32_t index, store_space space)
 {
@@ -100,12 +85,17 @@ kvt_status kvt_space_set(kvt_store *store, uint64_t space, uint32_t tenant)
     store_spaces *spaces = &store->spaces;
     uint32_t index = spaces_find(spaces, space);
     bool there = spaces_has(spaces, index, space);
-    if (there && tenant == 0)
-        spaces_erase(spaces, index);
-    else if (there)
+    if (there && tenant == 0) {
+        /* Take a space out of the list. */
+        assert(index < spaces->count);
+        spaces->count--;
+        memmove(&spaces->items[index], &spaces->items[index + 1],
+                (spaces->count - index) * sizeof *spaces->items);
+    } else if (there) {
         spaces->items[index].tenant = tenant;
-    else if (tenant != 0)
+    } else if (tenant != 0) {
         status = spaces_insert(spaces, index, (store_space){space, tenant});
+    }
     pthread_mutex_unlock(&store->lock);
     return status;
 }

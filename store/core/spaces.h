@@ -24,6 +24,5 @@ typedef struct store_spaces {
 
 /* The owner of an entry whose put names tenant 0: its space's tenant, or 0. Lock held. */
 uint32_t spaces_tenant(const kvt_store *store, const kvt_key *key);
-void spaces_close(kvt_store *store);
 
 #endif

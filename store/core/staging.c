@@ -111,9 +111,12 @@ void staging_close(store_staging *staging)
     if (last) staging_destroy(staging);
 }
 
-/* A contiguous piece of the arena, or NULL. Lock held. */
-static void *staging_acquire_piece(store_staging *staging, uint64_t bytes)
+/* Counts a buffer as out, and finds it a piece of the arena, or NULL. Lock held. */
+static void *staging_grant(store_staging *staging, uint64_t bytes)
 {
+    staging->out_bytes += bytes;
+    staging->buffers++;
+    /* A contiguous piece of the arena, or NULL. Lock held. */
     tiers_range range;
     if (staging->arena == NULL || bytes == 0 || bytes > staging->arena_bytes) return NULL;
     if (tiers_space_acquire(staging->space, bytes, &range) != KVT_OK) return NULL;
@@ -123,14 +126,6 @@ static void *staging_acquire_piece(store_staging *staging, uint64_t bytes)
     }
     STAGING_OPEN(staging->arena + range.offset, bytes);
     return staging->arena + range.offset;
-}
-
-/* Counts a buffer as out, and finds it a piece of the arena, or NULL. Lock held. */
-static void *staging_grant(store_staging *staging, uint64_t bytes)
-{
-    staging->out_bytes += bytes;
-    staging->buffers++;
-    return staging_acquire_piece(staging, bytes);
 }
 
 /* Makes a buffer of granted bytes: from the arena's piece, or from the heap when memory is NULL.
@@ -154,20 +149,17 @@ static kvt_status staging_deliver(store_staging *staging, void *memory, uint64_t
     return KVT_OK;
 }
 
-/* Takes a waiter out of the queue and wakes the others, one of which is first now. Lock held. */
-static void staging_leave_queue(store_staging *staging, const staging_waiter *waiter)
+kvt_status staging_acquire(store_staging *staging, uint64_t bytes, uint64_t deadline_ns,
+                           staging_buffer *buffer_out)
 {
-    staging_waiter **link = &staging->waiters;
-    while (*link != waiter)
-        link = &(*link)->next;
-    *link = waiter->next;
-    pthread_cond_broadcast(&staging->freed);
-}
-
-/* Waits until the caller is first in the queue and the bound has room for its bytes, or until
- * nothing is out. Lock held, and released while waiting. */
-static kvt_status staging_await_room(store_staging *staging, uint64_t bytes, uint64_t deadline_ns)
-{
+    assert(buffer_out != NULL && bytes > 0);
+    *buffer_out = (staging_buffer){0};
+    if (bytes > UINT64_MAX / 4) return KVT_E_MEMORY;
+    bytes = staging_round(bytes);
+    void *memory = NULL;
+    pthread_mutex_lock(&staging->lock);
+    /* Wait until the caller is first in the queue and the bound has room for its bytes, or until
+     * nothing is out. Lock held, and released while waiting. */
     staging_waiter self = {NULL};
     staging_waiter **link = &staging->waiters;
     while (*link != NULL)
@@ -181,20 +173,11 @@ static kvt_status staging_await_room(store_staging *staging, uint64_t bytes, uin
         if (!room)
             expired = !base_condition_wait_until(&staging->freed, &staging->lock, deadline_ns);
     }
-    staging_leave_queue(staging, &self);
-    return room ? KVT_OK : KVT_E_TIMEOUT;
-}
-
-kvt_status staging_acquire(store_staging *staging, uint64_t bytes, uint64_t deadline_ns,
-                           staging_buffer *buffer_out)
-{
-    assert(buffer_out != NULL && bytes > 0);
-    *buffer_out = (staging_buffer){0};
-    if (bytes > UINT64_MAX / 4) return KVT_E_MEMORY;
-    bytes = staging_round(bytes);
-    void *memory = NULL;
-    pthread_mutex_lock(&staging->lock);
-    kvt_status status = staging_await_room(staging, bytes, deadline_ns);
+    for (link = &staging->waiters; *link != &self;)
+        link = &(*link)->next;
+    *link = self.next;
+    pthread_cond_broadcast(&staging->freed); /* another one is first now */
+    kvt_status status = room ? KVT_OK : KVT_E_TIMEOUT;
     if (status == KVT_OK) memory = staging_grant(staging, bytes);
     pthread_mutex_unlock(&staging->lock);
     return status == KVT_OK ? staging_deliver(staging, memory, bytes, buffer_out) : status;

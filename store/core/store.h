@@ -82,33 +82,15 @@ typedef enum store_move_purpose {
     STORE_MOVE_COUNT = 5
 } store_move_purpose;
 
-/* Counters under store->lock. */
-typedef struct store_counters {
-    uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures, timeouts;
-    uint64_t refused_tokens; /* of the misses: the variant drops tokens */
-    uint64_t lacked_basis;   /* of the misses: the store lacks the variant's basis */
-    uint64_t refused_loss;   /* of the misses: the variant may lose more than the get accepts */
-    uint64_t recovered, recovery_drops;
-    kvt_move_counts moves;
-    uint64_t promotions, demotions, evictions;
-    kvt_record_counts relayouts;
-    uint64_t quarantined, readmitted;
-    uint64_t given_up;           /* entries dropped for the room of a put */
-    kvt_copy_counts copies;      /* all but count and bytes */
-    kvt_learning_counts learned; /* all but reopened and curves_rebased */
-    uint64_t puts_busy;          /* refused because the store could not keep up */
-    uint64_t puts_lost;          /* accepted, and not stored */
-    uint64_t staged_hits;
-    uint64_t expired;            /* entries removed after the end of their lifetime */
-    kvt_record_counts persisted; /* by write-back */
-    uint64_t hits[KVT_TIER_COUNT];
+/* Counts under store->lock that the public statistics (store->counters) do not have. */
+typedef struct store_tallies {
     uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
     uint64_t decision_ns;                 /* of all of them */
     uint64_t checksum_failures;           /* of load_failures */
     uint64_t refusals[STORE_REFUSAL_COUNT];
     uint64_t outcomes[STORE_MOVE_COUNT][2]; /* committed, aborted; sums as those of moves */
     uint64_t put_tokens[2];                 /* of puts: stored already, others */
-} store_counters;
+} store_tallies;
 
 #define STORE_SHARES 1024u /* hash chains of load_share.c */
 
@@ -123,7 +105,8 @@ struct kvt_store {
     kvt_policy *policy;
     uint64_t next_serial;      /* of places, and of the generations in records */
     uint64_t record_bytes_max; /* largest record stored so far */
-    store_counters counters;
+    kvt_store_stats counters;  /* what is counted as it happens; under lock, as the tallies */
+    store_tallies tallies;
     struct store_queued_plan *queue[STORE_PLANS_QUEUED];
     uint32_t queue_count;
     uint64_t hints_skipped; /* keys that were not stored, ever */

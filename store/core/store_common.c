@@ -104,15 +104,15 @@ void store_count_decision(kvt_store *store, uint64_t started_ns, uint64_t ended_
     assert(store_is_locked(store));
     assert(started_ns != 0 && ended_ns >= started_ns);
     const uint64_t took_ns = ended_ns - started_ns;
-    store->counters.decision_times[common_time_bucket(took_ns)]++;
-    store->counters.decision_ns += took_ns;
+    store->tallies.decision_times[common_time_bucket(took_ns)]++;
+    store->tallies.decision_ns += took_ns;
 }
 
 void store_count_load_failure(kvt_store *store, kvt_status failure)
 {
     assert(store_is_locked(store));
     store->counters.load_failures++;
-    if (failure == KVT_E_CORRUPT) store->counters.checksum_failures++;
+    if (failure == KVT_E_CORRUPT) store->tallies.checksum_failures++;
 }
 
 bool store_is_locked(const kvt_store *store)

@@ -22,7 +22,6 @@ static kvt_status store_offer_as(const kvt_store *store, const kvt_cost_model *f
                                  const kvt_known_size *measured, kvt_option *options,
                                  kvt_policy_entry *offer_out)
 {
-    assert(store_is_locked(store));
     double shares[KVT_VARIANTS_MAX];
     kvt_known_size known[LEARN_KNOWN_SIZES + 1];
     online_loss_factor factor = learn_loss_factor(store, entry);

@@ -238,17 +238,6 @@ static void transfer_flush(transfer_group *group)
     group->count = 0;
 }
 
-/* Adds all ranges of a transfer to a group. */
-static void transfer_add(transfer_group *group, const store_transfer *kept)
-{
-    for (uint32_t i = 0; i < kept->count; i++) {
-        if (group->count == TRANSFER_GROUP || group->pool != kept->pool) transfer_flush(group);
-        assert(group->count < TRANSFER_GROUP);
-        group->pool = kept->pool;
-        group->transfers[group->count++] = &kept->all[i];
-    }
-}
-
 void transfer_start_all(store_transfer *const *transfers, uint32_t count)
 {
     transfer_group groups[KVT_TIER_COUNT] = {{.count = 0}}; /* a tier has one pool */
@@ -260,7 +249,11 @@ void transfer_start_all(store_transfer *const *transfers, uint32_t count)
         /* A store has one pool a tier, so there are no more groups than tiers. */
         assert(at < KVT_TIER_COUNT);
         if (at == group_count) groups[group_count++].pool = transfers[i]->pool;
-        transfer_add(&groups[at], transfers[i]);
+        transfer_group *group = &groups[at];
+        for (uint32_t k = 0; k < transfers[i]->count; k++) {
+            if (group->count == TRANSFER_GROUP) transfer_flush(group);
+            group->transfers[group->count++] = &transfers[i]->all[k];
+        }
     }
     for (uint32_t i = 0; i < group_count; i++)
         transfer_flush(&groups[i]);

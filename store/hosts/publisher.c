@@ -254,8 +254,8 @@ static bool publisher_pin(kvt_store *store, publisher_record *one)
     return here;
 }
 
-/* Brings a record that is not lent into the publisher's staging, and looks whether it is whole: a
- * copy spreads what it copies. */
+/* Copies a record that is not lent into the publisher's staging, and verifies it: a published
+ * record is copied to other hosts. */
 static kvt_status publisher_read(kvt_store *store, publisher_record *one)
 {
     if (one->lent) return KVT_OK;
@@ -480,7 +480,7 @@ static void publisher_carry_out(kvt_store *store, publisher_write *write)
             if (one->buffer.memory != NULL) staging_release(store->remote->staging, &one->buffer);
         }
         publisher_settle(store, &one->item, one->status, true, one->head.record_bytes);
-        /* Chunks that nobody finds would stay in an engine that evicts nothing. */
+        /* Chunks that no get finds would stay in an engine that evicts nothing. */
         one->item.record_bytes = one->head.record_bytes;
         if (one->status == KVT_E_SPACE) (void)!publisher_unlink(remote, &one->item);
     }

@@ -136,7 +136,7 @@ void remote_prefetch_round(kvt_store *store)
         remote_prefetch *next = item->next;
         const bool landed = remote_get_land(store, &item->get);
         if (landed) {
-            /* Decode what has come, and offer it. */
+            /* Decode an item that has come, and offer it. */
             remote_fetch *fetch = item->get.remote;
             kvt_record_info record;
             kvt_get_info info = {.struct_size = sizeof info};

@@ -46,17 +46,6 @@ typedef struct costs_probe {
     kvt_status status;
 } costs_probe;
 
-/* Fills the next request of the walk; the walk begins anew at the end of the range. */
-static void costs_fill_io(costs_probe *probe, uint32_t slot)
-{
-    assert(slot < COSTS_DEPTH && probe->requests_in_range > 0);
-    uint64_t index = probe->next++ % probe->requests_in_range;
-    probe->ios[slot] = (kvt_io){.kind = probe->kind,
-                                .bytes = probe->request_bytes,
-                                .offset = probe->base + index * probe->request_bytes,
-                                .buffer = probe->buffers + (size_t)slot * COSTS_REQUEST_BYTES};
-}
-
 /* Counts a request that ended, and keeps the first error. */
 static void costs_finish_io(costs_probe *probe, const kvt_io *io)
 {
@@ -83,7 +72,14 @@ static void costs_run(costs_probe *probe, uint32_t depth, uint64_t limit)
         bool more = made < limit && probe->status == KVT_OK;
         if (more && idle_count != 0) {
             uint32_t slot = idle[idle_count - 1];
-            costs_fill_io(probe, slot);
+            /* Fill the next request of the walk; the walk begins anew at the end of the range. */
+            assert(slot < COSTS_DEPTH && probe->requests_in_range > 0);
+            uint64_t index = probe->next++ % probe->requests_in_range;
+            probe->ios[slot] =
+                (kvt_io){.kind = probe->kind,
+                         .bytes = probe->request_bytes,
+                         .offset = probe->base + index * probe->request_bytes,
+                         .buffer = probe->buffers + (size_t)slot * COSTS_REQUEST_BYTES};
             kvt_status status = kvt_device_submit(probe->device, &probe->ios[slot]);
             if (status == KVT_OK) costs_finish_io(probe, &probe->ios[slot]);
             if (status == KVT_QUEUED) in_flight++, idle_count--;
@@ -130,19 +126,6 @@ static void costs_begin(costs_probe *probe, uint64_t room, uint32_t request_byte
     probe->bytes = probe->first_ns = probe->last_ns = 0;
 }
 
-/* Median seconds of a small request that is alone on the device. */
-static double costs_measure_latency(costs_probe *probe, uint64_t room, uint32_t request_bytes)
-{
-    double latencies[COSTS_LATENCY_RUNS];
-    for (uint32_t i = 0; i < COSTS_LATENCY_RUNS; i++) {
-        costs_begin(probe, room, request_bytes);
-        costs_run(probe, 1, 1);
-        latencies[i] = costs_elapsed(probe);
-    }
-    qsort(latencies, COSTS_LATENCY_RUNS, sizeof latencies[0], costs_compare);
-    return latencies[COSTS_LATENCY_RUNS / 2];
-}
-
 /* Measures one direction: the seconds of a small request alone, and the bandwidth at depth. The
  * seconds of a request are the latency less the time of its bytes. Bytes outside of
  * [head_bytes, end_bytes) are not touched. */
@@ -166,7 +149,15 @@ static kvt_status costs_probe_kind(kvt_device *device, kvt_io_kind kind, uint64_
     uint32_t depth = facts->depth_max < COSTS_DEPTH ? facts->depth_max : COSTS_DEPTH;
     double latency = 0, bytes_per_s = 0;
     for (uint32_t i = 0; i < COSTS_REPEATS && probe.status == KVT_OK; i++) {
-        double seconds = costs_measure_latency(&probe, room, small);
+        /* Median seconds of a small request that is alone on the device. */
+        double latencies[COSTS_LATENCY_RUNS];
+        for (uint32_t k = 0; k < COSTS_LATENCY_RUNS; k++) {
+            costs_begin(&probe, room, small);
+            costs_run(&probe, 1, 1);
+            latencies[k] = costs_elapsed(&probe);
+        }
+        qsort(latencies, COSTS_LATENCY_RUNS, sizeof latencies[0], costs_compare);
+        double seconds = latencies[COSTS_LATENCY_RUNS / 2];
         if (i == 0 || seconds < latency) latency = seconds;
         costs_begin(&probe, room, request);
         costs_run(&probe, depth, UINT64_MAX);

@@ -135,23 +135,6 @@ static ladder_need ladder_need_of(kvt_variant variant)
  * span on a processor without AVX-512 (docs/codecs/transform.md), until gets have shown another. */
 #define LADDER_UNTIMED_BYTES_PER_S 6e7
 
-/* Measures the speeds of a rung that the profile has none of. A rung without its basis stays one:
- * entries may have its form, and the basis may come. */
-static kvt_status ladder_time_rung(const kvt_store *store, const cost_profile *profile,
-                                   kvt_codec_curve *rung)
-{
-    kvt_codec_curve speeds;
-    kvt_status status = costs_measure_variant(profile, rung->variant, &speeds);
-    if (status == KVT_E_MISMATCH && !bases_has(store, rung->variant)) {
-        speeds.encode_bytes_per_s = speeds.decode_bytes_per_s = LADDER_UNTIMED_BYTES_PER_S;
-        status = KVT_OK;
-    }
-    if (status != KVT_OK) return status;
-    rung->encode_bytes_per_s = speeds.encode_bytes_per_s;
-    rung->decode_bytes_per_s = speeds.decode_bytes_per_s;
-    return KVT_OK;
-}
-
 /* Adds a rung to the variants, with speeds that are measured where the profile has none. */
 static kvt_status ladder_add_rung(kvt_store *store, const cost_profile *profile,
                                   kvt_codec_curve *rung)
@@ -159,8 +142,17 @@ static kvt_status ladder_add_rung(kvt_store *store, const cost_profile *profile,
     kvt_cost_model *costs = &store->costs;
     if (costs->variant_count == KVT_VARIANTS_MAX) return KVT_OK;
     if (!(rung->encode_bytes_per_s > 0) || !(rung->decode_bytes_per_s > 0)) {
-        kvt_status status = ladder_time_rung(store, profile, rung);
+        /* Measure the speeds of a rung that the profile has none of. A rung without its basis stays
+         * one: entries may have its form, and the basis may come. */
+        kvt_codec_curve speeds;
+        kvt_status status = costs_measure_variant(profile, rung->variant, &speeds);
+        if (status == KVT_E_MISMATCH && !bases_has(store, rung->variant)) {
+            speeds.encode_bytes_per_s = speeds.decode_bytes_per_s = LADDER_UNTIMED_BYTES_PER_S;
+            status = KVT_OK;
+        }
         if (status != KVT_OK) return status;
+        rung->encode_bytes_per_s = speeds.encode_bytes_per_s;
+        rung->decode_bytes_per_s = speeds.decode_bytes_per_s;
     }
     costs->variants[costs->variant_count++] = *rung;
     return KVT_OK;

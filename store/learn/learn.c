@@ -6,8 +6,6 @@
  * them, and the instant of completion. The prediction of a get is the slowest member's seconds,
  * plus the mean seconds beside the devices, plus the decoding. The file changes no option:
  * learn_round.c does.
- *
- * Thread rule: as learn.h.
  */
 #include "store/learn/learn.h"
 #include "base/wait.h"
@@ -337,25 +335,6 @@ void learn_note_encode_in_memory(kvt_store *store, kvt_tier tier, const tiers_lo
 
 /* ---- statistics ---- */
 
-/* The error of predictions, as the public statistics show it. */
-static kvt_load_stats learn_load_stats(const online_error *error)
-{
-    return (kvt_load_stats){.loads = error->observations,
-                            .predicted_seconds = error->predicted_seconds,
-                            .achieved_seconds = error->achieved_seconds,
-                            .error_p50 = online_error_quantile(error, 0.5),
-                            .error_p90 = online_error_quantile(error, 0.9)};
-}
-
-/* Adds one tier's part of the statistics. learn.lock held. */
-static void learn_fill_tier_stats(const learn_tier *tier, kvt_tier at, kvt_store_stats *stats)
-{
-    stats->tiers[at].loads = learn_load_stats(&tier->loads);
-    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX; i++)
-        stats->learned.curves_rebased += tier->members[i].kinds[KVT_IO_READ].rebased +
-                                         tier->members[i].kinds[KVT_IO_WRITE].rebased;
-}
-
 void learn_fill_stats(kvt_store *store, kvt_store_stats *stats)
 {
     store_learn *learn = store->learn;
@@ -364,8 +343,18 @@ void learn_fill_stats(kvt_store *store, kvt_store_stats *stats)
     for (uint32_t i = 0; i < store->costs.variant_count; i++)
         stats->learned.curves_rebased +=
             learn->codecs[i].decode.rebased + learn->codecs[i].encode.rebased;
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        learn_fill_tier_stats(&learn->tiers[tier], (kvt_tier)tier, stats);
+    for (int i = KVT_TIER_HBM; i < KVT_TIER_COUNT; i++) {
+        const learn_tier *tier = &learn->tiers[i];
+        stats->tiers[i].loads =
+            (kvt_load_stats){.loads = tier->loads.observations,
+                             .predicted_seconds = tier->loads.predicted_seconds,
+                             .achieved_seconds = tier->loads.achieved_seconds,
+                             .error_p50 = online_error_quantile(&tier->loads, 0.5),
+                             .error_p90 = online_error_quantile(&tier->loads, 0.9)};
+        for (uint32_t k = 0; k < TIERS_MEMBERS_MAX; k++)
+            stats->learned.curves_rebased += tier->members[k].kinds[KVT_IO_READ].rebased +
+                                             tier->members[k].kinds[KVT_IO_WRITE].rebased;
+    }
     pthread_mutex_unlock(&learn->lock);
 }
 

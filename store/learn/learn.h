@@ -243,8 +243,7 @@ void learn_update_priors(kvt_store *store);
 void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile *profile);
 void learn_update_loaded_priors(kvt_store *store);
 
-/* Writes it, at once or when it is time. No lock held. */
+/* Writes it. No lock held. */
 void learn_save(kvt_store *store);
-void learn_save_due(kvt_store *store);
 
 #endif

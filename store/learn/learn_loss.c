@@ -36,7 +36,6 @@ online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *
 static const kvt_codec_curve *learn_curve_of(const kvt_store *store, const store_entry *entry,
                                              kvt_variant variant)
 {
-    assert(store_is_locked(store));
     const entry_kind *kind = entry->kind;
     const bool lossy = kind->group_count != 0
                            ? groups_lossy(store, kind->groups, kind->group_count) != 0

@@ -151,31 +151,10 @@ static void learn_decay_tier(learn_tier *tier, double kept)
     }
 }
 
-/* Moves the figures that no observation has touched since the last look towards their curves.
- * learn.lock held. */
-static void learn_decay(kvt_store *store)
-{
-    store_learn *learn = store->learn;
-    uint64_t now_ns = store_now_ns(store);
-    if (now_ns - learn->decayed_ns < LEARN_DECAY_NS) return;
-    double kept = learn_kept((double)(now_ns - learn->decayed_ns) * 1e-9);
-    learn->decayed_ns = now_ns;
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        learn_decay_tier(&learn->tiers[tier], kept);
-    for (uint32_t i = 0; i < store->costs.variant_count; i++) {
-        learn_codec *codec = &learn->codecs[i];
-        if (learn_is_idle(&codec->evidence[0], codec->decode.average.observations))
-            online_factor_decay(&codec->decode, kept);
-        if (learn_is_idle(&codec->evidence[1], codec->encode.average.observations))
-            online_factor_decay(&codec->encode, kept);
-    }
-}
-
 /* Gives the entries of a part of the table options of this epoch. False when the epoch is through.
  * Lock held. */
 static bool learn_sweep_step(kvt_store *store, uint32_t *entries_done)
 {
-    assert(store_is_locked(store));
     uint32_t before = *entries_done;
     for (uint32_t i = 0; i < LEARN_SWEEP_BUCKETS; i++) {
         /* A table that grew has split its buckets: another round, for those on both sides. */
@@ -198,20 +177,6 @@ static bool learn_sweep_step(kvt_store *store, uint32_t *entries_done)
     return true;
 }
 
-/* Recosts entries until the epoch is through or the round's share of them is done. The lock is
- * released between steps, so lookups come in between. */
-static void learn_sweep(kvt_store *store)
-{
-    uint32_t done = 0;
-    bool more = true;
-    while (more && done < LEARN_SWEEP_ROUND) {
-        pthread_mutex_lock(&store->lock);
-        more = store->curve_swept != store->curve_epoch && !store->stopping &&
-               learn_sweep_step(store, &done);
-        pthread_mutex_unlock(&store->lock);
-    }
-}
-
 void learn_round(kvt_store *store)
 {
     bool off = false;
@@ -219,7 +184,23 @@ void learn_round(kvt_store *store)
     pthread_mutex_lock(&store->learn->lock);
     off = store->learn->reopened != store->reopened_seen;
     store->reopened_seen = store->learn->reopened;
-    learn_decay(store);
+    /* Move the figures that no observation has touched since the last look towards their curves.
+     * learn.lock held. */
+    store_learn *learn = store->learn;
+    uint64_t now_ns = store_now_ns(store);
+    if (now_ns - learn->decayed_ns >= LEARN_DECAY_NS) {
+        double kept = learn_kept((double)(now_ns - learn->decayed_ns) * 1e-9);
+        learn->decayed_ns = now_ns;
+        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+            learn_decay_tier(&learn->tiers[tier], kept);
+        for (uint32_t i = 0; i < store->costs.variant_count; i++) {
+            learn_codec *codec = &learn->codecs[i];
+            if (learn_is_idle(&codec->evidence[0], codec->decode.average.observations))
+                online_factor_decay(&codec->decode, kept);
+            if (learn_is_idle(&codec->evidence[1], codec->encode.average.observations))
+                online_factor_decay(&codec->encode, kept);
+        }
+    }
     for (uint32_t i = 0; i < store->costs.variant_count; i++)
         off |= learn_cost_codec(store, i);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
@@ -235,10 +216,20 @@ void learn_round(kvt_store *store)
     }
     if (off) learn_begin_epoch(store);
     pthread_mutex_unlock(&store->lock);
-    learn_sweep(store);
+    /* Recost entries until the epoch is through or the round's share of them is done. The lock is
+     * released between steps, so lookups come in between. */
+    uint32_t done = 0;
+    bool more = true;
+    while (more && done < LEARN_SWEEP_ROUND) {
+        pthread_mutex_lock(&store->lock);
+        more = store->curve_swept != store->curve_epoch && !store->stopping &&
+               learn_sweep_step(store, &done);
+        pthread_mutex_unlock(&store->lock);
+    }
     if (store_now_ns(store) - store->learn->priors_updated_ns > LEARN_PRIORS_NS) {
         store->learn->priors_updated_ns = store_now_ns(store);
         learn_update_priors(store);
     }
-    learn_save_due(store);
+    if (store_now_ns(store) - store->learn->saved_ns >= store->learn->save_interval_ns)
+        learn_save(store);
 }

@@ -113,31 +113,6 @@ static void save_factor(save_rows *rows, const char *name, const char *part,
     row->weight = (double)row->observations;
 }
 
-/* Adds the factors of all variants that the store makes. learn.lock held. */
-static void save_codecs(save_rows *rows, const kvt_store *store)
-{
-    for (uint32_t i = 0; i < store->costs.variant_count; i++) {
-        char name[96];
-        kvt_variant_format(store->costs.variants[i].variant, name, sizeof name);
-        save_factor(rows, name, "decode", &store->learn->codecs[i].decode);
-        save_factor(rows, name, "encode", &store->learn->codecs[i].encode);
-    }
-}
-
-/* Adds the loss factor of each class that was observed. The control lock is held. */
-static void save_losses(save_rows *rows, const store_learn *learn)
-{
-    for (uint32_t i = 0; i < KVT_REUSE_CLASSES; i++) {
-        char name[32];
-        const online_loss_class *of_class = &learn->losses[i];
-        if (of_class->observations == 0) continue;
-        (void)snprintf(name, sizeof name, "class %u", (unsigned)i);
-        profile_learned *row = save_add(rows, "loss", name, "factor");
-        row->value = online_loss_class_factor(&learn->loss_prior, of_class, &row->weight);
-        row->observations = of_class->observations;
-    }
-}
-
 /* Adds the fitted reuse of each class. No lock held: a fit may hold reuse_lock for long. */
 static void save_reuse(save_rows *rows, kvt_store *store)
 {
@@ -149,40 +124,16 @@ static void save_reuse(save_rows *rows, kvt_store *store)
         pthread_mutex_unlock(&store->learn->reuse_lock);
         if (status != KVT_OK || found.uses < SAVE_FEW) continue;
         (void)snprintf(name, sizeof name, "class %u", (unsigned)i);
-        profile_learned *row = save_add(rows, "reuse", name, "half_life_s");
-        row->value = found.half_life_seconds;
-        row->observations = found.uses;
-        row->weight = (double)found.uses;
-        row->log_likelihood = found.log_likelihood;
-        row = save_add(rows, "reuse", name, "branching");
-        row->value = found.branching;
-        row->observations = found.uses;
-        row->weight = (double)found.uses;
-        row = save_add(rows, "reuse", name, "prior_uses");
-        row->value = found.prior_uses;
-        row->observations = found.uses;
-        row->weight = (double)found.uses;
+        static const char *const parts[] = {"half_life_s", "branching", "prior_uses"};
+        const double values[] = {found.half_life_seconds, found.branching, found.prior_uses};
+        for (int k = 0; k < 3; k++) {
+            profile_learned *row = save_add(rows, "reuse", name, parts[k]);
+            row->value = values[k];
+            row->observations = found.uses;
+            row->weight = (double)found.uses;
+            if (k == 0) row->log_likelihood = found.log_likelihood;
+        }
     }
-}
-
-/* Gathers all rows, each group under its own lock, so nothing is written under a lock. */
-static save_rows save_collect(kvt_store *store)
-{
-    save_rows rows = {NULL, 0, 0, false};
-    store_learn *learn = store->learn;
-    pthread_mutex_lock(&store->lock);
-    save_losses(&rows, learn);
-    pthread_mutex_unlock(&store->lock);
-    pthread_mutex_lock(&learn->lock);
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-        char name[32];
-        (void)snprintf(name, sizeof name, "tier %s", kvt_tier_name(tier));
-        save_tier(&rows, &learn->tiers[tier], name);
-    }
-    save_codecs(&rows, store);
-    pthread_mutex_unlock(&learn->lock);
-    save_reuse(&rows, store);
-    return rows;
 }
 
 void learn_save(kvt_store *store)
@@ -192,7 +143,33 @@ void learn_save(kvt_store *store)
     char message[256];
     if (learn == NULL || learn->profile_path == NULL) return;
     learn->saved_ns = store_now_ns(store);
-    save_rows rows = save_collect(store);
+    /* Gather all rows, each group under its own lock, so nothing is written under a lock. */
+    save_rows rows = {NULL, 0, 0, false};
+    pthread_mutex_lock(&store->lock);
+    for (uint32_t i = 0; i < KVT_REUSE_CLASSES; i++) {
+        char name[32];
+        const online_loss_class *of_class = &learn->losses[i];
+        if (of_class->observations == 0) continue;
+        (void)snprintf(name, sizeof name, "class %u", (unsigned)i);
+        profile_learned *row = save_add(&rows, "loss", name, "factor");
+        row->value = online_loss_class_factor(&learn->loss_prior, of_class, &row->weight);
+        row->observations = of_class->observations;
+    }
+    pthread_mutex_unlock(&store->lock);
+    pthread_mutex_lock(&learn->lock);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "tier %s", kvt_tier_name(tier));
+        save_tier(&rows, &learn->tiers[tier], name);
+    }
+    for (uint32_t i = 0; i < store->costs.variant_count; i++) {
+        char name[96];
+        kvt_variant_format(store->costs.variants[i].variant, name, sizeof name);
+        save_factor(&rows, name, "decode", &learn->codecs[i].decode);
+        save_factor(&rows, name, "encode", &learn->codecs[i].encode);
+    }
+    pthread_mutex_unlock(&learn->lock);
+    save_reuse(&rows, store);
     /* Opening for writing makes a file that is absent; this one was there. */
     bool may = rows.count > 0 && !rows.failed && access(learn->profile_path, W_OK) == 0 &&
                kvt_profile_open(learn->profile_path, KVT_PROFILE_WRITE, &profile, message,
@@ -204,14 +181,6 @@ void learn_save(kvt_store *store)
     free(rows.rows);
 }
 
-void learn_save_due(kvt_store *store)
-{
-    store_learn *learn = store->learn;
-    if (learn->profile_path == NULL) return;
-    if (store_now_ns(store) - learn->saved_ns < learn->save_interval_ns) return;
-    learn_save(store);
-}
-
 /* ---- figures from rows ---- */
 
 /* Whether a figure is within LOAD_OFF of a measured one. */
@@ -220,44 +189,46 @@ static bool load_is_near(double value, double from)
     return value >= from / LOAD_OFF && value <= from * LOAD_OFF;
 }
 
-/* Takes up one row of a device. Each figure has a row of its own; the row of bytes_per_s comes
- * first and proves that the device was observed often enough. Rows of other figures are ignored. */
-static void load_device(kvt_store *store, const profile_learned *row)
+/* Takes up one row by its kind. Rows of unknown kinds are ignored. */
+static void load_row(void *context, const profile_learned *row)
 {
-    bool write = strncmp(row->part, "write_", 6) == 0;
-    const char *what = strchr(row->part, '_');
-    bool bandwidth = what != NULL && strcmp(what, "_bytes_per_s") == 0 && row->value > 0;
-    bool fixed = what != NULL && strcmp(what, "_request_s") == 0;
-    for (int at = 0; at < KVT_TIER_COUNT * (int)TIERS_MEMBERS_MAX && (bandwidth || fixed); at++) {
-        learn_member *member =
-            &store->learn->tiers[at / (int)TIERS_MEMBERS_MAX].members[at % (int)TIERS_MEMBERS_MAX];
-        if (!member->known || strcmp(member->identity, row->name) != 0) continue;
-        online_device *device = &member->kinds[write ? KVT_IO_WRITE : KVT_IO_READ];
-        if (bandwidth && !load_is_near(row->value, 1.0 / device->curve[1])) continue;
-        if (fixed && !(row->value >= 0 && row->value <= LOAD_SECONDS_MOST)) continue;
-        online_device_resume(device, fixed ? row->value : device->value[0],
-                             bandwidth ? row->value : 1.0 / device->value[1], row->observations);
-        member->age_seconds[write ? KVT_IO_WRITE : KVT_IO_READ] = row->age_seconds;
+    kvt_store *store = context;
+    if (strcmp(row->kind, "device") == 0) {
+        /* Take up one row of a device. Each figure has a row of its own; the row of bytes_per_s
+         * comes first and proves that the device was observed often enough. Rows of other figures
+         * are ignored. */
+        bool write = strncmp(row->part, "write_", 6) == 0;
+        const char *what = strchr(row->part, '_');
+        bool bandwidth = what != NULL && strcmp(what, "_bytes_per_s") == 0 && row->value > 0;
+        bool fixed = what != NULL && strcmp(what, "_request_s") == 0;
+        for (int at = 0; at < KVT_TIER_COUNT * (int)TIERS_MEMBERS_MAX && (bandwidth || fixed);
+             at++) {
+            learn_member *member = &store->learn->tiers[at / (int)TIERS_MEMBERS_MAX]
+                                        .members[at % (int)TIERS_MEMBERS_MAX];
+            if (!member->known || strcmp(member->identity, row->name) != 0) continue;
+            online_device *device = &member->kinds[write ? KVT_IO_WRITE : KVT_IO_READ];
+            if (bandwidth && !load_is_near(row->value, 1.0 / device->curve[1])) continue;
+            if (fixed && !(row->value >= 0 && row->value <= LOAD_SECONDS_MOST)) continue;
+            online_device_resume(device, fixed ? row->value : device->value[0],
+                                 bandwidth ? row->value : 1.0 / device->value[1],
+                                 row->observations);
+            member->age_seconds[write ? KVT_IO_WRITE : KVT_IO_READ] = row->age_seconds;
+        }
     }
-}
-
-/* Takes up a codec's factor, decayed by its age. */
-static void load_codec(kvt_store *store, const profile_learned *row)
-{
-    for (uint32_t i = 0; i < store->costs.variant_count; i++) {
-        char name[96];
-        kvt_variant_format(store->costs.variants[i].variant, name, sizeof name);
-        if (strcmp(name, row->name) != 0 || !load_is_near(row->value, 1.0)) continue;
-        learn_codec *codec = &store->learn->codecs[i];
-        online_factor *factor = strcmp(row->part, "decode") == 0 ? &codec->decode : &codec->encode;
-        online_factor_resume(factor, row->value, row->observations);
-        online_factor_decay(factor, learn_kept(row->age_seconds));
+    if (strcmp(row->kind, "codec") == 0) {
+        /* Take up a codec's factor, decayed by its age. */
+        for (uint32_t i = 0; i < store->costs.variant_count; i++) {
+            char name[96];
+            kvt_variant_format(store->costs.variants[i].variant, name, sizeof name);
+            if (strcmp(name, row->name) != 0 || !load_is_near(row->value, 1.0)) continue;
+            learn_codec *codec = &store->learn->codecs[i];
+            online_factor *factor =
+                strcmp(row->part, "decode") == 0 ? &codec->decode : &codec->encode;
+            online_factor_resume(factor, row->value, row->observations);
+            online_factor_decay(factor, learn_kept(row->age_seconds));
+        }
     }
-}
-
-/* Takes up a class's loss factor or prior of uses. */
-static void load_class(kvt_store *store, const profile_learned *row)
-{
+    /* Take up a class's loss factor or prior of uses. */
     store_learn *learn = store->learn;
     unsigned number;
     char *end = NULL;
@@ -272,26 +243,6 @@ static void load_class(kvt_store *store, const profile_learned *row)
     bool prior = strcmp(row->kind, "reuse") == 0 && strcmp(row->part, "prior_uses") == 0;
     if (prior && number != 0 && row->observations >= LEARN_PRIOR_USES)
         learn->priors[number] = fmin(row->value, LEARN_PRIOR_MOST);
-}
-
-/* Takes up one row by its kind. Rows of unknown kinds are ignored. */
-static void load_row(void *context, const profile_learned *row)
-{
-    kvt_store *store = context;
-    if (strcmp(row->kind, "device") == 0) load_device(store, row);
-    if (strcmp(row->kind, "codec") == 0) load_codec(store, row);
-    load_class(store, row);
-}
-
-/* Decays the loaded figures of devices towards their curves, by the age of their rows. */
-static void load_age(store_learn *learn)
-{
-    for (int at = 0; at < KVT_TIER_COUNT * (int)TIERS_MEMBERS_MAX; at++) {
-        learn_member *member =
-            &learn->tiers[at / (int)TIERS_MEMBERS_MAX].members[at % (int)TIERS_MEMBERS_MAX];
-        for (int kind = 0; kind < 2 && member->known; kind++)
-            online_device_decay(&member->kinds[kind], learn_kept(member->age_seconds[kind]));
-    }
 }
 
 void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile *profile)
@@ -312,7 +263,13 @@ void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile 
         learn->profile_path = strdup(options->learning.profile_path);
         /* Figures that cannot be read are learned again. */
         (void)!profile_learned_read(profile, load_row, store);
-        load_age(learn);
+        /* Decay the loaded figures of devices towards their curves, by the age of their rows. */
+        for (int at = 0; at < KVT_TIER_COUNT * (int)TIERS_MEMBERS_MAX; at++) {
+            learn_member *member =
+                &learn->tiers[at / (int)TIERS_MEMBERS_MAX].members[at % (int)TIERS_MEMBERS_MAX];
+            for (int kind = 0; kind < 2 && member->known; kind++)
+                online_device_decay(&member->kinds[kind], learn_kept(member->age_seconds[kind]));
+        }
     }
     learn_cost_all(store);
 }

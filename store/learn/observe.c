@@ -20,7 +20,10 @@ kvt_status kvt_store_flush(kvt_store *store)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     (void)handover_drain(store, UINT64_MAX, NULL);
-    kvt_status lost = handover_report_failure(store);
+    pthread_mutex_lock(&store->lock);
+    const kvt_status lost = store->handover.failure;
+    store->handover.failure = KVT_OK;
+    pthread_mutex_unlock(&store->lock);
     if (store->catalog == NULL) return lost;
     kvt_status status = catalog_flush(store->catalog);
     if (status == KVT_OK) return lost;
@@ -91,46 +94,14 @@ static uint64_t observe_quantile(const uint64_t *times, double share)
     return observe_bucket_ns(STORE_TIMES - 1);
 }
 
-/* Copies the store's counters into the public structure. Lock held. */
-static void observe_counters(const store_counters *counters, kvt_store_stats *stats)
-{
-    stats->puts = counters->puts;
-    stats->puts_refused = counters->puts_refused;
-    stats->puts_existing = counters->puts_existing;
-    stats->gets = counters->gets;
-    stats->misses = counters->misses;
-    stats->shared_reads = counters->shared_reads;
-    stats->load_failures = counters->load_failures;
-    stats->recovered = counters->recovered;
-    stats->recovery_drops = counters->recovery_drops;
-    stats->moves = counters->moves;
-    stats->copies = counters->copies;
-    stats->relayouts = counters->relayouts;
-    stats->learned = counters->learned;
-    stats->promotions = counters->promotions;
-    stats->demotions = counters->demotions;
-    stats->evictions = counters->evictions;
-    stats->persisted = counters->persisted;
-    stats->quarantined = counters->quarantined;
-    stats->readmitted = counters->readmitted;
-    stats->timeouts = counters->timeouts;
-    stats->refused_tokens = counters->refused_tokens;
-    stats->refused_loss = counters->refused_loss;
-    stats->lacked_basis = counters->lacked_basis;
-    stats->given_up = counters->given_up;
-    stats->puts_busy = counters->puts_busy;
-    stats->puts_lost = counters->puts_lost;
-    stats->staged_hits = counters->staged_hits;
-    stats->expired = counters->expired;
-    stats->decision_ns_p50 = observe_quantile(counters->decision_times, 0.50);
-    stats->decision_ns_p99 = observe_quantile(counters->decision_times, 0.99);
-}
-
-/* Everything but the sizes of structs; stats is zero. */
+/* Everything but the sizes of structs. */
 static void observe_store(kvt_store *store, kvt_store_stats *stats)
 {
     pthread_mutex_lock(&store->lock);
-    observe_counters(&store->counters, stats);
+    *stats = store->counters;
+    memset(stats->tiers, 0, sizeof stats->tiers);
+    stats->decision_ns_p50 = observe_quantile(store->tallies.decision_times, 0.50);
+    stats->decision_ns_p99 = observe_quantile(store->tallies.decision_times, 0.99);
     stats->backing_off = store->backoff.count;
     stats->in_place.entries = store->visits.entries;
     kvt_policy_stats_get(store->policy, &stats->policy);
@@ -151,7 +122,7 @@ static void observe_store(kvt_store *store, kvt_store_stats *stats)
                                               .entries = stats->policy.entries_by_tier[tier],
                                               .bytes_read = facts.bytes_read,
                                               .bytes_written = facts.bytes_written,
-                                              .hits = store->counters.hits[tier],
+                                              .hits = store->counters.tiers[tier].hits,
                                               .emulated = facts.emulated};
     }
     pthread_mutex_unlock(&store->lock);
@@ -230,16 +201,6 @@ const char *kvt_version(void)
     return "0.2.0";
 }
 
-/* All entries of a class follow a factor that moved: in the background, with a new epoch. */
-static void learn_update_class(kvt_store *store, uint32_t class_id)
-{
-    store_learn *learn = store->learn;
-    double factor = online_loss_class_factor(&learn->loss_prior, &learn->losses[class_id], NULL);
-    if (fabs(factor / learn->factors[class_id] - 1) < LEARN_FACTOR_OFF) return;
-    learn->factors[class_id] = factor;
-    learn_begin_epoch(store);
-}
-
 kvt_status kvt_quality_observe(kvt_store *store, const kvt_key *key, kvt_variant variant,
                                double loss, double weight)
 {
@@ -260,7 +221,14 @@ kvt_status kvt_quality_observe(kvt_store *store, const kvt_key *key, kvt_variant
             (void)online_loss_observe(&learn->loss_prior, &learn->losses[class_id], &rare->loss,
                                       loss / mean, weight);
             store_recost(store, entry);
-            learn_update_class(store, class_id);
+            /* All entries of a class follow a factor that moved: in the background, with a new
+             * epoch. */
+            double factor =
+                online_loss_class_factor(&learn->loss_prior, &learn->losses[class_id], NULL);
+            if (fabs(factor / learn->factors[class_id] - 1) >= LEARN_FACTOR_OFF) {
+                learn->factors[class_id] = factor;
+                learn_begin_epoch(store);
+            }
         }
     }
     pthread_mutex_unlock(&store->lock);

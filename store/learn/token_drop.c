@@ -3,8 +3,6 @@
  * token_drop.c - entries that may lose tokens: scores, what a get has to bring, and records whose
  * matrices have fewer rows than the entry. Which entry takes such a form is ladder.c's and the
  * policy's to say.
- *
- * Thread rule: as token_drop.h says.
  */
 #include "store/learn/token_drop.h"
 #include "store/learn/ladder.h"
@@ -153,21 +151,6 @@ static kvt_status token_drop_turn(const access_get *get, const access_target *ta
     return status;
 }
 
-/* Turns the kept keys of the layers that were asked for. */
-static kvt_status token_drop_turn_all(const access_get *get, const access_target *target,
-                                      const kvt_view *view)
-{
-    const kvt_layout *layout = &get->layout;
-    const uint32_t count =
-        target->layer_count != 0 ? target->layer_count : layout->layers - target->first_layer;
-    void *room = malloc(kvt_layout_matrix_bytes(layout));
-    kvt_status status = room != NULL ? KVT_OK : KVT_E_MEMORY;
-    for (uint32_t i = 0; status == KVT_OK && i < count; i++)
-        status = token_drop_turn(get, target, view, target->first_layer + i, room);
-    free(room);
-    return status;
-}
-
 kvt_status token_drop_decode(const kvt_store *store, access_get *get, const access_target *target,
                              void *scratch, uint64_t scratch_bytes)
 {
@@ -183,8 +166,17 @@ kvt_status token_drop_decode(const kvt_store *store, access_get *get, const acce
                                         target->layer_count, scratch, scratch_bytes);
     if (status != KVT_OK || target->kept == NULL) return status;
     status = token_drop_list(get, target);
-    if (status == KVT_OK && target->kept->rope != NULL)
-        status = token_drop_turn_all(get, target, view);
+    if (status == KVT_OK && target->kept->rope != NULL) {
+        /* Turn the kept keys of the layers that were asked for. */
+        const kvt_layout *layout = &get->layout;
+        const uint32_t count =
+            target->layer_count != 0 ? target->layer_count : layout->layers - target->first_layer;
+        void *room = malloc(kvt_layout_matrix_bytes(layout));
+        status = room != NULL ? KVT_OK : KVT_E_MEMORY;
+        for (uint32_t i = 0; status == KVT_OK && i < count; i++)
+            status = token_drop_turn(get, target, view, target->first_layer + i, room);
+        free(room);
+    }
     return status;
 }
 
@@ -207,22 +199,6 @@ kvt_status token_drop_encode(store_op *op, const void *packed, void *target, uin
                                       scratch_bytes, &op->record_bytes);
 }
 
-/* Spreads the kept rows at the front of each matrix to their tokens. */
-static kvt_status token_drop_spread(const store_op *op, void *packed, const uint32_t *kept,
-                                    uint32_t count)
-{
-    const kvt_layout *layout = &op->entry->kind->layout;
-    const uint64_t row = kvt_layout_matrix_bytes(layout) / layout->tokens;
-    kvt_status status = KVT_OK;
-    for (uint32_t layer = 0; status == KVT_OK && layer < layout->layers; layer++) {
-        for (uint32_t side = 0; status == KVT_OK && side < kvt_layout_sides(layout); side++) {
-            char *matrix = (char *)packed + kvt_layout_matrix_offset(layout, layer, (kvt_side)side);
-            status = drop_scatter(matrix, row, kept, count, layout->tokens, matrix);
-        }
-    }
-    return status;
-}
-
 kvt_status token_drop_restore(store_op *op, void *packed, void *scratch, uint64_t scratch_bytes)
 {
     const kvt_layout *layout = &op->entry->kind->layout;
@@ -241,7 +217,17 @@ kvt_status token_drop_restore(store_op *op, void *packed, void *scratch, uint64_
         status =
             kvt_record_decode_view(op->record, op->record_bytes, &op->expected, op->store->workers,
                                    layout, &view, 0, layout->layers, scratch, scratch_bytes);
-    if (status == KVT_OK) status = token_drop_spread(op, packed, kept, count);
+    if (status == KVT_OK) {
+        /* Spread the kept rows at the front of each matrix to their tokens. */
+        const uint64_t row = kvt_layout_matrix_bytes(layout) / layout->tokens;
+        for (uint32_t layer = 0; status == KVT_OK && layer < layout->layers; layer++) {
+            for (uint32_t side = 0; status == KVT_OK && side < kvt_layout_sides(layout); side++) {
+                char *matrix =
+                    (char *)packed + kvt_layout_matrix_offset(layout, layer, (kvt_side)side);
+                status = drop_scatter(matrix, row, kept, count, layout->tokens, matrix);
+            }
+        }
+    }
     free(kept);
     return status;
 }

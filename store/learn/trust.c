@@ -55,7 +55,6 @@ static const char *const trust_by_parent =
 /* Keeps why a put was refused, in a ring of STORE_REFUSALS: POLICY, LEARNED, PARENT. Lock held. */
 static void trust_remember(kvt_store *store, uint64_t handle, store_refusal why)
 {
-    assert(store_is_locked(store));
     assert(why == STORE_REFUSAL_POLICY || why == STORE_REFUSAL_LEARNED ||
            why == STORE_REFUSAL_PARENT);
     store_trust *trust = &store->trust;
@@ -90,7 +89,7 @@ void trust_count_refused(kvt_store *store, uint64_t handle)
     else if (trust_reason(store, handle) == trust_by_parent)
         why = STORE_REFUSAL_PARENT;
     store->counters.puts_refused++;
-    store->counters.refusals[why]++;
+    store->tallies.refusals[why]++;
 }
 
 /* ---- trials ---- */
@@ -223,26 +222,21 @@ static kvt_status trust_try_tier(kvt_store *store, const store_entry *entry,
     return status;
 }
 
-/* All tiers together make at most one trial of TRUST_WAIT_MOST losses at the end. */
-static uint64_t trust_wait_most(const kvt_store *store)
-{
-    uint64_t tiers = 0;
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        tiers += store->pools[tier] != NULL;
-    return tiers * TRUST_WAIT_MOST;
-}
-
 kvt_status trust_try_due(kvt_store *store, const store_entry *entry, const kvt_policy_entry *offer,
                          kvt_plan *plan)
 {
     assert(store_is_locked(store));
     store_trust *trust = &store->trust;
     if (!trust->weighs) return KVT_REFUSED;
+    /* All tiers together make at most one trial of TRUST_WAIT_MOST losses at the end. */
+    uint64_t tiers = 0;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        tiers += store->pools[tier] != NULL;
     for (int number = KVT_TIER_COUNT - 1; number >= KVT_TIER_HBM; number--) {
         kvt_tier tier = (kvt_tier)number;
         trust_tier *count = &trust->tiers[tier];
         if (store->pools[tier] == NULL || count->lost < count->next) continue;
-        uint64_t most = trust_wait_most(store);
+        const uint64_t most = tiers * TRUST_WAIT_MOST;
         count->next = count->lost + count->wait;
         count->wait = 2 * count->wait < most ? 2 * count->wait : most;
         if (trust_has_room(store, offer, tier) &&

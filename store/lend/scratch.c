@@ -41,7 +41,6 @@ struct store_scratch {
 /* Gives the policy the capacity that is left now. Lock held. */
 static void scratch_update_policy(kvt_store *store, kvt_tier tier)
 {
-    assert(store_is_locked(store));
     (void)!kvt_policy_capacity_set(store->policy, tier, store_policy_capacity(store, tier));
 }
 
@@ -74,7 +73,6 @@ static uint64_t scratch_ask(kvt_store *store, const scratch_wish *wish, uint64_t
  * Lock held. */
 static store_entry *scratch_find_least(kvt_store *store, kvt_tier tier, size_t *bucket)
 {
-    assert(store_is_locked(store));
     const size_t count = store->table.bucket_count;
     store_entry *least = NULL;
     double least_worth = 0;
@@ -148,7 +146,7 @@ static uint64_t scratch_make_room(kvt_store *store, kvt_tier tier, uint64_t used
 /* Takes back bytes that were lent and that a scratch could not get. Lock held. */
 static void scratch_take_back(kvt_store *store, kvt_tier tier, uint64_t bytes)
 {
-    assert(store_is_locked(store) && store->lent_bytes[tier] >= bytes);
+    assert(store->lent_bytes[tier] >= bytes);
     store->lent_bytes[tier] -= bytes;
     scratch_update_policy(store, tier);
 }
@@ -253,7 +251,6 @@ uint64_t scratch_free(store_scratch *scratch, kvt_tier tier)
 /* Extents that a scratch holds, or soon will. Lock held. */
 static void scratch_count_extents(store_scratch *scratch, kvt_tier tier, int64_t bytes)
 {
-    assert(store_is_locked(scratch->store));
     scratch->reserved[tier] += (uint64_t)bytes;
     scratch->store->scratch_bytes[tier] += (uint64_t)bytes;
     assert(scratch->reserved[tier] <= scratch->granted[tier]);

@@ -122,7 +122,7 @@ static void access_count_end(kvt_store *store, const access_get *get, kvt_status
     bool late = status == KVT_E_TIMEOUT;
     if (get->quiet) return;
     store->counters.gets++;
-    if (status == KVT_OK) store->counters.hits[get->tier]++;
+    if (status == KVT_OK) store->counters.tiers[get->tier].hits++;
     if (lost || late || get->lacks_basis) store->counters.misses++;
     store->counters.lacked_basis += get->lacks_basis;
     if (late) store->counters.timeouts++;
@@ -265,7 +265,7 @@ static void access_copy_staged(kvt_store *store, access_get *get, kvt_get_info *
     handover_leave(store, get->staged);
     if (!get->quiet) {
         store->counters.gets++;
-        store->counters.hits[KVT_TIER_DRAM]++;
+        store->counters.tiers[KVT_TIER_DRAM].hits++;
         store->counters.staged_hits++;
     }
     pthread_mutex_unlock(&store->lock);

@@ -133,7 +133,7 @@ static void load_count(kvt_store *store, const load_entry *entry)
         store->counters.lacked_basis += entry->status == KVT_E_MISMATCH;
         return;
     }
-    if (entry->tier != KVT_TIER_REMOTE) store->counters.hits[entry->tier]++;
+    if (entry->tier != KVT_TIER_REMOTE) store->counters.tiers[entry->tier].hits++;
     if (entry->staged != NULL) store->counters.staged_hits++;
 }
 

@@ -105,24 +105,6 @@ static const metrics_row metrics_remote[] = {
      true},
 };
 
-/* Writes the state of each node. */
-static void metrics_write_nodes(kvt_store *store, watch_text *out)
-{
-    kvt_remote_node node = {.struct_size = sizeof node};
-    watch_family(out, "remote_node_up", "gauge", "1: the node is asked; 0: its breaker is open.");
-    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
-        watch_sample(out, "remote_node_up", (watch_label){"node", node.address}, metrics_none,
-                     node.breaker == 0);
-    watch_family(out, "remote_node_timeouts_total", "counter", "Requests that it did not answer.");
-    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
-        watch_sample(out, "remote_node_timeouts_total", (watch_label){"node", node.address},
-                     metrics_none, node.timeouts);
-    watch_family(out, "remote_node_load_seconds", "gauge", "Expected seconds of 1 MiB from it.");
-    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
-        watch_sample_seconds(out, "remote_node_load_seconds", (watch_label){"node", node.address},
-                             metrics_none, node.load_seconds);
-}
-
 /* Writes the families of the engine that other hosts share; none without one. */
 static void metrics_write_remote(kvt_store *store, struct watch_text *out)
 {
@@ -138,7 +120,19 @@ static void metrics_write_remote(kvt_store *store, struct watch_text *out)
     watch_sample_seconds(out, "remote_survival", metrics_none, metrics_none, stats.survival);
     watch_family(out, "remote_load_error", "gauge", "Median error of predicted loads.");
     watch_sample_seconds(out, "remote_load_error", metrics_none, metrics_none, stats.load_error);
-    metrics_write_nodes(store, out);
+    kvt_remote_node node = {.struct_size = sizeof node};
+    watch_family(out, "remote_node_up", "gauge", "1: the node is asked; 0: its breaker is open.");
+    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
+        watch_sample(out, "remote_node_up", (watch_label){"node", node.address}, metrics_none,
+                     node.breaker == 0);
+    watch_family(out, "remote_node_timeouts_total", "counter", "Requests that it did not answer.");
+    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
+        watch_sample(out, "remote_node_timeouts_total", (watch_label){"node", node.address},
+                     metrics_none, node.timeouts);
+    watch_family(out, "remote_node_load_seconds", "gauge", "Expected seconds of 1 MiB from it.");
+    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
+        watch_sample_seconds(out, "remote_node_load_seconds", (watch_label){"node", node.address},
+                             metrics_none, node.load_seconds);
 }
 
 /* ---- the store ---- */
@@ -197,28 +191,6 @@ static const metrics_row metrics_rows[] = {
 };
 
 /* ---- families by reason, kind and outcome ---- */
-
-/* Writes misses by their reason, as gets and as the bytes that they asked for. */
-static void metrics_write_misses(watch_text *out, const metrics_view *view)
-{
-    static const char *const reasons[WATCH_MISS_COUNT] = {
-        "absent", "corrupt", "device", "deadline", "refused_tokens", "refused_loss", "lacks_basis"};
-    const uint64_t *values[2] = {view->counts.misses, view->counts.missed_bytes};
-    static const char *const names[2] = {"misses_total", "missed_bytes_total"};
-    static const char *const helps[2] = {"Gets that were misses.", "Bytes that they asked for."};
-    for (int family = 0; family < 2; family++)
-        metrics_write_family(out, names[family], "counter", helps[family], "reason", reasons,
-                             values[family], WATCH_MISS_COUNT);
-}
-
-/* Writes refused puts by their reason; the order of the names is store_refusal's. */
-static void metrics_write_refusals(watch_text *out, const metrics_view *view)
-{
-    static const char *const reasons[STORE_REFUSAL_COUNT] = {
-        "policy", "learned", "no_device", "staging", "backlog", "in_motion", "parent"};
-    metrics_write_family(out, "put_refusals_total", "counter", "Puts that were refused.", "reason",
-                         reasons, view->refusals, STORE_REFUSAL_COUNT);
-}
 
 /* Writes moves by purpose and outcome, then why some failed; the order of the names is
  * store_move_purpose's. */
@@ -285,24 +257,6 @@ static void metrics_write_hints(watch_text *out, const kvt_hint_stats *hints)
 }
 
 /* ---- families by tier ---- */
-
-/* Writes hits by tier and form. A form that was never read has no sample: the product of tiers and
- * forms is large, and nearly all of it stays 0. */
-static void metrics_write_hits(watch_text *out, const metrics_view *view)
-{
-    watch_family(out, "hits_total", "counter", "Gets that were served, by the variant read.");
-    for (int tier = KVT_TIER_HBM; tier < WATCH_TIERS; tier++) {
-        for (uint32_t form = 0; form < WATCH_FORMS; form++) {
-            char name[64] = "other";
-            const uint64_t hits = view->counts.hits[tier][form];
-            if (hits == 0) continue;
-            if (form < view->store->costs.variant_count)
-                (void)kvt_variant_format(view->store->costs.variants[form].variant, name,
-                                         sizeof name);
-            watch_sample(out, "hits_total", metrics_tier(tier), (watch_label){"form", name}, hits);
-        }
-    }
-}
 
 /* Families by tier, of members of kvt_tier_stats. */
 static const metrics_row metrics_tier_rows[] = {
@@ -429,20 +383,6 @@ static void metrics_write_devices(watch_text *out, const metrics_view *view)
 
 /* ---- all of it ---- */
 
-/* The buckets of the store's decision times, of which 16 make one octave, as octaves. Lock held. */
-static void metrics_gather_decisions(const store_counters *counters, watch_histogram *out)
-{
-    memset(out, 0, sizeof *out);
-    const watch_scale *scale = &metrics_decision_scale;
-    for (uint32_t i = 0; i < STORE_TIMES; i++) {
-        const uint32_t octave = i < 16 ? 0 : i / 16 + 3; /* from 2^octave to twice that */
-        uint32_t bucket = octave < scale->first ? 0 : octave + 1 - scale->first;
-        if (bucket > scale->count) bucket = scale->count;
-        out->buckets[bucket] += counters->decision_times[i];
-    }
-    out->sum = counters->decision_ns;
-}
-
 /* Counters before and after the store's own may differ by what happens in between. */
 static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
 {
@@ -456,26 +396,25 @@ static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
     if (status == KVT_OK) status = kvt_hint_stats_get(store, &view->hints);
     if (status != KVT_OK) return status;
     pthread_mutex_lock(&store->lock);
-    const store_counters *counters = &store->counters;
-    metrics_gather_decisions(counters, &view->decisions);
-    view->checksum_failures = counters->checksum_failures;
-    memcpy(view->refusals, counters->refusals, sizeof view->refusals);
-    memcpy(view->moves, counters->outcomes, sizeof view->moves);
-    memcpy(view->put_tokens, counters->put_tokens, sizeof view->put_tokens);
+    const store_tallies *tallies = &store->tallies;
+    /* The buckets of the store's decision times, of which 16 make one octave, as octaves. Lock
+     * held. */
+    memset(&view->decisions, 0, sizeof view->decisions);
+    const watch_scale *scale = &metrics_decision_scale;
+    for (uint32_t i = 0; i < STORE_TIMES; i++) {
+        const uint32_t octave = i < 16 ? 0 : i / 16 + 3; /* from 2^octave to twice that */
+        uint32_t bucket = octave < scale->first ? 0 : octave + 1 - scale->first;
+        if (bucket > scale->count) bucket = scale->count;
+        view->decisions.buckets[bucket] += tallies->decision_times[i];
+    }
+    view->decisions.sum = tallies->decision_ns;
+    view->checksum_failures = tallies->checksum_failures;
+    memcpy(view->refusals, tallies->refusals, sizeof view->refusals);
+    memcpy(view->moves, tallies->outcomes, sizeof view->moves);
+    memcpy(view->put_tokens, tallies->put_tokens, sizeof view->put_tokens);
     pthread_mutex_unlock(&store->lock);
     watch_sum(store, &view->counts);
     return KVT_OK;
-}
-
-/* Writes the distributions. Buckets are cumulative, as the format demands. */
-static void metrics_write_histograms(watch_text *out, const metrics_view *view)
-{
-    watch_family(out, "get_seconds", "histogram", "Seconds of gets that were served.");
-    watch_histogram_print(out, "get_seconds", &watch_get_scale, &view->counts.get_ns, true);
-    watch_family(out, "load_bytes", "histogram", "Bytes that gets read, as stored.");
-    watch_histogram_print(out, "load_bytes", &watch_load_scale, &view->counts.load_bytes, false);
-    watch_family(out, "decision_seconds", "histogram", "Seconds of the policy's decisions.");
-    watch_histogram_print(out, "decision_seconds", &metrics_decision_scale, &view->decisions, true);
 }
 
 size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
@@ -489,15 +428,36 @@ size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
     watch_family(&out, "open_seconds", "gauge", "Seconds since the store was opened.");
     watch_sample_seconds(&out, "open_seconds", metrics_none, metrics_none,
                          (double)(store_now_ns(store) - STORE_PAST_NS) * 1e-9);
-    metrics_write_hits(&out, &view);
-    metrics_write_misses(&out, &view);
+    /* Write hits by tier and form. A form that was never read has no sample: the product of tiers
+     * and forms is large, and nearly all of it stays 0. */
+    watch_family(&out, "hits_total", "counter", "Gets that were served, by the variant read.");
+    for (int tier = KVT_TIER_HBM; tier < WATCH_TIERS; tier++) {
+        for (uint32_t form = 0; form < WATCH_FORMS; form++) {
+            char name[64] = "other";
+            const uint64_t hits = view.counts.hits[tier][form];
+            if (hits == 0) continue;
+            if (form < view.store->costs.variant_count)
+                (void)kvt_variant_format(view.store->costs.variants[form].variant, name,
+                                         sizeof name);
+            watch_sample(&out, "hits_total", metrics_tier(tier), (watch_label){"form", name}, hits);
+        }
+    }
+    static const char *const misses[WATCH_MISS_COUNT] = {
+        "absent", "corrupt", "device", "deadline", "refused_tokens", "refused_loss", "lacks_basis"};
+    metrics_write_family(&out, "misses_total", "counter", "Gets that were misses.", "reason",
+                         misses, view.counts.misses, WATCH_MISS_COUNT);
+    metrics_write_family(&out, "missed_bytes_total", "counter", "Bytes that they asked for.",
+                         "reason", misses, view.counts.missed_bytes, WATCH_MISS_COUNT);
     metrics_write_tiers(&out, &view);
     metrics_write_predictions(&out, &view);
     static const char *const entries[] = {"existing", "new"};
     metrics_write_family(&out, "put_tokens_total", "counter",
                          "Tokens of puts; those of new entries were computed.", "entry", entries,
                          view.put_tokens, 2);
-    metrics_write_refusals(&out, &view);
+    static const char *const reasons[STORE_REFUSAL_COUNT] = {
+        "policy", "learned", "no_device", "staging", "backlog", "in_motion", "parent"};
+    metrics_write_family(&out, "put_refusals_total", "counter", "Puts that were refused.", "reason",
+                         reasons, view.refusals, STORE_REFUSAL_COUNT);
     metrics_write_moves(&out, &view);
     metrics_write_leases(&out, &view);
     metrics_write_hints(&out, &view.hints);
@@ -506,7 +466,12 @@ size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
     watch_single(&out, "checksum_failures_total", "counter",
                  "Loads whose checksum or format was wrong.", view.checksum_failures);
     metrics_write_devices(&out, &view);
-    metrics_write_histograms(&out, &view);
+    watch_family(&out, "get_seconds", "histogram", "Seconds of gets that were served.");
+    watch_histogram_print(&out, "get_seconds", &watch_get_scale, &view.counts.get_ns, true);
+    watch_family(&out, "load_bytes", "histogram", "Bytes that gets read, as stored.");
+    watch_histogram_print(&out, "load_bytes", &watch_load_scale, &view.counts.load_bytes, false);
+    watch_family(&out, "decision_seconds", "histogram", "Seconds of the policy's decisions.");
+    watch_histogram_print(&out, "decision_seconds", &metrics_decision_scale, &view.decisions, true);
     metrics_write_remote(store, &out);
     return out.used + 1;
 }

@@ -258,7 +258,7 @@ TEST(a_source_that_cannot_be_read)
     assert_int_equal(site_hits(s, 2 * ENTRIES), 0);
     assert_int_equal(site_stored(s, 2 * ENTRIES), ENTRIES);
     kvt_store_stats stats = support_stats(s->store);
-    assert_true(stats.load_failures > 0 && s->store->counters.checksum_failures == 0);
+    assert_true(stats.load_failures > 0 && s->store->tallies.checksum_failures == 0);
     tiers_fault_clear(s->disks[0].device);
     assert_int_equal(support_put(s->store, 0), KVT_OK);
     assert_int_equal(site_hits(s, 2 * ENTRIES), ENTRIES);
