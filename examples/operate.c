@@ -74,10 +74,10 @@ static kvt_status turn(kvt_store *store, const kvt_key keys[CHUNKS])
     if (status == KVT_OK)
         status = kvt_lease_begin(store, NULL, keys, CHUNKS, in_seconds(10), NULL, &lease);
     if (status == KVT_OK) status = kvt_lease_extend(store, lease, in_seconds(20));
-    kvt_lease_stats leases = {.struct_size = sizeof leases};
-    if (status == KVT_OK) status = kvt_lease_stats_get(store, &leases);
+    kvt_store_stats held = {.struct_size = sizeof held};
+    if (status == KVT_OK) status = kvt_store_stats_get(store, &held);
     printf("a turn loads %d chunks, the first in %.6f s; %llu are held\n", CHUNKS, seconds[0],
-           (unsigned long long)leases.entries);
+           (unsigned long long)held.leases.entries);
     if (status == KVT_OK) status = kvt_lease_end(store, lease);
     /* The user reads for a minute; then the next turn is known to come, and is brought up. */
     const kvt_expectation expected = {
@@ -85,11 +85,8 @@ static kvt_status turn(kvt_store *store, const kvt_key keys[CHUNKS])
     if (status == KVT_OK) status = kvt_store_hint(store, keys, CHUNKS, &expected, NULL);
     const kvt_status moved = kvt_store_prefetch(store, &keys[0], KVT_TIER_DRAM);
     if (status == KVT_OK && moved != KVT_OK && moved != KVT_REFUSED) status = moved;
-    kvt_hint_stats hints;
-    memset(&hints, 0, sizeof hints);
-    hints.struct_size = sizeof hints;
-    if (status == KVT_OK) status = kvt_hint_stats_get(store, &hints);
-    printf("%llu hints are open\n", (unsigned long long)hints.open[KVT_HINT_NEXT_USE]);
+    if (status == KVT_OK) status = kvt_store_stats_get(store, &held);
+    printf("%llu hints are open\n", (unsigned long long)held.policy.hints.open[KVT_HINT_NEXT_USE]);
     return status;
 }
 

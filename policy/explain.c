@@ -47,6 +47,7 @@ void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out)
         out->used_bytes[tier + 1] = policy->used[tier];
     explain_prices(policy, out->price);
     explain_weights(policy, &out->reuse);
+    out->hints = policy->hints.counts;
 }
 
 /* Writes an option as a caller would give it, with the bytes that are really stored when it is

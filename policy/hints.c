@@ -313,12 +313,3 @@ void hints_give(kvt_policy *policy, uint32_t index, uint8_t kind, double seconds
     hint_enter(policy, index, &hint);
     hint_count(policy, &policy->tenants[giver].hints[kind]);
 }
-
-kvt_status kvt_policy_hint_stats_get(const kvt_policy *policy, kvt_hint_stats *out)
-{
-    assert(policy != NULL);
-    if (out == NULL || !struct_size_is_sound(out, STRUCT_SIZE_THROUGH(kvt_hint_stats, skipped)))
-        return KVT_E_ARGUMENT;
-    struct_size_out(out, &policy->hints.counts, sizeof policy->hints.counts);
-    return KVT_OK;
-}

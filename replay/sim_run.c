@@ -317,8 +317,9 @@ static kvt_status run_finish(sim_run *run)
         sim_add_policy(&run->hosts[i].sim);
         saved_s += run->hosts[i].sim.saved_s;
     }
-    result->hints.struct_size = sizeof result->hints;
-    (void)!kvt_policy_hint_stats_get(first->policy, &result->hints);
+    kvt_policy_stats stats;
+    kvt_policy_stats_get(first->policy, &stats);
+    result->hints = stats.hints;
     first->saved_s = saved_s;
     results_finish(&run->collector, run->options->servers * run->options->hosts);
     sim_regret_finish(first);

@@ -287,10 +287,8 @@ typedef struct kvt_entry {
 
 /*
  * Offers an entry. The store may decline it; what it accepts is readable at once.
- *   view    where its bytes are (view.h): a packed buffer, an engine's paged pool, or of an entry
- *   of
- *           groups a view for each. It is checked as kvt_view_check does; its arrays and its memory
- *           are read until return, then the caller's again
+ *   view    where its bytes are (view.h): a packed buffer, a paged pool, or a view for each group.
+ *           It is checked as kvt_view_check does; its arrays and its memory are read until return
  * The call decides, copies the bytes into the put's staging and returns; threads of the store make
  * room, encode and write behind it. While several puts are under way these threads ask the policy
  * after the call has returned; an entry that it declines then becomes a miss, counted in
@@ -559,6 +557,22 @@ typedef struct kvt_record_counts {
     uint64_t records, bytes;
 } kvt_record_counts;
 
+/* Gets that missed although the entry is stored, by what its variant does. */
+typedef struct kvt_refused_counts {
+    uint64_t tokens; /* it drops tokens */
+    uint64_t loss;   /* it may lose more than the get accepts */
+    uint64_t basis;  /* it needs a basis that the store lacks (basis.h): KVT_E_MISMATCH */
+} kvt_refused_counts;
+
+/* Leases of a store (lookup.h). */
+typedef struct kvt_lease_stats {
+    uint64_t leases;                     /* open now */
+    uint64_t entries;                    /* held now */
+    uint64_t bytes[KVT_TIER_PLACES];     /* held now */
+    uint64_t granted, released, ran_out; /* leases ever; ran_out: at their instant */
+    uint64_t refused_bound, lost;        /* entries ever: beyond the bound; gone while held */
+} kvt_lease_stats;
+
 typedef struct kvt_store_stats {
     uint32_t struct_size; /* set by the caller */
     kvt_tier_stats tiers[KVT_TIER_PLACES];
@@ -587,14 +601,13 @@ typedef struct kvt_store_stats {
     uint64_t staged_hits; /* of the gets, those copied from the staging of a put; counted as hits of
                              DRAM, too */
     uint64_t expired;     /* entries removed because their lifetime had ended, ever */
-    uint64_t refused_tokens; /* gets that missed because the stored variant drops tokens */
-    uint64_t refused_loss;   /* gets that missed because the stored variant may lose too much */
+    kvt_refused_counts refused;
     uint64_t lent_bytes[KVT_TIER_PLACES]; /* of tiers, lent to sparse sequences now: not the
                                              policy's to fill */
-    uint64_t lacked_basis; /* gets of entries whose basis the store lacks (basis.h): KVT_E_MISMATCH,
-                                counted in misses, too */
     kvt_in_place in_place;
     uint64_t catalog_log_bytes; /* of SQLite's log beside the catalog, after its last batch */
+    kvt_lease_stats leases;
+    uint64_t hints_skipped; /* hints of keys that were not stored; all others are in policy.hints */
 } kvt_store_stats;
 
 /*

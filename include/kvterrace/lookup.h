@@ -140,9 +140,6 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_hint(kvt_store *store, const kvt_key 
                                                 const kvt_expectation *expected,
                                                 size_t *hinted_out);
 
-/* How hints have done since the open. KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_STATE. */
-KVT_API KVT_NODISCARD kvt_status kvt_hint_stats_get(kvt_store *store, kvt_hint_stats *stats);
-
 /* ---- leases ---- */
 
 /*
@@ -171,19 +168,6 @@ KVT_API KVT_NODISCARD kvt_status kvt_lease_extend(kvt_store *store, uint64_t lea
 
 /* Ends a lease. KVT_OK; KVT_MISS (it has ended); KVT_E_STATE. */
 KVT_API KVT_NODISCARD kvt_status kvt_lease_end(kvt_store *store, uint64_t lease);
-
-/* What is leased now, and was ever. */
-typedef struct kvt_lease_stats {
-    uint32_t struct_size;
-    uint32_t leases;                     /* open now */
-    uint64_t entries;                    /* held now */
-    uint64_t bytes[KVT_TIER_PLACES];     /* held now */
-    uint64_t granted, released, ran_out; /* leases ever; ran_out: at their instant */
-    uint64_t refused_bound, lost;        /* entries ever: beyond the bound; gone while held */
-} kvt_lease_stats;
-
-/* KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_STATE. */
-KVT_API KVT_NODISCARD kvt_status kvt_lease_stats_get(kvt_store *store, kvt_lease_stats *stats);
 
 #ifdef __cplusplus
 }

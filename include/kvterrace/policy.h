@@ -309,18 +309,6 @@ typedef enum kvt_hint_kind {
 
 #define KVT_HINT_SECONDS_MAX 2.7e6 /* a month */
 
-/* Hints by kind, since the open: given = came_true + failed + open + dropped. */
-typedef struct kvt_hint_stats {
-    uint32_t struct_size;
-    uint64_t given[KVT_HINT_KINDS];
-    uint64_t came_true[KVT_HINT_KINDS];
-    uint64_t failed[KVT_HINT_KINDS];
-    uint64_t open[KVT_HINT_KINDS];    /* now: neither true nor false yet */
-    uint64_t dropped[KVT_HINT_KINDS]; /* their entry was forgotten, 65536 others were open, or the
-                                         policy takes no hints */
-    uint64_t skipped;                 /* of a store: keys of all kinds that were not stored */
-} kvt_hint_stats;
-
 /*
  * Gives a hint for a stored entry, by a tenant. The entry's latest hint changes its predicted rate
  * until its instant (of KVT_HINT_NEXT_USE twice as long) or the entry's next use, which ends all of
@@ -332,10 +320,6 @@ typedef struct kvt_hint_stats {
 KVT_API KVT_NODISCARD kvt_status kvt_policy_hint(kvt_policy *policy, uint64_t now_ns,
                                                  uint64_t handle, kvt_hint_kind kind,
                                                  double seconds, uint32_t tenant);
-
-/* KVT_OK; KVT_E_ARGUMENT (struct_size, NULL). */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_hint_stats_get(const kvt_policy *policy,
-                                                           kvt_hint_stats *out);
 
 /* Background work: makes room above the watermarks, improves placement. At most moves_max moves and
  * bytes_max bytes written in total. KVT_OK, with an empty plan when there is nothing to do. */
@@ -500,6 +484,16 @@ typedef struct kvt_policy_worth {
 KVT_API KVT_NODISCARD kvt_status kvt_policy_worth_get(const kvt_policy *policy, uint64_t handle,
                                                       kvt_tier tier, kvt_policy_worth *out);
 
+/* Hints by kind, since the open: given = came_true + failed + open + dropped. */
+typedef struct kvt_hint_stats {
+    uint64_t given[KVT_HINT_KINDS];
+    uint64_t came_true[KVT_HINT_KINDS];
+    uint64_t failed[KVT_HINT_KINDS];
+    uint64_t open[KVT_HINT_KINDS];    /* now: neither true nor false yet */
+    uint64_t dropped[KVT_HINT_KINDS]; /* their entry was forgotten, 65536 others were open, or the
+                                         policy takes no hints */
+} kvt_hint_stats;
+
 typedef struct kvt_policy_stats {
     uint64_t entries; /* resident or in flight */
     uint64_t ghosts;
@@ -511,7 +505,7 @@ typedef struct kvt_policy_stats {
     uint64_t limited; /* options excluded by a loss or load limit, counted per admission */
     uint64_t written_bytes[KVT_TIER_PLACES]; /* by committed moves */
     kvt_reuse_weights reuse;
-    uint64_t reserved[8];
+    kvt_hint_stats hints;
 } kvt_policy_stats;
 
 /* Copies the engine's counters since its open, and its present gauges, into *out. Changes nothing

@@ -148,9 +148,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_view_make(const kvt_layout *layout, const c
  * overlap or interleave; a block number twice in the table; a table too short; first_slot beyond
  * its block; an address or a stride that is no multiple of an element; an address that is missing
  * or that the layout does not use; a view of groups, whose views are checked one by one; sizes that
- * overflow; a struct_size as types.h says.
- * KVT_E_UNSUPPORTED: memory that is no kvt_memory, reserved fields that are set. KVT_E_MEMORY: not
- * enough to sort a long table.
+ * overflow; a struct_size as types.h says. KVT_E_UNSUPPORTED: memory that is no kvt_memory,
+ * reserved fields that are set. KVT_E_MEMORY: not enough to sort a long table.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout,
                                                 char *message, size_t message_size);

@@ -41,7 +41,7 @@ UNWRAPPED = {
         "kvt_policy_copy_set", "kvt_policy_copy_chance"],
     "an engine that is given costs once and keeps them": [
         "kvt_policy_tenant_set", "kvt_policy_recost", "kvt_policy_resize",
-        "kvt_policy_hint_stats_get", "kvt_policy_speed_set"],
+        "kvt_policy_speed_set"],
     "what is known of uses goes from one life of a store to the next within the store": [
         "kvt_policy_uses_get", "kvt_policy_uses_set", "kvt_policy_weights_set"],
 }

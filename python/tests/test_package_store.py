@@ -271,13 +271,13 @@ class Answers(PackageCase):
                 call()
         self.assertEqual(store.class_stats(0)["loss_observations"], 0)
         self.assertIsNone(store.class_stats(64))
-        self.assertEqual(store.lease_stats()["leases"], 0)
-        self.assertEqual(store.hint_stats()["skipped"], 0)
+        self.assertEqual(store.stats()["leases"]["leases"], 0)
+        self.assertEqual(store.stats()["hints_skipped"], 0)
         for wrong in (b"", b"no basis" * 100):
             with self.assertRaises(kvterrace.Error):
                 store.add_basis(wrong)
         store.close()
-        for call in (store.lease_stats, store.hint_stats, lambda: store.class_stats(0),
+        for call in (store.stats, lambda: store.class_stats(0),
                      lambda: store.add_basis(b"x"), lambda: store.give_space(self.space, 1),
                      lambda: store.set_tenant(1, alpha_seconds=1.0)):
             with self.assertRaises(kvterrace.StateError):

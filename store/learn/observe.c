@@ -105,6 +105,9 @@ static void observe_store(kvt_store *store, kvt_store_stats *stats)
     stats->backing_off = store->backoff.count;
     stats->in_place.entries = store->visits.entries;
     kvt_policy_stats_get(store->policy, &stats->policy);
+    lease_expire(store);
+    stats->leases = store->leases.counts;
+    stats->hints_skipped = store->hints_skipped;
     stats->copies.count = store->copies.total;
     stats->copies.bytes = store->copies.bytes;
     stats->staging_bytes = staging_bytes_out(store->staging);
@@ -136,7 +139,7 @@ kvt_status kvt_store_stats_get(kvt_store *store, kvt_store_stats *stats)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (stats == NULL ||
-        !struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_store_stats, refused_loss)))
+        !struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_store_stats, hints_skipped)))
         return KVT_E_ARGUMENT;
     kvt_store_stats whole = {0};
     observe_store(store, &whole);

@@ -124,7 +124,7 @@ static void access_count_end(kvt_store *store, const access_get *get, kvt_status
     store->counters.gets++;
     if (status == KVT_OK) store->counters.tiers[get->tier].hits++;
     if (lost || late || get->lacks_basis) store->counters.misses++;
-    store->counters.lacked_basis += get->lacks_basis;
+    store->counters.refused.basis += get->lacks_basis;
     if (late) store->counters.timeouts++;
 }
 
@@ -183,8 +183,8 @@ kvt_status access_refuse(kvt_store *store, const access_get *get, kvt_status sta
     store->counters.gets++;
     store->counters.misses += missed || lacking;
     store->counters.timeouts += late;
-    store->counters.refused_tokens += dropped;
-    store->counters.lacked_basis += lacking;
+    store->counters.refused.tokens += dropped;
+    store->counters.refused.basis += lacking;
     pthread_mutex_unlock(&store->lock);
     *info = (kvt_get_info){.timed_out = late, .refused_tokens = dropped};
     return missed ? KVT_MISS : status;

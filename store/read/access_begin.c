@@ -67,7 +67,7 @@ static kvt_status begin_fits(kvt_store *store, const store_entry *entry, access_
         return KVT_E_MISMATCH;
     }
     get->refused_loss = access_loses_too_much(store, entry, get->loss_max);
-    store->counters.refused_loss += get->refused_loss;
+    store->counters.refused.loss += get->refused_loss;
     return get->refused_loss ? KVT_MISS : KVT_OK;
 }
 

@@ -115,18 +115,3 @@ kvt_status kvt_store_hint(kvt_store *store, const kvt_key *keys, size_t count,
     if (status != KVT_OK) return status;
     return given != 0 || count == 0 ? KVT_OK : KVT_MISS;
 }
-
-kvt_status kvt_hint_stats_get(kvt_store *store, kvt_hint_stats *stats)
-{
-    if (store == NULL || stats == NULL) return KVT_E_ARGUMENT;
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (!struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_hint_stats, skipped)))
-        return KVT_E_ARGUMENT;
-    kvt_hint_stats whole = {.struct_size = sizeof whole};
-    pthread_mutex_lock(&store->lock);
-    kvt_status status = kvt_policy_hint_stats_get(store->policy, &whole);
-    whole.skipped = store->hints_skipped;
-    pthread_mutex_unlock(&store->lock);
-    struct_size_out(stats, &whole, sizeof whole);
-    return status;
-}

@@ -15,9 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEASE_KEYS_MAX    (UINT64_C(1) << 20)
-#define LEASE_STEP        256u /* keys under one hold of the lock */
-#define LEASE_STATS_LEAST STRUCT_SIZE_THROUGH(kvt_lease_stats, lost)
+#define LEASE_KEYS_MAX (UINT64_C(1) << 20)
+#define LEASE_STEP     256u /* keys under one hold of the lock */
 
 /* ---- holds ---- */
 
@@ -26,7 +25,7 @@
 static bool lease_fits(const kvt_store *store, const store_entry *entry)
 {
     kvt_tier tier = entry->place->tier;
-    uint64_t bytes = store->leases.bytes[tier] + entry->place->record_bytes;
+    uint64_t bytes = store->leases.counts.bytes[tier] + entry->place->record_bytes;
     if (tier < KVT_TIER_SSD) bytes += store->visits.bytes[tier];
     /* The other half stays the policy's: a tier that is held in whole could take nothing new. */
     return bytes <= store_policy_capacity(store, tier) / 2;
@@ -40,7 +39,7 @@ static lease_hold *lease_make_hold(kvt_store *store, store_entry *entry)
     assert(store_is_locked(store) && entry->place != NULL);
     assert(!entry->leased && lease_find_hold(leases, entry->handle) == NULL);
     if (!lease_fits(store, entry)) {
-        leases->refused_bound++;
+        leases->counts.refused_bound++;
         return NULL;
     }
     lease_hold *hold = calloc(1, sizeof *hold);
@@ -51,8 +50,8 @@ static lease_hold *lease_make_hold(kvt_store *store, store_entry *entry)
                          .tier = entry->place->tier};
     hold->next = *lease_bucket(leases, entry->handle);
     *lease_bucket(leases, entry->handle) = hold;
-    leases->entries++;
-    leases->bytes[hold->tier] += hold->bytes;
+    leases->counts.entries++;
+    leases->counts.bytes[hold->tier] += hold->bytes;
     entry->leased = true;
     /* An entry in motion is pinned by lease_settle, once its move has ended. */
     hold->pinned = kvt_policy_pin(store->policy, entry->handle) == KVT_OK;
@@ -89,13 +88,13 @@ static bool lease_hold_key(kvt_store *store, const kvt_key *key, lease_open *lea
 /* Opens a filled lease. Lock held. */
 static uint64_t lease_enter(store_leases *leases, lease_open *lease)
 {
-    assert(lease->count > 0 && (leases->open == NULL) == (leases->open_count == 0));
+    assert(lease->count > 0 && (leases->open == NULL) == (leases->counts.leases == 0));
     lease->number = ++leases->numbers;
     lease->next = leases->open;
     leases->open = lease;
-    leases->open_count++;
-    leases->granted++;
-    if (lease->until_ns < leases->next_ns || leases->open_count == 1)
+    leases->counts.leases++;
+    leases->counts.granted++;
+    if (lease->until_ns < leases->next_ns || leases->counts.leases == 1)
         leases->next_ns = lease->until_ns;
     assert(leases->next_ns <= lease->until_ns);
     return lease->number;
@@ -164,31 +163,9 @@ kvt_status kvt_lease_end(kvt_store *store, uint64_t number)
     bool found = *at != NULL;
     if (found) {
         lease_end(store, at);
-        store->leases.released++;
+        store->leases.counts.released++;
         lease_find_next(&store->leases);
     }
     pthread_mutex_unlock(&store->lock);
     return found ? KVT_OK : KVT_MISS;
-}
-
-kvt_status kvt_lease_stats_get(kvt_store *store, kvt_lease_stats *stats)
-{
-    if (store == NULL || stats == NULL || !struct_size_is_sound(stats, LEASE_STATS_LEAST))
-        return KVT_E_ARGUMENT;
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    kvt_lease_stats whole = {.struct_size = sizeof whole};
-    pthread_mutex_lock(&store->lock);
-    lease_expire(store);
-    const store_leases *leases = &store->leases;
-    whole.leases = leases->open_count;
-    whole.entries = leases->entries;
-    memcpy(whole.bytes, leases->bytes, sizeof leases->bytes);
-    whole.granted = leases->granted;
-    whole.released = leases->released;
-    whole.ran_out = leases->ran_out;
-    whole.refused_bound = leases->refused_bound;
-    whole.lost = leases->lost;
-    pthread_mutex_unlock(&store->lock);
-    struct_size_out(stats, &whole, sizeof whole);
-    return KVT_OK;
 }

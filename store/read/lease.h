@@ -60,10 +60,7 @@ typedef struct store_leases {
     uint64_t next_ns; /* no lease ends before; UINT64_MAX = there is none */
     uint64_t numbers; /* given out, ever */
     uint64_t serials; /* of holds, ever */
-    uint32_t open_count;
-    uint64_t entries;
-    uint64_t bytes[KVT_TIER_COUNT];
-    uint64_t granted, released, ran_out, refused_bound, lost;
+    kvt_lease_stats counts;
     lease_hold *buckets[LEASE_BUCKETS];
 } store_leases;
 

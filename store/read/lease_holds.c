@@ -31,9 +31,9 @@ static void lease_drop_hold(store_leases *leases, lease_hold *hold)
     while (*at != hold)
         at = &(*at)->next;
     *at = hold->next;
-    assert(leases->entries > 0 && leases->bytes[hold->tier] >= hold->bytes);
-    leases->entries--;
-    leases->bytes[hold->tier] -= hold->bytes;
+    assert(leases->counts.entries > 0 && leases->counts.bytes[hold->tier] >= hold->bytes);
+    leases->counts.entries--;
+    leases->counts.bytes[hold->tier] -= hold->bytes;
     free(hold);
 }
 
@@ -70,7 +70,7 @@ void lease_forget(kvt_store *store, store_entry *entry)
     assert(store_is_locked(store));
     if (!entry->leased) return;
     entry->leased = false;
-    store->leases.lost++;
+    store->leases.counts.lost++;
     lease_hold *hold = lease_find_hold(&store->leases, entry->handle);
     assert(hold != NULL && hold->leases > 0);
     lease_drop_hold(&store->leases, hold);
@@ -89,8 +89,8 @@ void lease_end(kvt_store *store, lease_open **at)
 {
     lease_open *lease = *at;
     *at = lease->next;
-    assert(store_is_locked(store) && store->leases.open_count > 0);
-    store->leases.open_count--;
+    assert(store_is_locked(store) && store->leases.counts.leases > 0);
+    store->leases.counts.leases--;
     lease_let_go(store, lease);
     free(lease);
 }
@@ -109,9 +109,9 @@ void lease_expire(kvt_store *store)
             continue;
         }
         lease_end(store, at);
-        leases->ran_out++;
+        leases->counts.ran_out++;
     }
-    assert((leases->open == NULL) == (leases->open_count == 0));
+    assert((leases->open == NULL) == (leases->counts.leases == 0));
     lease_find_next(leases);
 }
 
@@ -122,7 +122,7 @@ void lease_end_owner(kvt_store *store, const struct kvt_queue *owner)
     while (*at != NULL) {
         if ((*at)->owner == owner) {
             lease_end(store, at);
-            store->leases.released++;
+            store->leases.counts.released++;
         } else {
             at = &(*at)->next;
         }

@@ -130,7 +130,7 @@ static void load_count(kvt_store *store, const load_entry *entry)
     if (entry->status != KVT_OK) {
         store->counters.misses++;
         if (load_is_late(entry)) store->counters.timeouts++;
-        store->counters.lacked_basis += entry->status == KVT_E_MISMATCH;
+        store->counters.refused.basis += entry->status == KVT_E_MISMATCH;
         return;
     }
     if (entry->tier != KVT_TIER_REMOTE) store->counters.tiers[entry->tier].hits++;

@@ -108,7 +108,7 @@ static bool visit_can_read(kvt_store *store, const store_place *place)
     if (tier == KVT_TIER_SSD) return true;
     if (!tiers_pool_lends(store->pools[tier], place->location)) return false;
     if (place->visited) return true;
-    const uint64_t held = store->visits.bytes[tier] + store->leases.bytes[tier];
+    const uint64_t held = store->visits.bytes[tier] + store->leases.counts.bytes[tier];
     return held + place->record_bytes <= store_policy_capacity(store, tier) / 2;
 }
 

@@ -27,8 +27,6 @@ typedef struct metrics_view {
     uint64_t refusals[STORE_REFUSAL_COUNT];
     uint64_t moves[STORE_MOVE_COUNT][2];
     uint64_t put_tokens[2];
-    kvt_lease_stats leases;
-    kvt_hint_stats hints;
 } metrics_view;
 
 static const watch_label metrics_none = {0};
@@ -216,7 +214,7 @@ static void metrics_write_moves(watch_text *out, const metrics_view *view)
 /* Writes leases that are open, what they hold, and how the others ended. */
 static void metrics_write_leases(watch_text *out, const metrics_view *view)
 {
-    const kvt_lease_stats *leases = &view->leases;
+    const kvt_lease_stats *leases = &view->stats.leases;
     watch_single(out, "leases", "gauge", "Leases that are open.", leases->leases);
     watch_single(out, "leased_entries", "gauge", "Entries that they hold.", leases->entries);
     watch_family(out, "leased_bytes", "gauge", "Bytes of these.");
@@ -236,8 +234,9 @@ static void metrics_write_leases(watch_text *out, const metrics_view *view)
 }
 
 /* Writes hints by kind and by what became of them; the order of the names is kvt_hint_kind's. */
-static void metrics_write_hints(watch_text *out, const kvt_hint_stats *hints)
+static void metrics_write_hints(watch_text *out, const kvt_store_stats *stats)
 {
+    const kvt_hint_stats *hints = &stats->policy.hints;
     static const char *const kinds[KVT_HINT_KINDS] = {"retain", "next_use", "demote",
                                                       "session_end"};
     watch_family(out, "hints_total", "counter", "Hints that were judged, or dropped before that.");
@@ -253,7 +252,7 @@ static void metrics_write_hints(watch_text *out, const kvt_hint_stats *hints)
     metrics_write_family(out, "hints_open", "gauge", "Hints that nothing is known of yet.", "kind",
                          kinds, hints->open, KVT_HINT_KINDS);
     watch_single(out, "hints_skipped_total", "counter", "Hints of keys that were not stored.",
-                 hints->skipped);
+                 stats->hints_skipped);
 }
 
 /* ---- families by tier ---- */
@@ -389,11 +388,7 @@ static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
     memset(view, 0, sizeof *view);
     view->store = store;
     view->stats.struct_size = sizeof view->stats;
-    view->leases.struct_size = sizeof view->leases;
-    view->hints.struct_size = sizeof view->hints;
     kvt_status status = kvt_store_stats_get(store, &view->stats);
-    if (status == KVT_OK) status = kvt_lease_stats_get(store, &view->leases);
-    if (status == KVT_OK) status = kvt_hint_stats_get(store, &view->hints);
     if (status != KVT_OK) return status;
     pthread_mutex_lock(&store->lock);
     const store_tallies *tallies = &store->tallies;
@@ -460,7 +455,7 @@ size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
                          reasons, view.refusals, STORE_REFUSAL_COUNT);
     metrics_write_moves(&out, &view);
     metrics_write_leases(&out, &view);
-    metrics_write_hints(&out, &view.hints);
+    metrics_write_hints(&out, &view.stats);
     metrics_write_rows(&out, metrics_rows, sizeof metrics_rows / sizeof metrics_rows[0],
                        &view.stats);
     watch_single(&out, "checksum_failures_total", "counter",

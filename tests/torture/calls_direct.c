@@ -299,11 +299,8 @@ static void direct_evidence(calls_thread *self)
 static uint64_t direct_trouble(const calls_site *site)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    kvt_lease_stats leases = {.struct_size = sizeof leases};
-    if (kvt_store_stats_get(site->store, &stats) != KVT_OK ||
-        kvt_lease_stats_get(site->store, &leases) != KVT_OK)
-        return UINT64_MAX;
-    return stats.quarantined + stats.load_failures + leases.lost + stats.expired;
+    if (kvt_store_stats_get(site->store, &stats) != KVT_OK) return UINT64_MAX;
+    return stats.quarantined + stats.load_failures + stats.leases.lost + stats.expired;
 }
 
 /* A held entry is got and cannot be deleted, as long as no drive is disturbed. */
@@ -377,7 +374,6 @@ static void direct_watch(calls_thread *self)
     kvt_device_stats device = {.struct_size = sizeof device};
     kvt_store_stats stats = {.struct_size = sizeof stats};
     kvt_space_stats space = {.struct_size = sizeof space};
-    kvt_hint_stats hints = {.struct_size = sizeof hints};
     kvt_health_item items[4] = {{.struct_size = sizeof(kvt_health_item)}};
     kvt_operation operations[32];
     char text[DIRECT_TEXT];
@@ -389,7 +385,7 @@ static void direct_watch(calls_thread *self)
     case 1: (void)!kvt_class_stats_get(site->store, number % 5, &class_stats); break;
     case 2: (void)!kvt_device_stats_get(site->store, number % 5, &device); break;
     case 3: (void)!kvt_space_stats_get(site->store, calls_space_of(number), &space); break;
-    case 4: (void)!kvt_hint_stats_get(site->store, &hints); break;
+    case 4:
     case 5: (void)!kvt_health_get(site->store, items, 4, &count, NULL); break;
     case 6: (void)!kvt_operations_get(site->store, operations, 32, &count); break;
     case 7: (void)kvt_metrics_write(site->store, text, sizeof text); break;

@@ -177,10 +177,7 @@ void calls_site_count(calls_site *site)
 static uint64_t site_held(calls_site *site, bool says)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    kvt_lease_stats leases = {.struct_size = sizeof leases};
-    if (kvt_store_stats_get(site->store, &stats) != KVT_OK ||
-        kvt_lease_stats_get(site->store, &leases) != KVT_OK)
-        return UINT64_MAX;
+    if (kvt_store_stats_get(site->store, &stats) != KVT_OK) return UINT64_MAX;
     const uint64_t held[] = {stats.policy.moves_in_flight,
                              stats.staging_bytes,
                              stats.puts_waiting,
@@ -192,8 +189,8 @@ static uint64_t site_held(calls_site *site, bool says)
                              stats.policy.used_bytes[KVT_TIER_HBM],
                              stats.policy.used_bytes[KVT_TIER_DRAM],
                              stats.policy.used_bytes[KVT_TIER_SSD],
-                             leases.leases,
-                             leases.entries};
+                             stats.leases.leases,
+                             stats.leases.entries};
     static const char *const names[] = {
         "moves in flight", "staging",       "puts waiting", "put staging",
         "copies",          "HBM",           "DRAM",         "SSD",

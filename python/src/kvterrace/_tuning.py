@@ -92,15 +92,3 @@ class Tuning:
         except (OverflowError, TypeError) as error:
             raise wrong(f"no such class: {class_id!r}") from error
         return plain(stats[0]) if status != lib.KVT_END and self._need(status) else None
-
-    def hint_stats(self):
-        """How the hints of each kind did since the open, as a dict of lists by kind."""
-        stats = new("kvt_hint_stats")
-        self._need(lib.guarded_kvt_hint_stats_get(self._handle, stats))
-        return plain(stats[0])
-
-    def lease_stats(self):
-        """What is leased now, and was ever, as a dict."""
-        stats = new("kvt_lease_stats")
-        self._need(lib.guarded_kvt_lease_stats_get(self._handle, stats))
-        return plain(stats[0])

@@ -62,8 +62,6 @@ typedef struct site {
     kvt_device_stats device_stats;
     kvt_class_stats class_stats;
     kvt_space_stats space_stats;
-    kvt_hint_stats hint_stats;
-    kvt_lease_stats lease_stats;
     kvt_queue_stats queue_stats;
     kvt_remote_stats remote_stats;
     kvt_remote_node node;
@@ -117,12 +115,10 @@ static kvt_status state_if(bool gone)
     X(kvt_prefix_get, kvt_prefix_get(s->store, &s->key, &s->views, 1, NEVER, &s->count))           \
     X(kvt_store_prefetch, kvt_store_prefetch(s->store, &s->key, KVT_TIER_DRAM))                    \
     X(kvt_store_hint, kvt_store_hint(s->store, &s->key, 1, &s->expectation, &s->count))            \
-    X(kvt_hint_stats_get, kvt_hint_stats_get(s->store, &s->hint_stats))                            \
     X(kvt_lease_begin,                                                                             \
       kvt_lease_begin(s->store, NULL, &s->key, 1, NEVER - 1, &s->held, &s->lease))                 \
     X(kvt_lease_extend, kvt_lease_extend(s->store, s->lease, NEVER - 1))                           \
     X(kvt_lease_end, kvt_lease_end(s->store, s->lease))                                            \
-    X(kvt_lease_stats_get, kvt_lease_stats_get(s->store, &s->lease_stats))                         \
     X(kvt_store_describe, kvt_store_describe(s->store, &s->key, &s->description))                  \
     X(kvt_store_touch, kvt_store_touch(s->store, &s->key, 1, &s->count))                           \
     X(kvt_store_clear, kvt_store_clear(s->store, &s->filter, &s->number))                          \
@@ -315,8 +311,6 @@ static site *make_site(void)
     s->device_stats.struct_size = sizeof s->device_stats;
     s->class_stats.struct_size = sizeof s->class_stats;
     s->space_stats.struct_size = sizeof s->space_stats;
-    s->hint_stats.struct_size = sizeof s->hint_stats;
-    s->lease_stats.struct_size = sizeof s->lease_stats;
     s->queue_stats.struct_size = sizeof s->queue_stats;
     s->remote_stats.struct_size = sizeof s->remote_stats;
     s->node.struct_size = sizeof s->node;

@@ -32,7 +32,7 @@ BEGINS(kvt_policy_entry, copy_seconds);
 BEGINS(kvt_entry, groups);
 BEGINS(kvt_tenant, share_bytes);
 BEGINS(kvt_recover_report, too_large);
-BEGINS(kvt_store_stats, catalog_log_bytes);
+BEGINS(kvt_store_stats, hints_skipped);
 BEGINS(kvt_basis_info, model);
 BEGINS(kvt_get_info, kept);
 BEGINS(kvt_kept_tokens, reserved);

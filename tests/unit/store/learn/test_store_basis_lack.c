@@ -116,7 +116,7 @@ TEST(gets_name_the_basis)
     for (size_t i = 0; i < sizeof got; i++)
         assert_int_equal(got[i], 0x5c);
     const kvt_store_stats stats = support_stats(store);
-    assert_int_equal(stats.lacked_basis, 8);
+    assert_int_equal(stats.refused.basis, 8);
     assert_int_equal(stats.misses, 8);
     assert_int_equal(stats.load_failures, 0);
     assert_true(count_misses(store, "lacks_basis") == 8);
@@ -262,7 +262,7 @@ TEST(a_basis_by_the_same_digits_gives_no_values)
         assert_int_equal(kvt_load_end(load, &ended, NULL), KVT_OK);
         assert_int_not_equal(ended, KVT_OK);
     }
-    assert_int_equal(support_stats(store).lacked_basis, 2);
+    assert_int_equal(support_stats(store).refused.basis, 2);
     assert_int_equal(support_stats(store).load_failures, 0);
     store->bases.owned[0]->view.hash[31] ^= 1;
     for (uint32_t i = 0; i < ENTRIES; i++)

@@ -162,7 +162,7 @@ TEST(only_gets_that_ask_are_given_fewer_tokens)
     assert_untouched(got);
     const kvt_store_stats after = support_stats(s.store);
     assert_int_equal(after.misses - before.misses, 2);
-    assert_int_equal(after.refused_tokens - before.refused_tokens, 2);
+    assert_int_equal(after.refused.tokens - before.refused.tokens, 2);
     assert_int_equal(count_misses(s.store, "refused_tokens"), 2);
     assert_int_equal(count_misses(s.store, "absent"), 0);
     assert_int_equal(after.load_failures, 0);
@@ -214,7 +214,7 @@ TEST(gets_of_queues_ask_with_an_info)
     kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     done = get_queued(queue, &view, &info);
     assert_true(done.status == KVT_MISS && done.refused_tokens);
-    assert_int_equal(support_stats(s.store).refused_tokens, 2);
+    assert_int_equal(support_stats(s.store).refused.tokens, 2);
     assert_int_equal(count_misses(s.store, "refused_tokens"), 2);
     kept.capacity = 7;
     done = get_queued(queue, &view, &info);

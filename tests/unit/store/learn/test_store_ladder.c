@@ -475,7 +475,7 @@ TEST(requests_get_what_they_accept)
         got += done.status == KVT_OK && upper > 0;
     }
     assert_true(refused > 0 && got > 0);
-    assert_int_equal(support_stats(store).refused_loss, refused);
+    assert_int_equal(support_stats(store).refused.loss, refused);
     kvt_store_close(store);
 }
 
