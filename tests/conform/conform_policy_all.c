@@ -214,7 +214,7 @@ static void model_abort_rest(model *m, model_plan *p)
         model_entry *e = &m->entries[move->handle];
         kvt_status status = kvt_policy_abort(m->policy, move->id);
         if (status == KVT_E_ARGUMENT) continue; /* the entry was removed meanwhile */
-        assert_int_equal(status, KVT_OK);
+        assert_ok(status);
         for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
             m->claimed[tier] -= move->to_bytes[tier] - move->kept_bytes[tier];
         e->flying = e->leaving = false;
@@ -255,7 +255,7 @@ static void model_commit(model *m, model_plan *p)
         model_abort_rest(m, p);
         return;
     }
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
         uint64_t stored = actual != NULL ? actual[tier] : move->to_bytes[tier];
         /* Both ends were held but for what is kept; the target alone is left. */
@@ -326,7 +326,7 @@ static void model_admit(model *m, uint64_t handle, model_plan *place)
         assert_int_equal(plan.count, 0);
         return;
     }
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     assert_in_range(plan.count, 1, plan.capacity);
     assert_int_equal(plan.moves[plan.count - 1].kind, KVT_MOVE_PUT);
     assert_int_equal(plan.moves[plan.count - 1].handle, handle);
@@ -360,7 +360,7 @@ static void model_promote(model *m, uint64_t handle, model_plan *place)
     assert_int_equal(status == KVT_E_UNSUPPORTED, !present);
     if (present) assert_int_equal(status == KVT_MISS, !m->entries[handle].held);
     if (plan.count != 0) {
-        assert_int_equal(status, KVT_OK);
+        assert_ok(status);
         const kvt_move *last = &plan.moves[plan.count - 1];
         assert_int_equal(last->handle, handle);
         for (int above = KVT_TIER_HBM; above < (int)tier; above++)
@@ -386,7 +386,7 @@ static void model_tick(model *m, model_plan *place)
     kvt_plan plan = {moves, PLAN_MAX, 99};
     uint32_t moves_max = (uint32_t)test_below(&m->dice, PLAN_MAX);
     uint64_t bytes_max = test_below(&m->dice, 600);
-    assert_int_equal(kvt_policy_tick(m->policy, m->now_ns, moves_max, bytes_max, &plan), KVT_OK);
+    assert_ok(kvt_policy_tick(m->policy, m->now_ns, moves_max, bytes_max, &plan));
     assert_true(plan.count <= moves_max);
     uint64_t written = 0;
     for (uint32_t i = 0; i < plan.count; i++)
@@ -407,7 +407,7 @@ static void model_remove(model *m, uint64_t handle)
         assert_true(status == KVT_OK || status == KVT_MISS); /* remembered or unknown */
         return;
     }
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
         m->real[tier] -= e->stored[tier];
         m->claimed[tier] -= e->stored[tier];
@@ -435,7 +435,7 @@ static void model_check_rates(const model *m, uint64_t handle)
     assert_int_equal(child.current, m->entries[handle].option);
     assert_int_equal(child.parent, m->entries[handle].held ? m->entries[handle].parent : 0);
     if (child.parent == 0 || handle % HINTED == 0 || child.parent % HINTED == 0) return;
-    assert_int_equal(kvt_policy_explain(m->policy, m->now_ns, child.parent, &parent), KVT_OK);
+    assert_ok(kvt_policy_explain(m->policy, m->now_ns, child.parent, &parent));
     assert_true(parent.resident_children > 0);
     assert_true(parent.accesses_per_s >= child.accesses_per_s * (1.0 - 1e-5));
 }
@@ -526,7 +526,7 @@ static void model_set_tenant(model *m)
         limits.share_bytes[KVT_TIER_DRAM] = 100 + test_below(&m->dice, 400);
     }
     uint32_t number = (uint32_t)test_below(&m->dice, TENANTS);
-    assert_int_equal(kvt_policy_tenant_set(m->policy, number, &limits), KVT_OK);
+    assert_ok(kvt_policy_tenant_set(m->policy, number, &limits));
 }
 
 /* Tells the engine something, which never makes a plan and never breaks a rule. */
@@ -547,7 +547,7 @@ static void model_advise(model *m)
          * stored; else nothing stored beats the bound. */
         break;
     }
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
 }
 
 static void model_call(model *m)
@@ -639,7 +639,7 @@ TEST(nothing_to_do_is_an_empty_plan)
         model_open(m, kvt_policy_name_get(i), KVT_HOLES_CONTIGUOUS, 2);
         kvt_move moves[4];
         kvt_plan plan = {moves, 4, 9};
-        assert_int_equal(kvt_policy_tick(m->policy, SECOND, 4, UINT64_MAX, &plan), KVT_OK);
+        assert_ok(kvt_policy_tick(m->policy, SECOND, 4, UINT64_MAX, &plan));
         assert_int_equal(plan.count, 0);
         plan.count = 9;
         assert_int_equal(kvt_policy_access(m->policy, SECOND, 5, &plan), KVT_MISS);

@@ -41,14 +41,14 @@ static void check_sizes(site *at)
         uint64_t bytes = 0;
         snprintf(key, sizeof key, "kvt1:ns:{size%zu}:0", i);
         remote_fill(at->bytes, sizes[i], i + 1);
-        assert_int_equal(remote_put(at->client, key, at->bytes, sizes[i]), KVT_OK);
+        assert_ok(remote_put(at->client, key, at->bytes, sizes[i]));
         memset(at->target, 0x5a, sizes[i] + 64);
-        assert_int_equal(remote_get(at->client, key, at->target, sizes[i] + 32, &bytes), KVT_OK);
+        assert_ok(remote_get(at->client, key, at->target, sizes[i] + 32, &bytes));
         assert_int_equal(bytes, sizes[i]);
         assert_memory_equal(at->target, at->bytes, sizes[i]);
         for (size_t j = 0; j < 64; j++)
             assert_int_equal(at->target[sizes[i] + j], 0x5a);
-        assert_int_equal(remote_ask(at->client, REMOTE_EXISTS, key), KVT_OK);
+        assert_ok(remote_ask(at->client, REMOTE_EXISTS, key));
     }
 }
 
@@ -60,12 +60,12 @@ static void check_parts(site *at)
         {at->bytes, 13}, {at->bytes + 13, 0}, {at->bytes + 13, 70000}, {at->bytes + 70013, 29987}};
     remote_request put = remote_of(REMOTE_PUT, "parts", from, 4);
     put.ttl_seconds = 100;
-    assert_int_equal(remote_do(at->client, &put), KVT_OK);
+    assert_ok(remote_do(at->client, &put));
     for (size_t cut = 0; cut <= 100000; cut += 24999) {
         memset(at->target, 0, 100064);
         struct iovec to[] = {{at->target, cut}, {at->target + cut, 100000 - cut}};
         remote_request get = remote_of(REMOTE_GET, "parts", to, 2);
-        assert_int_equal(remote_do(at->client, &get), KVT_OK);
+        assert_ok(remote_do(at->client, &get));
         assert_int_equal(get.value_bytes, 100000);
         assert_memory_equal(at->target, at->bytes, 100000);
         assert_int_equal(at->target[100000], 0);
@@ -76,7 +76,7 @@ static void check_too_small(site *at)
 {
     static const size_t rooms[] = {0, 1, 8191, 19999};
     remote_fill(at->bytes, 20000, 3);
-    assert_int_equal(remote_put(at->client, "long", at->bytes, 20000), KVT_OK);
+    assert_ok(remote_put(at->client, "long", at->bytes, 20000));
     for (size_t i = 0; i < sizeof rooms / sizeof rooms[0]; i++) {
         memset(at->target, 0x5a, 20000);
         assert_int_equal(remote_get(at->client, "long", at->target, rooms[i], NULL), KVT_E_SPACE);
@@ -84,19 +84,19 @@ static void check_too_small(site *at)
             assert_int_equal(at->target[j], 0x5a);
     }
     /* The connection goes on. */
-    assert_int_equal(remote_get(at->client, "long", at->target, 20000, NULL), KVT_OK);
+    assert_ok(remote_get(at->client, "long", at->target, 20000, NULL));
     assert_memory_equal(at->target, at->bytes, 20000);
 }
 
 static void check_replace_and_delete(site *at)
 {
     uint64_t bytes = 0;
-    assert_int_equal(remote_put(at->client, "one", "first", 5), KVT_OK);
-    assert_int_equal(remote_put(at->client, "one", "second!", 7), KVT_OK);
-    assert_int_equal(remote_get(at->client, "one", at->target, 64, &bytes), KVT_OK);
+    assert_ok(remote_put(at->client, "one", "first", 5));
+    assert_ok(remote_put(at->client, "one", "second!", 7));
+    assert_ok(remote_get(at->client, "one", at->target, 64, &bytes));
     assert_int_equal(bytes, 7);
     assert_memory_equal(at->target, "second!", 7);
-    assert_int_equal(remote_ask(at->client, REMOTE_DELETE, "one"), KVT_OK);
+    assert_ok(remote_ask(at->client, REMOTE_DELETE, "one"));
     assert_int_equal(remote_ask(at->client, REMOTE_EXISTS, "one"), KVT_MISS);
     assert_int_equal(remote_get(at->client, "one", at->target, 64, &bytes), KVT_MISS);
 }
@@ -113,17 +113,17 @@ static void check_fresh(site *at)
         remote_request put = remote_of(REMOTE_PUT, "kvt1:{fresh}:w", &parts[0], 1);
         put.fresh = true;
         put.ttl_seconds = 100 * ttl;
-        assert_int_equal(remote_do(at->client, &put), KVT_OK);
+        assert_ok(remote_do(at->client, &put));
         remote_request again = remote_of(REMOTE_PUT, "kvt1:{fresh}:w", &parts[1], 1);
         again.fresh = true;
         again.ttl_seconds = 100 * ttl;
         assert_int_equal(remote_do(at->client, &again), KVT_EXISTS);
         remote_request get = remote_of(REMOTE_GET, "kvt1:{fresh}:w", &parts[2], 1);
-        assert_int_equal(remote_do(at->client, &get), KVT_OK);
+        assert_ok(remote_do(at->client, &get));
         assert_int_equal(get.value_bytes, 5);
         assert_memory_equal(got, first, 5);
         remote_request gone = remote_of(REMOTE_DELETE, "kvt1:{fresh}:w", NULL, 0);
-        assert_int_equal(remote_do(at->client, &gone), KVT_OK);
+        assert_ok(remote_do(at->client, &gone));
     }
 }
 
@@ -151,7 +151,7 @@ static void check_many(site *at)
             completed += (uint32_t)remote_reap(at->client, done, 1, 64, REMOTE_SECOND_NS);
         assert_int_equal(completed, MANY);
         for (uint32_t i = 0; i < MANY; i++) {
-            assert_int_equal(requests[i].status, KVT_OK);
+            assert_ok(requests[i].status);
             if (round == 1) assert_memory_equal(got[i], values[i], 512);
         }
     }
@@ -165,7 +165,7 @@ static void check_deadline(site *at)
     get.deadline_ns = base_clock_ns() - 1;
     assert_int_equal(remote_do(at->client, &get), KVT_E_TIMEOUT);
     uint64_t bytes;
-    assert_int_equal(remote_get(at->client, "long", at->target, 20000, &bytes), KVT_OK);
+    assert_ok(remote_get(at->client, "long", at->target, 20000, &bytes));
     assert_int_equal(bytes, 20000);
 }
 
@@ -185,7 +185,7 @@ static void check_all(site *at)
     char message[200];
     at->bytes = test_alloc(LARGE + 64);
     at->target = test_alloc(LARGE + 64);
-    assert_int_equal(remote_open(&at->config, &at->client, message, sizeof message), KVT_OK);
+    assert_ok(remote_open(&at->config, &at->client, message, sizeof message));
     check_absent(at);
     check_sizes(at);
     check_parts(at);

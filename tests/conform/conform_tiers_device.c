@@ -95,7 +95,7 @@ static kvt_device *conform_open(const conform_case *one)
     if (status != KVT_OK) device = scratch_open(&config);
     if (one->fault) {
         kvt_device *inner = device;
-        assert_int_equal(tiers_fault_open(inner, &device), KVT_OK);
+        assert_ok(tiers_fault_open(inner, &device));
     }
     return device;
 }
@@ -152,14 +152,12 @@ static void check_edges(kvt_device *device)
     for (size_t i = 0; i < 4; i++) {
         scratch_fill(written, edges[i].bytes, i + 1);
         memset(got, 0x5A, edges[i].bytes);
-        assert_int_equal(
-            kvt_device_transfer(device, KVT_IO_WRITE, edges[i].offset, written, edges[i].bytes),
-            KVT_OK);
-        assert_int_equal(
-            kvt_device_transfer(device, KVT_IO_READ, edges[i].offset, got, edges[i].bytes), KVT_OK);
+        assert_ok(
+            kvt_device_transfer(device, KVT_IO_WRITE, edges[i].offset, written, edges[i].bytes));
+        assert_ok(kvt_device_transfer(device, KVT_IO_READ, edges[i].offset, got, edges[i].bytes));
         expect_bytes(device, written, got, edges[i].bytes);
     }
-    assert_int_equal(kvt_device_sync(device), KVT_OK);
+    assert_ok(kvt_device_sync(device));
 }
 
 /* Random writes against a shadow copy, then the whole device is compared. */
@@ -173,7 +171,7 @@ static void check_random_offsets(kvt_device *device)
     scratch_fill(shadow, CAPACITY, 3);
     for (uint32_t at = 0; at < CAPACITY; at += step) {
         memcpy(buffer, shadow + at, step);
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, at, buffer, step), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, at, buffer, step));
     }
     for (int round = 0; round < 200; round++) {
         uint32_t align = device->facts.align_bytes;
@@ -181,10 +179,10 @@ static void check_random_offsets(kvt_device *device)
         uint64_t offset = scratch_random(&state) % ((CAPACITY - bytes) / align + 1) * align;
         scratch_fill(buffer, bytes, (uint64_t)round);
         memcpy(shadow + offset, buffer, bytes);
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, offset, buffer, bytes), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, offset, buffer, bytes));
     }
     for (uint32_t at = 0; at < CAPACITY; at += step) {
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, at, buffer, step), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_READ, at, buffer, step));
         expect_bytes(device, shadow + at, buffer, step);
     }
 }
@@ -216,7 +214,7 @@ static void prepare(kvt_io *operations, uint32_t count, kvt_io_kind kind, unsign
 static void expect_finished(const kvt_io *io)
 {
     assert_int_equal(io->state, KVT_IO_DONE);
-    assert_int_equal(io->status, KVT_OK);
+    assert_ok(io->status);
     assert_int_equal(io->os_error, 0);
     assert_ptr_equal(io->user, io);
     assert_true(io->finished_ns >= io->submitted_ns);
@@ -331,12 +329,12 @@ static void check_reopen(const conform_case *one)
     unsigned char *written = scratch_buffer(65536);
     unsigned char *got = scratch_buffer(65536);
     scratch_fill(written, 65536, 23);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, 131072, written, 65536), KVT_OK);
-    assert_int_equal(kvt_device_sync(device), KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, 131072, written, 65536));
+    assert_ok(kvt_device_sync(device));
     kvt_device_close(device);
     device = conform_open(one);
     assert_string_equal(device->facts.identity, identity);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 131072, got, 65536), KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_READ, 131072, got, 65536));
     if (durable) assert_memory_equal(written, got, 65536);
     kvt_device_close(device);
 }
@@ -356,7 +354,7 @@ static void check_registered(const conform_case *one)
     unsigned char *got = scratch_buffer(HALF);
     kvt_status status = kvt_device_register_buffers(device, announced, 2);
     assert_true(status == KVT_OK || status == KVT_E_UNSUPPORTED || status == KVT_E_MEMORY);
-    if (strstr(device->facts.engine, "fixed") != NULL) assert_int_equal(status, KVT_OK);
+    if (strstr(device->facts.engine, "fixed") != NULL) assert_ok(status);
     bool ring = has_ring(device);
     for (int life = 0; life < 3; life++) {
         /* Forgetting needs no memory. A second life may have been refused a ring of its own: all
@@ -368,16 +366,16 @@ static void check_registered(const conform_case *one)
         scratch_fill(regions[0], HALF, (uint64_t)life);
         scratch_fill(regions[1], 2 * HALF, (uint64_t)life + 7);
         /* Unattached, attached, across the end of what was announced, and unattached again. */
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, 0, regions[0], HALF), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, 0, regions[0], HALF));
         kvt_device_attach(device);
         unsigned char *across = regions[1] + HALF - 4096;
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, HALF, across, HALF), KVT_OK);
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, got, HALF), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, HALF, across, HALF));
+        assert_ok(kvt_device_transfer(device, KVT_IO_READ, 0, got, HALF));
         expect_bytes(device, regions[0], got, HALF);
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, HALF, regions[0], HALF), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_READ, HALF, regions[0], HALF));
         expect_bytes(device, across, regions[0], HALF);
         kvt_device_detach(device);
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, HALF, regions[0], HALF), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_READ, HALF, regions[0], HALF));
         expect_bytes(device, across, regions[0], HALF);
     }
     kvt_device_close(device);
@@ -395,17 +393,16 @@ static void check_trim(const conform_case *one)
     kvt_device_attach(device);
     scratch_fill(written, 3 * PART, 31);
     for (uint64_t i = 0; i < 3; i++)
-        assert_int_equal(
-            kvt_device_transfer(device, KVT_IO_WRITE, i * PART, written + i * PART, PART), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, i * PART, written + i * PART, PART));
     kvt_status status = kvt_device_trim(device, PART, PART);
     assert_int_equal(status, trims ? KVT_OK : KVT_E_UNSUPPORTED);
     for (uint64_t i = 0; i < 3; i += 2) {
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, i * PART, got, PART), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_READ, i * PART, got, PART));
         expect_bytes(device, written + i * PART, got, PART);
     }
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, PART, got, PART), KVT_OK);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, PART, written, PART), KVT_OK);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, PART, got, PART), KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_READ, PART, got, PART));
+    assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, PART, written, PART));
+    assert_ok(kvt_device_transfer(device, KVT_IO_READ, PART, got, PART));
     expect_bytes(device, written, got, PART);
     kvt_device_close(device);
 }

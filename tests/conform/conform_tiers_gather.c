@@ -61,7 +61,7 @@ static tiers_pool *conform_open(const conform_case *one, const char *folder, boo
         if (status != KVT_OK) device = scratch_open(&config);
         if (one->fault) {
             kvt_device *inner = device;
-            assert_int_equal(tiers_fault_open(inner, &device), KVT_OK);
+            assert_ok(tiers_fault_open(inner, &device));
         }
         *keeps_data_out = (device->facts.flags & KVT_DEVICE_NO_DATA) == 0;
         members[i] = (tiers_member_options){.device = device,
@@ -72,7 +72,7 @@ static tiers_pool *conform_open(const conform_case *one, const char *folder, boo
     }
     tiers_pool_options options = {0};
     tiers_pool *pool = NULL;
-    assert_int_equal(tiers_pool_open(members, MEMBERS, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(members, MEMBERS, &options, &pool, NULL, 0));
     return pool;
 }
 
@@ -84,20 +84,17 @@ typedef struct conform_pages {
 
 static void write_whole(tiers_pool *pool, const tiers_location *location, void *bytes)
 {
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, location, bytes, location->bytes),
-                     KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, location, bytes, location->bytes));
 }
 
 static void pages_make(tiers_pool *pool, unsigned char *bytes, conform_pages *pages)
 {
-    assert_int_equal(tiers_pool_reserve_on(pool, PAGES * PAGE, PAGE, UINT64_MAX, &pages->own),
-                     KVT_OK);
-    assert_int_equal(tiers_unit_map_make(pages->own, &pages->own_map), KVT_OK);
+    assert_ok(tiers_pool_reserve_on(pool, PAGES * PAGE, PAGE, UINT64_MAX, &pages->own));
+    assert_ok(tiers_unit_map_make(pages->own, &pages->own_map));
     write_whole(pool, pages->own, bytes);
     for (uint32_t i = 0; i < MEMBERS; i++) {
-        assert_int_equal(
-            tiers_pool_reserve_on(pool, PAGES * PAGE, PAGE, 1u << i, &pages->copies[i]), KVT_OK);
-        assert_int_equal(tiers_unit_map_make(pages->copies[i], &pages->copies_map[i]), KVT_OK);
+        assert_ok(tiers_pool_reserve_on(pool, PAGES * PAGE, PAGE, 1u << i, &pages->copies[i]));
+        assert_ok(tiers_unit_map_make(pages->copies[i], &pages->copies_map[i]));
         write_whole(pool, pages->copies[i], bytes);
     }
 }
@@ -134,10 +131,10 @@ static double read_pages(tiers_pool *pool, const conform_pages *pages, const uns
                                     .buffer_bytes = READ * PAGE,
                                     .waited = true};
     tiers_gather *gather = NULL;
-    assert_int_equal(tiers_gather_start(pool, &request, UINT64_MAX, &gather), KVT_OK);
-    assert_int_equal(tiers_gather_wait(gather, UINT64_MAX), KVT_OK);
+    assert_ok(tiers_gather_start(pool, &request, UINT64_MAX, &gather));
+    assert_ok(tiers_gather_wait(gather, UINT64_MAX));
     for (uint32_t i = 0; i < READ; i++) {
-        assert_int_equal(ranges[i].status, KVT_OK);
+        assert_ok(ranges[i].status);
         assert_true(ranges[i].copy < ranges[i].copy_count);
         if (keeps_data) assert_memory_equal(ranges[i].data, bytes + copies[i][0].offset, PAGE);
         for (uint32_t j = 0; j < i; j++)

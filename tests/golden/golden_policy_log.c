@@ -39,7 +39,7 @@ static void log_plan(log_text *log, kvt_policy *policy, const char *call, uint64
         log_add(log, "    ");
         log_add(log, line);
         log_add(log, "\n");
-        assert_int_equal(kvt_policy_commit(policy, plan->moves[i].id, NULL), KVT_OK);
+        assert_ok(kvt_policy_commit(policy, plan->moves[i].id, NULL));
     }
 }
 

@@ -54,7 +54,7 @@ static double hit_ratio(const char *name, uint64_t blocks)
         kvt_plan plan = {.moves = moves, .capacity = 4};
         if (kvt_policy_option_get(policy, handle) != KVT_OPTION_NONE) {
             hits++;
-            assert_int_equal(kvt_policy_access(policy, i, handle, NULL), KVT_OK);
+            assert_ok(kvt_policy_access(policy, i, handle, NULL));
             continue;
         }
         kvt_policy_entry entry = {
@@ -62,7 +62,7 @@ static double hit_ratio(const char *name, uint64_t blocks)
         kvt_status status = kvt_policy_admit(policy, i, &entry, &plan);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
         for (uint32_t k = 0; k < plan.count; k++)
-            assert_int_equal(kvt_policy_commit(policy, moves[k].id, NULL), KVT_OK);
+            assert_ok(kvt_policy_commit(policy, moves[k].id, NULL));
     }
     kvt_policy_close(policy);
     return (double)hits / (double)conversation.block_refs;

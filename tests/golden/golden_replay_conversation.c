@@ -25,7 +25,7 @@ static void replay_run(const char *policy, uint64_t blocks, replay_result *resul
     options.tiers[KVT_TIER_DRAM].capacity_bytes = blocks * BLOCK_BYTES;
     options.put_staging_bytes = 0; /* every put is taken */
     options.put_backlog_seconds = 0.0;
-    assert_int_equal(replay_options_check(&options, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_check(&options, message, sizeof message));
     kvt_status status =
         replay_run_sim(&options, &conversation, policy, result, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s", message);

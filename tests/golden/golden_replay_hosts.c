@@ -42,7 +42,7 @@ static replay_hosts hosts_run(const hosts_trial *trial)
         options.remote.node_bytes_per_s = options.remote.host_bytes_per_s = UINT64_C(1) << 45;
         options.remote.latency_seconds = 0.0;
     }
-    assert_int_equal(replay_options_check(&options, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_check(&options, message, sizeof message));
     kvt_status status =
         replay_run_sim(&options, &conversation, "lru", &result, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s", message);

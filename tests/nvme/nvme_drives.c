@@ -83,15 +83,15 @@ TEST(other_way)
         kvt_device_attach(device);
         print_message("%s\n", device->facts.engine);
         scratch_fill(written, REQUEST, 77 + (uint64_t)life);
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, at, written, REQUEST), KVT_OK);
-        assert_int_equal(kvt_device_sync(device), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, at, written, REQUEST));
+        assert_ok(kvt_device_sync(device));
         int fd = open_block(0, O_RDWR | O_DIRECT);
         assert_int_equal(pread(fd, got, REQUEST, (off_t)at), REQUEST);
         assert_memory_equal(written, got, REQUEST);
         scratch_fill(got, REQUEST, 99 + (uint64_t)life);
         assert_int_equal(pwrite(fd, got, REQUEST, (off_t)at), REQUEST);
         close(fd);
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, at, written, REQUEST), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_READ, at, written, REQUEST));
         assert_memory_equal(written, got, REQUEST);
         kvt_device_close(device);
     }
@@ -189,14 +189,14 @@ TEST(pool)
     unsigned char *written = scratch_buffer(OBJECT);
     unsigned char *got = scratch_buffer(OBJECT);
     scratch_fill(written, OBJECT, 5);
-    assert_int_equal(tiers_pool_reserve(pool, OBJECT, &location), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, OBJECT, &location));
     for (uint32_t i = 0; i < location->share_count; i++) {
         static const uint32_t units[DRIVES] = {16, 16, 32, 64};
         assert_int_equal(location->shares[i].units, units[i]);
     }
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, location, written, OBJECT), KVT_OK);
-    assert_int_equal(tiers_pool_sync(pool), KVT_OK);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, location, got, OBJECT), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, location, written, OBJECT));
+    assert_ok(tiers_pool_sync(pool));
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_READ, location, got, OBJECT));
     assert_memory_equal(written, got, OBJECT);
     tiers_pool_release(pool, location);
     tiers_pool_close(pool);
@@ -263,12 +263,12 @@ TEST(foreign)
 
     kvt_device *device = open_drive(2);
     memcpy(sector + 64, "_BHRfS_M", 8);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, 65536, sector, 4096), KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, 65536, sector, 4096));
     kvt_device_close(device);
     assert_true(is_foreign(2));
     device = open_drive(2);
     memset(sector, 0, 4096);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, 65536, sector, 4096), KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, 65536, sector, 4096));
     kvt_device_close(device);
 }
 
@@ -332,7 +332,7 @@ TEST(pulled)
     uint32_t failed;
     kvt_device_attach(device);
     scratch_fill(buffer, 65536, 41);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, 0, buffer, 65536), KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, 0, buffer, 65536));
     assert_int_equal(pthread_create(&puller, NULL, pull, NULL), 0);
     uint32_t moved = read_until_gone(device, buffer, &failed);
     assert_int_equal(pthread_join(puller, NULL), 0);
@@ -350,7 +350,7 @@ TEST(pulled)
     device = open_drive(3);
     unsigned char *expected = scratch_buffer(65536);
     scratch_fill(expected, 65536, 41);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, buffer, 65536), KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_READ, 0, buffer, 65536));
     assert_memory_equal(buffer, expected, 65536);
     kvt_device_close(device);
 }

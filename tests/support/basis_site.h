@@ -172,8 +172,8 @@ static inline kvt_store *basis_site_filled(const basis_site *site, uint32_t entr
     kvt_store_close(store);
     store = basis_site_store(site, BASIS_SITE_CODES);
     for (uint32_t i = 0; i < entries; i++)
-        assert_int_equal(basis_site_put(store, i), KVT_OK);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+        assert_ok(basis_site_put(store, i));
+    assert_ok(kvt_store_flush(store));
     return store;
 }
 
@@ -181,7 +181,7 @@ static inline kvt_store *basis_site_filled(const basis_site *site, uint32_t entr
 static inline kvt_basis_info basis_site_info(kvt_store *store)
 {
     kvt_basis_info info = {.struct_size = sizeof info};
-    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_OK);
+    assert_ok(kvt_basis_get(store, 0, &info));
     return info;
 }
 

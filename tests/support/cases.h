@@ -41,6 +41,9 @@ typedef struct test_row {
     test_row_kind kind;
 } test_row;
 
+/* A call's status is KVT_OK, which is 0. */
+#define assert_ok(call) assert_int_equal(call, 0)
+
 #define TEST(name) TEST_FUNCTION(TEST_CASE, name, NULL, NULL)
 
 /* A case with a set-up and a tear-down of its own in the place of those of TEST_EACH; NULL where it

@@ -69,18 +69,16 @@ static inline void expect(const uint8_t *data, uint32_t number, uint32_t first, 
     kvt_status status = kvt_record_encode_with(&spec, &extras, data, ENTRY, record, sizeof record,
                                                scratch, sizeof scratch, &bytes);
     assert_true(status == KVT_OK || status == KVT_RAW);
-    assert_int_equal(kvt_record_verify(record, bytes, &info), KVT_OK);
+    assert_ok(kvt_record_verify(record, bytes, &info));
     out->tokens = info.stored_tokens;
     out->sets = 0;
     if (kvt_variant_drops_tokens(variant))
         out->sets = scored || variant.mode >> 13 == 1 ? 1 : LAYERS;
     for (uint32_t set = 0; set < out->sets; set++)
-        assert_int_equal(
-            kvt_record_kept_tokens(record, bytes, set, out->positions + set * out->tokens, TOKENS),
-            KVT_OK);
-    assert_int_equal(kvt_record_decode(record, bytes, NULL, out->rows, info.decoded_bytes, scratch,
-                                       sizeof scratch),
-                     KVT_OK);
+        assert_ok(
+            kvt_record_kept_tokens(record, bytes, set, out->positions + set * out->tokens, TOKENS));
+    assert_ok(kvt_record_decode(record, bytes, NULL, out->rows, info.decoded_bytes, scratch,
+                                sizeof scratch));
 }
 
 /* Sinks and the chain's last tokens stay, positions ascend. */
@@ -192,8 +190,7 @@ static inline kvt_variant check_entry(kvt_store *store, uint32_t number, uint32_
     kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     memset(got, FILL, sizeof got);
     memset(positions, 0xff, sizeof positions);
-    assert_int_equal(
-        kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info));
     fill_entry(number, data);
     expect(data, number, first, info.variant, &e);
     assert_int_equal(kept.count, e.tokens);
@@ -202,14 +199,14 @@ static inline kvt_variant check_entry(kvt_store *store, uint32_t number, uint32_
     if (!rows_match(got, &e)) {
         static expected fine;
         kvt_variant planes;
-        assert_int_equal(kvt_variant_parse("planes:k8v8,g64", &planes), KVT_OK);
+        assert_ok(kvt_variant_parse("planes:k8v8,g64", &planes));
         expect(data, number, first, planes, &fine);
         expect(fine.rows, number, first, info.variant, &e);
         check_positions(&e, first, info.variant, positions);
         assert_true(rows_match(got, &e));
     }
     kvt_description description = {.struct_size = sizeof description};
-    assert_int_equal(kvt_store_describe(store, &key, &description), KVT_OK);
+    assert_ok(kvt_store_describe(store, &key, &description));
     assert_int_equal(description.tokens_kept, e.tokens);
     return info.variant;
 }

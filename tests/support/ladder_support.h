@@ -35,8 +35,7 @@ static inline void ladder_make_profile(const char *path, const test_rung *rungs,
     kvt_profile *profile = NULL;
     sqlite3 *database = NULL;
     char message[256] = "";
-    assert_int_equal(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
-                     KVT_OK);
+    assert_ok(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, message, sizeof message));
     kvt_profile_close(profile);
     if (count == 0) return;
     assert_int_equal(sqlite3_open(path, &database), SQLITE_OK);
@@ -50,7 +49,7 @@ static inline void ladder_make_profile(const char *path, const test_rung *rungs,
     for (uint32_t i = 0; i < count; i++) {
         const test_rung *rung = &rungs[i];
         kvt_variant variant;
-        assert_int_equal(kvt_variant_parse(rung->name, &variant), KVT_OK);
+        assert_ok(kvt_variant_parse(rung->name, &variant));
         ladder_run_sql(database,
                        "INSERT INTO calibration_rung (calibration_id, position, codec, mode, rate, "
                        "name, bits_per_element, loss, loss_upper, accepted, evidence) VALUES (1, "

@@ -56,8 +56,8 @@ static inline kvt_store *open_now(open_site *site)
 static inline void open_put_all(kvt_store *store)
 {
     for (uint32_t i = 0; i < OPEN_ENTRIES; i++) {
-        assert_int_equal(support_put(store, i), KVT_OK);
-        assert_int_equal(kvt_store_flush(store), KVT_OK); /* a transaction each */
+        assert_ok(support_put(store, i));
+        assert_ok(kvt_store_flush(store)); /* a transaction each */
     }
 }
 

@@ -52,7 +52,7 @@ static inline kvt_status admit(uint64_t now_ns, uint64_t handle, uint64_t parent
 static inline void admit_now(uint64_t now_ns, uint64_t handle, const kvt_option *options,
                              uint32_t count)
 {
-    assert_int_equal(admit(now_ns, handle, 0, options, count), KVT_OK);
+    assert_ok(admit(now_ns, handle, 0, options, count));
     test_carry_out(policy, &plan);
 }
 
@@ -61,7 +61,7 @@ static inline void adopt_entry(uint64_t handle, const kvt_option *options, uint3
                                uint8_t option)
 {
     const kvt_policy_entry given = test_entry(handle, options, count, 1);
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &given, option), KVT_OK);
+    assert_ok(kvt_policy_adopt(policy, SECOND, &given, option));
 }
 
 #endif

@@ -100,7 +100,7 @@ static inline kvt_policy_entry test_entry(uint64_t handle, const kvt_option *opt
 static inline void test_carry_out(kvt_policy *policy, const kvt_plan *plan)
 {
     for (uint32_t i = 0; i < plan->count; i++)
-        assert_int_equal(kvt_policy_commit(policy, plan->moves[i].id, NULL), KVT_OK);
+        assert_ok(kvt_policy_commit(policy, plan->moves[i].id, NULL));
 }
 
 #endif

@@ -126,10 +126,8 @@ static inline void scratch_measure(kvt_profile *profile, const char *name, uint6
     kvt_profile_request request = {
         .struct_size = sizeof request, .repetitions = 1, .quick = true, .command_line = "x"};
     kvt_device *device = NULL;
-    assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
-    assert_int_equal(
-        kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, write_bytes, &request),
-        KVT_OK);
+    assert_ok(kvt_device_open(&config, &device, NULL, 0));
+    assert_ok(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, write_bytes, &request));
     kvt_device_close(device);
 }
 

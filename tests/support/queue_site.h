@@ -41,7 +41,7 @@ static inline kvt_queue *queue_site_queue(uint32_t threads, uint32_t depth)
     const kvt_queue_options options = {
         .struct_size = sizeof options, .threads = threads, .depth = depth};
     kvt_queue *opened = NULL;
-    assert_int_equal(kvt_queue_open(store, &options, &opened), KVT_OK);
+    assert_ok(kvt_queue_open(store, &options, &opened));
     return opened;
 }
 
@@ -49,20 +49,20 @@ static inline kvt_queue *queue_site_queue(uint32_t threads, uint32_t depth)
 static inline void queue_site_open(bool device, uint32_t entries, uint32_t threads)
 {
     const kvt_store_options options = queue_site_options(device);
-    assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, NULL, 0));
     support_puts(store, 0, entries);
     if (threads > 0) queue = queue_site_queue(threads, 0);
 }
 
 static inline void queue_site_fault(tiers_fault_rule rule)
 {
-    assert_int_equal(tiers_fault_add(fault.device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(fault.device, &rule));
 }
 
 static inline kvt_queue_stats queue_site_stats(void)
 {
     kvt_queue_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_queue_stats_get(queue, &stats), KVT_OK);
+    assert_ok(kvt_queue_stats_get(queue, &stats));
     return stats;
 }
 

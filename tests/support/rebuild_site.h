@@ -128,7 +128,7 @@ static inline uint8_t entry_get(kvt_store *store, uint32_t number)
 static inline void fill_some(kvt_store *store, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++) {
-        assert_int_equal(entry_put(store, i, 1), KVT_OK);
+        assert_ok(entry_put(store, i, 1));
         rebuild_version[i] = rebuild_last[i] = 1;
     }
 }
@@ -142,8 +142,8 @@ static inline void change_some(kvt_store *store, uint32_t from, uint32_t to)
                          rebuild_version[i] != 0 ? KVT_OK : KVT_MISS);
         rebuild_version[i] = 0;
         if (i % 11 != 2) continue;
-        assert_int_equal(kvt_store_flush(store), KVT_OK);
-        assert_int_equal(entry_put(store, i, 2), KVT_OK);
+        assert_ok(kvt_store_flush(store));
+        assert_ok(entry_put(store, i, 2));
         rebuild_version[i] = rebuild_last[i] = 2;
     }
 }
@@ -151,11 +151,11 @@ static inline void change_some(kvt_store *store, uint32_t from, uint32_t to)
 /* Moves everything off a member and lets it serve again: every record there is laid out anew. */
 static inline void drain_one(kvt_store *store, const char *name)
 {
-    assert_int_equal(kvt_device_change(store, name, KVT_DEVICE_DRAIN), KVT_OK);
+    assert_ok(kvt_device_change(store, name, KVT_DEVICE_DRAIN));
     for (int i = 0; i < 20; i++)
-        assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+        assert_ok(kvt_store_maintain(store, NULL));
     assert_true(support_stats(store).relayouts.records > 0);
-    assert_int_equal(kvt_device_change(store, name, KVT_DEVICE_SERVE), KVT_OK);
+    assert_ok(kvt_device_change(store, name, KVT_DEVICE_SERVE));
 }
 
 static inline void fill_store(rebuild_site *site)
@@ -174,7 +174,7 @@ static inline void fill_store(rebuild_site *site)
     drain_one(store, "ssd0");
     fill_some(store, 2 * third, REBUILD_ENTRIES);
     assert_int_equal(support_stats(store).evictions, 0);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     kvt_store_close(store);
 }
 
@@ -283,7 +283,7 @@ static inline void note_members(const rebuild_site *site, uint64_t members_out[R
             uint32_t number;
             placement_note note;
             if (record_note_of_slot(block, &bytes, &length) != KVT_OK) continue;
-            assert_int_equal(placement_note_unpack(bytes, length, &note), KVT_OK);
+            assert_ok(placement_note_unpack(bytes, length, &note));
             memcpy(&number, block + 32, sizeof number);
             assert_true(number < REBUILD_ENTRIES);
             if (note.serial > serials[number]) {

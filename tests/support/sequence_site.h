@@ -147,7 +147,7 @@ static inline sequence_site *site_start(uint64_t drive_bytes, uint64_t dram_byte
     }
     s->options.tiers[KVT_TIER_SSD] =
         (kvt_tier_options){.devices = s->files, .device_count = SITE_DRIVES, .weights_fixed = true};
-    assert_int_equal(site_open_store(s), KVT_OK);
+    assert_ok(site_open_store(s));
     site_fill(s);
     return test_after(site_stop, s);
 }
@@ -181,7 +181,7 @@ static inline kvt_sparse *site_sequence(sequence_site *s, const kvt_sparse_optio
     kvt_status status = kvt_sparse_open_live(s->store, options, &sequence, message, sizeof message);
     if (status != KVT_OK) fail_msg("open: %d, %s", status, message);
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
-        assert_int_equal(kvt_sparse_give(sequence, layer, s->k[layer], s->v[layer]), KVT_OK);
+        assert_ok(kvt_sparse_give(sequence, layer, s->k[layer], s->v[layer]));
     return sequence;
 }
 
@@ -190,7 +190,7 @@ static inline void site_keep(sequence_site *s, const kvt_sparse_options *options
                              const kvt_key *key)
 {
     kvt_sparse *sequence = site_sequence(s, options);
-    assert_int_equal(kvt_sparse_keep(sequence, key), KVT_OK);
+    assert_ok(kvt_sparse_keep(sequence, key));
     kvt_sparse_close(sequence);
 }
 
@@ -210,8 +210,7 @@ static inline kvt_key site_part_key(kvt_store *store, const kvt_key *key, uint32
 {
     uint8_t head[128], name[40];
     kvt_key part;
-    assert_int_equal(
-        kvt_store_get(store, key, KVT_PACKED(head, sizeof head), KVT_STORE_DEADLINE, NULL), KVT_OK);
+    assert_ok(kvt_store_get(store, key, KVT_PACKED(head, sizeof head), KVT_STORE_DEADLINE, NULL));
     memcpy(name, key, sizeof *key);
     memcpy(name + sizeof *key, head + 104, 8);
     for (uint64_t i = 0; i < 2; i++) {
@@ -233,7 +232,7 @@ static inline void site_check_unheld(sequence_site *s)
 static inline kvt_sparse_stats site_stats(const kvt_sparse *sequence)
 {
     kvt_sparse_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_sparse_stats_get(sequence, &stats), KVT_OK);
+    assert_ok(kvt_sparse_stats_get(sequence, &stats));
     return stats;
 }
 
@@ -244,7 +243,7 @@ static inline void site_warm(sequence_site *s, kvt_sparse *sequence)
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
         for (uint32_t i = 0; i < 16; i++)
             site_query(s, layer, i, rows + i * SITE_QUERY);
-        assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 16), KVT_OK);
+        assert_ok(kvt_sparse_observe(sequence, layer, rows, 16));
     }
 }
 
@@ -297,9 +296,9 @@ static inline double site_step(sequence_site *s, kvt_sparse *sequence, uint32_t 
     double exact[SITE_QUERY];
     kvt_sparse_step *step;
     const kvt_sparse_pages *pages;
-    assert_int_equal(kvt_sparse_select(sequence, layer, queries, &step), KVT_OK);
-    assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
-    assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+    assert_ok(kvt_sparse_select(sequence, layer, queries, &step));
+    assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
+    assert_ok(kvt_sparse_attend(pages, queries, output, NULL));
     if (read_bytes != NULL) *read_bytes = pages->read_bytes;
     if (lost != NULL) *lost = pages->lost_count;
     kvt_sparse_done(sequence, step);

@@ -39,7 +39,7 @@ static inline kvt_store *open_policy(const kvt_remote_options *remote, const cha
     options.remote = remote;
     const kvt_status status = kvt_store_open(&options, &store, message, sizeof message);
     if (status != KVT_OK) print_message("%s\n", message);
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     return store;
 }
 
@@ -57,7 +57,7 @@ static inline kvt_store *open_mode(kvt_publish publish)
 static inline kvt_remote_stats stats_of(kvt_store *store)
 {
     kvt_remote_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_remote_stats_get(store, &stats), KVT_OK);
+    assert_ok(kvt_remote_stats_get(store, &stats));
     return stats;
 }
 
@@ -79,7 +79,7 @@ static inline uint64_t epoch_of(const kvt_key *key)
 static inline void put_all(kvt_store *store)
 {
     support_puts(store, 0, COUNT);
-    assert_int_equal(kvt_remote_flush(store, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(store, KVT_NO_DEADLINE));
 }
 
 static inline int clear(void **state)

@@ -121,7 +121,7 @@ static inline site *site_new(void **state, site_shape shape)
 static inline void site_put(site *s, uint32_t from, uint32_t to)
 {
     support_puts(s->store, from, to);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
 }
 
 /* How many of the first entries come back; each one that does has the right bytes. */
@@ -150,14 +150,14 @@ static inline uint32_t site_stored(site *s, uint32_t count)
 static inline void site_maintain(site *s, uint32_t rounds)
 {
     for (uint32_t i = 0; i < rounds; i++) {
-        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
-        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        assert_ok(kvt_store_maintain(s->store, NULL));
+        assert_ok(kvt_store_flush(s->store));
     }
 }
 
 static inline void site_fault(site *s, uint32_t disk, tiers_fault_rule rule)
 {
-    assert_int_equal(tiers_fault_add(s->disks[disk].device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(s->disks[disk].device, &rule));
 }
 
 #endif

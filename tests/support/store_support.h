@@ -72,14 +72,14 @@ static inline kvt_status support_get(kvt_store *store, uint32_t number, kvt_get_
 static inline void support_puts(kvt_store *store, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+        assert_ok(support_put(store, i));
 }
 
 /* Gets entries, which all come back. */
 static inline void support_gets(kvt_store *store, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++)
-        assert_int_equal(support_get(store, i, NULL), KVT_OK);
+        assert_ok(support_get(store, i, NULL));
 }
 
 /* Options of a store without a background, whose puts say how their writes went. */

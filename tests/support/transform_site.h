@@ -51,9 +51,8 @@ static inline void site_turn(const transform_basis *basis, float *row, uint32_t 
                            .frequencies = basis->frequencies};
     const uint32_t kept = 0;
     if (basis->shape.rotary_dim == 0) return;
-    assert_int_equal(kvt_keys_rerotate(&layout, &rope, &kept, 1, from, to, row,
-                                       transform_row(&basis->shape) * sizeof *row),
-                     KVT_OK);
+    assert_ok(kvt_keys_rerotate(&layout, &rope, &kept, 1, from, to, row,
+                                transform_row(&basis->shape) * sizeof *row));
 }
 
 static inline uint32_t site_first_matrix(const transform_segment *segment)

@@ -19,7 +19,7 @@
 static kvt_profile *open_profile(void)
 {
     kvt_profile *profile = NULL;
-    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_ok(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0));
     return profile;
 }
 
@@ -33,8 +33,8 @@ static kvt_device *open_sim(uint64_t rate)
                                 .write_bytes_per_s = rate,
                                 .latency_ns = 1000};
     kvt_device *inner = NULL, *faulty = NULL;
-    assert_int_equal(kvt_device_open(&config, &inner, NULL, 0), KVT_OK);
-    assert_int_equal(tiers_fault_open(inner, &faulty), KVT_OK);
+    assert_ok(kvt_device_open(&config, &inner, NULL, 0));
+    assert_ok(tiers_fault_open(inner, &faulty));
     return faulty;
 }
 
@@ -51,7 +51,7 @@ TEST(nth_operation_fails)
     kvt_profile *profile = open_profile();
     kvt_device *device = open_sim(1000000000);
     tiers_fault_counts counts;
-    assert_int_equal(measure(profile, device), KVT_OK);
+    assert_ok(measure(profile, device));
     tiers_fault_counts_get(device, &counts);
     const uint64_t operations = counts.reads + counts.writes;
     kvt_device_close(device);
@@ -67,10 +67,10 @@ TEST(nth_operation_fails)
                                  .status = KVT_E_IO,
                                  .os_error = EIO};
         kvt_device_curve curve;
-        assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
+        assert_ok(tiers_fault_add(device, &rule));
         assert_int_equal(measure(profile, device), KVT_E_IO);
         assert_int_equal(device->in_flight, 0);
-        assert_int_equal(kvt_profile_device(profile, "disk", &curve), KVT_OK);
+        assert_ok(kvt_profile_device(profile, "disk", &curve));
         assert_true(curve.read.bytes_per_s < 1.1e9); /* still the complete run's */
         kvt_device_close(device);
         failed++;
@@ -88,7 +88,7 @@ TEST(device_vanishes)
     assert_int_equal(measure(profile, device), KVT_E_GONE);
     assert_int_equal(kvt_profile_device(profile, "disk", &curve), KVT_MISS);
     tiers_fault_set_gone(device, false);
-    assert_int_equal(measure(profile, device), KVT_OK);
+    assert_ok(measure(profile, device));
     kvt_device_close(device);
     kvt_profile_close(profile);
 }
@@ -101,12 +101,12 @@ TEST(device_says_busy)
     kvt_device_curve curve;
     tiers_fault_rule rule = {
         .action = TIERS_FAULT_BUSY, .kinds = TIERS_FAULT_READS, .skip = 40, .hits = 5};
-    assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
-    assert_int_equal(measure(profile, device), KVT_OK);
+    assert_ok(tiers_fault_add(device, &rule));
+    assert_ok(measure(profile, device));
     tiers_fault_counts counts;
     tiers_fault_counts_get(device, &counts);
     assert_int_equal(counts.hits, 5);
-    assert_int_equal(kvt_profile_device(profile, "disk", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "disk", &curve));
     assert_true(curve.read.bytes_per_s > 0.98e9 && curve.read.bytes_per_s < 1.02e9);
     kvt_device_close(device);
     kvt_profile_close(profile);
@@ -131,9 +131,9 @@ TEST(file_device_is_measured)
     kvt_status status = kvt_device_open(&config, &device, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
     kvt_profile *profile = open_profile();
-    assert_int_equal(measure(profile, device), KVT_OK);
+    assert_ok(measure(profile, device));
     kvt_device_curve curve;
-    assert_int_equal(kvt_profile_device(profile, "file0", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "file0", &curve));
     assert_string_equal(curve.engine, device->facts.engine);
     assert_string_equal(curve.identity, device->facts.identity);
     assert_int_equal(curve.direct, (device->facts.flags & KVT_DEVICE_DIRECT) != 0);

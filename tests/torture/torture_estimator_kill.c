@@ -123,13 +123,13 @@ TEST(killed_runs_leave_whole_points)
         kvt_profile_close(profile);
     }
     kvt_profile *profile = reopen(KVT_PROFILE_WRITE);
-    assert_int_equal(measure(profile, 1000000000, NULL, NULL), KVT_OK);
+    assert_ok(measure(profile, 1000000000, NULL, NULL));
     kvt_profile_close(profile);
     run_and_kill(18);
     kvt_device_curve curve;
     profile = reopen(KVT_PROFILE_READ);
     assert_int_equal(count_points(profile), 20);
-    assert_int_equal(kvt_profile_device(profile, "disk", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "disk", &curve));
     assert_true(curve.read.bytes_per_s < 1.1e9); /* the complete run, not the later killed one */
     kvt_profile_close(profile);
 }
@@ -183,7 +183,7 @@ TEST(failed_allocations_are_reported)
         bool through = allocations_left > 0;
         allocations_left = -1;
         kvt_profile_close(profile);
-        if (through) assert_int_equal(status, KVT_OK);
+        if (through) assert_ok(status);
         if (through) break;
         if (status != KVT_OK) failures++;
         assert_true(n < 100000000);

@@ -132,7 +132,7 @@ TEST(killed_imports_are_whole)
         expect_whole_imports();
     }
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
-    assert_int_equal(use_all(profile, true), KVT_OK);
+    assert_ok(use_all(profile, true));
     kvt_profile_close(profile);
     expect_whole_imports();
     assert_int_equal(scratch_number("SELECT count(*) FROM run"), 1); /* gc leaves the newest */
@@ -154,7 +154,7 @@ TEST(failed_allocations_are_reported)
         bool through = allocations_left > 0;
         allocations_left = -1;
         kvt_profile_close(profile);
-        if (through) assert_int_equal(status, KVT_OK);
+        if (through) assert_ok(status);
         if (through) break;
         failures += status != KVT_OK;
         assert_true(n < 100000000);
@@ -180,7 +180,7 @@ TEST(flipped_bits_are_refused_or_harmless)
     size_t count, refused = 0, used = 0;
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
-    assert_int_equal(use_all(profile, true), KVT_OK);
+    assert_ok(use_all(profile, true));
     kvt_profile_close(profile);
     scratch_change("PRAGMA journal_mode = DELETE");
     char *bytes = scratch_bytes(&count);

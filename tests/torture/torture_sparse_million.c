@@ -95,7 +95,7 @@ static void site_open(layer_site *s)
         s->files[i] = support_fault_config(&s->drives[i], names[i]);
     }
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = s->files, .device_count = DRIVES};
-    assert_int_equal(kvt_store_open(&options, &s->store, NULL, 0), KVT_OK);
+    assert_ok(kvt_store_open(&options, &s->store, NULL, 0));
     fill(s);
 }
 
@@ -158,21 +158,19 @@ static void run_steps(layer_site *s, kvt_sparse *sequence, float *outputs, doubl
         kvt_sparse_step *step;
         const kvt_sparse_pages *pages;
         const uint64_t begin_ns = base_clock_ns();
-        assert_int_equal(kvt_sparse_select(sequence, 0, s->queries + (size_t)i * QUERY, &step),
-                         KVT_OK);
+        assert_ok(kvt_sparse_select(sequence, 0, s->queries + (size_t)i * QUERY, &step));
         const uint64_t selected_ns = base_clock_ns() - begin_ns;
         *select_seconds += (double)selected_ns * 1e-9 / STEPS;
         slowest = selected_ns > slowest ? selected_ns : slowest;
-        assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+        assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
         assert_int_equal(pages->lost_count, 0);
         assert_true(pages->read_bytes <= BUDGET);
-        assert_int_equal(kvt_sparse_attend(pages, s->queries + (size_t)i * QUERY,
-                                           outputs + (size_t)i * QUERY, NULL),
-                         KVT_OK);
+        assert_ok(kvt_sparse_attend(pages, s->queries + (size_t)i * QUERY,
+                                    outputs + (size_t)i * QUERY, NULL));
         kvt_sparse_done(sequence, step);
     }
     kvt_sparse_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_sparse_stats_get(sequence, &stats), KVT_OK);
+    assert_ok(kvt_sparse_stats_get(sequence, &stats));
     assert_true(stats.tier_window_bytes[KVT_TIER_DRAM] <= WINDOW);
     print_message("select %.2f ms mean, %.2f ms at most; %.1f MiB read a step; index %.1f %%\n",
                   *select_seconds * 1e3, (double)slowest * 1e-6,
@@ -207,15 +205,15 @@ TEST(a_layer_from_open_to_close)
     double select_seconds;
     assert_non_null(outputs);
     uint64_t begin_ns = base_clock_ns();
-    assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, NULL, 0), KVT_OK);
-    assert_int_equal(kvt_sparse_give(sequence, 0, s.k, s.v), KVT_OK);
+    assert_ok(kvt_sparse_open_live(s.store, &options, &sequence, NULL, 0));
+    assert_ok(kvt_sparse_give(sequence, 0, s.k, s.v));
     const double open_seconds = (double)(base_clock_ns() - begin_ns) * 1e-9;
     run_steps(&s, sequence, outputs, &select_seconds);
     check_errors(&s, outputs);
-    assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
+    assert_ok(kvt_sparse_keep(sequence, &key));
     kvt_sparse_close(sequence);
     begin_ns = base_clock_ns();
-    assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &sequence, NULL, 0), KVT_OK);
+    assert_ok(kvt_sparse_open_kept(s.store, &options, &key, &sequence, NULL, 0));
     const double again_seconds = (double)(base_clock_ns() - begin_ns) * 1e-9;
     run_steps(&s, sequence, outputs + (size_t)STEPS * QUERY, &select_seconds);
     assert_memory_equal(outputs, outputs + (size_t)STEPS * QUERY, sizeof(float[STEPS][QUERY]));

@@ -118,7 +118,7 @@ static bool torture_step(sequence_site *s, kvt_sparse *sequence, uint32_t number
         const int64_t left = allocations_left;
         allocations_left = -1; /* the checks are the test's own */
         check_pages(s, pages);
-        assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+        assert_ok(kvt_sparse_attend(pages, queries, output, NULL));
         allocations_left = left;
     }
     kvt_sparse_done(sequence, step);
@@ -188,7 +188,7 @@ static void open_and_use(sequence_site *s, const kvt_key *key, uint32_t *failure
     assert_true(status == KVT_MISS || expected(status, failures));
     if (status != KVT_OK) return;
     kvt_sparse_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_sparse_stats_get(sequence, &stats), KVT_OK);
+    assert_ok(kvt_sparse_stats_get(sequence, &stats));
     opened_in_place += stats.in_place_pages > 0;
     for (uint32_t i = 0; i < 3; i++)
         assert_true(torture_step(s, sequence, i, failures));
@@ -228,7 +228,7 @@ static uint32_t torture_kept(sequence_site *s)
 static void clear_store(sequence_site *s)
 {
     const kvt_clear_filter all = {.struct_size = sizeof all, .by_tenant = true};
-    assert_int_equal(kvt_store_clear(s->store, &all, NULL), KVT_OK);
+    assert_ok(kvt_store_clear(s->store, &all, NULL));
     assert_int_equal(support_stats(s->store).policy.entries, 0);
 }
 
@@ -248,7 +248,7 @@ static sequence_site *torture_start(void)
     sequence_site *s = site_start(4 * MIB, 2 * MIB);
     kvt_store_close(s->store);
     s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.capacity_bytes = MIB, .emulated = true};
-    assert_int_equal(site_open_store(s), KVT_OK);
+    assert_ok(site_open_store(s));
     return s;
 }
 
@@ -295,7 +295,7 @@ static void torture_operations(torture_life *life, uint32_t kinds, uint64_t stri
             .action = TIERS_FAULT_FAIL, .kinds = kinds, .skip = n, .hits = 1, .status = KVT_E_IO};
         tiers_fault_counts before, after;
         tiers_fault_counts_get(s->drives[1].device, &before);
-        assert_int_equal(tiers_fault_add(s->drives[1].device, &rule), KVT_OK);
+        assert_ok(tiers_fault_add(s->drives[1].device, &rule));
         (void)life(s);
         tiers_fault_counts_get(s->drives[1].device, &after);
         tiers_fault_clear(s->drives[1].device);

@@ -205,7 +205,7 @@ static void disturb(sequence_site *s, uint32_t turn)
                                    .flip_bit = 4321 + turn};
     if (rule.action == TIERS_FAULT_FLIP && rule.kinds == TIERS_FAULT_WRITES) return;
     tiers_fault_clear(s->drives[turn / 3 % SITE_DRIVES].device); /* rules that are used up */
-    assert_int_equal(tiers_fault_add(s->drives[turn / 3 % SITE_DRIVES].device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(s->drives[turn / 3 % SITE_DRIVES].device, &rule));
 }
 
 TEST(sequences_soak)

@@ -151,7 +151,7 @@ static void look(const run_end *end, const char *name, long at)
     if (end->removed) assert_false(present);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         status = basis_site_get(&site, store, i, NULL);
-        if (end->flushed) assert_int_equal(status, KVT_OK);
+        if (end->flushed) assert_ok(status);
         assert_true(status == KVT_OK || status == KVT_MISS ||
                     (status == KVT_E_MISMATCH && !present));
     }
@@ -159,7 +159,7 @@ static void look(const run_end *end, const char *name, long at)
     assert_int_equal(status, present ? KVT_EXISTS : KVT_OK);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         assert_true(basis_site_put(store, i) >= 0);
-        assert_int_equal(basis_site_get(&site, store, i, NULL), KVT_OK);
+        assert_ok(basis_site_get(&site, store, i, NULL));
     }
     kvt_store_close(store);
 }

@@ -23,14 +23,14 @@ static kvt_store *corners_layers(support_fault faults[2], uint64_t staging_bytes
 
 static void corners_add_rule(kvt_device *device, tiers_fault_rule rule)
 {
-    assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(device, &rule));
 }
 
 /* An entry of any size with its own bytes. */
 static kvt_status corners_put(kvt_store *store, uint32_t number, const kvt_layout *layout)
 {
     uint64_t bytes;
-    assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
+    assert_ok(kvt_layout_bytes(layout, &bytes));
     char *data = malloc(bytes);
     codecs_kv_sample_fill(layout, number, data);
     kvt_entry entry = support_entry(support_key(number), *layout, 1);
@@ -100,9 +100,9 @@ TEST(rot_under_a_move)
                                                           .kinds = TIERS_FAULT_WRITES,
                                                           .status = KVT_OK,
                                                           .torn_bytes = 65536});
-    assert_int_equal(corners_put(store, 1, &layout), KVT_OK);
+    assert_ok(corners_put(store, 1, &layout));
     tiers_fault_clear(faults[0].device);
-    assert_int_equal(corners_put(store, 2, &layout), KVT_OK);
+    assert_ok(corners_put(store, 2, &layout));
     corners_add_rule(faults[0].device, (tiers_fault_rule){.action = TIERS_FAULT_DELAY,
                                                           .kinds = TIERS_FAULT_READS,
                                                           .delay_ns = 300000000,
@@ -118,7 +118,7 @@ TEST(rot_under_a_move)
     assert_int_equal(pthread_join(threads[0], NULL), 0);
     assert_int_equal(pthread_join(threads[1], NULL), 0);
     assert_int_equal(getter.status, KVT_MISS);
-    assert_int_equal(putter.status, KVT_OK);
+    assert_ok(putter.status);
     kvt_store_close(store);
 }
 
@@ -154,9 +154,8 @@ static void rise_begin(rise *r)
     site_open(s);
     support_puts(s->store, 1, 5);
     kvt_key third = support_key(3);
-    assert_int_equal(kvt_store_delete(s->store, &third),
-                     KVT_OK); /* room above, so that 1 can go up */
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_delete(s->store, &third)); /* room above, so that 1 can go up */
+    assert_ok(kvt_store_flush(s->store));
     site_fault(s, 0,
                (tiers_fault_rule){.action = TIERS_FAULT_DELAY,
                                   .kinds = TIERS_FAULT_READS,
@@ -178,7 +177,7 @@ static void rise_end(rise *r)
 {
     assert_int_equal(pthread_join(r->threads[0], NULL), 0);
     assert_int_equal(pthread_join(r->threads[1], NULL), 0);
-    assert_int_equal(r->getter.status, KVT_OK);
+    assert_ok(r->getter.status);
 }
 
 /* An entry goes up and comes down again while a slow reader still holds its first place: the
@@ -188,9 +187,9 @@ TEST(up_and_down_under_a_reader)
     rise r;
     rise_begin(&r);
     assert_int_equal(support_put(r.s->store, 4), KVT_EXISTS);
-    assert_int_equal(support_put(r.s->store, 10), KVT_OK);
+    assert_ok(support_put(r.s->store, 10));
     rise_end(&r);
-    assert_int_equal(kvt_store_flush(r.s->store), KVT_OK);
+    assert_ok(kvt_store_flush(r.s->store));
     uint64_t on_ssd = support_stats(r.s->store).tiers[KVT_TIER_SSD].entries;
     assert_true(on_ssd > 0);
     assert_int_equal(corners_count_rows(r.s->catalog), on_ssd);
@@ -205,8 +204,8 @@ TEST(deleted_above_a_reader)
     rise r;
     rise_begin(&r);
     kvt_key first = support_key(1);
-    assert_int_equal(kvt_store_delete(r.s->store, &first), KVT_OK);
-    assert_int_equal(kvt_store_flush(r.s->store), KVT_OK);
+    assert_ok(kvt_store_delete(r.s->store, &first));
+    assert_ok(kvt_store_flush(r.s->store));
     uint64_t rows = (uint64_t)corners_count_rows(r.s->catalog);
     assert_int_equal(rows, support_stats(r.s->store).tiers[KVT_TIER_SSD].entries);
     rise_end(&r);
@@ -215,7 +214,7 @@ TEST(deleted_above_a_reader)
         kvt_key key = support_key(i);
         (void)!kvt_store_delete(r.s->store, &key);
     }
-    assert_int_equal(kvt_store_flush(r.s->store), KVT_OK);
+    assert_ok(kvt_store_flush(r.s->store));
     assert_int_equal(support_stats(r.s->store).tiers[KVT_TIER_SSD].used_bytes, 0);
 }
 
@@ -233,7 +232,7 @@ TEST(dead_lower_tier)
             kvt_status status = support_put(store, i);
             failed += status < 0;
             if (p == 0) assert_true(status != KVT_REFUSED); /* utility may prefer what it has */
-            if (status == KVT_OK) assert_int_equal(support_get(store, i, NULL), KVT_OK);
+            if (status == KVT_OK) assert_ok(support_get(store, i, NULL));
         }
         assert_int_equal(failed, 0);
         assert_int_equal(support_stats(store).tiers[KVT_TIER_SSD].used_bytes, 0);
@@ -257,7 +256,7 @@ TEST(nearly_full_drives)
     support_tier(&options, KVT_TIER_SSD, devices, 3);
     kvt_store *store = support_open(&options);
     for (uint32_t i = 0; i < 150; i++) {
-        assert_int_equal(corners_put(store, i, &layout), KVT_OK);
+        assert_ok(corners_put(store, i, &layout));
     }
     kvt_store_close(store);
 }
@@ -273,7 +272,7 @@ TEST(incompressible)
         options.tiers[KVT_TIER_DRAM].capacity_bytes = capacity;
         kvt_store *store = support_open(&options);
         for (uint32_t i = 0; i < 40; i++) {
-            assert_int_equal(corners_put(store, i, &layout), KVT_OK);
+            assert_ok(corners_put(store, i, &layout));
         }
         kvt_store_close(store);
     }
@@ -288,10 +287,10 @@ TEST(failed_sync)
         s, 0,
         (tiers_fault_rule){
             .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_SYNCS, .status = KVT_E_IO, .hits = 1});
-    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_ok(support_put(s->store, 1));
     assert_int_equal(kvt_store_flush(s->store), KVT_E_IO);
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_device_stats_get(s->store, 0, &stats), KVT_OK);
+    assert_ok(kvt_device_stats_get(s->store, 0, &stats));
     assert_true(stats.retired);
     assert_int_equal(support_get(s->store, 1, NULL), KVT_MISS);
 }
@@ -320,8 +319,8 @@ TEST(delete_of_a_planned_victim)
     }
     assert_true(victim != 0 && risen != 0);
     kvt_key key = support_key(victim), other = support_key(risen);
-    assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
-    assert_int_equal(kvt_store_delete(store, &other), KVT_OK);
+    assert_ok(kvt_store_delete(store, &key));
+    assert_ok(kvt_store_delete(store, &other));
     assert_int_equal(support_get(store, victim, NULL), KVT_MISS);
     kvt_store_close(store);
 }
@@ -337,7 +336,7 @@ TEST(catalog_of_another_store)
     kvt_store_options rival = s->options;
     support_tier(&rival, KVT_TIER_SSD, &s->files[1], 1);
     assert_int_equal(kvt_store_open(&rival, &second, message, sizeof message), KVT_E_LOCKED);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     site_close(s);
     /* Opening without the tier that the rows are on would lose them. */
     kvt_store_options without = s->options;

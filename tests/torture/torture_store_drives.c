@@ -46,7 +46,7 @@ static kvt_store *drives_store(const char *first, const char *second)
 static void drives_put_all(kvt_store *store, uint32_t first)
 {
     for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_put(store, first + i), KVT_OK);
+        assert_ok(support_put(store, first + i));
 }
 
 /* Gets all; nothing but right bytes or a miss. Returns how many were there. */
@@ -68,7 +68,7 @@ static bool drives_hold_both(kvt_store *store)
 {
     for (size_t i = 0; i < 2; i++) {
         kvt_device_stats stats = {.struct_size = sizeof stats};
-        assert_int_equal(kvt_device_stats_get(store, i, &stats), KVT_OK);
+        assert_ok(kvt_device_stats_get(store, i, &stats));
         if (stats.state != KVT_DEVICE_SERVING || stats.used_bytes == 0) return false;
     }
     return true;
@@ -190,9 +190,9 @@ static void drives_await_staging(kvt_store *store)
 static bool drives_reads_second(kvt_store *store, uint32_t number)
 {
     kvt_device_stats before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
-    assert_int_equal(kvt_device_stats_get(store, 1, &before), KVT_OK);
-    assert_int_equal(support_get(store, number, NULL), KVT_OK);
-    assert_int_equal(kvt_device_stats_get(store, 1, &after), KVT_OK);
+    assert_ok(kvt_device_stats_get(store, 1, &before));
+    assert_ok(support_get(store, number, NULL));
+    assert_ok(kvt_device_stats_get(store, 1, &after));
     return after.bytes_read != before.bytes_read;
 }
 
@@ -296,7 +296,7 @@ static kvt_store *drives_store_that_may_stop_answering(const char *path, uint64_
         for (uint32_t i = 0; i < ENTRIES; i++)
             put += support_put(store, i) == KVT_OK;
         kvt_device_stats stats = {.struct_size = sizeof stats};
-        assert_int_equal(kvt_device_stats_get(store, 0, &stats), KVT_OK);
+        assert_ok(kvt_device_stats_get(store, 0, &stats));
         if (stats.state == KVT_DEVICE_SERVING) {
             assert_int_equal(put, ENTRIES);
             return store;
@@ -388,7 +388,7 @@ TEST(hung_close)
     kvt_status status = KVT_E_LOCKED;
     while (status == KVT_E_LOCKED)
         status = kvt_device_open(&config, &device, NULL, 0);
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     kvt_device_close(device);
     drive_scratch_remove(&drive);
 }

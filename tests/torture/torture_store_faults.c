@@ -53,7 +53,7 @@ static void faults_work(kvt_store *store)
                     status == KVT_BUSY || status == KVT_E_IO || status == KVT_E_SPACE ||
                     status == KVT_E_CORRUPT || status == KVT_E_MISMATCH);
         faults_check_get(support_get(store, i / 2, NULL));
-        if (i % 4 == 0) assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+        if (i % 4 == 0) assert_ok(kvt_store_maintain(store, NULL));
     }
 }
 
@@ -95,7 +95,7 @@ static void faults_nth(const char *policy, tiers_fault_action action, uint32_t k
                                  .hits = 1,
                                  .status = action == TIERS_FAULT_TEAR ? KVT_OK : KVT_E_IO,
                                  .flip_bit = 12345 + skip};
-        assert_int_equal(tiers_fault_add(site.faults[i].device, &rule), KVT_OK);
+        assert_ok(tiers_fault_add(site.faults[i].device, &rule));
     }
     faults_work(site.store);
     *hits_out = faults_hits(&site);
@@ -104,8 +104,8 @@ static void faults_nth(const char *policy, tiers_fault_action action, uint32_t k
     }
     faults_work(site.store);
     faults_check_empty(site.store);
-    assert_int_equal(support_put(site.store, 1), KVT_OK);
-    assert_int_equal(support_get(site.store, 1, NULL), KVT_OK);
+    assert_ok(support_put(site.store, 1));
+    assert_ok(support_get(site.store, 1, NULL));
     kvt_store_close(site.store);
 }
 
@@ -147,7 +147,7 @@ TEST(gone)
     }
     assert_true(found > 0 && missed > 0);
     kvt_device_stats device = {.struct_size = sizeof device};
-    assert_int_equal(kvt_device_stats_get(site.store, 1, &device), KVT_OK);
+    assert_ok(kvt_device_stats_get(site.store, 1, &device));
     assert_int_equal(device.tier, KVT_TIER_SSD);
     assert_true(device.retired);
     assert_int_equal(kvt_device_stats_get(site.store, 2, &device), KVT_END);
@@ -202,7 +202,7 @@ TEST(threads)
                                      .skip = 500,
                                      .hits = 20,
                                      .status = KVT_E_IO};
-            assert_int_equal(tiers_fault_add(site.faults[i].device, &rule), KVT_OK);
+            assert_ok(tiers_fault_add(site.faults[i].device, &rule));
         }
         for (uint32_t i = 0; i < 4; i++) {
             arguments[i] = (faults_thread){.store = site.store, .seed = i, .wrong = &wrong};

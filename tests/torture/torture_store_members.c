@@ -63,7 +63,7 @@ static void crowd_wait(crowd *c, unsigned gets)
 static kvt_device_stats disk_stats(kvt_store *store, size_t index)
 {
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_device_stats_get(store, index, &stats), KVT_OK);
+    assert_ok(kvt_device_stats_get(store, index, &stats));
     return stats;
 }
 
@@ -71,7 +71,7 @@ static kvt_device_stats disk_stats(kvt_store *store, size_t index)
 static void take_out(crowd *c, support_fault *disk, const char *name, int round)
 {
     if (round % 3 == 0) {
-        assert_int_equal(kvt_device_change(c->store, name, KVT_DEVICE_DRAIN), KVT_OK);
+        assert_ok(kvt_device_change(c->store, name, KVT_DEVICE_DRAIN));
         while (disk_stats(c->store, 2).used_bytes != 0)
             usleep(1000); /* the background drains */
         kvt_status status = KVT_BUSY;
@@ -79,13 +79,13 @@ static void take_out(crowd *c, support_fault *disk, const char *name, int round)
             usleep(1000);
             status = kvt_device_change(c->store, name, KVT_DEVICE_REMOVE);
         }
-        assert_int_equal(status, KVT_OK);
+        assert_ok(status);
     } else if (round % 3 == 1) {
         tiers_fault_set_gone(disk->device, true);
         while (disk_stats(c->store, 2).state != KVT_DEVICE_GONE)
             sched_yield();
     } else {
-        assert_int_equal(kvt_device_change(c->store, name, KVT_DEVICE_RETIRE), KVT_OK);
+        assert_ok(kvt_device_change(c->store, name, KVT_DEVICE_RETIRE));
     }
 }
 
@@ -116,7 +116,7 @@ TEST(devices_come_and_go)
                                                      .unit_bytes = 4096,
                                                      .rebalance_bytes_per_s = UINT64_C(1) << 40};
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 256 << 10;
-    assert_int_equal(kvt_store_open(&options, &c.store, NULL, 0), KVT_OK);
+    assert_ok(kvt_store_open(&options, &c.store, NULL, 0));
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, crowd_use, &c), 0);
     uint64_t readmitted = 0;
@@ -129,7 +129,7 @@ TEST(devices_come_and_go)
             usleep(1000);
             status = kvt_device_add(c.store, KVT_TIER_SSD, &configs[1], NULL, 0);
         }
-        assert_int_equal(status, KVT_OK);
+        assert_ok(status);
         readmitted = support_stats(c.store).readmitted;
     }
     atomic_store(&c.stop, true);
@@ -144,7 +144,7 @@ TEST(devices_come_and_go)
         (void)!kvt_store_delete(c.store, &key);
     }
     (void)!kvt_store_flush(c.store); /* may tell of a batch that failed while a disk was away */
-    assert_int_equal(kvt_store_flush(c.store), KVT_OK);
+    assert_ok(kvt_store_flush(c.store));
     for (size_t i = 0; i <= DISKS; i++)
         assert_int_equal(disk_stats(c.store, i).used_bytes, 0);
     kvt_store_close(c.store);

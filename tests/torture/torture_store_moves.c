@@ -29,7 +29,7 @@ static void fail_writes(kvt_device *device, kvt_status status)
                                    .kinds = TIERS_FAULT_WRITES,
                                    .status = status,
                                    .os_error = status == KVT_E_SPACE ? ENOSPC : EIO};
-    assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(device, &rule));
 }
 
 /* Every sector but those of the label is bad; with these, too, the device would be out of service.
@@ -42,7 +42,7 @@ static void fail_reads(kvt_device *device)
                                    .bytes = UINT32_MAX,
                                    .status = KVT_E_IO,
                                    .os_error = EIO};
-    assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(device, &rule));
 }
 
 /* Nothing was lost or given up. */
@@ -80,7 +80,7 @@ static void work(site *s, uint32_t rounds)
     for (uint32_t i = 0; i < rounds; i++) {
         for (uint32_t j = 0; j < ENTRIES; j++)
             (void)!support_get(s->store, j, NULL);
-        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+        assert_ok(kvt_store_maintain(s->store, NULL));
     }
 }
 
@@ -143,7 +143,7 @@ TEST(a_demotion_that_cannot_be_written)
             assert_true(status == KVT_OK || status == KVT_E_IO || status == KVT_E_SPACE ||
                         status == KVT_REFUSED);
             before += status == KVT_OK;
-            assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+            assert_ok(kvt_store_maintain(s->store, NULL));
         }
         check_nothing_lost(s, before, 0);
         kvt_store_stats stats = support_stats(s->store);
@@ -161,7 +161,7 @@ TEST(a_demotion_that_cannot_be_written)
 static tiers_location *take_room(site *s, uint64_t bytes)
 {
     tiers_location *location = NULL;
-    assert_int_equal(tiers_pool_reserve(s->store->pools[KVT_TIER_SSD], bytes, &location), KVT_OK);
+    assert_ok(tiers_pool_reserve(s->store->pools[KVT_TIER_SSD], bytes, &location));
     return location;
 }
 
@@ -228,10 +228,10 @@ TEST(a_drain_that_cannot_be_written)
         site *s = site_make(2, 0);
         site_open(s);
         site_put(s, 0, ENTRIES);
-        assert_int_equal(kvt_device_change(s->store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
+        assert_ok(kvt_device_change(s->store, "disk0", KVT_DEVICE_DRAIN));
         fail_writes(s->disks[1].device, faults[i]);
         for (uint32_t j = 0; j < ROUNDS; j++)
-            assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+            assert_ok(kvt_store_maintain(s->store, NULL));
         tiers_fault_counts counts;
         tiers_fault_counts_get(s->disks[1].device, &counts);
         assert_true(counts.hits > 0);
@@ -260,7 +260,7 @@ TEST(a_source_that_cannot_be_read)
     kvt_store_stats stats = support_stats(s->store);
     assert_true(stats.load_failures > 0 && s->store->tallies.checksum_failures == 0);
     tiers_fault_clear(s->disks[0].device);
-    assert_int_equal(support_put(s->store, 0), KVT_OK);
+    assert_ok(support_put(s->store, 0));
     assert_int_equal(site_hits(s, 2 * ENTRIES), ENTRIES);
     assert_int_equal(support_put(s->store, 1), KVT_EXISTS);
     assert_int_equal(support_stats(s->store).evictions, 0);
@@ -286,19 +286,19 @@ TEST(a_drain_of_what_cannot_be_read)
     site_open(s);
     site_put(s, 0, ENTRIES);
     fail_reads(s->disks[0].device);
-    assert_int_equal(kvt_device_change(s->store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk0", KVT_DEVICE_DRAIN));
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+        assert_ok(kvt_store_maintain(s->store, NULL));
     assert_int_equal(site_stored(s, 2 * ENTRIES), ENTRIES);
     for (uint32_t i = 0; i < ENTRIES; i++)
         spend_tries(s->store, i);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+        assert_ok(kvt_store_maintain(s->store, NULL));
     assert_true(site_stored(s, 2 * ENTRIES) < ENTRIES);
     assert_int_equal(site_hits(s, 2 * ENTRIES), site_stored(s, 2 * ENTRIES));
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
-    assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
-    assert_int_equal(kvt_device_change(s->store, "disk0", KVT_DEVICE_REMOVE), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
+    assert_ok(kvt_store_maintain(s->store, NULL));
+    assert_ok(kvt_device_change(s->store, "disk0", KVT_DEVICE_REMOVE));
 }
 
 /* A member on a file system that is full: its file has holes that nothing can fill any more.

@@ -28,7 +28,7 @@ typedef struct open_site {
 static void open_make_profile(const char *path)
 {
     kvt_profile *profile;
-    assert_int_equal(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_ok(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0));
     rows_text_import(profile,
                      "[device]\ndevice,tier,direction,bytes_per_s,request_seconds\n"
                      "ssd0,ssd,read,1e9,0\nssd0,ssd,write,1e9,0\n"
@@ -75,10 +75,10 @@ static void open_fill(open_site *site, long step)
 {
     kvt_store *store = open_again(site, step);
     for (uint32_t i = 0; i < OPEN_ENTRIES; i++) {
-        assert_int_equal(support_put(store, i), KVT_OK);
-        assert_int_equal(support_get(store, i, NULL), KVT_OK);
+        assert_ok(support_put(store, i));
+        assert_ok(support_get(store, i, NULL));
     }
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     kvt_store_close(store);
 }
 

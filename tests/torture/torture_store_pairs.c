@@ -137,8 +137,8 @@ static void site_make_bases(site *s)
                                        .sides = 2,
                                        .span = spans[i]};
         s->bases[i] = basis_made_of(shape, 20 + (uint64_t)i);
-        assert_int_equal(basis_made_write(&s->bases[i]), KVT_OK);
-        assert_int_equal(kvt_basis_add(s->store, s->bases[i].object, s->bases[i].bytes), KVT_OK);
+        assert_ok(basis_made_write(&s->bases[i]));
+        assert_ok(kvt_basis_add(s->store, s->bases[i].object, s->bases[i].bytes));
     }
 }
 
@@ -203,11 +203,10 @@ static void code(const site *s, kvt_variant form, uint8_t *packed)
     kvt_status status = kvt_record_encode(&spec, packed, BYTES, record, sizeof record, scratch,
                                           sizeof scratch, &bytes);
     assert_true(status == KVT_OK || status == KVT_RAW);
-    assert_int_equal(kvt_record_parse(record, bytes, &info), KVT_OK);
-    assert_int_equal(
-        kvt_record_decode(record, bytes, &spec, rows, info.decoded_bytes, scratch, sizeof scratch),
-        KVT_OK);
-    assert_int_equal(kvt_record_kept_tokens(record, bytes, 0, kept, TOKENS), KVT_OK);
+    assert_ok(kvt_record_parse(record, bytes, &info));
+    assert_ok(
+        kvt_record_decode(record, bytes, &spec, rows, info.decoded_bytes, scratch, sizeof scratch));
+    assert_ok(kvt_record_kept_tokens(record, bytes, 0, kept, TOKENS));
     memset(packed, 0, BYTES);
     for (uint32_t matrix = 0; matrix < MATRICES; matrix++)
         for (uint32_t i = 0; i < info.stored_tokens; i++)
@@ -282,12 +281,12 @@ static void prepare(site *s, int form, int tier)
     const kvt_status deleted = kvt_store_delete(s->store, &key);
     assert_true(deleted == KVT_OK || deleted == KVT_MISS);
     codecs_kv_sample_fill(&layout, 77, data);
-    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
+    assert_ok(kvt_store_put(s->store, &entry, KVT_PACKED(data, sizeof data)));
     pthread_mutex_lock(&s->store->lock);
     const store_entry *found = entry_find_key(&s->store->table, &key);
-    assert_int_equal(kvt_policy_pin(s->store->policy, found->handle), KVT_OK);
+    assert_ok(kvt_policy_pin(s->store->policy, found->handle));
     pthread_mutex_unlock(&s->store->lock);
-    assert_int_equal(move_to(s, form, tier), KVT_OK);
+    assert_ok(move_to(s, form, tier));
 }
 
 /* The slot of the basis that a form needs, or -1. */
@@ -308,7 +307,7 @@ static void fail_device(site *s, int tier, uint32_t kinds, kvt_status status)
                                    .kinds = kinds,
                                    .status = status,
                                    .os_error = status == KVT_E_SPACE ? ENOSPC : EIO};
-    assert_int_equal(tiers_fault_add(s->faults[tier].device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(s->faults[tier].device, &rule));
 }
 
 /* All of a tier's room, behind the policy's back. */
@@ -316,11 +315,10 @@ static tiers_location *take_room(site *s, int tier)
 {
     tiers_pool_facts facts;
     tiers_location *location = NULL;
-    if (s->store->catalog != NULL) assert_int_equal(catalog_settle(s->store->catalog), KVT_OK);
+    if (s->store->catalog != NULL) assert_ok(catalog_settle(s->store->catalog));
     tiers_pool_facts_get(s->store->pools[tier], &facts);
-    assert_int_equal(tiers_pool_reserve(s->store->pools[tier],
-                                        facts.capacity_bytes - facts.used_bytes, &location),
-                     KVT_OK);
+    assert_ok(tiers_pool_reserve(s->store->pools[tier], facts.capacity_bytes - facts.used_bytes,
+                                 &location));
     return location;
 }
 

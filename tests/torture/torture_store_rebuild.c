@@ -26,7 +26,7 @@ TEST(damaged_blocks)
         assert_int_equal(pwrite(file, &byte, 1, at), 1);
     }
     close(file);
-    assert_int_equal(recover_with(site, false, false), KVT_OK);
+    assert_ok(recover_with(site, false, false));
     assert_true(report.entries < entries && report.entries > entries / 2);
     kvt_store *store = site_open(site);
     uint32_t lost = 0;
@@ -49,7 +49,7 @@ TEST(truncated_member)
     uint64_t entries = report.entries;
     remove_catalog(site);
     assert_int_equal(truncate(site->paths[2], 2 << 20), 0);
-    assert_int_equal(recover_with(site, false, false), KVT_OK);
+    assert_ok(recover_with(site, false, false));
     assert_int_equal(report.devices[2].state, KVT_RECOVER_USED);
     assert_int_equal(report.devices[2].unreadable_bytes, 10 << 20);
     assert_true(!report.complete && report.written);
@@ -119,7 +119,7 @@ TEST(unreadable_sectors)
                                               .status = KVT_E_IO,
                                               .os_error = EIO};
     }
-    assert_int_equal(recover_failing(site, &failing, UINT64_MAX), KVT_OK);
+    assert_ok(recover_failing(site, &failing, UINT64_MAX));
     assert_int_equal(report.unreadable_bytes, 8 * 4096);
     assert_int_equal(report.devices[2].unreadable_bytes, 8 * 4096);
     assert_true(report.written && !report.complete);
@@ -147,7 +147,7 @@ TEST(member_fails_in_the_scan)
                                               .status = KVT_E_GONE,
                                               .os_error = ENODEV};
         remove_catalog(site);
-        assert_int_equal(recover_failing(site, &failing, hang ? 50000000 : UINT64_MAX), KVT_OK);
+        assert_ok(recover_failing(site, &failing, hang ? 50000000 : UINT64_MAX));
         assert_int_equal(report.devices[2].state, KVT_RECOVER_FAILED);
         assert_true(report.written && !report.complete && report.absent > 0);
         if (hang) tiers_fault_clear(failing.fault.device);
@@ -195,7 +195,7 @@ TEST(hostile_notes)
         uint8_t changed[4096];
         memcpy(copy, blocks, sizeof copy);
         memset(copy[1], 0, sizeof copy[1]);
-        assert_int_equal(record_note_get(copy, &note, &length), KVT_OK);
+        assert_ok(record_note_get(copy, &note, &length));
         memcpy(changed, note, length);
         for (uint32_t k = 0; k < i % 5; k++) {
             seed ^= seed << 13;
@@ -203,12 +203,12 @@ TEST(hostile_notes)
             seed ^= seed << 17;
             changed[seed % length] = (uint8_t)(seed >> 32);
         }
-        assert_int_equal(record_note_set(copy, changed, length), KVT_OK);
+        assert_ok(record_note_set(copy, changed, length));
         assert_int_equal(pwrite(file, copy, sizeof copy, free_at), (ssize_t)sizeof copy);
     }
     close(file);
     assert_true(written > 10);
-    assert_int_equal(recover_with(site, false, false), KVT_OK);
+    assert_ok(recover_with(site, false, false));
     assert_int_equal(report.entries, entries);
     assert_true(report.elsewhere > 0 && report.without_note > 0);
     (void)check_all(site);

@@ -21,7 +21,7 @@ void kvt_kill_point(const char *const *point)
     return_count++;
     kvt_status status =
         kvt_device_add(return_site->store, KVT_TIER_SSD, &return_site->files[0], NULL, 0);
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
 }
 
 void kvt_kill_note(kill_note note, const kvt_key *key, kvt_tier tier)
@@ -59,16 +59,16 @@ TEST(a_get_finds_the_device_back)
 {
     site *s = *state;
     go_until(s, "get: load failed");
-    assert_int_equal(support_get(s->store, 3, NULL), KVT_OK); /* it reads again */
+    assert_ok(support_get(s->store, 3, NULL)); /* it reads again */
     check_all(s);
 }
 
 TEST(a_move_finds_its_source_back)
 {
     site *s = *state;
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN));
     go_until(s, "move: failed");
-    assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+    assert_ok(kvt_store_maintain(s->store, NULL));
     check_all(s);
 }
 
@@ -101,7 +101,7 @@ TEST(a_deleted_entry_stays_away)
     pthread_cond_broadcast(&s->store->changed);
     pthread_mutex_unlock(&s->store->lock);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(kvt_device_add(s->store, KVT_TIER_SSD, &s->files[0], NULL, 0), KVT_OK);
+    assert_ok(kvt_device_add(s->store, KVT_TIER_SSD, &s->files[0], NULL, 0));
     assert_int_equal(support_get(s->store, 3, NULL), KVT_MISS);
-    assert_int_equal(support_get(s->store, 4, NULL), KVT_OK);
+    assert_ok(support_get(s->store, 4, NULL));
 }

@@ -339,7 +339,7 @@ static void sweep_make_profile(void)
     sweep_make_folder(sweep_folder, sizeof sweep_folder);
     snprintf(sweep_profile, sizeof sweep_profile, "%s/profile.db", sweep_folder);
     kvt_profile *profile = NULL;
-    assert_int_equal(kvt_profile_open(sweep_profile, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_ok(kvt_profile_open(sweep_profile, KVT_PROFILE_WRITE, &profile, NULL, 0));
     static const char *const names[DEVICES] = {"dram", "ssd0", "ssd1"};
     for (int i = 0; i < DEVICES; i++) {
         kvt_device_config config = {.struct_size = sizeof config,
@@ -352,10 +352,8 @@ static void sweep_make_profile(void)
         kvt_profile_request request = {
             .struct_size = sizeof request, .repetitions = 1, .quick = true, .command_line = "x"};
         kvt_device *device = NULL;
-        assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
-        assert_int_equal(
-            kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 1u << 24, &request),
-            KVT_OK);
+        assert_ok(kvt_device_open(&config, &device, NULL, 0));
+        assert_ok(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 1u << 24, &request));
         kvt_device_close(device);
     }
     kvt_profile_close(profile);

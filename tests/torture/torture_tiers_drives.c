@@ -28,7 +28,7 @@ static kvt_io drives_do(kvt_device *device, kvt_io_kind kind, uint64_t offset, v
     if (status == KVT_QUEUED)
         assert_int_equal(kvt_device_reap(device, &done, 1, 1, UINT64_MAX), 1);
     else
-        assert_int_equal(status, KVT_OK);
+        assert_ok(status);
     assert_ptr_equal(done, &io);
     return io;
 }
@@ -128,14 +128,13 @@ TEST(range_in_pool)
     }
     tiers_pool *pool = NULL;
     tiers_pool_options options = {0};
-    assert_int_equal(tiers_pool_open(members, 2, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(members, 2, &options, &pool, NULL, 0));
     tiers_location *objects[2] = {NULL, NULL};
     char *buffer = pool_scratch_buffer(8 * UNIT);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(tiers_pool_reserve(pool, 8 * UNIT, &objects[i]), KVT_OK);
+        assert_ok(tiers_pool_reserve(pool, 8 * UNIT, &objects[i]));
         pool_scratch_fill(buffer, 8 * UNIT, (uint64_t)i);
-        assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, objects[i], buffer, 8 * UNIT),
-                         KVT_OK);
+        assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, objects[i], buffer, 8 * UNIT));
     }
     char setting[64];
     const tiers_extent *extent = &objects[1]->extents[objects[1]->extent_count - 1];
@@ -145,12 +144,11 @@ TEST(range_in_pool)
     for (int i = 0; i < 3; i++) {
         assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, objects[1], buffer, 8 * UNIT),
                          KVT_E_IO);
-        assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, objects[0], buffer, 8 * UNIT),
-                         KVT_OK);
+        assert_ok(tiers_pool_transfer(pool, KVT_IO_READ, objects[0], buffer, 8 * UNIT));
         assert_true(pool_scratch_holds(buffer, 8 * UNIT, 0));
     }
     assert_true(drive_scratch_set(&drives[extent->member], "clear=1"));
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, objects[1], buffer, 8 * UNIT), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_READ, objects[1], buffer, 8 * UNIT));
     assert_true(pool_scratch_holds(buffer, 8 * UNIT, 1));
     for (int i = 0; i < 2; i++)
         tiers_pool_release(pool, objects[i]);
@@ -169,7 +167,7 @@ TEST(killed)
     if (!drive_scratch_make(&drive, "16Mi", "latency_us=0")) skip();
     kvt_device *device = drives_open(drive.path);
     scratch_fill(written, UNIT, 7);
-    assert_int_equal(drives_do(device, KVT_IO_WRITE, UNIT, written, UNIT).status, KVT_OK);
+    assert_ok(drives_do(device, KVT_IO_WRITE, UNIT, written, UNIT).status);
     /* Operations in flight when it goes, and later ones. */
     assert_true(drive_scratch_set(&drive, "hang=1"));
     kvt_io ios[4] = {{0}};
@@ -196,7 +194,7 @@ TEST(killed)
     /* It comes back with what it had acknowledged. */
     assert_true(drive_scratch_back(&drive));
     device = drives_open(drive.path);
-    assert_int_equal(drives_do(device, KVT_IO_READ, UNIT, got, UNIT).status, KVT_OK);
+    assert_ok(drives_do(device, KVT_IO_READ, UNIT, got, UNIT).status);
     assert_memory_equal(got, written, UNIT);
     kvt_device_close(device);
     drive_scratch_remove(&drive);
@@ -232,7 +230,7 @@ TEST(hang)
     if (!drive_scratch_make(&drive, "16Mi", "latency_us=0")) skip();
     kvt_device *device = drives_open(drive.path);
     scratch_fill(expected, UNIT, 9);
-    assert_int_equal(drives_do(device, KVT_IO_WRITE, 0, expected, UNIT).status, KVT_OK);
+    assert_ok(drives_do(device, KVT_IO_WRITE, 0, expected, UNIT).status);
     memset(buffer, 0x5a, UNIT);
     assert_true(drive_scratch_set(&drive, "hang=1"));
     kvt_io io = {.kind = KVT_IO_READ, .bytes = UNIT, .buffer = buffer};
@@ -245,7 +243,7 @@ TEST(hang)
         assert_int_equal(buffer[i], 0x5a);
     assert_true(drive_scratch_set(&drive, "hang=0"));
     assert_int_equal(kvt_device_reap(device, &done, 1, 1, UINT64_MAX), 1);
-    assert_int_equal(io.status, KVT_OK);
+    assert_ok(io.status);
     assert_memory_equal(buffer, expected, UNIT);
     kvt_device_close(device);
     drive_scratch_remove(&drive);
@@ -261,14 +259,14 @@ TEST(unresponsive)
     kvt_device *device = drives_open(drive.path);
     scratch_fill(first, UNIT, 1);
     scratch_fill(second, UNIT, 2);
-    assert_int_equal(drives_do(device, KVT_IO_WRITE, 0, first, UNIT).status, KVT_OK);
+    assert_ok(drives_do(device, KVT_IO_WRITE, 0, first, UNIT).status);
     assert_true(drive_scratch_set(&drive, "torn=0+4Ki"));
-    assert_int_equal(drives_do(device, KVT_IO_WRITE, 0, second, UNIT).status, KVT_OK);
-    assert_int_equal(drives_do(device, KVT_IO_READ, 0, got, UNIT).status, KVT_OK);
+    assert_ok(drives_do(device, KVT_IO_WRITE, 0, second, UNIT).status);
+    assert_ok(drives_do(device, KVT_IO_READ, 0, got, UNIT).status);
     assert_memory_equal(got, second, UNIT / 2);
     assert_memory_equal(got + UNIT / 2, first + UNIT / 2, UNIT / 2);
     assert_true(drive_scratch_set(&drive, "clear=1 corrupt=8Ki+1"));
-    assert_int_equal(drives_do(device, KVT_IO_READ, 0, got, UNIT).status, KVT_OK);
+    assert_ok(drives_do(device, KVT_IO_READ, 0, got, UNIT).status);
     assert_memory_equal(got, second, 8192);
     assert_int_equal(got[8192], second[8192] ^ 0x10);
     assert_memory_equal(got + 8193, second + 8193, UNIT / 2 - 8193);
@@ -292,7 +290,7 @@ TEST(truncated)
     assert_int_equal(ftruncate(backing, DRIVE_BYTES), 0);
     static _Alignas(BLOCK) char got[UNIT];
     memset(got, 1, sizeof got);
-    assert_int_equal(drives_do(device, KVT_IO_READ, DRIVE_BYTES / 2, got, UNIT).status, KVT_OK);
+    assert_ok(drives_do(device, KVT_IO_READ, DRIVE_BYTES / 2, got, UNIT).status);
     for (uint32_t i = 0; i < UNIT; i++)
         assert_int_equal(got[i], 0);
     kvt_device_close(device);

@@ -72,7 +72,7 @@ static void torture_set_up(torture *t)
     for (int i = 0; i < MEMBERS; i++) {
         kvt_device *device = pool_scratch_memory(sizes[i]);
         if (i == 1) {
-            assert_int_equal(tiers_fault_open(device, &t->faulty), KVT_OK);
+            assert_ok(tiers_fault_open(device, &t->faulty));
             device = t->faulty;
         }
         t->members[i] = pool_scratch_member(device, speeds[i]);
@@ -195,7 +195,7 @@ static void torture_operations(kvt_status injected, tiers_fault_action action)
                                  .hits = 1,
                                  .status = injected,
                                  .os_error = EIO};
-        assert_int_equal(tiers_fault_add(t.faulty, &rule), KVT_OK);
+        assert_ok(tiers_fault_add(t.faulty, &rule));
         assert_true(torture_run(&t));
         if (action == TIERS_FAULT_FAIL && t.failures == 0) break;
         if (action == TIERS_FAULT_BUSY) {

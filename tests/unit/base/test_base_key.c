@@ -115,7 +115,7 @@ static void check_space(const char *line, kvt_space_hash *hash)
     space.pipeline_ranks = number_of(fields, "pipeline_ranks");
     if (extra_text != NULL) space.extra_bytes = (uint32_t)read_hex(extra_text, extra, sizeof extra);
     space.extra = extra;
-    assert_int_equal(kvt_space_make(&space, hash), KVT_OK);
+    assert_ok(kvt_space_make(&space, hash));
     json_decref(fields);
 }
 
@@ -128,7 +128,7 @@ static void check_key(const char *line, const kvt_space_hash *space)
     assert_int_equal(sscanf(line, "%u %511s %79s", &group, name_text, key_text), 3);
     assert_int_equal(read_hex(key_text, wanted.bytes, sizeof wanted.bytes), sizeof wanted.bytes);
     size_t name_bytes = read_hex(name_text, name, sizeof name);
-    assert_int_equal(kvt_key_make(space, name, name_bytes, group, &key), KVT_OK);
+    assert_ok(kvt_key_make(space, name, name_bytes, group, &key));
     assert_memory_equal(&key, &wanted, sizeof key);
     assert_int_equal(kvt_key_space(&key), kvt_space_id(space));
 }
@@ -216,7 +216,7 @@ TEST(every_field_changes_the_hash)
     spaces[14].pipeline_ranks = 3;
     spaces[15].extra = other;
     for (int i = 0; i < CASES; i++) {
-        assert_int_equal(kvt_space_make(&spaces[i], &hashes[i]), KVT_OK);
+        assert_ok(kvt_space_make(&spaces[i], &hashes[i]));
         for (int j = 0; j < i; j++) {
             assert_memory_not_equal(&hashes[i], &hashes[j], sizeof hashes[i]);
             assert_int_not_equal(kvt_space_id(&hashes[i]), kvt_space_id(&hashes[j]));
@@ -234,13 +234,13 @@ TEST(a_text_does_not_run_into_the_next)
     one.revision = "c";
     two.model = "a";
     two.revision = "bc";
-    assert_int_equal(kvt_space_make(&one, &a), KVT_OK);
-    assert_int_equal(kvt_space_make(&two, &b), KVT_OK);
+    assert_ok(kvt_space_make(&one, &a));
+    assert_ok(kvt_space_make(&two, &b));
     assert_memory_not_equal(&a, &b, sizeof a);
     one = two;
     one.salt = "";
     one.extra = &one; /* of 0 bytes */
-    assert_int_equal(kvt_space_make(&one, &a), KVT_OK);
+    assert_ok(kvt_space_make(&one, &a));
     assert_memory_equal(&a, &b, sizeof a);
 }
 
@@ -285,7 +285,7 @@ TEST(bad_spaces_are_refused)
     space.salt = text;
     expect_refused(&space);
     text[KVT_SPACE_TEXT_MAX] = '\0';
-    assert_int_equal(kvt_space_make(&space, &hash), KVT_OK);
+    assert_ok(kvt_space_make(&space, &hash));
 }
 
 TEST(bad_names_are_refused)
@@ -295,8 +295,8 @@ TEST(bad_names_are_refused)
     const kvt_space space = full_space();
     kvt_space_hash hash;
     kvt_key key;
-    assert_int_equal(kvt_space_make(&space, &hash), KVT_OK);
-    assert_int_equal(kvt_key_make(&hash, name, sizeof name, 0, &key), KVT_OK);
+    assert_ok(kvt_space_make(&space, &hash));
+    assert_ok(kvt_key_make(&hash, name, sizeof name, 0, &key));
     assert_int_equal(kvt_key_make(&hash, name, 1, 0, NULL), KVT_E_ARGUMENT);
     assert_int_equal(kvt_key_make(NULL, name, 1, 0, &key), KVT_E_ARGUMENT);
     assert_int_equal(kvt_key_make(&hash, NULL, 1, 0, &key), KVT_E_ARGUMENT);

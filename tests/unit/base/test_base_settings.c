@@ -50,9 +50,9 @@ static kvt_config *configured(const char *const *assignments)
 {
     kvt_config *config = NULL;
     char message[256];
-    assert_int_equal(kvt_config_new(&config), KVT_OK);
+    assert_ok(kvt_config_new(&config));
     for (; *assignments != NULL; assignments++)
-        assert_int_equal(kvt_config_set(config, *assignments, message, sizeof message), KVT_OK);
+        assert_ok(kvt_config_set(config, *assignments, message, sizeof message));
     return config;
 }
 
@@ -262,9 +262,9 @@ TEST(policies_that_are_tried)
     kvt_config *config = configured(set);
     assert_int_equal(kvt_config_check_effects(config, message, sizeof message), KVT_E_CONFIG);
     assert_non_null(strstr(message, "store.variant"));
-    assert_int_equal(kvt_config_try_policies(config, "lru+planes,utility"), KVT_OK);
-    assert_int_equal(kvt_config_check_effects(config, message, sizeof message), KVT_OK);
-    assert_int_equal(kvt_config_try_policies(config, "lru,lfu"), KVT_OK);
+    assert_ok(kvt_config_try_policies(config, "lru+planes,utility"));
+    assert_ok(kvt_config_check_effects(config, message, sizeof message));
+    assert_ok(kvt_config_try_policies(config, "lru,lfu"));
     assert_int_equal(kvt_config_check_effects(config, message, sizeof message), KVT_E_CONFIG);
     assert_non_null(strstr(message, "store.alpha has no effect here: store.policy is lru,lfu"));
     kvt_config_free(config);

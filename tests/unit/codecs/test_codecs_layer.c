@@ -33,9 +33,9 @@ static site make_site(const char *name)
 {
     site s = {.spec = {.generation = 7, .layout = layout}};
     memset(s.spec.key.bytes, 0x21, sizeof s.spec.key.bytes);
-    assert_int_equal(kvt_variant_parse(name, &s.spec.variant), KVT_OK);
-    assert_int_equal(kvt_layout_bytes(&layout, &s.source_bytes), KVT_OK);
-    assert_int_equal(kvt_record_bound(&s.spec, &s.bound, &s.scratch_bytes), KVT_OK);
+    assert_ok(kvt_variant_parse(name, &s.spec.variant));
+    assert_ok(kvt_layout_bytes(&layout, &s.source_bytes));
+    assert_ok(kvt_record_bound(&s.spec, &s.bound, &s.scratch_bytes));
     s.source = aligned(s.source_bytes);
     s.whole = aligned(s.source_bytes);
     s.own = aligned(s.source_bytes);
@@ -45,9 +45,8 @@ static site make_site(const char *name)
     kvt_status status = kvt_record_encode(&s.spec, s.source, s.source_bytes, s.record, s.bound,
                                           s.scratch, s.scratch_bytes, &s.record_bytes);
     assert_true(status == KVT_OK || status == KVT_RAW);
-    assert_int_equal(kvt_record_decode(s.record, s.record_bytes, &s.spec, s.whole, s.source_bytes,
-                                       s.scratch, s.scratch_bytes),
-                     KVT_OK);
+    assert_ok(kvt_record_decode(s.record, s.record_bytes, &s.spec, s.whole, s.source_bytes,
+                                s.scratch, s.scratch_bytes));
     return s;
 }
 
@@ -116,21 +115,18 @@ static void check_whole_record(site *s)
     assert_int_equal(kvt_record_head_open(s->record, s->record_bytes - 1, true, &s->spec, head,
                                           capacity, &bytes),
                      KVT_E_CORRUPT);
-    assert_int_equal(
-        kvt_record_head_open(s->record, s->record_bytes, true, &s->spec, head, capacity, &bytes),
-        KVT_OK);
+    assert_ok(
+        kvt_record_head_open(s->record, s->record_bytes, true, &s->spec, head, capacity, &bytes));
     assert_int_equal(
         kvt_record_head_open(s->record, s->record_bytes, true, &s->spec, head, bytes - 1, &needed),
         KVT_E_SPACE);
     assert_int_equal(needed, bytes);
-    assert_int_equal(
-        kvt_record_head_open(s->record, s->record_bytes, true, &s->spec, head, bytes, &bytes),
-        KVT_OK);
+    assert_ok(
+        kvt_record_head_open(s->record, s->record_bytes, true, &s->spec, head, bytes, &bytes));
     memset(s->own, 0, s->source_bytes);
     for (uint32_t i = 0; i < layout.layers; i++)
-        assert_int_equal(kvt_record_head_decode(head, &layout, &view, i, 1, s->record, NULL, 0,
-                                                s->scratch, s->scratch_bytes),
-                         KVT_OK);
+        assert_ok(kvt_record_head_decode(head, &layout, &view, i, 1, s->record, NULL, 0, s->scratch,
+                                         s->scratch_bytes));
     assert_memory_equal(s->own, s->whole, s->source_bytes);
     assert_int_equal(kvt_record_head_decode(head, &layout, &view, layout.layers, 1, s->record, NULL,
                                             0, s->scratch, s->scratch_bytes),
@@ -149,14 +145,12 @@ static void check_variant(const char *name)
     for (uint32_t i = layout.layers; i-- > 0;) {
         kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
         uint32_t count = 0;
-        assert_int_equal(layer_ranges(head, head_bytes, i, ranges, KVT_RECORD_RANGES_MAX, &count),
-                         KVT_OK);
+        assert_ok(layer_ranges(head, head_bytes, i, ranges, KVT_RECORD_RANGES_MAX, &count));
         assert_true(count > 0);
         char *payload = gather(&s, ranges, count);
         read += ranges[count - 1].at + ranges[count - 1].bytes;
-        assert_int_equal(decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload, ranges,
-                                      count, s.scratch, s.scratch_bytes),
-                         KVT_OK);
+        assert_ok(decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload, ranges, count,
+                               s.scratch, s.scratch_bytes));
         /* Without its last range the layer is not there. */
         if (count > 1)
             assert_int_equal(decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload,
@@ -168,9 +162,8 @@ static void check_variant(const char *name)
         if (status == KVT_OK) continue; /* the bit was a neighbouring layer's */
         assert_int_equal(status, KVT_E_CORRUPT);
         payload = gather(&s, ranges, count);
-        assert_int_equal(decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload, ranges,
-                                      count, s.scratch, s.scratch_bytes),
-                         KVT_OK);
+        assert_ok(decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload, ranges, count,
+                               s.scratch, s.scratch_bytes));
     }
     assert_memory_equal(s.own, s.whole, s.source_bytes);
     check_whole_record(&s);

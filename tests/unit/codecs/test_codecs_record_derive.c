@@ -321,7 +321,7 @@ TEST(bad_counts_are_refused)
 static kvt_variant named(const char *name)
 {
     kvt_variant variant;
-    assert_int_equal(kvt_variant_parse(name, &variant), KVT_OK);
+    assert_ok(kvt_variant_parse(name, &variant));
     return variant;
 }
 

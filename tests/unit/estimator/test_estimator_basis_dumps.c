@@ -126,7 +126,7 @@ static void write_dump(const char *path, uint64_t seed, const dump_given *given)
                                               .rope = &turning,
                                               .positions =
                                                   given->says_positions ? positions : NULL};
-        assert_int_equal(quality_dump_write(path, &content, message, sizeof message), KVT_OK);
+        assert_ok(quality_dump_write(path, &content, message, sizeof message));
         return;
     }
     for (uint32_t i = 0; i < 3 * layers; i++) {
@@ -143,8 +143,7 @@ static void write_dump(const char *path, uint64_t seed, const dump_given *given)
                                 : (const void *)q[i / 3]};
         count++;
     }
-    assert_int_equal(safetensors_write(path, tensors, count, NULL, 0, message, sizeof message),
-                     KVT_OK);
+    assert_ok(safetensors_write(path, tensors, count, NULL, 0, message, sizeof message));
 }
 
 static int make_dumps(void **state)
@@ -174,7 +173,7 @@ static quality_source source;
 /* The first three teach, the others make tables. */
 static quality_lesson lesson_of(bool positioned, bool asked)
 {
-    assert_int_equal(quality_rope_parse("100,neighbours", WIDTH, &rope), KVT_OK);
+    assert_ok(quality_rope_parse("100,neighbours", WIDTH, &rope));
     source = quality_source_of_dumps("small", message, sizeof message);
     source.rope = rope;
     source.given = true;
@@ -222,7 +221,7 @@ TEST(the_same_dumps_give_the_same_bytes)
         transform_basis basis;
         assert_int_equal(one.bytes[s], two.bytes[s]);
         assert_memory_equal(one.objects[s], two.objects[s], one.bytes[s]);
-        assert_int_equal(basis_read(one.objects[s], one.bytes[s], &basis, &origin), KVT_OK);
+        assert_ok(basis_read(one.objects[s], one.bytes[s], &basis, &origin));
         assert_string_equal(origin.model, "small");
         assert_int_equal(origin.tokens, 3 * (TOKENS - KVT_SINK_TOKENS));
         assert_int_equal(origin.digest[0], 7);
@@ -246,13 +245,13 @@ static double code(const quality_bases *bases, uint32_t span, const char *path, 
     quality_attention *attention;
     quality_dump dump;
     quality_row row;
-    assert_int_equal(quality_dump_open(path, &dump, message, sizeof message), KVT_OK);
-    assert_int_equal(quality_attention_open(&dump.layout, HEADS, ROWS, &attention), KVT_OK);
+    assert_ok(quality_dump_open(path, &dump, message, sizeof message));
+    assert_ok(quality_attention_open(&dump.layout, HEADS, ROWS, &attention));
     quality_attention_set_bases(attention, (kvt_record_bases){views, 1});
     quality_dump_load(&dump, quality_attention_source(attention));
     quality_dump_load_queries(&dump, ROWS, quality_attention_queries(attention));
     quality_attention_exact(attention);
-    assert_int_equal(quality_attention_run(attention, variant, false, &row), KVT_OK);
+    assert_ok(quality_attention_run(attention, variant, false, &row));
     assert_true(row.present);
     *error_out = row.attention_error;
     quality_attention_close(attention);
@@ -434,8 +433,7 @@ static void write_notes(const char *path, const safetensors_note *notes, size_t 
         {.name = "k.0", .dtype = KVT_DTYPE_FP32, .rank = 3, .shape = {3, 1, WIDTH}, .data = zeros},
         {.name = "v.0", .dtype = KVT_DTYPE_FP32, .rank = 3, .shape = {3, 1, WIDTH}, .data = zeros},
         {.name = "q.0", .dtype = KVT_DTYPE_FP32, .rank = 3, .shape = {2, 4, WIDTH}, .data = zeros}};
-    assert_int_equal(safetensors_write(path, tensors, 3, notes, count, message, sizeof message),
-                     KVT_OK);
+    assert_ok(safetensors_write(path, tensors, 3, notes, count, message, sizeof message));
 }
 
 static kvt_status read_notes(const safetensors_note *notes, size_t count, quality_rope *rope_out,
@@ -445,7 +443,7 @@ static kvt_status read_notes(const safetensors_note *notes, size_t count, qualit
     quality_dump dump;
     (void)snprintf(path, sizeof path, "%s/noted", folder);
     write_notes(path, notes, count);
-    assert_int_equal(quality_dump_open(path, &dump, message, sizeof message), KVT_OK);
+    assert_ok(quality_dump_open(path, &dump, message, sizeof message));
     const kvt_status status = quality_dump_rope(&dump, path, rope_out, message, sizeof message);
     *positions_status = quality_dump_positions(&dump, path, positions, message, sizeof message);
     quality_dump_close(&dump);
@@ -460,23 +458,23 @@ TEST(metadata_says_how_keys_turn)
     kvt_status placed;
     const safetensors_note plain[] = {
         {"rope_theta", "1e4"}, {"rope_pairing", "halves"}, {"queries", "last"}};
-    assert_int_equal(read_notes(plain, 3, &read, positions, &placed), KVT_OK);
-    assert_int_equal(quality_rope_parse("10000,halves,16", WIDTH, &parsed), KVT_OK);
+    assert_ok(read_notes(plain, 3, &read, positions, &placed));
+    assert_ok(quality_rope_parse("10000,halves,16", WIDTH, &parsed));
     assert_memory_equal(&read, &parsed, sizeof read);
-    assert_int_equal(placed, KVT_OK);
+    assert_ok(placed);
     assert_int_equal(positions[0], 1);
     assert_int_equal(positions[1], 2);
     const safetensors_note scaled[] = {{"rope_frequencies", "1,0.25"},
                                        {"rope_pairing", "neighbours"},
                                        {"rope_dim", "4"},
                                        {"query_positions", "7,100000"}};
-    assert_int_equal(read_notes(scaled, 4, &read, positions, &placed), KVT_OK);
+    assert_ok(read_notes(scaled, 4, &read, positions, &placed));
     assert_int_equal(read.rotary_dim, 4);
     assert_int_equal(read.pairing, KVT_ROPE_NEIGHBOURS);
     assert_true(read.frequencies[0] == 1.0 && read.frequencies[1] == 0.25);
     assert_int_equal(positions[1], 100000);
     const safetensors_note still[] = {{"rope_theta", "none"}};
-    assert_int_equal(read_notes(still, 1, &read, positions, &placed), KVT_OK);
+    assert_ok(read_notes(still, 1, &read, positions, &placed));
     assert_int_equal(read.rotary_dim, 0);
     assert_int_equal(placed, KVT_MISS);
     assert_int_equal(read_notes(NULL, 0, &read, positions, &placed), KVT_MISS);
@@ -519,7 +517,7 @@ TEST(metadata_that_makes_no_sense)
         "nan,halves", "1e4,halves,4,", "none,halves"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         assert_int_equal(quality_rope_parse(texts[i], WIDTH, &read), KVT_E_PARSE);
-    assert_int_equal(quality_rope_parse("none", WIDTH, &read), KVT_OK);
+    assert_ok(quality_rope_parse("none", WIDTH, &read));
 }
 
 /* ---- a real dump ---- */
@@ -539,7 +537,7 @@ TEST(a_real_dump_teaches)
     }
     const char *one[] = {path};
     quality_lesson lesson = lesson_of(true, true);
-    assert_int_equal(quality_rope_parse("100000,neighbours", 64, &source.rope), KVT_OK);
+    assert_ok(quality_rope_parse("100000,neighbours", 64, &source.rope));
     lesson.teach = lesson.tables = (const void *const *)one;
     lesson.teach_count = lesson.table_count = 1;
     quality_bases bases = learn(&lesson);

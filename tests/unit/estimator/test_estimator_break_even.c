@@ -116,7 +116,7 @@ TEST(presets_can_be_listed)
     kvt_prefill prefill;
     size_t count = 0;
     while (kvt_prefill_preset_name(count) != NULL) {
-        assert_int_equal(kvt_prefill_preset_get(kvt_prefill_preset_name(count), &prefill), KVT_OK);
+        assert_ok(kvt_prefill_preset_get(kvt_prefill_preset_name(count), &prefill));
         count++;
     }
     assert_true(count >= 2);

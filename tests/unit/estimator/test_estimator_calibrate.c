@@ -326,8 +326,8 @@ TEST(pairs_are_compared_by_entry)
     const char *const names[] = {"planes:k4v4,g64", "planes:k3v3,g64"};
     uint32_t at[2];
     calibrate_rows rows;
-    assert_int_equal(calibrate_rows_make(&rows, &source, 1), KVT_OK);
-    assert_int_equal(calibrate_measure(&rows, names, 2, true, at), KVT_OK);
+    assert_ok(calibrate_rows_make(&rows, &source, 1));
+    assert_ok(calibrate_measure(&rows, names, 2, true, at));
     calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false, CALIBRATE_ALL_CLASSES);
     assert_int_equal(pair.entries, 3);
     assert_true(fabs(pair.mean - log(2.0)) < 1e-12);
@@ -335,7 +335,7 @@ TEST(pairs_are_compared_by_entry)
     pair = calibrate_compare(&rows, at[1], at[0], true, CALIBRATE_ALL_CLASSES);
     assert_true(fabs(pair.mean - (log(2.0) - log(4.0))) < 1e-12);
     uint32_t again;
-    assert_int_equal(calibrate_measure(&rows, &names[1], 1, true, &again), KVT_OK);
+    assert_ok(calibrate_measure(&rows, &names[1], 1, true, &again));
     assert_int_equal(again, at[1]);
     assert_int_equal(calibrate_measure(&rows, &(const char *const){"nothing:1"}, 1, true, &again),
                      KVT_E_ARGUMENT);
@@ -351,8 +351,8 @@ TEST(two_entries_prove_little)
     const char *const names[] = {"planes:k4v4,g64", "planes:k3v3,g64"};
     uint32_t at[2];
     calibrate_rows rows;
-    assert_int_equal(calibrate_rows_make(&rows, &source, 1), KVT_OK);
-    assert_int_equal(calibrate_measure(&rows, names, 2, true, at), KVT_OK);
+    assert_ok(calibrate_rows_make(&rows, &source, 1));
+    assert_ok(calibrate_measure(&rows, names, 2, true, at));
     calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false, CALIBRATE_ALL_CLASSES);
     double error = 0.5 * log(1.5); /* of the mean of log 2 and log 3 */
     assert_int_equal(pair.entries, 2);
@@ -374,8 +374,8 @@ TEST(documents_are_what_counts)
     const char *const names[] = {"planes:k4v4,g64", "planes:k3v3,g64"};
     uint32_t at[2];
     calibrate_rows rows;
-    assert_int_equal(calibrate_rows_make(&rows, &source, 1), KVT_OK);
-    assert_int_equal(calibrate_measure(&rows, names, 2, true, at), KVT_OK);
+    assert_ok(calibrate_rows_make(&rows, &source, 1));
+    assert_ok(calibrate_measure(&rows, names, 2, true, at));
     calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false, CALIBRATE_ALL_CLASSES);
     assert_int_equal(pair.entries, 4);
     assert_int_equal(pair.documents, 2);

@@ -75,11 +75,10 @@ TEST(sim_parameters_come_back)
         kvt_profile *profile = open_profile();
         kvt_device *device = open_device(&config);
         kvt_profile_request request = small_request(quick);
-        assert_int_equal(
-            kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 64u << 20, &request),
-            KVT_OK);
+        assert_ok(
+            kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 64u << 20, &request));
         kvt_device_curve curve;
-        assert_int_equal(kvt_profile_device(profile, "sim0", &curve), KVT_OK);
+        assert_ok(kvt_profile_device(profile, "sim0", &curve));
         assert_near(curve.read.bytes_per_s, (double)models[i / 2].read, 0.01);
         assert_near(curve.write.bytes_per_s, (double)models[i / 2].write, 0.01);
         assert_near(curve.read.request_seconds, 1e-9 * (double)latency, 0.01);
@@ -99,8 +98,7 @@ TEST(sim_points_are_exact)
     kvt_profile *profile = open_profile();
     kvt_device *device = open_device(&config);
     kvt_profile_request request = small_request(false);
-    assert_int_equal(
-        kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 16u << 20, &request), KVT_OK);
+    assert_ok(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 16u << 20, &request));
     kvt_device_point point;
     size_t count = 0;
     while (kvt_profile_point_at(profile, "sim0", count, &point) == KVT_OK) {
@@ -114,7 +112,7 @@ TEST(sim_points_are_exact)
     }
     assert_int_equal(count, 40); /* 2 directions x 5 sizes x 4 depths */
     kvt_device_curve curve;
-    assert_int_equal(kvt_profile_device_at(profile, 0, &curve), KVT_OK);
+    assert_ok(kvt_profile_device_at(profile, 0, &curve));
     assert_int_equal(curve.depth_achieved, 32);
     assert_int_equal(kvt_profile_device_at(profile, 1, &curve), KVT_END);
     assert_int_equal(kvt_profile_device(profile, "absent", &curve), KVT_MISS);
@@ -192,11 +190,10 @@ TEST(memory_device_is_measured)
     kvt_profile *profile = open_profile();
     kvt_device *device = open_device(&config);
     kvt_profile_request request = small_request(true);
-    assert_int_equal(
-        kvt_profile_measure_device(profile, device, KVT_TIER_DRAM, 1u << 20, 2u << 20, &request),
-        KVT_OK);
+    assert_ok(
+        kvt_profile_measure_device(profile, device, KVT_TIER_DRAM, 1u << 20, 2u << 20, &request));
     kvt_device_curve curve;
-    assert_int_equal(kvt_profile_device(profile, "ram", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "ram", &curve));
     assert_true(curve.read.bytes_per_s > 0.0 && isfinite(curve.read.bytes_per_s));
     assert_true(curve.write.bytes_per_s > 0.0 && isfinite(curve.write.bytes_per_s));
     assert_true(curve.read.request_seconds >= 0.0);
@@ -224,25 +221,20 @@ TEST(writes_stay_in_their_range)
     kvt_device *device = open_device(&config);
     for (size_t i = 0; i < sizeof before; i++)
         before[i] = (unsigned char)(i * 31 + (i >> 9));
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, 0, before, (uint32_t)sizeof before),
-                     KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, 0, before, (uint32_t)sizeof before));
     kvt_profile_request request = small_request(true);
-    assert_int_equal(kvt_profile_measure_device(profile, device, KVT_TIER_DRAM, 128u << 10,
-                                                512u << 10, &request),
-                     KVT_OK);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, after, (uint32_t)sizeof after),
-                     KVT_OK);
+    assert_ok(kvt_profile_measure_device(profile, device, KVT_TIER_DRAM, 128u << 10, 512u << 10,
+                                         &request));
+    assert_ok(kvt_device_transfer(device, KVT_IO_READ, 0, after, (uint32_t)sizeof after));
     assert_memory_equal(before, after, 128u << 10);
     assert_memory_equal(before + (640u << 10), after + (640u << 10), 384u << 10);
     assert_true(memcmp(before + (128u << 10), after + (128u << 10), 512u << 10) != 0);
-    assert_int_equal(kvt_profile_measure_device(profile, device, KVT_TIER_DRAM, 0, 0, &request),
-                     KVT_OK);
+    assert_ok(kvt_profile_measure_device(profile, device, KVT_TIER_DRAM, 0, 0, &request));
     kvt_device_curve curve;
-    assert_int_equal(kvt_profile_device(profile, "ram", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "ram", &curve));
     assert_true(curve.write.bytes_per_s > 0.0); /* the newest run measured reads alone: it stays */
     memcpy(before, after, sizeof before);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, after, (uint32_t)sizeof after),
-                     KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_READ, 0, after, (uint32_t)sizeof after));
     assert_memory_equal(before, after, sizeof before);
     kvt_device_close(device);
     kvt_profile_close(profile);
@@ -311,17 +303,16 @@ TEST(cancelling_keeps_what_was_stored)
     assert_int_equal(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 0, &request),
                      KVT_E_CANCELLED);
     assert_int_equal(device->in_flight, 0);
-    assert_int_equal(kvt_profile_device(profile, "sim0", &curve), KVT_OK);
-    assert_int_equal(kvt_profile_point_at(profile, "sim0", 0, &point), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "sim0", &curve));
+    assert_ok(kvt_profile_point_at(profile, "sim0", 0, &point));
     assert_int_equal(kvt_profile_point_at(profile, "sim0", 19, &point), KVT_END);
     plan = (cancel_plan){.stop_at = 2.0};
-    assert_int_equal(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 0, &request),
-                     KVT_OK);
+    assert_ok(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 0, &request));
     assert_true(plan.last_done == 1.0);
     plan = (cancel_plan){.stop_at = 0.1};
     assert_int_equal(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 0, &request),
                      KVT_E_CANCELLED);
-    assert_int_equal(kvt_profile_point_at(profile, "sim0", 19, &point), KVT_OK);
+    assert_ok(kvt_profile_point_at(profile, "sim0", 19, &point));
     kvt_device_close(device);
     kvt_profile_close(profile);
 }
@@ -336,11 +327,11 @@ TEST(codecs_are_measured)
     const kvt_variant absent = {KVT_CODEC_RAW, 9, 0};
     kvt_codec_curve curve;
     assert_int_equal(kvt_profile_codec(profile, raw, &curve), KVT_MISS);
-    assert_int_equal(kvt_profile_measure_codecs(profile, &request), KVT_OK);
-    assert_int_equal(kvt_profile_codec(profile, raw, &curve), KVT_OK);
+    assert_ok(kvt_profile_measure_codecs(profile, &request));
+    assert_ok(kvt_profile_codec(profile, raw, &curve));
     assert_true(curve.stored_share >= 1.0 && curve.stored_share < 1.02);
     assert_true(curve.encode_bytes_per_s > 0.0 && curve.decode_bytes_per_s > 0.0);
-    assert_int_equal(kvt_profile_codec(profile, lossless, &curve), KVT_OK);
+    assert_ok(kvt_profile_codec(profile, lossless, &curve));
     assert_true(curve.stored_share > 0.3 && curve.stored_share < 0.9);
     assert_int_equal(curve.variant.codec, KVT_CODEC_LOSSLESS);
     assert_int_equal(kvt_profile_codec(profile, absent, &curve), KVT_MISS);
@@ -362,8 +353,8 @@ TEST(codecs_are_measured)
                  {"drop:stream,25+entropy:k0.5v1,vchan", 0.65}};
     for (size_t i = 0; i < sizeof rungs / sizeof rungs[0]; i++) {
         kvt_variant variant;
-        assert_int_equal(kvt_variant_parse(rungs[i].name, &variant), KVT_OK);
-        assert_int_equal(kvt_profile_codec(profile, variant, &curve), KVT_OK);
+        assert_ok(kvt_variant_parse(rungs[i].name, &variant));
+        assert_ok(kvt_profile_codec(profile, variant, &curve));
         if (!(fabs(curve.stored_share * 16.0 - rungs[i].bits) < 0.16 * rungs[i].bits)) {
             fail_msg("%s stores %g bits", rungs[i].name, curve.stored_share * 16.0);
         }
@@ -383,22 +374,22 @@ TEST(bases_are_measured)
                                    .sides = 2,
                                    .span = TRANSFORM_SPAN_LAYER};
     basis_made made = basis_made_of(shape, 5), other = basis_made_of(shape, 6);
-    assert_int_equal(basis_made_write(&made), KVT_OK);
-    assert_int_equal(basis_made_write(&other), KVT_OK);
+    assert_ok(basis_made_write(&made));
+    assert_ok(basis_made_write(&other));
     kvt_profile *profile = open_profile();
-    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL), KVT_OK);
-    assert_int_equal(profile_basis_import(profile, other.object, other.bytes, "s", NULL), KVT_OK);
+    assert_ok(profile_basis_import(profile, made.object, made.bytes, "s", NULL));
+    assert_ok(profile_basis_import(profile, other.object, other.bytes, "s", NULL));
     char sql[128];
     (void)snprintf(sql, sizeof sql, "UPDATE basis SET object = zeroblob(8192) WHERE start = %u",
                    (unsigned)transform_hash_start(other.basis.hash));
     assert_int_equal(sqlite3_exec(profile->database, sql, NULL, NULL, NULL), SQLITE_OK);
     kvt_profile_request request = small_request(true);
     request.repetitions = 1;
-    assert_int_equal(kvt_profile_measure_codecs(profile, &request), KVT_OK);
+    assert_ok(kvt_profile_measure_codecs(profile, &request));
     kvt_codec_curve curve;
     const uint32_t start = transform_hash_start(made.basis.hash) << PROFILE_BASIS_SHIFT;
     const kvt_variant variant = {KVT_CODEC_TRANSFORM, 1, start | 64};
-    assert_int_equal(kvt_profile_codec(profile, variant, &curve), KVT_OK);
+    assert_ok(kvt_profile_codec(profile, variant, &curve));
     assert_true(curve.encode_bytes_per_s > 0.0 && curve.decode_bytes_per_s > 0.0);
     /* Drawn from its spreads, nothing falls back to raw. */
     assert_true(curve.stored_share < 0.5);

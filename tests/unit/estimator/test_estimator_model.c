@@ -68,7 +68,7 @@ static void outcome_run(model_session *session, outcome *o, uint32_t first, uint
                              .logits_out = o->logits + (size_t)first * c->vocab,
                              .queries_count = count,
                              .queries_out = queries};
-    assert_int_equal(model_forward(session, &request), KVT_OK);
+    assert_ok(model_forward(session, &request));
 }
 
 static void assert_close(double is, double wanted, double tolerance, const char *what)
@@ -100,7 +100,7 @@ static void compare_with_naive(const naive_model *m, const model *loaded)
            *v = test_zeros(c->layers * layer * sizeof *v);
     naive_forward(m, tokens, TOKENS, logits, k, v);
     model_session *session;
-    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    assert_ok(model_session_open(loaded, &session));
     outcome o = outcome_make(c);
     outcome_run(session, &o, 0, TOKENS);
     for (size_t i = 0; i < (size_t)TOKENS * c->vocab; i++) {
@@ -129,7 +129,7 @@ static void model_keys(model_session *session, const uint32_t *context, uint32_t
         out[l] = l == 0 ? keys : rest;
     }
     const model_request request = {.tokens = context, .token_count = count, .k_out = out};
-    assert_int_equal(model_forward(session, &request), KVT_OK);
+    assert_ok(model_forward(session, &request));
 }
 
 /* Kept keys that were turned to contiguous positions are those of a run of the kept tokens alone.
@@ -140,7 +140,7 @@ static void keys_turn_like_the_decoder(const naive_model *m, const model *loaded
     uint32_t kept[20];
     uint32_t alone[20];
     model_session *session;
-    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    assert_ok(model_session_open(loaded, &session));
     const kvt_layout layout = {.layers = 1,
                                .kv_heads = (uint16_t)m->c.kv_heads,
                                .head_dim = (uint16_t)m->c.head_dim,
@@ -165,8 +165,7 @@ static void keys_turn_like_the_decoder(const naive_model *m, const model *loaded
                            .rotary_dim = layout.head_dim,
                            .pairing = m->c.rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS,
                            .base = m->c.rope_theta};
-    assert_int_equal(
-        kvt_keys_rerotate(&layout, &rope, kept, 20, 0, 0, whole, 20 * row * sizeof *whole), KVT_OK);
+    assert_ok(kvt_keys_rerotate(&layout, &rope, kept, 20, 0, 0, whole, 20 * row * sizeof *whole));
     for (size_t i = 0; i < 20 * row; i++) {
         assert_true(fabsf(whole[i] - short_run[i]) < 2e-5f * (1.0f + fabsf(short_run[i])));
     }
@@ -418,7 +417,7 @@ TEST(pieces_equal_the_whole)
     naive_write(&m, in_folder("model.bin"));
     model *loaded = naive_open(in_folder("model.bin"));
     model_session *session;
-    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    assert_ok(model_session_open(loaded, &session));
     outcome whole = outcome_make(&m.c), again = outcome_make(&m.c);
     outcome_run(session, &whole, 0, TOKENS);
     outcome_run(session, &again, 0, TOKENS);
@@ -460,7 +459,7 @@ TEST(dropped_tokens_are_not_seen)
     naive_write(&m, in_folder("model.bin"));
     model *loaded = naive_open(in_folder("model.bin"));
     model_session *session;
-    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    assert_ok(model_session_open(loaded, &session));
     outcome whole = outcome_make(&m.c), less = outcome_make(&m.c);
     outcome_run(session, &whole, 0, CONTEXT);
     uint8_t kept[2 * CONTEXT];
@@ -481,16 +480,16 @@ TEST(dropped_tokens_are_not_seen)
                              .past = &past,
                              .logits_count = REST,
                              .logits_out = logits};
-    assert_int_equal(model_forward(session, &request), KVT_OK);
+    assert_ok(model_forward(session, &request));
     past = (model_past){.tokens = CONTEXT,
                         .dtype = KVT_DTYPE_FP32,
                         .k = (const void *const *)whole.k,
                         .v = (const void *const *)whole.v};
     request.logits_out = full;
-    assert_int_equal(model_forward(session, &request), KVT_OK);
+    assert_ok(model_forward(session, &request));
     past.kept = masks;
     request.logits_out = masked;
-    assert_int_equal(model_forward(session, &request), KVT_OK);
+    assert_ok(model_forward(session, &request));
     for (size_t i = 0; i < (size_t)REST * m.c.vocab; i++) {
         assert_close((double)masked[i], (double)logits[i], 2e-5, "masked logit");
         most = fmaxf(most, fabsf(masked[i] - full[i]));
@@ -508,7 +507,7 @@ TEST(half_precision_past_is_decoded)
     naive_write(&m, in_folder("model.bin"));
     model *loaded = naive_open(in_folder("model.bin"));
     model_session *session;
-    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    assert_ok(model_session_open(loaded, &session));
     size_t count = (size_t)CONTEXT * m.c.kv_heads * m.c.head_dim;
     for (int bf16 = 0; bf16 < 2; bf16++) {
         uint16_t half[NAIVE_LAYERS_MAX][2][CONTEXT * 12];
@@ -537,12 +536,12 @@ TEST(half_precision_past_is_decoded)
                                  .past = &past,
                                  .logits_count = 1,
                                  .logits_out = single};
-        assert_int_equal(model_forward(session, &request), KVT_OK);
+        assert_ok(model_forward(session, &request));
         past.dtype = bf16 ? KVT_DTYPE_BF16 : KVT_DTYPE_FP16;
         past.k = k;
         past.v = v;
         request.logits_out = decoded;
-        assert_int_equal(model_forward(session, &request), KVT_OK);
+        assert_ok(model_forward(session, &request));
         assert_memory_equal(single, decoded, sizeof single);
     }
     model_session_close(session);
@@ -558,7 +557,7 @@ TEST(wrong_requests_are_refused)
     float logits[70];
     const uint32_t beyond[] = {1, 70};
     model_past fp8 = {.dtype = KVT_DTYPE_FP8};
-    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    assert_ok(model_session_open(loaded, &session));
     const model_request wrong[] = {
         {.tokens = beyond, .token_count = 2},
         {.tokens = tokens, .token_count = 0},

@@ -30,11 +30,10 @@ static bench_case case_make(uint64_t seed)
     uint32_t tokens[CONTEXT + CONTINUATION];
     naive_write(&b.m, in_folder("model.bin"));
     b.loaded = naive_open(in_folder("model.bin"));
-    assert_int_equal(model_session_open(b.loaded, &b.session), KVT_OK);
+    assert_ok(model_session_open(b.loaded, &b.session));
     for (size_t i = 0; i < CONTEXT + CONTINUATION; i++)
         tokens[i] = naive_random(&seed) % b.m.c.vocab;
-    assert_int_equal(evaluate_entry_open(b.session, tokens, CONTEXT, CONTINUATION, &b.entry),
-                     KVT_OK);
+    assert_ok(evaluate_entry_open(b.session, tokens, CONTEXT, CONTINUATION, &b.entry));
     return b;
 }
 
@@ -53,8 +52,7 @@ static void assert_close(double is, double wanted, double tolerance, const char 
 static evaluate_result run(bench_case *b, evaluate_transform transform, void *context)
 {
     evaluate_result result;
-    assert_int_equal(evaluate_entry_run(b->session, b->entry, transform, context, &result, NULL),
-                     KVT_OK);
+    assert_ok(evaluate_entry_run(b->session, b->entry, transform, context, &result, NULL));
     return result;
 }
 
@@ -127,8 +125,7 @@ TEST(changes_are_seen)
     assert_true(a.kl > 1e-6 && z.kl > 20 * a.kl && z.top1 <= a.top1);
     assert_true(a.attention_error > 0.001 && z.attention_error > 5 * a.attention_error);
     assert_true(a.retained_mass == 1.0);
-    assert_int_equal(evaluate_entry_run(b.session, b.entry, scale_values, &small, &again, tokens),
-                     KVT_OK);
+    assert_ok(evaluate_entry_run(b.session, b.entry, scale_values, &small, &again, tokens));
     assert_true(again.kl == a.kl && again.nll_delta == a.nll_delta);
     for (int i = 0; i < CONTINUATION; i++)
         sum += tokens[i].kl;
@@ -145,9 +142,9 @@ TEST(kept_outputs_are_those_of_a_probe)
     evaluate_variant variant = {.memory = NULL};
     evaluate_result result;
     model_probe_result plain;
-    assert_int_equal(evaluate_variant_open(e, scale_values, &factor, &variant), KVT_OK);
+    assert_ok(evaluate_variant_open(e, scale_values, &factor, &variant));
     assert_false(variant.dropped);
-    assert_int_equal(evaluate_variant_run(b.session, e, &variant, &result, NULL), KVT_OK);
+    assert_ok(evaluate_variant_run(b.session, e, &variant, &result, NULL));
     const model_past exact = {CONTEXT, KVT_DTYPE_FP16, (const void *const *)e->k,
                               (const void *const *)e->v, NULL};
     const model_past other = {CONTEXT, KVT_DTYPE_FP16, (const void *const *)variant.k,
@@ -158,7 +155,7 @@ TEST(kept_outputs_are_those_of_a_probe)
                                .queries = (const float *const *)e->queries,
                                .own_k = (const float *const *)e->own_k,
                                .own_v = (const float *const *)e->own_v};
-    assert_int_equal(model_probe_attention(e->config, &probe, &plain, NULL), KVT_OK);
+    assert_ok(model_probe_attention(e->config, &probe, &plain, NULL));
     assert_true(plain.attention_error > 0.01);
     assert_close(result.attention_error, plain.attention_error, 1e-6, "attention error");
     evaluate_variant_close(&variant);
@@ -199,7 +196,7 @@ TEST(drops_positions_and_failures_pass_through)
                              .token_count = CONTINUATION,
                              .logits_count = CONTINUATION,
                              .logits_out = alone};
-    assert_int_equal(model_forward(b.session, &request), KVT_OK);
+    assert_ok(model_forward(b.session, &request));
     for (uint32_t r = 0; r < CONTINUATION; r++)
         kl += model_kl(b.entry->logits + (size_t)r * c->vocab, alone + (size_t)r * c->vocab,
                        c->vocab);
@@ -288,7 +285,7 @@ TEST(probes_equal_sums_in_double)
                              .queries = queries,
                              .own_k = with_own ? own_ks : NULL,
                              .own_v = with_own ? own_vs : NULL};
-        assert_int_equal(model_probe_attention(&c, &probe, &result, heads), KVT_OK);
+        assert_ok(model_probe_attention(&c, &probe, &result, heads));
         assert_close(result.attention_error, error, 1e-5, "attention error");
         for (uint32_t h = 0; h < 4; h++)
             assert_close(heads[h], plain[h], 1e-5, "error of a head");
@@ -367,7 +364,7 @@ TEST(texts_are_unpacked)
     static const char *const names[] = {"packed.jsonl.zst", "packed.jsonl"};
     for (size_t i = 0; i < 2; i++) {
         evaluate_texts texts;
-        assert_int_equal(evaluate_texts_read(in_folder(names[i]), &texts, NULL, 0), KVT_OK);
+        assert_ok(evaluate_texts_read(in_folder(names[i]), &texts, NULL, 0));
         assert_int_equal(texts.count, 1);
         assert_string_equal(texts.texts[0], "packed");
         evaluate_texts_free(&texts);
@@ -394,9 +391,8 @@ TEST(sets_start_at_texts_and_are_disjoint)
     quality_entries set;
     tokenizer *tokens;
     (void)snprintf(path, sizeof path, "%s", in_folder("texts.jsonl"));
-    assert_int_equal(tokenizer_open(in_folder("vocabulary.bin"), 259, &tokens, NULL, 0), KVT_OK);
-    assert_int_equal(quality_entries_read(paths, 1, tokens, 5, 3, 9, &set, message, sizeof message),
-                     KVT_OK);
+    assert_ok(tokenizer_open(in_folder("vocabulary.bin"), 259, &tokens, NULL, 0));
+    assert_ok(quality_entries_read(paths, 1, tokens, 5, 3, 9, &set, message, sizeof message));
     /* 6 + 2 of 6; then all but two of 10; the last two texts give 7, which is too few. */
     assert_int_equal(set.count, 2);
     const uint32_t wanted[2][8] = {{1, 35, 100, 101, 102, 103, 1, 35},
@@ -404,8 +400,7 @@ TEST(sets_start_at_texts_and_are_disjoint)
     for (uint32_t i = 0; i < 2; i++)
         assert_memory_equal(set.entries[i].tokens, wanted[i], sizeof wanted[i]);
     quality_entries_free(&set);
-    assert_int_equal(quality_entries_read(paths, 1, tokens, 5, 3, 1, &set, message, sizeof message),
-                     KVT_OK);
+    assert_ok(quality_entries_read(paths, 1, tokens, 5, 3, 1, &set, message, sizeof message));
     assert_int_equal(set.count, 1);
     quality_entries_free(&set);
     tokenizer_close(tokens);

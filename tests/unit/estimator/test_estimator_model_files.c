@@ -195,7 +195,7 @@ static void write_reference_config(void)
 {
     model_map map;
     char text[4096];
-    assert_int_equal(model_map_open(reference_file("config.json"), &map, NULL, 0), KVT_OK);
+    assert_ok(model_map_open(reference_file("config.json"), &map, NULL, 0));
     snprintf(text, sizeof text, "%.*s", (int)map.size, (const char *)map.bytes);
     model_map_close(&map);
     write_text("config.json", text);
@@ -222,9 +222,8 @@ TEST(tensors_without_a_place)
     float frequencies[HALF];
     char message[256] = "";
     size_t count;
-    assert_int_equal(
-        safetensors_open(reference_file("model.safetensors"), &file, message, sizeof message),
-        KVT_OK);
+    assert_ok(
+        safetensors_open(reference_file("model.safetensors"), &file, message, sizeof message));
     write_reference_config();
     for (count = 0; count < safetensors_count(file); count++)
         tensors[count] = *safetensors_at(file, count);

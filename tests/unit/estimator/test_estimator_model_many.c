@@ -56,13 +56,12 @@ static whole_run run_whole(void)
         whole.k[l] = test_zeros(TOKENS * row_floats() * sizeof(float));
         whole.v[l] = test_zeros(TOKENS * row_floats() * sizeof(float));
     }
-    assert_int_equal(model_forward(session, &(model_request){.tokens = tokens,
-                                                             .token_count = TOKENS,
-                                                             .k_out = whole.k,
-                                                             .v_out = whole.v,
-                                                             .logits_count = TOKENS,
-                                                             .logits_out = whole.logits}),
-                     KVT_OK);
+    assert_ok(model_forward(session, &(model_request){.tokens = tokens,
+                                                      .token_count = TOKENS,
+                                                      .k_out = whole.k,
+                                                      .v_out = whole.v,
+                                                      .logits_count = TOKENS,
+                                                      .logits_out = whole.logits}));
     return whole;
 }
 
@@ -199,17 +198,17 @@ TEST(several_sequences_equal_each_alone)
         make_sequence(&whole, &alone[i]);
         make_sequence(&whole, &together[i]);
         model_request request = request_of(&alone[i]);
-        assert_int_equal(model_forward(session, &request), KVT_OK);
+        assert_ok(model_forward(session, &request));
         requests[i] = request_of(&together[i]);
     }
-    assert_int_equal(model_forward_many(session, requests, SEQUENCES), KVT_OK);
+    assert_ok(model_forward_many(session, requests, SEQUENCES));
     for (uint32_t i = 0; i < SEQUENCES; i++)
         assert_sequences_agree(&alone[i], &together[i]);
     /* The same batch gives the same bytes. */
     float again[64];
     size_t bytes = sizeof again;
     memcpy(again, together[0].logits, bytes);
-    assert_int_equal(model_forward_many(session, requests, SEQUENCES), KVT_OK);
+    assert_ok(model_forward_many(session, requests, SEQUENCES));
     assert_memory_equal(again, together[0].logits, bytes);
     /* An fp32 past that is the whole run's goes on as the whole run does. */
     assert_same(whole.logits + (size_t)1 * plain.c.vocab, together[4].logits, plain.c.vocab,
@@ -232,12 +231,12 @@ TEST(many_rows_are_handed_to_their_requests)
                                       .logits_first = 1,
                                       .logits_count = 1 + i % 2,
                                       .logits_out = alone + place};
-        assert_int_equal(model_forward(session, &requests[i]), KVT_OK);
+        assert_ok(model_forward(session, &requests[i]));
         requests[i].logits_out = logits + place;
     }
     requests[7].logits_out = NULL;
     memset(alone + 14 * (size_t)plain.c.vocab, 0, 2 * plain.c.vocab * sizeof *alone);
-    assert_int_equal(model_forward_many(session, requests, COUNT), KVT_OK);
+    assert_ok(model_forward_many(session, requests, COUNT));
     assert_same(alone, logits, 2 * COUNT * (size_t)plain.c.vocab, "logit");
 }
 
@@ -254,9 +253,9 @@ TEST(one_wrong_request_runs_none)
     requests[1].tokens = tokens;
     requests[1].token_count = 0;
     assert_int_equal(model_forward_many(session, requests, 2), KVT_E_ARGUMENT);
-    assert_int_equal(model_forward_many(session, requests, 0), KVT_OK);
+    assert_ok(model_forward_many(session, requests, 0));
     assert_true(logits[0][0] == 0.0f);
     requests[1].token_count = 1;
-    assert_int_equal(model_forward_many(session, requests, 2), KVT_OK);
+    assert_ok(model_forward_many(session, requests, 2));
     assert_same(logits[0], logits[1], plain.c.vocab, "logit");
 }

@@ -82,10 +82,9 @@ TEST(likelihood_is_as_measured)
             size_t ids_count;
             double nll;
             assert_true(strlen(texts.texts[i]) + 2 < IDS_MAX);
-            assert_int_equal(
-                tokenizer_encode(tokens, texts.texts[i], strlen(texts.texts[i]), ids, &ids_count),
-                KVT_OK);
-            assert_int_equal(model_nll(sessions[m], ids, (uint32_t)ids_count, &nll), KVT_OK);
+            assert_ok(
+                tokenizer_encode(tokens, texts.texts[i], strlen(texts.texts[i]), ids, &ids_count));
+            assert_ok(model_nll(sessions[m], ids, (uint32_t)ids_count, &nll));
             sum += nll;
             count += (double)(ids_count - 1);
         }
@@ -111,7 +110,7 @@ TEST(greedy_text_is_as_documented)
             k[l] = memory + 2 * l * LENGTH * row;
             v[l] = k[l] + LENGTH * row;
         }
-        assert_int_equal(tokenizer_encode(tokens, "Once upon a time", 16, ids, &count), KVT_OK);
+        assert_ok(tokenizer_encode(tokens, "Once upon a time", 16, ids, &count));
         for (uint32_t done = 0, more; count < LENGTH; done += more) {
             model_past past = {done, KVT_DTYPE_FP32, (const void *const *)k, (const void *const *)v,
                                NULL};
@@ -129,11 +128,10 @@ TEST(greedy_text_is_as_documented)
                                      .logits_first = more - 1,
                                      .logits_count = 1,
                                      .logits_out = logits};
-            assert_int_equal(model_forward(sessions[m], &request), KVT_OK);
+            assert_ok(model_forward(sessions[m], &request));
             ids[count++] = model_best(logits, VOCAB);
         }
-        assert_int_equal(tokenizer_decode(tokens, ids, count, text, sizeof text - 1, &bytes),
-                         KVT_OK);
+        assert_ok(tokenizer_decode(tokens, ids, count, text, sizeof text - 1, &bytes));
         text[bytes] = '\0';
         if (strncmp(text + 16, models[m].greedy, strlen(models[m].greedy)) != 0) {
             fail_msg("%s: %s", models[m].file, text);
@@ -182,20 +180,17 @@ TEST(four_bits_lose_what_the_trial_found)
     const char *const paths[] = {texts_path};
     quality_entries set;
     open_all();
-    assert_int_equal(
-        quality_entries_read(paths, 1, tokens, 768, 200, UINT32_MAX, &set, message, sizeof message),
-        KVT_OK);
+    assert_ok(quality_entries_read(paths, 1, tokens, 768, 200, UINT32_MAX, &set, message,
+                                   sizeof message));
     assert_true(set.count >= 96);
     for (size_t m = 0; m < 2; m++) {
         evaluate_result results[ENTRIES];
         evaluate_result mean = {.kl = 0.0};
         for (uint32_t i = 0; i < ENTRIES; i++) {
             evaluate_entry *entry;
-            assert_int_equal(
-                evaluate_entry_open(sessions[m], set.entries[i * 11].tokens, 768, 200, &entry),
-                KVT_OK);
-            assert_int_equal(
-                evaluate_entry_run(sessions[m], entry, four_bits, NULL, &results[i], NULL), KVT_OK);
+            assert_ok(
+                evaluate_entry_open(sessions[m], set.entries[i * 11].tokens, 768, 200, &entry));
+            assert_ok(evaluate_entry_run(sessions[m], entry, four_bits, NULL, &results[i], NULL));
             evaluate_entry_close(entry);
             assert_true(results[i].attention_error_high > results[i].attention_error);
             mean.kl += results[i].kl / ENTRIES;

@@ -34,8 +34,8 @@ TEST(preset_matches_published_table)
         {131072, 41.0, 0.5, 10.7, 0.05},
     };
     kvt_prefill a100, h100;
-    assert_int_equal(kvt_prefill_preset_get("llama-3.1-8b:a100", &a100), KVT_OK);
-    assert_int_equal(kvt_prefill_preset_get("llama-3.1-8b:h100", &h100), KVT_OK);
+    assert_ok(kvt_prefill_preset_get("llama-3.1-8b:a100", &a100));
+    assert_ok(kvt_prefill_preset_get("llama-3.1-8b:h100", &h100));
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         double a = kvt_prefill_seconds(&a100, 0, rows[i].tokens);
         double h = kvt_prefill_seconds(&h100, 0, rows[i].tokens);
@@ -51,7 +51,7 @@ TEST(preset_matches_published_table)
 TEST(prefill_follows_the_formula)
 {
     kvt_prefill prefill;
-    assert_int_equal(kvt_prefill_preset_get("llama-3.1-8b:a100", &prefill), KVT_OK);
+    assert_ok(kvt_prefill_preset_get("llama-3.1-8b:a100", &prefill));
     double d = 4096.0, layers = 32.0, n = 10000.0, p = 3000.0;
     double flops = 26.0 * layers * d * d * (n - p) + 2.0 * layers * d * (n * n - p * p);
     assert_near(kvt_prefill_seconds(&prefill, 3000, 10000), flops / 156e12, 1e-12);
@@ -84,7 +84,7 @@ static kvt_cost_model small_model(void)
                                           .decode_bytes_per_s = 2e9};
     model.variant_count = 2;
     model.parallel_codecs = 2;
-    assert_int_equal(kvt_prefill_preset_get("llama-3.1-8b:a100", &model.prefill), KVT_OK);
+    assert_ok(kvt_prefill_preset_get("llama-3.1-8b:a100", &model.prefill));
     return model;
 }
 
@@ -97,8 +97,8 @@ static uint64_t make_raw(const kvt_layout *layout)
     kvt_record_spec spec = {
         .generation = 1, .layout = *layout, .variant = {.codec = KVT_CODEC_RAW}};
     uint64_t source_bytes, bound, scratch_bytes, written = 0;
-    assert_int_equal(kvt_layout_bytes(layout, &source_bytes), KVT_OK);
-    assert_int_equal(kvt_record_bound(&spec, &bound, &scratch_bytes), KVT_OK);
+    assert_ok(kvt_layout_bytes(layout, &source_bytes));
+    assert_ok(kvt_record_bound(&spec, &bound, &scratch_bytes));
     void *source = test_zeros(source_bytes);
     void *record = test_aligned(4096, bound);
     void *scratch = test_aligned(4096, scratch_bytes + 4096);
@@ -110,7 +110,7 @@ static uint64_t make_raw(const kvt_layout *layout)
 static double head_bytes(const kvt_layout *layout)
 {
     uint64_t head, raw;
-    assert_int_equal(codecs_raw_record_bytes(layout, &head, &raw), KVT_OK);
+    assert_ok(codecs_raw_record_bytes(layout, &head, &raw));
     return (double)head;
 }
 
@@ -118,7 +118,7 @@ static kvt_policy_entry build(const kvt_cost_model *model, kvt_hole_mode holes,
                               const kvt_offer *offer, kvt_option *options)
 {
     kvt_policy_entry entry = {.struct_size = sizeof entry};
-    assert_int_equal(kvt_offer_build(model, holes, offer, options, &entry), KVT_OK);
+    assert_ok(kvt_offer_build(model, holes, offer, options, &entry));
     assert_ptr_equal(entry.options, options);
     return entry;
 }
@@ -186,7 +186,7 @@ TEST(dropped_tokens_take_no_room)
 {
     kvt_cost_model model = small_model();
     kvt_option options[KVT_OPTIONS_MAX];
-    assert_int_equal(kvt_variant_parse("drop:stream,50", &model.variants[1].variant), KVT_OK);
+    assert_ok(kvt_variant_parse("drop:stream,50", &model.variants[1].variant));
     model.variants[1].stored_share = 0.5;
     model.variants[1].loss = 0.1;
     kvt_offer offer = {.layout = block};
@@ -223,21 +223,21 @@ TEST(recomputing_is_shared_along_a_path)
     double sum = 0.0, whole = kvt_prefill_seconds(&model.prefill, 0, 4096);
     for (uint32_t at = 0; at < 4096; at += 512) {
         offer.first_position = at;
-        assert_int_equal(kvt_offer_describe(&model, KVT_HOLES_CONTIGUOUS, &offer, &entry), KVT_OK);
+        assert_ok(kvt_offer_describe(&model, KVT_HOLES_CONTIGUOUS, &offer, &entry));
         assert_near(entry.recompute_seconds, whole / 8.0, 1e-12);
         assert_int_equal(entry.request_tokens, 4096);
         sum += entry.recompute_seconds;
-        assert_int_equal(kvt_offer_describe(&model, KVT_HOLES_MIXED, &offer, &entry), KVT_OK);
+        assert_ok(kvt_offer_describe(&model, KVT_HOLES_MIXED, &offer, &entry));
         assert_near(entry.recompute_seconds, kvt_prefill_seconds(&model.prefill, at, at + 512),
                     1e-12);
     }
     assert_near(sum, whole, 1e-12);
     /* A request whose length is not known ends with the entry; the caller's figure goes before. */
     offer.request_tokens = 0;
-    assert_int_equal(kvt_offer_describe(&model, KVT_HOLES_CONTIGUOUS, &offer, &entry), KVT_OK);
+    assert_ok(kvt_offer_describe(&model, KVT_HOLES_CONTIGUOUS, &offer, &entry));
     assert_int_equal(entry.request_tokens, 4096);
     offer.recompute_seconds = 9.0;
-    assert_int_equal(kvt_offer_describe(&model, KVT_HOLES_CONTIGUOUS, &offer, &entry), KVT_OK);
+    assert_ok(kvt_offer_describe(&model, KVT_HOLES_CONTIGUOUS, &offer, &entry));
     assert_true(entry.recompute_seconds == 9.0);
 }
 
@@ -319,7 +319,7 @@ TEST(fine_lossy_variants_are_coded_again)
     for (size_t i = 0; i < 5; i++) {
         kvt_codec_curve *curve = &model.variants[model.variant_count++];
         *curve = model.variants[0];
-        assert_int_equal(kvt_variant_parse(rungs[i].name, &curve->variant), KVT_OK);
+        assert_ok(kvt_variant_parse(rungs[i].name, &curve->variant));
         curve->stored_share = rungs[i].share;
         curve->loss = rungs[i].loss;
         curve->loss_upper = rungs[i].upper;

@@ -76,10 +76,8 @@ static void measure_range(kvt_profile *profile, const char *name, uint64_t rate,
     kvt_profile_request request = {
         .struct_size = sizeof request, .repetitions = 1, .quick = true, .command_line = "x"};
     kvt_device *device = NULL;
-    assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
-    assert_int_equal(
-        kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, write_bytes, &request),
-        KVT_OK);
+    assert_ok(kvt_device_open(&config, &device, NULL, 0));
+    assert_ok(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, write_bytes, &request));
     kvt_device_close(device);
 }
 
@@ -160,9 +158,9 @@ TEST(made_when_absent_and_kept)
     measure_sim(profile, "a", 1000000000);
     kvt_profile_close(profile);
     profile = must_open(KVT_PROFILE_READ);
-    assert_int_equal(kvt_profile_device_at(profile, 0, &curve), KVT_OK);
+    assert_ok(kvt_profile_device_at(profile, 0, &curve));
     assert_string_equal(curve.device, "a");
-    assert_int_equal(kvt_profile_device_at(profile, 1, &curve), KVT_OK);
+    assert_ok(kvt_profile_device_at(profile, 1, &curve));
     assert_string_equal(curve.device, "b");
     assert_int_equal(kvt_profile_device_at(profile, 2, &curve), KVT_END);
     kvt_profile_request request = {.struct_size = sizeof request, .quick = true};
@@ -177,17 +175,17 @@ TEST(newest_run_wins)
     kvt_profile *profile = must_open(KVT_PROFILE_WRITE);
     measure_sim(profile, "disk", 1000000000);
     measure_sim(profile, "disk", 3000000000);
-    assert_int_equal(kvt_profile_device(profile, "disk", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "disk", &curve));
     assert_true(curve.read.bytes_per_s > 2.9e9);
     kvt_profile_close(profile);
     change("UPDATE run SET complete = 0 WHERE id = (SELECT max(id) FROM run)");
     profile = must_open(KVT_PROFILE_READ);
-    assert_int_equal(kvt_profile_device(profile, "disk", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "disk", &curve));
     assert_true(curve.read.bytes_per_s < 1.1e9);
     kvt_profile_close(profile);
     change("UPDATE run SET complete = 0"); /* nothing else: the newest incomplete one */
     profile = must_open(KVT_PROFILE_READ);
-    assert_int_equal(kvt_profile_device(profile, "disk", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "disk", &curve));
     assert_true(curve.read.bytes_per_s > 2.9e9);
     kvt_profile_close(profile);
 }
@@ -205,7 +203,7 @@ TEST(reads_alone_keep_the_writes)
     kvt_profile_close(profile);
     change("UPDATE device SET identity = 'one'"); /* sim's own tells the rate */
     profile = must_open(KVT_PROFILE_READ);
-    assert_int_equal(kvt_profile_device(profile, "first", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "first", &curve));
     assert_true(curve.read.bytes_per_s > 3e9);
     assert_true(curve.write.bytes_per_s > 0.9e9 && curve.write.bytes_per_s < 1.1e9);
     size_t reads = 0, writes = 0;
@@ -220,7 +218,7 @@ TEST(reads_alone_keep_the_writes)
 
     change("UPDATE device SET identity = 'another' WHERE id = (SELECT max(id) FROM device)");
     profile = must_open(KVT_PROFILE_READ);
-    assert_int_equal(kvt_profile_device(profile, "first", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "first", &curve));
     assert_true(curve.read.bytes_per_s > 3e9);
     assert_true(curve.write.bytes_per_s == 0.0);
     kvt_profile_close(profile);
@@ -457,8 +455,7 @@ TEST(odd_paths)
     assert_int_equal(kvt_profile_open(longest, KVT_PROFILE_WRITE, &profile, NULL, 0),
                      KVT_E_DATABASE);
     snprintf(other, sizeof other, "%s/a?b#c%%20 d.db", folder); /* a name, not a URI */
-    assert_int_equal(kvt_profile_open(other, KVT_PROFILE_WRITE, &profile, message, sizeof message),
-                     KVT_OK);
+    assert_ok(kvt_profile_open(other, KVT_PROFILE_WRITE, &profile, message, sizeof message));
     kvt_profile_close(profile);
     assert_int_equal(access(other, F_OK), 0);
     assert_int_equal(unlink(other), 0);

@@ -22,14 +22,14 @@ static const transform_shape shape = {.layers = 2,
 static basis_made make_basis(uint64_t seed)
 {
     basis_made made = basis_made_of(shape, seed);
-    assert_int_equal(basis_made_write(&made), KVT_OK);
+    assert_ok(basis_made_write(&made));
     return made;
 }
 
 static uint32_t list_bases(kvt_profile *profile)
 {
     json_t *views = json_object();
-    assert_int_equal(exchange_view(profile, "bases", views), KVT_OK);
+    assert_ok(exchange_view(profile, "bases", views));
     const uint32_t rows = (uint32_t)json_array_size(json_object_get(views, "bases"));
     json_decref(views);
     return rows;
@@ -45,7 +45,7 @@ TEST(a_basis_comes_in_and_out)
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
     assert_int_equal(profile_basis_get(profile, start, &out), KVT_MISS);
-    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, NULL, "x"), KVT_OK);
+    assert_ok(profile_basis_import(profile, made.object, made.bytes, NULL, "x"));
     assert_int_equal(profile_basis_import(profile, made.object, made.bytes, NULL, "x"), KVT_EXISTS);
     assert_int_equal(list_bases(profile), 1);
     kvt_profile_close(profile);
@@ -53,12 +53,12 @@ TEST(a_basis_comes_in_and_out)
     profile = scratch_open(KVT_PROFILE_READ);
     assert_int_equal(profile_basis_import(profile, made.object, made.bytes, NULL, "x"),
                      KVT_E_READ_ONLY);
-    assert_int_equal(profile_basis_get(profile, start, &out), KVT_OK);
+    assert_ok(profile_basis_get(profile, start, &out));
     assert_int_equal(out.bytes, made.bytes);
     assert_memory_equal(out.object, made.object, made.bytes);
     assert_int_equal(out.view.shape.span, TRANSFORM_SPAN_HEAD);
     profile_basis_free(&out);
-    assert_int_equal(profile_basis_at(profile, 0, &out), KVT_OK);
+    assert_ok(profile_basis_at(profile, 0, &out));
     profile_basis_free(&out);
     assert_int_equal(profile_basis_at(profile, 1, &out), KVT_MISS);
     const kvt_variant variant = {
@@ -91,7 +91,7 @@ TEST(a_name_is_of_one_basis)
     basis_made made = make_basis(5), other = make_basis(6);
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
-    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL), KVT_OK);
+    assert_ok(profile_basis_import(profile, made.object, made.bytes, "s", NULL));
     kvt_profile_close(profile);
     char sql[160];
     (void)snprintf(sql, sizeof sql, "UPDATE basis SET start = %u",
@@ -116,9 +116,8 @@ TEST(a_file_comes_in_by_import)
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
     for (int again = 0; again < 2; again++) {
-        assert_int_equal(exchange_import(profile, path, "here", "x", &rows, scratch.message,
-                                         sizeof scratch.message),
-                         KVT_OK);
+        assert_ok(exchange_import(profile, path, "here", "x", &rows, scratch.message,
+                                  sizeof scratch.message));
         assert_int_equal(rows, again == 0);
     }
     assert_int_equal(truncate(path, (off_t)made.bytes - 7), 0);
@@ -141,7 +140,7 @@ TEST(a_damaged_object_is_a_status)
     profile_basis out;
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
-    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL), KVT_OK);
+    assert_ok(profile_basis_import(profile, made.object, made.bytes, "s", NULL));
     kvt_profile_close(profile);
     scratch_change("UPDATE basis SET object = zeroblob(length(object))");
     profile = scratch_open(KVT_PROFILE_READ);
@@ -169,13 +168,13 @@ TEST(gc_keeps_the_bases_of_rows)
     char sql[512];
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
-    assert_int_equal(profile_basis_import(profile, taken.object, taken.bytes, "s", NULL), KVT_OK);
+    assert_ok(profile_basis_import(profile, taken.object, taken.bytes, "s", NULL));
     kvt_profile_close(profile);
     scratch_change(RUN(2) RUN(3) RUN(4) "INSERT INTO calibration VALUES (1, 2, 1, 'c'), (2, 3, 1, "
                                         "'c');");
     profile = scratch_open(KVT_PROFILE_WRITE);
-    assert_int_equal(profile_basis_put(profile, 2, 1, "one", used.object, used.bytes), KVT_OK);
-    assert_int_equal(profile_basis_put(profile, 2, 1, "two", unused.object, unused.bytes), KVT_OK);
+    assert_ok(profile_basis_put(profile, 2, 1, "one", used.object, used.bytes));
+    assert_ok(profile_basis_put(profile, 2, 1, "two", unused.object, unused.bytes));
     kvt_profile_close(profile);
     (void)snprintf(sql, sizeof sql,
                    "INSERT INTO calibration_rung (calibration_id, position, codec, mode, rate, "
@@ -184,15 +183,14 @@ TEST(gc_keeps_the_bases_of_rows)
                    (unsigned)(transform_hash_start(used.basis.hash) << PROFILE_BASIS_SHIFT | 64));
     scratch_change(sql);
     profile = scratch_open(KVT_PROFILE_WRITE);
-    assert_int_equal(exchange_gc(profile, false, 0, report), KVT_OK);
+    assert_ok(exchange_gc(profile, false, 0, report));
     assert_int_equal(json_array_size(json_object_get(report, "runs")), 1);
     json_decref(report);
     profile_basis out;
-    assert_int_equal(profile_basis_find(profile, 1, "one", TRANSFORM_SPAN_HEAD, &out), KVT_OK);
+    assert_ok(profile_basis_find(profile, 1, "one", TRANSFORM_SPAN_HEAD, &out));
     profile_basis_free(&out);
     assert_int_equal(profile_basis_find(profile, 1, "two", TRANSFORM_SPAN_HEAD, &out), KVT_MISS);
-    assert_int_equal(profile_basis_get(profile, transform_hash_start(taken.basis.hash), &out),
-                     KVT_OK);
+    assert_ok(profile_basis_get(profile, transform_hash_start(taken.basis.hash), &out));
     profile_basis_free(&out);
     assert_int_equal(list_bases(profile), 2);
     kvt_profile_close(profile);
@@ -208,9 +206,9 @@ TEST(diff_names_a_basis_of_one_profile)
     basis_made made = make_basis(13);
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
-    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL), KVT_OK);
-    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &empty, NULL, 0), KVT_OK);
-    assert_int_equal(exchange_diff(empty, profile, changes), KVT_OK);
+    assert_ok(profile_basis_import(profile, made.object, made.bytes, "s", NULL));
+    assert_ok(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &empty, NULL, 0));
+    assert_ok(exchange_diff(empty, profile, changes));
     json_array_foreach(changes, i, change)
     {
         seen += strncmp(json_string_value(json_object_get(change, "curve")), "basis ", 6) == 0 &&

@@ -76,10 +76,10 @@ TEST(rows_carry_their_source)
     kvt_device_point point;
     kvt_profile *profile = open_new();
     must_import(profile, device_rows, "a paper");
-    assert_int_equal(kvt_profile_device(profile, "fast", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "fast", &curve));
     assert_true(curve.read.bytes_per_s == 7e9 && curve.write.request_seconds == 2e-5);
     assert_int_equal(curve.tier, KVT_TIER_SSD);
-    assert_int_equal(kvt_profile_point_at(profile, "slow", 0, &point), KVT_OK);
+    assert_ok(kvt_profile_point_at(profile, "slow", 0, &point));
     assert_true(point.bytes_per_s_min == 4e7 && point.latency_seconds_p99 == 1e-4);
     kvt_profile_close(profile);
     assert_int_equal(scratch_number("SELECT count(*) FROM run WHERE kind = 'import' AND complete = "
@@ -105,12 +105,12 @@ TEST(measured_before_imported)
     must_import(profile, device_rows, "a paper");
     scratch_measure(profile, "fast", 2000000000, 1u << 23);
     must_import(profile, device_rows, "another paper");
-    assert_int_equal(kvt_profile_device(profile, "fast", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "fast", &curve));
     assert_true(curve.read.bytes_per_s < 2.1e9 && curve.write.bytes_per_s < 2.1e9);
     kvt_profile_close(profile);
     scratch_change("UPDATE run SET complete = 0 WHERE kind = 'device'");
     profile = scratch_open(KVT_PROFILE_READ);
-    assert_int_equal(kvt_profile_device(profile, "fast", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "fast", &curve));
     assert_true(curve.read.bytes_per_s < 2.1e9);
     kvt_profile_close(profile);
 }
@@ -179,9 +179,8 @@ TEST(ladder_from_quality_and_calibration)
     assert_int_equal(take_ladder(profile, curves, KVT_VARIANTS_MAX), 3);
     assert_true(curves[1].loss == 0.001 && curves[2].loss == 0.1);
     /* Of another layout, of nobody, without a speed. */
-    assert_int_equal(exchange_ladder(profile, "m", "qa", &layout, curves, KVT_VARIANTS_MAX, &count,
-                                     scratch.message, sizeof scratch.message),
-                     KVT_OK);
+    assert_ok(exchange_ladder(profile, "m", "qa", &layout, curves, KVT_VARIANTS_MAX, &count,
+                              scratch.message, sizeof scratch.message));
     layout.kv_heads = 4;
     assert_int_equal(exchange_ladder(profile, "m", "qa", &layout, curves, KVT_VARIANTS_MAX, &count,
                                      scratch.message, sizeof scratch.message),
@@ -360,9 +359,9 @@ TEST(bad_rows_are_named_and_nothing_comes_in)
                      0);
     /* The same rows without their fault come in. */
     profile = open_new();
-    assert_int_equal(import_quoted(profile, ROWS("device", GOOD), "a paper"), KVT_OK);
-    assert_int_equal(import_quoted(profile, CODEC("'raw'", "1"), "a paper"), KVT_OK);
-    assert_int_equal(import_quoted(profile, QUALITY(", 'loss_mean': 0.1"), "a paper"), KVT_OK);
+    assert_ok(import_quoted(profile, ROWS("device", GOOD), "a paper"));
+    assert_ok(import_quoted(profile, CODEC("'raw'", "1"), "a paper"));
+    assert_ok(import_quoted(profile, QUALITY(", 'loss_mean': 0.1"), "a paper"));
     kvt_profile_close(profile);
 }
 
@@ -380,7 +379,7 @@ TEST(hostile_bytes)
     assert_non_null(bytes);
     const size_t count = strlen(bytes);
     kvt_profile *profile = NULL;
-    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_ok(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0));
     static const char changes[] = {'\0', '"', ',', '\n', '9', '-', '[', (char)0xff};
     for (size_t at = 0; at < count; at += 3) {
         char before = bytes[at];
@@ -412,9 +411,9 @@ TEST(doubles_come_back_equal)
                       values[i], "square_seconds_per_token2", 1e-9);
         json_t *out = json_object();
         kvt_prefill prefill;
-        assert_int_equal(exchange_import_tables(profile, tables, "s", NULL, 0), KVT_OK);
+        assert_ok(exchange_import_tables(profile, tables, "s", NULL, 0));
         json_decref(tables);
-        assert_int_equal(exchange_export(profile, "prefill", out), KVT_OK);
+        assert_ok(exchange_export(profile, "prefill", out));
         kvt_profile_close(profile);
         json_t *document = exchange_document("", out);
         char *bytes = json_dumps(document, 0);
@@ -422,8 +421,8 @@ TEST(doubles_come_back_equal)
         json_decref(document);
         assert_non_null(bytes);
         profile = open_new();
-        assert_int_equal(import_bytes(profile, bytes, strlen(bytes), NULL, &rows), KVT_OK);
-        assert_int_equal(kvt_profile_prefill(profile, "p", &prefill), KVT_OK);
+        assert_ok(import_bytes(profile, bytes, strlen(bytes), NULL, &rows));
+        assert_ok(kvt_profile_prefill(profile, "p", &prefill));
         assert_memory_equal(&prefill.linear_seconds_per_token, &values[i], sizeof values[i]);
         kvt_profile_close(profile);
         free(bytes);
@@ -435,7 +434,7 @@ static size_t count_exported(kvt_profile *profile, const char *table)
     json_t *tables = json_object(), *rows;
     const char *name;
     size_t count = 0;
-    assert_int_equal(exchange_export(profile, table, tables), KVT_OK);
+    assert_ok(exchange_export(profile, table, tables));
     json_object_foreach(tables, name, rows) count += json_array_size(rows);
     json_decref(tables);
     return count;
@@ -501,10 +500,9 @@ TEST(ladders_are_read_from_files)
         if (status != KVT_E_PARSE || count != 0 || strstr(scratch.message, bad[i].expected) == NULL)
             fail_msg("ladder %zu: %s: %s", i, kvt_status_name(status), scratch.message);
     }
-    assert_int_equal(
+    assert_ok(
         read_ladder(ROWS("ladder", RAW "," RUNG("'kivi:k4v4 g64'", "4.5", "0.01", "0.02", "2e9")),
-                    curves, &count),
-        KVT_OK);
+                    curves, &count));
     assert_int_equal(count, 2);
     assert_true(curves[1].stored_share == 4.5 / 16 && curves[1].loss == 0.01 &&
                 curves[1].loss_upper == 0.02 && curves[1].encode_bytes_per_s == 2e9);

@@ -98,7 +98,7 @@ TEST(gc_drops_what_answers_for_nothing)
     kvt_device_curve before, after;
     make_history();
     kvt_profile *profile = scratch_open(KVT_PROFILE_READ);
-    assert_int_equal(kvt_profile_device(profile, "disk", &before), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "disk", &before));
     kvt_profile_close(profile);
     static const char expected[] =
         "2 device superseded;10 quality superseded;14 quality interrupted;"
@@ -116,7 +116,7 @@ TEST(gc_drops_what_answers_for_nothing)
     assert_string_equal(gone, expected);
     assert_true(result.bytes_after <= result.bytes_before);
     profile = scratch_open(KVT_PROFILE_READ);
-    assert_int_equal(kvt_profile_device(profile, "disk", &after), KVT_OK);
+    assert_ok(kvt_profile_device(profile, "disk", &after));
     assert_memory_equal(&before, &after, sizeof before);
     kvt_profile_close(profile);
     assert_int_equal(scratch_number("SELECT count(*) FROM run"), 10);
@@ -169,7 +169,7 @@ static diff_notes compare(kvt_profile *before, kvt_profile *after, const char *o
     diff_notes notes = {.only = only};
     json_t *changes = json_array(), *change;
     size_t i;
-    assert_int_equal(exchange_diff(before, after, changes), KVT_OK);
+    assert_ok(exchange_diff(before, after, changes));
     json_array_foreach(changes, i, change)
     {
         const char *curve = json_string_value(json_object_get(change, "curve"));
@@ -196,7 +196,7 @@ static diff_notes compare(kvt_profile *before, kvt_profile *after, const char *o
 static kvt_profile *open_memory(void)
 {
     kvt_profile *profile = NULL;
-    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_ok(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0));
     return profile;
 }
 

@@ -23,7 +23,7 @@ static kvt_profile *open_with(const char *const *names)
     uint64_t rows;
     const char *root = getenv("KVT_SOURCE_DIR");
     if (root == NULL) root = "..";
-    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_ok(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0));
     for (; *names != NULL; names++) {
         snprintf(path, sizeof path, "%s/profiles/%s", root, *names);
         kvt_status status =
@@ -41,8 +41,8 @@ TEST(prefill_agrees_with_the_presets)
     kvt_profile *profile = open_with(files);
     kvt_prefill preset, imported;
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(kvt_prefill_preset_get(names[i], &preset), KVT_OK);
-        assert_int_equal(kvt_profile_prefill(profile, names[i], &imported), KVT_OK);
+        assert_ok(kvt_prefill_preset_get(names[i], &preset));
+        assert_ok(kvt_profile_prefill(profile, names[i], &imported));
         for (uint32_t tokens = 1; tokens < 200000; tokens *= 7) {
             double one = kvt_prefill_seconds(&preset, 0, tokens);
             double other = kvt_prefill_seconds(&imported, 0, tokens);
@@ -57,7 +57,7 @@ TEST(prefill_agrees_with_the_presets)
     } gpus[] = {{"llama-3.1-8b:rtx4090", {0.193, 0.400, 0.863, 1.983}},
                 {"llama-3.1-8b:rtxpro6000", {0.083, 0.173, 0.377, 0.879}}};
     for (size_t g = 0; g < 2; g++) {
-        assert_int_equal(kvt_profile_prefill(profile, gpus[g].name, &imported), KVT_OK);
+        assert_ok(kvt_profile_prefill(profile, gpus[g].name, &imported));
         for (uint32_t i = 0; i < 4; i++) {
             double fitted = kvt_prefill_seconds(&imported, 0, 2048u << i);
             assert_true(fabs(fitted / gpus[g].seconds[i] - 1) < 0.02);
@@ -77,7 +77,7 @@ TEST(devices_are_there_by_name)
     kvt_profile *profile = open_with(files);
     kvt_device_curve curve;
     for (size_t i = 0; i < 3; i++) {
-        assert_int_equal(kvt_profile_device(profile, presets[i].name, &curve), KVT_OK);
+        assert_ok(kvt_profile_device(profile, presets[i].name, &curve));
         assert_true(curve.imported && curve.tier == KVT_TIER_SSD);
         assert_true(curve.read.bytes_per_s == presets[i].bytes_per_s);
         assert_true(curve.write.bytes_per_s > 0 && curve.read.request_seconds > 0);
@@ -100,9 +100,8 @@ TEST(published_losses_make_ladders)
     assert_true(curves[0].loss == 0 && curves[1].loss == 0 && curves[1].stored_share == 5.0 / 16);
     assert_true(fabs(curves[2].loss - (1 - 48.50 / 50.06)) < 1e-12);
     assert_true(curves[2].imported);
-    assert_int_equal(exchange_ladder(profile, "qwen3-8b", "ruler-4k", NULL, curves,
-                                     KVT_VARIANTS_MAX, &count, message, sizeof message),
-                     KVT_OK);
+    assert_ok(exchange_ladder(profile, "qwen3-8b", "ruler-4k", NULL, curves, KVT_VARIANTS_MAX,
+                              &count, message, sizeof message));
     assert_int_equal(count, 4); /* a dropped form is not the raw one */
     assert_true(curves[0].stored_share == 1 && curves[0].loss == 0 && curves[1].loss > 0.2);
     kvt_profile_close(profile);
@@ -122,7 +121,7 @@ TEST(a_real_model_has_ladders)
     kvt_variant variant;
     char message[512] = "", passages[64];
     uint32_t count = 0;
-    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &variant), KVT_OK);
+    assert_ok(kvt_variant_parse("planes:k4v4,g64", &variant));
     for (size_t i = 0; i < 4; i++) {
         kvt_status status = profile_rungs_read(profile, &layout, name, classes[i], curves,
                                                KVT_VARIANTS_MAX, &count, message, sizeof message);
@@ -134,15 +133,14 @@ TEST(a_real_model_has_ladders)
             assert_true(r == 0 || curves[r].stored_share < curves[r - 1].stored_share);
             assert_true(i < 3 ? curves[r].loss_widening == 0 : curves[r].loss_widening > 1);
         }
-        assert_int_equal(exchange_ladder(profile, name, classes[i], &layout, curves,
-                                         KVT_VARIANTS_MAX, &count, message, sizeof message),
-                         KVT_OK);
+        assert_ok(exchange_ladder(profile, name, classes[i], &layout, curves, KVT_VARIANTS_MAX,
+                                  &count, message, sizeof message));
         assert_true(curves[0].loss == 0 && curves[1].loss > 0 && count >= 5);
-        assert_int_equal(kvt_profile_quality(profile, variant, name, classes[i], &quality), KVT_OK);
+        assert_ok(kvt_profile_quality(profile, variant, name, classes[i], &quality));
         assert_true(quality.entries >= 20 && quality.kl > 0 && quality.kl < 0.1);
         if (i == 3) continue;
         snprintf(passages, sizeof passages, "%s/recall", classes[i]);
-        assert_int_equal(kvt_profile_quality(profile, variant, name, passages, &recall), KVT_OK);
+        assert_ok(kvt_profile_quality(profile, variant, name, passages, &recall));
         /* Word for word the context is harder to keep than what is asked about it. */
         assert_true(recall.kl > quality.kl && quality.loss_mean >= recall.loss_mean);
     }

@@ -63,7 +63,7 @@ TEST(classes_left_out_keep_the_limits)
         promise_rows of = world(seed, CLASSES, 0.6, 0.5);
         for (int t = 0; t < 3; t++)
             trials[t] = (promise_trial){.limit = sum[t].limit};
-        assert_int_equal(promise_try(&of, trials, 3), KVT_OK);
+        assert_ok(promise_try(&of, trials, 3));
         for (int t = 0; t < 3; t++) {
             sum[t].mean_offered += trials[t].mean_offered;
             sum[t].mean_kept += trials[t].mean_kept;
@@ -83,20 +83,20 @@ TEST(more_and_likelier_classes_tighten)
 {
     promise_bound few[VARIANTS], many[VARIANTS], apart[VARIANTS], one[VARIANTS];
     promise_rows of = world(1, 2, 0.1, 0.4);
-    assert_int_equal(promise_of_others(&of, 0, few), KVT_OK);
+    assert_ok(promise_of_others(&of, 0, few));
     of = world(1, CLASSES, 0.1, 0.4);
-    assert_int_equal(promise_of_others(&of, 0, many), KVT_OK);
+    assert_ok(promise_of_others(&of, 0, many));
     assert_true(many[2].widening < few[2].widening && many[2].widening > 1.0);
     of = world(1, CLASSES, 1.5, 0.4);
-    assert_int_equal(promise_of_others(&of, 0, apart), KVT_OK);
+    assert_ok(promise_of_others(&of, 0, apart));
     assert_true(apart[2].widening > 1.3 * many[2].widening);
     of = world(1, 1, 0.1, 0.4);
-    assert_int_equal(promise_of_others(&of, 0, one), KVT_OK);
+    assert_ok(promise_of_others(&of, 0, one));
     assert_true(one[2].widening > few[2].widening);
     /* A class left out is as one that was never there. */
     promise_bound without[VARIANTS];
     of = world(1, 2, 0.1, 0.4);
-    assert_int_equal(promise_of_others(&of, 2, without), KVT_OK);
+    assert_ok(promise_of_others(&of, 2, without));
     assert_true(without[2].mean == one[2].mean && without[2].entry == one[2].entry);
 }
 
@@ -104,8 +104,8 @@ TEST(bounds_of_a_class_that_was_seen)
 {
     promise_bound own[VARIANTS], others[VARIANTS];
     promise_rows of = world(3, CLASSES, 0.3, 0.5);
-    assert_int_equal(promise_of_class(&of, 1, own), KVT_OK);
-    assert_int_equal(promise_of_others(&of, 0, others), KVT_OK);
+    assert_ok(promise_of_class(&of, 1, own));
+    assert_ok(promise_of_others(&of, 0, others));
     for (int v = 0; v < VARIANTS; v++) {
         double sum = 0.0;
         uint32_t within = 0;
@@ -132,9 +132,9 @@ TEST(bounds_hold_for_documents_that_were_not_seen)
         promise_bound own[VARIANTS];
         promise_trial trials[1] = {{.limit = 0.02}};
         promise_rows of = world(seed, 1, 0.0, sd);
-        assert_int_equal(promise_of_class(&of, 0, own), KVT_OK);
+        assert_ok(promise_of_class(&of, 0, own));
         means += own[2].mean >= 0.009 * whole;
-        assert_int_equal(promise_try_documents(&of, trials, 1), KVT_OK);
+        assert_ok(promise_try_documents(&of, trials, 1));
         offered += trials[0].mean_offered;
         kept += trials[0].mean_kept;
         seen += trials[0].entry_seen;
@@ -148,7 +148,7 @@ TEST(bounds_hold_for_documents_that_were_not_seen)
     promise_rows of = world(1, 1, 0.0, sd);
     promise_trial none[1] = {{.limit = 1.0}};
     of.entry_count = 6;
-    assert_int_equal(promise_try_documents(&of, none, 1), KVT_OK);
+    assert_ok(promise_try_documents(&of, none, 1));
     assert_int_equal(none[0].mean_offered, 0);
 }
 
@@ -158,7 +158,7 @@ TEST(little_evidence_promises_little)
     promise_rows of = world(5, 1, 0.0, 0.5);
     for (uint32_t e = 0; e < ENTRIES; e++)
         documents[e] = 9; /* all of one document */
-    assert_int_equal(promise_of_class(&of, 0, bounds), KVT_OK);
+    assert_ok(promise_of_class(&of, 0, bounds));
     assert_true(bounds[0].mean == 1.0 && bounds[0].entry == 1.0);
     /* No loss in 40 entries is no proof that there is none. */
     of = world(5, 1, 0.0, 0.5);
@@ -167,11 +167,11 @@ TEST(little_evidence_promises_little)
     rows[1].present = false;
     for (uint32_t e = 0; e < ENTRIES; e++)
         rows[e * VARIANTS + 4].present = false;
-    assert_int_equal(promise_of_class(&of, 0, bounds), KVT_OK);
+    assert_ok(promise_of_class(&of, 0, bounds));
     assert_true(bounds[0].loss > 0.0 && bounds[0].mean > bounds[0].loss);
     assert_true(bounds[1].loss > 0.0);
     assert_true(isnan(bounds[4].loss) && isnan(bounds[4].mean));
     promise_trial trial = {.limit = 0.5};
-    assert_int_equal(promise_try(&of, &trial, 1), KVT_OK);
+    assert_ok(promise_try(&of, &trial, 1));
     assert_int_equal(trial.mean_offered, 0); /* there is no other class */
 }

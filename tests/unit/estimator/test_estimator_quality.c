@@ -16,7 +16,7 @@ static char message[256];
 static quality_variant variant_of(const char *name)
 {
     quality_variant variant;
-    assert_int_equal(quality_variant_parse(name, &variant), KVT_OK);
+    assert_ok(quality_variant_parse(name, &variant));
     return variant;
 }
 
@@ -54,8 +54,7 @@ static void check_answers(const char *exact, const char *other, double rouge_l, 
         a[i] = (uint64_t)exact[i];
     for (uint32_t i = 0; i < b_count; i++)
         b[i] = (uint64_t)other[i];
-    assert_int_equal(quality_compare_answers(a, a_count, b, b_count, &found_rouge_l, &found_f1),
-                     KVT_OK);
+    assert_ok(quality_compare_answers(a, a_count, b, b_count, &found_rouge_l, &found_f1));
     assert_true(fabs(found_rouge_l - rouge_l) < 1e-12);
     assert_true(fabs(found_f1 - f1) < 1e-12);
 }
@@ -79,15 +78,15 @@ TEST(ranks_share_ties)
     /* Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: 1 - rounding of the tie = sqrt(0.9). */
     const double tied[] = {1, 2, 2, 3}, plain[] = {1, 2, 3, 4}, flat[] = {7, 7, 7, 7};
     double found;
-    assert_int_equal(quality_rank_correlation(x, same, 5, &found), KVT_OK);
+    assert_ok(quality_rank_correlation(x, same, 5, &found));
     assert_true(fabs(found - 1.0) < 1e-12);
-    assert_int_equal(quality_rank_correlation(x, back, 5, &found), KVT_OK);
+    assert_ok(quality_rank_correlation(x, back, 5, &found));
     assert_true(fabs(found + 1.0) < 1e-12);
-    assert_int_equal(quality_rank_correlation(tied, plain, 4, &found), KVT_OK);
+    assert_ok(quality_rank_correlation(tied, plain, 4, &found));
     assert_true(fabs(found - sqrt(0.9)) < 1e-12);
-    assert_int_equal(quality_rank_correlation(flat, plain, 4, &found), KVT_OK);
+    assert_ok(quality_rank_correlation(flat, plain, 4, &found));
     assert_true(isnan(found));
-    assert_int_equal(quality_rank_correlation(x, same, 2, &found), KVT_OK);
+    assert_ok(quality_rank_correlation(x, same, 2, &found));
     assert_true(isnan(found));
     double values[] = {4, 1, 3, 2};
     assert_true(fabs(quality_quantile(values, 4, 0.5) - 2.5) < 1e-12);
@@ -131,12 +130,12 @@ TEST(figures_find_what_was_put_in)
     for (int e = 0; e < ROWS; e++)
         square += (effects[e] - mean) * (effects[e] - mean) / (ROWS - 1);
     fill_rows(rows, effects, false);
-    assert_int_equal(quality_summarise(rows, NULL, ROWS, COLUMNS, 1, curves, &spread), KVT_OK);
+    assert_ok(quality_summarise(rows, NULL, ROWS, COLUMNS, 1, curves, &spread));
     assert_int_equal(spread.variants, COLUMNS);
     assert_true(fabs(spread.sensitivity_sd - sqrt(square)) < 1e-9);
     assert_true(fabs(spread.repeatability - 1.0) < 1e-9);
     assert_true(fabs(spread.spearman_variants - 1.0) < 1e-9);
-    assert_int_equal(quality_sensitivity(rows, ROWS, COLUMNS, found, &spread), KVT_OK);
+    assert_ok(quality_sensitivity(rows, ROWS, COLUMNS, found, &spread));
     for (int e = 0; e < ROWS; e++)
         assert_true(fabs(found[e] - (effects[e] - mean)) < 1e-9);
     for (int v = 0; v < COLUMNS; v++) {
@@ -156,7 +155,7 @@ TEST(figures_find_what_was_put_in)
         assert_true(fabs(curve->spearman_entries - 1.0) < 1e-9);
     }
     fill_rows(rows, effects, true);
-    assert_int_equal(quality_summarise(rows, NULL, ROWS, COLUMNS, 1, curves, &spread), KVT_OK);
+    assert_ok(quality_summarise(rows, NULL, ROWS, COLUMNS, 1, curves, &spread));
     assert_true(fabs(spread.repeatability) < 0.4 && fabs(curves[0].repeatability) < 0.4);
 }
 
@@ -166,7 +165,7 @@ TEST(one_entry_says_nothing_of_others)
     quality_row row = {.present = true, .loss = 0.25, .kl = 0.1};
     quality_curve curve;
     quality_spread spread;
-    assert_int_equal(quality_summarise(&row, NULL, 1, 1, 1, &curve, &spread), KVT_OK);
+    assert_ok(quality_summarise(&row, NULL, 1, 1, 1, &curve, &spread));
     assert_true(curve.entries == 1 && curve.loss_mean == 0.25 && curve.kl == 0.1);
     assert_true(curve.loss_low == 0.0 && curve.loss_high == 1.0);
     assert_true(isnan(curve.kl_low) && isnan(curve.kl_high) && isnan(spread.sensitivity_sd));
@@ -184,7 +183,7 @@ TEST(missing_rows_are_left_out)
     for (int e = 0; e < ROWS; e++)
         rows[e * COLUMNS + 1].present = false;
     rows[5 * COLUMNS + 2].present = false;
-    assert_int_equal(quality_summarise(rows, NULL, ROWS, COLUMNS, 1, curves, &spread), KVT_OK);
+    assert_ok(quality_summarise(rows, NULL, ROWS, COLUMNS, 1, curves, &spread));
     assert_int_equal(curves[0].entries, ROWS);
     assert_int_equal(curves[1].entries, 0);
     assert_int_equal(curves[2].entries, ROWS - 1);
@@ -210,8 +209,7 @@ static void check_text(const tokenizer *tokens, const quality_entry *entry, uint
     /* Behind another token, so that a leading blank stays. */
     uint32_t ids[128] = {3 + 'x'};
     memcpy(ids + 1, entry->tokens + first, (end - first) * sizeof *ids);
-    assert_int_equal(tokenizer_decode(tokens, ids, end - first + 1, found, sizeof found, &bytes),
-                     KVT_OK);
+    assert_ok(tokenizer_decode(tokens, ids, end - first + 1, found, sizeof found, &bytes));
     found[bytes] = '\0';
     assert_string_equal(found + 1, text);
 }
@@ -241,7 +239,7 @@ TEST(questions_become_tokens)
     uint64_t digest = entries.digest;
     quality_entries_free(&entries);
     status = quality_entries_read(paths, 1, tokens, 10, 10, 1, &entries, message, sizeof message);
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     assert_int_equal(entries.count, 1);
     assert_true(entries.digest != digest);
     quality_entries_free(&entries);
@@ -253,9 +251,8 @@ TEST(plain_texts_are_joined_and_cut)
     tokenizer *tokens = open_tokenizer();
     quality_entries entries;
     const char *const paths[] = {files.plain, files.asked};
-    assert_int_equal(quality_entries_read(paths, 2, tokens, CONTEXT, CONTINUATION, 100, &entries,
-                                          message, sizeof message),
-                     KVT_OK);
+    assert_ok(quality_entries_read(paths, 2, tokens, CONTEXT, CONTINUATION, 100, &entries, message,
+                                   sizeof message));
     assert_true(entries.count >= 4);
     assert_int_equal(entries.entries[0].question_count, 2);
     for (uint32_t i = 2; i < entries.count; i++) {
@@ -341,9 +338,8 @@ static kvt_status measure(measured *m, const char *const *names, uint32_t count,
     model *weights = naive_open(files.model);
     for (uint32_t i = 0; i < count; i++)
         variants[i] = variant_of(names[i]);
-    assert_int_equal(quality_entries_read(&text, 1, tokens, CONTEXT, CONTINUATION, ENTRIES,
-                                          &entries, message, sizeof message),
-                     KVT_OK);
+    assert_ok(quality_entries_read(&text, 1, tokens, CONTEXT, CONTINUATION, ENTRIES, &entries,
+                                   message, sizeof message));
     m->variant_count = count;
     const quality_request request = {.model = weights,
                                      .tokenizer = tokens,
@@ -370,8 +366,8 @@ TEST(rows_order_variants_and_ignore_threads)
                                         "drop:stream,50", "kivi:k4v4,g64@row"};
     enum { COUNT = 5 };
     measured one = {.left_out = UINT32_MAX}, three = one;
-    assert_int_equal(measure(&one, names, COUNT, files.plain, 1), KVT_OK);
-    assert_int_equal(measure(&three, names, COUNT, files.plain, 3), KVT_OK);
+    assert_ok(measure(&one, names, COUNT, files.plain, 1));
+    assert_ok(measure(&three, names, COUNT, files.plain, 3));
     assert_int_equal(one.done, ENTRIES * COUNT);
     for (uint32_t e = 0; e < ENTRIES; e++) {
         const quality_row *row = &one.rows[e * COUNT];
@@ -396,7 +392,7 @@ TEST(questions_are_answered_or_not)
 {
     static const char *const names[] = {"raw", "planes:k2v2,g64"};
     measured m = {.left_out = UINT32_MAX};
-    assert_int_equal(measure(&m, names, 2, files.asked, 1), KVT_OK);
+    assert_ok(measure(&m, names, 2, files.asked, 1));
     assert_int_equal(m.done, 4);
     for (uint32_t e = 0; e < 2; e++) {
         assert_true(m.exact[e].questions == 2 - e);
@@ -409,7 +405,7 @@ TEST(what_is_not_wanted_is_left_out)
 {
     static const char *const names[] = {"raw", "planes:k8v8,g64"};
     measured m = {.left_out = 3};
-    assert_int_equal(measure(&m, names, 2, files.plain, 2), KVT_OK);
+    assert_ok(measure(&m, names, 2, files.plain, 2));
     assert_int_equal(m.done, ENTRIES * 2 - 1);
     assert_false(m.rows[3].present);
     measured stopped = {.left_out = UINT32_MAX, .stop_after = 3};
@@ -438,7 +434,7 @@ static void answer_plainly(model_session *session, const evaluate_entry *e,
                                  .logits_first = prompt + i - 1,
                                  .logits_count = 1,
                                  .logits_out = logits};
-        assert_int_equal(model_forward(session, &request), KVT_OK);
+        assert_ok(model_forward(session, &request));
         ids[prompt + i] = model_best(logits, SCRATCH_VOCAB);
     }
 }
@@ -466,27 +462,25 @@ TEST(drafts_do_not_change_answers)
     const char *const paths[] = {files.plain};
     tokenizer *tokens = open_tokenizer();
     model *weights = naive_open(files.model);
-    assert_int_equal(quality_entries_read(paths, 1, tokens, CONTEXT, CONTINUATION, 1, &entries,
-                                          message, sizeof message),
-                     KVT_OK);
-    assert_int_equal(model_session_open(weights, &session), KVT_OK);
+    assert_ok(quality_entries_read(paths, 1, tokens, CONTEXT, CONTINUATION, 1, &entries, message,
+                                   sizeof message));
+    assert_ok(model_session_open(weights, &session));
     const quality_entry *entry = entries.entries;
-    assert_int_equal(evaluate_entry_open(session, entry->tokens, CONTEXT, CONTINUATION, &judged),
-                     KVT_OK);
-    assert_int_equal(evaluate_variant_open(judged, evaluate_exact, NULL, &exact), KVT_OK);
-    assert_int_equal(evaluate_variant_open(judged, change_much, NULL, &changed), KVT_OK);
+    assert_ok(evaluate_entry_open(session, entry->tokens, CONTEXT, CONTINUATION, &judged));
+    assert_ok(evaluate_variant_open(judged, evaluate_exact, NULL, &exact));
+    assert_ok(evaluate_variant_open(judged, change_much, NULL, &changed));
     /* Longer than the continuation, so that the draft ends before the answer. */
     const uint32_t length = CONTINUATION + 5;
-    assert_int_equal(quality_answers_open(session, judged, entry, NULL, length, &answers), KVT_OK);
+    assert_ok(quality_answers_open(session, judged, entry, NULL, length, &answers));
     assert_int_equal(answers.prompt_count, 1);
     uint32_t ids[CONTINUATION + 6] = {entry->tokens[CONTEXT]};
     answer_plainly(session, judged, &exact, ids, 1, length);
     assert_memory_equal(answers.exact, ids + 1, length * sizeof *ids);
     double rouge_l, f1, expected_rouge_l, expected_f1;
     /* Two lanes at once: each answers as it does alone. */
-    assert_int_equal(quality_answers_add(&answers, &exact), KVT_OK);
-    assert_int_equal(quality_answers_add(&answers, &changed), KVT_OK);
-    assert_int_equal(quality_answers_run(&answers), KVT_OK);
+    assert_ok(quality_answers_add(&answers, &exact));
+    assert_ok(quality_answers_add(&answers, &changed));
+    assert_ok(quality_answers_run(&answers));
     assert_true(answers.lanes[0].rouge_l == 1.0 && answers.lanes[0].f1 == 1.0);
     rouge_l = answers.lanes[1].rouge_l;
     f1 = answers.lanes[1].f1;
@@ -499,8 +493,7 @@ TEST(drafts_do_not_change_answers)
         a[i] = ids[1 + i];
         b[i] = other[1 + i];
     }
-    assert_int_equal(quality_compare_answers(a, length, b, length, &expected_rouge_l, &expected_f1),
-                     KVT_OK);
+    assert_ok(quality_compare_answers(a, length, b, length, &expected_rouge_l, &expected_f1));
     assert_true(rouge_l == expected_rouge_l && f1 == expected_f1 && rouge_l < 1.0);
     quality_answers_close(&answers);
     evaluate_variant_close(&exact);
@@ -522,11 +515,11 @@ TEST(likelihood_is_that_of_the_unigram_model)
     const quality_entry *entries[] = {&entry, &entry};
     const double nats[] = {0.5, 0.7};
     quality_likelihood found;
-    assert_int_equal(quality_likelihood_of(entries, nats, 1, 4, &found), KVT_OK);
+    assert_ok(quality_likelihood_of(entries, nats, 1, 4, &found));
     assert_true(fabs(found.unigram_nats - (log(8.0 / 2) + log(8.0 / 4)) / 2) < 1e-12);
     assert_true(found.nats == 0.5 && quality_understands(&found));
-    assert_int_equal(quality_likelihood_check(&found, "a", message, sizeof message), KVT_OK);
-    assert_int_equal(quality_likelihood_of(entries, nats, 2, 4, &found), KVT_OK);
+    assert_ok(quality_likelihood_check(&found, "a", message, sizeof message));
+    assert_ok(quality_likelihood_of(entries, nats, 2, 4, &found));
     assert_true(fabs(found.unigram_nats - (log(12.0 / 3) + log(12.0 / 7)) / 2) < 1e-12);
     assert_true(fabs(found.nats - 0.6) < 1e-12);
     found.nats = 0.9 * found.unigram_nats;
@@ -536,6 +529,6 @@ TEST(likelihood_is_that_of_the_unigram_model)
     assert_non_null(strstr(message, "class a: the model does not understand"));
     assert_int_equal(quality_likelihood_of(entries, nats, 1, 1, &found), KVT_E_ARGUMENT);
     /* Nothing known is nothing held against a model. */
-    assert_int_equal(quality_likelihood_of(entries, nats, 0, 4, &found), KVT_OK);
+    assert_ok(quality_likelihood_of(entries, nats, 0, 4, &found));
     assert_true(isnan(found.nats) && isnan(found.unigram_nats) && quality_understands(&found));
 }

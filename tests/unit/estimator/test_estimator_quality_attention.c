@@ -31,7 +31,7 @@ static double next_normal(uint64_t *state)
 static kvt_variant variant_of(const char *name)
 {
     kvt_variant variant;
-    assert_int_equal(kvt_variant_parse(name, &variant), KVT_OK);
+    assert_ok(kvt_variant_parse(name, &variant));
     return variant;
 }
 
@@ -71,7 +71,7 @@ static double load_element(uint8_t dtype, const uint8_t *source, size_t index)
 static void fill(quality_attention *a, const kvt_layout *layout, uint64_t seed)
 {
     uint64_t bytes;
-    assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
+    assert_ok(kvt_layout_bytes(layout, &bytes));
     size_t count = bytes / kvt_dtype_bytes(layout->dtype);
     for (size_t i = 0; i < count; i++)
         store_element(layout->dtype, quality_attention_source(a), i, next_normal(&seed));
@@ -167,17 +167,16 @@ static void plain_trip(const kvt_layout *layout, const void *source, kvt_variant
     kvt_record_info info;
     uint64_t bound, scratch_bytes, bytes, source_bytes;
     spec.layout.tokens_may_drop = 1;
-    assert_int_equal(kvt_layout_bytes(layout, &source_bytes), KVT_OK);
-    assert_int_equal(kvt_record_bound(&spec, &bound, &scratch_bytes), KVT_OK);
+    assert_ok(kvt_layout_bytes(layout, &source_bytes));
+    assert_ok(kvt_record_bound(&spec, &bound, &scratch_bytes));
     void *record = test_aligned(4096, bound + 1);
     void *scratch = test_aligned(4096, scratch_bytes + 1);
     uint8_t *compact = test_alloc(source_bytes);
     assert_true(kvt_record_encode(&spec, source, source_bytes, record, bound, scratch,
                                   scratch_bytes, &bytes) >= 0);
-    assert_int_equal(kvt_record_parse(record, bytes, &info), KVT_OK);
-    assert_int_equal(
-        kvt_record_decode(record, bytes, NULL, compact, info.decoded_bytes, scratch, scratch_bytes),
-        KVT_OK);
+    assert_ok(kvt_record_parse(record, bytes, &info));
+    assert_ok(kvt_record_decode(record, bytes, NULL, compact, info.decoded_bytes, scratch,
+                                scratch_bytes));
     kvt_layout stored = *layout;
     stored.tokens = info.stored_tokens;
     const uint64_t row = kvt_layout_matrix_bytes(layout) / TOKENS;
@@ -185,7 +184,7 @@ static void plain_trip(const kvt_layout *layout, const void *source, kvt_variant
     memset(decoded, 0, source_bytes);
     memset(kept, 0, (size_t)LAYERS * TOKENS);
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        assert_int_equal(kvt_record_kept_tokens(record, bytes, layer, at, TOKENS), KVT_OK);
+        assert_ok(kvt_record_kept_tokens(record, bytes, layer, at, TOKENS));
         for (uint32_t i = 0; i < info.stored_tokens; i++) {
             kept[layer][at[i]] = 1;
             for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++)
@@ -217,8 +216,8 @@ TEST(variants_are_judged_as_in_double)
         kvt_layout layout = layout_of(dtypes[d]);
         quality_attention *a;
         uint64_t bytes;
-        assert_int_equal(quality_attention_open(&layout, HEADS, ROWS, &a), KVT_OK);
-        assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+        assert_ok(quality_attention_open(&layout, HEADS, ROWS, &a));
+        assert_ok(kvt_layout_bytes(&layout, &bytes));
         uint8_t *decoded = test_alloc(bytes);
         fill(a, &layout, 5 + d);
         quality_attention_exact(a);
@@ -227,7 +226,7 @@ TEST(variants_are_judged_as_in_double)
             quality_row row;
             plain_trip(&layout, quality_attention_source(a), variant_of(names[i]), decoded, kept);
             plain_result wanted = plain_compare(a, &layout, decoded, kept);
-            assert_int_equal(quality_attention_run(a, variant_of(names[i]), false, &row), KVT_OK);
+            assert_ok(quality_attention_run(a, variant_of(names[i]), false, &row));
             assert_true(row.present && row.bits_per_element > 0.0 && isnan(row.kl));
             assert_close(row.attention_error, wanted.error, 1e-4 * wanted.error, names[i]);
             assert_close(row.attention_error_high, wanted.high, 1e-4 * wanted.high, names[i]);
@@ -247,16 +246,16 @@ TEST(exact_variants_lose_nothing)
     kvt_layout layout = layout_of(KVT_DTYPE_BF16);
     quality_attention *a;
     quality_row row;
-    assert_int_equal(quality_attention_open(&layout, HEADS, ROWS, &a), KVT_OK);
+    assert_ok(quality_attention_open(&layout, HEADS, ROWS, &a));
     fill(a, &layout, 9);
     quality_attention_exact(a);
-    assert_int_equal(quality_attention_run(a, variant_of("lossless"), false, &row), KVT_OK);
+    assert_ok(quality_attention_run(a, variant_of("lossless"), false, &row));
     assert_true(row.attention_error == 0.0 && row.attention_error_high == 0.0);
     assert_true(row.retained_mass == 1.0 && row.flip_rate == 0.0);
     /* One wide head: groups of V run over the whole row, which is other codes. */
     quality_row merged;
-    assert_int_equal(quality_attention_run(a, variant_of("kivi:k2v2,g32"), false, &row), KVT_OK);
-    assert_int_equal(quality_attention_run(a, variant_of("kivi:k2v2,g32"), true, &merged), KVT_OK);
+    assert_ok(quality_attention_run(a, variant_of("kivi:k2v2,g32"), false, &row));
+    assert_ok(quality_attention_run(a, variant_of("kivi:k2v2,g32"), true, &merged));
     assert_true(merged.present && merged.bits_per_element < row.bits_per_element);
     quality_attention_close(a);
 }
@@ -274,13 +273,13 @@ TEST(what_does_not_fit_is_refused)
     layout = layout_of(KVT_DTYPE_FP16);
     layout.head_dim = 15;
     quality_row row;
-    assert_int_equal(quality_attention_open(&layout, HEADS, ROWS, &a), KVT_OK);
+    assert_ok(quality_attention_open(&layout, HEADS, ROWS, &a));
     uint64_t bytes;
-    assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+    assert_ok(kvt_layout_bytes(&layout, &bytes));
     memset(quality_attention_source(a), 0, bytes);
     memset(quality_attention_queries(a), 0, sizeof(float) * LAYERS * HEADS * ROWS * 15);
     quality_attention_exact(a);
-    assert_int_equal(quality_attention_run(a, variant_of("kivi:k4v4,g32"), false, &row), KVT_OK);
+    assert_ok(quality_attention_run(a, variant_of("kivi:k4v4,g32"), false, &row));
     assert_false(row.present);
     quality_attention_close(a);
 }
@@ -312,9 +311,9 @@ TEST(dumps_come_back)
                                           .queries = (const float *const[]){q[0], q[1]},
                                           .query_heads = HEADS,
                                           .query_rows = DUMP_ROWS};
-    assert_int_equal(quality_dump_write(path, &content, message, sizeof message), KVT_OK);
+    assert_ok(quality_dump_write(path, &content, message, sizeof message));
     quality_dump dump;
-    assert_int_equal(quality_dump_open(path, &dump, message, sizeof message), KVT_OK);
+    assert_ok(quality_dump_open(path, &dump, message, sizeof message));
     assert_memory_equal(&dump.layout, &content.layout, sizeof dump.layout);
     assert_int_equal(dump.query_heads, HEADS);
     assert_int_equal(dump.query_rows, DUMP_ROWS);

@@ -45,13 +45,13 @@ static void learn_alone(uint32_t teach, char hash[2 * TRANSFORM_HASH_BYTES + 1])
                                        .teach_tokens = 100000};
     kvt_profile *profile = NULL;
     profile_basis basis;
-    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_ok(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0));
     if (calibrate_profile_run(profile, &options, &report, message, sizeof message) != KVT_OK)
         fail_msg("%s", message);
     assert_int_equal(report.taught, teach - teach / 4); /* one in four makes tables */
     assert_int_equal(report.ladder_count, 0);
     for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
-        assert_int_equal(profile_basis_at(profile, s, &basis), KVT_OK);
+        assert_ok(profile_basis_at(profile, s, &basis));
         assert_int_equal(basis.view.shape.span, s + 1);
         assert_true(basis.bytes > 4096);
         for (uint32_t b = 0; s == 0 && b < TRANSFORM_HASH_BYTES; b++)
@@ -76,7 +76,7 @@ TEST(the_gram_matrix_is_the_projection_squared)
 {
     model *m;
     double gram[32 * 32];
-    assert_int_equal(model_open(model_path, &m, message, sizeof message), KVT_OK);
+    assert_ok(model_open(model_path, &m, message, sizeof message));
     const model_config *c = model_config_of(m);
     assert_int_equal(c->head_dim, 32);
     for (uint32_t head = 0; head < c->kv_heads; head++) {
@@ -103,8 +103,7 @@ TEST(what_cannot_be_learnt_is_refused)
     const void *const entries[] = {&short_one};
     quality_bases bases;
     quality_model target;
-    assert_int_equal(quality_model_open(model_path, NULL, NULL, &target, message, sizeof message),
-                     KVT_OK);
+    assert_ok(quality_model_open(model_path, NULL, NULL, &target, message, sizeof message));
     quality_source source = quality_source_of_model(&target, message, sizeof message);
     quality_lesson lesson = {.source = &source, .teach = entries, .teach_count = 1};
     assert_int_equal(quality_lesson_learn(&lesson, &bases), KVT_E_ARGUMENT); /* no tables */
@@ -140,7 +139,7 @@ static kvt_status calibrate(kvt_profile *profile, uint32_t contexts, uint32_t mo
                                      {.name = "other", .texts = texts, .text_count = 1}};
     const bool teaches[] = {true, false};
     quality_variant only;
-    assert_int_equal(quality_variant_parse("planes:k8v8,g64", &only), KVT_OK);
+    assert_ok(quality_variant_parse("planes:k8v8,g64", &only));
     const calibrate_wanted wanted = {.variants = &only, .count = 1};
     patience left = {.most = most};
     const calibrate_options options = {.model = model_path,
@@ -167,14 +166,14 @@ TEST(a_calibration_learns_once)
     kvt_profile *profile = NULL;
     static calibrate_report report;
     profile_basis basis;
-    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_ok(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0));
     /* Stopped while it learns: no basis, and none of a part of the documents. */
     assert_int_equal(calibrate(profile, 2, 3, &report), KVT_E_CANCELLED);
     assert_int_equal(profile_basis_at(profile, 0, &basis), KVT_MISS);
-    assert_int_equal(calibrate(profile, 2, UINT32_MAX, &report), KVT_OK);
+    assert_ok(calibrate(profile, 2, UINT32_MAX, &report));
     assert_int_equal(report.taught, 5); /* and one made tables */
     for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
-        assert_int_equal(profile_basis_at(profile, s, &basis), KVT_OK);
+        assert_ok(profile_basis_at(profile, s, &basis));
         assert_int_equal(basis.view.shape.span, s + 1);
         profile_basis_free(&basis);
     }
@@ -195,7 +194,7 @@ TEST(a_calibration_learns_once)
         assert_true(factors[s] > 0.0 && factors[s] < (s == 0 ? 0.2 : factors[s - 1]));
     }
     /* The same again learns nothing and measures nothing. */
-    assert_int_equal(calibrate(profile, 2, UINT32_MAX, &report), KVT_OK);
+    assert_ok(calibrate(profile, 2, UINT32_MAX, &report));
     assert_int_equal(report.taught, 0);
     assert_true(report.resumed > 0);
     assert_int_equal(profile_basis_at(profile, QUALITY_BASIS_SPANS, &basis), KVT_MISS);

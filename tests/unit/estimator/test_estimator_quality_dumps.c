@@ -56,7 +56,7 @@ static void write_dump(const char *path, uint64_t seed, uint32_t rows, float spo
                                           .queries = (const float *const[]){q[0], q[1]},
                                           .query_heads = HEADS,
                                           .query_rows = rows};
-    assert_int_equal(quality_dump_write(path, &content, message, sizeof message), KVT_OK);
+    assert_ok(quality_dump_write(path, &content, message, sizeof message));
 }
 
 static int make_dumps(void **state)
@@ -70,7 +70,7 @@ static int make_dumps(void **state)
         write_dump(paths[i], 11 + i, ROWS, 0.0f);
     }
     for (uint32_t i = 0; i < VARIANTS; i++)
-        assert_int_equal(quality_variant_parse(variant_names[i], &variants[i]), KVT_OK);
+        assert_ok(quality_variant_parse(variant_names[i], &variants[i]));
     return 0;
 }
 
@@ -86,8 +86,7 @@ static kvt_profile *open_profile(void)
 {
     kvt_profile *profile = NULL;
     char message[256] = "";
-    assert_int_equal(
-        kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, message, sizeof message), KVT_OK);
+    assert_ok(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, message, sizeof message));
     return profile;
 }
 
@@ -149,8 +148,7 @@ TEST(without_scores_losses_are_bounds)
         kvt_quality_curve stored;
         assert_int_equal(curve->entries, DUMPS);
         assert_true(curve->loss_low <= curve->loss_mean && curve->loss_mean <= curve->loss_high);
-        assert_int_equal(kvt_profile_quality(profile, variants[i].variant, "m", "text", &stored),
-                         KVT_OK);
+        assert_ok(kvt_profile_quality(profile, variants[i].variant, "m", "text", &stored));
         assert_string_equal(stored.method, "attention");
         assert_true(stored.loss_mean == curve->loss_mean &&
                     stored.attention_error == curve->attention_error);
@@ -181,14 +179,14 @@ static void put_scores(kvt_profile *profile, const quality_report *report, const
                                        .heads = HEADS,
                                        .kv_heads = KV_HEADS,
                                        .head_dim = WIDTH};
-    assert_int_equal(profile_run_begin(profile, "quality", NULL, 1, &run_row), KVT_OK);
-    assert_int_equal(profile_model_put(profile, &model_facts, &model_row), KVT_OK);
+    assert_ok(profile_run_begin(profile, "quality", NULL, 1, &run_row));
+    assert_ok(profile_model_put(profile, &model_facts, &model_row));
     const profile_set set = {.model = model_row,
                              .class_name = name,
                              .method = "continuation",
                              .settings = "{}",
                              .entries = 10};
-    assert_int_equal(profile_set_insert(profile, run_row, &set, &set_row), KVT_OK);
+    assert_ok(profile_set_insert(profile, run_row, &set, &set_row));
     for (uint32_t i = 1; i < 5; i++) {
         const double loss = 0.3 * report->sets[0].curves[i].attention_error;
         quality_curve curve = {.entries = 10,
@@ -196,11 +194,10 @@ static void put_scores(kvt_profile *profile, const quality_report *report, const
                                .loss_mean = loss,
                                .loss_low = 0.9 * loss,
                                .loss_high = 1.2 * loss};
-        assert_int_equal(profile_curve_insert(profile, set_row, variants[i].variant,
-                                              variants[i].name, "top1", &curve),
-                         KVT_OK);
+        assert_ok(profile_curve_insert(profile, set_row, variants[i].variant, variants[i].name,
+                                       "top1", &curve));
     }
-    assert_int_equal(profile_run_complete(profile, run_row), KVT_OK);
+    assert_ok(profile_run_complete(profile, run_row));
 }
 
 TEST(scores_give_fits)
@@ -237,13 +234,11 @@ TEST(scores_give_fits)
                                   "DELETE FROM quality_set WHERE method = 'continuation'", NULL,
                                   NULL, NULL),
                      SQLITE_OK);
-    assert_int_equal(
-        quality_map_make(profile, "m", "text", variants, first.sets[0].curves, VARIANTS, &map),
-        KVT_OK);
+    assert_ok(
+        quality_map_make(profile, "m", "text", variants, first.sets[0].curves, VARIANTS, &map));
     assert_true(map.stored && map.family_count == 1 && map.families[0].count == 4);
-    assert_int_equal(
-        quality_map_make(profile, "n", "text", variants, first.sets[0].curves, VARIANTS, &map),
-        KVT_OK);
+    assert_ok(
+        quality_map_make(profile, "n", "text", variants, first.sets[0].curves, VARIANTS, &map));
     assert_int_equal(map.family_count, 0);
     quality_report_free(&first);
     kvt_profile_close(profile);

@@ -31,7 +31,7 @@ static kvt_status run(quality_metric metric, uint32_t calls, quality_report *rep
                                                 "drop:stream,50"};
     kvt_profile *profile = NULL;
     for (int i = 0; i < VARIANTS; i++)
-        assert_int_equal(quality_variant_parse(names[i], &variants[i]), KVT_OK);
+        assert_ok(quality_variant_parse(names[i], &variants[i]));
     const calibrate_wanted wanted = {.variants = variants, .count = VARIANTS};
     const calibrate_options options = {.model = files.model,
                                        .unjudged = true,
@@ -49,9 +49,8 @@ static kvt_status run(quality_metric metric, uint32_t calls, quality_report *rep
                                        .command_line = "test",
                                        .progress = count_progress,
                                        .progress_context = &calls};
-    assert_int_equal(
-        kvt_profile_open(files.database, KVT_PROFILE_WRITE, &profile, message, sizeof message),
-        KVT_OK);
+    assert_ok(
+        kvt_profile_open(files.database, KVT_PROFILE_WRITE, &profile, message, sizeof message));
     kvt_status status = quality_profile_run(profile, &options, report, message, sizeof message);
     kvt_profile_close(profile);
     return status;
@@ -96,11 +95,9 @@ TEST(rows_and_curves_are_stored)
     assert_int_equal(number_of("SELECT complete FROM run"), 1);
     kvt_profile *profile = NULL;
     kvt_quality_curve curve;
-    assert_int_equal(
-        kvt_profile_open(files.database, KVT_PROFILE_READ, &profile, message, sizeof message),
-        KVT_OK);
-    assert_int_equal(kvt_profile_quality(profile, variants[1].variant, "small", "pooled", &curve),
-                     KVT_OK);
+    assert_ok(
+        kvt_profile_open(files.database, KVT_PROFILE_READ, &profile, message, sizeof message));
+    assert_ok(kvt_profile_quality(profile, variants[1].variant, "small", "pooled", &curve));
     const quality_curve *expected = &report.sets[2].curves[1];
     assert_true(curve.loss_mean == expected->loss_mean && curve.loss_high == expected->loss_high);
     assert_true(curve.kl == expected->kl && curve.top1 == expected->top1);
@@ -109,8 +106,7 @@ TEST(rows_and_curves_are_stored)
     assert_string_equal(curve.metric, "top1");
     assert_string_equal(curve.name, "planes:k2v2,g64");
     assert_int_equal(curve.entries, ENTRIES + 2);
-    assert_int_equal(kvt_profile_quality(profile, variants[1].variant, NULL, "stories", &curve),
-                     KVT_OK);
+    assert_ok(kvt_profile_quality(profile, variants[1].variant, NULL, "stories", &curve));
     assert_true(isnan(curve.answers) && curve.entries == ENTRIES);
     assert_int_equal(kvt_profile_quality(profile, variants[1].variant, "other", NULL, &curve),
                      KVT_MISS);
@@ -146,7 +142,7 @@ TEST(a_stopped_run_goes_on)
 {
     quality_report whole, stopped, rest;
     scratch_remove_database();
-    assert_int_equal(run(QUALITY_F1, UINT32_MAX, &whole), KVT_OK);
+    assert_ok(run(QUALITY_F1, UINT32_MAX, &whole));
     assert_int_equal(whole.resumed, 0);
     for (uint32_t calls = 1; calls < 16; calls += 7) {
         scratch_remove_database();
@@ -156,7 +152,7 @@ TEST(a_stopped_run_goes_on)
         long long rows = number_of(ROWS_SQL);
         assert_true(rows < calls);
         quality_report_free(&stopped);
-        assert_int_equal(run(QUALITY_F1, UINT32_MAX, &rest), KVT_OK);
+        assert_ok(run(QUALITY_F1, UINT32_MAX, &rest));
         assert_int_equal(rest.resumed, rows);
         check_same(&whole, &rest);
         quality_report_free(&rest);
@@ -167,7 +163,7 @@ TEST(a_stopped_run_goes_on)
     assert_int_equal(run(QUALITY_F1, 5, &stopped), KVT_E_CANCELLED);
     assert_int_equal(stopped.resumed, 0);
     quality_report_free(&stopped);
-    assert_int_equal(run(QUALITY_KL, UINT32_MAX, &rest), KVT_OK);
+    assert_ok(run(QUALITY_KL, UINT32_MAX, &rest));
     assert_int_equal(rest.resumed, 0);
     assert_int_equal(number_of("SELECT count(*) FROM run WHERE complete"), 2);
     quality_report_free(&rest);
@@ -188,7 +184,7 @@ TEST(too_short_a_time_measures_all_the_same)
         runs++;
     }
     seconds_given = 0;
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     assert_true(runs > 1);
     assert_int_equal(number_of(ROWS_SQL), ALL_ROWS);
 }
@@ -210,9 +206,8 @@ TEST(wrong_requests_are_refused)
                                  .context_tokens = CONTEXT,
                                  .continuation_tokens = CONTINUATION,
                                  .metric = QUALITY_ANSWERS};
-    assert_int_equal(quality_variant_parse("raw", &variants[0]), KVT_OK);
-    assert_int_equal(
-        kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, message, sizeof message), KVT_OK);
+    assert_ok(quality_variant_parse("raw", &variants[0]));
+    assert_ok(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, message, sizeof message));
     /* Answers are asked for and no text has a question. */
     assert_int_equal(quality_profile_run(profile, &options, &report, message, sizeof message),
                      KVT_E_ARGUMENT);
@@ -229,8 +224,7 @@ TEST(wrong_requests_are_refused)
     assert_int_equal(quality_profile_run(profile, &options, &report, message, sizeof message),
                      KVT_E_GONE);
     options.model = files.model;
-    assert_int_equal(quality_profile_run(profile, &options, &report, message, sizeof message),
-                     KVT_OK);
+    assert_ok(quality_profile_run(profile, &options, &report, message, sizeof message));
     assert_true(report.sets[0].curves[0].loss_mean == 0.0);
     assert_true(isnan(report.sets[0].curves[0].rouge_l));
     quality_report_free(&report);

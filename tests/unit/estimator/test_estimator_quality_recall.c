@@ -66,9 +66,8 @@ static kvt_status run(quality_use use, uint32_t calls, bool finish, quality_repo
                                        .command_line = "test",
                                        .progress = stop_after,
                                        .progress_context = &calls};
-    assert_int_equal(
-        kvt_profile_open(files.database, KVT_PROFILE_WRITE, &profile, message, sizeof message),
-        KVT_OK);
+    assert_ok(
+        kvt_profile_open(files.database, KVT_PROFILE_WRITE, &profile, message, sizeof message));
     kvt_status status = quality_profile_run(profile, &options, report, message, sizeof message);
     kvt_profile_close(profile);
     return status;
@@ -113,11 +112,9 @@ TEST(passages_are_sets_of_their_own)
     assert_true(report.sets[1].spread.nll_nats > 0.0);
     kvt_profile *profile = NULL;
     kvt_quality_curve stored;
-    assert_int_equal(
-        kvt_profile_open(files.database, KVT_PROFILE_READ, &profile, message, sizeof message),
-        KVT_OK);
-    assert_int_equal(
-        kvt_profile_quality(profile, variants[1].variant, NULL, "tasks/recall", &stored), KVT_OK);
+    assert_ok(
+        kvt_profile_open(files.database, KVT_PROFILE_READ, &profile, message, sizeof message));
+    assert_ok(kvt_profile_quality(profile, variants[1].variant, NULL, "tasks/recall", &stored));
     assert_true(stored.kl == lossy->kl && stored.top1 == lossy->top1);
     assert_true(stored.loss_mean == lossy->loss_mean && stored.entries == LINES);
     kvt_profile_close(profile);
@@ -131,7 +128,7 @@ TEST(the_use_says_what_a_loss_is)
     for (unsigned use = 0; use < QUALITY_USES; use++) {
         scratch_remove_database();
         assert_non_null(quality_use_name(use));
-        assert_int_equal(run((quality_use)use, UINT32_MAX, false, &of[use]), KVT_OK);
+        assert_ok(run((quality_use)use, UINT32_MAX, false, &of[use]));
     }
     const double worse = of[QUALITY_USE_WORSE].sets[0].curves[1].loss_mean;
     const double answers = of[QUALITY_USE_ANSWERS].sets[0].curves[1].loss_mean;
@@ -154,10 +151,10 @@ TEST(stopped_measurements_keep_passages_and_balance)
 {
     quality_report whole, stopped, rest;
     scratch_remove_database();
-    assert_int_equal(run(QUALITY_USE_WORSE, UINT32_MAX, false, &whole), KVT_OK);
+    assert_ok(run(QUALITY_USE_WORSE, UINT32_MAX, false, &whole));
     quality_report_free(&whole);
     scratch_remove_database();
-    assert_int_equal(run(QUALITY_USE_WORSE, UINT32_MAX, false, &whole), KVT_OK);
+    assert_ok(run(QUALITY_USE_WORSE, UINT32_MAX, false, &whole));
     scratch_remove_database();
     /* Nothing is there yet: there is nothing to finish. */
     assert_int_equal(run(QUALITY_USE_WORSE, UINT32_MAX, true, &stopped), KVT_E_ARGUMENT);
@@ -170,7 +167,7 @@ TEST(stopped_measurements_keep_passages_and_balance)
     assert_true(stopped.sets[0].entries <= stopped.sets[2].entries + 2);
     assert_true(stopped.sets[0].entries < LINES);
     quality_report_free(&stopped);
-    assert_int_equal(run(QUALITY_USE_WORSE, UINT32_MAX, false, &rest), KVT_OK);
+    assert_ok(run(QUALITY_USE_WORSE, UINT32_MAX, false, &rest));
     assert_true(rest.resumed > 0);
     for (uint32_t s = 0; s < whole.set_count; s++) {
         assert_true(rest.sets[s].spread.nll_nats == whole.sets[s].spread.nll_nats);
@@ -186,7 +183,7 @@ TEST(what_is_there_can_be_finished)
     quality_report stopped, finished;
     scratch_remove_database();
     assert_int_equal(run(QUALITY_USE_WORSE, 14, false, &stopped), KVT_E_CANCELLED);
-    assert_int_equal(run(QUALITY_USE_WORSE, UINT32_MAX, true, &finished), KVT_OK);
+    assert_ok(run(QUALITY_USE_WORSE, UINT32_MAX, true, &finished));
     assert_int_equal(finished.sets[0].entries, stopped.sets[0].entries);
     assert_true(finished.sets[1].curves[1].loss_mean == stopped.sets[1].curves[1].loss_mean);
     quality_report_free(&stopped);
@@ -221,9 +218,8 @@ static kvt_status calibrate(uint32_t contexts, quality_metric metric, bool finis
                                        .command_line = "test",
                                        .progress = stop_after,
                                        .progress_context = &calls};
-    assert_int_equal(
-        kvt_profile_open(files.database, KVT_PROFILE_WRITE, &profile, message, sizeof message),
-        KVT_OK);
+    assert_ok(
+        kvt_profile_open(files.database, KVT_PROFILE_WRITE, &profile, message, sizeof message));
     kvt_status status = calibrate_profile_run(profile, &options, &ladders, message, sizeof message);
     kvt_profile_close(profile);
     return status;
@@ -240,9 +236,8 @@ static kvt_codec_curve read_rung(const char *name)
                                .head_dim = (uint16_t)ladders.model.head_dim,
                                .dtype = KVT_DTYPE_FP16,
                                .tokens = 64};
-    assert_int_equal(
-        kvt_profile_open(files.database, KVT_PROFILE_READ, &profile, message, sizeof message),
-        KVT_OK);
+    assert_ok(
+        kvt_profile_open(files.database, KVT_PROFILE_READ, &profile, message, sizeof message));
     if (profile_rungs_read(profile, &layout, NULL, name, curves, 8, &count, message,
                            sizeof message) != KVT_OK)
         fail_msg("%s: %s", name, message);
@@ -279,15 +274,15 @@ TEST(a_calibration_takes_what_was_measured)
         assert_true(fabs(ladders.ladders[i].rungs[0].loss - fmax(loss, least)) < 1e-12);
     }
     /* Fewer entries, and another loss of the same rows. */
-    assert_int_equal(calibrate(LINES - 1, QUALITY_TOP1, true, UINT32_MAX), KVT_OK);
+    assert_ok(calibrate(LINES - 1, QUALITY_TOP1, true, UINT32_MAX));
     assert_int_equal(ladders.resumed, 2 * (LINES - 1));
     assert_int_equal(ladders.ladders[2].entries, 2 * (LINES - 1));
     /* Either use alone, of the rows of both. */
     for (calibrated_use = QUALITY_USE_ANSWERS; calibrated_use < QUALITY_USES; calibrated_use++) {
         quality_report used;
         char wanted[64];
-        assert_int_equal(calibrate(LINES, QUALITY_KL, true, UINT32_MAX), KVT_OK);
-        assert_int_equal(run(calibrated_use, UINT32_MAX, false, &used), KVT_OK);
+        assert_ok(calibrate(LINES, QUALITY_KL, true, UINT32_MAX));
+        assert_ok(run(calibrated_use, UINT32_MAX, false, &used));
         (void)snprintf(wanted, sizeof wanted, "loss %.4g [", used.sets[0].curves[1].loss_mean);
         assert_non_null(strstr(ladders.ladders[0].rungs[0].evidence, wanted));
         quality_report_free(&used);
@@ -329,12 +324,12 @@ TEST(a_calibration_measures_what_is_missing)
     assert_int_equal(whole.ladders[0].entries, LINES);
     assert_true(whole.ladders[0].choice_count >= 6);
     /* Again: all is there. */
-    assert_int_equal(calibrate(LINES, QUALITY_KL, true, UINT32_MAX), KVT_OK);
+    assert_ok(calibrate(LINES, QUALITY_KL, true, UINT32_MAX));
     const uint64_t all = ladders.resumed;
     assert_true(all > 2 * LINES);
     scratch_remove_database();
     assert_int_equal(calibrate(LINES, QUALITY_KL, false, 25), KVT_E_CANCELLED);
-    assert_int_equal(calibrate(LINES, QUALITY_KL, false, UINT32_MAX), KVT_OK);
+    assert_ok(calibrate(LINES, QUALITY_KL, false, UINT32_MAX));
     assert_true(ladders.resumed > 10 && ladders.resumed < all);
     for (uint32_t i = 0; i < whole.ladder_count; i++)
         assert_true(ladders.ladders[i].rungs[0].loss_upper == whole.ladders[i].rungs[0].loss_upper);
@@ -351,14 +346,14 @@ TEST(passages_that_fit_nothing_are_refused)
     evaluate_entry *entry = NULL;
     evaluate_recall recall;
     const uint32_t ids[] = {1, 5, 9, 13, 17, 21}, outside[] = {5, 6, UINT32_MAX};
-    assert_int_equal(model_open(files.model, &weights, message, sizeof message), KVT_OK);
-    assert_int_equal(model_session_open(weights, &session), KVT_OK);
-    assert_int_equal(evaluate_entry_open(session, ids, 4, 2, &entry), KVT_OK);
+    assert_ok(model_open(files.model, &weights, message, sizeof message));
+    assert_ok(model_session_open(weights, &session));
+    assert_ok(evaluate_entry_open(session, ids, 4, 2, &entry));
     assert_int_equal(evaluate_recall_open(session, entry, ids, 3, 3, &recall), KVT_E_ARGUMENT);
     assert_int_equal(evaluate_recall_open(session, entry, ids, 3, 1, &recall), KVT_E_ARGUMENT);
     assert_int_equal(evaluate_recall_open(session, entry, outside, 3, 2, &recall), KVT_E_ARGUMENT);
     evaluate_recall_close(&recall);
-    assert_int_equal(evaluate_recall_open(session, entry, ids, 3, 2, &recall), KVT_OK);
+    assert_ok(evaluate_recall_open(session, entry, ids, 3, 2, &recall));
     assert_true(recall.nll > 0.0);
     evaluate_recall_close(&recall);
     evaluate_entry_close(entry);
@@ -379,9 +374,9 @@ TEST(intervals_are_over_documents)
     uint32_t numbers[ROWS];
     for (int i = 0; i < ROWS; i++)
         rows[i] = (quality_row){.present = true, .loss = losses[i], .bits_per_element = 4.0};
-    assert_int_equal(quality_summarise(rows, NULL, ROWS, 1, 1, &alone, &spread), KVT_OK);
-    assert_int_equal(quality_summarise(rows, of_two, ROWS, 1, 1, &two, &spread), KVT_OK);
-    assert_int_equal(quality_summarise(rows, of_one, ROWS, 1, 1, &one, &spread), KVT_OK);
+    assert_ok(quality_summarise(rows, NULL, ROWS, 1, 1, &alone, &spread));
+    assert_ok(quality_summarise(rows, of_two, ROWS, 1, 1, &two, &spread));
+    assert_ok(quality_summarise(rows, of_one, ROWS, 1, 1, &one, &spread));
     assert_true(alone.loss_mean == two.loss_mean && two.loss_mean == one.loss_mean);
     assert_true(two.loss_high - two.loss_low > 1.3 * (alone.loss_high - alone.loss_low));
     assert_true(fabs(two.loss_low - 0.105) < 1e-9 && fabs(two.loss_high - 0.405) < 1e-9);

@@ -41,7 +41,7 @@ TEST(entries_are_cut_as_their_lines_say)
     assert_non_null(strstr(message, "ids.jsonl:1: "));
     memcpy(strstr(good, ", [6,  6,7]"), "           ", 11);
     write_file("ids.jsonl", good);
-    assert_int_equal(read_entries(NULL, &entries), KVT_OK);
+    assert_ok(read_entries(NULL, &entries));
     assert_int_equal(entries.count, 3);
     const quality_entry *e = entries.entries;
     assert_int_equal(e[0].context_tokens, 3);
@@ -68,7 +68,7 @@ TEST(entries_are_cut_as_their_lines_say)
     *strstr(good, "scored\": 2") = 's';
     strstr(good, "scored\": 2")[9] = '1';
     write_file("ids.jsonl", good);
-    assert_int_equal(read_entries(NULL, &entries), KVT_OK);
+    assert_ok(read_entries(NULL, &entries));
     assert_true(entries.digest != digest);
     quality_entries_free(&entries);
 }
@@ -123,11 +123,11 @@ TEST(a_byte_level_vocabulary_decodes)
     char text[32];
     size_t bytes;
     write_file("tokenizer.json", small_json);
-    assert_int_equal(tokenizer_open(path, 5, &tokens, message, sizeof message), KVT_OK);
+    assert_ok(tokenizer_open(path, 5, &tokens, message, sizeof message));
     assert_int_equal(tokenizer_vocab(tokens), 5);
     assert_false(tokenizer_encodes(tokens));
     const uint32_t ids[] = {2, 0, 1, 2, 3, 4};
-    assert_int_equal(tokenizer_decode(tokens, ids, 6, text, sizeof text, &bytes), KVT_OK);
+    assert_ok(tokenizer_decode(tokens, ids, 6, text, sizeof text, &bytes));
     assert_int_equal(bytes, 7);
     assert_memory_equal(text, " ba b\n\xe9", 7);
     assert_int_equal(tokenizer_decode(tokens, ids, 6, text, 6, &bytes), KVT_E_SPACE);
@@ -137,7 +137,7 @@ TEST(a_byte_level_vocabulary_decodes)
     assert_int_equal(tokenizer_encode(tokens, "ab", 2, out, &bytes), KVT_E_UNSUPPORTED);
     /* Ids are taken with such a vocabulary; a text that would have to be encoded is refused. */
     write_file("ids.jsonl", "{\"tokens\": [1, 2, 3], \"context\": 1}\n");
-    assert_int_equal(read_entries(tokens, &entries), KVT_OK);
+    assert_ok(read_entries(tokens, &entries));
     quality_entries_free(&entries);
     write_file("ids.jsonl", "{\"tokens\": [1, 2, 3], \"context\": 1}\n{\"text\": \"a b\"}\n");
     assert_int_equal(read_entries(tokens, &entries), KVT_E_ARGUMENT);

@@ -82,7 +82,7 @@ TEST(likelihood_is_the_trainers)
     size_t capacity = 0, rows = 0;
     model_session *session;
     assert_non_null(file);
-    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    assert_ok(model_session_open(loaded, &session));
     for (; getline(&line, &capacity, file) > 0; rows++) {
         json_t *row = json_loads(line, 0, NULL);
         const char *text = json_string_value(json_object_get(row, "text"));
@@ -90,9 +90,9 @@ TEST(likelihood_is_the_trainers)
         size_t count;
         assert_non_null(text);
         uint32_t *ids = test_alloc(tokenizer_bound(strlen(text)) * sizeof *ids);
-        assert_int_equal(tokenizer_encode(tokens, text, strlen(text), ids, &count), KVT_OK);
+        assert_ok(tokenizer_encode(tokens, text, strlen(text), ids, &count));
         assert_int_equal(count, json_integer_value(json_object_get(row, "tokens")));
-        assert_int_equal(model_nll(session, ids, (uint32_t)count, &nll), KVT_OK);
+        assert_ok(model_nll(session, ids, (uint32_t)count, &nll));
         print_message("%zu tokens: %.4f nats, %.4f wanted\n", count, nll, wanted);
         assert_true(fabs(nll - wanted) < 1e-4 * wanted);
         json_decref(row);
@@ -133,7 +133,7 @@ TEST(answers_are_recalled_and_lost)
     answered sums = {.questions = 0};
     char message[256] = "";
     for (size_t i = 0; i < VARIANTS; i++)
-        assert_int_equal(quality_variant_parse(losses[i].name, &variants[i]), KVT_OK);
+        assert_ok(quality_variant_parse(losses[i].name, &variants[i]));
     if (quality_entries_read(&path, 1, tokens, CONTEXT, 80, 64, &entries, message,
                              sizeof message) != KVT_OK) {
         fail_msg("%s", message);

@@ -47,9 +47,8 @@ static void bench_open(bench *at)
                                       .write_bytes_per_s = 500000000,
                                       .latency_ns = 100000};
     memset(at, 0, sizeof *at);
-    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &at->profile, NULL, 0),
-                     KVT_OK);
-    assert_int_equal(kvt_device_open(&config, &at->device, NULL, 0), KVT_OK);
+    assert_ok(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &at->profile, NULL, 0));
+    assert_ok(kvt_device_open(&config, &at->device, NULL, 0));
     at->request = (kvt_profile_request){.struct_size = sizeof at->request,
                                         .repetitions = 3,
                                         .command_line = "profile devices",
@@ -78,7 +77,7 @@ static kvt_status bench_measure(bench *at, int calls, bool writes)
 static json_t *bench_view(const bench *at, const char *view)
 {
     json_t *views = json_object();
-    assert_int_equal(exchange_view(at->profile, view, views), KVT_OK);
+    assert_ok(exchange_view(at->profile, view, views));
     json_t *rows = json_incref(json_object_get(views, view));
     json_decref(views);
     return rows;
@@ -115,17 +114,17 @@ TEST(an_interrupted_run_goes_on)
     bench_open(&at);
     assert_int_equal(bench_measure(&at, 25, true), KVT_E_CANCELLED); /* in the 26th point */
     assert_runs(&at, 1, 0);
-    assert_int_equal(bench_measure(&at, 1000000, true), KVT_OK);
+    assert_ok(bench_measure(&at, 1000000, true));
     assert_int_equal(at.calls, 15 + 2);
     assert_runs(&at, 1, 1);
     assert_int_equal(count_points(&at), 40);
     kvt_device_curve curve;
-    assert_int_equal(kvt_profile_device(at.profile, "sim0", &curve), KVT_OK);
+    assert_ok(kvt_profile_device(at.profile, "sim0", &curve));
     assert_true(fabs(curve.read.bytes_per_s / 1e9 - 1.0) < 0.01);
     assert_true(fabs(curve.write.bytes_per_s / 5e8 - 1.0) < 0.01);
     assert_true(curve.read.residual < 0.01);
     /* Complete: the same call measures everything again, in a run of its own. */
-    assert_int_equal(bench_measure(&at, 1000000, true), KVT_OK);
+    assert_ok(bench_measure(&at, 1000000, true));
     assert_runs(&at, 2, 2);
     assert_int_equal(at.calls, 40 + 2);
     bench_close(&at);
@@ -153,7 +152,7 @@ TEST(other_settings_begin_anew)
     at.request.resume_seconds = -1;
     assert_int_equal(bench_measure(&at, 2, true), KVT_E_ARGUMENT);
     at.request.resume_seconds = 3600;
-    assert_int_equal(bench_measure(&at, 1000000, true), KVT_OK);
+    assert_ok(bench_measure(&at, 1000000, true));
     assert_runs(&at, runs, 1);
     bench_close(&at);
 }
@@ -164,12 +163,12 @@ TEST(reads_go_on_after_whole_writes)
     bench at;
     bench_open(&at);
     assert_int_equal(bench_measure(&at, 12, true), KVT_E_CANCELLED);
-    assert_int_equal(bench_measure(&at, 1000000, false), KVT_OK);
+    assert_ok(bench_measure(&at, 1000000, false));
     assert_runs(&at, 2, 1);
     bench_close(&at);
     bench_open(&at);
     assert_int_equal(bench_measure(&at, 30, true), KVT_E_CANCELLED); /* among the reads */
-    assert_int_equal(bench_measure(&at, 1000000, false), KVT_OK);
+    assert_ok(bench_measure(&at, 1000000, false));
     assert_runs(&at, 1, 1);
     assert_int_equal(count_points(&at), 40);
     bench_close(&at);
@@ -182,11 +181,11 @@ TEST(mixing_is_measured)
     json_t *rows, *row;
     size_t i;
     bench_open(&at);
-    assert_int_equal(bench_measure(&at, 1000000, false), KVT_OK);
+    assert_ok(bench_measure(&at, 1000000, false));
     rows = bench_view(&at, "mixed");
     assert_int_equal(json_array_size(rows), 0);
     json_decref(rows);
-    assert_int_equal(bench_measure(&at, 1000000, true), KVT_OK);
+    assert_ok(bench_measure(&at, 1000000, true));
     rows = bench_view(&at, "mixed");
     assert_int_equal(json_array_size(rows), 2);
     json_array_foreach(rows, i, row)
@@ -211,7 +210,7 @@ TEST(codecs_go_on_and_use_threads)
     const kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_FP16, .tokens = 96};
     uint64_t bytes;
-    assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+    assert_ok(kvt_layout_bytes(&layout, &bytes));
     void *source = test_zeros(bytes);
     codecs_kv_sample_fill(&layout, 3, source);
     const kvt_profile_kv kv = {.name = "a dump", .layout = layout, .bytes = source};
@@ -224,7 +223,7 @@ TEST(codecs_go_on_and_use_threads)
     assert_int_equal(kvt_profile_measure_codecs(at.profile, &at.request), KVT_E_CANCELLED);
     assert_runs(&at, 1, 0);
     at.calls_left = 1000;
-    assert_int_equal(kvt_profile_measure_codecs(at.profile, &at.request), KVT_OK);
+    assert_ok(kvt_profile_measure_codecs(at.profile, &at.request));
     assert_runs(&at, 1, 1);
     rows = bench_view(&at, "codecs");
     json_array_foreach(rows, i, row)

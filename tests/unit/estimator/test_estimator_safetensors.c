@@ -46,8 +46,8 @@ TEST(a_dump_comes_back)
     safetensors *file;
     char message[256] = "";
     float row[4];
-    assert_int_equal(safetensors_write(path, written, 5, NULL, 0, message, sizeof message), KVT_OK);
-    assert_int_equal(safetensors_open(path, &file, message, sizeof message), KVT_OK);
+    assert_ok(safetensors_write(path, written, 5, NULL, 0, message, sizeof message));
+    assert_ok(safetensors_open(path, &file, message, sizeof message));
     assert_int_equal(safetensors_count(file), 5);
     for (size_t i = 0; i < 5; i++) {
         const safetensors_tensor *tensor = safetensors_find(file, written[i].name);
@@ -209,7 +209,7 @@ TEST(cut_files_are_refused)
         assert_true(safetensors_open_bytes("cut", exact, size, &file, NULL, 0) < 0);
         assert_null(file);
     }
-    assert_int_equal(safetensors_open_bytes("whole", bytes, sizeof bytes, &file, NULL, 0), KVT_OK);
+    assert_ok(safetensors_open_bytes("whole", bytes, sizeof bytes, &file, NULL, 0));
     safetensors_close(file);
     for (int byte = 1; byte < 8; byte++) {
         bytes[byte] = 0xff; /* a header of up to 2^64 bytes */

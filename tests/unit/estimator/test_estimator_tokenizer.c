@@ -82,7 +82,7 @@ static void encodes_to(const tokenizer *tokens, const char *text, const uint32_t
 {
     uint32_t got[TEXT_MAX + 2];
     size_t got_count;
-    assert_int_equal(tokenizer_encode(tokens, text, strlen(text), got, &got_count), KVT_OK);
+    assert_ok(tokenizer_encode(tokens, text, strlen(text), got, &got_count));
     assert_int_equal(got_count, count);
     for (size_t i = 0; i < count; i++)
         if (got[i] != ids[i]) fail_msg("'%s' at %zu: %u, not %u", text, i, got[i], ids[i]);
@@ -164,7 +164,7 @@ TEST(heap_merges_as_a_scan_does)
                                             : 260 + (uint32_t)(text[i] - 'a');
         }
         size_t wanted = merge_plainly(plain, length + 1);
-        assert_int_equal(tokenizer_encode(tokens, text, length, got, &count), KVT_OK);
+        assert_ok(tokenizer_encode(tokens, text, length, got, &count));
         assert_int_equal(got[0], 1);
         assert_int_equal(count - 1, wanted);
         assert_memory_equal(got + 1, plain, wanted * sizeof *got);
@@ -178,9 +178,9 @@ static void comes_back(const tokenizer *tokens, const char *text, size_t bytes)
     char back[TEXT_MAX];
     size_t count, length;
     assert_true(bytes <= TEXT_MAX);
-    assert_int_equal(tokenizer_encode(tokens, text, bytes, ids, &count), KVT_OK);
+    assert_ok(tokenizer_encode(tokens, text, bytes, ids, &count));
     assert_true(count <= tokenizer_bound(bytes));
-    assert_int_equal(tokenizer_decode(tokens, ids, count, back, sizeof back, &length), KVT_OK);
+    assert_ok(tokenizer_decode(tokens, ids, count, back, sizeof back, &length));
     assert_int_equal(length, bytes);
     assert_memory_equal(back, text, bytes);
     if (bytes == 0) return;

@@ -156,7 +156,7 @@ TEST(prefill_and_raw_lose_nothing)
      * they compute, and are not loaded. */
     const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 8000 * 131072};
     uint64_t head_bytes, record_bytes;
-    assert_int_equal(codecs_raw_record_bytes(&layout, &head_bytes, &record_bytes), KVT_OK);
+    assert_ok(codecs_raw_record_bytes(&layout, &head_bytes, &record_bytes));
     const double load = 1e-5 + (double)record_bytes / 25e9 + 8000 * 131072.0 / 1e13;
     const double hit = model->fixed_seconds + load + kvt_prefill_seconds(model, 8000, 8064);
     const double share = raw.dram_hits;
@@ -285,7 +285,7 @@ TEST(hosts_and_measures_are_what_is_said)
     options.prefill_speed = 0.5;
     experiment *run = small_open(&options);
     kvt_prefill usual;
-    assert_int_equal(kvt_prefill_preset_get("llama-3.1-8b:a100", &usual), KVT_OK);
+    assert_ok(kvt_prefill_preset_get("llama-3.1-8b:a100", &usual));
     for (uint32_t menu = 0; menu < EXPERIMENT_MENUS; menu++) {
         const kvt_cost_model *model = &run->models[menu][1];
         for (uint32_t i = 1; i < model->variant_count; i++)

@@ -63,8 +63,8 @@ static verify_counts look(seen *to)
     support_tier(&options, KVT_TIER_SSD, &device, 1);
     options.durability.catalog_path = site.catalog_path;
     *to = (seen){.bases = 0};
-    assert_int_equal(inspect_catalog(site.catalog_path, &visitor, message, sizeof message), KVT_OK);
-    assert_int_equal(verify_store(&options, &observer, &counts, message, sizeof message), KVT_OK);
+    assert_ok(inspect_catalog(site.catalog_path, &visitor, message, sizeof message));
+    assert_ok(verify_store(&options, &observer, &counts, message, sizeof message));
     assert_int_equal(counts.entries, ENTRIES);
     assert_int_equal(counts.bases, to->bases);
     assert_int_equal(catalog.bases, to->bases);
@@ -120,7 +120,7 @@ TEST(a_basis_by_the_wrong_name_is_damaged)
 {
     seen found;
     basis_made other = basis_made_of(basis_site_shape, 77);
-    assert_int_equal(basis_made_write(&other), KVT_OK);
+    assert_ok(basis_made_write(&other));
     FILE *file = fopen(site.basis_path, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(other.object, 1, other.bytes, file), other.bytes);

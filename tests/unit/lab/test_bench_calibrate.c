@@ -85,9 +85,8 @@ static uint32_t read_rungs(kvt_codec_curve *curves)
 {
     uint32_t count;
     kvt_profile *profile = open_profile(KVT_PROFILE_READ);
-    assert_int_equal(profile_rungs_read(profile, &layout, "small", "stories", curves, 8, &count,
-                                        message, sizeof message),
-                     KVT_OK);
+    assert_ok(profile_rungs_read(profile, &layout, "small", "stories", curves, 8, &count, message,
+                                 sizeof message));
     kvt_profile_close(profile);
     return count;
 }
@@ -99,7 +98,7 @@ TEST(a_stopped_calibration_goes_on)
     static calibrate_report whole, stopped, again;
     uint32_t calls = UINT32_MAX;
     calibrate_options options = model_options(&calls);
-    assert_int_equal(calibrate(&options, &whole), KVT_OK);
+    assert_ok(calibrate(&options, &whole));
     assert_ladder(&whole.ladders[0]);
     scratch_remove_database();
     calls = 40;
@@ -112,7 +111,7 @@ TEST(a_stopped_calibration_goes_on)
                      KVT_MISS); /* half a calibration is none */
     kvt_profile_close(profile);
     calls = UINT32_MAX;
-    assert_int_equal(calibrate(&options, &again), KVT_OK);
+    assert_ok(calibrate(&options, &again));
     assert_true(again.resumed > 20);
     assert_int_equal(again.ladders[0].rung_count, whole.ladders[0].rung_count);
     for (uint32_t i = 0; i < whole.ladders[0].rung_count; i++) {
@@ -157,7 +156,7 @@ static void assert_rows_are_kept(calibrate_options options)
     const int kept = count_marked(true);
     assert_true(kept > 0);
     calls = UINT32_MAX;
-    assert_int_equal(calibrate(&options, &report), KVT_OK);
+    assert_ok(calibrate(&options, &report));
     assert_int_equal(report.resumed, kept);
     assert_int_equal(count_marked(false), kept);
 }
@@ -180,7 +179,7 @@ TEST(dumps_calibrate_too)
                                              .context_tokens = CONTEXT,
                                              .continuation_tokens = CONTINUATION,
                                              .queries = 4};
-    assert_int_equal(quality_dumps_make(&make, &made, message, sizeof message), KVT_OK);
+    assert_ok(quality_dumps_make(&make, &made, message, sizeof message));
     assert_int_equal(made, ENTRIES);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         (void)snprintf(paths[i], sizeof paths[i], "%s/%04u.safetensors", folder, (unsigned)i);
@@ -193,7 +192,7 @@ TEST(dumps_calibrate_too)
                                        .dump_count = ENTRIES,
                                        .queries = 4};
     static calibrate_report report;
-    assert_int_equal(calibrate(&options, &report), KVT_OK);
+    assert_ok(calibrate(&options, &report));
     assert_ladder(&report.ladders[0]);
     assert_int_equal(report.entries, ENTRIES);
     kvt_codec_curve curves[8];
@@ -250,7 +249,7 @@ static uint32_t press(const kvt_store_options *options, const kvt_codec_curve *c
         kvt_get_info info = {.struct_size = sizeof info};
         status = kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info);
         if (status == KVT_MISS) continue;
-        assert_int_equal(status, KVT_OK);
+        assert_ok(status);
         fill_entry(i, kv);
         double upper = upper_of(curves, count, info.variant);
         bool same = memcmp(kv, got, sizeof kv) == 0;
@@ -270,7 +269,7 @@ TEST(a_store_takes_the_ladder)
     kvt_codec_curve curves[8];
     uint32_t calls = UINT32_MAX;
     calibrate_options options = model_options(&calls);
-    assert_int_equal(calibrate(&options, &report), KVT_OK);
+    assert_ok(calibrate(&options, &report));
     const uint32_t count = read_rungs(curves);
     kvt_store_options store;
     kvt_store_options_init(&store);

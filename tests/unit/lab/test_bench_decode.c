@@ -21,7 +21,7 @@ TEST(everything_read_is_exact)
     decode_unit unit;
     const decode_options options = {.seed = 3};
     decode_source_synthetic(1, 1500, 5, 3, &source);
-    assert_int_equal(decode_unit_open(&source, &options, 0, 2, &unit), KVT_OK);
+    assert_ok(decode_unit_open(&source, &options, 0, 2, &unit));
     uint8_t *variant = test_alloc(unit.zone);
     double error[PAGES_VARIANTS] = {0.0}, recall = 0.0;
     for (uint8_t v = PAGES_ABSENT; v < PAGES_VARIANTS; v++) {
@@ -79,7 +79,7 @@ static dump_site *dump_open(uint32_t tokens, uint16_t heads, uint16_t dim, uint3
                                         .query_heads = query_heads,
                                         .query_rows = rows};
     char message[200];
-    assert_int_equal(quality_dump_write(s->path, &s->content, message, sizeof message), KVT_OK);
+    assert_ok(quality_dump_write(s->path, &s->content, message, sizeof message));
     return s;
 }
 
@@ -139,7 +139,7 @@ TEST(a_dump_is_judged)
     size_t size[2];
     for (int i = 0; i < 2; i++) {
         FILE *out = open_memstream(&texts[i], &size[i]);
-        assert_int_equal(run(s->path, out, message), KVT_OK);
+        assert_ok(run(s->path, out, message));
         (void)fclose(out);
     }
     json_error_t error;
@@ -176,7 +176,7 @@ TEST(foreign_dumps_are_refused)
     dump_site *s = dump_open(300, 1, 16, 2, 3);
     for (long size = 0; size < 60000; size = size * 3 + 7) { /* cut short */
         assert_int_equal(truncate(s->path, 0), 0);
-        assert_int_equal(quality_dump_write(s->path, &s->content, message, sizeof message), KVT_OK);
+        assert_ok(quality_dump_write(s->path, &s->content, message, sizeof message));
         if (truncate(s->path, size) != 0) continue;
         const kvt_status status = run(s->path, stdout, message);
         assert_true(size > 30000 || status == KVT_E_CORRUPT || status == KVT_E_PARSE);
@@ -191,7 +191,7 @@ TEST(coactive_tokens_share_clusters)
     decode_profile profile;
     decode_items items = {.count = 0};
     uint32_t *medoids = NULL;
-    assert_int_equal(decode_profile_open(80, &profile), KVT_OK);
+    assert_ok(decode_profile_open(80, &profile));
     for (uint32_t step = 0; step < 40; step++) {
         float attention[80] = {0.0f};
         for (uint32_t i = 0; i < 4; i++)
@@ -199,12 +199,12 @@ TEST(coactive_tokens_share_clusters)
         attention[20] = attention[21] = 1.0f; /* in every step */
         for (uint32_t i = 0; i < 3; i++)      /* nine are active; these fill up */
             attention[step % 2 == 0 ? 10 + i : 50 + i] = 0.5f;
-        assert_int_equal(decode_profile_add(&profile, attention), KVT_OK);
+        assert_ok(decode_profile_add(&profile, attention));
     }
     assert_int_equal(profile.steps, 40);
     assert_int_equal(__builtin_popcountll(profile.seen[20]), 40);
     assert_int_equal(__builtin_popcountll(profile.seen[0]), 20);
-    assert_int_equal(decode_coactive_build(&profile, &items, &medoids), KVT_OK);
+    assert_ok(decode_coactive_build(&profile, &items, &medoids));
     uint32_t times[80] = {0}, together = 0, mixed = 0;
     for (uint32_t i = 0; i < items.count; i++) {
         bool even = false, odd = false;
@@ -239,15 +239,15 @@ static const decode_method layer_methods[] = {
 TEST(layers_are_read_by_methods)
 {
     decode_layer layer;
-    assert_int_equal(decode_layer_open(1500, 8, 6, 3, 4, &layer), KVT_OK);
+    assert_ok(decode_layer_open(1500, 8, 6, 3, 4, &layer));
     for (size_t m = 0; m < sizeof layer_methods / sizeof layer_methods[0]; m++) {
         decode_trial trial;
         decode_figures few, all;
         decode_reads reads = {.room = 0};
         double budget;
-        assert_int_equal(decode_trial_open(&layer, &layer_methods[m], &trial), KVT_OK);
-        assert_int_equal(decode_trial_run(&layer, &trial, 0.1, &reads, &few), KVT_OK);
-        assert_int_equal(decode_trial_run(&layer, &trial, 1.0, NULL, &all), KVT_OK);
+        assert_ok(decode_trial_open(&layer, &layer_methods[m], &trial));
+        assert_ok(decode_trial_run(&layer, &trial, 0.1, &reads, &few));
+        assert_ok(decode_trial_run(&layer, &trial, 1.0, NULL, &all));
         assert_true(few.error > all.error && all.error < 1e-5 && few.bytes > 0.0);
         double bytes = 0.0;
         for (uint32_t i = 0; i < reads.first[layer.steps]; i++) {
@@ -259,7 +259,7 @@ TEST(layers_are_read_by_methods)
             bytes += whole ? 4096.0 : decode_item_bytes(&layer, part, read->item);
         }
         assert_true(fabs(bytes / layer.steps - few.bytes) < 1.0);
-        assert_int_equal(decode_trial_find(&layer, &trial, few.error, &budget), KVT_OK);
+        assert_ok(decode_trial_find(&layer, &trial, few.error, &budget));
         assert_true(budget <= 0.1 * 1.13);
         decode_reads_close(&reads);
         decode_trial_close(&trial);

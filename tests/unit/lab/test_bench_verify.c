@@ -54,7 +54,7 @@ static void fixture_fill(verify_fixture *fixture)
         fail_msg("%s", message);
     }
     support_puts(store, 0, VERIFY_ENTRIES);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     kvt_store_close(store);
 }
 
@@ -141,7 +141,7 @@ TEST(sound)
     uint64_t before[3] = {file_sum(fixture->path[0]), file_sum(fixture->path[1]),
                           file_sum(fixture->catalog)};
     for (int round = 0; round < 2; round++) {
-        assert_int_equal(run_verify(fixture, &counts, &seen), KVT_OK);
+        assert_ok(run_verify(fixture, &counts, &seen));
         assert_int_equal(counts.entries, VERIFY_ENTRIES);
         assert_int_equal(counts.sound, VERIFY_ENTRIES);
         assert_int_equal(counts.faulty + counts.devices_faulty, 0);
@@ -165,7 +165,7 @@ TEST(sound_with_trim)
         fixture->devices[i].trim = true;
     uint64_t before[2] = {file_sum(fixture->path[0]), file_sum(fixture->path[1])};
     for (int round = 0; round < 24; round++) {
-        assert_int_equal(run_verify(fixture, &counts, &seen), KVT_OK);
+        assert_ok(run_verify(fixture, &counts, &seen));
         assert_int_equal(counts.sound, VERIFY_ENTRIES);
     }
     assert_true(before[0] == file_sum(fixture->path[0]));
@@ -178,7 +178,7 @@ TEST(damaged)
     verify_counts counts;
     verify_seen seen = {0};
     damage(fixture->path[1]);
-    assert_int_equal(run_verify(fixture, &counts, &seen), KVT_OK);
+    assert_ok(run_verify(fixture, &counts, &seen));
     assert_int_equal(counts.faulty, 1);
     assert_int_equal(counts.sound, VERIFY_ENTRIES - 1);
     assert_int_equal(seen.entries, 1);
@@ -190,7 +190,7 @@ TEST(missing)
     verify_counts counts;
     verify_seen seen = {0};
     assert_int_equal(unlink(fixture->path[0]), 0);
-    assert_int_equal(run_verify(fixture, &counts, &seen), KVT_OK);
+    assert_ok(run_verify(fixture, &counts, &seen));
     assert_int_equal(seen.devices, 1);
     assert_int_equal(counts.devices_faulty, 1);
     assert_true(counts.faulty > 0);
@@ -198,7 +198,7 @@ TEST(missing)
     assert_int_equal(counts.faulty + counts.sound, VERIFY_ENTRIES);
     assert_int_equal(access(fixture->path[0], F_OK), -1);
     assert_int_equal(unlink(fixture->path[1]), 0);
-    assert_int_equal(run_verify(fixture, &counts, &seen), KVT_OK);
+    assert_ok(run_verify(fixture, &counts, &seen));
     assert_int_equal(counts.faulty, VERIFY_ENTRIES);
 }
 
@@ -210,7 +210,7 @@ TEST(exchanged)
     const char *first = fixture->devices[0].path;
     fixture->devices[0].path = fixture->devices[1].path;
     fixture->devices[1].path = first;
-    assert_int_equal(run_verify(fixture, &counts, &seen), KVT_OK);
+    assert_ok(run_verify(fixture, &counts, &seen));
     assert_int_equal(counts.devices_faulty, 2);
     assert_int_equal(counts.faulty, VERIFY_ENTRIES);
 }
@@ -281,9 +281,9 @@ TEST(inspect)
     inspect_seen seen = {.devices = 0};
     const inspect_visitor visitor = {
         .context = &seen, .identity = seen_identity, .device = seen_device, .entry = seen_entry};
-    assert_int_equal(inspect_identify(fixture->catalog, &kind, message, sizeof message), KVT_OK);
+    assert_ok(inspect_identify(fixture->catalog, &kind, message, sizeof message));
     assert_int_equal(kind, INSPECT_DATABASE);
-    assert_int_equal(inspect_catalog(fixture->catalog, &visitor, message, sizeof message), KVT_OK);
+    assert_ok(inspect_catalog(fixture->catalog, &visitor, message, sizeof message));
     assert_int_equal(seen.entries, VERIFY_ENTRIES);
     assert_int_equal(seen.devices, 2);
     assert_int_equal(seen.members, 3);
@@ -311,7 +311,7 @@ TEST(inspect_record)
                             .variant = {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE}};
     uint64_t capacity, scratch_bytes, bytes;
     support_fill(3, data);
-    assert_int_equal(kvt_record_bound(&spec, &capacity, &scratch_bytes), KVT_OK);
+    assert_ok(kvt_record_bound(&spec, &capacity, &scratch_bytes));
     void *record = NULL, *scratch = NULL;
     assert_int_equal(posix_memalign(&record, 4096, capacity), 0);
     assert_int_equal(posix_memalign(&scratch, 64, scratch_bytes + 64), 0);
@@ -326,7 +326,7 @@ TEST(inspect_record)
         if (round == 1) ((unsigned char *)record)[bytes - 1] ^= 1;
         assert_int_equal(fwrite(record, 1, bytes, file), bytes);
         assert_int_equal(fclose(file), 0);
-        assert_int_equal(inspect_identify(path, &kind, message, sizeof message), KVT_OK);
+        assert_ok(inspect_identify(path, &kind, message, sizeof message));
         assert_int_equal(kind, INSPECT_RECORD);
         assert_int_equal(inspect_record(path, NULL, &info, message, sizeof message),
                          round == 0 ? KVT_OK : KVT_E_CORRUPT);

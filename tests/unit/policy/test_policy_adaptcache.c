@@ -214,7 +214,7 @@ static uint32_t compare_with_plain(uint64_t seed, uint64_t dram, uint64_t ssd)
         plain_options(&dice, e->options);
         /* Counted before it comes, as one that was remembered: rates differ by the prior. */
         double prior = 9.0 * unit(&dice);
-        assert_int_equal(kvt_policy_prior_set(policy, 1, prior), KVT_OK);
+        assert_ok(kvt_policy_prior_set(policy, 1, prior));
         e->uses = 1.0 + prior;
         const kvt_policy_entry given = {.struct_size = sizeof given,
                                         .handle = i + 1,
@@ -269,17 +269,16 @@ TEST(what_is_compressed_stays_compressed)
     for (uint64_t handle = 1; handle <= 5; handle++) {
         const kvt_policy_entry given = {
             .struct_size = sizeof given, .handle = handle, .options = options, .option_count = 4};
-        assert_int_equal(kvt_policy_admit(policy, handle * 100 * SECOND, &given, &plan), KVT_OK);
+        assert_ok(kvt_policy_admit(policy, handle * 100 * SECOND, &given, &plan));
         test_carry_out(policy, &plan);
     }
     assert_int_equal(kvt_policy_option_get(policy, 1), 3);
     for (uint64_t handle = 2; handle <= 5; handle++)
-        assert_int_equal(kvt_policy_remove(policy, handle), KVT_OK);
+        assert_ok(kvt_policy_remove(policy, handle));
     for (uint64_t use = 0; use < 50; use++) {
-        assert_int_equal(kvt_policy_access(policy, (600 + use) * SECOND, 1, &plan), KVT_OK);
+        assert_ok(kvt_policy_access(policy, (600 + use) * SECOND, 1, &plan));
         test_carry_out(policy, &plan);
-        assert_int_equal(kvt_policy_tick(policy, (600 + use) * SECOND, 8, UINT64_MAX, &plan),
-                         KVT_OK);
+        assert_ok(kvt_policy_tick(policy, (600 + use) * SECOND, 8, UINT64_MAX, &plan));
         test_carry_out(policy, &plan);
     }
     assert_int_equal(kvt_policy_option_get(policy, 1), 3);
@@ -299,12 +298,12 @@ TEST(a_use_brings_an_entry_up_in_its_present_form)
         options[o].bytes[o <= FORMS ? KVT_TIER_DRAM : KVT_TIER_SSD] = 1500;
     const kvt_policy_entry given = {
         .struct_size = sizeof given, .handle = 7, .options = options, .option_count = OPTIONS};
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &given, 7), KVT_OK);
-    assert_int_equal(kvt_policy_access(policy, 2 * SECOND, 7, &plan), KVT_OK);
+    assert_ok(kvt_policy_adopt(policy, SECOND, &given, 7));
+    assert_ok(kvt_policy_access(policy, 2 * SECOND, 7, &plan));
     assert_int_equal(plan.count, 1);
     assert_int_equal(moves[0].to, 3);
     test_carry_out(policy, &plan);
-    assert_int_equal(kvt_policy_access(policy, 3 * SECOND, 7, &plan), KVT_OK);
+    assert_ok(kvt_policy_access(policy, 3 * SECOND, 7, &plan));
     assert_int_equal(plan.count, 0);
     kvt_policy_close(policy);
 }

@@ -54,7 +54,7 @@ TEST(a_ladder_stands_for_its_options)
         kvt_policy *policy = test_open(&config);
         uint64_t dice = 3;
         uint32_t ladder = 0;
-        if (shared) assert_int_equal(kvt_policy_ladder_add(policy, options, 3, &ladder), KVT_OK);
+        if (shared) assert_ok(kvt_policy_ladder_add(policy, options, 3, &ladder));
         for (uint64_t i = 0; i < 400; i++) {
             uint64_t handle = 1 + test_below(&dice, 60);
             options[0].load_seconds = 0.5 + 0.25 * (double)(handle % 4);
@@ -97,7 +97,7 @@ TEST(wrong_ladders_are_refused)
     options[1].loss_upper = NAN;
     assert_int_equal(kvt_policy_ladder_add(policy, options, 2, &ladder), KVT_E_ARGUMENT);
     options[1].loss_upper = 0.0;
-    assert_int_equal(kvt_policy_ladder_add(policy, options, 2, &ladder), KVT_OK);
+    assert_ok(kvt_policy_ladder_add(policy, options, 2, &ladder));
     const kvt_policy_entry good = {
         .struct_size = sizeof good, .handle = 1, .ladder = ladder, .recompute_seconds = 1.0};
     kvt_policy_entry entry = good;
@@ -115,7 +115,7 @@ TEST(wrong_ladders_are_refused)
     entry = good;
     entry.tenant = KVT_TENANTS_MAX;
     assert_int_equal(admit(policy, 0, &entry), KVT_E_ARGUMENT);
-    assert_int_equal(admit(policy, 0, &good), KVT_OK);
+    assert_ok(admit(policy, 0, &good));
     kvt_policy_close(policy);
 }
 
@@ -143,7 +143,7 @@ TEST(planes_are_dropped_in_place)
     uint32_t dropped = 0;
     for (uint64_t handle = 1; handle <= 8; handle++) {
         entry.handle = handle;
-        assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+        assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
         for (uint32_t i = 0; i < plan.count; i++) {
             if (moves[i].kind != KVT_MOVE_CHANGE) continue;
             dropped++;
@@ -170,11 +170,11 @@ TEST(a_lossy_form_never_rises)
     kvt_option options[4];
     plane_options(options);
     kvt_policy_entry entry = test_entry(1, options, 4, 1);
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 3), KVT_OK);
+    assert_ok(kvt_policy_adopt(policy, SECOND, &entry, 3));
     for (uint64_t second = 2; second < 40; second++) {
-        assert_int_equal(kvt_policy_access(policy, second * SECOND, 1, &plan), KVT_OK);
+        assert_ok(kvt_policy_access(policy, second * SECOND, 1, &plan));
         assert_int_equal(plan.count, 0);
-        assert_int_equal(kvt_policy_tick(policy, second * SECOND, 4, UINT64_MAX, &plan), KVT_OK);
+        assert_ok(kvt_policy_tick(policy, second * SECOND, 4, UINT64_MAX, &plan));
         assert_int_equal(plan.count, 0);
     }
     assert_int_equal(kvt_policy_option_get(policy, 1), 3);
@@ -193,8 +193,8 @@ TEST(planes_come_back_from_the_tier_below)
     options[1].kept_from = 1u << 2;
     options[2].kept_from = 1u << 1;
     kvt_policy_entry entry = test_entry(1, options, 3, 1);
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 2), KVT_OK);
-    assert_int_equal(kvt_policy_access(policy, 2 * SECOND, 1, &plan), KVT_OK);
+    assert_ok(kvt_policy_adopt(policy, SECOND, &entry, 2));
+    assert_ok(kvt_policy_access(policy, 2 * SECOND, 1, &plan));
     assert_int_equal(plan.count, 1);
     assert_int_equal(moves[0].to, 1);
     assert_int_equal(moves[0].kept_bytes[KVT_TIER_DRAM], 100);
@@ -217,7 +217,7 @@ TEST(limits_bar_options)
     options[3].loss = 0.02;
     options[3].loss_upper = 0.2;
     kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 0.1, .loss_limit = 0.1};
-    assert_int_equal(kvt_policy_tenant_set(policy, 5, &limits), KVT_OK);
+    assert_ok(kvt_policy_tenant_set(policy, 5, &limits));
     kvt_policy_entry entry = {.struct_size = sizeof entry,
                               .handle = 1,
                               .options = options,
@@ -225,30 +225,30 @@ TEST(limits_bar_options)
                               .tokens = 1,
                               .tenant = 5};
     /* The bound of option 3's loss is too high, though its mean is not. */
-    assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
+    assert_ok(admit(policy, SECOND, &entry));
     assert_int_equal(kvt_policy_option_get(policy, 1), 2);
     assert_int_equal(stats_of(policy).limited, 1);
     entry.handle = 2;
     entry.sensitivity = 20.0;
-    assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
+    assert_ok(admit(policy, SECOND, &entry));
     assert_int_equal(kvt_policy_option_get(policy, 2), 1);
     /* Too slow is only what is not needed: without the lossy ones option 1 is the fastest. */
     limits.load_limit_seconds = 0.2;
     limits.loss_limit = 1.0;
-    assert_int_equal(kvt_policy_tenant_set(policy, 6, &limits), KVT_OK);
+    assert_ok(kvt_policy_tenant_set(policy, 6, &limits));
     entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
                                .handle = 3,
                                .options = options,
                                .option_count = 4,
                                .tokens = 1,
                                .tenant = 6};
-    assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
+    assert_ok(admit(policy, SECOND, &entry));
     assert_int_equal(kvt_policy_option_get(policy, 3), 3);
     limits.loss_limit = 0.0;
-    assert_int_equal(kvt_policy_tenant_set(policy, 7, &limits), KVT_OK);
+    assert_ok(kvt_policy_tenant_set(policy, 7, &limits));
     entry.handle = 4;
     entry.tenant = 7;
-    assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
+    assert_ok(admit(policy, SECOND, &entry));
     assert_int_equal(kvt_policy_option_get(policy, 4), 1);
     limits.loss_limit = NAN;
     assert_int_equal(kvt_policy_tenant_set(policy, 7, &limits), KVT_E_ARGUMENT);
@@ -271,12 +271,12 @@ TEST(a_share_is_a_limit)
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
     kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 10.0, .loss_limit = 1.0};
     limits.share_bytes[KVT_TIER_DRAM] = 300;
-    assert_int_equal(kvt_policy_tenant_set(policy, 1, &limits), KVT_OK);
+    assert_ok(kvt_policy_tenant_set(policy, 1, &limits));
     kvt_policy_entry entry = {
         .struct_size = sizeof entry, .options = options, .option_count = 2, .tokens = 1};
     for (uint64_t handle = 1; handle <= 7; handle++) {
         entry.handle = handle;
-        assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
+        assert_ok(admit(policy, SECOND, &entry));
     }
     entry.tenant = 1;
     uint64_t dice = 9;
@@ -295,7 +295,7 @@ TEST(a_share_is_a_limit)
     assert_true(stats_of(policy).evictions > 20);
     /* Without the share the same traffic takes more. */
     limits.share_bytes[KVT_TIER_DRAM] = 0;
-    assert_int_equal(kvt_policy_tenant_set(policy, 1, &limits), KVT_OK);
+    assert_ok(kvt_policy_tenant_set(policy, 1, &limits));
     for (uint64_t i = 0; i < 300; i++) {
         entry.handle = 101 + test_below(&dice, 12);
         uint64_t now_ns = (400 + i) * SECOND;
@@ -312,7 +312,7 @@ TEST(a_prior_counts_for_the_first_time_only)
 {
     kvt_policy *policy = test_open(&config);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
-    assert_int_equal(kvt_policy_prior_set(policy, 3, 2.0), KVT_OK);
+    assert_ok(kvt_policy_prior_set(policy, 3, 2.0));
     assert_int_equal(kvt_policy_prior_set(policy, 0, 2.0), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_prior_set(policy, 4, NAN), KVT_E_ARGUMENT);
     kvt_explanation x[3];
@@ -323,8 +323,8 @@ TEST(a_prior_counts_for_the_first_time_only)
                                   .options = options,
                                   .option_count = 2,
                                   .class_id = handle == 1 ? 3 : 0};
-        assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
-        assert_int_equal(kvt_policy_explain(policy, SECOND, handle, &x[handle]), KVT_OK);
+        assert_ok(admit(policy, SECOND, &entry));
+        assert_ok(kvt_policy_explain(policy, SECOND, handle, &x[handle]));
     }
     double ratio = x[1].accesses_per_s / x[2].accesses_per_s;
     /* Half of what a use lets expect does not add up. */
@@ -348,8 +348,8 @@ TEST(a_loss_is_charged_for_its_share_of_the_request)
                                   .option_count = 2,
                                   .tokens = 100,
                                   .request_tokens = request_tokens[i]};
-        assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
-        assert_int_equal(kvt_policy_explain(policy, SECOND, i + 1, &x), KVT_OK);
+        assert_ok(admit(policy, SECOND, &entry));
+        assert_ok(kvt_policy_explain(policy, SECOND, i + 1, &x));
         utility[i] = x.options[1].utility;
     }
     assert_true(utility[0] < 0.0);
@@ -369,24 +369,24 @@ TEST(a_rate_that_is_told_replaces_the_count)
         .struct_size = sizeof entry, .handle = 1, .options = options, .option_count = 2};
     assert_int_equal(kvt_policy_rate_set(policy, 1, 1.0), KVT_MISS);
     for (entry.handle = 1; entry.handle <= 2; entry.handle++)
-        assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
+        assert_ok(admit(policy, SECOND, &entry));
     for (int i = 0; i < 10; i++)
-        assert_int_equal(kvt_policy_access(policy, 2 * SECOND, 1, NULL), KVT_OK);
+        assert_ok(kvt_policy_access(policy, 2 * SECOND, 1, NULL));
     kvt_explanation x = {.struct_size = sizeof x};
-    assert_int_equal(kvt_policy_rate_set(policy, 1, 1e-6), KVT_OK);
-    assert_int_equal(kvt_policy_rate_set(policy, 2, 0.25), KVT_OK);
-    assert_int_equal(kvt_policy_explain(policy, 2 * SECOND, 1, &x), KVT_OK);
+    assert_ok(kvt_policy_rate_set(policy, 1, 1e-6));
+    assert_ok(kvt_policy_rate_set(policy, 2, 0.25));
+    assert_ok(kvt_policy_explain(policy, 2 * SECOND, 1, &x));
     assert_true(fabs(x.accesses_per_s - 1e-6) < 1e-12);
-    assert_int_equal(kvt_policy_explain(policy, 2 * SECOND, 2, &x), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, 2 * SECOND, 2, &x));
     assert_true(fabs(x.accesses_per_s - 0.25) < 1e-7);
     entry.handle = 3;
-    assert_int_equal(admit(policy, 2 * SECOND, &entry), KVT_OK);
+    assert_ok(admit(policy, 2 * SECOND, &entry));
     assert_int_equal(kvt_policy_option_get(policy, 1), KVT_OPTION_NONE);
     assert_int_equal(kvt_policy_option_get(policy, 2), 1);
     /* Remembered, it is believed still: it comes back in place of the one used once. */
-    assert_int_equal(kvt_policy_rate_set(policy, 1, 0.125), KVT_OK);
+    assert_ok(kvt_policy_rate_set(policy, 1, 0.125));
     entry.handle = 1;
-    assert_int_equal(admit(policy, 2 * SECOND, &entry), KVT_OK);
+    assert_ok(admit(policy, 2 * SECOND, &entry));
     assert_int_equal(kvt_policy_option_get(policy, 3), KVT_OPTION_NONE);
     assert_int_equal(kvt_policy_rate_set(policy, 2, NAN), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_rate_set(policy, 2, -1.0), KVT_E_ARGUMENT);
@@ -423,12 +423,12 @@ TEST(a_miss_and_its_admission_count_once)
         assert_int_equal(kvt_policy_admit(policy, 2 * SECOND, &entry, &plan), KVT_REFUSED);
         kvt_policy_stats_get(policy, &stats);
         assert_int_equal(stats.accesses, 2);
-        assert_int_equal(kvt_policy_explain(policy, 2 * SECOND, 1, &x), KVT_OK);
+        assert_ok(kvt_policy_explain(policy, 2 * SECOND, 1, &x));
         if (misses_first) assert_true(x.accesses_per_s == counted_once);
         counted_once = x.accesses_per_s;
         /* While it is being stored. */
         options[1] = test_option(1, KVT_TIER_DRAM, 40, 0.01);
-        assert_int_equal(kvt_policy_admit(policy, 3 * SECOND, &entry, &plan), KVT_OK);
+        assert_ok(kvt_policy_admit(policy, 3 * SECOND, &entry, &plan));
         if (misses_first) {
             assert_int_equal(kvt_policy_access(policy, 4 * SECOND, 1, NULL), KVT_MISS);
         }
@@ -436,7 +436,7 @@ TEST(a_miss_and_its_admission_count_once)
         /* The next offers are other uses. */
         assert_int_equal(kvt_policy_admit(policy, 5 * SECOND, &entry, &other), KVT_EXISTS);
         test_carry_out(policy, &plan);
-        assert_int_equal(kvt_policy_access(policy, 6 * SECOND, 1, NULL), KVT_OK);
+        assert_ok(kvt_policy_access(policy, 6 * SECOND, 1, NULL));
         assert_int_equal(kvt_policy_admit(policy, 7 * SECOND, &entry, &other), KVT_EXISTS);
         kvt_policy_stats_get(policy, &stats);
         assert_int_equal(stats.accesses, 7);
@@ -450,7 +450,7 @@ TEST(the_bound_is_above_what_is_stored)
     config.tiers[KVT_TIER_SSD].capacity_bytes = 2000;
     kvt_policy *policy = test_open(&config);
     dual_bound bound;
-    assert_int_equal(dual_solve(policy, 0, NULL, &bound), KVT_OK);
+    assert_ok(dual_solve(policy, 0, NULL, &bound));
     assert_true(fabs(bound.dual) <= 0.0 && fabs(bound.primal) <= 0.0);
     uint64_t dice = 4;
     for (uint64_t i = 1; i <= 4000; i++) {
@@ -466,7 +466,7 @@ TEST(the_bound_is_above_what_is_stored)
         }
         test_carry_out(policy, &plan);
         if (i % 200 != 0) continue;
-        assert_int_equal(dual_solve(policy, i * SECOND, bound.price, &bound), KVT_OK);
+        assert_ok(dual_solve(policy, i * SECOND, bound.price, &bound));
         assert_true(bound.primal <= bound.placed && bound.placed <= bound.dual);
         assert_true(bound.gap_solver <= bound.gap_counters && bound.gap_counters < 0.2);
     }

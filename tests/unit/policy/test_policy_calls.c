@@ -48,7 +48,7 @@ static void admit_and_commit(uint64_t handle, uint64_t parent)
 {
     entry.handle = handle;
     entry.parent = parent;
-    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
     test_carry_out(policy, &plan);
 }
 
@@ -169,10 +169,10 @@ TEST(unknown_names_are_refused)
 TEST(an_entry_can_vanish_at_any_moment)
 {
     /* While its PUT is in flight. */
-    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
     assert_int_equal(stats_now().used_bytes[KVT_TIER_DRAM], 100);
     assert_int_equal(kvt_policy_access(policy, SECOND, 1, &plan), KVT_MISS); /* counted */
-    assert_int_equal(kvt_policy_remove(policy, 1), KVT_OK);
+    assert_ok(kvt_policy_remove(policy, 1));
     assert_int_equal(stats_now().used_bytes[KVT_TIER_DRAM], 0);
     assert_int_equal(stats_now().moves_in_flight, 0);
     assert_int_equal(kvt_policy_commit(policy, 1, NULL), KVT_E_ARGUMENT);
@@ -181,18 +181,18 @@ TEST(an_entry_can_vanish_at_any_moment)
         admit_and_commit(handle, 0);
     options[0] = test_none(9.0);
     entry.handle = 4;
-    assert_int_equal(kvt_policy_admit(policy, 9 * SECOND, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, 9 * SECOND, &entry, &plan));
     assert_int_equal(plan.count, 2);
     assert_int_equal(moves[0].kind, KVT_MOVE_CHANGE);
-    assert_int_equal(kvt_policy_remove(policy, moves[0].handle), KVT_OK);
+    assert_ok(kvt_policy_remove(policy, moves[0].handle));
     assert_int_equal(kvt_policy_abort(policy, moves[0].id), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_commit(policy, moves[1].id, NULL), KVT_OK);
+    assert_ok(kvt_policy_commit(policy, moves[1].id, NULL));
     assert_int_equal(stats_now().used_bytes[KVT_TIER_DRAM], 300);
     assert_int_equal(stats_now().used_bytes[KVT_TIER_SSD], 0);
     assert_int_equal(stats_now().aborts, 2);
     /* A removed entry is forgotten altogether, pins included. */
-    assert_int_equal(kvt_policy_pin(policy, 4), KVT_OK);
-    assert_int_equal(kvt_policy_remove(policy, 4), KVT_OK);
+    assert_ok(kvt_policy_pin(policy, 4));
+    assert_ok(kvt_policy_remove(policy, 4));
     assert_int_equal(kvt_policy_unpin(policy, 4), KVT_MISS);
     assert_int_equal(kvt_policy_remove(policy, 4), KVT_MISS);
 }
@@ -203,16 +203,16 @@ TEST(children_of_a_removed_entry_become_roots)
     admit_and_commit(1, 0);
     admit_and_commit(2, 1);
     admit_and_commit(3, 1);
-    assert_int_equal(kvt_policy_explain(policy, SECOND, 1, &x), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, SECOND, 1, &x));
     assert_int_equal(x.resident_children, 2);
-    assert_int_equal(kvt_policy_remove(policy, 1), KVT_OK);
+    assert_ok(kvt_policy_remove(policy, 1));
     for (uint64_t handle = 2; handle <= 3; handle++) {
-        assert_int_equal(kvt_policy_explain(policy, SECOND, handle, &x), KVT_OK);
+        assert_ok(kvt_policy_explain(policy, SECOND, handle, &x));
         assert_int_equal(x.parent, 0);
         assert_int_equal(x.current, 1);
     }
-    assert_int_equal(kvt_policy_remove(policy, 2), KVT_OK);
-    assert_int_equal(kvt_policy_remove(policy, 3), KVT_OK);
+    assert_ok(kvt_policy_remove(policy, 2));
+    assert_ok(kvt_policy_remove(policy, 3));
     assert_int_equal(stats_now().entries, 0);
 }
 
@@ -220,7 +220,7 @@ TEST(adoption_respects_capacity)
 {
     for (uint64_t handle = 1; handle <= 3; handle++) {
         entry.handle = handle;
-        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 2), KVT_OK);
+        assert_ok(kvt_policy_adopt(policy, SECOND, &entry, 2));
     }
     entry.handle = 4;
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 2), KVT_E_SPACE);
@@ -241,19 +241,19 @@ TEST(actual_bytes_correct_the_ledger)
     const uint64_t more[KVT_TIER_PLACES] = {0, 0, 241, 0};
     const uint64_t none[KVT_TIER_PLACES] = {0};
     const uint64_t odd[KVT_TIER_PLACES] = {1, 0, 100, 0};
-    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
     assert_int_equal(kvt_policy_commit(policy, moves[0].id, none), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_commit(policy, moves[0].id, odd), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_commit(policy, moves[0].id, less), KVT_OK);
+    assert_ok(kvt_policy_commit(policy, moves[0].id, less));
     assert_int_equal(stats_now().used_bytes[KVT_TIER_DRAM], 60);
     entry.handle = 2;
-    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
     assert_int_equal(kvt_policy_commit(policy, moves[0].id, more), KVT_E_SPACE);
     assert_int_equal(stats_now().moves_in_flight, 1);
-    assert_int_equal(kvt_policy_commit(policy, moves[0].id, most), KVT_OK);
+    assert_ok(kvt_policy_commit(policy, moves[0].id, most));
     assert_int_equal(stats_now().used_bytes[KVT_TIER_DRAM], 300);
     kvt_explanation x = {.struct_size = sizeof x};
-    assert_int_equal(kvt_policy_explain(policy, SECOND, 2, &x), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, SECOND, 2, &x));
     assert_int_equal(x.options[1].option.bytes[KVT_TIER_DRAM], 240);
     assert_int_equal(x.options[1].option.read_bytes[KVT_TIER_DRAM], 240);
 }
@@ -263,17 +263,17 @@ TEST(pins_are_counted)
     for (uint64_t handle = 1; handle <= 3; handle++)
         admit_and_commit(handle, 0);
     for (uint64_t handle = 1; handle <= 3; handle++) {
-        assert_int_equal(kvt_policy_pin(policy, handle), KVT_OK);
-        assert_int_equal(kvt_policy_pin(policy, handle), KVT_OK);
-        assert_int_equal(kvt_policy_unpin(policy, handle), KVT_OK);
+        assert_ok(kvt_policy_pin(policy, handle));
+        assert_ok(kvt_policy_pin(policy, handle));
+        assert_ok(kvt_policy_unpin(policy, handle));
     }
     options[0] = test_none(9.0);
     entry.handle = 4;
     entry.option_count = 2; /* DRAM or nothing */
     assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_REFUSED);
-    assert_int_equal(kvt_policy_unpin(policy, 2), KVT_OK);
+    assert_ok(kvt_policy_unpin(policy, 2));
     assert_int_equal(kvt_policy_unpin(policy, 2), KVT_MISS);
-    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
     assert_int_equal(plan.count, 2);
     assert_int_equal(moves[0].handle, 2);
 }
@@ -291,7 +291,7 @@ TEST(a_plan_keeps_to_its_length)
     plan.capacity = 1;
     assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_REFUSED);
     plan.capacity = 2;
-    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
     assert_int_equal(plan.count, 2);
 }
 
@@ -328,7 +328,7 @@ TEST(absent_tiers_hold_nothing)
         policy = test_open(&config);
         assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_REFUSED);
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_E_SPACE);
-        assert_int_equal(kvt_policy_tick(policy, SECOND, 9, UINT64_MAX, &plan), KVT_OK);
+        assert_ok(kvt_policy_tick(policy, SECOND, 9, UINT64_MAX, &plan));
         assert_int_equal(plan.count, 0);
         if (kvt_policy_name_get(i + 1) != NULL) kvt_policy_close(policy);
     }
@@ -337,18 +337,18 @@ TEST(absent_tiers_hold_nothing)
 TEST(a_late_move_does_not_disturb_later_ones)
 {
     /* One PUT stays in flight while a thousand others come and go, so ids lap the ledger. */
-    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
     uint64_t first = moves[0].id;
     uint64_t last = first;
     for (int i = 0; i < 1000; i++) {
         entry.handle = 2;
-        assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+        assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
         assert_true(moves[0].id > last);
         last = moves[0].id;
         test_carry_out(policy, &plan);
-        assert_int_equal(kvt_policy_remove(policy, 2), KVT_OK);
+        assert_ok(kvt_policy_remove(policy, 2));
     }
-    assert_int_equal(kvt_policy_commit(policy, first, NULL), KVT_OK);
+    assert_ok(kvt_policy_commit(policy, first, NULL));
     assert_int_equal(kvt_policy_option_get(policy, 1), 1);
 }
 
@@ -358,7 +358,7 @@ TEST(explanations_add_up)
     for (uint64_t handle = 1; handle <= 3; handle++)
         admit_and_commit(handle, 0);
     /* DRAM is full of entries of which the cheapest loses f * 0.09 by going to the SSD. */
-    assert_int_equal(kvt_policy_explain(policy, SECOND, 1, &x), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, SECOND, 1, &x));
     double f = x.accesses_per_s;
     double price = f * (0.1 - 0.01) / 100.0;
     assert_true(fabs(x.price[KVT_TIER_DRAM] / price - 1.0) < 1e-12);
@@ -372,8 +372,8 @@ TEST(explanations_add_up)
     assert_false(x.in_flight);
     assert_non_null(x.reason);
     assert_true(strlen(x.reason) > 20);
-    assert_int_equal(kvt_policy_pin(policy, 1), KVT_OK);
-    assert_int_equal(kvt_policy_explain(policy, SECOND, 1, &x), KVT_OK);
+    assert_ok(kvt_policy_pin(policy, 1));
+    assert_ok(kvt_policy_explain(policy, SECOND, 1, &x));
     assert_int_equal(x.pins, 1);
     assert_non_null(strstr(x.reason, "pinned"));
 }
@@ -384,12 +384,12 @@ TEST(largest_capacities_do_not_overflow)
     config.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(1) << 61;
     policy = test_open(&config);
     options[1].bytes[KVT_TIER_DRAM] = UINT64_C(1) << 61;
-    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
     test_carry_out(policy, &plan);
     options[0] = test_none(9.0);
     entry.handle = 2;
     entry.option_count = 2;
-    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
     assert_int_equal(plan.count, 2);
     assert_int_equal(stats_now().used_bytes[KVT_TIER_DRAM], UINT64_C(1) << 62);
     test_carry_out(policy, &plan);
@@ -408,7 +408,7 @@ TEST(fixed_policies_explain_themselves)
     policy = test_open(&config);
     admit_and_commit(1, 0);
     kvt_explanation x = {.struct_size = sizeof x};
-    assert_int_equal(kvt_policy_explain(policy, 3 * SECOND, 1, &x), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, 3 * SECOND, 1, &x));
     assert_int_equal(x.current, 1);
     assert_int_equal(x.best, 1);
     assert_true(x.accesses_per_s == 0.0);

@@ -10,7 +10,7 @@ static kvt_plan plan = {moves, 256, 0};
 
 static void expect_capacity(kvt_policy *policy, kvt_tier tier, uint64_t bytes)
 {
-    assert_int_equal(kvt_policy_capacity_set(policy, tier, bytes), KVT_OK);
+    assert_ok(kvt_policy_capacity_set(policy, tier, bytes));
 }
 
 static kvt_status admit(kvt_policy *policy, uint64_t handle, kvt_tier tier, uint64_t bytes)
@@ -51,12 +51,12 @@ TEST(tier_comes_late)
         test_memory memory;
         kvt_policy *policy = open_with(names[n], &memory, 1 << 20, 0);
         for (uint64_t i = 1; i <= 200; i++) {
-            assert_int_equal(admit_and_commit(policy, i, KVT_TIER_DRAM, 100), KVT_OK);
+            assert_ok(admit_and_commit(policy, i, KVT_TIER_DRAM, 100));
         }
         assert_int_equal(admit(policy, 500, KVT_TIER_SSD, 100), KVT_REFUSED);
         expect_capacity(policy, KVT_TIER_SSD, 1 << 20);
         for (uint64_t i = 501; i <= 700; i++) {
-            assert_int_equal(admit_and_commit(policy, i, KVT_TIER_SSD, 100), KVT_OK);
+            assert_ok(admit_and_commit(policy, i, KVT_TIER_SSD, 100));
         }
         kvt_policy_stats stats;
         kvt_policy_stats_get(policy, &stats);
@@ -72,10 +72,9 @@ TEST(lowered_in_flight)
     test_memory memory;
     kvt_policy *policy = open_with("lru", &memory, 1000, 0);
     for (uint64_t i = 1; i <= 10; i++) {
-        assert_int_equal(admit_and_commit(policy, i, KVT_TIER_DRAM, 100), KVT_OK);
+        assert_ok(admit_and_commit(policy, i, KVT_TIER_DRAM, 100));
     }
-    assert_int_equal(admit(policy, 20, KVT_TIER_DRAM, 500),
-                     KVT_OK); /* 1500 held until it commits */
+    assert_ok(admit(policy, 20, KVT_TIER_DRAM, 500)); /* 1500 held until it commits */
     expect_capacity(policy, KVT_TIER_DRAM, 800);
     test_carry_out(policy, &plan);
     for (uint64_t i = 30; i < 60; i++) {
@@ -91,7 +90,7 @@ TEST(lowered_in_flight)
     }
     expect_capacity(policy, KVT_TIER_DRAM, 800);
     for (uint64_t i = 100; i < 130; i++) {
-        assert_int_equal(admit_and_commit(policy, i, KVT_TIER_DRAM, 100), KVT_OK);
+        assert_ok(admit_and_commit(policy, i, KVT_TIER_DRAM, 100));
         kvt_policy_stats stats;
         kvt_policy_stats_get(policy, &stats);
         assert_true(stats.used_bytes[KVT_TIER_DRAM] <= 800);

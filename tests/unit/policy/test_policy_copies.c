@@ -31,20 +31,20 @@ static void adopt(uint64_t handle, double recompute_seconds, double uses_per_s)
 {
     entry.handle = handle;
     options[0] = test_none(recompute_seconds);
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
-    assert_int_equal(kvt_policy_rate_set(policy, handle, uses_per_s), KVT_OK);
+    assert_ok(kvt_policy_adopt(policy, SECOND, &entry, 1));
+    assert_ok(kvt_policy_rate_set(policy, handle, uses_per_s));
 }
 
 static void set_copy(uint64_t handle, double seconds)
 {
-    assert_int_equal(kvt_policy_copy_set(policy, SECOND, handle, seconds), KVT_OK);
+    assert_ok(kvt_policy_copy_set(policy, SECOND, handle, seconds));
 }
 
 /* Seconds of not storing the entry, as the engine weighs it. */
 static double cost_of_none(uint64_t now_ns, uint64_t handle)
 {
     kvt_explanation why = {.struct_size = sizeof why};
-    assert_int_equal(kvt_policy_explain(policy, now_ns, handle, &why), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, now_ns, handle, &why));
     return why.options[0].option.load_seconds;
 }
 
@@ -121,9 +121,9 @@ TEST(survival_is_learned_from_the_calls)
     for (uint64_t i = 1; i <= 300; i++)
         adopt(i, 1.0, 0.1);
     for (uint64_t i = 1; i <= 300; i++)
-        assert_int_equal(kvt_policy_copy_set(policy, 2 * SECOND, i, 0.2), KVT_OK);
+        assert_ok(kvt_policy_copy_set(policy, 2 * SECOND, i, 0.2));
     for (uint64_t i = 1; i <= 200; i++)
-        assert_int_equal(kvt_policy_copy_set(policy, 50 * SECOND, i, 0.0), KVT_OK);
+        assert_ok(kvt_policy_copy_set(policy, 50 * SECOND, i, 0.0));
     assert_true(kvt_policy_copy_chance(policy, 48.0) < 0.1);
     assert_true(cost_of_none(50 * SECOND, 300) > 0.9);
     policy_site_close(NULL);
@@ -132,7 +132,7 @@ TEST(survival_is_learned_from_the_calls)
         adopt(i, 1.0, 0.1);
     for (uint64_t second = 2; second < 10; second++)
         for (uint64_t i = 1; i <= 300; i++)
-            assert_int_equal(kvt_policy_copy_set(policy, second * SECOND, i, 0.2), KVT_OK);
+            assert_ok(kvt_policy_copy_set(policy, second * SECOND, i, 0.2));
     assert_true(kvt_policy_copy_chance(policy, 1.0) > 0.95);
     assert_true(cost_of_none(10 * SECOND, 300) < 0.25);
 }
@@ -147,7 +147,7 @@ TEST(room_goes_to_what_nobody_else_keeps)
         set_copy(shared, 0.05);
         entry.handle = 3;
         options[0] = test_none(1e6);
-        assert_int_equal(kvt_policy_admit(policy, 2 * SECOND, &entry, &plan), KVT_OK);
+        assert_ok(kvt_policy_admit(policy, 2 * SECOND, &entry, &plan));
         assert_int_equal(plan.count, 2);
         assert_int_equal(plan.moves[0].kind, KVT_MOVE_EVICT);
         assert_int_equal(plan.moves[0].handle, shared);
@@ -233,7 +233,7 @@ static uint32_t small_evicted(const small_entry small[SMALL], int wanted, bool t
     options[1] = test_option(1, KVT_TIER_DRAM, 100 * (uint64_t)wanted, 0.01);
     options[0] = test_none(1e6);
     entry.handle = 100;
-    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, SECOND, &entry, &plan));
     for (uint32_t i = 0; i < plan.count; i++)
         if (plan.moves[i].kind == KVT_MOVE_EVICT) set |= 1u << (plan.moves[i].handle - 1);
     test_carry_out(policy, &plan);
@@ -290,7 +290,7 @@ TEST(a_forgotten_entry_leaves_no_note)
     open_policy("utility", 1000);
     adopt(1, 1.0, 0.1);
     set_copy(1, 0.2);
-    assert_int_equal(kvt_policy_remove(policy, 1), KVT_OK);
+    assert_ok(kvt_policy_remove(policy, 1));
     adopt(2, 1.0, 0.1);
     assert_true(fabs(cost_of_none(SECOND, 2) - 1.0) < 1e-6);
 }
@@ -324,7 +324,7 @@ TEST(no_copy_takes_no_memory)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         open_policy(others[i], 1000);
         held = memory.held_bytes;
-        assert_int_equal(kvt_policy_copy_set(policy, SECOND, 1, 0.1), KVT_OK);
+        assert_ok(kvt_policy_copy_set(policy, SECOND, 1, 0.1));
         assert_int_equal(memory.held_bytes, held);
         policy_site_close(NULL);
     }

@@ -114,12 +114,11 @@ static void drawn_open(drawn *x, uint32_t handles, uint32_t options_most, uint64
     x->loss_limit[1] = 0.25;
     const kvt_tenant limits = {
         .struct_size = sizeof limits, .alpha_seconds = x->alpha[1], .loss_limit = x->loss_limit[1]};
-    assert_int_equal(kvt_policy_tenant_set(x->policy, 1, &limits), KVT_OK);
+    assert_ok(kvt_policy_tenant_set(x->policy, 1, &limits));
     for (uint32_t i = 0; i < LADDERS; i++) {
         x->ladder_count[i] = draw_options(x, x->ladders[i], options_most);
-        assert_int_equal(kvt_policy_ladder_add(x->policy, x->ladders[i], x->ladder_count[i],
-                                               &x->ladder_number[i]),
-                         KVT_OK);
+        assert_ok(kvt_policy_ladder_add(x->policy, x->ladders[i], x->ladder_count[i],
+                                        &x->ladder_number[i]));
     }
 }
 
@@ -143,7 +142,7 @@ static void drawn_carry_out(drawn *x, const kvt_plan *plan)
             memcpy(e->stored, actual, sizeof e->stored);
             continue;
         }
-        assert_int_equal(kvt_policy_abort(x->policy, move->id), KVT_OK);
+        assert_ok(kvt_policy_abort(x->policy, move->id));
         failed = true;
     }
 }
@@ -243,7 +242,7 @@ static void drawn_make(drawn *x, uint32_t handles, uint32_t options_most, uint64
     uint32_t calls = 4 * handles + 10;
     for (uint32_t i = 0; i < calls; i++)
         drawn_call(x);
-    assert_int_equal(dual_solve(x->policy, x->now_ns, NULL, &x->bound), KVT_OK);
+    assert_ok(dual_solve(x->policy, x->now_ns, NULL, &x->bound));
 }
 
 static void drawn_close(drawn *x)
@@ -361,7 +360,7 @@ TEST(what_was_refused_counts)
         const kvt_option options[2] = {test_none(0.0), test_option(1, KVT_TIER_DRAM, 100, 0.0)};
         uint32_t number = 0;
         if (shared != 0) {
-            assert_int_equal(kvt_policy_ladder_add(policy, options, 2, &number), KVT_OK);
+            assert_ok(kvt_policy_ladder_add(policy, options, 2, &number));
         }
         for (uint64_t handle = 1; handle <= 2; handle++) {
             kvt_option own[2] = {test_none((double)handle), options[1]};
@@ -372,18 +371,18 @@ TEST(what_was_refused_counts)
             if (shared == 0) offer.options = own;
             if (shared == 0) offer.option_count = 2;
             if (handle == 1) {
-                assert_int_equal(kvt_policy_adopt(policy, SECOND, &offer, 1), KVT_OK);
-                assert_int_equal(kvt_policy_pin(policy, 1), KVT_OK);
-                assert_int_equal(kvt_policy_rate_set(policy, 1, 0.5), KVT_OK);
+                assert_ok(kvt_policy_adopt(policy, SECOND, &offer, 1));
+                assert_ok(kvt_policy_pin(policy, 1));
+                assert_ok(kvt_policy_rate_set(policy, 1, 0.5));
                 continue;
             }
             kvt_move moves[4];
             kvt_plan plan = {.moves = moves, .capacity = 4};
             assert_int_equal(kvt_policy_admit(policy, SECOND, &offer, &plan), KVT_REFUSED);
-            assert_int_equal(kvt_policy_rate_set(policy, 2, 0.5), KVT_OK);
+            assert_ok(kvt_policy_rate_set(policy, 2, 0.5));
         }
         dual_bound bound;
-        assert_int_equal(dual_solve(policy, SECOND, NULL, &bound), KVT_OK);
+        assert_ok(dual_solve(policy, SECOND, NULL, &bound));
         assert_int_equal(bound.entries, 2);
         assert_int_equal(bound.remembered, 1);
         /* 0.5 uses a second of 1 s each are stored, of 2 s each would be the best. */
@@ -421,10 +420,10 @@ static void many_fill(drawn *x)
             uint64_t *to = moves[i].to_bytes;
             for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
                 if (to[tier] > 0 && handle % 2 == 0) to[tier]--;
-            assert_int_equal(kvt_policy_commit(x->policy, moves[i].id, to), KVT_OK);
+            assert_ok(kvt_policy_commit(x->policy, moves[i].id, to));
         }
         double rate = 1e-3 / (1.0 + (double)test_below(&x->dice, 100000));
-        assert_int_equal(kvt_policy_rate_set(x->policy, handle, rate), KVT_OK);
+        assert_ok(kvt_policy_rate_set(x->policy, handle, rate));
     }
 }
 
@@ -481,10 +480,10 @@ TEST(all_of_many_entries_count)
         options[i].loss = options[i].loss_upper = 0.08 * (MANY_FORMS - i);
     }
     uint32_t number;
-    assert_int_equal(kvt_policy_ladder_add(x->policy, options, MANY_FORMS + 1, &number), KVT_OK);
+    assert_ok(kvt_policy_ladder_add(x->policy, options, MANY_FORMS + 1, &number));
     assert_int_equal(number, 1);
     many_fill(x);
-    assert_int_equal(dual_solve(x->policy, 2 * SECOND, NULL, &x->bound), KVT_OK);
+    assert_ok(dual_solve(x->policy, 2 * SECOND, NULL, &x->bound));
     assert_int_equal(x->bound.entries, MANY);
     assert_true(x->bound.remembered > MANY / 4 && x->bound.remembered < MANY);
     for (int tier = 0; tier < TIERS; tier++)

@@ -26,7 +26,7 @@ static void open_policy(const char *name, uint64_t entries)
 static void adopt(uint64_t handle, uint64_t at)
 {
     entry.handle = handle;
-    assert_int_equal(kvt_policy_adopt(policy, at * SECOND, &entry, 1), KVT_OK);
+    assert_ok(kvt_policy_adopt(policy, at * SECOND, &entry, 1));
 }
 
 static kvt_status hint(uint64_t at, uint64_t handle, kvt_hint_kind kind, double seconds)
@@ -36,18 +36,18 @@ static kvt_status hint(uint64_t at, uint64_t handle, kvt_hint_kind kind, double 
 
 static void use(uint64_t at, uint64_t handle)
 {
-    assert_int_equal(kvt_policy_access(policy, at * SECOND, handle, NULL), KVT_OK);
+    assert_ok(kvt_policy_access(policy, at * SECOND, handle, NULL));
 }
 
 static void pass(uint64_t at)
 {
-    assert_int_equal(kvt_policy_tick(policy, at * SECOND, 0, 0, &plan), KVT_OK);
+    assert_ok(kvt_policy_tick(policy, at * SECOND, 0, 0, &plan));
 }
 
 static double rate(uint64_t at, uint64_t handle)
 {
     kvt_explanation why = {.struct_size = sizeof why};
-    assert_int_equal(kvt_policy_explain(policy, at * SECOND, handle, &why), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, at * SECOND, handle, &why));
     assert_true(why.reuse_share >= 0.0 && why.reuse_share <= 1.0);
     return why.accesses_per_s;
 }
@@ -79,7 +79,7 @@ TEST(uses_judge_hints)
     for (uint64_t handle = 1; handle <= 8; handle++)
         adopt(handle, 100);
     for (uint64_t handle = 1; handle <= 3; handle++)
-        assert_int_equal(hint(100, handle, KVT_HINT_NEXT_USE, 60), KVT_OK);
+        assert_ok(hint(100, handle, KVT_HINT_NEXT_USE, 60));
     expect(KVT_HINT_NEXT_USE, 0, 0, 3);
     use(120, 1); /* too early */
     expect(KVT_HINT_NEXT_USE, 0, 1, 2);
@@ -87,18 +87,18 @@ TEST(uses_judge_hints)
     expect(KVT_HINT_NEXT_USE, 1, 1, 1);
     pass(222); /* too late */
     expect(KVT_HINT_NEXT_USE, 1, 2, 0);
-    assert_int_equal(hint(300, 4, KVT_HINT_RETAIN, 60), KVT_OK);
-    assert_int_equal(hint(300, 5, KVT_HINT_RETAIN, 60), KVT_OK);
+    assert_ok(hint(300, 4, KVT_HINT_RETAIN, 60));
+    assert_ok(hint(300, 5, KVT_HINT_RETAIN, 60));
     use(301, 4);
     pass(400);
     expect(KVT_HINT_RETAIN, 1, 1, 0);
-    assert_int_equal(hint(400, 6, KVT_HINT_DEMOTE, 0), KVT_OK);
-    assert_int_equal(hint(400, 7, KVT_HINT_DEMOTE, 0), KVT_OK);
+    assert_ok(hint(400, 6, KVT_HINT_DEMOTE, 0));
+    assert_ok(hint(400, 7, KVT_HINT_DEMOTE, 0));
     use(500, 6);
     expect(KVT_HINT_DEMOTE, 0, 1, 1);
     pass(701);
     expect(KVT_HINT_DEMOTE, 1, 1, 0);
-    assert_int_equal(hint(800, 8, KVT_HINT_SESSION_END, 0), KVT_OK);
+    assert_ok(hint(800, 8, KVT_HINT_SESSION_END, 0));
     pass(2000);
     expect(KVT_HINT_SESSION_END, 0, 0, 1);
     use(2001, 8); /* the hint was due: the use comes after its time */
@@ -131,9 +131,9 @@ TEST(a_hint_bends_the_rate_and_ends)
     adopt(1, 100);
     adopt(2, 100);
     double before = rate(100, 1);
-    assert_int_equal(hint(100, 1, KVT_HINT_DEMOTE, 50), KVT_OK);
+    assert_ok(hint(100, 1, KVT_HINT_DEMOTE, 50));
     assert_true(rate(100, 1) < 0.51 * before && rate(100, 1) > 0.49 * before);
-    assert_int_equal(hint(100, 1, KVT_HINT_NEXT_USE, 10), KVT_OK);
+    assert_ok(hint(100, 1, KVT_HINT_NEXT_USE, 10));
     assert_true(rate(100, 1) > 0.5 / 10.0); /* the latest one speaks */
     assert_true(rate(109, 1) > rate(100, 1));
     double other = rate(200, 2);
@@ -145,24 +145,24 @@ TEST(the_trust_follows)
     open_policy("utility", 10);
     adopt(1, 10);
     for (uint64_t at = 100; at < 20000; at += 100) {
-        assert_int_equal(hint(at, 1, KVT_HINT_NEXT_USE, 20), KVT_OK); /* never so soon */
+        assert_ok(hint(at, 1, KVT_HINT_NEXT_USE, 20)); /* never so soon */
         use(at + 60, 1);
     }
     double before = rate(20000, 1);
-    assert_int_equal(hint(20000, 1, KVT_HINT_NEXT_USE, 20), KVT_OK);
+    assert_ok(hint(20000, 1, KVT_HINT_NEXT_USE, 20));
     assert_true(rate(20000, 1) - before < 0.02 / 20.0);
     /* Another tenant's are trusted by its own record, and so are other kinds. */
     use(20001, 1);
-    assert_int_equal(kvt_policy_hint(policy, 20002 * SECOND, 1, KVT_HINT_NEXT_USE, 20, 7), KVT_OK);
+    assert_ok(kvt_policy_hint(policy, 20002 * SECOND, 1, KVT_HINT_NEXT_USE, 20, 7));
     assert_true(rate(20002, 1) > 0.5 / 20.0);
     /* Many entries that are hinted in one moment are one piece of evidence. */
     for (uint64_t handle = 2; handle <= 9; handle++)
         adopt(handle, 20003);
     for (uint64_t handle = 2; handle <= 9; handle++)
-        assert_int_equal(hint(20003, handle, KVT_HINT_RETAIN, 3), KVT_OK);
+        assert_ok(hint(20003, handle, KVT_HINT_RETAIN, 3));
     pass(20010);
     before = rate(20010, 9);
-    assert_int_equal(hint(20010, 9, KVT_HINT_RETAIN, 3), KVT_OK);
+    assert_ok(hint(20010, 9, KVT_HINT_RETAIN, 3));
     assert_true(rate(20010, 9) - before < 0.34 / 4.0 && rate(20010, 9) - before > 0.28 / 4.0);
 }
 
@@ -172,14 +172,14 @@ TEST(chance_is_not_trusted)
     open_policy("utility", 10);
     adopt(1, 10);
     for (uint64_t at = 100; at < 6000; at += 10) {
-        if (at > 2000) assert_int_equal(hint(at, 1, KVT_HINT_RETAIN, 60), KVT_OK);
+        if (at > 2000) assert_ok(hint(at, 1, KVT_HINT_RETAIN, 60));
         use(at + 5, 1);
     }
     kvt_hint_stats stats = stats_now();
     assert_int_equal(stats.came_true[KVT_HINT_RETAIN], stats.given[KVT_HINT_RETAIN]);
     adopt(2, 6000);
     double before = rate(6000, 2);
-    assert_int_equal(hint(6000, 2, KVT_HINT_RETAIN, 60), KVT_OK);
+    assert_ok(hint(6000, 2, KVT_HINT_RETAIN, 60));
     double gained = (rate(6000, 2) - before) * 61.0;
     assert_true(gained < 0.6 && gained >= 0.0); /* 1 = trusted wholly, for 398 of 398 */
 }
@@ -190,22 +190,22 @@ TEST(repeating_does_not_put_off_the_judgement)
     open_policy("utility", 10);
     adopt(1, 100);
     for (uint64_t at = 100; at < 1000; at += 10)
-        assert_int_equal(hint(at, 1, KVT_HINT_RETAIN, 60), KVT_OK);
+        assert_ok(hint(at, 1, KVT_HINT_RETAIN, 60));
     kvt_hint_stats stats = stats_now();
     assert_true(stats.failed[KVT_HINT_RETAIN] >= 10);
     assert_int_equal(stats.open[KVT_HINT_RETAIN], 1);
-    assert_int_equal(kvt_policy_remove(policy, 1), KVT_OK);
+    assert_ok(kvt_policy_remove(policy, 1));
     stats = stats_now();
     assert_int_equal(stats.open[KVT_HINT_RETAIN], 0);
     assert_int_equal(stats.dropped[KVT_HINT_RETAIN], 1);
     /* Its instant has passed when the first judgement is due: it does not go on. */
     adopt(2, 1000);
-    assert_int_equal(hint(1000, 2, KVT_HINT_NEXT_USE, 100), KVT_OK);
-    assert_int_equal(hint(1150, 2, KVT_HINT_NEXT_USE, 40), KVT_OK);
+    assert_ok(hint(1000, 2, KVT_HINT_NEXT_USE, 100));
+    assert_ok(hint(1150, 2, KVT_HINT_NEXT_USE, 40));
     pass(1202);
     expect(KVT_HINT_NEXT_USE, 0, 1, 0);
-    assert_int_equal(hint(1210, 2, KVT_HINT_NEXT_USE, 10), KVT_OK);
-    assert_int_equal(hint(1230, 2, KVT_HINT_NEXT_USE, 20), KVT_OK);
+    assert_ok(hint(1210, 2, KVT_HINT_NEXT_USE, 10));
+    assert_ok(hint(1230, 2, KVT_HINT_NEXT_USE, 20));
     pass(1240); /* the first is judged, the second goes on */
     expect(KVT_HINT_NEXT_USE, 0, 2, 1);
     assert_true(rate(1240, 2) > 0.0);
@@ -217,7 +217,7 @@ TEST(open_hints_are_bounded)
     open_policy("utility", COUNT);
     for (uint64_t handle = 1; handle <= COUNT; handle++) {
         adopt(handle, 100);
-        assert_int_equal(hint(100, handle, KVT_HINT_RETAIN, 1000), KVT_OK);
+        assert_ok(hint(100, handle, KVT_HINT_RETAIN, 1000));
     }
     kvt_hint_stats stats = stats_now();
     assert_int_equal(stats.open[KVT_HINT_RETAIN], BOUND);
@@ -232,7 +232,7 @@ TEST(other_policies_ignore_hints)
         if (strcmp(kvt_policy_name_get(i), "utility") == 0) continue;
         open_policy(kvt_policy_name_get(i), 10);
         adopt(1, 1);
-        assert_int_equal(hint(1, 1, KVT_HINT_DEMOTE, 1), KVT_OK);
+        assert_ok(hint(1, 1, KVT_HINT_DEMOTE, 1));
         assert_int_equal(stats_now().dropped[KVT_HINT_DEMOTE], 1);
         policy_site_close(NULL);
     }

@@ -61,7 +61,7 @@ static outcome run(const char *name, long nth)
         memory.left = -1;
         status = kvt_policy_open(&config, &policy, message, sizeof message);
     }
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     uint64_t dice = 77;
     for (uint64_t i = 0; i < STEPS; i++) {
         uint64_t handle = 1 + test_below(&dice, 300);
@@ -116,17 +116,17 @@ TEST(optional_moves_do_without_memory)
                              test_option(1, KVT_TIER_SSD, 100, 0.5)};
     for (uint64_t handle = 1; handle <= 2; handle++) {
         kvt_policy_entry entry = test_entry(handle, options, 3, 1);
-        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, (uint8_t)handle), KVT_OK);
+        assert_ok(kvt_policy_adopt(policy, SECOND, &entry, (uint8_t)handle));
     }
     kvt_move moves[4];
     kvt_plan plan = {moves, 4, 0};
     memory.left = 0;
-    assert_int_equal(kvt_policy_access(policy, SECOND, 2, &plan), KVT_OK);
+    assert_ok(kvt_policy_access(policy, SECOND, 2, &plan));
     assert_int_equal(plan.count, 0);
-    assert_int_equal(kvt_policy_tick(policy, SECOND, 4, UINT64_MAX, &plan), KVT_OK);
+    assert_ok(kvt_policy_tick(policy, SECOND, 4, UINT64_MAX, &plan));
     assert_int_equal(plan.count, 0);
     memory.left = -1;
-    assert_int_equal(kvt_policy_access(policy, SECOND, 2, &plan), KVT_OK);
+    assert_ok(kvt_policy_access(policy, SECOND, 2, &plan));
     assert_int_equal(plan.count, 1);
     kvt_policy_close(policy);
     assert_int_equal(memory.held_bytes, 0);
@@ -154,7 +154,7 @@ TEST(turnover_needs_no_more_memory)
             kvt_move moves[8];
             kvt_plan plan = {moves, 8, 0};
             kvt_status status = kvt_policy_admit(policy, handle * SECOND, &entry, &plan);
-            if (at_once) assert_int_equal(status, KVT_OK);
+            if (at_once) assert_ok(status);
             test_carry_out(policy, &plan);
             if (handle == 2000) requests = memory.requests;
         }
@@ -182,27 +182,27 @@ TEST(entries_with_equal_options_share_them)
     for (uint64_t handle = 1; handle <= ENTRIES; handle++) {
         kvt_policy_entry entry = test_entry(handle, options, 3, 1);
         options[0].load_seconds = (double)handle; /* each entry's own */
-        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+        assert_ok(kvt_policy_adopt(policy, SECOND, &entry, 1));
     }
     assert_int_equal(memory.held_bytes, held_bytes);
     static kvt_explanation seen = {.struct_size = sizeof seen};
     for (int change = 0; change < 300; change++) { /* more runs than the tables hold */
         options[1].load_seconds = 0.02 + change * 1e-6;
-        assert_int_equal(kvt_policy_recost(policy, 7, options, 3), KVT_OK);
-        assert_int_equal(kvt_policy_explain(policy, SECOND, 7, &seen), KVT_OK);
+        assert_ok(kvt_policy_recost(policy, 7, options, 3));
+        assert_ok(kvt_policy_explain(policy, SECOND, 7, &seen));
         assert_true(seen.options[1].option.load_seconds == options[1].load_seconds);
-        assert_int_equal(kvt_policy_explain(policy, SECOND, 8, &seen), KVT_OK);
+        assert_ok(kvt_policy_explain(policy, SECOND, 8, &seen));
         assert_true(seen.options[1].option.load_seconds == 0.01);
     }
     options[2].bytes[KVT_TIER_DRAM] = 45;
-    assert_int_equal(kvt_policy_resize(policy, 9, options, 3), KVT_OK);
-    assert_int_equal(kvt_policy_explain(policy, SECOND, 9, &seen), KVT_OK);
+    assert_ok(kvt_policy_resize(policy, 9, options, 3));
+    assert_ok(kvt_policy_explain(policy, SECOND, 9, &seen));
     assert_int_equal(seen.options[2].option.bytes[KVT_TIER_DRAM], 45);
-    assert_int_equal(kvt_policy_explain(policy, SECOND, 10, &seen), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, SECOND, 10, &seen));
     assert_int_equal(seen.options[2].option.bytes[KVT_TIER_DRAM], 40);
     assert_int_equal(memory.held_bytes, held_bytes);
     for (uint64_t handle = 1; handle <= ENTRIES; handle++)
-        assert_int_equal(kvt_policy_remove(policy, handle), KVT_OK);
+        assert_ok(kvt_policy_remove(policy, handle));
     kvt_policy_close(policy);
     assert_int_equal(memory.held_bytes, 0);
 }
@@ -227,12 +227,11 @@ TEST(different_options_stay_apart)
                                  test_option(2, KVT_TIER_DRAM, 40, 0.02)};
         kvt_policy_entry entry = test_entry(handle, options, handle % 2 == 0 ? 3 : 2, 1);
         if (i >= ENTRIES) {
-            assert_int_equal(kvt_policy_explain(policy, SECOND, handle, &seen), KVT_OK);
+            assert_ok(kvt_policy_explain(policy, SECOND, handle, &seen));
             assert_true(seen.options[1].option.load_seconds == options[1].load_seconds);
-            assert_int_equal(kvt_policy_remove(policy, handle), KVT_OK);
+            assert_ok(kvt_policy_remove(policy, handle));
         }
-        if (i < ENTRIES || handle % 5 != 0)
-            assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+        if (i < ENTRIES || handle % 5 != 0) assert_ok(kvt_policy_adopt(policy, SECOND, &entry, 1));
     }
     kvt_policy_close(policy);
     assert_int_equal(memory.held_bytes, 0);

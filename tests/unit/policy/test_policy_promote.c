@@ -29,7 +29,7 @@ static void open_policy(const char *name, uint64_t hbm_bytes)
 static void adopt(uint64_t handle, uint8_t option)
 {
     entry.handle = handle;
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, option), KVT_OK);
+    assert_ok(kvt_policy_adopt(policy, SECOND, &entry, option));
 }
 
 static kvt_status promote(uint64_t handle, kvt_tier tier)
@@ -53,18 +53,18 @@ TEST(an_entry_moves_up_no_higher_than_asked)
         open_policy(names[i], 300);
         adopt(1, SSD);
         uint64_t before = accesses();
-        assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_OK);
+        assert_ok(promote(1, KVT_TIER_DRAM));
         assert_int_equal(plan.count, 1);
         assert_int_equal(plan.moves[0].to, DRAM);
         uint64_t id = plan.moves[0].id;
         /* It is on its way to DRAM, which is not as high as HBM. */
-        assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_OK);
+        assert_ok(promote(1, KVT_TIER_DRAM));
         assert_int_equal(plan.count, 0);
         assert_int_equal(promote(1, KVT_TIER_HBM), KVT_REFUSED);
-        assert_int_equal(kvt_policy_commit(policy, id, NULL), KVT_OK);
-        assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_OK);
+        assert_ok(kvt_policy_commit(policy, id, NULL));
+        assert_ok(promote(1, KVT_TIER_DRAM));
         assert_int_equal(plan.count, 0);
-        assert_int_equal(promote(1, KVT_TIER_HBM), KVT_OK);
+        assert_ok(promote(1, KVT_TIER_HBM));
         test_carry_out(policy, &plan);
         assert_int_equal(kvt_policy_option_get(policy, 1), HBM);
         assert_int_equal(accesses(), before);
@@ -80,9 +80,9 @@ TEST(what_cannot_move_is_refused)
     assert_int_equal(promote(1, KVT_TIER_NONE), KVT_E_UNSUPPORTED);
     assert_int_equal(promote(1, KVT_TIER_REMOTE), KVT_E_UNSUPPORTED);
     assert_int_equal(promote(2, KVT_TIER_DRAM), KVT_MISS);
-    assert_int_equal(kvt_policy_pin(policy, 1), KVT_OK);
+    assert_ok(kvt_policy_pin(policy, 1));
     assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_REFUSED);
-    assert_int_equal(kvt_policy_unpin(policy, 1), KVT_OK);
+    assert_ok(kvt_policy_unpin(policy, 1));
     plan.capacity = 0;
     assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_REFUSED);
     policy_site_close(NULL);
@@ -101,7 +101,7 @@ TEST(a_single_use_does_not_drive_out_better_entries)
         open_policy("utility", 0);
         for (uint64_t handle = 1; handle <= 3; handle++) {
             adopt(handle, DRAM);
-            assert_int_equal(kvt_policy_rate_set(policy, handle, hot ? 1.0 : 1e-6), KVT_OK);
+            assert_ok(kvt_policy_rate_set(policy, handle, hot ? 1.0 : 1e-6));
         }
         adopt(4, SSD);
         assert_int_equal(promote(4, KVT_TIER_DRAM), hot ? KVT_REFUSED : KVT_OK);

@@ -84,25 +84,25 @@ static uint32_t hand_over(const kvt_policy *from, uint64_t then_ns, kvt_policy *
     kvt_option options[2];
     options_of(options);
     plan.count = 0;
-    assert_int_equal(kvt_policy_tick(to, 1, 0, 0, &plan), KVT_OK);
+    assert_ok(kvt_policy_tick(to, 1, 0, 0, &plan));
     for (uint64_t handle = 1; handle <= HANDLES + 1; handle++) {
         kvt_policy_uses uses = {.struct_size = sizeof uses};
         if (kvt_policy_option_get(from, handle) == KVT_OPTION_NONE) continue;
-        assert_int_equal(kvt_policy_uses_get(from, then_ns, handle, &uses), KVT_OK);
+        assert_ok(kvt_policy_uses_get(from, then_ns, handle, &uses));
         const kvt_policy_entry offer = offer_of(handle, options);
-        assert_int_equal(kvt_policy_adopt(to, now_ns, &offer, 1), KVT_OK);
+        assert_ok(kvt_policy_adopt(to, now_ns, &offer, 1));
         all[count++] = (known){handle, uses};
     }
     qsort(all, count, sizeof all[0], known_compare);
     for (uint32_t i = 0; with_uses && i < count; i++)
-        assert_int_equal(kvt_policy_uses_set(to, now_ns, all[i].handle, &all[i].uses), KVT_OK);
+        assert_ok(kvt_policy_uses_set(to, now_ns, all[i].handle, &all[i].uses));
     return count;
 }
 
 static double rate_of(const kvt_policy *policy, uint64_t handle)
 {
     kvt_policy_worth worth = {.struct_size = sizeof worth};
-    assert_int_equal(kvt_policy_worth_get(policy, handle, KVT_TIER_DRAM, &worth), KVT_OK);
+    assert_ok(kvt_policy_worth_get(policy, handle, KVT_TIER_DRAM, &worth));
     return worth.uses_per_s;
 }
 
@@ -114,7 +114,7 @@ TEST(rates_and_weights_go_on)
     kvt_policy_stats before, after;
     kvt_policy_stats_get(first, &before);
     assert_true(before.reuse.uses > 100);
-    assert_int_equal(kvt_policy_weights_set(second, &before.reuse), KVT_OK);
+    assert_ok(kvt_policy_weights_set(second, &before.reuse));
     assert_true(hand_over(first, then_ns, second, now_ns, true) >= ROOM - 2);
     kvt_policy_stats_get(second, &after);
     assert_int_equal(after.reuse.uses, before.reuse.uses);
@@ -124,8 +124,8 @@ TEST(rates_and_weights_go_on)
                         1e-9);
     /* Both engines ten seconds later, without a use between. */
     plan.count = 0;
-    assert_int_equal(kvt_policy_tick(first, then_ns + 10 * SECOND, 0, 0, &plan), KVT_OK);
-    assert_int_equal(kvt_policy_tick(second, now_ns + 10 * SECOND, 0, 0, &plan), KVT_OK);
+    assert_ok(kvt_policy_tick(first, then_ns + 10 * SECOND, 0, 0, &plan));
+    assert_ok(kvt_policy_tick(second, now_ns + 10 * SECOND, 0, 0, &plan));
     for (uint64_t handle = 1; handle <= HANDLES; handle++) {
         if (kvt_policy_option_get(first, handle) == KVT_OPTION_NONE) continue;
         assert_true(fabs(rate_of(second, handle) / rate_of(first, handle) - 1.0) < 1e-6);
@@ -199,7 +199,7 @@ TEST(unsound_numbers_are_refused)
     assert_int_equal(kvt_policy_uses_get(policy, SECOND, 1, &uses), KVT_MISS);
     assert_int_equal(kvt_policy_uses_set(policy, SECOND, 1, &uses), KVT_MISS);
     (void)use(policy, SECOND, 1, gone);
-    assert_int_equal(kvt_policy_uses_get(policy, 3 * SECOND, 1, &uses), KVT_OK);
+    assert_ok(kvt_policy_uses_get(policy, 3 * SECOND, 1, &uses));
     assert_int_equal(uses.used, 1);
     assert_true(fabs(uses.idle_seconds - 2.0) < 1e-9);
     assert_int_equal(kvt_policy_uses_get(policy, SECOND, 1, NULL), KVT_E_ARGUMENT);
@@ -216,10 +216,10 @@ TEST(unsound_numbers_are_refused)
     assert_int_equal(kvt_policy_uses_set(policy, SECOND, 1, &wrong), KVT_E_ARGUMENT);
     /* An idle time from before the engine's beginning is its beginning. */
     uses.idle_seconds = 1e9;
-    assert_int_equal(kvt_policy_uses_set(policy, 5 * SECOND, 1, &uses), KVT_OK);
-    assert_int_equal(kvt_policy_uses_get(policy, 5 * SECOND, 1, &uses), KVT_OK);
+    assert_ok(kvt_policy_uses_set(policy, 5 * SECOND, 1, &uses));
+    assert_ok(kvt_policy_uses_get(policy, 5 * SECOND, 1, &uses));
     assert_true(fabs(uses.idle_seconds - 4.0) < 1e-9);
-    assert_int_equal(kvt_policy_rate_set(policy, 1, 0.5), KVT_OK);
+    assert_ok(kvt_policy_rate_set(policy, 1, 0.5));
     assert_int_equal(kvt_policy_uses_get(policy, 5 * SECOND, 1, &uses), KVT_E_UNSUPPORTED);
     assert_int_equal(kvt_policy_uses_set(policy, 5 * SECOND, 1, &uses), KVT_E_UNSUPPORTED);
     kvt_policy_stats_get(policy, &stats);

@@ -162,8 +162,8 @@ TEST(lru_drops_a_prefix_and_lru_leaf_does_not)
         kvt_policy *policy = open_dram(leaf ? "lru-leaf" : "lru", 300, &memory);
         /* 1 - 2 - 3 is one path: 1 is the least recent, 3 the only leaf. */
         for (uint64_t handle = 1; handle <= 3; handle++)
-            assert_int_equal(put(policy, handle, handle - 1, 100), KVT_OK);
-        assert_int_equal(put(policy, 9, 0, 100), KVT_OK);
+            assert_ok(put(policy, handle, handle - 1, 100));
+        assert_ok(put(policy, 9, 0, 100));
         assert_int_equal(kvt_policy_option_get(policy, 1), leaf ? 1 : 0);
         assert_int_equal(kvt_policy_option_get(policy, 3), leaf ? 0 : 1);
         kvt_policy_close(policy);
@@ -175,24 +175,24 @@ TEST(lru_leaf_peels_a_path_in_one_plan)
     test_memory memory = {.left = -1};
     kvt_policy *policy = open_dram("lru-leaf", 300, &memory);
     for (uint64_t handle = 1; handle <= 3; handle++)
-        assert_int_equal(put(policy, handle, handle - 1, 100), KVT_OK);
+        assert_ok(put(policy, handle, handle - 1, 100));
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 200, 0.01)};
     kvt_policy_entry entry = test_entry(9, options, 2, 1);
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
-    assert_int_equal(kvt_policy_admit(policy, 9, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, 9, &entry, &plan));
     assert_int_equal(plan.count, 3);
     assert_int_equal(moves[0].handle, 3);
     assert_int_equal(moves[1].handle, 2);
     /* The plan fails half-way: everything that was not done is as before. */
-    assert_int_equal(kvt_policy_commit(policy, moves[0].id, NULL), KVT_OK);
-    assert_int_equal(kvt_policy_abort(policy, moves[1].id), KVT_OK);
-    assert_int_equal(kvt_policy_abort(policy, moves[2].id), KVT_OK);
+    assert_ok(kvt_policy_commit(policy, moves[0].id, NULL));
+    assert_ok(kvt_policy_abort(policy, moves[1].id));
+    assert_ok(kvt_policy_abort(policy, moves[2].id));
     assert_int_equal(kvt_policy_option_get(policy, 2), 1);
     assert_int_equal(kvt_policy_option_get(policy, 9), 0);
     /* A path may not push out its own head. */
     assert_int_equal(put(policy, 4, 2, 250), KVT_REFUSED);
-    assert_int_equal(put(policy, 5, 2, 100), KVT_OK);
+    assert_ok(put(policy, 5, 2, 100));
     kvt_policy_close(policy);
 }
 
@@ -201,18 +201,18 @@ TEST(aborted_victims_are_the_oldest_again)
     test_memory memory = {.left = -1};
     kvt_policy *policy = open_dram("lru", 20000, &memory);
     for (uint64_t handle = 1; handle <= 200; handle++)
-        assert_int_equal(put(policy, handle, 0, 100), KVT_OK);
+        assert_ok(put(policy, handle, 0, 100));
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 300, 0.01)};
     kvt_policy_entry entry = test_entry(999, options, 2, 1);
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
     for (int round = 0; round < 2; round++) {
-        assert_int_equal(kvt_policy_admit(policy, 1000, &entry, &plan), KVT_OK);
+        assert_ok(kvt_policy_admit(policy, 1000, &entry, &plan));
         assert_int_equal(plan.count, 4);
         for (uint32_t i = 0; i < 3; i++)
             assert_int_equal(moves[i].handle, i + 1);
         for (uint32_t i = 0; i < 4; i++)
-            assert_int_equal(kvt_policy_abort(policy, moves[i].id), KVT_OK);
+            assert_ok(kvt_policy_abort(policy, moves[i].id));
     }
     kvt_policy_close(policy);
 }
@@ -233,12 +233,12 @@ TEST(lru_evicts_when_nothing_below_may_move)
     kvt_policy_entry entry = test_entry(1, options, 3, 1);
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
-    assert_int_equal(kvt_policy_adopt(policy, 1, &entry, 2), KVT_OK);
-    assert_int_equal(kvt_policy_pin(policy, 1), KVT_OK);
+    assert_ok(kvt_policy_adopt(policy, 1, &entry, 2));
+    assert_ok(kvt_policy_pin(policy, 1));
     entry.handle = 2;
-    assert_int_equal(kvt_policy_adopt(policy, 1, &entry, 1), KVT_OK);
+    assert_ok(kvt_policy_adopt(policy, 1, &entry, 1));
     entry.handle = 3;
-    assert_int_equal(kvt_policy_admit(policy, 1, &entry, &plan), KVT_OK);
+    assert_ok(kvt_policy_admit(policy, 1, &entry, &plan));
     assert_int_equal(plan.count, 2);
     assert_int_equal(moves[0].handle, 2);
     assert_int_equal(moves[0].kind, KVT_MOVE_EVICT);
@@ -251,13 +251,13 @@ TEST(pensieve_follows_new_seconds)
     test_memory memory = {.left = -1};
     kvt_policy *policy = open_dram("pensieve", 300, &memory);
     for (uint64_t handle = 1; handle <= 3; handle++)
-        assert_int_equal(put(policy, handle, 0, 100), KVT_OK);
+        assert_ok(put(policy, handle, 0, 100));
     kvt_option options[2] = {test_none(64.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
-    assert_int_equal(kvt_policy_recost(policy, 1, options, 2), KVT_OK);
+    assert_ok(kvt_policy_recost(policy, 1, options, 2));
     for (uint64_t turn = 0; turn < 4; turn++)
-        assert_int_equal(kvt_policy_access(policy, 10 + turn, 1, NULL), KVT_OK);
-    assert_int_equal(put(policy, 4, 0, 100), KVT_OK);
-    assert_int_equal(put(policy, 5, 0, 100), KVT_OK);
+        assert_ok(kvt_policy_access(policy, 10 + turn, 1, NULL));
+    assert_ok(put(policy, 4, 0, 100));
+    assert_ok(put(policy, 5, 0, 100));
     assert_int_not_equal(kvt_policy_option_get(policy, 1), KVT_OPTION_NONE);
     assert_int_equal(kvt_policy_option_get(policy, 2), KVT_OPTION_NONE);
     assert_int_equal(kvt_policy_option_get(policy, 3), KVT_OPTION_NONE);
@@ -289,14 +289,14 @@ TEST(a_share_of_the_entries_takes_the_other_variant)
         const kvt_policy_entry entry =
             test_entry((i + 1) * UINT64_C(0x9e3779b97f4a7c15), options, 3, 1);
         for (int round = 0; round < 2; round++) {
-            assert_int_equal(kvt_policy_admit(policy, 1, &entry, &plan), KVT_OK);
+            assert_ok(kvt_policy_admit(policy, 1, &entry, &plan));
             test_carry_out(policy, &plan);
             const uint8_t option = kvt_policy_option_get(policy, entry.handle);
             static uint8_t first;
             if (round == 0) first = option;
             assert_int_equal(option, first);
             others += round == 0 && option == 2;
-            if (round == 0) assert_int_equal(kvt_policy_remove(policy, entry.handle), KVT_OK);
+            if (round == 0) assert_ok(kvt_policy_remove(policy, entry.handle));
         }
     }
     assert_true(others > 200 && others < 300);

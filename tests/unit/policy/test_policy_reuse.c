@@ -105,7 +105,7 @@ TEST(sessions_are_told_by_their_last_use)
      */
     double last = weight_of(policy, KVT_REUSE_LAST, 0, HALF_LIVES - 1);
     kvt_explanation x = {.struct_size = sizeof x};
-    assert_int_equal(kvt_policy_explain(policy, 0, events[count - 1].handle, &x), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, 0, events[count - 1].handle, &x));
     assert_string_equal(x.reuse_expert, "its last use alone");
     assert_int_equal(x.reuse_kind, KVT_REUSE_LAST);
     assert_true(x.reuse_weight == policy->model->weight[KVT_REUSE_LAST][1]);
@@ -173,7 +173,7 @@ TEST(documents_are_told_by_their_counts)
     double per_s = log(2.0) / 1.4 / total;
     for (uint64_t handle = 1; handle <= 64; handle *= 4) {
         kvt_explanation x = {.struct_size = sizeof x};
-        assert_int_equal(kvt_policy_explain(policy, 0, handle, &x), KVT_OK);
+        assert_ok(kvt_policy_explain(policy, 0, handle, &x));
         double ratio = x.accesses_per_s * (double)handle / per_s;
         assert_true(ratio > 0.6 && ratio < 1.6);
     }
@@ -253,7 +253,7 @@ TEST(a_prefix_has_at_least_the_rate_of_its_continuation)
                                         .options = options,
                                         .option_count = 2,
                                         .tokens = 1};
-        assert_int_equal(kvt_policy_admit(policy, now_ns, &offer, &plan), KVT_OK);
+        assert_ok(kvt_policy_admit(policy, now_ns, &offer, &plan));
         test_carry_out(policy, &plan);
     }
     for (int i = 0; i < 20000; i++) {
@@ -262,15 +262,15 @@ TEST(a_prefix_has_at_least_the_rate_of_its_continuation)
         if (jump == 2 && test_below(&dice, 100) == 0) now_ns += 100000 * SECOND;
         uint64_t asked = jump == 3 && now_ns > 50 * SECOND ? now_ns - 50 * SECOND : now_ns;
         uint64_t handle = 1 + test_below(&dice, 60);
-        assert_int_equal(kvt_policy_access(policy, asked, handle, NULL), KVT_OK);
+        assert_ok(kvt_policy_access(policy, asked, handle, NULL));
         for (uint64_t child = 2; child <= 60 && i % 50 == 0; child++) {
             kvt_policy_worth below = {.struct_size = sizeof below},
                              above = {.struct_size = sizeof above};
             kvt_status status = kvt_policy_worth_get(policy, child, KVT_TIER_DRAM, &below);
-            assert_int_equal(status, KVT_OK);
+            assert_ok(status);
             status = kvt_policy_worth_get(policy, (child - 1) / 2, KVT_TIER_DRAM, &above);
             if (child <= 2) continue;
-            assert_int_equal(status, KVT_OK);
+            assert_ok(status);
             assert_true(above.uses_per_s >= below.uses_per_s * (1.0 - 1e-9));
         }
     }

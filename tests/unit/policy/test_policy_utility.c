@@ -13,7 +13,7 @@
 static void use(uint64_t now_ns, uint64_t handle, uint64_t times)
 {
     for (uint64_t i = 0; i < times; i++)
-        assert_int_equal(kvt_policy_access(policy, now_ns, handle, NULL), KVT_OK);
+        assert_ok(kvt_policy_access(policy, now_ns, handle, NULL));
 }
 
 #define ITEMS 8
@@ -82,10 +82,10 @@ static void instance_open(const instance *x)
         for (uint16_t o = 1; o < 3; o++)
             options[o] = test_option(o, KVT_TIER_DRAM, x->bytes[i][o], x->cost[i][o]);
         kvt_policy_entry entry = test_entry((uint64_t)i + 1, options, x->option_count, 1);
-        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+        assert_ok(kvt_policy_adopt(policy, SECOND, &entry, 1));
     }
     for (uint64_t i = 0; i < ITEMS; i++)
-        assert_int_equal(kvt_policy_rate_set(policy, i + 1, x->uses[i]), KVT_OK);
+        assert_ok(kvt_policy_rate_set(policy, i + 1, x->uses[i]));
 }
 
 TEST_EACH(NULL, policy_site_close);
@@ -104,7 +104,7 @@ TEST(greedy_is_within_one_step_of_brute_force)
         double largest = 0.0;
         for (;;) {
             uint64_t now_ns = SECOND;
-            assert_int_equal(kvt_policy_tick(policy, now_ns, 1, UINT64_MAX, &plan), KVT_OK);
+            assert_ok(kvt_policy_tick(policy, now_ns, 1, UINT64_MAX, &plan));
             if (plan.count == 0) break;
             assert_int_equal(plan.count, 1);
             uint64_t item = moves[0].handle - 1;
@@ -140,7 +140,7 @@ TEST(eviction_follows_the_density_order)
         x.limit = 0;
         instance_open(&x);
         uint64_t now_ns = SECOND;
-        assert_int_equal(kvt_policy_tick(policy, now_ns, 64, UINT64_MAX, &plan), KVT_OK);
+        assert_ok(kvt_policy_tick(policy, now_ns, 64, UINT64_MAX, &plan));
         assert_int_equal(plan.count, ITEMS);
         double last = 0.0;
         for (uint32_t i = 0; i < plan.count; i++) {
@@ -169,7 +169,7 @@ TEST(hot_and_small_stays_cold_and_large_goes)
     /* Not for an entry that is worth less than the large one, used twice. */
     assert_int_equal(admit(4 * SECOND, 3, 0, small, 2), KVT_REFUSED);
     small[0] = test_none(5.0);
-    assert_int_equal(admit(4 * SECOND, 4, 0, small, 2), KVT_OK);
+    assert_ok(admit(4 * SECOND, 4, 0, small, 2));
     assert_int_equal(plan.count, 2);
     assert_int_equal(moves[0].handle, 2);
     assert_int_equal(moves[0].kind, KVT_MOVE_EVICT);
@@ -201,7 +201,7 @@ TEST(a_newcomer_worth_less_is_refused_but_remembered)
     assert_int_equal(kvt_policy_access(policy, 3 * SECOND, 2, &plan), KVT_MISS);
     /* The fourth use is worth more than the three of the other, the fifth nearly a third more. */
     assert_int_equal(admit(4 * SECOND, 2, 0, options, 2), KVT_REFUSED);
-    assert_int_equal(admit(5 * SECOND, 2, 0, options, 2), KVT_OK);
+    assert_ok(admit(5 * SECOND, 2, 0, options, 2));
     assert_int_equal(plan.count, 2);
 }
 
@@ -215,7 +215,7 @@ TEST(recompute_wins_when_loading_is_slower)
     lossy[1].loss = 0.002;
     assert_int_equal(admit(SECOND, 1, 0, slow, 2), KVT_REFUSED);
     assert_int_equal(admit(SECOND, 2, 0, lossy, 2), KVT_REFUSED);
-    assert_int_equal(admit(SECOND, 3, 0, fast, 2), KVT_OK);
+    assert_ok(admit(SECOND, 3, 0, fast, 2));
 }
 
 /* DRAM holds one entry; what a newcomer pushes out has an SSD option of `ssd_load` seconds that
@@ -233,11 +233,11 @@ static uint8_t pushed_out(double ssd_load, double write, uint64_t others)
     options[0] = test_none(50.0);
     for (uint64_t i = 0; i < others; i++) {
         const kvt_option below[2] = {options[0], options[2]};
-        assert_int_equal(admit(100 * SECOND, 10 + i, 0, below, 2), KVT_OK);
+        assert_ok(admit(100 * SECOND, 10 + i, 0, below, 2));
         test_carry_out(policy, &plan);
     }
     /* Only DRAM for the newcomer, and dear to recompute. */
-    assert_int_equal(admit(100 * SECOND, 2, 0, options, 2), KVT_OK);
+    assert_ok(admit(100 * SECOND, 2, 0, options, 2));
     assert_int_equal(plan.count, 2);
     assert_int_equal(moves[0].handle, 1);
     uint8_t kind = moves[0].kind;
@@ -265,7 +265,7 @@ TEST(a_full_lower_tier_makes_room_first)
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, 0.1)};
     for (uint64_t handle = 1; handle <= 3; handle++) {
-        assert_int_equal(admit(handle * 200 * SECOND, handle, 0, options, 3), KVT_OK);
+        assert_ok(admit(handle * 200 * SECOND, handle, 0, options, 3));
         if (handle < 3) test_carry_out(policy, &plan);
     }
     assert_int_equal(plan.count, 3);
@@ -284,7 +284,7 @@ TEST(a_newcomer_does_not_push_out_what_is_worth_more)
                              test_option(1, KVT_TIER_SSD, 100, 0.1)};
     admit_now(SECOND, 1, options, 3);
     use(SECOND, 1, 4);
-    assert_int_equal(admit(SECOND, 2, 0, options, 3), KVT_OK);
+    assert_ok(admit(SECOND, 2, 0, options, 3));
     assert_int_equal(plan.count, 1);
     assert_int_equal(moves[0].to, 2);
 }
@@ -321,11 +321,11 @@ TEST(a_promoted_entry_is_not_its_own_victim)
         options[0] = test_none(handle == 3 ? 10.5 : 50.0);
         kvt_policy_entry entry = test_entry(handle, options, 3, 1);
         uint8_t option = handle == 1 ? 1 : 2;
-        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, option), KVT_OK);
+        assert_ok(kvt_policy_adopt(policy, SECOND, &entry, option));
     }
-    assert_int_equal(kvt_policy_pin(policy, 2), KVT_OK);
+    assert_ok(kvt_policy_pin(policy, 2));
     use(SECOND, 3, 20);
-    assert_int_equal(kvt_policy_access(policy, SECOND, 3, &plan), KVT_OK);
+    assert_ok(kvt_policy_access(policy, SECOND, 3, &plan));
     assert_int_equal(plan.count, 2);
     assert_int_equal(moves[0].handle, 1);
     assert_int_equal(moves[0].kind, KVT_MOVE_EVICT);
@@ -343,7 +343,7 @@ TEST(an_adopted_entry_counts_for_less_than_a_use)
     options[0] = test_none(0.97);
     assert_int_equal(admit(SECOND, 2, 0, options, 2), KVT_REFUSED);
     options[0] = test_none(0.98);
-    assert_int_equal(admit(SECOND, 3, 0, options, 2), KVT_OK);
+    assert_ok(admit(SECOND, 3, 0, options, 2));
 }
 
 TEST(promotion_must_pay_for_the_move)
@@ -359,11 +359,11 @@ TEST(promotion_must_pay_for_the_move)
      * 0.5 s each against 1.25 s: from 2.5 ln 2 / 300 s on, the use itself, which adds ln 2 / 300 s,
      * included. */
     const double least = 1.5 * log(2.0) / 300.0;
-    assert_int_equal(kvt_policy_rate_set(policy, 1, 0.99 * least), KVT_OK);
-    assert_int_equal(kvt_policy_access(policy, SECOND, 1, &plan), KVT_OK);
+    assert_ok(kvt_policy_rate_set(policy, 1, 0.99 * least));
+    assert_ok(kvt_policy_access(policy, SECOND, 1, &plan));
     assert_int_equal(plan.count, 0);
-    assert_int_equal(kvt_policy_rate_set(policy, 1, 1.01 * least), KVT_OK);
-    assert_int_equal(kvt_policy_access(policy, SECOND, 1, &plan), KVT_OK);
+    assert_ok(kvt_policy_rate_set(policy, 1, 1.01 * least));
+    assert_ok(kvt_policy_access(policy, SECOND, 1, &plan));
     assert_int_equal(plan.count, 1);
     assert_int_equal(moves[0].kind, KVT_MOVE_CHANGE);
     assert_int_equal(moves[0].to, 1);
@@ -385,7 +385,7 @@ TEST(tick_keeps_the_watermarks_and_promotes_the_hottest)
         adopt_entry(handle, options, 3, 1);
         use(SECOND, handle, 10 * handle);
     }
-    assert_int_equal(kvt_policy_tick(policy, SECOND, 64, UINT64_MAX, &plan), KVT_OK);
+    assert_ok(kvt_policy_tick(policy, SECOND, 64, UINT64_MAX, &plan));
     assert_int_equal(plan.count, 5);
     for (uint32_t i = 0; i < plan.count; i++) {
         assert_int_equal(moves[i].kind, KVT_MOVE_CHANGE);
@@ -393,11 +393,11 @@ TEST(tick_keeps_the_watermarks_and_promotes_the_hottest)
     }
     kvt_plan again = {moves + 32, 32, 0};
     /* Room that is being made is not made twice. */
-    assert_int_equal(kvt_policy_tick(policy, SECOND, 64, UINT64_MAX, &again), KVT_OK);
+    assert_ok(kvt_policy_tick(policy, SECOND, 64, UINT64_MAX, &again));
     assert_int_equal(again.count, 0);
     test_carry_out(policy, &plan);
     /* Between the marks there is room for four, up to the high one: the hottest come back. */
-    assert_int_equal(kvt_policy_tick(policy, SECOND, 64, UINT64_MAX, &plan), KVT_OK);
+    assert_ok(kvt_policy_tick(policy, SECOND, 64, UINT64_MAX, &plan));
     assert_int_equal(plan.count, 4);
     for (uint32_t i = 0; i < plan.count; i++)
         assert_int_equal(moves[i].handle, 5 - i);
@@ -412,11 +412,11 @@ TEST(a_tick_sees_what_became_cheaper)
                              test_option(1, KVT_TIER_DRAM, 100, 0.1)};
     adopt_entry(1, options, 3, 1);
     use(SECOND, 1, 5);
-    assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
+    assert_ok(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan));
     assert_int_equal(plan.count, 0);
     options[2].load_seconds = 0.001;
-    assert_int_equal(kvt_policy_recost(policy, 1, options, 3), KVT_OK);
-    assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
+    assert_ok(kvt_policy_recost(policy, 1, options, 3));
+    assert_ok(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan));
     assert_int_equal(plan.count, 1);
     assert_int_equal(moves[0].to, 2);
     test_carry_out(policy, &plan);
@@ -425,10 +425,10 @@ TEST(a_tick_sees_what_became_cheaper)
                           test_option(1, KVT_TIER_DRAM, 100, 0.0)};
     kvt_policy_entry shared = {
         .struct_size = sizeof shared, .handle = 2, .recompute_seconds = 10.0, .tokens = 1};
-    assert_int_equal(kvt_policy_ladder_add(policy, rung, 3, &shared.ladder), KVT_OK);
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &shared, 1), KVT_OK);
+    assert_ok(kvt_policy_ladder_add(policy, rung, 3, &shared.ladder));
+    assert_ok(kvt_policy_adopt(policy, SECOND, &shared, 1));
     use(SECOND, 2, 5);
-    assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
+    assert_ok(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan));
     assert_int_equal(plan.count, 1);
     assert_int_equal(moves[0].handle, 2);
     test_carry_out(policy, &plan);
@@ -443,14 +443,14 @@ TEST(a_form_has_another_size)
     kvt_policy_entry entry = test_entry(1, options, 3, 1);
     kvt_policy_stats stats;
     assert_int_equal(kvt_policy_resize(policy, 1, options, 3), KVT_MISS);
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+    assert_ok(kvt_policy_adopt(policy, SECOND, &entry, 1));
     use(SECOND, 1, 5);
     assert_int_equal(kvt_policy_resize(policy, 1, options, 2), KVT_E_ARGUMENT);
     options[1].bytes[KVT_TIER_SSD] = options[2].bytes[KVT_TIER_DRAM] = 150;
-    assert_int_equal(kvt_policy_resize(policy, 1, options, 3), KVT_OK);
+    assert_ok(kvt_policy_resize(policy, 1, options, 3));
     kvt_policy_stats_get(policy, &stats);
     assert_int_equal(stats.used_bytes[KVT_TIER_SSD], 100);
-    assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
+    assert_ok(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan));
     assert_int_equal(plan.count, 1);
     assert_int_equal(moves[0].to_bytes[KVT_TIER_DRAM], 150);
     assert_int_equal(kvt_policy_resize(policy, 1, options, 3), KVT_BUSY);
@@ -465,14 +465,14 @@ TEST(a_parent_is_as_hot_as_its_hottest_child)
     policy_site_open(1000, 0);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
     for (uint64_t handle = 1; handle <= 4; handle++) {
-        assert_int_equal(admit(SECOND, handle, handle - 1, options, 2), KVT_OK);
+        assert_ok(admit(SECOND, handle, handle - 1, options, 2));
         test_carry_out(policy, &plan);
     }
     use(2 * SECOND, 4, 10);
     kvt_explanation leaf = {.struct_size = sizeof leaf};
     kvt_explanation head = {.struct_size = sizeof head};
-    assert_int_equal(kvt_policy_explain(policy, 3 * SECOND, 4, &leaf), KVT_OK);
-    assert_int_equal(kvt_policy_explain(policy, 3 * SECOND, 1, &head), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, 3 * SECOND, 4, &leaf));
+    assert_ok(kvt_policy_explain(policy, 3 * SECOND, 1, &head));
     assert_true(leaf.accesses_per_s > 0.0);
     assert_true(head.accesses_per_s >= leaf.accesses_per_s);
     assert_int_equal(head.resident_children, 1);
@@ -489,12 +489,12 @@ TEST(a_rate_that_is_told_decays_in_half_lives)
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.25)};
     uint64_t start = UINT64_C(1700000000) * SECOND; /* a wall clock, decades from zero */
     admit_now(start, 1, options, 2);
-    assert_int_equal(kvt_policy_rate_set(policy, 1, log(2.0) / 10.0), KVT_OK);
+    assert_ok(kvt_policy_rate_set(policy, 1, log(2.0) / 10.0));
     use(start + 10 * SECOND, 1, 1);
     kvt_explanation x = {.struct_size = sizeof x};
     /* Told as one use: a half life later half of it is left beside another use, then half of both.
      */
-    assert_int_equal(kvt_policy_explain(policy, start + 20 * SECOND, 1, &x), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, start + 20 * SECOND, 1, &x));
     double expected = 0.69314718055994531 / 10.0 * 0.75;
     assert_true(x.accesses_per_s > expected * (1.0 - 1e-6));
     assert_true(x.accesses_per_s < expected * (1.0 + 1e-6));
@@ -507,7 +507,7 @@ TEST(a_rate_that_is_told_decays_in_half_lives)
     /* A clock that steps back stands still. */
     use(start + 20 * SECOND, 1, 1);
     use(start + 5 * SECOND, 1, 1);
-    assert_int_equal(kvt_policy_explain(policy, start, 1, &x), KVT_OK);
+    assert_ok(kvt_policy_explain(policy, start, 1, &x));
     expected = 0.69314718055994531 / 10.0 * 2.75;
     assert_true(x.accesses_per_s > expected * (1.0 - 1e-6));
     assert_true(x.accesses_per_s < expected * (1.0 + 1e-6));

@@ -46,10 +46,10 @@ TEST(moves_are_counted_until_their_time_has_passed)
     const kvt_option *options = slow_to_write();
     policy = test_open(&config);
     admit_now(SECOND, 1, options, 2);
-    assert_int_equal(admit(SECOND, 2, 0, options, 2), KVT_OK);
+    assert_ok(admit(SECOND, 2, 0, options, 2));
     uint64_t second = moves[0].id;
     assert_int_equal(admit(SECOND, 3, 0, options, 2), KVT_REFUSED);
-    assert_int_equal(kvt_policy_abort(policy, second), KVT_OK);
+    assert_ok(kvt_policy_abort(policy, second));
     admit_now(SECOND, 4, options, 2);
     assert_int_equal(admit(SECOND, 5, 0, options, 2), KVT_REFUSED);
     admit_now(3 * SECOND, 5, options, 2);
@@ -65,9 +65,9 @@ TEST(an_entry_goes_where_room_can_be_had)
         options[i] = test_option((uint16_t)i, KVT_TIER_DRAM, 100 - i, 0.01);
     options[6] = test_option(6, KVT_TIER_SSD, 50, 0.1);
     admit_now(SECOND, 1, options, 6);
-    assert_int_equal(kvt_policy_pin(policy, 1), KVT_OK);
+    assert_ok(kvt_policy_pin(policy, 1));
     options[0] = test_none(100000.0);
-    assert_int_equal(admit(SECOND, 3, 0, options, 7), KVT_OK);
+    assert_ok(admit(SECOND, 3, 0, options, 7));
     assert_int_equal(plan.count, 1);
     assert_int_equal(moves[0].to, 6);
     test_carry_out(policy, &plan);
@@ -94,13 +94,13 @@ TEST(what_is_not_carried_out_takes_no_time)
             plan.capacity = 1; /* one move for what needs two */
             assert_int_equal(admit(SECOND, handle, 0, options, 2), KVT_REFUSED);
             plan.capacity = 64;
-            assert_int_equal(admit(SECOND, 100 + handle, 0, below, 2), KVT_OK);
+            assert_ok(admit(SECOND, 100 + handle, 0, below, 2));
             assert_true(policy->write_queue_s[SSD_LEVEL] > 0.0999);
-            assert_int_equal(kvt_policy_remove(policy, 100 + handle), KVT_OK);
+            assert_ok(kvt_policy_remove(policy, 100 + handle));
         }
         assert_true(policy->write_queue_s[SSD_LEVEL] < 1e-9);
         assert_true(fabs(policy->write_queue_s[DRAM_LEVEL] - dram) < 1e-9);
-        assert_int_equal(admit(SECOND, 40, 0, options, 2), KVT_OK);
+        assert_ok(admit(SECOND, 40, 0, options, 2));
         assert_int_equal(plan.count, 2);
         assert_int_equal(moves[0].kind, KVT_MOVE_CHANGE);
         test_carry_out(policy, &plan);
@@ -130,7 +130,7 @@ TEST(solving_lets_time_pass)
         admit_now(10 * SECOND, handle, options, 2);
     }
     dual_bound bound;
-    assert_int_equal(dual_solve(policy, 20 * SECOND, NULL, &bound), KVT_OK);
+    assert_ok(dual_solve(policy, 20 * SECOND, NULL, &bound));
     assert_true(policy->write_queue_s[SSD_LEVEL] <= 0.0);
 }
 
@@ -149,7 +149,7 @@ TEST(speeds_may_change)
     assert_int_equal(kvt_policy_speed_set(policy, KVT_TIER_DRAM, -1, 1e9, 0), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_speed_set(policy, KVT_TIER_NONE, 1e9, 1e9, 0), KVT_E_ARGUMENT);
     assert_int_equal(admit(SECOND, 2, 0, options, 2), KVT_REFUSED);
-    assert_int_equal(kvt_policy_speed_set(policy, KVT_TIER_DRAM, 1e9, 1e9, 1e-4), KVT_OK);
+    assert_ok(kvt_policy_speed_set(policy, KVT_TIER_DRAM, 1e9, 1e9, 1e-4));
     admit_now(SECOND, 3, options, 2);
 }
 
@@ -159,9 +159,9 @@ TEST(waiting_bytes_follow_the_speed)
 {
     const kvt_option *options = slow_to_write();
     policy = test_open(&config);
-    assert_int_equal(admit(SECOND, 1, 0, options, 2), KVT_OK);
+    assert_ok(admit(SECOND, 1, 0, options, 2));
     assert_true(fabs(policy->write_queue_s[SSD_LEVEL] - 2.5) < 1e-9);
-    assert_int_equal(kvt_policy_speed_set(policy, KVT_TIER_SSD, 1e3, 400.0, 0.0), KVT_OK);
+    assert_ok(kvt_policy_speed_set(policy, KVT_TIER_SSD, 1e3, 400.0, 0.0));
     assert_true(fabs(policy->write_queue_s[SSD_LEVEL] - 0.25) < 1e-9);
     test_carry_out(policy, &plan);
 }

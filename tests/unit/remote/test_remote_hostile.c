@@ -157,7 +157,7 @@ static remote_client *open_client(const server *at, remote_config config)
     snprintf(address, sizeof address, "127.0.0.1:%u", at->port);
     config.backend = "valkey";
     config.addresses = address;
-    assert_int_equal(remote_open(&config, &client, message, sizeof message), KVT_OK);
+    assert_ok(remote_open(&config, &client, message, sizeof message));
     return client;
 }
 
@@ -239,7 +239,7 @@ TEST(answers_too_many_close_the_connection)
     server at = {.login = HELLO_ANSWER, .answer = ":1\r\n:1\r\n", .answer_bytes = 8};
     server_start(&at);
     remote_client *client = open_client(&at, (remote_config){.tls = false});
-    assert_int_equal(remote_ask(client, REMOTE_EXISTS, "key"), KVT_OK);
+    assert_ok(remote_ask(client, REMOTE_EXISTS, "key"));
     remote_request *done[1];
     (void)remote_reap(client, done, 0, 1, 100000000);
     for (int i = 0; i < 50; i++)
@@ -247,7 +247,7 @@ TEST(answers_too_many_close_the_connection)
     remote_stats stats;
     remote_stats_get(client, &stats);
     assert_int_equal(stats.malformed, 1);
-    assert_int_equal(remote_ask(client, REMOTE_EXISTS, "key"), KVT_OK); /* on a new one */
+    assert_ok(remote_ask(client, REMOTE_EXISTS, "key")); /* on a new one */
     remote_close(client);
     server_stop(&at);
 }
@@ -311,7 +311,7 @@ TEST(silence_opens_the_breaker)
         assert_true(remote_node_stats_get(client, 0, &node));
     }
     assert_int_equal(node.breaker, REMOTE_CLOSED);
-    assert_int_equal(remote_ask(client, REMOTE_EXISTS, "key"), KVT_OK);
+    assert_ok(remote_ask(client, REMOTE_EXISTS, "key"));
     remote_close(client);
     server_stop(&at);
 }
@@ -394,7 +394,7 @@ TEST(a_renewed_password_is_read_again)
     server_start(&at);
     remote_client *client =
         open_client(&at, (remote_config){.user = "kvtuser", .password_file = path, .seed = 1});
-    assert_int_equal(remote_ask(client, REMOTE_EXISTS, "key"), KVT_OK);
+    assert_ok(remote_ask(client, REMOTE_EXISTS, "key"));
     for (int turn = 0; turn < 3; turn++) {
         static const char *const secrets[] = {"hunter2hunter2", "hunter3hunter3", "hunter1hunter1"};
         remote_stats stats;
@@ -410,15 +410,15 @@ TEST(a_renewed_password_is_read_again)
             assert_null(strstr(stats.message, "hunter"));
         }
         write_secret(path, secrets[turn], 0600);
-        assert_int_equal(ask_until(client, KVT_OK), KVT_OK);
+        assert_ok(ask_until(client, KVT_OK));
         base_sleep(UINT64_C(1100000000)); /* a connection that lasts: pauses are short again */
-        assert_int_equal(ask_until(client, KVT_OK), KVT_OK);
+        assert_ok(ask_until(client, KVT_OK));
     }
     unlink(path); /* what was read last serves */
     atomic_store(&at.cuts, true);
     assert_int_equal(ask_until(client, KVT_E_GONE), KVT_E_GONE);
     atomic_store(&at.cuts, false);
-    assert_int_equal(ask_until(client, KVT_OK), KVT_OK);
+    assert_ok(ask_until(client, KVT_OK));
     remote_close(client);
     server_stop(&at);
 }
@@ -459,7 +459,7 @@ TEST(a_name_without_address_is_no_node)
     char message[200];
     remote_client *client = NULL;
     const remote_config config = {.backend = "valkey", .addresses = "no-such-host.invalid:6379"};
-    assert_int_equal(remote_open(&config, &client, message, sizeof message), KVT_OK);
+    assert_ok(remote_open(&config, &client, message, sizeof message));
     remote_request request = remote_of(REMOTE_EXISTS, "key", NULL, 0);
     request.deadline_ns = base_clock_ns() + 20 * REMOTE_SECOND_NS;
     const kvt_status status = remote_do(client, &request);

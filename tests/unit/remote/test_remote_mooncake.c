@@ -23,7 +23,7 @@ static remote_client *open_client(void)
     remote_client *client = NULL;
     char message[200];
     set_mode(FAKE_MOONCAKE_GOOD);
-    assert_int_equal(remote_open(&config, &client, message, sizeof message), KVT_OK);
+    assert_ok(remote_open(&config, &client, message, sizeof message));
     return client;
 }
 
@@ -61,7 +61,7 @@ TEST(whoever_waits_leaves)
     struct iovec parts[3];
     remote_request gets[3];
     remote_fill(value, sizeof value, 5);
-    assert_int_equal(remote_put(client, "silent", value, sizeof value), KVT_OK);
+    assert_ok(remote_put(client, "silent", value, sizeof value));
     memset(got, 0x5a, sizeof got);
     set_mode(FAKE_MOONCAKE_SILENT);
     for (uint32_t i = 0; i < 3; i++) {
@@ -84,7 +84,7 @@ TEST(whoever_waits_leaves)
         base_sleep(10000000);
         (void)run_all(client, gets, 1);
     }
-    assert_int_equal(gets[0].status, KVT_OK);
+    assert_ok(gets[0].status);
     assert_memory_equal(got[0], value, sizeof value);
     /* What came late went nowhere. */
     for (uint32_t i = 1; i < 3; i++)
@@ -116,7 +116,7 @@ TEST(a_put_that_leaves_keeps_its_bytes)
         base_sleep(1000000);
         status = remote_get(client, "late put", got, sizeof got, NULL);
     }
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     assert_memory_equal(got, value, sizeof value);
     remote_close(client);
 }
@@ -126,7 +126,7 @@ TEST(a_close_leaves_calls_behind)
     remote_client *client = open_client();
     uint8_t got[64];
     struct iovec part = {got, sizeof got};
-    assert_int_equal(remote_put(client, "close", "12345", 5), KVT_OK);
+    assert_ok(remote_put(client, "close", "12345", 5));
     set_mode(FAKE_MOONCAKE_SILENT);
     remote_request get = remote_of(REMOTE_GET, "close", &part, 1);
     assert_int_equal(run_all(client, &get, 1), 0);
@@ -171,15 +171,15 @@ TEST(a_life_ends)
     remote_request put = remote_of(REMOTE_PUT, "life", &first, 1);
     put.fresh = true;
     put.ttl_seconds = 1;
-    assert_int_equal(remote_do(client, &put), KVT_OK);
+    assert_ok(remote_do(client, &put));
     put.parts = &second;
     put.deadline_ns = 0;
     assert_int_equal(remote_do(client, &put), KVT_EXISTS);
     base_sleep(1100000000);
     assert_int_equal(remote_get(client, "life", got, sizeof got, NULL), KVT_MISS);
     put.deadline_ns = 0;
-    assert_int_equal(remote_do(client, &put), KVT_OK);
-    assert_int_equal(remote_get(client, "life", got, sizeof got, NULL), KVT_OK);
+    assert_ok(remote_do(client, &put));
+    assert_ok(remote_get(client, "life", got, sizeof got, NULL));
     assert_memory_equal(got, "other", 5);
     remote_close(client);
 }
@@ -208,7 +208,7 @@ TEST(configurations_are_refused)
         assert_null(strstr(message, "secret"));
     }
     const remote_config rdma = {.backend = "mooncake", .addresses = "rdma://10.0.0.1:50051/mlx5_0"};
-    assert_int_equal(remote_open(&rdma, &client, message, sizeof message), KVT_OK);
+    assert_ok(remote_open(&rdma, &client, message, sizeof message));
     assert_true(remote_fd(client) >= 0);
     remote_close(client);
 }

@@ -50,8 +50,8 @@ TEST(logins_and_rights)
     start(&(servers_options){.nodes = 1, .single = true, .arguments = arguments});
     remote_client *client =
         open_client((remote_config){.user = "kvt", .password = "hunter2hunter2"});
-    assert_int_equal(remote_put(client, "kvt1:a", "value", 5), KVT_OK);
-    assert_int_equal(remote_get(client, "kvt1:a", value, sizeof value, NULL), KVT_OK);
+    assert_ok(remote_put(client, "kvt1:a", "value", 5));
+    assert_ok(remote_get(client, "kvt1:a", value, sizeof value, NULL));
     assert_memory_equal(value, "value", 5);
     /* Keys that are not ours. */
     assert_int_equal(remote_put(client, "other:a", "value", 5), KVT_E_READ_ONLY);
@@ -81,7 +81,7 @@ static void put_keys(remote_client *client, uint32_t on_node[3])
     for (uint32_t i = 0; i < 60; i++) {
         char key[32];
         snprintf(key, sizeof key, "kvt1:{k%u}:0", i);
-        assert_int_equal(remote_put(client, key, key, strlen(key)), KVT_OK);
+        assert_ok(remote_put(client, key, key, strlen(key)));
         on_node[remote_node_of(client, key, strlen(key)) % 3]++;
     }
 }
@@ -159,9 +159,9 @@ TEST(redirections_are_followed)
                  id);
         assert_true(servers_say(&cluster, i, line, reply, sizeof reply));
     }
-    assert_int_equal(remote_put(client, key, "here", 4), KVT_OK);
+    assert_ok(remote_put(client, key, "here", 4));
     char value[8];
-    assert_int_equal(remote_get(client, key, value, sizeof value, NULL), KVT_OK);
+    assert_ok(remote_get(client, key, value, sizeof value, NULL));
     assert_memory_equal(value, "here", 4);
     assert_int_equal(remote_node_of(client, key, strlen(key)), other);
     remote_stats_get(client, &stats);
@@ -193,8 +193,8 @@ TEST(the_feed_names_keys)
     char value[8];
     assert_int_equal(remote_get(reader, "kvt1:a", value, sizeof value, NULL), KVT_MISS);
     for (int i = 0; i < 200 && told == 0; i++) {
-        assert_int_equal(remote_put(writer, "kvt1:a", "1", 1), KVT_OK);
-        assert_int_equal(remote_put(writer, "other:a", "1", 1), KVT_OK);
+        assert_ok(remote_put(writer, "kvt1:a", "1", 1));
+        assert_ok(remote_put(writer, "other:a", "1", 1));
         (void)remote_reap(reader, done, 1, 1, 20000000);
     }
     assert_true(told > 0);
@@ -268,7 +268,7 @@ TEST(tls_is_verified)
         const remote_config config = {
             .backend = "valkey", .addresses = address, .tls = true, .ca = path[cases[i].trusted]};
         remote_client *client = NULL;
-        assert_int_equal(remote_open(&config, &client, message, sizeof message), KVT_OK);
+        assert_ok(remote_open(&config, &client, message, sizeof message));
         memset(value, 'v', sizeof value);
         const kvt_status status = remote_put(client, "kvt1:a", value, sizeof value);
         assert_int_equal(status, cases[i].expected);
@@ -276,7 +276,7 @@ TEST(tls_is_verified)
         remote_stats_get(client, &stats);
         if (status == KVT_OK) {
             static char back[200000];
-            assert_int_equal(remote_get(client, "kvt1:a", back, sizeof back, NULL), KVT_OK);
+            assert_ok(remote_get(client, "kvt1:a", back, sizeof back, NULL));
             assert_memory_equal(back, value, sizeof back);
         } else {
             if (strstr(stats.message, cases[i].why) == NULL) print_message("%s\n", stats.message);
@@ -343,7 +343,7 @@ TEST(renewed_certificates_are_read_again)
                                       .cert = own,
                                       .cert_key = whole[3]};
         remote_client *client = NULL;
-        assert_int_equal(remote_open(&config, &client, message, sizeof message), KVT_OK);
+        assert_ok(remote_open(&config, &client, message, sizeof message));
         assert_int_equal(remote_put(client, "kvt1:a", "value", 5), KVT_E_GONE);
         renew(whole[0], own_is_old ? own : ca);
         kvt_status status = KVT_E_GONE;
@@ -355,7 +355,7 @@ TEST(renewed_certificates_are_read_again)
         remote_stats stats;
         remote_stats_get(client, &stats);
         if (status != KVT_OK) print_message("%s\n", stats.message);
-        assert_int_equal(status, KVT_OK);
+        assert_ok(status);
         remote_close(client);
     }
     servers_stop(&cluster);

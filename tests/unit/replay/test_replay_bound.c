@@ -37,7 +37,7 @@ static void model_add_tier(replay_options *options, int tier, double blocks, dou
     options->tiers[tier] = (replay_tier){.capacity_bytes = (uint64_t)(blocks * RAW_BYTES),
                                          .read = {1e-4, bytes_per_s, 0.0},
                                          .write = {1e-4, bytes_per_s, 0.0}};
-    assert_int_equal(replay_options_check(options, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_check(options, message, sizeof message));
 }
 
 static void model_add_ladder(replay_options *options)
@@ -48,7 +48,7 @@ static void model_add_ladder(replay_options *options)
     model->variant_count = 4;
     for (int i = 0; i < 3; i++) {
         kvt_codec_curve *curve = &model->variants[i + 1];
-        assert_int_equal(kvt_variant_parse(names[i], &curve->variant), KVT_OK);
+        assert_ok(kvt_variant_parse(names[i], &curve->variant));
         curve->stored_share = share[i];
         curve->loss = curve->loss_upper = loss[i];
         curve->encode_bytes_per_s = curve->decode_bytes_per_s = 1e8;
@@ -70,14 +70,13 @@ static void workload_generate(replay_workload *workload, uint64_t seed, uint64_t
                                   .think_seconds = 8.0,
                                   .block_tokens = 100,
                                   .seed = seed};
-    assert_int_equal(replay_workload_generate(&generator, workload, message, sizeof message),
-                     KVT_OK);
+    assert_ok(replay_workload_generate(&generator, workload, message, sizeof message));
 }
 
 static replay_bound bound_of(const replay_options *options, const replay_workload *workload)
 {
     replay_bound bound;
-    assert_int_equal(replay_bound_find(options, workload, &bound), KVT_OK);
+    assert_ok(replay_bound_find(options, workload, &bound));
     assert_true(bound.known);
     assert_true(bound.interval_s <= bound.moving_s * (1.0 + 1e-6));
     assert_true(bound.moving_s <= bound.ideal_s * (1.0 + 1e-6));
@@ -322,8 +321,7 @@ static replay_result run(const replay_options *options, const replay_workload *w
 {
     replay_result result;
     char message[256];
-    assert_int_equal(replay_run_sim(options, workload, policy, &result, message, sizeof message),
-                     KVT_OK);
+    assert_ok(replay_run_sim(options, workload, policy, &result, message, sizeof message));
     return result;
 }
 

@@ -49,9 +49,7 @@ TEST_BEFORE_EACH
     support_make_folder(folder, sizeof folder);
     (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
     ladder_make_profile(profile_path, test_rungs, TEST_RUNGS);
-    assert_int_equal(
-        kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
-        KVT_OK);
+    assert_ok(kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message));
     rows_text_import(profile, measurements, "made up");
     kvt_profile_close(profile);
 }
@@ -72,7 +70,7 @@ static kvt_config *read_config(const char *text)
     write_file("store.ini", whole);
     (void)snprintf(path, sizeof path, "%s/store.ini", folder);
     kvt_config *config = NULL;
-    assert_int_equal(kvt_config_new(&config), KVT_OK);
+    assert_ok(kvt_config_new(&config));
     if (kvt_config_read(config, path, message, sizeof message) != KVT_OK) fail_msg("%s", message);
     return config;
 }
@@ -91,7 +89,7 @@ static json_t *report_of(const char *text, char *note, size_t note_size)
         .version = "0", .options = &options, .workload = &workload, .result_count = 0};
     FILE *stream = open_memstream(&printed, &bytes);
     assert_non_null(stream);
-    assert_int_equal(replay_print_json(&report, stream), KVT_OK);
+    assert_ok(replay_print_json(&report, stream));
     (void)fclose(stream);
     json_t *document = json_loadb(printed, bytes, 0, NULL);
     assert_non_null(document);

@@ -31,8 +31,7 @@ static replay_generator base_generator(void)
 static void generate(const replay_generator *generator, replay_workload *workload)
 {
     char message[256];
-    assert_int_equal(replay_workload_generate(generator, workload, message, sizeof message),
-                     KVT_OK);
+    assert_ok(replay_workload_generate(generator, workload, message, sizeof message));
 }
 
 TEST(same_seed_same_workload)

@@ -45,7 +45,7 @@ static replay_result run(const replay_options *options, const replay_workload *w
     char message[256];
     replay_result result;
     replay_options checked = *options;
-    assert_int_equal(replay_options_check(&checked, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_check(&checked, message, sizeof message));
     kvt_status status =
         replay_run_sim(&checked, workload, policy, &result, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s", message);
@@ -291,7 +291,7 @@ TEST(one_host_without_a_shared_tier_is_as_before)
 static kvt_status settings(const char *const *lines, replay_options *options, char *message)
 {
     kvt_config *config = NULL;
-    assert_int_equal(kvt_config_new(&config), KVT_OK);
+    assert_ok(kvt_config_new(&config));
     for (; *lines != NULL; lines++)
         if (kvt_config_set(config, *lines, message, 256) != KVT_OK) fail_msg("%s", message);
     kvt_status status = replay_options_read(config, false, options, message, 256);

@@ -47,7 +47,7 @@ TEST(layouts_hold_the_bytes_asked_for)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         kvt_layout layout = live_layout(sizes[i], 64);
         uint64_t bytes;
-        assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+        assert_ok(kvt_layout_bytes(&layout, &bytes));
         assert_int_equal(bytes, sizes[i] * 64);
         assert_int_equal(layout.dtype == KVT_DTYPE_OPAQUE, sizes[i] % 4 != 0);
     }
@@ -140,8 +140,7 @@ static void make_workload(replay_workload *workload)
                                         .think_seconds = 2.0,
                                         .block_tokens = 256,
                                         .seed = 5};
-    assert_int_equal(replay_workload_generate(&generator, workload, message, sizeof message),
-                     KVT_OK);
+    assert_ok(replay_workload_generate(&generator, workload, message, sizeof message));
 }
 
 /* HBM (emulated) and DRAM in memory, two files of different size as SSD members; tiers that hold a
@@ -215,14 +214,12 @@ static void make_profile(const char *path)
                                  .stored_share = 1,
                                  .encode_bytes_per_s = 5e9,
                                  .decode_bytes_per_s = 5e9};
-    assert_int_equal(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
-                     KVT_OK);
-    assert_int_equal(profile_run_begin(profile, "codecs", "", 1, &run), KVT_OK);
-    assert_int_equal(profile_codec_insert(profile, run, &raw, "scalar", 1, "sample", 1 << 20, 1),
-                     KVT_OK);
-    assert_int_equal(profile_run_complete(profile, run), KVT_OK);
-    assert_int_equal(profile_run_begin(profile, "learned", "", 1, &run), KVT_OK);
-    assert_int_equal(profile_run_complete(profile, run), KVT_OK);
+    assert_ok(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, message, sizeof message));
+    assert_ok(profile_run_begin(profile, "codecs", "", 1, &run));
+    assert_ok(profile_codec_insert(profile, run, &raw, "scalar", 1, "sample", 1 << 20, 1));
+    assert_ok(profile_run_complete(profile, run));
+    assert_ok(profile_run_begin(profile, "learned", "", 1, &run));
+    assert_ok(profile_run_complete(profile, run));
     assert_int_equal(sqlite3_exec(profile->database,
                                   "INSERT INTO learned SELECT max(id), 'codec', 'raw', 'decode', "
                                   "1.5, 100, 100, NULL, NULL, NULL FROM run",

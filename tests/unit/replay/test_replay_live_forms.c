@@ -38,7 +38,7 @@ static void make_contexts(const char *path, uint32_t blocks, replay_workload *wo
         fprintf(file, "]}\n");
     }
     assert_int_equal(fclose(file), 0);
-    assert_int_equal(replay_workload_read(path, &plain, workload, message, sizeof message), KVT_OK);
+    assert_ok(replay_workload_read(path, &plain, workload, message, sizeof message));
 }
 
 static kvt_store_options make_store(const char *profile, const kvt_device_config *ssd, bool drop)
@@ -78,7 +78,7 @@ static uint64_t dropped_gets(const replay_result *result)
                (unsigned long long)form->gets[KVT_TIER_SSD]);
         for (uint32_t k = 0; k < RUNGS; k++) {
             kvt_variant rung;
-            assert_int_equal(kvt_variant_parse(rungs[k].name, &rung), KVT_OK);
+            assert_ok(kvt_variant_parse(rungs[k].name, &rung));
             if (memcmp(&rung, &form->variant, sizeof rung) == 0)
                 assert_true(rungs[k].upper <= 0.01);
         }

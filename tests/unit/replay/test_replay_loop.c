@@ -21,7 +21,7 @@ static void expect_near(double value, double wanted)
 static kvt_variant variant_of(const char *name)
 {
     kvt_variant variant;
-    assert_int_equal(kvt_variant_parse(name, &variant), KVT_OK);
+    assert_ok(kvt_variant_parse(name, &variant));
     return variant;
 }
 
@@ -51,8 +51,7 @@ TEST(names_say_policy_and_forms)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         loop_contender contender;
         char message[256];
-        assert_int_equal(loop_contender_parse(rows[i].name, &contender, message, sizeof message),
-                         KVT_OK);
+        assert_ok(loop_contender_parse(rows[i].name, &contender, message, sizeof message));
         assert_string_equal(contender.policy, rows[i].policy);
         assert_int_equal(contender.forms, rows[i].forms);
         const kvt_variant wanted = variant_of(rows[i].variant);
@@ -118,7 +117,7 @@ TEST(samples_add_up)
     const loop_ladder ladder = make_ladder();
     loop_samples samples;
     loop_result result = {.seed = 1};
-    assert_int_equal(loop_samples_open(&samples, 100), KVT_OK);
+    assert_ok(loop_samples_open(&samples, 100));
     for (uint32_t i = 0; i < 100; i++) {
         const bool hit = i % 4 != 0;
         loop_samples_add(&samples, &(loop_sample){.context = i % 10,

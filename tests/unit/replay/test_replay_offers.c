@@ -191,8 +191,7 @@ static void site_open(site *s, uint64_t bytes_per_token, kvt_hole_mode holes)
                                         .think_seconds = 0.05,
                                         .block_tokens = 64,
                                         .seed = OFFERS_SEED};
-    assert_int_equal(replay_workload_generate(&generator, &s->workload, message, sizeof message),
-                     KVT_OK);
+    assert_ok(replay_workload_generate(&generator, &s->workload, message, sizeof message));
     replay_options_init(&s->options);
     s->options.bytes_per_token = bytes_per_token;
     s->options.servers = 1;
@@ -255,9 +254,8 @@ static void put_block(const site *s, kvt_store *store, const replay_request *req
         entry.recompute_seconds = kvt_offer_recompute_seconds(
             &s->options.model.prefill, s->options.holes, i * unit, unit, request->input_tokens);
     if (kvt_store_exists(store, &entry.key) == KVT_OK) {
-        assert_int_equal(
-            kvt_store_get(store, &entry.key, KVT_PACKED(data, bytes), KVT_STORE_DEADLINE, NULL),
-            KVT_OK);
+        assert_ok(
+            kvt_store_get(store, &entry.key, KVT_PACKED(data, bytes), KVT_STORE_DEADLINE, NULL));
         return;
     }
     live_fill(OFFERS_SEED, path[i], data, bytes);

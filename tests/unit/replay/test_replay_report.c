@@ -16,7 +16,7 @@ static kvt_config *config_with(const char *const *settings)
 {
     kvt_config *config;
     char message[256];
-    assert_int_equal(kvt_config_new(&config), KVT_OK);
+    assert_ok(kvt_config_new(&config));
     for (size_t i = 0; settings[i] != NULL; i++) {
         if (kvt_config_set(config, settings[i], message, sizeof message) != KVT_OK) {
             fail_msg("%s", message);
@@ -44,7 +44,7 @@ TEST(settings_become_options)
     char message[256];
     replay_options options;
     kvt_config *config = config_with(settings);
-    assert_int_equal(replay_options_read(config, false, &options, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_read(config, false, &options, message, sizeof message));
     assert_true(options.tiers[KVT_TIER_DRAM].capacity_bytes == UINT64_C(125) << 30);
     assert_true(options.tiers[KVT_TIER_DRAM].write.bytes_per_s == 50e9);
     assert_true(options.tiers[KVT_TIER_SSD].read.bytes_per_s == 7e9);
@@ -67,7 +67,7 @@ TEST(a_bare_simulation_says_what_it_assumes)
     char message[256];
     replay_options options;
     kvt_config *config = config_with(none);
-    assert_int_equal(replay_options_read(config, false, &options, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_read(config, false, &options, message, sizeof message));
     assert_true(options.tiers[KVT_TIER_DRAM].capacity_bytes == UINT64_C(100000000000));
     assert_true(options.tiers[KVT_TIER_SSD].capacity_bytes == UINT64_C(400000000000));
     assert_non_null(strstr(options.note, "No tier is set"));
@@ -173,14 +173,13 @@ TEST(the_table_names_every_run)
                                   .think_seconds = 10.0,
                                   .block_tokens = 512,
                                   .seed = 3};
-    assert_int_equal(replay_workload_generate(&generator, &workload, message, 256), KVT_OK);
+    assert_ok(replay_workload_generate(&generator, &workload, message, 256));
     replay_options_init(&options);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(4) << 30;
     options.tiers[KVT_TIER_SSD].capacity_bytes = UINT64_C(16) << 30;
-    assert_int_equal(replay_options_check(&options, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_check(&options, message, sizeof message));
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(
-            replay_run_sim(&options, &workload, policies[i], &results[i], message, 256), KVT_OK);
+        assert_ok(replay_run_sim(&options, &workload, policies[i], &results[i], message, 256));
     }
     results[0].rho = 1.5; /* an overloaded run has no mean to draw */
     replay_report report = {.version = "1.2.3",
@@ -192,7 +191,7 @@ TEST(the_table_names_every_run)
                             .profile_busy = true};
     FILE *file = tmpfile();
     assert_non_null(file);
-    assert_int_equal(replay_print_text(&report, file), KVT_OK);
+    assert_ok(replay_print_text(&report, file));
     char *table = slurp(file);
     for (int i = 0; i < 3; i++)
         assert_int_equal(count_of(table, policies[i]) >= 2, 1);

@@ -23,17 +23,14 @@ static void trace_make(replay_workload *trace)
     builder.keep_steps = true;
     for (uint32_t session = 0; session < SESSIONS; session++) {
         for (uint32_t turn = 0; turn < TURNS; turn++) {
-            assert_int_equal(workload_build_request(&builder, (session + turn) * STEP_NS,
-                                                    512 * (turn + 2), session,
-                                                    session * TURNS + turn),
-                             KVT_OK);
-            assert_int_equal(workload_build_block(&builder, 7), KVT_OK);
+            assert_ok(workload_build_request(&builder, (session + turn) * STEP_NS, 512 * (turn + 2),
+                                             session, session * TURNS + turn));
+            assert_ok(workload_build_block(&builder, 7));
             for (uint32_t block = 0; block <= turn; block++)
-                assert_int_equal(workload_build_block(&builder, 100 + session * 10 + block),
-                                 KVT_OK);
+                assert_ok(workload_build_block(&builder, 100 + session * 10 + block));
         }
     }
-    assert_int_equal(workload_build_finish(&builder, 1, 0), KVT_OK);
+    assert_ok(workload_build_finish(&builder, 1, 0));
     workload_build_free(&builder);
     assert_true(trace->grid_ns == STEP_NS);
 }
@@ -60,7 +57,7 @@ TEST(copies_share_the_stem_alone)
     uint32_t twice = 0;
     trace_make(&trace);
     for (uint64_t seed = 1; seed <= 5; seed++) {
-        assert_int_equal(replay_resample(&trace, seed, 0, &drawn), KVT_OK);
+        assert_ok(replay_resample(&trace, seed, 0, &drawn));
         assert_int_equal(drawn.request_count, SESSIONS * TURNS);
         assert_int_equal(drawn.distinct_blocks, 1 + SESSIONS * TURNS);
         for (uint64_t i = 0; i < drawn.request_count; i++) {
@@ -84,7 +81,7 @@ TEST(arrivals_stay_inside_their_step)
     replay_workload trace, drawn, other;
     uint64_t off_grid = 0;
     trace_make(&trace);
-    assert_int_equal(replay_resample(&trace, 3, 0, &drawn), KVT_OK);
+    assert_ok(replay_resample(&trace, 3, 0, &drawn));
     for (uint64_t i = 0; i < drawn.request_count; i++) {
         const replay_request *request = &drawn.requests[i];
         /* Turn t of session s belongs to step s + t; a turn has t + 2 blocks. */
@@ -93,13 +90,13 @@ TEST(arrivals_stay_inside_their_step)
         off_grid += request->arrival_ns % STEP_NS != 0;
     }
     assert_true(off_grid > drawn.request_count / 2);
-    assert_int_equal(replay_resample(&trace, 3, 0, &other), KVT_OK);
+    assert_ok(replay_resample(&trace, 3, 0, &other));
     assert_true(replay_workload_fingerprint(&drawn) == replay_workload_fingerprint(&other));
     replay_workload_free(&other);
-    assert_int_equal(replay_resample(&trace, 4, 0, &other), KVT_OK);
+    assert_ok(replay_resample(&trace, 4, 0, &other));
     assert_true(replay_workload_fingerprint(&drawn) != replay_workload_fingerprint(&other));
     replay_workload_free(&other);
-    assert_int_equal(replay_resample(&trace, 4, 3, &other), KVT_OK);
+    assert_ok(replay_resample(&trace, 4, 3, &other));
     assert_int_equal(other.request_count, 3 * TURNS);
     replay_workload_free(&other);
     replay_workload_free(&drawn);
@@ -115,7 +112,7 @@ TEST(conversations_start_anew)
     trace.conversations_per_s = 0.01;
     for (uint64_t i = 0; i < trace.request_count; i++)
         trace.requests[i].session = trace.requests[i].output_tokens;
-    assert_int_equal(replay_resample(&trace, 9, 0, &drawn), KVT_OK);
+    assert_ok(replay_resample(&trace, 9, 0, &drawn));
     assert_int_equal(drawn.distinct_blocks, SESSIONS * (1 + TURNS));
     uint64_t first_ns[SESSIONS], turns[SESSIONS] = {0};
     for (uint64_t i = 0; i < drawn.request_count; i++) {
@@ -139,7 +136,7 @@ static kvt_codec_curve curve(const char *name, double bits, double loss)
                             .decode_bytes_per_s = 9e9,
                             .loss = loss,
                             .loss_upper = loss};
-    assert_int_equal(kvt_variant_parse(name, &made.variant), KVT_OK);
+    assert_ok(kvt_variant_parse(name, &made.variant));
     return made;
 }
 
@@ -158,7 +155,7 @@ static void base_make(replay_options *base)
     base->model.variant_count = 4;
     base->tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(3) << 30;
     base->tiers[KVT_TIER_SSD].capacity_bytes = UINT64_C(8) << 30;
-    assert_int_equal(replay_options_check(base, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_check(base, message, sizeof message));
 }
 
 static replay_generator small_generator(void)
@@ -184,10 +181,8 @@ static void run(const replay_options *options, uint64_t seed, const char *policy
     replay_generator generator = small_generator();
     replay_options seeded = *options;
     generator.seed = seeded.seed = seed;
-    assert_int_equal(replay_workload_generate(&generator, &workload, message, sizeof message),
-                     KVT_OK);
-    assert_int_equal(replay_run_sim(&seeded, &workload, policy, result, message, sizeof message),
-                     KVT_OK);
+    assert_ok(replay_workload_generate(&generator, &workload, message, sizeof message));
+    assert_ok(replay_run_sim(&seeded, &workload, policy, result, message, sizeof message));
     replay_workload_free(&workload);
 }
 
@@ -228,8 +223,7 @@ TEST(mixes_are_read_or_refused)
     replay_options base;
     char message[256];
     base_make(&base);
-    assert_int_equal(replay_mix_read("dram=2,ssd=1/3@0.25", &base, message, sizeof message),
-                     KVT_OK);
+    assert_ok(replay_mix_read("dram=2,ssd=1/3@0.25", &base, message, sizeof message));
     assert_true(base.blend.set && base.blend.rung[KVT_TIER_DRAM][0] == 2);
     assert_true(base.blend.rung[KVT_TIER_SSD][0] == 1 && base.blend.rung[KVT_TIER_SSD][1] == 3);
     assert_true(base.blend.share[KVT_TIER_SSD] == 0.25 && base.blend.share[KVT_TIER_DRAM] == 0.0);

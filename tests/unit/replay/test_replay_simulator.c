@@ -36,7 +36,7 @@ static void model_add_tier(replay_options *options, int tier, uint64_t blocks, d
         (replay_tier){.capacity_bytes = blocks * (uint64_t)STORED_BYTES,
                       .read = {.request_seconds = request_seconds, .bytes_per_s = bytes_per_s},
                       .write = {.request_seconds = request_seconds, .bytes_per_s = bytes_per_s}};
-    assert_int_equal(replay_options_check(options, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_check(options, message, sizeof message));
 }
 
 typedef struct plain_request {
@@ -241,8 +241,8 @@ static double quality_after_two_steps(const char *finer, const char *coarser)
     options.warmup = 100.5 / 101.0;
     kvt_cost_model *model = &options.model;
     model->variant_count = 3;
-    assert_int_equal(kvt_variant_parse(finer, &model->variants[1].variant), KVT_OK);
-    assert_int_equal(kvt_variant_parse(coarser, &model->variants[2].variant), KVT_OK);
+    assert_ok(kvt_variant_parse(finer, &model->variants[1].variant));
+    assert_ok(kvt_variant_parse(coarser, &model->variants[2].variant));
     const double share[] = {1.0, 0.5, 0.25}, loss[] = {0.0, 0.1, 0.2};
     for (int i = 0; i < 3; i++) {
         kvt_codec_curve *curve = &model->variants[i];
@@ -299,14 +299,14 @@ TEST(equal_runs_make_equal_plans)
                                   .think_seconds = 10.0,
                                   .block_tokens = 100,
                                   .seed = 3};
-    assert_int_equal(replay_workload_generate(&generator, &workload, message, 256), KVT_OK);
+    assert_ok(replay_workload_generate(&generator, &workload, message, 256));
     model_init(&options);
     model_add_tier(&options, KVT_TIER_DRAM, 100, 1e9, 1e-5);
     model_add_tier(&options, KVT_TIER_SSD, 400, 1e8, 1e-4);
     for (size_t i = 0; kvt_policy_name_get(i) != NULL; i++) {
         const char *policy = kvt_policy_name_get(i);
-        assert_int_equal(replay_run_sim(&options, &workload, policy, &first, message, 256), KVT_OK);
-        assert_int_equal(replay_run_sim(&options, &workload, policy, &again, message, 256), KVT_OK);
+        assert_ok(replay_run_sim(&options, &workload, policy, &first, message, 256));
+        assert_ok(replay_run_sim(&options, &workload, policy, &again, message, 256));
         assert_true(first.plan_hash == again.plan_hash);
         assert_int_equal(first.moves, again.moves);
         assert_memory_equal(&first.times, &again.times, sizeof first.times);
@@ -333,7 +333,7 @@ static json_t *print_to_json(const replay_options *options, const replay_result 
                             .result_count = 1};
     FILE *file = tmpfile();
     assert_non_null(file);
-    assert_int_equal(replay_print_json(&report, file), KVT_OK);
+    assert_ok(replay_print_json(&report, file));
     rewind(file);
     json_error_t error;
     json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);

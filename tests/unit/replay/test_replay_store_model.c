@@ -30,7 +30,7 @@ static uint32_t store_takes(uint64_t put_staging_bytes, uint32_t most)
     options.limits.tick_seconds = 0;
     support_tier(&options, KVT_TIER_DRAM, &device, 1);
     kvt_store *store = support_open(&options);
-    assert_int_equal(tiers_fault_add(fault.device, &hang_writes), KVT_OK);
+    assert_ok(tiers_fault_add(fault.device, &hang_writes));
     uint32_t taken = 0;
     while (taken < most && support_put(store, taken) == KVT_OK)
         taken++;
@@ -130,7 +130,7 @@ static void model_init(replay_options *options, uint32_t servers, double write_b
     options->tiers[KVT_TIER_DRAM] = (replay_tier){.capacity_bytes = UINT64_C(100) << 20,
                                                   .read = {.bytes_per_s = 1e7},
                                                   .write = {.bytes_per_s = write_bytes_per_s}};
-    assert_int_equal(replay_options_check(options, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_check(options, message, sizeof message));
 }
 
 static void assert_near(double value, double expected)
@@ -199,7 +199,7 @@ TEST(what_is_being_computed_is_there_for_nobody)
     options.tiers[KVT_TIER_SSD] = (replay_tier){.capacity_bytes = UINT64_C(100) << 20,
                                                 .read = {.bytes_per_s = 1e9},
                                                 .write = {.bytes_per_s = 1e9}};
-    assert_int_equal(replay_options_check(&options, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_check(&options, message, sizeof message));
     simulate(&options, plain, 2, &result);
     double load_s = 2 * 114688.0 / 1e7; /* the two are in DRAM still */
     assert_near(result.times.ttft_mean, (88.8 + 58 * 1.48 + load_s) / 2);
@@ -224,7 +224,7 @@ TEST(a_promotion_leaves_its_record)
     options.tiers[KVT_TIER_SSD] = (replay_tier){.capacity_bytes = UINT64_C(100) << 20,
                                                 .read = {.bytes_per_s = 1e9},
                                                 .write = {.bytes_per_s = 1e9}};
-    assert_int_equal(replay_options_check(&options, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_check(&options, message, sizeof message));
     for (int copies = 0; copies < 2; copies++) {
         options.copies = copies != 0;
         simulate(&options, plain, 20, &result);
@@ -335,7 +335,7 @@ TEST(a_prefetch_wakes_the_background)
     options.tiers[KVT_TIER_SSD] = (replay_tier){.capacity_bytes = UINT64_C(100) << 20,
                                                 .read = {.bytes_per_s = 2e6},
                                                 .write = {.bytes_per_s = 2e6}};
-    assert_int_equal(replay_options_check(&options, message, sizeof message), KVT_OK);
+    assert_ok(replay_options_check(&options, message, sizeof message));
     for (int prefetch = 0; prefetch < 2; prefetch++) {
         options.prefetch = prefetch != 0;
         simulate(&options, plain, 4, &result);

@@ -61,8 +61,7 @@ TEST(conversation_is_read)
     char path[512], message[256];
     replay_workload workload;
     trace_path("conversation_tiny.jsonl", path, sizeof path);
-    assert_int_equal(replay_workload_read(path, &plain_options, &workload, message, sizeof message),
-                     KVT_OK);
+    assert_ok(replay_workload_read(path, &plain_options, &workload, message, sizeof message));
     assert_int_equal(workload.request_count, 32);
     assert_int_equal(workload.block_tokens, 512);
     assert_int_equal(workload.grid_ns, 3000000000u);
@@ -92,10 +91,10 @@ TEST(seed_moves_arrivals_alone)
     replay_workload first, again, other;
     replay_trace_options options = plain_options;
     trace_path("conversation_tiny.jsonl", path, sizeof path);
-    assert_int_equal(replay_workload_read(path, &options, &first, message, 256), KVT_OK);
-    assert_int_equal(replay_workload_read(path, &options, &again, message, 256), KVT_OK);
+    assert_ok(replay_workload_read(path, &options, &first, message, 256));
+    assert_ok(replay_workload_read(path, &options, &again, message, 256));
     options.seed = 8;
-    assert_int_equal(replay_workload_read(path, &options, &other, message, 256), KVT_OK);
+    assert_ok(replay_workload_read(path, &options, &other, message, 256));
     assert_true(replay_workload_fingerprint(&first) == replay_workload_fingerprint(&again));
     assert_true(replay_workload_fingerprint(&first) != replay_workload_fingerprint(&other));
     assert_int_equal(first.block_refs, other.block_refs);
@@ -110,7 +109,7 @@ TEST(agentic_is_read)
     char path[512], message[256];
     replay_workload workload;
     trace_path("agentic_tiny.jsonl", path, sizeof path);
-    assert_int_equal(replay_workload_read(path, &plain_options, &workload, message, 256), KVT_OK);
+    assert_ok(replay_workload_read(path, &plain_options, &workload, message, 256));
     assert_int_equal(workload.request_count, 4);
     assert_int_equal(workload.block_tokens, 64);
     assert_int_equal(workload.distinct_blocks, 5);
@@ -133,7 +132,7 @@ TEST(limit_keeps_the_first)
     replay_trace_options options = plain_options;
     options.limit = 5;
     trace_path("conversation_tiny.jsonl", path, sizeof path);
-    assert_int_equal(replay_workload_read(path, &options, &workload, message, 256), KVT_OK);
+    assert_ok(replay_workload_read(path, &options, &workload, message, 256));
     assert_int_equal(workload.request_count, 5);
     replay_workload_free(&workload);
 }
@@ -152,7 +151,7 @@ TEST(compressed_is_read_and_cut_is_refused)
     size_t bytes = ZSTD_compress(packed, sizeof packed, text, size, 3);
     assert_false(ZSTD_isError(bytes));
     replay_workload workload;
-    assert_int_equal(read_bytes(packed, bytes, &plain_options, &workload, message), KVT_OK);
+    assert_ok(read_bytes(packed, bytes, &plain_options, &workload, message));
     assert_int_equal(workload.request_count, 2000);
     assert_int_equal(workload.grid_ns, 0);
     replay_workload_free(&workload);

@@ -31,7 +31,7 @@ static void take(sparse_joining *joining, float topics[][DIM], uint32_t topic, u
         key[d] = topics[topic][d] + 0.05f * draw();
         value[d] = (float)position;
     }
-    assert_int_equal(sparse_joining_reserve(joining, 1), KVT_OK);
+    assert_ok(sparse_joining_reserve(joining, 1));
     sparse_joining_take(joining, (const uint8_t *)key, (const uint8_t *)value, position);
 }
 
@@ -117,7 +117,7 @@ TEST(keys_that_are_no_numbers)
     for (uint32_t i = 0; i < 3 * PAGE; i++) {
         for (uint32_t d = 0; d < DIM; d++)
             key[d] = i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : 3e38f;
-        assert_int_equal(sparse_joining_reserve(&joining, 1), KVT_OK);
+        assert_ok(sparse_joining_reserve(&joining, 1));
         sparse_joining_take(&joining, (uint8_t *)key, (uint8_t *)value, i);
     }
     assert_int_equal(joining.full_count * PAGE + joining.open_tokens, 3 * PAGE);
@@ -136,8 +136,8 @@ TEST(added_clusters_widen_the_steps)
     for (uint32_t i = 0; i < TOKENS * DIM; i++)
         keys[i] = draw();
     const sparse_rows rows = {.base = keys, .stride_bytes = DIM * sizeof *keys};
-    assert_int_equal(sparse_index_build(&options, &rows, &rows, TOKENS, &index), KVT_OK);
-    assert_int_equal(sparse_added_open(DIM, 2, 2, &added), KVT_OK);
+    assert_ok(sparse_index_build(&options, &rows, &rows, TOKENS, &index));
+    assert_ok(sparse_added_open(DIM, 2, 2, &added));
     index.added = &added;
     const float before = index.key_step[3];
     const int8_t held = index.centroids[(3 / 2) * 2 * SPARSE_BLOCK + 3 % 2];
@@ -222,8 +222,8 @@ static double step(sequence_site *s, kvt_sparse *sequence, uint32_t layer, uint3
     kvt_sparse_step *under_way;
     const kvt_sparse_pages *pages;
     site_query(s, layer, topic, queries);
-    assert_int_equal(kvt_sparse_select(sequence, layer, queries, &under_way), KVT_OK);
-    assert_int_equal(kvt_sparse_wait(sequence, under_way, KVT_NO_DEADLINE, &pages), KVT_OK);
+    assert_ok(kvt_sparse_select(sequence, layer, queries, &under_way));
+    assert_ok(kvt_sparse_wait(sequence, under_way, KVT_NO_DEADLINE, &pages));
     assert_int_equal(pages->lost_count, 0);
     const uint32_t resident = check_rows(s, pages, tokens);
     if (resident_out != NULL) *resident_out = resident;
@@ -231,7 +231,7 @@ static double step(sequence_site *s, kvt_sparse *sequence, uint32_t layer, uint3
     for (uint32_t i = 0; i < pages->heads[0].page_count; i++)
         count += pages->heads[0].pages[i].tokens;
     if (all) assert_int_equal(count, tokens);
-    assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+    assert_ok(kvt_sparse_attend(pages, queries, output, NULL));
     kvt_sparse_done(sequence, under_way);
     site_exact(s, layer, tokens, queries, exact);
     return site_error(output, exact);
@@ -249,7 +249,7 @@ static void wait_for_pages(const sequence_site *s, kvt_sparse *sequence, uint32_
                            uint64_t pages)
 {
     for (uint32_t i = 0; i < 50000 && site_stats(sequence).appended_pages < pages; i++) {
-        assert_int_equal(append(s, sequence, layer, 0, 0), KVT_OK);
+        assert_ok(append(s, sequence, layer, 0, 0));
         let_writes_end();
     }
     assert_true(site_stats(sequence).appended_pages >= pages);
@@ -263,7 +263,7 @@ static uint32_t grow_exactly(sequence_site *s, kvt_sparse *sequence, uint32_t la
     for (uint32_t at = from, i = 0; at < until; i++) {
         const uint32_t pieces[] = {1, 1, 3, 1, 17}, piece = pieces[i % 5];
         const uint32_t tokens = piece < until - at ? piece : until - at;
-        assert_int_equal(append(s, sequence, layer, at, tokens), KVT_OK);
+        assert_ok(append(s, sequence, layer, at, tokens));
         at += tokens;
         let_writes_end();
         if (i % 25 == 0 || at == until)
@@ -305,7 +305,7 @@ TEST(appended_pages_are_chosen_by_weight)
         options.layout.tokens = given;
         kvt_sparse *sequence = site_sequence(s, &options);
         for (uint32_t at = given; at < SITE_TOKENS; at++) {
-            assert_int_equal(append(s, sequence, 0, at, 1), KVT_OK);
+            assert_ok(append(s, sequence, 0, at, 1));
             if (at % 16 == 0) let_writes_end();
         }
         wait_for_pages(s, sequence, 0, 60);
@@ -328,8 +328,8 @@ TEST(tokens_come_while_a_hint_is_under_way)
     for (uint32_t at = GIVEN; at < GIVEN + 600; at++) {
         float queries[SITE_QUERY];
         site_query(s, 0, at / 40, queries);
-        assert_int_equal(kvt_sparse_hint(sequence, 0, queries), KVT_OK);
-        assert_int_equal(append(s, sequence, 0, at, 1), KVT_OK);
+        assert_ok(kvt_sparse_hint(sequence, 0, queries));
+        assert_ok(append(s, sequence, 0, at, 1));
         assert_true(step(s, sequence, 0, at / 40, at + 1, true, NULL) < 1e-5);
     }
     wait_for_pages(s, sequence, 0, 15);
@@ -346,7 +346,7 @@ static void fail_writes(sequence_site *s, tiers_fault_action action, uint64_t sk
                                        .skip = skip,
                                        .hits = hits,
                                        .status = KVT_E_IO};
-        assert_int_equal(tiers_fault_add(s->drives[i].device, &rule), KVT_OK);
+        assert_ok(tiers_fault_add(s->drives[i].device, &rule));
     }
 }
 
@@ -380,9 +380,9 @@ TEST(a_silent_drive_holds_no_token_back)
     float rows[4 * SITE_QUERY];
     for (uint32_t i = 0; i < 4; i++)
         site_query(s, 0, i, rows + (size_t)i * SITE_QUERY);
-    assert_int_equal(kvt_sparse_observe(sequence, 0, rows, 4), KVT_OK);
+    assert_ok(kvt_sparse_observe(sequence, 0, rows, 4));
     const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_WRITES};
-    assert_int_equal(tiers_fault_add(s->drives[2].device, &hang), KVT_OK);
+    assert_ok(tiers_fault_add(s->drives[2].device, &hang));
     (void)grow_exactly(s, sequence, 0, GIVEN, GIVEN + 500);
     /* A page in four lies there, and none comes after it. */
     assert_true(site_stats(sequence).appended_pages <= SITE_HEADS * 4);
@@ -401,7 +401,7 @@ TEST(room_for_appended_pages_is_taken_at_open)
     uint64_t lent[2];
     for (int more = 0; more < 2; more++) {
         options.tokens_max = more ? SITE_TOKENS : GIVEN + 8;
-        assert_int_equal(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0), KVT_OK);
+        assert_ok(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0));
         lent[more] = support_stats(s->store).lent_bytes[KVT_TIER_SSD];
         kvt_sparse_close(sequence);
     }
@@ -425,9 +425,9 @@ TEST(a_kept_sequence_has_its_appended_tokens)
         (void)grow_exactly(s, first, layer, GIVEN, GIVEN + 700 + layer * 50);
     wait_for_pages(s, first, 0, 20);
     const kvt_key key = support_key(5);
-    assert_int_equal(kvt_sparse_keep(first, &key), KVT_OK);
+    assert_ok(kvt_sparse_keep(first, &key));
     kvt_sparse_close(first);
-    assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &second, NULL, 0), KVT_OK);
+    assert_ok(kvt_sparse_open_kept(s->store, &options, &key, &second, NULL, 0));
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
         const uint32_t tokens = GIVEN + 700 + layer * 50;
         assert_true(step(s, second, layer, 9, tokens, true, NULL) < 1e-5);
@@ -449,13 +449,12 @@ TEST(a_short_prompt_grows_after_it_was_kept)
         options.layout.tokens = prompts[i];
         options.local_tokens = 64;
         kvt_sparse *sequence;
-        assert_int_equal(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0), KVT_OK);
+        assert_ok(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0));
         for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
-            assert_int_equal(kvt_sparse_give(sequence, layer, s->k[layer], s->v[layer]), KVT_OK);
-        assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
+            assert_ok(kvt_sparse_give(sequence, layer, s->k[layer], s->v[layer]));
+        assert_ok(kvt_sparse_keep(sequence, &key));
         kvt_sparse_close(sequence);
-        assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &sequence, NULL, 0),
-                         KVT_OK);
+        assert_ok(kvt_sparse_open_kept(s->store, &options, &key, &sequence, NULL, 0));
         for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
             (void)grow_exactly(s, sequence, layer, prompts[i], 900);
         assert_true(site_stats(sequence).appended_pages > 0);

@@ -110,14 +110,14 @@ TEST(attention_over_pages_is_exact)
             s->heads[h].estimate = estimate + 2 * h * DIM;
             s->heads[h].estimate_lse = estimate_lse + 2 * h;
         }
-        assert_int_equal(kvt_sparse_attend(&s->pages, s->queries, output, lse), KVT_OK);
+        assert_ok(kvt_sparse_attend(&s->pages, s->queries, output, lse));
         for (uint32_t q = 0; q < 4; q++)
             check_head(s, q, i < 3 ? 1.0 / sqrt(DIM) : 0.3, output, lse[q]);
         /* The third head has its estimate, or nothing. */
         for (uint32_t d = 4 * DIM; d < 6 * DIM; d++)
             assert_true(fabsf(output[d] - (i % 2 ? estimate[d] : 0.0f)) < 1e-6f);
         assert_true(i % 2 ? fabsf(lse[5] - estimate_lse[5]) < 1e-5f : lse[5] == -INFINITY);
-        assert_int_equal(kvt_sparse_attend(&s->pages, s->queries, again, NULL), KVT_OK);
+        assert_ok(kvt_sparse_attend(&s->pages, s->queries, again, NULL));
         assert_memory_equal(output, again, sizeof output);
     }
 }
@@ -128,7 +128,7 @@ TEST(scores_that_are_no_numbers_count_for_nothing)
     float output[QUERIES * DIM], lse[QUERIES];
     const float bad[] = {NAN, INFINITY};
     memcpy(s->k[0] + 1 + 4 * DIM * 7, &bad[0], 4);
-    assert_int_equal(kvt_sparse_attend(&s->pages, s->queries, output, lse), KVT_OK);
+    assert_ok(kvt_sparse_attend(&s->pages, s->queries, output, lse));
     for (uint32_t d = 0; d < DIM; d++)
         assert_true(fabsf(output[d]) <= 1.0f);
 }
@@ -167,7 +167,7 @@ TEST(foreign_shapes_are_refused)
     s->list[1][1].tokens = 0, refuse(s, &p), s->list[1][1].tokens = 4;
     const void *k = s->list[1][1].k;
     s->list[1][1].k = NULL, refuse(s, &p), s->list[1][1].k = k;
-    assert_int_equal(kvt_sparse_attend(&p, s->queries, output, NULL), KVT_OK);
+    assert_ok(kvt_sparse_attend(&p, s->queries, output, NULL));
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (size_t i = 0; i < 3; i++) {
         s->queries[QUERIES * DIM - 1] = bad[i];

@@ -41,9 +41,8 @@ static void site_pack(site *s)
     for (uint32_t g = 0; g < sparse_segment_count(s->tokens, s->paging.segment_tokens); g++) {
         const size_t at =
             (size_t)sparse_segment_first(s->tokens, s->paging.segment_tokens, g) * s->dim;
-        assert_int_equal(sparse_code_segment(&s->paging, &s->code, g, s->packed[0] + at,
-                                             s->packed[1] + at, s->coded + 2 * at, s->scratch),
-                         KVT_OK);
+        assert_ok(sparse_code_segment(&s->paging, &s->code, g, s->packed[0] + at, s->packed[1] + at,
+                                      s->coded + 2 * at, s->scratch));
     }
 }
 
@@ -74,10 +73,9 @@ static site *site_open(uint32_t tokens, uint32_t dim, uint32_t page_tokens, uint
     const sparse_rows keys = {s->keys, dim * 2}, values = {s->values, dim * 2};
     const sparse_index_options options = {
         .head_dim = dim, .dtype = KVT_DTYPE_FP16, .segment_tokens = 256, .seed = 5};
-    assert_int_equal(sparse_index_build(&options, &keys, &values, tokens, &s->index), KVT_OK);
-    assert_int_equal(sparse_paging_init(&s->paging, dim, KVT_DTYPE_FP16, tokens, 256, page_tokens),
-                     KVT_OK);
-    assert_int_equal(sparse_code_open(&s->paging, &s->code), KVT_OK);
+    assert_ok(sparse_index_build(&options, &keys, &values, tokens, &s->index));
+    assert_ok(sparse_paging_init(&s->paging, dim, KVT_DTYPE_FP16, tokens, 256, page_tokens));
+    assert_ok(sparse_code_open(&s->paging, &s->code));
     s->scratch = test_aligned(64, sparse_code_scratch(&s->paging));
     site_pack(s);
     return s;
@@ -100,9 +98,8 @@ static void check_page(const site *s, uint32_t page, pages_variant variant, doub
     const uint64_t bytes = sparse_page_bytes(&s->paging, n, variant);
     uint8_t *prefix = test_alloc(bytes);
     memcpy(prefix, s->coded + 2 * (size_t)first * s->dim, bytes);
-    assert_int_equal(
-        sparse_code_page(&s->paging, &s->code, page, variant, prefix, keys, values, s->scratch),
-        KVT_OK);
+    assert_ok(
+        sparse_code_page(&s->paging, &s->code, page, variant, prefix, keys, values, s->scratch));
     for (uint32_t i = 0; i < n * s->dim; i++) {
         const size_t at = (size_t)first * s->dim + i;
         const double k = (double)half_to_float(s->packed[0][at]) - (double)half_to_float(keys[i]);
@@ -152,7 +149,7 @@ static void work_open(const site *s, sparse_work *work)
 {
     sparse_work_room room = {.pages = 0};
     sparse_work_room_add(&room, &s->index, s->paging.pages);
-    assert_int_equal(sparse_work_open(&room, GROUP, s->dim, work), KVT_OK);
+    assert_ok(sparse_work_open(&room, GROUP, s->dim, work));
 }
 
 static double score_of(const site *s, uint32_t g, uint32_t c)
@@ -217,9 +214,8 @@ TEST(weights_and_estimates_are_those_of_the_centroids)
         for (uint32_t p = 0; p < s->paging.pages; p += 3)
             variant[p] = PAGES_BITS_4;
         work_open(s, &work);
-        assert_int_equal(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
-                                               resident, &work),
-                         KVT_OK);
+        assert_ok(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
+                                        resident, &work));
         sparse_choose_estimate(&s->index, &s->paging, variant, &work, output, lse);
         check_weights(s, resident, variant, &work, output, lse);
         /* All pages are read: nothing is estimated. */
@@ -244,13 +240,11 @@ TEST(plans_are_the_same_on_every_instruction_set)
     work_open(s, &one);
     work_open(s, &two);
     codecs_cpu_force(CODECS_CPU_SCALAR);
-    assert_int_equal(
-        sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident, &one),
-        KVT_OK);
+    assert_ok(
+        sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident, &one));
     codecs_cpu_force(codecs_cpu_best());
-    assert_int_equal(
-        sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident, &two),
-        KVT_OK);
+    assert_ok(
+        sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident, &two));
     assert_memory_equal(one.page, two.page, s->paging.pages * sizeof(float));
     sparse_work_close(&one);
     sparse_work_close(&two);
@@ -267,7 +261,7 @@ static void give_two_levels(site *s, uint32_t open_blocks)
                                           .open_blocks = open_blocks,
                                           .seed = 5};
     sparse_index_free(&s->index);
-    assert_int_equal(sparse_index_build(&options, &keys, &values, s->tokens, &s->index), KVT_OK);
+    assert_ok(sparse_index_build(&options, &keys, &values, s->tokens, &s->index));
     assert_true(s->index.upper_blocks > 0);
 }
 
@@ -282,16 +276,14 @@ static void check_some_open(site *s, const float *resident)
     work_open(s, &work);
     work_open(s, &scalar);
     memset(variant, PAGES_RAW, s->paging.pages);
-    assert_int_equal(
-        sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident, &work),
-        KVT_OK);
+    assert_ok(
+        sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident, &work));
     sparse_choose_estimate(&s->index, &s->paging, variant, &work, output, lse);
     for (uint32_t g = 0; g < GROUP; g++)
         assert_true(lse[g] == -INFINITY);
     codecs_cpu_force(CODECS_CPU_SCALAR);
-    assert_int_equal(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
-                                           resident, &scalar),
-                     KVT_OK);
+    assert_ok(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident,
+                                    &scalar));
     codecs_cpu_force(codecs_cpu_best());
     assert_int_equal(scalar.open_count, work.open_count);
     assert_memory_equal(scalar.open, work.open, work.open_count * sizeof *work.open);
@@ -317,18 +309,16 @@ TEST(two_levels_weigh_like_one)
     lower.open = lower.blocks;
     sparse_work_room room = {.pages = 0};
     sparse_work_room_add(&room, &lower, s->paging.pages);
-    assert_int_equal(sparse_work_open(&room, GROUP, s->dim, &one), KVT_OK);
-    assert_int_equal(
-        sparse_choose_weights(&lower, &s->paging, s->queries, GROUP, s->scale, resident, &one),
-        KVT_OK);
+    assert_ok(sparse_work_open(&room, GROUP, s->dim, &one));
+    assert_ok(
+        sparse_choose_weights(&lower, &s->paging, s->queries, GROUP, s->scale, resident, &one));
     sparse_choose_estimate(&lower, &s->paging, variant, &one, output[0], lse[0]);
     for (uint32_t open = 1; open <= s->index.blocks; open++) {
         double page = 0.0, all = 0.0;
         s->index.open = open;
         work_open(s, &two);
-        assert_int_equal(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
-                                               resident, &two),
-                         KVT_OK);
+        assert_ok(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
+                                        resident, &two));
         assert_true(two.open_count <= open);
         sparse_choose_estimate(&s->index, &s->paging, variant, &two, output[1], lse[1]);
         for (uint32_t p = 0; p < s->paging.pages; p++) {
@@ -360,15 +350,12 @@ TEST(an_empty_zone_has_no_weights)
     sparse_index index;
     sparse_paging paging;
     sparse_work work;
-    assert_int_equal(
-        sparse_index_build(&(sparse_index_options){.head_dim = 64, .dtype = KVT_DTYPE_FP16}, &rows,
-                           &rows, 0, &index),
-        KVT_OK);
-    assert_int_equal(sparse_paging_init(&paging, 64, KVT_DTYPE_FP16, 0, 0, 0), KVT_OK);
+    assert_ok(sparse_index_build(&(sparse_index_options){.head_dim = 64, .dtype = KVT_DTYPE_FP16},
+                                 &rows, &rows, 0, &index));
+    assert_ok(sparse_paging_init(&paging, 64, KVT_DTYPE_FP16, 0, 0, 0));
     const sparse_work_room room = {.pages = 0};
-    assert_int_equal(sparse_work_open(&room, 1, 64, &work), KVT_OK);
-    assert_int_equal(sparse_choose_weights(&index, &paging, queries, 1, 0.125f, resident, &work),
-                     KVT_OK);
+    assert_ok(sparse_work_open(&room, 1, 64, &work));
+    assert_ok(sparse_choose_weights(&index, &paging, queries, 1, 0.125f, resident, &work));
     assert_true(work.lse[0] == -INFINITY);
     sparse_choose_estimate(&index, &paging, NULL, &work, output, lse);
     assert_true(lse[0] == -INFINITY && output[0] == 0.0f);

@@ -294,7 +294,7 @@ static site *make_site(void)
     s->sequences = site_start(8 * MIB, 8 * MIB);
     s->store = s->sequences->store;
     s->key = support_key(1);
-    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_ok(support_put(s->store, 1));
     s->entry = support_entry(support_key(2), support_layout, 1);
     s->view = kvt_view_packed(s->data, SUPPORT_ENTRY_BYTES);
     s->views = &s->view;
@@ -321,14 +321,13 @@ static site *make_site(void)
     s->sparse_options = site_options();
     s->sequence = site_sequence(s->sequences, &s->sparse_options);
     site_query(s->sequences, 0, 1, s->queries);
-    assert_int_equal(kvt_sparse_select(s->sequence, 0, s->queries, &s->step), KVT_OK);
-    assert_int_equal(kvt_queue_open(s->store, NULL, &s->queue), KVT_OK);
-    assert_int_equal(kvt_events_open(s->store, 16, &s->events), KVT_OK);
-    assert_int_equal(kvt_lease_begin(s->store, NULL, &s->key, 1, NEVER - 1, &s->held, &s->lease),
-                     KVT_OK);
+    assert_ok(kvt_sparse_select(s->sequence, 0, s->queries, &s->step));
+    assert_ok(kvt_queue_open(s->store, NULL, &s->queue));
+    assert_ok(kvt_events_open(s->store, 16, &s->events));
+    assert_ok(kvt_lease_begin(s->store, NULL, &s->key, 1, NEVER - 1, &s->held, &s->lease));
     /* The first layer has come, and the second one: in the child no call says so. */
-    assert_int_equal(kvt_load_begin(s->queue, &s->key, &s->views, 1, NULL, &s->load), KVT_OK);
-    assert_int_equal(kvt_load_wait(s->load, support_layout.layers, NEVER), KVT_OK);
+    assert_ok(kvt_load_begin(s->queue, &s->key, &s->views, 1, NULL, &s->load));
+    assert_ok(kvt_load_wait(s->load, support_layout.layers, NEVER));
     return s;
 }
 
@@ -383,16 +382,16 @@ TEST(every_call_in_a_child_returns)
             fail_msg("%s: %s", table[i].name, kvt_status_name(seen->statuses[i]));
     munmap(seen, sizeof *seen);
     /* Nothing of it has reached the parent. */
-    assert_int_equal(kvt_sparse_wait(s->sequence, s->step, NEVER, &s->pages), KVT_OK);
+    assert_ok(kvt_sparse_wait(s->sequence, s->step, NEVER, &s->pages));
     kvt_sparse_done(s->sequence, s->step);
     kvt_sparse_close(s->sequence);
-    assert_int_equal(kvt_lease_end(s->store, s->lease), KVT_OK);
-    assert_int_equal(kvt_load_end(s->load, &s->status, NULL), KVT_OK);
-    assert_int_equal(s->status, KVT_OK);
-    assert_int_equal(kvt_queue_submit(s->queue, &s->request, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_queue_wait(s->queue, NEVER), KVT_OK);
+    assert_ok(kvt_lease_end(s->store, s->lease));
+    assert_ok(kvt_load_end(s->load, &s->status, NULL));
+    assert_ok(s->status);
+    assert_ok(kvt_queue_submit(s->queue, &s->request, 1, NULL));
+    assert_ok(kvt_queue_wait(s->queue, NEVER));
     kvt_queue_close(s->queue);
-    assert_int_equal(kvt_events_drain(s->events, &s->event, 1, &s->count, NULL), KVT_OK);
+    assert_ok(kvt_events_drain(s->events, &s->event, 1, &s->count, NULL));
     kvt_events_close(s->events);
-    assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
+    assert_ok(support_get(s->store, 1, NULL));
 }

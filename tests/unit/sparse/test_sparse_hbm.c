@@ -43,7 +43,7 @@ static sequence_site *hbm_start(uint64_t hbm_bytes)
     if (hbm_bytes == 0) return s;
     kvt_store_close(s->store);
     s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.devices = &gpu, .device_count = 1};
-    assert_int_equal(site_open_store(s), KVT_OK);
+    assert_ok(site_open_store(s));
     return s;
 }
 
@@ -119,11 +119,11 @@ static outcome run_step(sequence_site *s, kvt_sparse *sequence, uint32_t layer,
     outcome out = {.read_bytes = 0};
     kvt_sparse_step *step;
     const kvt_sparse_pages *pages;
-    assert_int_equal(kvt_sparse_select(sequence, layer, queries, &step), KVT_OK);
+    assert_ok(kvt_sparse_select(sequence, layer, queries, &step));
     if (between != NULL) between(s);
-    assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+    assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
     check_rows(s, pages, &out);
-    assert_int_equal(kvt_sparse_attend(pages, queries, out.output, NULL), KVT_OK);
+    assert_ok(kvt_sparse_attend(pages, queries, out.output, NULL));
     out.read_bytes = pages->read_bytes;
     out.lost = pages->lost_count;
     kvt_sparse_done(sequence, step);
@@ -151,7 +151,7 @@ static void warm_up(sequence_site *s, kvt_sparse *sequence)
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
         for (uint32_t i = 0; i < 16; i++)
             site_query(s, layer, i % 7, rows + i * SITE_QUERY);
-        assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 16), KVT_OK);
+        assert_ok(kvt_sparse_observe(sequence, layer, rows, 16));
         check_windows(sequence);
     }
 }
@@ -275,8 +275,8 @@ TEST(the_warm_up_fills_hbm_and_then_dram)
     size_t length;
     kvt_sparse_step *step;
     site_query(s, 0, 1, queries);
-    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
-    assert_int_equal(kvt_sparse_explain(sequence, 0, 0, text, sizeof text, &length), KVT_OK);
+    assert_ok(kvt_sparse_select(sequence, 0, queries, &step));
+    assert_ok(kvt_sparse_explain(sequence, 0, 0, text, sizeof text, &length));
     assert_non_null(strstr(text, ", in HBM up to 98304"));
     assert_non_null(strstr(text, ", resident in HBM\n"));
     assert_non_null(strstr(text, ", resident in DRAM\n"));
@@ -305,12 +305,12 @@ TEST(moves_that_take_their_time)
             const kvt_sparse_pages *pages;
             outcome out = {.read_bytes = 0};
             site_query(s, layer, topic_of(i + 20 * (uint32_t)round), queries);
-            assert_int_equal(kvt_sparse_select(sequence, layer, queries, &step), KVT_OK);
-            assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+            assert_ok(kvt_sparse_select(sequence, layer, queries, &step));
+            assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
             check_rows(s, pages, &out);
             hbm_pages += out.hbm_pages;
             if (round != 1) { /* rows in HBM cannot be read back meanwhile */
-                assert_int_equal(kvt_sparse_attend(pages, queries, out.output, NULL), KVT_OK);
+                assert_ok(kvt_sparse_attend(pages, queries, out.output, NULL));
                 site_exact(s, layer, SITE_TOKENS, queries, exact);
                 assert_true(site_error(out.output, exact) < 0.5);
             }
@@ -374,7 +374,7 @@ TEST(appended_pages_enter_hbm)
     float queries[SITE_QUERY];
     for (uint32_t i = 0; i < 30; i++) {
         const size_t at = (size_t)(700 + 30 * i) * SITE_ROW;
-        assert_int_equal(kvt_sparse_append(sequence, 0, s->k[0] + at, s->v[0] + at, 30), KVT_OK);
+        assert_ok(kvt_sparse_append(sequence, 0, s->k[0] + at, s->v[0] + at, 30));
         double exact[SITE_QUERY];
         site_query(s, 0, topic_of(i), queries);
         const outcome out = run_step(s, sequence, 0, queries, NULL);
@@ -440,7 +440,7 @@ TEST(a_device_without_addresses)
     sequence_site *s = site_start(8 * MIB, 8 * MIB);
     kvt_store_close(s->store);
     s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.devices = &config, .device_count = 1};
-    assert_int_equal(site_open_store(s), KVT_OK);
+    assert_ok(site_open_store(s));
     const kvt_sparse_options options = hbm_options(SLOTS, PLACES);
     refused(s, &options, KVT_E_UNSUPPORTED, "kernel");
     site_stop(s);
@@ -454,7 +454,7 @@ TEST(an_emulated_device)
     kvt_store_close(s->store);
     s->options.tiers[KVT_TIER_HBM] =
         (kvt_tier_options){.capacity_bytes = 4 * MIB, .emulated = true};
-    assert_int_equal(site_open_store(s), KVT_OK);
+    assert_ok(site_open_store(s));
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
     options.variants = RAW_ONLY;
     kvt_sparse *sequence = site_sequence(s, &options);
@@ -519,11 +519,11 @@ TEST(rows_that_cannot_be_read_back)
     const kvt_sparse_pages *pages;
     warm_up(s, sequence);
     site_query(s, 0, 1, queries);
-    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
-    assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+    assert_ok(kvt_sparse_select(sequence, 0, queries, &step));
+    assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
     fail_from_now("cuMemcpyDtoHAsync_v2", PASSING, false);
     assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_E_IO);
-    assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+    assert_ok(kvt_sparse_attend(pages, queries, output, NULL));
     kvt_sparse_done(sequence, step);
     kvt_sparse_close(sequence);
 }
@@ -550,7 +550,7 @@ TEST(a_device_that_is_lost_during_a_step)
         if (lost_by ==
             1) { /* a step of the other layer goes on meanwhile, and the driver says it */
             site_query(s, 1, 1, queries);
-            assert_int_equal(kvt_sparse_select(sequence, 1, queries, &other), KVT_OK);
+            assert_ok(kvt_sparse_select(sequence, 1, queries, &other));
             fail_from_now(NULL, LOST, true);
         }
         for (uint32_t i = 0; i < 6; i++) {
@@ -563,8 +563,8 @@ TEST(a_device_that_is_lost_during_a_step)
                 assert_true(site_error(out.output, exact) < 1e-5);
             } else { /* nobody knows it until rows are wanted */
                 kvt_sparse_step *step;
-                assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
-                assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+                assert_ok(kvt_sparse_select(sequence, 0, queries, &step));
+                assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
                 assert_int_equal(kvt_sparse_attend(pages, queries, out.output, NULL), KVT_E_GONE);
                 kvt_sparse_done(sequence, step);
             }
@@ -572,7 +572,7 @@ TEST(a_device_that_is_lost_during_a_step)
         if (other != NULL) {
             outcome out = {.read_bytes = 0};
             site_query(s, 1, 1, queries);
-            assert_int_equal(kvt_sparse_wait(sequence, other, KVT_NO_DEADLINE, &pages), KVT_OK);
+            assert_ok(kvt_sparse_wait(sequence, other, KVT_NO_DEADLINE, &pages));
             assert_int_equal(pages->lost_count, 0);
             check_rows(s, pages, &out);
             assert_int_equal(out.hbm_pages, 0);
@@ -612,8 +612,8 @@ static void torture(int result, uint32_t stride)
             const kvt_sparse_pages *pages;
             outcome out = {.read_bytes = 0};
             site_query(s, i % SITE_LAYERS, topic_of(i), queries);
-            assert_int_equal(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step), KVT_OK);
-            assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+            assert_ok(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step));
+            assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
             assert_int_equal(pages->lost_count, 0);
             check_rows(s, pages, &out);
             const kvt_status status = kvt_sparse_attend(pages, queries, output, NULL);

@@ -139,7 +139,7 @@ TEST(clusters_are_means_of_their_tokens)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         zone z = zone_make(cases[i].tokens, cases[i].dim, cases[i].topics, 11);
         sparse_index index;
-        assert_int_equal(build(&z, &cases[i].options, &index), KVT_OK);
+        assert_ok(build(&z, &cases[i].options, &index));
         check_index(&z, &index);
         check_means(&z, &index);
         check_scatter(&z, &index);
@@ -153,7 +153,7 @@ TEST(tokens_of_a_topic_share_clusters)
     zone z = zone_make(2048, 64, 60, 5);
     sparse_index index;
     uint32_t mixed = 0;
-    assert_int_equal(build(&z, &(sparse_index_options){.seed = 7}, &index), KVT_OK);
+    assert_ok(build(&z, &(sparse_index_options){.seed = 7}, &index));
     for (uint32_t p = 1; p < z.tokens; p++) {
         uint32_t cluster = 0;
         while (index.first[cluster + 1] <= p)
@@ -170,12 +170,12 @@ TEST(equal_keys_make_one_cluster)
 {
     zone z = zone_make(600, 64, 0, 5);
     sparse_index index;
-    assert_int_equal(build(&z, &(sparse_index_options){.segment_tokens = 256}, &index), KVT_OK);
+    assert_ok(build(&z, &(sparse_index_options){.segment_tokens = 256}, &index));
     assert_int_equal(index.clusters, sparse_segment_count(600, 256));
     check_index(&z, &index);
     memset(z.keys, 0, 600 * 64 * sizeof(float));
     sparse_index_free(&index);
-    assert_int_equal(build(&z, &(sparse_index_options){.segment_tokens = 256}, &index), KVT_OK);
+    assert_ok(build(&z, &(sparse_index_options){.segment_tokens = 256}, &index));
     check_index(&z, &index);
     sparse_index_free(&index);
 }
@@ -193,8 +193,8 @@ TEST(elements_that_are_not_finite_count_as_zero)
         clean.values[at] = 0.0f;
     }
     sparse_index index, wanted;
-    assert_int_equal(build(&z, &(sparse_index_options){.seed = 1}, &index), KVT_OK);
-    assert_int_equal(build(&clean, &(sparse_index_options){.seed = 1}, &wanted), KVT_OK);
+    assert_ok(build(&z, &(sparse_index_options){.seed = 1}, &index));
+    assert_ok(build(&clean, &(sparse_index_options){.seed = 1}, &wanted));
     assert_int_equal(index.bytes, wanted.bytes);
     assert_memory_equal(index.centroids, wanted.centroids, (size_t)index.blocks * 16 * 64);
     assert_memory_equal(index.means, wanted.means, (size_t)index.blocks * 16 * 64);
@@ -262,9 +262,9 @@ TEST(two_levels_hold_the_same_clusters)
         zone z = zone_make(tokens[i], 64, 60, i);
         sparse_index_options options = {.seed = i, .segment_tokens = 256};
         sparse_index one, two, scalar;
-        assert_int_equal(build(&z, &options, &one), KVT_OK);
+        assert_ok(build(&z, &options, &one));
         options.open_blocks = 3;
-        assert_int_equal(build(&z, &options, &two), KVT_OK);
+        assert_ok(build(&z, &options, &two));
         assert_int_equal(one.upper_blocks, 0);
         assert_true(two.upper_blocks > 0 && two.open < two.blocks);
         check_index(&z, &two);
@@ -280,7 +280,7 @@ TEST(two_levels_hold_the_same_clusters)
         for (uint32_t b = 0; b < two.blocks; b++)
             check_block(&two, b);
         codecs_cpu_force(CODECS_CPU_SCALAR);
-        assert_int_equal(build(&z, &options, &scalar), KVT_OK);
+        assert_ok(build(&z, &options, &scalar));
         codecs_cpu_force(codecs_cpu_best());
         assert_int_equal(scalar.bytes, two.bytes);
         assert_memory_equal(scalar.memory, two.memory, two.bytes);
@@ -298,9 +298,9 @@ TEST(every_instruction_set_gives_the_same_index)
         const sparse_index_options options = {.seed = i, .segment_tokens = 256};
         sparse_index scalar, best;
         codecs_cpu_force(CODECS_CPU_SCALAR);
-        assert_int_equal(build(&z, &options, &scalar), KVT_OK);
+        assert_ok(build(&z, &options, &scalar));
         codecs_cpu_force(codecs_cpu_best());
-        assert_int_equal(build(&z, &options, &best), KVT_OK);
+        assert_ok(build(&z, &options, &best));
         check_same_index(&scalar, &best);
         sparse_index_free(&scalar);
         sparse_index_free(&best);
@@ -316,7 +316,7 @@ TEST(the_grid_holds_the_largest_sums)
         for (uint32_t j = 0; j < 64 * dims[i]; j++)
             z.keys[j] = (j / dims[i]) % 2 == 0 ? 1e30f : -1e30f;
         sparse_index index;
-        assert_int_equal(build(&z, &(sparse_index_options){.seed = 3}, &index), KVT_OK);
+        assert_ok(build(&z, &(sparse_index_options){.seed = 3}, &index));
         check_index(&z, &index);
         /* The two kinds of rows do not mix. */
         for (uint32_t c = 0; c < index.clusters; c++)
@@ -342,7 +342,7 @@ TEST(scores_are_the_same_and_right)
         uint64_t dice = i;
         for (uint32_t j = 0; j < group * dim; j++)
             queries[j] = dice_signed(&dice) * 4.0f;
-        assert_int_equal(build(&z, &(sparse_index_options){.seed = i}, &index), KVT_OK);
+        assert_ok(build(&z, &(sparse_index_options){.seed = i}, &index));
         const size_t width = (size_t)index.blocks * SPARSE_BLOCK;
         uint32_t list[64];
         assert_true(index.blocks <= 64);
@@ -384,7 +384,7 @@ TEST(queries_that_are_not_finite_are_refused)
     sparse_query query;
     float queries[2 * 64] = {0.0f};
     int16_t folded[2 * 64];
-    assert_int_equal(build(&z, &(sparse_index_options){.seed = 1}, &index), KVT_OK);
+    assert_ok(build(&z, &(sparse_index_options){.seed = 1}, &index));
     assert_true(sparse_query_fold(&index, queries, 2, 0.125f, folded, &query));
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (size_t i = 0; i < 3; i++) {
@@ -508,10 +508,8 @@ TEST(options_are_refused)
                            &rows, 1, &index),
         KVT_E_ARGUMENT);
     /* No tokens: an empty index. */
-    assert_int_equal(
-        sparse_index_build(&(sparse_index_options){.head_dim = 64, .dtype = KVT_DTYPE_FP16}, &rows,
-                           &rows, 0, &index),
-        KVT_OK);
+    assert_ok(sparse_index_build(&(sparse_index_options){.head_dim = 64, .dtype = KVT_DTYPE_FP16},
+                                 &rows, &rows, 0, &index));
     assert_int_equal(index.clusters, 0);
     sparse_index_free(&index);
 }

@@ -29,7 +29,7 @@ static sequence_site *start(uint32_t unit_bytes, support_fault *dram)
         memory = support_fault_config(dram, "memory");
         s->options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){.devices = &memory, .device_count = 1};
     }
-    assert_int_equal(site_open_store(s), KVT_OK);
+    assert_ok(site_open_store(s));
     return s;
 }
 
@@ -132,7 +132,7 @@ TEST(pages_on_drives_are_read_in_place)
         check_steps(s, two, errors);
         kvt_sparse_close(two);
         site_check_unheld(s);
-        assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
+        assert_ok(kvt_sparse_delete(s->store, &key));
         assert_int_equal(support_stats(s->store).tiers[KVT_TIER_SSD].used_bytes, 0);
         site_stop(s);
     }
@@ -158,9 +158,9 @@ TEST(pages_in_memory_are_read_in_place)
     const kvt_sparse_pages *pages;
     uint32_t read = 0;
     site_query(s, 0, 33, queries);
-    assert_int_equal(kvt_sparse_hint(sequence, 0, queries), KVT_OK);
-    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
-    assert_int_equal(kvt_sparse_wait(sequence, step, 0, &pages), KVT_OK); /* nothing to wait for */
+    assert_ok(kvt_sparse_hint(sequence, 0, queries));
+    assert_ok(kvt_sparse_select(sequence, 0, queries, &step));
+    assert_ok(kvt_sparse_wait(sequence, step, 0, &pages)); /* nothing to wait for */
     for (uint32_t h = 0; h < SITE_HEADS; h++)
         for (uint32_t i = 0; i < pages->heads[h].page_count; i++)
             read += pages->heads[h].pages[i].tier == KVT_TIER_DRAM;
@@ -266,13 +266,13 @@ TEST(a_sequence_outlives_what_is_kept)
         if (!memory) push_down(s);
         kvt_sparse *one = site_open_kept(s, &options, &key),
                    *two = site_open_kept(s, &options, &key);
-        assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
+        assert_ok(kvt_sparse_delete(s->store, &key));
         assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_MISS);
         const kvt_tier tier = memory ? KVT_TIER_DRAM : KVT_TIER_SSD;
         assert_true(support_stats(s->store).lent_bytes[tier] > 4 * MIB);
         check_steps(s, one, errors);
         /* One that still runs is kept again under the key, from pages whose entries are gone. */
-        assert_int_equal(kvt_sparse_keep(one, &key), KVT_OK);
+        assert_ok(kvt_sparse_keep(one, &key));
         kvt_sparse_close(one);
         kvt_sparse *three = site_open_kept(s, &options, &key);
         check_steps(s, two, errors);
@@ -280,7 +280,7 @@ TEST(a_sequence_outlives_what_is_kept)
         kvt_sparse_close(three);
         kvt_sparse_close(two);
         site_check_unheld(s);
-        assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
+        assert_ok(kvt_sparse_delete(s->store, &key));
         const kvt_store_stats stats = support_stats(s->store);
         assert_int_equal(stats.tiers[KVT_TIER_SSD].used_bytes, 0);
         assert_int_equal(stats.tiers[KVT_TIER_DRAM].used_bytes, 0);
@@ -303,19 +303,17 @@ TEST(copies_and_appended_pages_lie_beside)
     assert_int_equal(site_stats(sequence).copied_pages, site_stats(sequence).pages);
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
         for (uint32_t i = 0; i < 40; i++)
-            assert_int_equal(kvt_sparse_append(sequence, layer,
-                                               s->k[layer] + (size_t)i * 20 * SITE_ROW,
-                                               s->v[layer] + (size_t)i * 20 * SITE_ROW, 20),
-                             KVT_OK);
+            assert_ok(kvt_sparse_append(sequence, layer, s->k[layer] + (size_t)i * 20 * SITE_ROW,
+                                        s->v[layer] + (size_t)i * 20 * SITE_ROW, 20));
     for (uint32_t i = 0; i < 200 && site_stats(sequence).appended_pages == 0; i++) {
         usleep(1000); /* pages are written behind */
-        assert_int_equal(kvt_sparse_append(sequence, 0, s->k[0], s->v[0], 1), KVT_OK);
+        assert_ok(kvt_sparse_append(sequence, 0, s->k[0], s->v[0], 1));
     }
     assert_true(site_stats(sequence).appended_pages > 0);
     /* With a copy of every page a drive may lie. */
     const tiers_fault_rule lie = {
         .action = TIERS_FAULT_FLIP, .kinds = TIERS_FAULT_READS, .flip_bit = 12345};
-    assert_int_equal(tiers_fault_add(s->drives[1].device, &lie), KVT_OK);
+    assert_ok(tiers_fault_add(s->drives[1].device, &lie));
     uint32_t lost = 0;
     for (uint32_t i = 0; i < STEPS; i++) {
         float queries[SITE_QUERY];
@@ -325,7 +323,7 @@ TEST(copies_and_appended_pages_lie_beside)
     tiers_fault_clear(s->drives[1].device);
     assert_true(site_stats(sequence).checksum_failures > 0);
     /* What it has become is kept as any. */
-    assert_int_equal(kvt_sparse_keep(sequence, &longer), KVT_OK);
+    assert_ok(kvt_sparse_keep(sequence, &longer));
     kvt_sparse *second = site_open_kept(s, &options, &longer);
     kvt_sparse_close(second);
     kvt_sparse_close(sequence);
@@ -400,7 +398,7 @@ TEST(several_open_it_at_once)
         assert_int_equal(pthread_create(&threads[i], NULL, open_and_close, &openers[i]), 0);
     }
     usleep(20000);
-    assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
+    assert_ok(kvt_sparse_delete(s->store, &key));
     uint32_t opened = 0;
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
@@ -419,7 +417,7 @@ static void put_opaque(sequence_site *s, const kvt_key *key, const uint8_t *byte
                              .key = *key,
                              .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = size},
                              .recompute_seconds = 1};
-    assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(bytes, size)), KVT_OK);
+    assert_ok(kvt_store_put(s->store, &entry, KVT_PACKED(bytes, size)));
 }
 
 /* A head with a sound checksum, of more parts than anybody could go through. */
@@ -442,7 +440,7 @@ TEST(a_forged_head_is_left_alone)
         assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_EXISTS);
         assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &none, NULL, 0),
                          KVT_E_CORRUPT);
-        assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
+        assert_ok(kvt_store_delete(s->store, &key));
     }
     alarm(0);
     kvt_sparse_close(sequence);
@@ -459,11 +457,10 @@ static void forge_code(sequence_site *s, const kvt_key *part, uint64_t from, uin
                        uint8_t value)
 {
     kvt_description what = {.struct_size = sizeof what};
-    assert_int_equal(kvt_store_describe(s->store, part, &what), KVT_OK);
+    assert_ok(kvt_store_describe(s->store, part, &what));
     const uint64_t size = what.layout.opaque_bytes;
     uint8_t *bytes = test_alloc(size);
-    assert_int_equal(
-        kvt_store_get(s->store, part, KVT_PACKED(bytes, size), KVT_STORE_DEADLINE, NULL), KVT_OK);
+    assert_ok(kvt_store_get(s->store, part, KVT_PACKED(bytes, size), KVT_STORE_DEADLINE, NULL));
     uint64_t index, code, sums;
     uint32_t slot;
     memcpy(&slot, bytes + 76, sizeof slot);
@@ -476,7 +473,7 @@ static void forge_code(sequence_site *s, const kvt_key *part, uint64_t from, uin
     const uint64_t seal = XXH3_64bits_withSeed(
         bytes + SPARSE_KEPT_HEAD_BYTES, front - SPARSE_KEPT_HEAD_BYTES, XXH3_64bits(bytes, 120));
     memcpy(bytes + 120, &seal, sizeof seal);
-    assert_int_equal(kvt_store_delete(s->store, part), KVT_OK);
+    assert_ok(kvt_store_delete(s->store, part));
     put_opaque(s, part, bytes, size);
 }
 
@@ -500,8 +497,8 @@ TEST(forged_code_loses_its_pages)
             kvt_sparse_step *step;
             const kvt_sparse_pages *pages;
             site_query(s, i % SITE_LAYERS, i, queries);
-            assert_int_equal(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step), KVT_OK);
-            assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+            assert_ok(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step));
+            assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
             const kvt_sparse_head *heads = pages->heads;
             if (i % SITE_LAYERS == 0) {
                 assert_true(heads[0].lost_count == 0 && heads[0].page_count > 2);
@@ -511,7 +508,7 @@ TEST(forged_code_loses_its_pages)
             }
             assert_int_equal(pages->lost_count, heads[0].lost_count + heads[1].lost_count);
             all += pages->lost_count;
-            assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+            assert_ok(kvt_sparse_attend(pages, queries, output, NULL));
             for (uint32_t d = 0; d < SITE_QUERY; d++)
                 assert_true(isfinite(output[d]));
             kvt_sparse_done(sequence, step);
@@ -563,8 +560,8 @@ TEST(another_shape_is_named)
     kvt_sparse *sequence = site_open_kept(s, &options, &key), *none = NULL;
     char message[256] = "";
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
-        assert_int_equal(kvt_sparse_append(sequence, layer, s->k[layer], s->v[layer], 5), KVT_OK);
-    assert_int_equal(kvt_sparse_keep(sequence, &longer), KVT_OK);
+        assert_ok(kvt_sparse_append(sequence, layer, s->k[layer], s->v[layer], 5));
+    assert_ok(kvt_sparse_keep(sequence, &longer));
     kvt_sparse_close(sequence);
     options.tokens_max = SITE_TOKENS + 4;
     assert_int_equal(
@@ -585,27 +582,26 @@ TEST(a_delete_takes_every_part)
     site_keep(s, &options, &other);
     const uint64_t both = support_stats(s->store).policy.entries;
     assert_int_equal(both, 2 * (SITE_LAYERS * SITE_HEADS + 1));
-    assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
+    assert_ok(kvt_sparse_delete(s->store, &key));
     assert_int_equal(support_stats(s->store).policy.entries, both / 2);
     kvt_sparse_close(site_open_kept(s, &options, &other));
     /* Something else under the key stays. */
-    assert_int_equal(support_put(s->store, 3), KVT_OK);
+    assert_ok(support_put(s->store, 3));
     assert_int_equal(kvt_sparse_delete(s->store, &foreign), KVT_E_MISMATCH);
-    assert_int_equal(support_get(s->store, 3, NULL), KVT_OK);
+    assert_ok(support_get(s->store, 3, NULL));
     const kvt_key opaque = passing_key(0);
     put_passing(s, 0, 1);
     assert_int_equal(kvt_sparse_delete(s->store, &opaque), KVT_E_CORRUPT);
-    assert_int_equal(kvt_store_exists(s->store, &opaque), KVT_OK);
+    assert_ok(kvt_store_exists(s->store, &opaque));
     /* A lease holds the head: the rest is a miss, and goes with the next call. */
     uint64_t lease;
-    assert_int_equal(kvt_lease_begin(s->store, NULL, &other, 1,
-                                     base_clock_ns() + UINT64_C(60000000000), NULL, &lease),
-                     KVT_OK);
+    assert_ok(kvt_lease_begin(s->store, NULL, &other, 1, base_clock_ns() + UINT64_C(60000000000),
+                              NULL, &lease));
     assert_int_equal(kvt_sparse_delete(s->store, &other), KVT_BUSY);
     kvt_sparse *none = NULL;
     assert_int_equal(kvt_sparse_open_kept(s->store, &options, &other, &none, NULL, 0), KVT_MISS);
-    assert_int_equal(kvt_lease_end(s->store, lease), KVT_OK);
-    assert_int_equal(kvt_sparse_delete(s->store, &other), KVT_OK);
+    assert_ok(kvt_lease_end(s->store, lease));
+    assert_ok(kvt_sparse_delete(s->store, &other));
     assert_int_equal(kvt_sparse_delete(s->store, &other), KVT_MISS);
     assert_int_equal(kvt_sparse_delete(NULL, &other), KVT_E_ARGUMENT);
     assert_int_equal(kvt_sparse_delete(s->store, NULL), KVT_E_ARGUMENT);

@@ -73,9 +73,8 @@ static void form_open(form *f)
     for (uint32_t i = 0; i < TOKENS * DIM; i++)
         rows[i] = (float)(number_mix(dice + i) % 2000) / 1000.0f - 1.0f;
     *f = (form){.target = NULL};
-    assert_int_equal(sparse_paging_init(&f->paging, DIM, KVT_DTYPE_FP32, TOKENS, SEGMENT, PAGE),
-                     KVT_OK);
-    assert_int_equal(sparse_index_build(&options, &sides, &sides, TOKENS, &f->index), KVT_OK);
+    assert_ok(sparse_paging_init(&f->paging, DIM, KVT_DTYPE_FP32, TOKENS, SEGMENT, PAGE));
+    assert_ok(sparse_index_build(&options, &sides, &sides, TOKENS, &f->index));
     write_form(f);
 }
 
@@ -97,7 +96,7 @@ TEST(an_index_comes_back_as_it_was)
     form f;
     sparse_index index;
     form_open(&f);
-    assert_int_equal(read_form(&f, &index), KVT_OK);
+    assert_ok(read_form(&f, &index));
     assert_int_equal(index.bytes, f.index.bytes);
     assert_memory_equal(index.memory, f.index.memory, index.bytes);
     sparse_index_free(&index);
@@ -132,7 +131,7 @@ TEST(numbers_that_no_build_gives_are_refused)
         }
     }
     write_form(&f);
-    assert_int_equal(read_form(&f, &index), KVT_OK);
+    assert_ok(read_form(&f, &index));
     sparse_index_free(&index);
     form_close(&f);
 }
@@ -148,19 +147,18 @@ TEST(the_largest_scatter_is_finite)
     for (uint32_t i = 0; i < f.index.blocks * SPARSE_BLOCK; i++)
         f.index.scatter[i] = SPARSE_SCATTER_MAX;
     write_form(&f);
-    assert_int_equal(read_form(&f, &index), KVT_OK);
+    assert_ok(read_form(&f, &index));
     sparse_work_room room = {.pages = 0};
     sparse_work work;
     sparse_work_room_add(&room, &index, f.paging.pages);
-    assert_int_equal(sparse_work_open(&room, 1, DIM, &work), KVT_OK);
+    assert_ok(sparse_work_open(&room, 1, DIM, &work));
     for (float size = 1e-30f; size < 1e29f; size *= 1e6f) {
         const float lse = -1.0f;
         float queries[DIM], output[DIM], left;
         uint8_t *variant = test_zeros(f.paging.pages);
         for (uint32_t d = 0; d < DIM; d++)
             queries[d] = d % 2 ? size : -size;
-        assert_int_equal(sparse_choose_weights(&index, &f.paging, queries, 1, 0.2f, &lse, &work),
-                         KVT_OK);
+        assert_ok(sparse_choose_weights(&index, &f.paging, queries, 1, 0.2f, &lse, &work));
         sparse_choose_estimate(&index, &f.paging, variant, &work, output, &left);
         for (uint32_t p = 0; p < f.paging.pages; p++)
             assert_true(work.page[p] >= 0.0f && work.page[p] <= 1.001f);
@@ -210,7 +208,7 @@ TEST(a_head_is_of_a_shape_that_can_be)
                                        {1, UINT32_MAX}, {1u << 31, 2}};
     sparse_kept_shape read;
     for (size_t i = 0; i < sizeof most / sizeof most[0]; i++) {
-        assert_int_equal(head_of(most[i][0], most[i][1], 4, &read), KVT_OK);
+        assert_ok(head_of(most[i][0], most[i][1], 4, &read));
         assert_int_equal(read.layers, most[i][0]);
         assert_int_equal(read.kv_heads, most[i][1]);
         assert_true(read.id == 99 && read.keep == UINT64_C(0x0123456789abcdef));

@@ -143,7 +143,7 @@ static uint64_t capacity_of(kvt_sparse *sequence, uint32_t layer, uint32_t head)
     char text[512];
     size_t length;
     unsigned long long used, capacity;
-    assert_int_equal(kvt_sparse_explain(sequence, layer, head, text, sizeof text, &length), KVT_OK);
+    assert_ok(kvt_sparse_explain(sequence, layer, head, text, sizeof text, &length));
     const char *at = strstr(text, "; window ");
     assert_non_null(at);
     assert_int_equal(sscanf(at, "; window %llu of %llu", &used, &capacity), 2);
@@ -171,7 +171,7 @@ TEST(a_window_is_divided_by_what_it_saves)
         for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
             for (uint32_t i = 0; i < 24; i++)
                 site_query(s, layer, i % (layer == 0 ? 2 : 12), rows + (size_t)i * SITE_QUERY);
-            assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 24), KVT_OK);
+            assert_ok(kvt_sparse_observe(sequence, layer, rows, 24));
         }
         for (uint32_t i = 0; i < STEPS; i++) {
             const uint32_t layer = i % SITE_LAYERS, topic = i / SITE_LAYERS;
@@ -179,7 +179,7 @@ TEST(a_window_is_divided_by_what_it_saves)
             site_query(s, layer, topic % (layer == 0 ? 2 : 12), queries);
             if (i >= STEPS - SITE_LAYERS) {
                 kvt_sparse_step *step;
-                assert_int_equal(kvt_sparse_select(sequence, layer, queries, &step), KVT_OK);
+                assert_ok(kvt_sparse_select(sequence, layer, queries, &step));
                 for (uint32_t h = 0; h < SITE_HEADS; h++)
                     capacity[layer] += capacity_of(sequence, layer, h);
                 kvt_sparse_done(sequence, step);
@@ -188,7 +188,7 @@ TEST(a_window_is_divided_by_what_it_saves)
             }
         }
         kvt_sparse_stats stats = {.struct_size = sizeof stats};
-        assert_int_equal(kvt_sparse_stats_get(sequence, &stats), KVT_OK);
+        assert_ok(kvt_sparse_stats_get(sequence, &stats));
         hits[divided] = stats.hit_bytes;
         assert_true(capacity[0] + capacity[1] <= options.window_bytes[KVT_TIER_DRAM]);
         assert_true(divided ? stats.divisions > 0 && capacity[1] > capacity[0] * 3 / 2

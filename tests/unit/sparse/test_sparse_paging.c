@@ -12,9 +12,7 @@
 static void check_zone(uint32_t tokens, uint32_t segment_tokens, uint32_t page_tokens)
 {
     sparse_paging paging;
-    assert_int_equal(
-        sparse_paging_init(&paging, 64, KVT_DTYPE_FP16, tokens, segment_tokens, page_tokens),
-        KVT_OK);
+    assert_ok(sparse_paging_init(&paging, 64, KVT_DTYPE_FP16, tokens, segment_tokens, page_tokens));
     const uint32_t segments = sparse_segment_count(tokens, segment_tokens);
     uint32_t page = 0;
     for (uint32_t s = 0; s < segments; s++) {
@@ -52,8 +50,7 @@ TEST(page_tokens_are_chosen_for_four_kilobytes)
     } cases[] = {{8, 128}, {32, 128}, {64, 64}, {96, 32}, {128, 32}, {256, 16}, {512, 16}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         sparse_paging paging;
-        assert_int_equal(sparse_paging_init(&paging, cases[i].head_dim, KVT_DTYPE_BF16, 1000, 0, 0),
-                         KVT_OK);
+        assert_ok(sparse_paging_init(&paging, cases[i].head_dim, KVT_DTYPE_BF16, 1000, 0, 0));
         assert_int_equal(paging.page_tokens, cases[i].page_tokens);
     }
 }
@@ -61,7 +58,7 @@ TEST(page_tokens_are_chosen_for_four_kilobytes)
 TEST(bytes_of_prefixes)
 {
     sparse_paging paging;
-    assert_int_equal(sparse_paging_init(&paging, 128, KVT_DTYPE_BF16, 1000, 0, 32), KVT_OK);
+    assert_ok(sparse_paging_init(&paging, 128, KVT_DTYPE_BF16, 1000, 0, 32));
     assert_int_equal(sparse_page_bytes(&paging, 32, PAGES_ABSENT), 0);
     assert_int_equal(sparse_page_bytes(&paging, 32, PAGES_BITS_2), 2048);
     assert_int_equal(sparse_page_bytes(&paging, 32, PAGES_BITS_4), 4096);

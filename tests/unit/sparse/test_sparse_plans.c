@@ -40,7 +40,7 @@ static void log_plans(plan_log *log)
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
         for (uint32_t i = 0; i < 8; i++)
             site_query(s, layer, i, rows + (size_t)i * SITE_QUERY);
-        assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 8), KVT_OK);
+        assert_ok(kvt_sparse_observe(sequence, layer, rows, 8));
     }
     for (uint32_t i = 0; i < STEPS; i++) {
         const uint32_t layer = i % SITE_LAYERS;
@@ -49,14 +49,12 @@ static void log_plans(plan_log *log)
         const kvt_sparse_pages *pages;
         size_t length;
         site_query(s, layer, i / 5, rows);
-        if (i % 7 == 0) assert_int_equal(kvt_sparse_hint(sequence, layer, rows), KVT_OK);
-        assert_int_equal(kvt_sparse_append(sequence, layer, s->k[layer] + at, s->v[layer] + at, 17),
-                         KVT_OK);
-        assert_int_equal(kvt_sparse_select(sequence, layer, rows, &step), KVT_OK);
-        assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+        if (i % 7 == 0) assert_ok(kvt_sparse_hint(sequence, layer, rows));
+        assert_ok(kvt_sparse_append(sequence, layer, s->k[layer] + at, s->v[layer] + at, 17));
+        assert_ok(kvt_sparse_select(sequence, layer, rows, &step));
+        assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
         for (uint32_t h = 0; h < SITE_HEADS; h++) {
-            assert_int_equal(kvt_sparse_explain(sequence, layer, h, text, sizeof text, &length),
-                             KVT_OK);
+            assert_ok(kvt_sparse_explain(sequence, layer, h, text, sizeof text, &length));
             assert_true(length < sizeof text);
             log_add(log, text);
         }

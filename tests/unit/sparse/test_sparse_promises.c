@@ -78,18 +78,18 @@ TEST(a_keep_replaces_one_that_lost_a_part)
     kvt_sparse_options options = site_options();
     kvt_sparse *sequence = site_sequence(s, &options), *again = NULL;
     const kvt_key key = support_key(5), foreign = support_key(6);
-    assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
+    assert_ok(kvt_sparse_keep(sequence, &key));
     const kvt_key part = site_part_key(s->store, &key, 2);
     assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_EXISTS);
-    assert_int_equal(kvt_store_delete(s->store, &part), KVT_OK);
+    assert_ok(kvt_store_delete(s->store, &part));
     assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &again, NULL, 0), KVT_MISS);
-    assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
-    assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &again, NULL, 0), KVT_OK);
+    assert_ok(kvt_sparse_keep(sequence, &key));
+    assert_ok(kvt_sparse_open_kept(s->store, &options, &key, &again, NULL, 0));
     kvt_sparse_close(again);
     /* Somebody else's entry is left alone. */
-    assert_int_equal(support_put(s->store, 6), KVT_OK);
+    assert_ok(support_put(s->store, 6));
     assert_int_equal(kvt_sparse_keep(sequence, &foreign), KVT_EXISTS);
-    assert_int_equal(support_get(s->store, 6, NULL), KVT_OK);
+    assert_ok(support_get(s->store, 6, NULL));
     kvt_sparse_close(sequence);
 }
 
@@ -106,13 +106,13 @@ TEST(a_keep_reads_copies)
             for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
                 for (uint32_t i = 0; i < 16; i++)
                     site_query(s, layer, i, rows + i * SITE_QUERY);
-                assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 16), KVT_OK);
+                assert_ok(kvt_sparse_observe(sequence, layer, rows, 16));
             }
             const tiers_fault_rule rule = {.action = actions[action],
                                            .kinds = TIERS_FAULT_READS,
                                            .status = KVT_E_IO,
                                            .flip_bit = 12345};
-            assert_int_equal(tiers_fault_add(s->drives[1].device, &rule), KVT_OK);
+            assert_ok(tiers_fault_add(s->drives[1].device, &rule));
             const kvt_key key = support_key(5);
             assert_int_equal(kvt_sparse_keep(sequence, &key), copies ? KVT_OK : KVT_E_IO);
             tiers_fault_clear(s->drives[1].device);
@@ -163,18 +163,17 @@ TEST(keeps_at_once_leave_one)
                 origin ? site_open_kept(s, &options, &first) : site_sequence(s, &options);
             keepers[i].barrier = &barrier;
             for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
-                assert_int_equal(
-                    kvt_sparse_append(keepers[i].sequence, layer, s->k[layer], s->v[layer], 1 + i),
-                    KVT_OK);
+                assert_ok(
+                    kvt_sparse_append(keepers[i].sequence, layer, s->k[layer], s->v[layer], 1 + i));
         }
         for (uint32_t round = 0; round < 12; round++) {
             pthread_t threads[2];
             assert_int_equal(pthread_barrier_init(&barrier, NULL, 2), 0);
             /* Now and then in the place of one that nobody can open. */
             if (round % 3 == 1) {
-                assert_int_equal(kvt_sparse_keep(keepers[0].sequence, &key), KVT_OK);
+                assert_ok(kvt_sparse_keep(keepers[0].sequence, &key));
                 const kvt_key part = site_part_key(s->store, &key, 1);
-                assert_int_equal(kvt_store_delete(s->store, &part), KVT_OK);
+                assert_ok(kvt_store_delete(s->store, &part));
             }
             for (uint32_t i = 0; i < 2; i++)
                 assert_int_equal(pthread_create(&threads[i], NULL, keep_at_once, &keepers[i]), 0);
@@ -182,11 +181,11 @@ TEST(keeps_at_once_leave_one)
                 assert_int_equal(pthread_join(threads[i], NULL), 0);
             (void)pthread_barrier_destroy(&barrier);
             const uint32_t winner = keepers[0].status == KVT_OK ? 0 : 1;
-            assert_int_equal(keepers[winner].status, KVT_OK);
+            assert_ok(keepers[winner].status);
             assert_int_equal(keepers[1 - winner].status, KVT_EXISTS);
             assert_int_equal(support_stats(s->store).policy.entries, whole * (origin ? 2 : 1));
             kvt_sparse_close(site_open_kept(s, &options, &key));
-            assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
+            assert_ok(kvt_sparse_delete(s->store, &key));
             assert_int_equal(support_stats(s->store).policy.entries, origin ? whole : 0);
         }
         for (uint32_t i = 0; i < 2; i++)
@@ -204,16 +203,15 @@ TEST(a_leased_head_is_not_replaced)
     const kvt_key key = support_key(1);
     kvt_sparse *sequence = site_sequence(s, &options);
     uint64_t lease;
-    assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
+    assert_ok(kvt_sparse_keep(sequence, &key));
     const kvt_key part = site_part_key(s->store, &key, 1);
-    assert_int_equal(kvt_lease_begin(s->store, NULL, &key, 1,
-                                     base_clock_ns() + UINT64_C(60000000000), NULL, &lease),
-                     KVT_OK);
-    assert_int_equal(kvt_store_delete(s->store, &part), KVT_OK);
+    assert_ok(kvt_lease_begin(s->store, NULL, &key, 1, base_clock_ns() + UINT64_C(60000000000),
+                              NULL, &lease));
+    assert_ok(kvt_store_delete(s->store, &part));
     assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_EXISTS);
     assert_int_equal(support_stats(s->store).policy.entries, 1);
-    assert_int_equal(kvt_lease_end(s->store, lease), KVT_OK);
-    assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
+    assert_ok(kvt_lease_end(s->store, lease));
+    assert_ok(kvt_sparse_keep(sequence, &key));
     kvt_sparse_close(sequence);
     kvt_sparse_close(site_open_kept(s, &options, &key));
 }
@@ -251,7 +249,7 @@ static void open_after(sequence_site *s, pid_t child)
     int how;
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-    assert_int_equal(site_open_store(s), KVT_OK);
+    assert_ok(site_open_store(s));
     site_check_unheld(s);
 }
 
@@ -342,13 +340,12 @@ TEST(a_crash_in_a_keep_leaves_all_or_a_miss)
             missed++;
             sequence = site_sequence(s, &options);
             for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
-                assert_int_equal(kvt_sparse_append(sequence, layer, s->k[layer], s->v[layer], 3),
-                                 KVT_OK);
-            assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
+                assert_ok(kvt_sparse_append(sequence, layer, s->k[layer], s->v[layer], 3));
+            assert_ok(kvt_sparse_keep(sequence, &key));
             kvt_sparse_close(sequence);
             kvt_sparse_close(site_open_kept(s, &options, &key));
         }
-        assert_int_equal(kvt_sparse_delete(s->store, &key), KVT_OK);
+        assert_ok(kvt_sparse_delete(s->store, &key));
         /* What no head names is at most what one keep stores. */
         assert_true(support_stats(s->store).policy.entries <= (status == KVT_OK ? 0 : parts));
         site_stop(s);

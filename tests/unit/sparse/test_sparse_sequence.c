@@ -53,11 +53,11 @@ TEST(budget_all_of_raw_pages_is_exact)
         kvt_sparse_step *step;
         const kvt_sparse_pages *pages;
         site_query(s, layer, 7, queries);
-        assert_int_equal(kvt_sparse_select(sequence, layer, queries, &step), KVT_OK);
-        assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+        assert_ok(kvt_sparse_select(sequence, layer, queries, &step));
+        assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
         assert_int_equal(pages->lost_count, 0);
         assert_int_equal(check_rows(s, pages), SITE_HEADS * SITE_TOKENS);
-        assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+        assert_ok(kvt_sparse_attend(pages, queries, output, NULL));
         site_exact(s, layer, SITE_TOKENS, queries, exact);
         for (uint32_t i = 0; i < SITE_QUERY; i++)
             assert_true(fabs((double)output[i] - exact[i]) < 1e-5);
@@ -104,11 +104,11 @@ TEST(a_short_context_is_all_resident)
     kvt_sparse_step *step;
     const kvt_sparse_pages *pages;
     site_query(s, 0, 1, queries);
-    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
-    assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+    assert_ok(kvt_sparse_select(sequence, 0, queries, &step));
+    assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
     assert_int_equal(check_rows(s, pages), SITE_HEADS * 80);
     assert_int_equal(pages->read_bytes, 0);
-    assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+    assert_ok(kvt_sparse_attend(pages, queries, output, NULL));
     site_exact(s, 0, 80, queries, exact);
     assert_true(site_error(output, exact) < 1e-5);
     kvt_sparse_done(sequence, step);
@@ -173,14 +173,14 @@ TEST(a_step_explains_its_pages)
     assert_int_equal(kvt_sparse_explain(sequence, 0, 0, NULL, 5, &length), KVT_E_ARGUMENT);
     for (int round = 0; round < 2; round++) { /* the second one finds pages in the window */
         site_query(s, 0, 3, queries);
-        assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
-        assert_int_equal(kvt_sparse_explain(sequence, 0, 1, text, sizeof text, &length), KVT_OK);
+        assert_ok(kvt_sparse_select(sequence, 0, queries, &step));
+        assert_ok(kvt_sparse_explain(sequence, 0, 1, text, sizeof text, &length));
         assert_true(length < sizeof text && strlen(text) == length);
         assert_true(strncmp(text, "layer 0 head 1: pages ", 22) == 0);
         const uint32_t coming = lines_ending(text, ", being read");
         assert_true(round > 0 || coming > 0);
-        assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
-        assert_int_equal(kvt_sparse_explain(sequence, 0, 1, text, sizeof text, &length), KVT_OK);
+        assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
+        assert_ok(kvt_sparse_explain(sequence, 0, 1, text, sizeof text, &length));
         assert_int_equal(lines_ending(text, ", read"), coming);
         uint32_t brought = 0, resident = 0;
         for (uint32_t i = 0; i < pages->heads[1].page_count; i++) {
@@ -190,7 +190,7 @@ TEST(a_step_explains_its_pages)
         assert_int_equal(brought, coming);
         assert_int_equal(lines_ending(text, ", resident in DRAM"), resident);
         if (round > 0) assert_true(resident > 0);
-        assert_int_equal(kvt_sparse_explain(sequence, 0, 1, cut, sizeof cut, &again), KVT_OK);
+        assert_ok(kvt_sparse_explain(sequence, 0, 1, cut, sizeof cut, &again));
         assert_int_equal(again, length);
         assert_int_equal(strlen(cut), sizeof cut - 1);
         kvt_sparse_done(sequence, step);
@@ -207,7 +207,7 @@ TEST(observed_queries_warm_the_window_and_copy_hot_pages)
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
         for (uint32_t i = 0; i < 16; i++)
             site_query(s, layer, i % 3, rows + i * SITE_QUERY);
-        assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 16), KVT_OK);
+        assert_ok(kvt_sparse_observe(sequence, layer, rows, 16));
     }
     kvt_sparse_stats stats = site_stats(sequence);
     assert_true(stats.copied_pages > stats.pages / 5 && stats.copied_pages <= stats.pages / 4 + 4);
@@ -234,15 +234,15 @@ TEST(a_hint_is_corrected_by_the_queries)
     site_query(s, 0, 9, wrong);
     const double plain = site_step(s, sequence, 0, queries, NULL, NULL);
     uint64_t bytes;
-    assert_int_equal(kvt_sparse_hint(sequence, 0, queries), KVT_OK);
+    assert_ok(kvt_sparse_hint(sequence, 0, queries));
     assert_int_equal(kvt_sparse_hint(sequence, 0, queries), KVT_BUSY);
     const double right = site_step(s, sequence, 0, queries, &bytes, NULL);
     assert_true(right <= plain * 1.0001);
-    assert_int_equal(kvt_sparse_hint(sequence, 0, wrong), KVT_OK);
+    assert_ok(kvt_sparse_hint(sequence, 0, wrong));
     const double corrected = site_step(s, sequence, 0, queries, &bytes, NULL);
     assert_true(corrected < 0.5 && bytes <= 2 * options.budget_bytes);
     /* A hint without a step ends with the sequence. */
-    assert_int_equal(kvt_sparse_hint(sequence, 1, wrong), KVT_OK);
+    assert_ok(kvt_sparse_hint(sequence, 1, wrong));
     kvt_sparse_close(sequence);
 }
 
@@ -272,7 +272,7 @@ TEST(wrong_calls_are_refused_and_change_nothing)
     assert_int_equal(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0), KVT_E_ARGUMENT);
 
     options = site_options();
-    assert_int_equal(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0), KVT_OK);
+    assert_ok(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0));
     assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_E_STATE);
     assert_int_equal(kvt_sparse_give(sequence, 1, s->k[1], s->v[1]), KVT_E_STATE);
     kvt_sparse_close(sequence); /* without any layer */
@@ -286,18 +286,18 @@ TEST(wrong_calls_are_refused_and_change_nothing)
     queries[17] = INFINITY;
     assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_E_ARGUMENT);
     queries[17] = 0;
-    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
+    assert_ok(kvt_sparse_select(sequence, 0, queries, &step));
     assert_int_equal(kvt_sparse_select(sequence, 0, queries, &other), KVT_E_STATE);
     assert_int_equal(kvt_sparse_append(sequence, 0, s->k[0], s->v[0], 1), KVT_E_STATE);
-    assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+    assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
     assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_E_STATE);
     kvt_sparse_done(sequence, step);
     /* A step that nobody waits for. */
-    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
+    assert_ok(kvt_sparse_select(sequence, 0, queries, &step));
     kvt_sparse_done(sequence, step);
     kvt_sparse_done(sequence, NULL);
     /* A close with a step under way. */
-    assert_int_equal(kvt_sparse_select(sequence, 1, queries, &step), KVT_OK);
+    assert_ok(kvt_sparse_select(sequence, 1, queries, &step));
     kvt_sparse_close(sequence);
     kvt_sparse_close(NULL);
 }
@@ -327,10 +327,9 @@ TEST(appended_tokens_take_part)
     options.tokens_max = SITE_TOKENS;
     kvt_sparse *sequence = site_sequence(s, &options);
     const size_t at = (size_t)(SITE_TOKENS - 100) * SITE_ROW;
-    assert_int_equal(kvt_sparse_append(sequence, 0, s->k[0] + at, s->v[0] + at, 60), KVT_OK);
-    assert_int_equal(kvt_sparse_append(sequence, 0, s->k[0] + at + 60 * SITE_ROW,
-                                       s->v[0] + at + 60 * SITE_ROW, 40),
-                     KVT_OK);
+    assert_ok(kvt_sparse_append(sequence, 0, s->k[0] + at, s->v[0] + at, 60));
+    assert_ok(kvt_sparse_append(sequence, 0, s->k[0] + at + 60 * SITE_ROW,
+                                s->v[0] + at + 60 * SITE_ROW, 40));
     assert_int_equal(kvt_sparse_append(sequence, 0, s->k[0], s->v[0], 1), KVT_E_STATE);
     float queries[SITE_QUERY];
     site_query(s, 0, 5, queries);
@@ -351,7 +350,7 @@ TEST(entries_at_rest_give_the_same_sequence)
         const uint64_t side = (uint64_t)EACH * SITE_ROW;
         uint16_t *data = test_alloc(SITE_LAYERS * 2 * side * sizeof *data);
         kvt_view view;
-        assert_int_equal(kvt_view_make(&layout, "lsth", 0, EACH, &view), KVT_OK);
+        assert_ok(kvt_view_make(&layout, "lsth", 0, EACH, &view));
         view.base[0] = data;
         for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
             memcpy(data + (layer * 2 + 0) * side, s->k[layer] + i * side, side * sizeof *data);
@@ -364,7 +363,7 @@ TEST(entries_at_rest_give_the_same_sequence)
                            .layout = layout,
                            .first_position = i * EACH,
                            .recompute_seconds = 1};
-        assert_int_equal(kvt_store_put(s->store, &entry, &view), KVT_OK);
+        assert_ok(kvt_store_put(s->store, &entry, &view));
     }
     kvt_sparse_options options = site_options();
     char message[256];
@@ -413,14 +412,13 @@ TEST(a_kept_sequence_opens_as_it_was)
     sequence_site *s = site_start(16 * MIB, 8 * MIB);
     kvt_sparse_options options = site_options();
     kvt_sparse *first = site_sequence(s, &options), *second = NULL;
-    assert_int_equal(kvt_sparse_append(first, 0, s->k[0], s->v[0], 3), KVT_OK);
+    assert_ok(kvt_sparse_append(first, 0, s->k[0], s->v[0], 3));
     const kvt_key key = support_key(5);
     assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &second, NULL, 0), KVT_MISS);
-    assert_int_equal(kvt_sparse_keep(first, &key), KVT_OK);
+    assert_ok(kvt_sparse_keep(first, &key));
     assert_int_equal(kvt_sparse_keep(first, &key), KVT_EXISTS);
     char message[256];
-    assert_int_equal(
-        kvt_sparse_open_kept(s->store, &options, &key, &second, message, sizeof message), KVT_OK);
+    assert_ok(kvt_sparse_open_kept(s->store, &options, &key, &second, message, sizeof message));
     compare_steps(s, first, second);
     kvt_sparse_close(second);
     /* Another shape, and a foreign entry. */
@@ -433,7 +431,7 @@ TEST(a_kept_sequence_opens_as_it_was)
                      KVT_E_MISMATCH); /* no room for the appended tokens */
     options = site_options();
     const kvt_key foreign = support_key(6);
-    assert_int_equal(support_put_small(s->store, &foreign, 0), KVT_OK);
+    assert_ok(support_put_small(s->store, &foreign, 0));
     assert_int_equal(kvt_sparse_open_kept(s->store, &options, &foreign, &second, NULL, 0),
                      KVT_E_CORRUPT);
     kvt_sparse_close(first);
@@ -468,10 +466,10 @@ TEST(a_kept_sequence_survives_a_kill)
     int how;
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-    assert_int_equal(site_open_store(s), KVT_OK);
+    assert_ok(site_open_store(s));
     assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD], 0);
     kvt_sparse *sequence = NULL;
-    assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &sequence, NULL, 0), KVT_OK);
+    assert_ok(kvt_sparse_open_kept(s->store, &options, &key, &sequence, NULL, 0));
     kvt_sparse *fresh = site_sequence(s, &options);
     compare_steps(s, sequence, fresh);
     kvt_sparse_close(fresh);
@@ -488,7 +486,7 @@ static void add_rule(sequence_site *s, int drive, tiers_fault_action action, uin
                                    .skip = skip,
                                    .status = KVT_E_IO,
                                    .flip_bit = 12345};
-    assert_int_equal(tiers_fault_add(s->drives[drive].device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(s->drives[drive].device, &rule));
 }
 
 /* A drive that lies or fails costs pages at most; no row is ever wrong. */
@@ -512,9 +510,8 @@ TEST(no_fault_gives_a_wrong_row)
                 kvt_sparse_step *step;
                 const kvt_sparse_pages *pages;
                 site_query(s, i % SITE_LAYERS, i, queries);
-                assert_int_equal(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step),
-                                 KVT_OK);
-                assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+                assert_ok(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step));
+                assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
                 (void)check_rows(s, pages);
                 lost += pages->lost_count;
                 kvt_sparse_done(sequence, step);
@@ -544,19 +541,19 @@ TEST(a_silent_drive_ends_at_the_deadline)
         kvt_sparse *sequence = site_sequence(s, &options);
         site_warm(s, sequence);
         const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS};
-        assert_int_equal(tiers_fault_add(s->drives[2].device, &hang), KVT_OK);
+        assert_ok(tiers_fault_add(s->drives[2].device, &hang));
         uint32_t lost = 0;
         for (uint32_t i = 0; i < 4; i++) {
             float queries[SITE_QUERY], output[SITE_QUERY];
             kvt_sparse_step *step;
             const kvt_sparse_pages *pages;
             site_query(s, i % SITE_LAYERS, i, queries);
-            assert_int_equal(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step), KVT_OK);
+            assert_ok(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step));
             const uint64_t deadline_ns =
                 copies ? KVT_NO_DEADLINE : base_clock_ns() + 50 * UINT64_C(1000000);
             const kvt_status status = kvt_sparse_wait(sequence, step, deadline_ns, &pages);
             assert_true(status == KVT_OK || (status == KVT_E_TIMEOUT && !copies));
-            assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+            assert_ok(kvt_sparse_attend(pages, queries, output, NULL));
             lost += pages->lost_count;
             kvt_sparse_done(sequence, step);
         }
@@ -598,8 +595,8 @@ TEST(a_failed_write_fails_the_open)
                                        .skip = nth,
                                        .hits = 1,
                                        .status = KVT_E_IO};
-        assert_int_equal(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0), KVT_OK);
-        assert_int_equal(tiers_fault_add(s->drives[0].device, &rule), KVT_OK);
+        assert_ok(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0));
+        assert_ok(tiers_fault_add(s->drives[0].device, &rule));
         kvt_status status = KVT_OK;
         for (uint32_t layer = 0; layer < SITE_LAYERS && status == KVT_OK; layer++)
             status = kvt_sparse_give(sequence, layer, s->k[layer], s->v[layer]);
@@ -681,8 +678,7 @@ TEST(options_of_other_sizes_are_taken)
     assert_non_null(strstr(message, "struct_size"));
     larger.known = usual;
     larger.known.struct_size = sizeof larger;
-    assert_int_equal(
-        kvt_sparse_open_live(s->store, &larger.known, &sequence, message, sizeof message), KVT_OK);
+    assert_ok(kvt_sparse_open_live(s->store, &larger.known, &sequence, message, sizeof message));
     kvt_sparse_close(sequence);
 }
 
@@ -703,8 +699,8 @@ TEST(queries_beyond_the_bound_are_refused)
             const kvt_status wanted = i < 5 ? KVT_E_ARGUMENT : KVT_OK;
             site_query(s, 0, 1, queries);
             queries[7] = 1.0f;
-            assert_int_equal(kvt_sparse_select(sequence, 1, queries, &step), KVT_OK);
-            assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+            assert_ok(kvt_sparse_select(sequence, 1, queries, &step));
+            assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
             queries[7] = values[i];
             assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), wanted);
             kvt_sparse_done(sequence, step);

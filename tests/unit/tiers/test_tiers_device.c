@@ -102,7 +102,7 @@ TEST(new_memory_is_zero)
     kvt_device_config config = scratch_memory(65536);
     kvt_device *device = scratch_open(&config);
     unsigned char *got = scratch_buffer(65536);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, got, 65536), KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_READ, 0, got, 65536));
     for (size_t i = 0; i < 65536; i++)
         assert_int_equal(got[i], 0);
     kvt_device_close(device);
@@ -116,10 +116,10 @@ TEST(read_only_flag)
     unsigned char *buffer = scratch_buffer(4096);
     device->facts.flags |= KVT_DEVICE_READ_ONLY;
     kvt_io io = {.kind = KVT_IO_WRITE, .bytes = 4096, .buffer = buffer};
-    assert_int_equal(kvt_device_submit(device, &io), KVT_OK);
+    assert_ok(kvt_device_submit(device, &io));
     assert_int_equal(io.status, KVT_E_READ_ONLY);
     assert_int_equal(io.state, KVT_IO_DONE);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, buffer, 4096), KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_READ, 0, buffer, 4096));
     for (size_t i = 0; i < 4096; i++)
         assert_int_equal(buffer[i], 0); /* nothing was written */
     kvt_device_close(device);

@@ -20,7 +20,7 @@ static fixture fixture_make(void)
     fixture made;
     kvt_device_config config = scratch_memory(CAPACITY);
     kvt_device *memory = scratch_open(&config);
-    assert_int_equal(tiers_fault_open(memory, &made.device), KVT_OK);
+    assert_ok(tiers_fault_open(memory, &made.device));
     made.buffer = scratch_buffer(CAPACITY);
     return made;
 }
@@ -32,7 +32,7 @@ static void fixture_free(fixture *made)
 
 static void add(const fixture *made, tiers_fault_rule rule)
 {
-    assert_int_equal(tiers_fault_add(made->device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(made->device, &rule));
 }
 
 static kvt_status move(const fixture *made, kvt_io_kind kind, uint32_t block)
@@ -52,10 +52,10 @@ TEST(nth)
                                   .os_error = ENOSPC});
     for (uint32_t i = 0; i < 6; i++) {
         kvt_status expected = i == 2 || i == 3 ? KVT_E_SPACE : KVT_OK;
-        assert_int_equal(move(&made, KVT_IO_READ, i), KVT_OK);
+        assert_ok(move(&made, KVT_IO_READ, i));
         assert_int_equal(move(&made, KVT_IO_WRITE, i), expected);
     }
-    assert_int_equal(kvt_device_sync(made.device), KVT_OK);
+    assert_ok(kvt_device_sync(made.device));
     tiers_fault_counts_get(made.device, &counts);
     assert_int_equal(counts.reads, 6);
     assert_int_equal(counts.writes, 6);
@@ -79,7 +79,7 @@ TEST(range)
         assert_int_equal(move(&made, KVT_IO_WRITE, i), expected);
     }
     tiers_fault_clear(made.device);
-    assert_int_equal(move(&made, KVT_IO_READ, 3), KVT_OK);
+    assert_ok(move(&made, KVT_IO_READ, 3));
     fixture_free(&made);
 }
 
@@ -88,7 +88,7 @@ TEST(fail_moves_nothing)
 {
     fixture made = fixture_make();
     memset(made.buffer, 1, BLOCK);
-    assert_int_equal(move(&made, KVT_IO_WRITE, 0), KVT_OK);
+    assert_ok(move(&made, KVT_IO_WRITE, 0));
     add(&made, (tiers_fault_rule){.action = TIERS_FAULT_FAIL,
                                   .kinds = TIERS_FAULT_READS | TIERS_FAULT_WRITES,
                                   .hits = 2,
@@ -97,7 +97,7 @@ TEST(fail_moves_nothing)
     assert_int_equal(move(&made, KVT_IO_WRITE, 0), KVT_E_IO);
     assert_int_equal(move(&made, KVT_IO_READ, 0), KVT_E_IO);
     assert_int_equal(made.buffer[0], 2);
-    assert_int_equal(move(&made, KVT_IO_READ, 0), KVT_OK);
+    assert_ok(move(&made, KVT_IO_READ, 0));
     assert_int_equal(made.buffer[0], 1);
     fixture_free(&made);
 }
@@ -106,14 +106,14 @@ TEST(flip)
 {
     fixture made = fixture_make();
     memset(made.buffer, 0, BLOCK);
-    assert_int_equal(move(&made, KVT_IO_WRITE, 5), KVT_OK);
+    assert_ok(move(&made, KVT_IO_WRITE, 5));
     add(&made, (tiers_fault_rule){.action = TIERS_FAULT_FLIP,
                                   .kinds = TIERS_FAULT_READS,
                                   .skip = 1,
                                   .hits = 1,
                                   .flip_bit = UINT64_C(8) * BLOCK + 8 * 77 + 3});
     for (int pass = 0; pass < 3; pass++) {
-        assert_int_equal(move(&made, KVT_IO_READ, 5), KVT_OK);
+        assert_ok(move(&made, KVT_IO_READ, 5));
         for (int i = 0; i < BLOCK; i++) {
             assert_int_equal(made.buffer[i], pass == 1 && i == 77 ? 8 : 0);
         }
@@ -125,8 +125,8 @@ TEST(tear)
 {
     fixture made = fixture_make();
     memset(made.buffer, 1, BLOCK);
-    assert_int_equal(move(&made, KVT_IO_WRITE, 0), KVT_OK);
-    assert_int_equal(move(&made, KVT_IO_WRITE, 1), KVT_OK);
+    assert_ok(move(&made, KVT_IO_WRITE, 0));
+    assert_ok(move(&made, KVT_IO_WRITE, 1));
     add(&made, (tiers_fault_rule){.action = TIERS_FAULT_TEAR,
                                   .kinds = TIERS_FAULT_WRITES,
                                   .hits = 1,
@@ -136,12 +136,12 @@ TEST(tear)
                                   .hits = 1,
                                   .status = KVT_E_IO});
     memset(made.buffer, 2, BLOCK);
-    assert_int_equal(move(&made, KVT_IO_WRITE, 0), KVT_OK);   /* a lie, as after a power cut */
+    assert_ok(move(&made, KVT_IO_WRITE, 0));                  /* a lie, as after a power cut */
     assert_int_equal(move(&made, KVT_IO_WRITE, 1), KVT_E_IO); /* nothing at all */
-    assert_int_equal(move(&made, KVT_IO_READ, 0), KVT_OK);
+    assert_ok(move(&made, KVT_IO_READ, 0));
     for (int i = 0; i < BLOCK; i++)
         assert_int_equal(made.buffer[i], i < 960 ? 2 : 1);
-    assert_int_equal(move(&made, KVT_IO_READ, 1), KVT_OK);
+    assert_ok(move(&made, KVT_IO_READ, 1));
     for (int i = 0; i < BLOCK; i++)
         assert_int_equal(made.buffer[i], 1);
     fixture_free(&made);
@@ -156,7 +156,7 @@ TEST(busy)
     assert_int_equal(kvt_device_submit(made.device, &io), KVT_BUSY);
     assert_int_equal(io.status, 77);
     assert_int_equal(io.state, KVT_IO_IDLE);
-    assert_int_equal(move(&made, KVT_IO_READ, 0), KVT_OK); /* transfer tries again */
+    assert_ok(move(&made, KVT_IO_READ, 0)); /* transfer tries again */
     tiers_fault_counts counts;
     tiers_fault_counts_get(made.device, &counts);
     assert_int_equal(counts.hits, 2);
@@ -175,7 +175,7 @@ TEST(delay)
     kvt_io *done;
     assert_int_equal(kvt_device_submit(made.device, &io), KVT_QUEUED);
     assert_int_equal(kvt_device_reap(made.device, &done, 1, 1, UINT64_MAX), 1);
-    assert_int_equal(io.status, KVT_OK);
+    assert_ok(io.status);
     assert_true(io.finished_ns >= io.submitted_ns + 20000000);
     fixture_free(&made);
 }
@@ -197,7 +197,7 @@ TEST(gone)
     assert_int_equal(move(&made, KVT_IO_WRITE, 0), KVT_E_GONE);
     assert_int_equal(kvt_device_sync(made.device), KVT_E_GONE);
     tiers_fault_set_gone(made.device, false);
-    assert_int_equal(move(&made, KVT_IO_READ, 0), KVT_OK);
+    assert_ok(move(&made, KVT_IO_READ, 0));
     fixture_free(&made);
 }
 
@@ -209,9 +209,9 @@ TEST(sync_fails)
                                   .skip = 1,
                                   .hits = 1,
                                   .status = KVT_E_IO});
-    assert_int_equal(kvt_device_sync(made.device), KVT_OK);
+    assert_ok(kvt_device_sync(made.device));
     assert_int_equal(kvt_device_sync(made.device), KVT_E_IO);
-    assert_int_equal(kvt_device_sync(made.device), KVT_OK);
+    assert_ok(kvt_device_sync(made.device));
     fixture_free(&made);
 }
 
@@ -243,6 +243,6 @@ TEST(changes_while_running)
         assert_true(status == KVT_OK || status == KVT_E_GONE);
     }
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(move(&made, KVT_IO_READ, 0), KVT_OK);
+    assert_ok(move(&made, KVT_IO_READ, 0));
     fixture_free(&made);
 }

@@ -135,8 +135,7 @@ TEST(new_file)
     assert_true(facts.st_blocks * 512 >= CAPACITY);
     assert_int_equal(facts.st_mode & 0777, 0600);
     unsigned char *got = scratch_buffer(CAPACITY / 2);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, CAPACITY / 2, got, CAPACITY / 2),
-                     KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_READ, CAPACITY / 2, got, CAPACITY / 2));
     for (int i = 0; i < CAPACITY / 2; i++)
         assert_int_equal(got[i], 0);
     kvt_device_close(device);
@@ -207,9 +206,9 @@ TEST(vanished)
         config.synchronous = (engine & 2) != 0;
         kvt_device *device = scratch_open(&config);
         kvt_device_attach(device);
-        assert_int_equal(kvt_device_sync(device), KVT_OK);
+        assert_ok(kvt_device_sync(device));
         assert_int_equal(truncate(path, CAPACITY / 2), 0);
-        assert_int_equal(read_block(device, 0, BLOCK), KVT_OK);
+        assert_ok(read_block(device, 0, BLOCK));
         assert_int_equal(read_block(device, CAPACITY / 2, BLOCK), KVT_E_IO);
         assert_int_equal(read_block(device, CAPACITY / 2 - BLOCK, 2 * BLOCK), KVT_E_IO);
         assert_int_equal(truncate(path, CAPACITY / 2 - 100), 0);
@@ -298,8 +297,8 @@ TEST(broken_ring)
     kvt_device_flush(device);
     assert_int_equal(kvt_device_reap(device, done, COUNT, COUNT, UINT64_MAX), COUNT);
     for (uint32_t i = 0; i < COUNT; i++)
-        assert_int_equal(operations[i].status, KVT_OK);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, got, COUNT * BLOCK), KVT_OK);
+        assert_ok(operations[i].status);
+    assert_ok(kvt_device_transfer(device, KVT_IO_READ, 0, got, COUNT * BLOCK));
     assert_memory_equal(buffer, got, COUNT * BLOCK);
     kvt_device_close(device);
 }
@@ -385,7 +384,7 @@ TEST(registered)
     unsigned char *memory = scratch_buffer(CAPACITY);
     const kvt_device_region regions[2] = {{memory + CAPACITY / 2, CAPACITY / 4},
                                           {memory, CAPACITY / 4}};
-    assert_int_equal(kvt_device_register_buffers(device, regions, 2), KVT_OK);
+    assert_ok(kvt_device_register_buffers(device, regions, 2));
     assert_non_null(strstr(device->facts.engine, "+fixed"));
     scratch_fill(memory, CAPACITY, 1);
     kvt_device_attach(device);
@@ -393,16 +392,14 @@ TEST(registered)
     /* In both regions, between them, and behind the last. */
     unsigned char *got = scratch_buffer(CAPACITY);
     for (uint64_t at = 0; at < CAPACITY; at += CAPACITY / 8)
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, at, memory + at, CAPACITY / 8),
-                         KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, at, memory + at, CAPACITY / 8));
     memcpy(got, memory, CAPACITY);
     memset(memory, 0, CAPACITY);
     for (uint64_t at = 0; at < CAPACITY; at += CAPACITY / 8)
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, at, memory + at, CAPACITY / 8),
-                         KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_READ, at, memory + at, CAPACITY / 8));
     assert_memory_equal(memory, got, CAPACITY);
     kvt_device_detach(device);
-    assert_int_equal(kvt_device_register_buffers(device, NULL, 0), KVT_OK);
+    assert_ok(kvt_device_register_buffers(device, NULL, 0));
     assert_null(strstr(device->facts.engine, "fixed"));
     kvt_device_close(device);
 }
@@ -429,7 +426,7 @@ TEST(sparse_and_trim)
     if ((device->facts.flags & KVT_DEVICE_TRIM) == 0) {
         print_message("no trimming: this file system has no holes\n");
     } else {
-        assert_int_equal(kvt_device_trim(device, CAPACITY / 2, CAPACITY / 2), KVT_OK);
+        assert_ok(kvt_device_trim(device, CAPACITY / 2, CAPACITY / 2));
         assert_int_equal(stat(path, &facts), 0);
         assert_int_equal(facts.st_size, CAPACITY);
         assert_true(facts.st_blocks * 512 < CAPACITY);
@@ -491,11 +488,11 @@ TEST(block_device)
     ioctl(loop, LOOP_CLR_FD);
     close(loop);
     moved[3] = moved[1] == KVT_OK && memcmp(written, got, 65536) != 0 ? KVT_E_CORRUPT : KVT_OK;
-    assert_int_equal(opened, KVT_OK);
+    assert_ok(opened);
     assert_int_equal(locked, KVT_E_LOCKED);
     assert_int_equal(too_large, KVT_E_SPACE);
     for (int i = 0; i < 4; i++)
-        assert_int_equal(moved[i], KVT_OK);
+        assert_ok(moved[i]);
 }
 
 TEST(block_device_refused)
@@ -536,7 +533,7 @@ TEST(no_space)
             assert_true(status == KVT_OK || status == KVT_E_SPACE);
             if (status == KVT_E_SPACE) refused[engine]++;
         }
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, buffer, 65536), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_READ, 0, buffer, 65536));
         kvt_device_close(device);
     }
     umount(folder);

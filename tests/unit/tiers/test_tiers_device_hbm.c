@@ -55,7 +55,7 @@ static void run_all(kvt_device *device, kvt_io *operations)
     while (count < DEPTH)
         count += kvt_device_reap(device, done, 1, DEPTH, UINT64_MAX);
     for (uint32_t i = 0; i < DEPTH; i++)
-        assert_int_equal(operations[i].status, KVT_OK);
+        assert_ok(operations[i].status);
 }
 
 static void round_trip(kvt_device *device, unsigned char *buffer)
@@ -118,7 +118,7 @@ TEST(announced_memory_is_copied_directly)
     kvt_device *device = scratch_open(&config);
     unsigned char *buffer = scratch_buffer(DEPTH * PIECE);
     const kvt_device_region region = {.memory = buffer, .bytes = DEPTH * PIECE};
-    assert_int_equal(kvt_device_register_buffers(device, &region, 1), KVT_OK);
+    assert_ok(kvt_device_register_buffers(device, &region, 1));
     assert_string_equal(device->facts.engine, "cuda+pinned");
     kvt_device_attach(device);
     fake->queries_until_done = 2;
@@ -126,11 +126,11 @@ TEST(announced_memory_is_copied_directly)
     assert_int_equal(fake->registered, 2 * DEPTH);
     /* What is only partly inside goes through a slot. */
     unsigned char *other = scratch_buffer(PIECE);
-    assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, 0, other, PIECE), KVT_OK);
+    assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, 0, other, PIECE));
     assert_int_equal(fake->registered, 2 * DEPTH);
     assert_int_equal(fake->pageable, 0);
     kvt_device_detach(device);
-    assert_int_equal(kvt_device_register_buffers(device, NULL, 0), KVT_OK);
+    assert_ok(kvt_device_register_buffers(device, NULL, 0));
     assert_string_equal(device->facts.engine, "cuda+staged");
     kvt_device_close(device);
 }
@@ -165,7 +165,7 @@ TEST(the_address_is_where_copies_go)
         const uint64_t address = kvt_device_address(device);
         assert_true(address != 0);
         assert_null(kvt_device_memory(device));
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, PIECE, buffer, PIECE), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, PIECE, buffer, PIECE));
         /* The stand-in's memory is the host's. */
         assert_memory_equal((const void *)(uintptr_t)(address + PIECE), buffer, PIECE);
         kvt_device_close(device);
@@ -227,7 +227,7 @@ TEST(a_gpu_that_is_lost_ends_all_operations)
         count += kvt_device_reap(device, done, 1, DEPTH, UINT64_MAX);
     for (uint32_t i = 0; i < DEPTH; i++)
         assert_int_equal(operations[i].status, KVT_E_GONE);
-    assert_int_equal(kvt_device_submit(device, &operations[0]), KVT_OK);
+    assert_ok(kvt_device_submit(device, &operations[0]));
     assert_int_equal(operations[0].status, KVT_E_GONE);
     fake->fail_for_good = 0;
     kvt_device_close(device);

@@ -122,9 +122,8 @@ TEST(requests_of_all_sizes)
                               MEMORY_STREAM_BYTES_MIN + 64, MOST};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         scratch_fill(written, sizes[i], i);
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, 64 * i, written, sizes[i]),
-                         KVT_OK);
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 64 * i, got, sizes[i]), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, 64 * i, written, sizes[i]));
+        assert_ok(kvt_device_transfer(device, KVT_IO_READ, 64 * i, got, sizes[i]));
         assert_memory_equal(written, got, sizes[i]);
     }
     kvt_device_close(device);

@@ -43,7 +43,7 @@ TEST(namespace)
 {
     nvme_namespace space;
     make_namespace();
-    assert_int_equal(parse(&space), KVT_OK);
+    assert_ok(parse(&space));
     assert_int_equal(space.bytes, 1 << 30);
     assert_int_equal(space.block_shift, 9);
     assert_false(space.read_only);
@@ -52,23 +52,23 @@ TEST(namespace)
     put(0, (UINT64_C(1) << 30) / 4096, 8);
     page[99] = 1;
     put(120, 0x0102030405060708u, 8);
-    assert_int_equal(parse(&space), KVT_OK);
+    assert_ok(parse(&space));
     assert_int_equal(space.bytes, 1 << 30);
     assert_int_equal(space.block_shift, 12);
     assert_true(space.read_only);
     assert_string_equal(space.name, "0807060504030201");
     page[104] = 0xAB;
-    assert_int_equal(parse(&space), KVT_OK);
+    assert_ok(parse(&space));
     assert_string_equal(space.name, "ab000000000000000000000000000000");
     /* With more than 16 formats bits 5 and 6 are the upper half of the number. */
     page[25] = 35;
     page[26] = 1u << 5 | 3;
     put(128 + 4 * 19 + 2, 12, 1);
-    assert_int_equal(parse(&space), KVT_OK);
+    assert_ok(parse(&space));
     assert_int_equal(space.block_shift, 12);
     page[25] = 15;
     put(128 + 4 * 3 + 2, 9, 1);
-    assert_int_equal(parse(&space), KVT_OK);
+    assert_ok(parse(&space));
     assert_int_equal(space.block_shift, 9);
 }
 
@@ -94,7 +94,7 @@ TEST(namespace_refused)
     put(0, UINT64_MAX, 8);
     assert_int_equal(parse(&space), KVT_E_UNSUPPORTED);
     put(0, (uint64_t)INT64_MAX >> 9, 8);
-    assert_int_equal(parse(&space), KVT_OK);
+    assert_ok(parse(&space));
     put(0, ((uint64_t)INT64_MAX >> 9) + 1, 8);
     assert_int_equal(parse(&space), KVT_E_UNSUPPORTED);
 }

@@ -45,7 +45,7 @@ static kvt_device *throttle_exact(uint64_t read_bytes_per_s, uint64_t latency_ns
     config.read_bytes_per_s = config.write_bytes_per_s = read_bytes_per_s;
     config.latency_ns = latency_ns;
     config.depth = depth;
-    assert_int_equal(tiers_throttle_wrap(sim, &config, &device), KVT_OK);
+    assert_ok(tiers_throttle_wrap(sim, &config, &device));
     return device;
 }
 
@@ -66,7 +66,7 @@ static uint64_t run_blocks(kvt_device *device, kvt_io_kind kind, uint32_t count,
         size_t found = kvt_device_reap(device, done, 1, DEPTH, UINT64_MAX);
         assert_true(found >= 1);
         for (size_t i = 0; i < found; i++, reaped++) {
-            assert_int_equal(done[i]->status, KVT_OK);
+            assert_ok(done[i]->status);
             assert_true(done[i]->finished_ns >= last_finish); /* one pipe keeps the order */
             assert_true(done[i]->finished_ns <= base_clock_ns());
             last_finish = done[i]->finished_ns;
@@ -152,10 +152,10 @@ TEST(passes_faults_on)
     kvt_device *memory = scratch_open(&config);
     kvt_device *faulty = NULL;
     kvt_device *device = NULL;
-    assert_int_equal(tiers_fault_open(memory, &faulty), KVT_OK);
+    assert_ok(tiers_fault_open(memory, &faulty));
     config.read_bytes_per_s = 1000000000u;
     config.emulated = true;
-    assert_int_equal(tiers_throttle_wrap(faulty, &config, &device), KVT_OK);
+    assert_ok(tiers_throttle_wrap(faulty, &config, &device));
     assert_int_equal(device->facts.flags, KVT_DEVICE_EMULATED);
     expect_engine(device, "+fault+throttle");
     const tiers_fault_rule busy = {
@@ -167,9 +167,9 @@ TEST(passes_faults_on)
                                    .os_error = EIO};
     const tiers_fault_rule slow = {
         .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 5000000};
-    assert_int_equal(tiers_fault_add(faulty, &busy), KVT_OK);
-    assert_int_equal(tiers_fault_add(faulty, &fail), KVT_OK);
-    assert_int_equal(tiers_fault_add(faulty, &slow), KVT_OK);
+    assert_ok(tiers_fault_add(faulty, &busy));
+    assert_ok(tiers_fault_add(faulty, &fail));
+    assert_ok(tiers_fault_add(faulty, &slow));
     kvt_io io = {.kind = KVT_IO_READ, .bytes = BLOCK, .buffer = buffer};
     kvt_io *done;
     assert_int_equal(kvt_device_submit(device, &io), KVT_BUSY);
@@ -180,9 +180,9 @@ TEST(passes_faults_on)
     assert_true(io.finished_ns >= io.submitted_ns + BLOCK);
     assert_int_equal(kvt_device_submit(device, &io), KVT_QUEUED); /* later inside than its due */
     assert_int_equal(kvt_device_reap(device, &done, 1, 1, UINT64_MAX), 1);
-    assert_int_equal(io.status, KVT_OK);
+    assert_ok(io.status);
     assert_true(io.finished_ns >= io.submitted_ns + 5000000);
-    assert_int_equal(kvt_device_sync(device), KVT_OK);
+    assert_ok(kvt_device_sync(device));
     kvt_device_close(device);
 }
 
@@ -243,7 +243,7 @@ TEST(never_waits)
     assert_int_equal(device->facts.flags, KVT_DEVICE_VIRTUAL_TIME | KVT_DEVICE_NO_DATA);
     assert_string_equal(device->facts.engine, "sim"); /* the caps are its model, not a throttle */
     for (int i = 0; i < 1000; i++) {
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, 0, buffer, 4096), KVT_OK);
+        assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, 0, buffer, 4096));
     }
     kvt_io last = {.kind = KVT_IO_READ, .bytes = 64, .buffer = buffer};
     kvt_io *done;

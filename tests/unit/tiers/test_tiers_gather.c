@@ -30,12 +30,11 @@ static void site_open(site *s, const double *speeds, uint32_t count, uint64_t me
     tiers_member_options members[SITE_MEMBERS];
     memset(s, 0, sizeof *s);
     for (uint32_t i = 0; i < count; i++) {
-        assert_int_equal(tiers_fault_open(pool_scratch_memory(member_bytes), &s->faulty[i]),
-                         KVT_OK);
+        assert_ok(tiers_fault_open(pool_scratch_memory(member_bytes), &s->faulty[i]));
         members[i] = pool_scratch_member(s->faulty[i], speeds[i]);
     }
     tiers_pool_options options = {.unit_bytes = 16384};
-    assert_int_equal(tiers_pool_open(members, count, &options, &s->pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(members, count, &options, &s->pool, NULL, 0));
     s->buffer_bytes = 2 * SCRATCH_MIB;
     s->buffer = pool_scratch_buffer(s->buffer_bytes);
     assert_non_null(s->buffer);
@@ -59,10 +58,9 @@ static object object_make(site *s, uint64_t bytes, uint32_t unit_bytes, uint64_t
     unsigned char *source = pool_scratch_buffer(bytes);
     assert_non_null(source);
     pool_scratch_fill(source, bytes, seed);
-    assert_int_equal(tiers_pool_reserve_on(s->pool, bytes, unit_bytes, members, &o.location),
-                     KVT_OK);
-    assert_int_equal(tiers_pool_transfer(s->pool, KVT_IO_WRITE, o.location, source, bytes), KVT_OK);
-    assert_int_equal(tiers_unit_map_make(o.location, &o.map), KVT_OK);
+    assert_ok(tiers_pool_reserve_on(s->pool, bytes, unit_bytes, members, &o.location));
+    assert_ok(tiers_pool_transfer(s->pool, KVT_IO_WRITE, o.location, source, bytes));
+    assert_ok(tiers_unit_map_make(o.location, &o.map));
     return o;
 }
 
@@ -93,7 +91,7 @@ static tiers_gather *start(site *s, tiers_gather_range *ranges, uint32_t count, 
                                     .buffer_bytes = s->buffer_bytes,
                                     .waited = true,
                                     .hedge_ns = hedge_ns};
-    assert_int_equal(tiers_gather_start(s->pool, &request, UINT64_MAX, &gather), KVT_OK);
+    assert_ok(tiers_gather_start(s->pool, &request, UINT64_MAX, &gather));
     return gather;
 }
 
@@ -145,8 +143,8 @@ TEST(every_range_of_a_scattered_object_comes_from_its_place)
         tiers_gather *other = start(&s, ranges + 20, 20, 0);
         s.buffer -= 20 * 9 * GRAIN;
         s.buffer_bytes += 20 * 9 * GRAIN;
-        assert_int_equal(tiers_gather_wait(gather, UINT64_MAX), KVT_OK);
-        assert_int_equal(tiers_gather_wait(other, UINT64_MAX), KVT_OK);
+        assert_ok(tiers_gather_wait(gather, UINT64_MAX));
+        assert_ok(tiers_gather_wait(other, UINT64_MAX));
         for (uint32_t i = 0; i < 40; i++)
             assert_true(holds(&ranges[i], round));
         end(gather);
@@ -176,7 +174,7 @@ TEST(neighbours_on_a_device_are_one_request)
     tiers_fault_counts before, after;
     tiers_fault_counts_get(s.faulty[0], &before);
     tiers_gather *gather = start(&s, ranges, 7, 0);
-    assert_int_equal(tiers_gather_wait(gather, UINT64_MAX), KVT_OK);
+    assert_ok(tiers_gather_wait(gather, UINT64_MAX));
     for (uint32_t i = 0; i < 7; i++)
         assert_true(holds(&ranges[i], 7));
     tiers_fault_counts_get(s.faulty[0], &after);
@@ -216,7 +214,7 @@ TEST(copies_go_to_the_member_that_is_done_first)
             .copies = copies[i], .copy_count = has_copies ? 4 : 1, .bytes = PAGE};
     }
     tiers_gather *gather = start(&s, ranges, ALL, 0);
-    assert_int_equal(tiers_gather_wait(gather, UINT64_MAX), KVT_OK);
+    assert_ok(tiers_gather_wait(gather, UINT64_MAX));
     for (uint32_t i = 0; i < ALL; i++)
         assert_true(holds(&ranges[i], i < COPIED ? 2 : 1));
     tiers_gather_share shares[TIERS_MEMBERS_MAX];
@@ -256,7 +254,7 @@ TEST(a_bad_range_fails_alone_and_is_read_from_its_copy)
                                  .offset = device_offset(&o, bad * PAGE) + GRAIN,
                                  .bytes = 512,
                                  .status = KVT_E_IO};
-        assert_int_equal(tiers_fault_add(s.faulty[0], &rule), KVT_OK);
+        assert_ok(tiers_fault_add(s.faulty[0], &rule));
     }
     /* Page 2 has a copy whose place is read after the first failed: member 1 is kept busy. */
     tiers_gather_range ranges[5];
@@ -269,7 +267,7 @@ TEST(a_bad_range_fails_alone_and_is_read_from_its_copy)
     }
     tiers_fault_rule slow = {
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_READS, .hits = 1, .status = KVT_E_IO};
-    assert_int_equal(tiers_fault_add(s.faulty[1], &slow), KVT_OK);
+    assert_ok(tiers_fault_add(s.faulty[1], &slow));
     tiers_gather *gather = start(&s, ranges, 5, 0);
     assert_int_equal(tiers_gather_wait(gather, UINT64_MAX), KVT_E_IO);
     for (uint32_t i = 0; i < 5; i++)
@@ -328,7 +326,7 @@ TEST(a_member_that_is_gone_leaves_its_ranges_to_copies)
 static void hang_reads(kvt_device *faulty)
 {
     tiers_fault_rule rule = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS};
-    assert_int_equal(tiers_fault_add(faulty, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(faulty, &rule));
 }
 
 /* A deadline ends a wait and nothing else: what has come is there, and the rest may still come. */
@@ -349,7 +347,7 @@ TEST(a_deadline_leaves_the_rest_in_flight)
     assert_true(holds(&ranges[0], 3));
     assert_int_equal(ranges[1].status, KVT_E_TIMEOUT);
     tiers_fault_clear(s.faulty[1]);
-    assert_int_equal(tiers_gather_wait(gather, UINT64_MAX), KVT_OK);
+    assert_ok(tiers_gather_wait(gather, UINT64_MAX));
     assert_true(holds(&ranges[1], 4));
     end(gather);
 
@@ -369,7 +367,7 @@ TEST(a_deadline_leaves_the_rest_in_flight)
         base_sleep(100000);
     object_end(&s, &quick);
     tiers_location *any; /* a call that collects late extents */
-    assert_int_equal(tiers_pool_reserve(s.pool, GRAIN, &any), KVT_OK);
+    assert_ok(tiers_pool_reserve(s.pool, GRAIN, &any));
     assert_int_equal(pool_scratch_used(s.pool), GRAIN);
     tiers_pool_release(s.pool, any);
     site_close(&s);
@@ -392,7 +390,7 @@ TEST(a_hedge_does_not_wait_for_a_silent_member)
     }
     hang_reads(s.faulty[0]);
     tiers_gather *gather = start(&s, ranges, 4, 5000000);
-    assert_int_equal(tiers_gather_wait(gather, UINT64_MAX), KVT_OK);
+    assert_ok(tiers_gather_wait(gather, UINT64_MAX));
     for (uint32_t i = 0; i < 4; i++) {
         assert_true(holds(&ranges[i], 3));
         assert_int_equal(ranges[i].copy, 1);
@@ -410,7 +408,7 @@ TEST(a_hedge_does_not_wait_for_a_silent_member)
     gather = start(&s, ranges, 4, 1000000);
     assert_int_equal(tiers_gather_wait(gather, base_clock_ns() + 20000000), KVT_E_TIMEOUT);
     tiers_fault_clear(s.faulty[0]);
-    assert_int_equal(tiers_gather_wait(gather, UINT64_MAX), KVT_OK);
+    assert_ok(tiers_gather_wait(gather, UINT64_MAX));
     for (uint32_t i = 0; i < 4; i++)
         assert_true(holds(&ranges[i], 3) && ranges[i].copy == 0);
     end(gather);
@@ -457,7 +455,7 @@ TEST(an_object_keeps_to_its_members)
     site s;
     site_open(&s, speeds, 3, 64 * GRAIN);
     tiers_location *location;
-    assert_int_equal(tiers_pool_reserve_on(s.pool, 60 * GRAIN, PAGE, 5, &location), KVT_OK);
+    assert_ok(tiers_pool_reserve_on(s.pool, 60 * GRAIN, PAGE, 5, &location));
     assert_int_equal(location->unit_bytes, PAGE);
     assert_int_equal(location->share_count, 2);
     assert_int_equal(location->shares[0].member, 0);

@@ -31,8 +31,8 @@ TEST_BEFORE_EACH
     f->pool = pool_scratch_pool(sizes, speeds, MEMBERS);
     assert_non_null(f->pool);
     for (int i = 0; i < 6; i++)
-        assert_int_equal(tiers_pool_reserve(f->pool, 200000, &holes[i]), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(f->pool, 400000, &f->location), KVT_OK);
+        assert_ok(tiers_pool_reserve(f->pool, 200000, &holes[i]));
+    assert_ok(tiers_pool_reserve(f->pool, 400000, &f->location));
     f->bytes = tiers_location_pack(f->location, f->flat, sizeof f->flat);
     assert_true(f->bytes <= sizeof f->flat);
     for (int i = 0; i < 6; i++)
@@ -59,7 +59,7 @@ TEST(round_trip)
     fixture *f = *state;
     uint8_t again[FLAT_MAX];
     tiers_location *copy;
-    assert_int_equal(tiers_location_unpack(f->flat, f->bytes, &copy), KVT_OK);
+    assert_ok(tiers_location_unpack(f->flat, f->bytes, &copy));
     assert_int_equal(copy->bytes, f->location->bytes);
     assert_int_equal(tiers_location_pack(copy, again, sizeof again), f->bytes);
     assert_memory_equal(again, f->flat, f->bytes);
@@ -80,11 +80,11 @@ TEST(turns_are_kept)
     for (int i = 0; i < 9; i++) {
         uint8_t flat[FLAT_MAX];
         tiers_location *location, *copy;
-        assert_int_equal(tiers_pool_reserve(pool, 200000, &location), KVT_OK);
+        assert_ok(tiers_pool_reserve(pool, 200000, &location));
         if (i == 0) assert_int_equal(location->turn, 0);
         size_t bytes = tiers_location_pack(location, flat, sizeof flat);
         assert_int_equal(flat[0], 2);
-        assert_int_equal(tiers_location_unpack(flat, bytes, &copy), KVT_OK);
+        assert_ok(tiers_location_unpack(flat, bytes, &copy));
         assert_int_equal(copy->turn, location->turn);
         tiers_location_free(copy);
         if (location->turn != 0) {
@@ -238,7 +238,7 @@ TEST_WITH(NULL, NULL, disagreeing_numbers_are_corrupt)
                                 .extents = halves};
     assert_int_equal(tiers_location_check(&location), KVT_E_CORRUPT);
     twice[0].member = halves[0].member = 0;
-    assert_int_equal(tiers_location_check(&location), KVT_OK);
+    assert_ok(tiers_location_check(&location));
 }
 
 TEST(huge_numbers_cost_nothing)
@@ -264,7 +264,7 @@ TEST(adopt_refuses_overlap_and_absent_members)
     fixture *f = *state;
     tiers_location *copy;
     uint64_t used = pool_scratch_used(f->pool);
-    assert_int_equal(tiers_location_unpack(f->flat, f->bytes, &copy), KVT_OK);
+    assert_ok(tiers_location_unpack(f->flat, f->bytes, &copy));
     assert_int_equal(tiers_pool_adopt(f->pool, copy), KVT_E_CORRUPT); /* held by the original */
     assert_int_equal(pool_scratch_used(f->pool), used);
 
@@ -273,15 +273,15 @@ TEST(adopt_refuses_overlap_and_absent_members)
         members[i] = pool_scratch_member(i == 1 ? NULL : pool_scratch_memory(sizes[i]), speeds[i]);
     tiers_pool_options options = {.unit_bytes = 16384, .capacity_bytes = 7 << 20};
     tiers_pool *pool;
-    assert_int_equal(tiers_pool_open(members, MEMBERS, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(members, MEMBERS, &options, &pool, NULL, 0));
     assert_int_equal(tiers_pool_adopt(pool, copy), KVT_E_GONE);
     tiers_location *other;
-    assert_int_equal(tiers_pool_reserve(pool, 100000, &other), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 100000, &other));
     for (uint32_t i = 0; i < other->share_count; i++)
         assert_int_not_equal(other->shares[i].member, 1);
     tiers_pool_release(pool, other);
     tiers_member_stats stats;
-    assert_int_equal(tiers_pool_member(pool, 1, &stats), KVT_OK);
+    assert_ok(tiers_pool_member(pool, 1, &stats));
     assert_int_equal(stats.state, KVT_DEVICE_ABSENT);
     assert_int_equal(tiers_pool_member(pool, MEMBERS, &stats), KVT_END);
     tiers_pool_close(pool);
@@ -299,15 +299,14 @@ TEST(adopted_objects_read_back)
     char *buffer = pool_scratch_buffer(bytes);
     tiers_location *copy;
     pool_scratch_fill(buffer, bytes, 5);
-    assert_int_equal(tiers_pool_transfer(f->pool, KVT_IO_WRITE, f->location, buffer, bytes),
-                     KVT_OK);
+    assert_ok(tiers_pool_transfer(f->pool, KVT_IO_WRITE, f->location, buffer, bytes));
     tiers_pool_release(f->pool, f->location);
     f->location = NULL;
-    assert_int_equal(tiers_location_unpack(f->flat, f->bytes, &copy), KVT_OK);
-    assert_int_equal(tiers_pool_adopt(f->pool, copy), KVT_OK);
+    assert_ok(tiers_location_unpack(f->flat, f->bytes, &copy));
+    assert_ok(tiers_pool_adopt(f->pool, copy));
     assert_int_equal(pool_scratch_used(f->pool), bytes);
     memset(buffer, 0, bytes);
-    assert_int_equal(tiers_pool_transfer(f->pool, KVT_IO_READ, copy, buffer, bytes), KVT_OK);
+    assert_ok(tiers_pool_transfer(f->pool, KVT_IO_READ, copy, buffer, bytes));
     assert_true(pool_scratch_holds(buffer, bytes, 5));
     tiers_pool_release(f->pool, copy);
 }

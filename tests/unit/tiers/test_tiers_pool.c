@@ -36,7 +36,7 @@ TEST(open_refuses_what_cannot_work)
     assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_E_ARGUMENT);
     member.device->facts.align_bytes = align;
     assert_null(pool);
-    assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(&member, 1, &options, &pool, NULL, 0));
     tiers_pool_close(pool);
     tiers_pool_close(NULL);
 }
@@ -50,13 +50,13 @@ TEST(shares_follow_bandwidth_and_room)
     tiers_pool *pool = pool_scratch_pool(sizes, speeds, 3);
     tiers_location *first;
     tiers_location *second;
-    assert_int_equal(tiers_pool_reserve(pool, 24 * UNIT, &first), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 24 * UNIT, &first));
     assert_int_equal(share_of(first, 0), 6);
     assert_int_equal(share_of(first, 1), 12);
     assert_int_equal(share_of(first, 2), 6);
     assert_int_equal(pool_scratch_used(pool), 24 * UNIT);
     /* The small member has two units left; its other units go to the others, 1:2. */
-    assert_int_equal(tiers_pool_reserve(pool, 32 * UNIT, &second), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 32 * UNIT, &second));
     assert_int_equal(share_of(second, 0), 10);
     assert_int_equal(share_of(second, 1), 20);
     assert_int_equal(share_of(second, 2), 2);
@@ -75,8 +75,8 @@ TEST(equal_striping_ignores_bandwidth)
     tiers_location *location;
     for (int i = 0; i < 2; i++)
         members[i] = pool_scratch_member(pool_scratch_memory(64 * UNIT), i == 0 ? 1e9 : 7e9);
-    assert_int_equal(tiers_pool_open(members, 2, &options, &pool, NULL, 0), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(pool, 20 * UNIT, &location), KVT_OK);
+    assert_ok(tiers_pool_open(members, 2, &options, &pool, NULL, 0));
+    assert_ok(tiers_pool_reserve(pool, 20 * UNIT, &location));
     assert_int_equal(share_of(location, 0), 10);
     assert_int_equal(share_of(location, 1), 10);
     tiers_pool_release(pool, location);
@@ -92,12 +92,12 @@ TEST(round_robin_goes_on_where_the_last_object_ended)
     tiers_location *locations[5];
     for (int i = 0; i < 3; i++)
         members[i] = pool_scratch_member(pool_scratch_memory(sizes[i]), i == 0 ? 1e9 : 7e9);
-    assert_int_equal(tiers_pool_open(members, 3, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(members, 3, &options, &pool, NULL, 0));
     /* Members 0 1 2 0, then 1 2, then 0, then 1: counted on over objects of one unit, too. */
     const uint64_t units[] = {4, 2, 1, 1, 30};
     const uint32_t expected[][3] = {{2, 1, 1}, {0, 1, 1}, {1, 0, 0}, {0, 1, 0}, {12, 12, 6}};
     for (int i = 0; i < 5; i++) {
-        assert_int_equal(tiers_pool_reserve(pool, units[i] * UNIT, &locations[i]), KVT_OK);
+        assert_ok(tiers_pool_reserve(pool, units[i] * UNIT, &locations[i]));
         for (uint32_t j = 0; j < 3; j++)
             assert_int_equal(share_of(locations[i], j), expected[i][j]);
     }
@@ -114,16 +114,16 @@ TEST(a_member_can_be_filled_to_the_last_grain)
     tiers_pool *pool;
     tiers_location *locations[2];
     tiers_location *none;
-    assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(&member, 1, &options, &pool, NULL, 0));
     assert_int_equal(tiers_pool_reserve(pool, 99 * GRAIN, &none), KVT_E_SPACE);
     assert_int_equal(tiers_pool_reserve(pool, UINT64_MAX, &none), KVT_E_SPACE);
-    assert_int_equal(tiers_pool_reserve(pool, 5 * GRAIN - 1, &locations[0]), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 5 * GRAIN - 1, &locations[0]));
     assert_int_equal(locations[0]->extents[0].offset, 8192);
-    assert_int_equal(tiers_pool_reserve(pool, 93 * GRAIN, &locations[1]), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 93 * GRAIN, &locations[1]));
     assert_int_equal(tiers_pool_reserve(pool, 1, &none), KVT_E_SPACE);
     tiers_pool_release(pool, locations[0]);
     tiers_pool_release(pool, locations[1]);
-    assert_int_equal(tiers_pool_reserve(pool, 98 * GRAIN, &locations[0]), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 98 * GRAIN, &locations[0]));
     assert_int_equal(locations[0]->extent_count, 1);
     tiers_pool_release(pool, locations[0]);
     tiers_pool_close(pool);
@@ -137,22 +137,22 @@ TEST(the_budget_holds)
     tiers_location *location;
     tiers_location *none;
     tiers_pool_facts facts;
-    assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(&member, 1, &options, &pool, NULL, 0));
     tiers_pool_facts_get(pool, &facts);
     assert_int_equal(facts.capacity_bytes, 10 * GRAIN);
     assert_int_equal(tiers_pool_reserve(pool, 11 * GRAIN, &none), KVT_E_SPACE);
-    assert_int_equal(tiers_pool_reserve(pool, 9 * GRAIN, &location), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 9 * GRAIN, &location));
     assert_int_equal(tiers_pool_reserve(pool, 2 * GRAIN, &none), KVT_E_SPACE);
     tiers_pool_release(pool, location);
-    assert_int_equal(tiers_pool_reserve(pool, 8 * GRAIN, &location), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(pool, 2 * GRAIN, &none), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 8 * GRAIN, &location));
+    assert_ok(tiers_pool_reserve(pool, 2 * GRAIN, &none));
     tiers_pool_release(pool, none);
     tiers_pool_release(pool, location);
     tiers_pool_close(pool);
     /* Without a budget it is what the member holds. */
     member.device = pool_scratch_memory(100 * GRAIN);
     options.capacity_bytes = 0;
-    assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(&member, 1, &options, &pool, NULL, 0));
     tiers_pool_facts_get(pool, &facts);
     assert_int_equal(facts.capacity_bytes, 100 * GRAIN);
     tiers_pool_close(pool);
@@ -166,7 +166,7 @@ TEST(small_objects_fill_members_by_bandwidth)
     tiers_location *locations[80];
     uint32_t on_second = 0;
     for (int i = 0; i < 80; i++) {
-        assert_int_equal(tiers_pool_reserve(pool, UNIT, &locations[i]), KVT_OK);
+        assert_ok(tiers_pool_reserve(pool, UNIT, &locations[i]));
         assert_int_equal(locations[i]->share_count, 1);
         on_second += share_of(locations[i], 1);
     }
@@ -200,11 +200,9 @@ TEST(random_reserve_release)
             used += (*object)->bytes;
             fills[pick] = pool_scratch_random(&seed);
             pool_scratch_fill(buffer, (*object)->bytes, fills[pick]);
-            assert_int_equal(
-                tiers_pool_transfer(pool, KVT_IO_WRITE, *object, buffer, (*object)->bytes), KVT_OK);
+            assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, *object, buffer, (*object)->bytes));
         } else {
-            assert_int_equal(
-                tiers_pool_transfer(pool, KVT_IO_READ, *object, buffer, (*object)->bytes), KVT_OK);
+            assert_ok(tiers_pool_transfer(pool, KVT_IO_READ, *object, buffer, (*object)->bytes));
             assert_true(pool_scratch_holds(buffer, (*object)->bytes, fills[pick]));
             used -= (*object)->bytes;
             tiers_pool_release(pool, *object);
@@ -300,12 +298,12 @@ TEST(more_transfers_than_jobs)
     const double speeds[] = {1e9, 1e9};
     tiers_pool *pool = pool_scratch_pool(sizes, speeds, 2);
     tiers_location *location;
-    assert_int_equal(tiers_pool_reserve(pool, 4 * UNIT, &location), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 4 * UNIT, &location));
     char *source = pool_scratch_buffer(4 * UNIT);
     char *targets = pool_scratch_buffer((uint64_t)TRANSFERS * GRAIN);
     tiers_transfer *transfers = test_zeros(TRANSFERS * sizeof *transfers);
     pool_scratch_fill(source, 4 * UNIT, 1);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, location, source, 4 * UNIT), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, location, source, 4 * UNIT));
     for (int i = 0; i < TRANSFERS; i++) {
         transfers[i] = (tiers_transfer){.kind = KVT_IO_READ,
                                         .location = location,
@@ -314,7 +312,7 @@ TEST(more_transfers_than_jobs)
         tiers_transfer_start(pool, &transfers[i]);
     }
     for (int i = 0; i < TRANSFERS; i++) {
-        assert_int_equal(tiers_transfer_wait(pool, &transfers[i]), KVT_OK);
+        assert_ok(tiers_transfer_wait(pool, &transfers[i]));
         assert_memory_equal(transfers[i].buffer, source, GRAIN);
     }
     tiers_pool_release(pool, location);
@@ -335,17 +333,17 @@ TEST(virtual_time_is_the_slowest_members)
                                     .read_bytes_per_s = i == 0 ? 100000000 : 300000000,
                                     .write_bytes_per_s = 100000000};
         kvt_device *device;
-        assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
+        assert_ok(kvt_device_open(&config, &device, NULL, 0));
         members[i] = pool_scratch_member(device, (double)config.read_bytes_per_s);
     }
-    assert_int_equal(tiers_pool_open(members, 2, &options, &pool, NULL, 0), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(pool, 1024 * UNIT, &location), KVT_OK);
+    assert_ok(tiers_pool_open(members, 2, &options, &pool, NULL, 0));
+    assert_ok(tiers_pool_reserve(pool, 1024 * UNIT, &location));
     assert_int_equal(share_of(location, 0), 256);
     char *buffer = pool_scratch_buffer(1024 * UNIT);
     tiers_transfer transfer = {
         .kind = KVT_IO_READ, .location = location, .buffer = buffer, .bytes = 1024 * UNIT};
     tiers_transfer_start(pool, &transfer);
-    assert_int_equal(tiers_transfer_wait(pool, &transfer), KVT_OK);
+    assert_ok(tiers_transfer_wait(pool, &transfer));
     /* 256 units of 16 KiB at 100 MB/s, on a clock that starts with the first operation. */
     uint64_t expected_ns = 256ull * UNIT * 10;
     uint64_t took_ns = transfer.finished_ns - transfer.started_ns;
@@ -369,13 +367,13 @@ static tiers_pool *open_files(const char *folder, bool create)
                                     .path = path,
                                     .capacity_bytes = create ? 4u << 20 : 0};
         kvt_device *device = NULL;
-        assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
+        assert_ok(kvt_device_open(&config, &device, NULL, 0));
         members[i] = pool_scratch_member(device, i == 0 ? 1e9 : 2e9);
         members[i].reserved_head_bytes = 8192;
     }
     tiers_pool_options options = {.unit_bytes = UNIT};
     tiers_pool *pool = NULL;
-    assert_int_equal(tiers_pool_open(members, 2, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(members, 2, &options, &pool, NULL, 0));
     return pool;
 }
 
@@ -391,15 +389,14 @@ TEST(objects_in_files_survive_a_restart)
     tiers_pool *pool = open_files(folder, true);
     for (int i = 0; i < OBJECTS; i++) {
         tiers_location *location;
-        assert_int_equal(tiers_pool_reserve(pool, sizes[i], &location), KVT_OK);
+        assert_ok(tiers_pool_reserve(pool, sizes[i], &location));
         pool_scratch_fill(buffer, location->bytes, (uint64_t)i);
-        assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, location, buffer, location->bytes),
-                         KVT_OK);
+        assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, location, buffer, location->bytes));
         flat_bytes[i] = tiers_location_pack(location, flats[i], sizeof flats[i]);
         assert_true(flat_bytes[i] <= sizeof flats[i]);
         tiers_location_free(location); /* the bytes stay where they are */
     }
-    assert_int_equal(tiers_pool_sync(pool), KVT_OK);
+    assert_ok(tiers_pool_sync(pool));
     tiers_pool_facts facts;
     tiers_pool_facts_get(pool, &facts);
     assert_true(facts.durable);
@@ -408,11 +405,10 @@ TEST(objects_in_files_survive_a_restart)
     pool = open_files(folder, false);
     for (int i = 0; i < OBJECTS; i++) {
         tiers_location *location;
-        assert_int_equal(tiers_location_unpack(flats[i], flat_bytes[i], &location), KVT_OK);
-        assert_int_equal(tiers_pool_adopt(pool, location), KVT_OK);
+        assert_ok(tiers_location_unpack(flats[i], flat_bytes[i], &location));
+        assert_ok(tiers_pool_adopt(pool, location));
         memset(buffer, 0, location->bytes);
-        assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, location, buffer, location->bytes),
-                         KVT_OK);
+        assert_ok(tiers_pool_transfer(pool, KVT_IO_READ, location, buffer, location->bytes));
         assert_true(pool_scratch_holds(buffer, location->bytes, (uint64_t)i));
         tiers_pool_release(pool, location);
     }

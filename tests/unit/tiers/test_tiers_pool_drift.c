@@ -36,11 +36,11 @@ static void drift_open(drift *d, bool reweigh)
                                     .capacity_bytes = (uint64_t)1 << 32,
                                     .read_bytes_per_s = (uint64_t)speeds[i],
                                     .write_bytes_per_s = (uint64_t)speeds[i]};
-        assert_int_equal(kvt_device_open(&config, &d->devices[i], NULL, 0), KVT_OK);
+        assert_ok(kvt_device_open(&config, &d->devices[i], NULL, 0));
         members[i] = pool_scratch_member(d->devices[i], speeds[i]);
         d->speeds[i] = speeds[i];
     }
-    assert_int_equal(tiers_pool_open(members, MEMBERS, &options, &d->pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(members, MEMBERS, &options, &d->pool, NULL, 0));
     d->buffer = pool_scratch_buffer((uint64_t)UNITS * UNIT);
 }
 
@@ -78,14 +78,13 @@ static double drift_ratio(const drift *d, const tiers_location *location)
 static tiers_location *drift_reserve(drift *d, uint64_t units)
 {
     tiers_location *location;
-    assert_int_equal(tiers_pool_reserve(d->pool, units * UNIT, &location), KVT_OK);
+    assert_ok(tiers_pool_reserve(d->pool, units * UNIT, &location));
     return location;
 }
 
 static void drift_move(drift *d, const tiers_location *location, kvt_io_kind kind)
 {
-    assert_int_equal(tiers_pool_transfer(d->pool, kind, location, d->buffer, location->bytes),
-                     KVT_OK);
+    assert_ok(tiers_pool_transfer(d->pool, kind, location, d->buffer, location->bytes));
     d->elapsed_s += drift_seconds(d, location);
 }
 
@@ -137,7 +136,7 @@ TEST(without_reweighing_the_weights_stay)
     drift_set_speed(&d, 3, 100e6);
     assert_true(drift_until(&d, 0.9, 5) >= 5);
     tiers_member_stats stats;
-    assert_int_equal(tiers_pool_member(d.pool, 3, &stats), KVT_OK);
+    assert_ok(tiers_pool_member(d.pool, 3, &stats));
     assert_true(stats.weight_bytes_per_s == 400e6); /* but what was measured is reported */
     assert_true(stats.read_bytes_per_s > 99e6 && stats.read_bytes_per_s < 110e6);
     drift_close(&d);
@@ -231,10 +230,9 @@ TEST(bytes_in_flight_are_bounded)
         tiers_pool_options options = {0};
         tiers_pool *pool;
         tiers_location *location;
-        assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_OK);
-        assert_int_equal(tiers_pool_reserve(pool, (uint64_t)32 << 20, &location), KVT_OK);
-        assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, location, buffer, location->bytes),
-                         KVT_OK);
+        assert_ok(tiers_pool_open(&member, 1, &options, &pool, NULL, 0));
+        assert_ok(tiers_pool_reserve(pool, (uint64_t)32 << 20, &location));
+        assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, location, buffer, location->bytes));
         tiers_pool_release(pool, location);
         tiers_pool_close(pool);
         assert_int_equal(h.bytes_max, expected[i]);
@@ -246,7 +244,7 @@ TEST(bytes_in_flight_are_bounded)
 static bool erring_retired(tiers_pool *pool)
 {
     tiers_member_stats stats;
-    assert_int_equal(tiers_pool_member(pool, 0, &stats), KVT_OK);
+    assert_ok(tiers_pool_member(pool, 0, &stats));
     return stats.state == KVT_DEVICE_GONE;
 }
 
@@ -257,20 +255,19 @@ TEST(a_drive_that_only_fails_is_retired_but_not_one_with_a_bad_range)
         kvt_device *device;
         tiers_pool *pool;
         tiers_location *location;
-        assert_int_equal(tiers_fault_open(pool_scratch_memory((uint64_t)64 << 20), &device),
-                         KVT_OK);
+        assert_ok(tiers_fault_open(pool_scratch_memory((uint64_t)64 << 20), &device));
         tiers_member_options member = pool_scratch_member(device, 1e9);
         member.reserved_head_bytes = 8192;
         tiers_pool_options options = {.unit_bytes = UNIT};
-        assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_OK);
-        assert_int_equal(tiers_pool_reserve(pool, UNITS * UNIT, &location), KVT_OK);
+        assert_ok(tiers_pool_open(&member, 1, &options, &pool, NULL, 0));
+        assert_ok(tiers_pool_reserve(pool, UNITS * UNIT, &location));
         tiers_fault_rule rule = {.action = TIERS_FAULT_FAIL,
                                  .kinds = TIERS_FAULT_READS,
                                  .offset = 8192,
                                  .bytes = whole ? 0 : (uint64_t)63 << 20,
                                  .status = KVT_E_IO,
                                  .os_error = EIO};
-        assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
+        assert_ok(tiers_fault_add(device, &rule));
         for (int i = 0; i < 40; i++) {
             kvt_status status =
                 tiers_pool_transfer(pool, KVT_IO_READ, location, buffer, location->bytes);

@@ -21,7 +21,7 @@ enum { UNIT = 16384, GRAIN = TIERS_GRAIN_BYTES };
 static tiers_member_stats member_stats(tiers_pool *pool, uint32_t member)
 {
     tiers_member_stats stats;
-    assert_int_equal(tiers_pool_member(pool, member, &stats), KVT_OK);
+    assert_ok(tiers_pool_member(pool, member, &stats));
     return stats;
 }
 
@@ -30,12 +30,12 @@ static tiers_pool *open_three(kvt_device **faulty)
     tiers_member_options members[3];
     tiers_pool_options options = {.unit_bytes = UNIT};
     tiers_pool *pool;
-    assert_int_equal(tiers_fault_open(pool_scratch_memory(64 * UNIT), faulty), KVT_OK);
+    assert_ok(tiers_fault_open(pool_scratch_memory(64 * UNIT), faulty));
     for (int i = 0; i < 3; i++) {
         kvt_device *device = i == 1 ? *faulty : pool_scratch_memory(64 * UNIT);
         members[i] = pool_scratch_member(device, 1e9);
     }
-    assert_int_equal(tiers_pool_open(members, 3, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(members, 3, &options, &pool, NULL, 0));
     return pool;
 }
 
@@ -52,36 +52,36 @@ TEST(a_drained_member_leaves_empty_and_another_takes_its_place)
     tiers_pool *pool = open_three(&faulty);
     tiers_location *old, *new;
     char *buffer = pool_scratch_buffer(12 * UNIT);
-    assert_int_equal(tiers_pool_reserve(pool, 12 * UNIT, &old), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 12 * UNIT, &old));
     assert_int_equal(share_of(old, 1), 4);
     pool_scratch_fill(buffer, 12 * UNIT, 5);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, old, buffer, 12 * UNIT), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, old, buffer, 12 * UNIT));
     assert_int_equal(tiers_pool_eject(pool, 1, &device), KVT_BUSY); /* it serves */
 
-    assert_int_equal(tiers_pool_drain(pool, 1, true), KVT_OK);
+    assert_ok(tiers_pool_drain(pool, 1, true));
     assert_int_equal(member_stats(pool, 1).state, KVT_DEVICE_DRAINING);
     assert_int_equal(capacity_of(pool), 128 * UNIT);
-    assert_int_equal(tiers_pool_reserve(pool, 12 * UNIT, &new), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 12 * UNIT, &new));
     assert_int_equal(share_of(new, 1), 0);
     memset(buffer, 0, 12 * UNIT);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, old, buffer, 12 * UNIT), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_READ, old, buffer, 12 * UNIT));
     assert_true(pool_scratch_holds(buffer, 12 * UNIT, 5));
     assert_int_equal(tiers_pool_eject(pool, 1, &device), KVT_BUSY); /* something lies there */
     tiers_pool_release(pool, old);
-    assert_int_equal(tiers_pool_eject(pool, 1, &device), KVT_OK);
+    assert_ok(tiers_pool_eject(pool, 1, &device));
     assert_ptr_equal(device, faulty);
     kvt_device_close(device);
     assert_int_equal(member_stats(pool, 1).state, KVT_DEVICE_ABSENT);
     assert_int_equal(tiers_pool_drain(pool, 1, false), KVT_E_GONE);
-    assert_int_equal(tiers_pool_sync(pool), KVT_OK);
+    assert_ok(tiers_pool_sync(pool));
 
     tiers_member_options larger = pool_scratch_member(pool_scratch_memory(100 * UNIT), 4e9);
-    assert_int_equal(tiers_pool_insert(pool, 1, &larger), KVT_OK);
+    assert_ok(tiers_pool_insert(pool, 1, &larger));
     assert_int_equal(capacity_of(pool), 228 * UNIT);
     assert_int_equal(tiers_pool_insert(pool, 1, &larger), KVT_E_STATE);
-    assert_int_equal(tiers_pool_reserve(pool, 12 * UNIT, &old), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 12 * UNIT, &old));
     assert_int_equal(share_of(old, 1), 8);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, old, buffer, 12 * UNIT), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, old, buffer, 12 * UNIT));
     tiers_pool_release(pool, old);
     tiers_pool_release(pool, new);
     tiers_pool_close(pool);
@@ -92,10 +92,10 @@ TEST(a_drain_can_be_called_off)
     kvt_device *faulty;
     tiers_pool *pool = open_three(&faulty);
     tiers_location *location;
-    assert_int_equal(tiers_pool_drain(pool, 1, true), KVT_OK);
-    assert_int_equal(tiers_pool_drain(pool, 1, false), KVT_OK);
+    assert_ok(tiers_pool_drain(pool, 1, true));
+    assert_ok(tiers_pool_drain(pool, 1, false));
     assert_int_equal(member_stats(pool, 1).state, KVT_DEVICE_SERVING);
-    assert_int_equal(tiers_pool_reserve(pool, 3 * UNIT, &location), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 3 * UNIT, &location));
     assert_int_equal(share_of(location, 1), 1);
     tiers_pool_release(pool, location);
     tiers_pool_close(pool);
@@ -107,14 +107,14 @@ TEST(objects_come_back_with_their_device)
     tiers_pool *pool = open_three(&faulty);
     tiers_location *location;
     char *buffer = pool_scratch_buffer(12 * UNIT);
-    assert_int_equal(tiers_pool_reserve(pool, 12 * UNIT, &location), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 12 * UNIT, &location));
     pool_scratch_fill(buffer, 12 * UNIT, 8);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, location, buffer, 12 * UNIT), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, location, buffer, 12 * UNIT));
     tiers_fault_set_gone(faulty, true);
     assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, location, buffer, 12 * UNIT),
                      KVT_E_GONE);
     assert_int_equal(member_stats(pool, 1).state, KVT_DEVICE_GONE);
-    assert_int_equal(tiers_pool_eject(pool, 1, &device), KVT_OK);
+    assert_ok(tiers_pool_eject(pool, 1, &device));
     assert_int_equal(member_stats(pool, 1).state, KVT_DEVICE_GONE);
     assert_int_equal(member_stats(pool, 1).used_bytes, 4 * UNIT);
     assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, location, buffer, 12 * UNIT),
@@ -125,9 +125,9 @@ TEST(objects_come_back_with_their_device)
 
     tiers_fault_set_gone(faulty, false);
     tiers_member_options back = pool_scratch_member(device, 1e9);
-    assert_int_equal(tiers_pool_insert(pool, 1, &back), KVT_OK);
+    assert_ok(tiers_pool_insert(pool, 1, &back));
     memset(buffer, 0, 12 * UNIT);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, location, buffer, 12 * UNIT), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_READ, location, buffer, 12 * UNIT));
     assert_true(pool_scratch_holds(buffer, 12 * UNIT, 8));
     tiers_pool_release(pool, location);
     assert_int_equal(pool_scratch_used(pool), 0);
@@ -140,14 +140,14 @@ TEST(a_pool_grows)
     tiers_pool *pool = open_three(&faulty);
     for (uint32_t i = 3; i < TIERS_MEMBERS_MAX; i++) {
         tiers_member_options more = pool_scratch_member(pool_scratch_memory(4 * UNIT), 1e9);
-        assert_int_equal(tiers_pool_insert(pool, i, &more), KVT_OK);
+        assert_ok(tiers_pool_insert(pool, i, &more));
     }
     assert_int_equal(capacity_of(pool), (3 * 64 + 61 * 4) * UNIT);
     tiers_member_options more = pool_scratch_member(pool_scratch_memory(4 * UNIT), 1e9);
     assert_int_equal(tiers_pool_insert(pool, TIERS_MEMBERS_MAX, &more), KVT_E_ARGUMENT);
     kvt_device_close(more.device);
     tiers_location *location;
-    assert_int_equal(tiers_pool_reserve(pool, 64 * UNIT, &location), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 64 * UNIT, &location));
     assert_int_equal(location->share_count, 64);
     tiers_pool_release(pool, location);
     tiers_pool_close(pool);
@@ -192,18 +192,18 @@ TEST(a_spent_member_takes_no_new_units)
         members[i].wear.budget_bytes_per_day = i == 0 ? 2 * UNIT : 8 * UNIT;
         members[i].wear.written_bytes = 100;
     }
-    assert_int_equal(tiers_pool_open(members, 2, &options, &pool, NULL, 0), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(pool, 8 * UNIT, &first), KVT_OK);
+    assert_ok(tiers_pool_open(members, 2, &options, &pool, NULL, 0));
+    assert_ok(tiers_pool_reserve(pool, 8 * UNIT, &first));
     assert_int_equal(share_of(first, 0), 4);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, first, buffer, 8 * UNIT), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, first, buffer, 8 * UNIT));
     assert_true(member_stats(pool, 0).wear.left_bytes <= 0);
     assert_true(member_stats(pool, 1).wear.left_bytes >= 4 * UNIT);
     assert_int_equal(member_stats(pool, 0).wear.written_bytes, 100 + 4 * UNIT);
-    assert_int_equal(tiers_pool_reserve(pool, 8 * UNIT, &second), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 8 * UNIT, &second));
     assert_int_equal(share_of(second, 0), 0);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, second, buffer, 8 * UNIT), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, second, buffer, 8 * UNIT));
     assert_int_equal(tiers_pool_reserve(pool, UNIT, &third), KVT_E_SPACE); /* both are spent */
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, first, buffer, 8 * UNIT), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_READ, first, buffer, 8 * UNIT));
     tiers_pool_release(pool, first);
     tiers_pool_release(pool, second);
     tiers_pool_close(pool);
@@ -273,14 +273,14 @@ TEST(members_come_and_go_while_serving)
         crowd_wait(&c, 8);
         if (vanish) tiers_fault_set_gone(faulty, true);
         if (round % 4 == 2) tiers_pool_retire(c.pool, 1);
-        if (!vanish) assert_int_equal(tiers_pool_drain(c.pool, 1, true), KVT_OK);
+        if (!vanish) assert_ok(tiers_pool_drain(c.pool, 1, true));
         while (tiers_pool_eject(c.pool, 1, &device) != KVT_OK)
             sched_yield();
         assert_ptr_equal(device, faulty);
         crowd_wait(&c, 4);
         tiers_fault_set_gone(faulty, false);
         tiers_member_options back = pool_scratch_member(device, 1e9 * (1 + round % 3));
-        assert_int_equal(tiers_pool_insert(c.pool, 1, &back), KVT_OK);
+        assert_ok(tiers_pool_insert(c.pool, 1, &back));
     }
     atomic_store(&c.stop, true);
     for (int i = 0; i < THREADS; i++)
@@ -305,13 +305,13 @@ static void faulty_open(faulty *f)
     const uint64_t bytes = 64 * UNIT;
     tiers_member_options members[2];
     tiers_pool_options options = {.unit_bytes = UNIT};
-    assert_int_equal(tiers_fault_open(pool_scratch_memory(bytes), &f->device), KVT_OK);
+    assert_ok(tiers_fault_open(pool_scratch_memory(bytes), &f->device));
     members[0] = pool_scratch_member(pool_scratch_memory(bytes), 2e9);
     members[1] = pool_scratch_member(f->device, 1e9);
-    assert_int_equal(tiers_pool_open(members, 2, &options, &f->pool, NULL, 0), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(f->pool, GRAIN, &f->first_only), KVT_OK);
+    assert_ok(tiers_pool_open(members, 2, &options, &f->pool, NULL, 0));
+    assert_ok(tiers_pool_reserve(f->pool, GRAIN, &f->first_only));
     assert_int_equal(share_of(f->first_only, 0), 1);
-    assert_int_equal(tiers_pool_reserve(f->pool, 30 * UNIT, &f->both), KVT_OK);
+    assert_ok(tiers_pool_reserve(f->pool, 30 * UNIT, &f->both));
     assert_int_equal(share_of(f->both, 1), 10);
     f->buffer = pool_scratch_buffer(30 * UNIT);
     pool_scratch_fill(f->buffer, 30 * UNIT, 3);
@@ -332,7 +332,7 @@ static kvt_status faulty_move(faulty *f, kvt_io_kind kind, const tiers_location 
 static bool faulty_retired(faulty *f)
 {
     tiers_member_stats stats;
-    assert_int_equal(tiers_pool_member(f->pool, 1, &stats), KVT_OK);
+    assert_ok(tiers_pool_member(f->pool, 1, &stats));
     return stats.state == KVT_DEVICE_GONE;
 }
 
@@ -348,14 +348,14 @@ TEST(an_io_error_fails_its_transfer_alone)
                                  .hits = 1,
                                  .status = statuses[i],
                                  .os_error = EIO};
-        assert_int_equal(tiers_fault_add(f.device, &rule), KVT_OK);
+        assert_ok(tiers_fault_add(f.device, &rule));
         assert_int_equal(faulty_move(&f, KVT_IO_WRITE, f.both), statuses[i]);
         tiers_fault_clear(f.device);
-        assert_int_equal(faulty_move(&f, KVT_IO_WRITE, f.both), KVT_OK);
+        assert_ok(faulty_move(&f, KVT_IO_WRITE, f.both));
     }
     assert_false(faulty_retired(&f));
     memset(f.buffer, 0, 30 * UNIT);
-    assert_int_equal(faulty_move(&f, KVT_IO_READ, f.both), KVT_OK);
+    assert_ok(faulty_move(&f, KVT_IO_READ, f.both));
     assert_true(pool_scratch_holds(f.buffer, 30 * UNIT, 3));
     faulty_close(&f);
 }
@@ -365,16 +365,16 @@ TEST(a_member_that_goes_is_retired_and_others_serve)
     faulty f;
     tiers_location *later;
     faulty_open(&f);
-    assert_int_equal(faulty_move(&f, KVT_IO_WRITE, f.both), KVT_OK);
+    assert_ok(faulty_move(&f, KVT_IO_WRITE, f.both));
     tiers_fault_set_gone(f.device, true);
     assert_int_equal(faulty_move(&f, KVT_IO_READ, f.both), KVT_E_GONE);
     assert_true(faulty_retired(&f));
     tiers_fault_set_gone(f.device, false); /* retired for good, whatever the device says */
     assert_int_equal(faulty_move(&f, KVT_IO_READ, f.both), KVT_E_GONE);
-    assert_int_equal(faulty_move(&f, KVT_IO_WRITE, f.first_only), KVT_OK);
-    assert_int_equal(faulty_move(&f, KVT_IO_READ, f.first_only), KVT_OK);
-    assert_int_equal(tiers_pool_sync(f.pool), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(f.pool, 12 * UNIT, &later), KVT_OK);
+    assert_ok(faulty_move(&f, KVT_IO_WRITE, f.first_only));
+    assert_ok(faulty_move(&f, KVT_IO_READ, f.first_only));
+    assert_ok(tiers_pool_sync(f.pool));
+    assert_ok(tiers_pool_reserve(f.pool, 12 * UNIT, &later));
     assert_int_equal(share_of(later, 0), 12);
     tiers_pool_release(f.pool, later);
     tiers_pool_facts facts;
@@ -389,7 +389,7 @@ TEST(retire_by_hand)
     faulty_open(&f);
     tiers_pool_retire(f.pool, 1);
     assert_int_equal(faulty_move(&f, KVT_IO_READ, f.both), KVT_E_GONE);
-    assert_int_equal(faulty_move(&f, KVT_IO_READ, f.first_only), KVT_OK);
+    assert_ok(faulty_move(&f, KVT_IO_READ, f.first_only));
     faulty_close(&f);
 }
 
@@ -401,13 +401,13 @@ TEST(a_busy_device_is_asked_again)
                              .kinds = TIERS_FAULT_READS | TIERS_FAULT_WRITES,
                              .skip = 1,
                              .hits = 5};
-    assert_int_equal(tiers_fault_add(f.device, &rule), KVT_OK);
-    assert_int_equal(faulty_move(&f, KVT_IO_WRITE, f.both), KVT_OK);
+    assert_ok(tiers_fault_add(f.device, &rule));
+    assert_ok(faulty_move(&f, KVT_IO_WRITE, f.both));
     tiers_fault_counts counts;
     tiers_fault_counts_get(f.device, &counts);
     assert_int_equal(counts.hits, 5);
     memset(f.buffer, 0, 30 * UNIT);
-    assert_int_equal(faulty_move(&f, KVT_IO_READ, f.both), KVT_OK);
+    assert_ok(faulty_move(&f, KVT_IO_READ, f.both));
     assert_true(pool_scratch_holds(f.buffer, 30 * UNIT, 3));
     faulty_close(&f);
 }
@@ -417,7 +417,7 @@ TEST(sync_reports_and_reaches_each_member)
     faulty f;
     tiers_fault_counts counts;
     faulty_open(&f);
-    assert_int_equal(tiers_pool_sync(f.pool), KVT_OK);
+    assert_ok(tiers_pool_sync(f.pool));
     tiers_fault_counts_get(f.device, &counts);
     assert_int_equal(counts.syncs, 1);
     tiers_fault_rule rule = {.action = TIERS_FAULT_FAIL,
@@ -425,9 +425,9 @@ TEST(sync_reports_and_reaches_each_member)
                              .hits = 1,
                              .status = KVT_E_IO,
                              .os_error = EIO};
-    assert_int_equal(tiers_fault_add(f.device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(f.device, &rule));
     assert_int_equal(tiers_pool_sync(f.pool), KVT_E_IO);
-    assert_int_equal(tiers_pool_sync(f.pool), KVT_OK);
+    assert_ok(tiers_pool_sync(f.pool));
     faulty_close(&f);
 }
 
@@ -481,8 +481,8 @@ TEST(reads_go_first_but_do_not_starve_writes)
     tiers_pool_options options = {.unit_bytes = UNIT};
     tiers_pool *pool;
     tiers_location *location;
-    assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(pool, PIECES * GRAIN, &location), KVT_OK);
+    assert_ok(tiers_pool_open(&member, 1, &options, &pool, NULL, 0));
+    assert_ok(tiers_pool_reserve(pool, PIECES * GRAIN, &location));
     char *buffer = pool_scratch_buffer(2 * PIECES * GRAIN);
     tiers_transfer write = {
         .kind = KVT_IO_WRITE, .location = location, .buffer = buffer, .bytes = PIECES * GRAIN};
@@ -494,8 +494,8 @@ TEST(reads_go_first_but_do_not_starve_writes)
         continue;
     tiers_transfer_start(pool, &read);
     sem_post(&gate->open);
-    assert_int_equal(tiers_transfer_wait(pool, &read), KVT_OK);
-    assert_int_equal(tiers_transfer_wait(pool, &write), KVT_OK);
+    assert_ok(tiers_transfer_wait(pool, &read));
+    assert_ok(tiers_transfer_wait(pool, &write));
     tiers_pool_release(pool, location);
     tiers_pool_close(pool);
     assert_int_equal(gate->count, 2 * PIECES);

@@ -43,8 +43,8 @@ static ranks *ranks_open(void)
     gate_make(&r->gate, 4 << 20);
     tiers_member_options member = pool_scratch_member(&r->gate.base, 1e6);
     tiers_pool_options options = {.unit_bytes = GRAIN};
-    assert_int_equal(tiers_pool_open(&member, 1, &options, &r->pool, NULL, 0), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(r->pool, UNITS * GRAIN, &r->location), KVT_OK);
+    assert_ok(tiers_pool_open(&member, 1, &options, &r->pool, NULL, 0));
+    assert_ok(tiers_pool_reserve(r->pool, UNITS * GRAIN, &r->location));
     r->buffer = pool_scratch_buffer((ALL + 1) * GRAIN);
     ranks_start(r, ALL, KVT_IO_WRITE, false);
     while (atomic_load(&r->gate.taken) == 0)
@@ -72,7 +72,7 @@ TEST(a_rank_goes_before_the_next_but_for_one_in_sixteen)
         ranks_start(r, i, i < EACH ? KVT_IO_WRITE : KVT_IO_READ, i >= 2 * EACH);
     atomic_store(&r->gate.open, true);
     for (uint32_t i = 0; i <= ALL; i++)
-        assert_int_equal(tiers_transfer_wait(r->pool, &r->transfers[i]), KVT_OK);
+        assert_ok(tiers_transfer_wait(r->pool, &r->transfers[i]));
     assert_int_equal(atomic_load(&r->gate.taken), ALL + 1);
     uint32_t served[TIERS_RANKS] = {0}, last[TIERS_RANKS] = {0};
     for (uint32_t position = 0; position < ALL; position++) {
@@ -117,8 +117,8 @@ TEST(a_part_counts_what_goes_before_it)
     assert_int_equal(parts[0].ahead_bytes[KVT_IO_WRITE], 4 * GRAIN);
     atomic_store(&r->gate.open, true);
     for (uint32_t i = 0; i < 8; i++)
-        assert_int_equal(tiers_transfer_wait(r->pool, &r->transfers[i]), KVT_OK);
-    assert_int_equal(tiers_transfer_wait(r->pool, &r->transfers[ALL]), KVT_OK);
+        assert_ok(tiers_transfer_wait(r->pool, &r->transfers[i]));
+    assert_ok(tiers_transfer_wait(r->pool, &r->transfers[ALL]));
     assert_int_equal(tiers_pool_parts(r->pool, r->location, parts), 1);
     assert_int_equal(parts[0].ahead_bytes[KVT_IO_READ], 0);
     assert_int_equal(parts[0].ahead_bytes[KVT_IO_WRITE], 0);
@@ -176,7 +176,7 @@ TEST(only_waited_reads_press)
         base_sleep(MS);
     atomic_store(&r->gate.open, true);
     for (uint32_t i = 0; i <= 2 * EACH; i++)
-        assert_int_equal(tiers_transfer_wait(r->pool, &r->transfers[i]), KVT_OK);
+        assert_ok(tiers_transfer_wait(r->pool, &r->transfers[i]));
     while (tiers_pool_is_pressed(r->pool))
         base_sleep(MS);
     ranks_close(r);

@@ -67,28 +67,26 @@ static void unresponsive_open(unresponsive *s, uint64_t timeout_ns)
     tiers_pool_options options = {.unit_bytes = UNIT};
     kvt_device *inner = pool_scratch_memory(bytes);
     inner->facts.depth_max = 4; /* so that others come while one hangs */
-    assert_int_equal(tiers_fault_open(inner, &s->device), KVT_OK);
+    assert_ok(tiers_fault_open(inner, &s->device));
     members[0] = pool_scratch_member(pool_scratch_memory(bytes), 1e9);
     members[1] = pool_scratch_member(s->device, 1e9);
     members[1].timeout_ns = timeout_ns;
-    assert_int_equal(tiers_pool_open(members, 2, &options, &s->pool, NULL, 0), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(s->pool, TIERS_GRAIN_BYTES, &s->first_only), KVT_OK);
+    assert_ok(tiers_pool_open(members, 2, &options, &s->pool, NULL, 0));
+    assert_ok(tiers_pool_reserve(s->pool, TIERS_GRAIN_BYTES, &s->first_only));
     assert_int_equal(s->first_only->shares[0].member, 0);
-    assert_int_equal(tiers_pool_reserve(s->pool, 8 * UNIT, &s->both), KVT_OK);
+    assert_ok(tiers_pool_reserve(s->pool, 8 * UNIT, &s->both));
     assert_int_equal(s->both->share_count, 2);
     s->buffer = pool_scratch_buffer(8 * UNIT);
     pool_scratch_fill(s->buffer, 8 * UNIT, 5);
-    assert_int_equal(tiers_pool_transfer(s->pool, KVT_IO_WRITE, s->both, s->buffer, 8 * UNIT),
-                     KVT_OK);
-    assert_int_equal(
-        tiers_pool_transfer(s->pool, KVT_IO_WRITE, s->first_only, s->buffer, TIERS_GRAIN_BYTES),
-        KVT_OK);
+    assert_ok(tiers_pool_transfer(s->pool, KVT_IO_WRITE, s->both, s->buffer, 8 * UNIT));
+    assert_ok(
+        tiers_pool_transfer(s->pool, KVT_IO_WRITE, s->first_only, s->buffer, TIERS_GRAIN_BYTES));
     memset(s->buffer, 0, 8 * UNIT);
 }
 
 static void unresponsive_hang(unresponsive *s, const tiers_fault_rule *rule)
 {
-    assert_int_equal(tiers_fault_add(s->device, rule), KVT_OK);
+    assert_ok(tiers_fault_add(s->device, rule));
 }
 
 static uint64_t unresponsive_hung(unresponsive *s)
@@ -101,7 +99,7 @@ static uint64_t unresponsive_hung(unresponsive *s)
 static kvt_device_state unresponsive_state(unresponsive *s)
 {
     tiers_member_stats stats;
-    assert_int_equal(tiers_pool_member(s->pool, 1, &stats), KVT_OK);
+    assert_ok(tiers_pool_member(s->pool, 1, &stats));
     return stats.state;
 }
 
@@ -139,10 +137,10 @@ TEST(a_deadline_ends_the_wait_and_not_the_transfer)
     char *grain = pool_scratch_buffer(TIERS_GRAIN_BYTES);
     tiers_transfer other = unresponsive_read(s.first_only, grain);
     tiers_transfer_start(s.pool, &other);
-    assert_int_equal(tiers_transfer_wait_until(s.pool, &other, NEVER), KVT_OK);
+    assert_ok(tiers_transfer_wait_until(s.pool, &other, NEVER));
     assert_true(pool_scratch_holds(grain, TIERS_GRAIN_BYTES, 5));
     tiers_fault_clear(s.device);
-    assert_int_equal(tiers_transfer_wait_until(s.pool, &read, NEVER), KVT_OK);
+    assert_ok(tiers_transfer_wait_until(s.pool, &read, NEVER));
     assert_true(pool_scratch_holds(s.buffer, 8 * UNIT, 5));
     tiers_transfer_abandon(s.pool, &read, count_released, &released); /* it has ended */
     assert_int_equal(released, 1);
@@ -229,9 +227,7 @@ TEST(a_unresponsive_member_is_retired_with_its_queue)
     assert_int_equal(tiers_pool_transfer(s.pool, KVT_IO_READ, s.both, s.buffer, 8 * UNIT),
                      KVT_E_GONE);
     assert_int_equal(unresponsive_hung(&s), hung); /* nothing more reaches it */
-    assert_int_equal(
-        tiers_pool_transfer(s.pool, KVT_IO_READ, s.first_only, s.buffer, TIERS_GRAIN_BYTES),
-        KVT_OK);
+    assert_ok(tiers_pool_transfer(s.pool, KVT_IO_READ, s.first_only, s.buffer, TIERS_GRAIN_BYTES));
     kvt_device *device;
     assert_int_equal(tiers_pool_eject(s.pool, 1, &device), KVT_BUSY);
     tiers_fault_clear(s.device);
@@ -241,8 +237,8 @@ TEST(a_unresponsive_member_is_retired_with_its_queue)
         nap();
     assert_ptr_equal(device, s.device);
     tiers_member_options member = pool_scratch_member(device, 1e9);
-    assert_int_equal(tiers_pool_insert(s.pool, 1, &member), KVT_OK);
-    assert_int_equal(tiers_pool_transfer(s.pool, KVT_IO_READ, s.both, s.buffer, 8 * UNIT), KVT_OK);
+    assert_ok(tiers_pool_insert(s.pool, 1, &member));
+    assert_ok(tiers_pool_transfer(s.pool, KVT_IO_READ, s.both, s.buffer, 8 * UNIT));
     assert_true(pool_scratch_holds(s.buffer, 8 * UNIT, 5));
     tiers_pool_release(s.pool, s.both);
     tiers_pool_release(s.pool, s.first_only);
@@ -291,7 +287,7 @@ TEST(a_busy_device_shows_no_progress)
     once.hits = 1;
     unresponsive_hang(&s, &once);
     const tiers_fault_rule busy = {.action = TIERS_FAULT_BUSY, .kinds = TIERS_FAULT_READS};
-    assert_int_equal(tiers_fault_add(s.device, &busy), KVT_OK);
+    assert_ok(tiers_fault_add(s.device, &busy));
     for (uint32_t i = 0; i < 2; i++) {
         reads[i] = unresponsive_read(s.both, buffers + 8 * UNIT * i);
         tiers_transfer_start(s.pool, &reads[i]);
@@ -318,7 +314,7 @@ TEST(a_sync_that_hangs_ends_at_the_limit)
     unresponsive_hang(&s, &hang_syncs);
     assert_int_equal(tiers_pool_sync(s.pool), KVT_E_GONE);
     assert_int_equal(unresponsive_state(&s), KVT_DEVICE_GONE);
-    assert_int_equal(tiers_pool_sync(s.pool), KVT_OK); /* of the others */
+    assert_ok(tiers_pool_sync(s.pool)); /* of the others */
     kvt_device *device;
     assert_int_equal(tiers_pool_eject(s.pool, 1, &device), KVT_BUSY);
     tiers_fault_clear(s.device);

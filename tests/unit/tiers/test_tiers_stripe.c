@@ -27,7 +27,7 @@ TEST(shares_follow_bandwidth)
             members[i].room_units = UINT64_MAX;
             sum += members[i].weight;
         }
-        assert_int_equal(tiers_stripe_share(members, count, units, units_out), KVT_OK);
+        assert_ok(tiers_stripe_share(members, count, units, units_out));
         uint64_t given = 0;
         for (uint32_t i = 0; i < count; i++) {
             double exact = members[i].weight / sum * units;
@@ -44,19 +44,19 @@ TEST(remainder_goes_to_the_largest_fractions)
     uint32_t out[3];
     /* 7 units over 5:3:2 = 3.5, 2.1, 1.4: one unit is left, for the first. */
     const tiers_stripe_member uneven[] = {{5, 99}, {3, 99}, {2, 99}};
-    assert_int_equal(tiers_stripe_share(uneven, 3, 7, out), KVT_OK);
+    assert_ok(tiers_stripe_share(uneven, 3, 7, out));
     assert_int_equal(out[0], 4);
     assert_int_equal(out[1], 2);
     assert_int_equal(out[2], 1);
     /* 5 units over three equals: the two left go to the lower two, not both to one. */
     const tiers_stripe_member equal[] = {{1, 99}, {1, 99}, {1, 99}};
-    assert_int_equal(tiers_stripe_share(equal, 3, 5, out), KVT_OK);
+    assert_ok(tiers_stripe_share(equal, 3, 5, out));
     assert_int_equal(out[0], 2);
     assert_int_equal(out[1], 2);
     assert_int_equal(out[2], 1);
     /* 2 units over 1:3 = 0.5, 1.5: equal fractions, the larger weight wins. */
     const tiers_stripe_member tie[] = {{1, 99}, {3, 99}};
-    assert_int_equal(tiers_stripe_share(tie, 2, 2, out), KVT_OK);
+    assert_ok(tiers_stripe_share(tie, 2, 2, out));
     assert_int_equal(out[0], 0);
     assert_int_equal(out[1], 2);
 }
@@ -65,12 +65,12 @@ TEST(a_full_members_share_moves_on)
 {
     uint32_t out[3];
     const tiers_stripe_member tight[] = {{4, 2}, {2, 99}, {2, 99}};
-    assert_int_equal(tiers_stripe_share(tight, 3, 16, out), KVT_OK);
+    assert_ok(tiers_stripe_share(tight, 3, 16, out));
     assert_int_equal(out[0], 2);
     assert_int_equal(out[1], 7);
     assert_int_equal(out[2], 7);
     const tiers_stripe_member full[] = {{4, 0}, {2, 3}, {0, 99}};
-    assert_int_equal(tiers_stripe_share(full, 3, 3, out), KVT_OK);
+    assert_ok(tiers_stripe_share(full, 3, 3, out));
     assert_int_equal(out[0], 0);
     assert_int_equal(out[1], 3);
     assert_int_equal(out[2], 0);
@@ -195,7 +195,7 @@ static tiers_location *make_location(uint64_t *seed, uint32_t *members_out)
     bytes -= dice_shift(seed) % (unit_bytes / TIERS_GRAIN_BYTES) * TIERS_GRAIN_BYTES;
     tiers_location *location = tiers_location_make(bytes, unit_bytes, shares, count);
     assert_non_null(location);
-    assert_int_equal(tiers_location_room(location, 4096), KVT_OK);
+    assert_ok(tiers_location_room(location, 4096));
     location->turn =
         (uint8_t)(dice_shift(seed) % (units < TIERS_TURN_MAX ? units : TIERS_TURN_MAX));
     uint32_t last = tiers_stripe_last(shares, count, location->turn);
@@ -211,7 +211,7 @@ static tiers_location *make_location(uint64_t *seed, uint32_t *members_out)
             left -= piece;
         }
     }
-    assert_int_equal(tiers_location_check(location), KVT_OK);
+    assert_ok(tiers_location_check(location));
     *members_out = count;
     return location;
 }

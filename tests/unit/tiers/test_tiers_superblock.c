@@ -19,7 +19,7 @@ TEST_BEFORE_EACH
 {
     kvt_device_config config = scratch_memory(CAPACITY);
     kvt_device *memory = scratch_open(&config);
-    assert_int_equal(tiers_fault_open(memory, &device), KVT_OK);
+    assert_ok(tiers_fault_open(memory, &device));
     slot = scratch_buffer(SLOT);
 }
 
@@ -40,7 +40,7 @@ static tiers_superblock label_of(uint64_t epoch)
 static void write_label(uint64_t epoch)
 {
     tiers_superblock label = label_of(epoch);
-    assert_int_equal(tiers_superblock_write(device, &label), KVT_OK);
+    assert_ok(tiers_superblock_write(device, &label));
 }
 
 static void expect_label(uint64_t epoch)
@@ -48,7 +48,7 @@ static void expect_label(uint64_t epoch)
     tiers_superblock want = label_of(epoch);
     tiers_superblock got;
     tiers_label_state state;
-    assert_int_equal(tiers_superblock_read(device, &got, &state), KVT_OK);
+    assert_ok(tiers_superblock_read(device, &got, &state));
     assert_int_equal(state, TIERS_LABEL_SOUND);
     assert_memory_equal(&got, &want, sizeof got);
 }
@@ -64,7 +64,7 @@ static void expect_state(kvt_status status, tiers_label_state expected)
 
 static void slot_move(kvt_io_kind kind, uint64_t index)
 {
-    assert_int_equal(kvt_device_transfer(device, kind, index * SLOT, slot, SLOT), KVT_OK);
+    assert_ok(kvt_device_transfer(device, kind, index * SLOT, slot, SLOT));
 }
 
 /* Changes one byte of a slot as it lies on the device. */
@@ -163,7 +163,7 @@ TEST(torn_write)
         write_label(epoch - 1);
         const tiers_fault_rule rule = {
             .action = TIERS_FAULT_TEAR, .kinds = TIERS_FAULT_WRITES, .hits = 1, .torn_bytes = torn};
-        assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
+        assert_ok(tiers_fault_add(device, &rule));
         write_label(epoch);
         tiers_fault_clear(device);
         expect_label(epoch - 1);
@@ -239,8 +239,8 @@ TEST(undone_ranges)
     }
     want.undone.count = TIERS_UNDONE_MAX;
     write_label(1);
-    assert_int_equal(tiers_superblock_write(device, &want), KVT_OK);
-    assert_int_equal(tiers_superblock_read(device, &got, &found), KVT_OK);
+    assert_ok(tiers_superblock_write(device, &want));
+    assert_ok(tiers_superblock_read(device, &got, &found));
     assert_int_equal(found, TIERS_LABEL_SOUND);
     assert_memory_equal(&got, &want, sizeof got);
     slot_move(KVT_IO_READ, 1);
@@ -260,12 +260,12 @@ TEST(bad_sector)
                              .bytes = SLOT,
                              .status = KVT_E_IO,
                              .os_error = EIO};
-    assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(device, &rule));
     expect_label(1);
     write_label(3); /* to the slot that cannot be read */
     expect_label(1);
     rule.offset = 0;
-    assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(device, &rule));
     expect_state(KVT_E_IO, TIERS_LABEL_FOREIGN);
     tiers_fault_clear(device);
     expect_label(3);
@@ -278,9 +278,9 @@ TEST(device_errors)
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .hits = 1, .status = KVT_E_IO};
     const tiers_fault_rule no_sync = {
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_SYNCS, .hits = 1, .status = KVT_E_IO};
-    assert_int_equal(tiers_fault_add(device, &no_write), KVT_OK);
+    assert_ok(tiers_fault_add(device, &no_write));
     assert_int_equal(tiers_superblock_write(device, &label), KVT_E_IO);
-    assert_int_equal(tiers_fault_add(device, &no_sync), KVT_OK);
+    assert_ok(tiers_fault_add(device, &no_sync));
     assert_int_equal(tiers_superblock_write(device, &label), KVT_E_IO);
     tiers_fault_set_gone(device, true);
     expect_state(KVT_E_GONE, TIERS_LABEL_FOREIGN);
@@ -291,7 +291,7 @@ static bool label_is_torn(uint64_t epoch)
 {
     tiers_superblock label = label_of(epoch);
     bool torn = false;
-    assert_int_equal(tiers_superblock_torn(device, &label, &torn), KVT_OK);
+    assert_ok(tiers_superblock_torn(device, &label, &torn));
     return torn;
 }
 

@@ -24,7 +24,7 @@ static tiers_range range_of(uint64_t offset, uint64_t bytes)
 static tiers_range take(tiers_space *space, uint64_t bytes)
 {
     tiers_range range;
-    assert_int_equal(tiers_space_acquire(space, bytes, &range), KVT_OK);
+    assert_ok(tiers_space_acquire(space, bytes, &range));
     assert_int_equal(range.bytes, bytes);
     return range;
 }
@@ -34,7 +34,7 @@ TEST(notes)
     tiers_trims trims = {.count = 0};
     tiers_space *space = NULL;
     tiers_space_facts facts;
-    assert_int_equal(tiers_space_open(0, 256 * SCRATCH_MIB, &space), KVT_OK);
+    assert_ok(tiers_space_open(0, 256 * SCRATCH_MIB, &space));
     assert_false(tiers_trim_begin(&trims, space));
     assert_int_equal(tiers_trim_end(&trims, space), 0);
 
@@ -105,7 +105,7 @@ static tiers_pool *open_pool(bool trim)
     tiers_member_options member = pool_scratch_member(device, 1e9);
     tiers_pool_options options = {.unit_bytes = 65536};
     tiers_pool *pool = NULL;
-    assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(&member, 1, &options, &pool, NULL, 0));
     return pool;
 }
 
@@ -137,10 +137,10 @@ TEST(pool)
         tiers_pool *pool = open_pool(trim == 1);
         int64_t before = blocks();
         pool_scratch_fill(buffer, half, 3);
-        assert_int_equal(tiers_pool_reserve(pool, half, &kept), KVT_OK);
-        assert_int_equal(tiers_pool_reserve(pool, half, &freed), KVT_OK);
-        assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, kept, buffer, half), KVT_OK);
-        assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, freed, buffer, half), KVT_OK);
+        assert_ok(tiers_pool_reserve(pool, half, &kept));
+        assert_ok(tiers_pool_reserve(pool, half, &freed));
+        assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, kept, buffer, half));
+        assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, freed, buffer, half));
         tiers_pool_release(pool, freed);
         const struct timespec nap = {.tv_nsec = WAIT_NS};
         while (trim == 1 && (blocks() > before / 2 + 64 || used_bytes(pool) != half))
@@ -148,7 +148,7 @@ TEST(pool)
         assert_int_equal(used_bytes(pool), half);
         assert_true(trim == 1 ? blocks() <= before / 2 + 64 : blocks() >= before);
         memset(buffer, 0, half);
-        assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, kept, buffer, half), KVT_OK);
+        assert_ok(tiers_pool_transfer(pool, KVT_IO_READ, kept, buffer, half));
         assert_true(pool_scratch_holds(buffer, half, 3));
         tiers_pool_release(pool, kept);
         tiers_pool_close(pool);
@@ -203,11 +203,11 @@ TEST(churn)
             assert_int_equal(runs[i].wrong, 0);
         }
         kvt_device *device = NULL;
-        assert_int_equal(tiers_pool_drain(pool, 0, true), KVT_OK);
+        assert_ok(tiers_pool_drain(pool, 0, true));
         while (tiers_pool_eject(pool, 0, &device) == KVT_BUSY) /* until nothing is being trimmed */
             nanosleep(&(struct timespec){.tv_nsec = WAIT_NS / 100}, NULL);
         tiers_member_options back = pool_scratch_member(device, 1e9);
-        assert_int_equal(tiers_pool_insert(pool, 0, &back), KVT_OK);
+        assert_ok(tiers_pool_insert(pool, 0, &back));
     }
     assert_int_equal(used_bytes(pool), 0);
     tiers_pool_close(pool);
@@ -307,7 +307,7 @@ static tiers_pool *open_gated(bool shut)
     tiers_member_options member = pool_scratch_member(scratch_open(&config), 1e9);
     tiers_pool_options options = {.unit_bytes = GATED_BYTES / 4};
     tiers_pool *pool = NULL;
-    assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_OK);
+    assert_ok(tiers_pool_open(&member, 1, &options, &pool, NULL, 0));
     return pool;
 }
 
@@ -338,11 +338,11 @@ TEST(room_under_a_trim)
     pthread_t opener;
     tiers_pool *pool = open_gated(true);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(tiers_pool_reserve(pool, GATED_BYTES / 2, &half[i]), KVT_OK);
+        assert_ok(tiers_pool_reserve(pool, GATED_BYTES / 2, &half[i]));
     tiers_pool_release(pool, half[1]);
     await_trims(1);
     assert_int_equal(pthread_create(&opener, NULL, open_gate, &after_ns), 0);
-    assert_int_equal(tiers_pool_reserve(pool, GATED_BYTES / 2, &next), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, GATED_BYTES / 2, &next));
     assert_int_equal(pthread_join(opener, NULL), 0);
     assert_int_equal(tiers_pool_reserve(pool, GRAIN, &half[1]), KVT_E_SPACE);
     tiers_pool_release(pool, half[0]);
@@ -357,7 +357,7 @@ TEST(no_eject_under_a_trim)
     tiers_location *all = NULL;
     kvt_device *device = NULL;
     tiers_pool *pool = open_gated(true);
-    assert_int_equal(tiers_pool_reserve(pool, GATED_BYTES, &all), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, GATED_BYTES, &all));
     tiers_pool_release(pool, all);
     await_trims(1);
     tiers_pool_retire(pool, 0);
@@ -381,35 +381,35 @@ TEST(adopted_extents_stay)
     tiers_location *copy = NULL;
     unsigned char flat[512];
     unsigned char *buffer = scratch_buffer(2 * QUARTER);
-    assert_int_equal(tiers_pool_reserve(pool, 2 * QUARTER, &whole), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 2 * QUARTER, &whole));
     pool_scratch_fill(buffer, 2 * QUARTER, 5);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, whole, buffer, 2 * QUARTER), KVT_OK);
-    assert_int_equal(tiers_location_room(whole, 2), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, whole, buffer, 2 * QUARTER));
+    assert_ok(tiers_location_room(whole, 2));
     whole->extents[1] = whole->extents[0];
     whole->extents[0].bytes = whole->extents[1].bytes = QUARTER;
     whole->extents[1].offset += QUARTER;
     whole->extent_count = 2;
     size_t bytes = tiers_location_pack(whole, flat, sizeof flat);
-    assert_int_equal(tiers_location_unpack(flat, bytes, &copy), KVT_OK);
+    assert_ok(tiers_location_unpack(flat, bytes, &copy));
     whole->extents[0].bytes = 2 * QUARTER; /* it was taken as one */
     whole->extent_count = 1;
     tiers_pool_disown(pool, whole);
     tiers_location *first = NULL;
     tiers_location *second = NULL;
-    assert_int_equal(tiers_pool_reserve(pool, QUARTER, &first), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(pool, QUARTER, &second), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, QUARTER, &first));
+    assert_ok(tiers_pool_reserve(pool, QUARTER, &second));
     tiers_pool_disown(pool, first);
     assert_int_equal(tiers_pool_adopt(pool, copy), KVT_E_CORRUPT); /* its first part was free */
     /* Notes are served in turn: had that part been noted, it would be trimmed before this. */
     tiers_location *last = NULL;
-    assert_int_equal(tiers_pool_reserve(pool, 2 * QUARTER, &last), KVT_OK);
+    assert_ok(tiers_pool_reserve(pool, 2 * QUARTER, &last));
     tiers_pool_release(pool, last);
     await_trims(1);
     assert_int_equal(gate.log[0].offset, 2 * QUARTER);
     tiers_pool_disown(pool, second);
-    assert_int_equal(tiers_pool_adopt(pool, copy), KVT_OK);
+    assert_ok(tiers_pool_adopt(pool, copy));
     memset(buffer, 0, 2 * QUARTER);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, copy, buffer, 2 * QUARTER), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_READ, copy, buffer, 2 * QUARTER));
     assert_true(pool_scratch_holds(buffer, 2 * QUARTER, 5));
     tiers_pool_release(pool, copy);
     tiers_pool_close(pool);

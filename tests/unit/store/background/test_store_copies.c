@@ -23,9 +23,9 @@ kvt_status __wrap_kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns,
 static void promote(site *s, uint32_t number)
 {
     kvt_get_info info = {.struct_size = sizeof info};
-    assert_int_equal(support_get(s->store, number, NULL), KVT_OK);
+    assert_ok(support_get(s->store, number, NULL));
     site_maintain(s, 1);
-    assert_int_equal(support_get(s->store, number, &info), KVT_OK);
+    assert_ok(support_get(s->store, number, &info));
     assert_int_equal(info.tier, KVT_TIER_DRAM);
 }
 
@@ -68,9 +68,9 @@ TEST(rotten_memory_is_served_from_the_copy)
     promote(s, 0);
     tiers_fault_rule rot = {
         .action = TIERS_FAULT_FLIP, .kinds = TIERS_FAULT_READS, .flip_bit = 8 * 20000};
-    assert_int_equal(tiers_fault_add(s->dram.device, &rot), KVT_OK);
+    assert_ok(tiers_fault_add(s->dram.device, &rot));
     kvt_get_info info = {.struct_size = sizeof info};
-    assert_int_equal(support_get(s->store, 0, &info), KVT_OK);
+    assert_ok(support_get(s->store, 0, &info));
     assert_int_equal(info.tier, KVT_TIER_SSD);
     tiers_fault_clear(s->dram.device);
     kvt_store_stats stats = support_stats(s->store);
@@ -98,17 +98,16 @@ TEST(a_copy_is_taken_whatever_the_policy_lacks)
                                  .status = faults[i % 2],
                                  .os_error = EIO,
                                  .flip_bit = 8 * 20000};
-        assert_int_equal(tiers_fault_add(s->dram.device, &rule), KVT_OK);
+        assert_ok(tiers_fault_add(s->dram.device, &rule));
         const uint64_t used = support_stats(s->store).policy.used_bytes[KVT_TIER_SSD];
-        if (!lacks_memory)
-            assert_int_equal(kvt_policy_capacity_set(s->store->policy, KVT_TIER_SSD, used), KVT_OK);
+        if (!lacks_memory) assert_ok(kvt_policy_capacity_set(s->store->policy, KVT_TIER_SSD, used));
         adopting = lacks_memory ? KVT_E_MEMORY : KVT_OK;
         assert_int_equal(support_get(s->store, 0, NULL), lacks_memory ? KVT_MISS : KVT_OK);
         adopting = KVT_OK;
         tiers_fault_clear(s->dram.device);
         assert_int_equal(support_stats(s->store).copies.fallbacks, 1);
         site_maintain(s, 1);
-        assert_int_equal(support_get(s->store, 0, NULL), KVT_OK);
+        assert_ok(support_get(s->store, 0, NULL));
         site_end(s);
     }
 }
@@ -127,8 +126,8 @@ TEST(copies_make_way)
             assert_true(status == KVT_OK || status == KVT_MISS);
             check_budget(s);
         }
-        if (round % 3 == 0) assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
-        assert_int_equal(support_put(s->store, next++), KVT_OK);
+        if (round % 3 == 0) assert_ok(kvt_store_maintain(s->store, NULL));
+        assert_ok(support_put(s->store, next++));
         check_budget(s);
     }
     kvt_store_stats stats = support_stats(s->store);
@@ -144,8 +143,8 @@ TEST(delete_takes_the_copy)
     site_put(s, 0, ENTRIES);
     promote(s, 0);
     kvt_key key = support_key(0);
-    assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_delete(s->store, &key));
+    assert_ok(kvt_store_flush(s->store));
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.copies.count, 0);
     assert_int_equal(stats.tiers[KVT_TIER_SSD].used_bytes,
@@ -162,18 +161,18 @@ TEST(devices_go)
     for (uint32_t i = 0; i < DRAM_ENTRIES; i++)
         promote(s, i);
     assert_int_equal(support_stats(s->store).copies.count, DRAM_ENTRIES);
-    assert_int_equal(kvt_device_change(s->store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk0", KVT_DEVICE_DRAIN));
     for (int i = 0; i < 4; i++)
         site_maintain(s, 1);
     kvt_device_stats disk = {.struct_size = sizeof disk};
-    assert_int_equal(kvt_device_stats_get(s->store, 1, &disk), KVT_OK);
+    assert_ok(kvt_device_stats_get(s->store, 1, &disk));
     assert_string_equal(disk.name, "disk0");
     assert_int_equal(disk.used_bytes, 0);
     assert_int_equal(support_stats(s->store).copies.count, 0);
     support_gets(s->store, 0, ENTRIES);
     site_maintain(s, 1);
     assert_true(support_stats(s->store).copies.count > 0);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE));
     assert_int_equal(support_stats(s->store).copies.count, 0);
     check_budget(s);
 }
@@ -184,7 +183,7 @@ TEST(memory_goes)
     site_put(s, 0, ENTRIES);
     for (uint32_t i = 0; i < DRAM_ENTRIES; i++)
         promote(s, i);
-    assert_int_equal(kvt_device_change(s->store, "dram", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "dram", KVT_DEVICE_RETIRE));
     assert_int_equal(support_stats(s->store).copies.fallbacks, DRAM_ENTRIES);
     support_gets(s->store, 0, ENTRIES);
 }

@@ -69,13 +69,12 @@ static void expect_unseen(kvt_store *store, uint32_t number)
     assert_int_equal(kvt_store_exists(store, &key), KVT_MISS);
     assert_int_equal(kvt_store_describe(store, &key, &description), KVT_MISS);
     assert_int_equal(kvt_store_explain(store, &key, &explanation), KVT_MISS);
-    assert_int_equal(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL),
-                     KVT_OK);
+    assert_ok(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL));
     assert_true(isnan(seconds));
-    assert_int_equal(kvt_store_match(store, &key, 1, NULL, &count), KVT_OK);
+    assert_ok(kvt_store_match(store, &key, 1, NULL, &count));
     assert_int_equal(count, 0);
     count = 1;
-    assert_int_equal(kvt_store_touch(store, &key, 1, &count), KVT_OK);
+    assert_ok(kvt_store_touch(store, &key, 1, &count));
     assert_int_equal(count, 0);
     const kvt_expectation expected = {
         .struct_size = sizeof expected, .kind = KVT_HINT_RETAIN, .seconds = 10};
@@ -89,16 +88,16 @@ TEST(no_call_sees_an_entry_after_its_end)
     kvt_store *store = open_memory(0);
     kvt_key key = support_key(1);
     kvt_description description = {.struct_size = sizeof description};
-    assert_int_equal(put_for(store, 1, 100), KVT_OK);
-    assert_int_equal(put_for(store, 2, 0), KVT_OK);
+    assert_ok(put_for(store, 1, 100));
+    assert_ok(put_for(store, 2, 0));
     let_pass(99);
-    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_store_describe(store, &key, &description), KVT_OK);
+    assert_ok(support_get(store, 1, NULL));
+    assert_ok(kvt_store_describe(store, &key, &description));
     assert_true(description.lifetime_seconds > 0 && description.lifetime_seconds <= 1);
     assert_true(description.age_seconds >= 98.9 && description.age_seconds < 200);
     let_pass(1);
     expect_unseen(store, 1);
-    assert_int_equal(support_get(store, 2, NULL), KVT_OK);
+    assert_ok(support_get(store, 2, NULL));
     assert_int_equal(kvt_store_delete(store, &key), KVT_MISS);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 1);
     kvt_store_close(store);
@@ -108,12 +107,12 @@ TEST(no_call_sees_an_entry_after_its_end)
 TEST(a_key_can_be_put_again)
 {
     kvt_store *store = open_memory(0);
-    assert_int_equal(put_for(store, 1, 100), KVT_OK);
+    assert_ok(put_for(store, 1, 100));
     assert_int_equal(put_for(store, 1, 1000), KVT_EXISTS);
     let_pass(101);
     expect_unseen(store, 1);
-    assert_int_equal(put_for(store, 1, 100), KVT_OK);
-    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    assert_ok(put_for(store, 1, 100));
+    assert_ok(support_get(store, 1, NULL));
     assert_int_equal(support_stats(store).expired, 1);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 1);
     let_pass(101);
@@ -125,17 +124,17 @@ TEST(the_background_takes_the_room_back)
 {
     kvt_store *store = open_memory(0);
     for (uint32_t i = 0; i < 20; i++)
-        assert_int_equal(put_for(store, i, i % 2 == 0 ? 0 : 10 * i), KVT_OK);
+        assert_ok(put_for(store, i, i % 2 == 0 ? 0 : 10 * i));
     uint64_t used = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
-    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+    assert_ok(kvt_store_maintain(store, NULL));
     assert_int_equal(support_stats(store).expired, 0);
     let_pass(55);
-    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+    assert_ok(kvt_store_maintain(store, NULL));
     assert_int_equal(support_stats(store).expired, 3); /* 1, 3 and 5 */
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 17);
     assert_true(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes == used / 20 * 17);
     let_pass(1000);
-    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+    assert_ok(kvt_store_maintain(store, NULL));
     assert_int_equal(support_stats(store).expired, 10);
     for (uint32_t i = 0; i < 20; i++)
         assert_int_equal(support_get(store, i, NULL), i % 2 == 0 ? KVT_OK : KVT_MISS);
@@ -161,14 +160,14 @@ TEST(a_walk_takes_several_rounds)
     options.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(256) << 20;
     kvt_store *store = support_open(&options);
     for (uint32_t i = 0; i < MANY; i++)
-        assert_int_equal(put_small(store, i, i % 3 == 0 ? 0 : i % 3 == 1 ? 10 : 20), KVT_OK);
+        assert_ok(put_small(store, i, i % 3 == 0 ? 0 : i % 3 == 1 ? 10 : 20));
     let_pass(11);
-    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+    assert_ok(kvt_store_maintain(store, NULL));
     uint64_t first = support_stats(store).expired;
     assert_true(first > 0 && first < MANY / 3);
     let_pass(10);
     for (int i = 0; i < 6; i++)
-        assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+        assert_ok(kvt_store_maintain(store, NULL));
     assert_int_equal(support_stats(store).expired, MANY / 3 * 2);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, MANY / 3);
     kvt_store_close(store);
@@ -178,12 +177,12 @@ TEST(a_walk_takes_several_rounds)
 TEST(a_put_that_was_handed_over_ends_too)
 {
     kvt_store *store = open_memory(4 << 20);
-    assert_int_equal(put_for(store, 1, 50), KVT_OK);
+    assert_ok(put_for(store, 1, 50));
     let_pass(51);
     expect_unseen(store, 1);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     expect_unseen(store, 1);
-    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+    assert_ok(kvt_store_maintain(store, NULL));
     assert_int_equal(support_stats(store).expired, 1);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 0);
     kvt_store_close(store);
@@ -196,11 +195,11 @@ TEST(bad_lifetimes_are_refused)
                                  (double)NAN};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(put_for(store, 1, bad[i]), KVT_E_ARGUMENT);
-    assert_int_equal(put_for(store, 1, 1e9), KVT_OK);
-    assert_int_equal(put_for(store, 2, 1e-9), KVT_OK);
+    assert_ok(put_for(store, 1, 1e9));
+    assert_ok(put_for(store, 2, 1e-9));
     let_pass(1);
     expect_unseen(store, 2);
-    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    assert_ok(support_get(store, 1, NULL));
     kvt_store_close(store);
 }
 
@@ -212,8 +211,8 @@ TEST(a_lifetime_goes_on_over_a_restart)
     open_prepare(&site);
     kvt_store *store = open_now(&site);
     for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(put_for(store, i, i * 100), KVT_OK);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+        assert_ok(put_for(store, i, i * 100));
+    assert_ok(kvt_store_flush(store));
     let_pass(30);
     kvt_store_close(store);
     let_pass(30);
@@ -221,7 +220,7 @@ TEST(a_lifetime_goes_on_over_a_restart)
     assert_int_equal(support_stats(store).recovered, 3);
     kvt_description description = {.struct_size = sizeof description};
     kvt_key key = support_key(1);
-    assert_int_equal(kvt_store_describe(store, &key, &description), KVT_OK);
+    assert_ok(kvt_store_describe(store, &key, &description));
     assert_true(description.lifetime_seconds > 30 && description.lifetime_seconds <= 40);
     assert_true(description.age_seconds < 30); /* since the open */
     assert_int_equal(description.tenant, 3);
@@ -229,8 +228,8 @@ TEST(a_lifetime_goes_on_over_a_restart)
     assert_int_equal(description.request_tokens, 4096);
     let_pass(41);
     expect_unseen(store, 1);
-    assert_int_equal(support_get(store, 2, NULL), KVT_OK);
-    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+    assert_ok(support_get(store, 2, NULL));
+    assert_ok(kvt_store_maintain(store, NULL));
     assert_int_equal(support_stats(store).expired, 1);
     kvt_store_close(store);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 2);
@@ -243,8 +242,8 @@ TEST(an_end_while_the_store_is_closed)
     open_prepare(&site);
     kvt_store *store = open_now(&site);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(put_for(store, i, i < 2 ? 100 : 0), KVT_OK);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+        assert_ok(put_for(store, i, i < 2 ? 100 : 0));
+    assert_ok(kvt_store_flush(store));
     uint64_t used = support_stats(store).tiers[KVT_TIER_SSD].used_bytes;
     kvt_store_close(store);
     let_pass(101);
@@ -254,7 +253,7 @@ TEST(an_end_while_the_store_is_closed)
     assert_int_equal(support_stats(store).expired, 2);
     assert_true(support_stats(store).tiers[KVT_TIER_SSD].used_bytes == used / 2);
     expect_unseen(store, 0);
-    assert_int_equal(support_get(store, 2, NULL), KVT_OK);
+    assert_ok(support_get(store, 2, NULL));
     kvt_store_close(store);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 2);
 }
@@ -266,13 +265,13 @@ TEST(a_lifetime_outlives_its_catalog)
     open_prepare(&site);
     kvt_store *store = open_now(&site);
     for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(put_for(store, i, i * 100), KVT_OK);
+        assert_ok(put_for(store, i, i * 100));
     kvt_store_close(store);
     assert_int_equal(unlink(site.catalog), 0);
     kvt_recover_options options;
     kvt_recover_options_init(&options);
     kvt_recover_report report = {.struct_size = sizeof report};
-    assert_int_equal(kvt_store_recover(&site.options, &options, &report, NULL, 0), KVT_OK);
+    assert_ok(kvt_store_recover(&site.options, &options, &report, NULL, 0));
     assert_int_equal(report.entries, 3);
     let_pass(101);
     store = open_now(&site);
@@ -280,7 +279,7 @@ TEST(a_lifetime_outlives_its_catalog)
     assert_int_equal(support_stats(store).expired, 1);
     kvt_description description = {.struct_size = sizeof description};
     kvt_key key = support_key(2);
-    assert_int_equal(kvt_store_describe(store, &key, &description), KVT_OK);
+    assert_ok(kvt_store_describe(store, &key, &description));
     assert_true(description.lifetime_seconds > 50 && description.lifetime_seconds <= 99);
     assert_int_equal(description.tenant, 3);
     assert_int_equal(description.class_id, 2);
@@ -298,18 +297,18 @@ TEST(an_end_in_quarantine)
     site.options.tiers[KVT_TIER_SSD].devices = &config;
     kvt_store *store = open_now(&site);
     for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(put_for(store, i, i * 100), KVT_OK);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+        assert_ok(put_for(store, i, i * 100));
+    assert_ok(kvt_store_flush(store));
     tiers_fault_set_gone(disk.device, true);
     assert_int_equal(support_get(store, 0, NULL), KVT_MISS);
     assert_int_equal(support_stats(store).quarantined, 3);
     let_pass(101);
-    assert_int_equal(kvt_device_add(store, KVT_TIER_SSD, &config, NULL, 0), KVT_OK);
+    assert_ok(kvt_device_add(store, KVT_TIER_SSD, &config, NULL, 0));
     assert_int_equal(support_stats(store).readmitted, 2);
     expect_unseen(store, 1);
-    assert_int_equal(support_get(store, 2, NULL), KVT_OK);
+    assert_ok(support_get(store, 2, NULL));
     let_pass(100);
-    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+    assert_ok(kvt_store_maintain(store, NULL));
     assert_int_equal(support_stats(store).expired, 1);
     kvt_store_close(store);
 }
@@ -320,11 +319,11 @@ TEST(readers_of_events_are_told)
     kvt_events *events = NULL;
     kvt_event found[4];
     size_t count = 0;
-    assert_int_equal(kvt_events_open(store, 16, &events), KVT_OK);
-    assert_int_equal(put_for(store, 1, 10), KVT_OK);
+    assert_ok(kvt_events_open(store, 16, &events));
+    assert_ok(put_for(store, 1, 10));
     let_pass(11);
-    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
-    assert_int_equal(kvt_events_drain(events, found, 4, &count, NULL), KVT_OK);
+    assert_ok(kvt_store_maintain(store, NULL));
+    assert_ok(kvt_events_drain(events, found, 4, &count, NULL));
     assert_int_equal(count, 2);
     assert_int_equal(found[0].kind, KVT_EVENT_STORED);
     assert_int_equal(found[1].kind, KVT_EVENT_REMOVED);

@@ -24,7 +24,7 @@ TEST_BEFORE_EACH
 static kvt_device_stats disk_stats(site *s, size_t index)
 {
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_device_stats_get(s->store, index, &stats), KVT_OK);
+    assert_ok(kvt_device_stats_get(s->store, index, &stats));
     return stats;
 }
 
@@ -59,7 +59,7 @@ TEST(a_drain_empties_a_disk_while_serving)
     assert_true(disk_stats(s, 1).used_bytes > 0);
     assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
     assert_int_equal(kvt_device_change(s->store, "nobody", KVT_DEVICE_DRAIN), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN));
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_DRAINING);
     assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
@@ -67,21 +67,21 @@ TEST(a_drain_empties_a_disk_while_serving)
     assert_int_equal(disk_stats(s, 1).used_bytes, 0);
     assert_int_equal(support_stats(s->store).relayouts.records, ENTRIES);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE));
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_ABSENT);
     assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_E_STATE);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     /* A new disk takes the place, and what is put now uses it. */
     assert_int_equal(unlink(s->paths[1]), 0);
-    assert_int_equal(come_back(s, 1), KVT_OK);
+    assert_ok(come_back(s, 1));
     assert_int_equal(come_back(s, 1), KVT_E_STATE);
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_SERVING);
-    assert_int_equal(support_put(s->store, ENTRIES), KVT_OK);
+    assert_ok(support_put(s->store, ENTRIES));
     assert_true(disk_stats(s, 1).used_bytes > 0);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     site_reopen(s);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
-    assert_int_equal(support_get(s->store, ENTRIES, NULL), KVT_OK);
+    assert_ok(support_get(s->store, ENTRIES, NULL));
 }
 
 TEST(a_drain_without_room_lets_the_policy_make_some)
@@ -89,8 +89,8 @@ TEST(a_drain_without_room_lets_the_policy_make_some)
     site *s = *state;
     uint32_t stored = 0;
     while (support_stats(s->store).evictions == 0)
-        assert_int_equal(support_put(s->store, stored++), KVT_OK); /* full */
-    assert_int_equal(kvt_device_change(s->store, "disk2", KVT_DEVICE_DRAIN), KVT_OK);
+        assert_ok(support_put(s->store, stored++)); /* full */
+    assert_ok(kvt_device_change(s->store, "disk2", KVT_DEVICE_DRAIN));
     site_maintain(s, 40);
     assert_int_equal(disk_stats(s, 2).used_bytes, 0);
     assert_true(site_hits(s, stored) >= stored / 2);
@@ -111,14 +111,14 @@ TEST(what_a_disk_held_comes_back_with_it)
 
     kvt_key deleted = support_key(0);
     assert_int_equal(kvt_store_delete(s->store, &deleted), KVT_MISS);
-    assert_int_equal(support_put(s->store, 1), KVT_OK); /* on the others */
-    assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
-    assert_int_equal(come_back(s, 1), KVT_OK);
+    assert_ok(support_put(s->store, 1)); /* on the others */
+    assert_ok(support_get(s->store, 1, NULL));
+    assert_ok(come_back(s, 1));
     stats = support_stats(s->store);
     assert_int_equal(stats.readmitted, ENTRIES - 2);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES - 1);
     assert_int_equal(support_get(s->store, 0, NULL), KVT_MISS);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     site_reopen(s);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES - 1);
 }
@@ -144,23 +144,23 @@ TEST(an_entry_that_moved_when_its_disk_went_leaves)
     s->options.tiers[KVT_TIER_DRAM] =
         (kvt_tier_options){.devices = &config, .device_count = 1, .unit_bytes = 4096};
     site_reopen(s);
-    assert_int_equal(tiers_fault_add(memory.device, &hang), KVT_OK);
-    assert_int_equal(support_get(s->store, 0, NULL), KVT_OK);
+    assert_ok(tiers_fault_add(memory.device, &hang));
+    assert_ok(support_get(s->store, 0, NULL));
     assert_int_equal(pthread_create(&mover, NULL, run_maintain, s->store), 0);
     while (counts.hung == 0) {
         usleep(1000);
         tiers_fault_counts_get(memory.device, &counts);
     }
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE));
     assert_int_equal(support_stats(s->store).quarantined, ENTRIES - 1);
-    assert_int_equal(kvt_store_exists(s->store, &key), KVT_OK);
+    assert_ok(kvt_store_exists(s->store, &key));
     tiers_fault_set_gone(memory.device, true);
     assert_int_equal(pthread_join(mover, NULL), 0);
     assert_int_equal(kvt_store_exists(s->store, &key), KVT_MISS);
     assert_int_equal(support_stats(s->store).quarantined, ENTRIES);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
-    assert_int_equal(come_back(s, 1), KVT_OK);
-    assert_int_equal(kvt_store_exists(s->store, &key), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE));
+    assert_ok(come_back(s, 1));
+    assert_ok(kvt_store_exists(s->store, &key));
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
 
@@ -180,12 +180,12 @@ TEST(quarantined_entries_give_way)
     site_put(s, 0, ENTRIES);
     vanish(s, 2);
     for (uint32_t i = 0; i < 150; i++) /* more than two disks hold */
-        assert_int_equal(support_put(s->store, 1000 + i), KVT_OK);
-    assert_int_equal(come_back(s, 2), KVT_OK);
+        assert_ok(support_put(s->store, 1000 + i));
+    assert_ok(come_back(s, 2));
     kvt_store_stats stats = support_stats(s->store);
     assert_true(stats.readmitted < ENTRIES);
     assert_int_equal(site_hits(s, ENTRIES), stats.readmitted);
-    assert_int_equal(support_get(s->store, 1149, NULL), KVT_OK);
+    assert_ok(support_get(s->store, 1149, NULL));
 }
 
 TEST(a_disk_that_lost_its_writes_serves_no_older_bytes)
@@ -194,17 +194,17 @@ TEST(a_disk_that_lost_its_writes_serves_no_older_bytes)
     char copy[128];
     snprintf(copy, sizeof copy, "%s/copy", s->folder);
     for (uint32_t i = 0; i < ENTRIES; i++) /* others, in whose place the entries come */
-        assert_int_equal(support_put(s->store, 2000 + i), KVT_OK);
+        assert_ok(support_put(s->store, 2000 + i));
     copy_file(s->paths[1], copy);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         kvt_key key = support_key(2000 + i);
-        assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
+        assert_ok(kvt_store_delete(s->store, &key));
     }
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     site_put(s, 0, ENTRIES);
     vanish(s, 1);
     copy_file(copy, s->paths[1]); /* label and epoch are right, the records are of before */
-    assert_int_equal(come_back(s, 1), KVT_OK);
+    assert_ok(come_back(s, 1));
     assert_int_equal(support_stats(s->store).readmitted, ENTRIES);
     assert_int_equal(site_hits(s, ENTRIES), 0);
 }
@@ -221,7 +221,7 @@ TEST(a_stale_disk_comes_back_empty)
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     vanish(s, 1);
     copy_file(copy, s->paths[1]); /* every record on it is sound */
-    assert_int_equal(come_back(s, 1), KVT_OK);
+    assert_ok(come_back(s, 1));
     assert_int_equal(support_stats(s->store).readmitted, 0);
     assert_int_equal(disk_stats(s, 1).used_bytes, 0);
     assert_int_equal(site_hits(s, ENTRIES), 0);
@@ -242,7 +242,7 @@ TEST(a_foreign_disk_is_refused)
                      KVT_E_MISMATCH);
     assert_non_null(strstr(message, "disk1"));
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_GONE);
-    assert_int_equal(support_put(s->store, 0), KVT_OK);
+    assert_ok(support_put(s->store, 0));
     kvt_device_config absent = s->files[1];
     s->disks[1].path = "/nowhere/at/all";
     assert_int_equal(kvt_device_add(s->store, KVT_TIER_SSD, &absent, NULL, 0), KVT_E_GONE);
@@ -264,7 +264,7 @@ TEST(a_disk_with_a_file_system_is_refused)
             assert_int_equal(written[i], 0);
     fclose(file);
     s->disks[3].foreign = false;
-    assert_int_equal(come_back(s, 3), KVT_OK);
+    assert_ok(come_back(s, 3));
 }
 
 /* A disk that joined, and that the options of the next open do not name, is missing like any other:
@@ -272,7 +272,7 @@ TEST(a_disk_with_a_file_system_is_refused)
 TEST(a_disk_that_joined_is_missed)
 {
     site *s = *state;
-    assert_int_equal(come_back(s, 3), KVT_OK);
+    assert_ok(come_back(s, 3));
     site_put(s, 0, ENTRIES);
     assert_true(disk_stats(s, 3).used_bytes > 0);
     site_close(s);
@@ -292,27 +292,27 @@ TEST(a_tier_grows_by_a_disk)
     site *s = *state;
     site_put(s, 0, ENTRIES);
     uint64_t before = support_stats(s->store).tiers[KVT_TIER_SSD].capacity_bytes;
-    assert_int_equal(come_back(s, 3), KVT_OK);
+    assert_ok(come_back(s, 3));
     assert_true(support_stats(s->store).tiers[KVT_TIER_SSD].capacity_bytes > before);
     for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_put(s->store, 500 + i), KVT_OK);
+        assert_ok(support_put(s->store, 500 + i));
     assert_true(disk_stats(s, 3).used_bytes > 0);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     s->options.tiers[KVT_TIER_SSD].device_count = DISKS + 1;
     site_reopen(s);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s->store, 500 + i, NULL), KVT_OK);
+        assert_ok(support_get(s->store, 500 + i, NULL));
 }
 
 TEST(a_retired_disk_is_as_one_that_vanished)
 {
     site *s = *state;
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE));
     assert_int_equal(site_hits(s, ENTRIES), 0);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
-    assert_int_equal(come_back(s, 1), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE));
+    assert_ok(come_back(s, 1));
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
 
@@ -329,24 +329,24 @@ TEST(a_failed_sync_is_left_to_the_flush)
     site_fault(s, 1, rule);
     uint32_t number = 1000;
     while (disk_stats(s, 1).state != KVT_DEVICE_GONE) {
-        assert_int_equal(support_put(s->store, number++), KVT_OK);
+        assert_ok(support_put(s->store, number++));
         usleep(1000);
     }
     for (uint32_t i = 0; i < 400; i++)
-        assert_int_equal(support_put(s->store, number++), KVT_OK);
+        assert_ok(support_put(s->store, number++));
     assert_int_equal(kvt_store_flush(s->store), KVT_E_IO);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
 }
 
 TEST(hot_objects_are_laid_out_anew)
 {
     site *s = *state;
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN));
     site_put(s, 0, ENTRIES);
     assert_int_equal(disk_stats(s, 1).used_bytes, 0);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_SERVE));
     for (uint32_t i = 0; i < 10; i++) /* read once: not hot */
-        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
+        assert_ok(support_get(s->store, i, NULL));
     site_maintain(s, 2);
     assert_int_equal(support_stats(s->store).relayouts.records, 0);
     support_gets(s->store, 0, 5);
@@ -356,8 +356,8 @@ TEST(hot_objects_are_laid_out_anew)
     assert_int_equal(stats.relayouts.bytes, 5 * stats.tiers[KVT_TIER_SSD].used_bytes / ENTRIES);
     assert_true(disk_stats(s, 1).used_bytes > 0);
     for (uint32_t i = 0; i < 5; i++) { /* now they are as they should be */
-        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
-        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
+        assert_ok(support_get(s->store, i, NULL));
+        assert_ok(support_get(s->store, i, NULL));
     }
     site_maintain(s, 2);
     assert_int_equal(support_stats(s->store).relayouts.records, 5);
@@ -368,15 +368,15 @@ TEST(hot_objects_are_laid_out_anew)
 TEST(a_failed_move_leaves_the_object_where_it_was)
 {
     site *s = *state;
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN));
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_SERVE));
     tiers_fault_rule rule = {
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO};
     site_fault(s, 1, rule);
     for (int i = 0; i < 3; i++)
         assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
-    assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+    assert_ok(kvt_store_maintain(s->store, NULL));
     tiers_fault_clear(s->disks[1].device);
     assert_int_equal(support_stats(s->store).relayouts.records, 0);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
@@ -388,9 +388,9 @@ TEST(the_budget_holds_moves_back)
     site *s = *state;
     s->options.tiers[KVT_TIER_SSD].rebalance_bytes_per_s = 1;
     site_reopen(s);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN));
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_SERVE));
     for (int i = 0; i < 3; i++) {
         assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
         site_maintain(s, 2);
@@ -430,7 +430,7 @@ TEST(a_unified_pool_uses_memory_until_it_is_full)
     uint32_t left = site_hits(s, ENTRIES);
     assert_true(left > 0 && left < ENTRIES);
     assert_int_equal(support_stats(s->store).load_failures, 0);
-    assert_int_equal(kvt_device_change(s->store, "module", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "module", KVT_DEVICE_RETIRE));
     assert_int_equal(support_stats(s->store).quarantined, 0); /* memory does not come back */
     assert_int_equal(site_hits(s, ENTRIES), left);
 }
@@ -450,7 +450,7 @@ TEST(wear_survives_a_restart)
     site_reopen(s);
     assert_int_equal(disk_stats(s, 1).write_budget_bytes_per_day, 1);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(support_put(s->store, 300 + i), KVT_OK);
+        assert_ok(support_put(s->store, 300 + i));
     assert_int_equal(disk_stats(s, 1).write_budget_left_bytes, 0);
     assert_true(disk_stats(s, 1).bytes_written < 2 * 3 * 4096 + 1);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);

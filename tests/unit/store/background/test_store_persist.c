@@ -18,14 +18,14 @@ TEST(persist)
     kvt_persist_info info = {.struct_size = sizeof info};
     site *s = site_make(2 << 20);
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info));
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.written_bytes, DRAM_ENTRIES * RECORD_BYTES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
     assert_int_equal(support_stats(s->store).copies.count, DRAM_ENTRIES);
     assert_int_equal(support_stats(s->store).persisted.records, DRAM_ENTRIES);
     uint64_t written = ssd_written(s);
-    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info));
     assert_int_equal(info.written, 0);
     assert_int_equal(ssd_written(s), written);
     check_budget(s);
@@ -42,8 +42,7 @@ TEST(persist_says_what_is_left)
     assert_int_equal(info.left_bytes, DRAM_ENTRIES * RECORD_BYTES);
     s->options.durability.close_deadline_seconds = 0; /* and such a close writes nothing */
     site_reopen(s);
-    assert_int_equal(kvt_store_persist(s->store, 1, &info),
-                     KVT_OK); /* all that came back is on SSD */
+    assert_ok(kvt_store_persist(s->store, 1, &info)); /* all that came back is on SSD */
 }
 
 /* A failing device costs no entry: what was not written is above still. */
@@ -55,7 +54,7 @@ TEST(persist_beside_faults)
     tiers_fault_rule fail = {
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO, .os_error = 5};
     for (int i = 0; i < DISKS; i++)
-        assert_int_equal(tiers_fault_add(s->disks[i].device, &fail), KVT_OK);
+        assert_ok(tiers_fault_add(s->disks[i].device, &fail));
     assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_E_IO);
     assert_int_equal(info.written, 0);
     assert_int_equal(info.left, DRAM_ENTRIES);
@@ -63,7 +62,7 @@ TEST(persist_beside_faults)
         tiers_fault_clear(s->disks[i].device);
     assert_int_equal(support_stats(s->store).copies.count, 0);
     support_gets(s->store, 0, ENTRIES);
-    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info));
     assert_int_equal(info.left, 0);
 }
 
@@ -80,7 +79,7 @@ TEST(close_keeps_the_best)
     assert_true(back >= 18);
     assert_int_equal(stats.recovery_drops, 0);
     for (uint32_t i = ALL - DRAM_ENTRIES; i < ALL; i++)
-        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
+        assert_ok(support_get(s->store, i, NULL));
     check_budget(s);
 }
 
@@ -129,7 +128,7 @@ static void hang_writes(site *s)
 {
     const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_WRITES};
     for (int i = 0; i < DISKS; i++)
-        assert_int_equal(tiers_fault_add(s->disks[i].device, &hang), KVT_OK);
+        assert_ok(tiers_fault_add(s->disks[i].device, &hang));
 }
 
 static void await_hung_write(site *s)
@@ -211,7 +210,7 @@ TEST(persist_calls_queued_plans_off)
     site *s = site_make(2 << 20);
     site_put(s, 0, ENTRIES);
     support_gets(s->store, 0, 4);
-    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info));
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
     assert_int_equal(support_stats(s->store).copies.count, DRAM_ENTRIES);
@@ -224,13 +223,13 @@ TEST(persist_counts_copies_that_make_way)
     kvt_persist_info info = {.struct_size = sizeof info};
     site *s = site_make(12 * RECORD_BYTES);
     site_put(s, 0, DRAM_ENTRIES);
-    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info));
     for (uint32_t next = DRAM_ENTRIES; next < 26; next++) {
-        assert_int_equal(support_put(s->store, next), KVT_OK);
+        assert_ok(support_put(s->store, next));
         for (uint32_t i = 1; i < 4; i++)
-            assert_int_equal(support_get(s->store, next - next % i, NULL), KVT_OK);
-        if (next % 2 == 0) assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
-        assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info), KVT_OK);
+            assert_ok(support_get(s->store, next - next % i, NULL));
+        if (next % 2 == 0) assert_ok(kvt_store_maintain(s->store, NULL));
+        assert_ok(kvt_store_persist(s->store, KVT_NO_DEADLINE, &info));
         kvt_store_stats stats = support_stats(s->store);
         assert_int_equal(info.left, 0);
         assert_int_equal(stats.policy.entries_by_tier[KVT_TIER_DRAM],
@@ -285,8 +284,8 @@ TEST(persist_beside_moves_and_a_kill)
         site_open(s);
         for (uint32_t i = 0; i < ENTRIES; i++) {
             kvt_key key = support_key(i);
-            assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
-            assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
+            assert_ok(support_get(s->store, i, NULL));
+            assert_ok(kvt_store_delete(s->store, &key));
         }
     }
 }

@@ -39,7 +39,7 @@ static kvt_queue *pressed_begin(site *s)
     kvt_request requests[GETS];
     kvt_queue *queue;
     for (int i = 0; i < DISKS; i++)
-        assert_int_equal(tiers_fault_add(s->disks[i].device, &hang), KVT_OK);
+        assert_ok(tiers_fault_add(s->disks[i].device, &hang));
     for (uint32_t i = 0; i < GETS; i++) {
         views[i] = kvt_view_packed(buffers[i], SUPPORT_ENTRY_BYTES);
         requests[i] = (kvt_request){.struct_size = sizeof requests[i],
@@ -48,8 +48,8 @@ static kvt_queue *pressed_begin(site *s)
                                     .view = &views[i],
                                     .deadline_ns = KVT_NO_DEADLINE};
     }
-    assert_int_equal(kvt_queue_open(s->store, NULL, &queue), KVT_OK);
-    assert_int_equal(kvt_queue_submit(queue, requests, GETS, NULL), KVT_OK);
+    assert_ok(kvt_queue_open(s->store, NULL, &queue));
+    assert_ok(kvt_queue_submit(queue, requests, GETS, NULL));
     while (!is_pressed(s))
         base_sleep(MS);
     return queue;
@@ -62,10 +62,10 @@ static void pressed_end(site *s, kvt_queue *queue)
     for (int i = 0; i < DISKS; i++)
         tiers_fault_clear(s->disks[i].device);
     for (uint32_t seen = 0; seen < GETS;) {
-        assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
         size_t count = kvt_queue_drain(queue, done, GETS);
         for (size_t i = 0; i < count; i++)
-            assert_int_equal(done[i].status, KVT_OK);
+            assert_ok(done[i].status);
         seen += (uint32_t)count;
     }
     kvt_queue_close(queue);

@@ -38,7 +38,7 @@ static void open_expect_usable(open_site *site, uint64_t dropped, const char *wh
         if (status == KVT_OK) status = support_get(store, i, NULL);
         if (status != KVT_OK) fail_msg("%s: entry %u: %s", what, i, kvt_status_name(status));
     }
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     kvt_store_close(store);
     store = open_now(site);
     assert_int_equal(support_stats(store).recovered, OPEN_ENTRIES);
@@ -184,7 +184,7 @@ TEST(crafted_keys)
         words[1][3] = words[0][3] ^ hash[0] ^ hash[1];
         for (int k = 0; k < 2; k++) {
             memcpy(&keys[k], words[k], sizeof keys[k]);
-            assert_int_equal(open_put_key(store, &keys[k]), KVT_OK);
+            assert_ok(open_put_key(store, &keys[k]));
         }
     }
     kvt_store_close(store);
@@ -205,7 +205,7 @@ static uint64_t open_handle(open_site *site)
     kvt_store *store = open_now(site);
     kvt_key key = support_key(1);
     (void)!kvt_store_delete(store, &key);
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     kvt_store_close(store);
     assert_true(handle != 0);
     return handle;

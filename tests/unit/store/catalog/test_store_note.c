@@ -19,7 +19,7 @@ static tiers_location *make_location(uint32_t extents)
     const tiers_share shares[] = {{.member = 2, .units = extents}};
     tiers_location *location = tiers_location_make((uint64_t)extents * 8192, 8192, shares, 1);
     assert_non_null(location);
-    assert_int_equal(tiers_location_room(location, extents), KVT_OK);
+    assert_ok(tiers_location_room(location, extents));
     for (uint32_t i = 0; i < extents; i++)
         location->extents[i] =
             (tiers_extent){.member = 2, .offset = 8192 + i * UINT64_C(16384), .bytes = 8192};
@@ -40,7 +40,7 @@ TEST(flat_form)
     size_t length = placement_note_pack(&note, bytes, sizeof bytes);
     assert_int_equal(length, 80 + tiers_location_pack(note.location, NULL, 0));
     assert_int_equal(length % 8, 0);
-    assert_int_equal(placement_note_unpack(bytes, length, &read), KVT_OK);
+    assert_ok(placement_note_unpack(bytes, length, &read));
     assert_memory_equal(read.pool, note.pool, 16);
     assert_memory_equal(&read.parent, &note.parent, sizeof note.parent);
     assert_true(read.has_parent && read.serial == note.serial && read.recompute_seconds == 1.5);
@@ -81,7 +81,7 @@ TEST(terms)
         note.request_tokens = i == 3 ? UINT32_MAX : 0;
         const size_t length = placement_note_pack(&note, bytes, sizeof bytes);
         assert_int_equal(length, without + 24);
-        assert_int_equal(placement_note_unpack(bytes, length, &read), KVT_OK);
+        assert_ok(placement_note_unpack(bytes, length, &read));
         assert_true(read.expires_ns == note.expires_ns && read.tenant == note.tenant);
         assert_true(read.class_id == note.class_id);
         assert_true(read.request_tokens == note.request_tokens);
@@ -116,7 +116,7 @@ TEST(attach)
     uint64_t capacity, scratch_bytes, written, bytes;
     const void *found;
     support_fill(3, data);
-    assert_int_equal(kvt_record_bound(&spec, &capacity, &scratch_bytes), KVT_OK);
+    assert_ok(kvt_record_bound(&spec, &capacity, &scratch_bytes));
     void *record = test_aligned(4096, capacity);
     void *scratch = test_aligned(64, scratch_bytes / 64 * 64 + 64);
     assert_true(kvt_record_encode(&spec, data, sizeof data, record, capacity, scratch,
@@ -145,7 +145,7 @@ static void count_notes(const char *path, uint32_t member, uint32_t *slots, uint
         if (status == KVT_E_CORRUPT) continue;
         ++*slots;
         if (status != KVT_OK) continue;
-        assert_int_equal(placement_note_unpack(bytes, length, &note), KVT_OK);
+        assert_ok(placement_note_unpack(bytes, length, &note));
         for (uint32_t i = 0; i < note.location->extent_count; i++) {
             const tiers_extent *extent = &note.location->extents[i];
             if (extent->member != member || extent->offset != (uint64_t)at) continue;

@@ -187,10 +187,9 @@ TEST(refused_before_rows_go)
     kvt_store_close(open_now(&site));
     kvt_store_close(open_now(&site));
     older_copy(copy, site.path);
-    assert_int_equal(kvt_profile_open(profile, KVT_PROFILE_WRITE, &written, NULL, 0), KVT_OK);
-    assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
-    assert_int_equal(
-        kvt_profile_measure_device(written, device, KVT_TIER_SSD, 0, 1u << 23, &request), KVT_OK);
+    assert_ok(kvt_profile_open(profile, KVT_PROFILE_WRITE, &written, NULL, 0));
+    assert_ok(kvt_device_open(&config, &device, NULL, 0));
+    assert_ok(kvt_profile_measure_device(written, device, KVT_TIER_SSD, 0, 1u << 23, &request));
     kvt_device_close(device);
     kvt_profile_close(written);
     site.options.learning.profile_path = profile;

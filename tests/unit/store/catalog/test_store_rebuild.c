@@ -28,7 +28,7 @@ TEST(catalog_deleted)
         kvt_key key = support_key(i);
         kvt_status status = kvt_store_delete(store, &key);
         assert_true(status == KVT_OK || status == KVT_MISS);
-        assert_int_equal(entry_put(store, i, 1), KVT_OK);
+        assert_ok(entry_put(store, i, 1));
     }
     kvt_store_close(store);
     remove_catalog(site);
@@ -81,8 +81,8 @@ TEST(puts_that_a_crash_has_undone)
         /* Serials of this life are above those of what was undone. */
         const kvt_key key = support_key(60 + round);
         (void)!kvt_store_delete(store, &key);
-        assert_int_equal(entry_put(store, 60 + round, 1), KVT_OK);
-        assert_int_equal(kvt_store_flush(store), KVT_OK);
+        assert_ok(entry_put(store, 60 + round, 1));
+        assert_ok(kvt_store_flush(store));
         kvt_store_close(store);
     }
     remove_catalog(site);
@@ -137,7 +137,7 @@ TEST(catalog_damaged)
         assert_int_equal(stat(site->catalog, &facts), 0);
         assert_int_equal(recover_with(site, false, false), KVT_EXISTS);
         assert_non_null(strstr(site->message, "replace"));
-        assert_int_equal(recover_with(site, true, false), KVT_OK);
+        assert_ok(recover_with(site, true, false));
         assert_true(report.written && report.complete);
         char wanted[128];
         snprintf(wanted, sizeof wanted, "%s.damaged-%d", site->catalog, round + 1);
@@ -179,7 +179,7 @@ TEST(killed)
     kvt_status status = KVT_E_LOCKED;
     while (status == KVT_E_LOCKED)
         status = recover_with(site, false, false);
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     assert_true(report.complete);
     kvt_store *store = site_open(site);
     for (uint32_t i = 0; i < REBUILD_ENTRIES; i++) {
@@ -200,7 +200,7 @@ TEST(dry_run_and_refusals)
     snprintf(command, sizeof command, "cd '%s' && ls >'../%s' && md5sum * >>'../%s'", site->folder,
              before, before);
     assert_int_equal(system(command), 0);
-    assert_int_equal(recover_with(site, false, true), KVT_OK);
+    assert_ok(recover_with(site, false, true));
     assert_true(!report.written && report.complete && report.entries > 0);
     uint64_t entries = report.entries;
     snprintf(command, sizeof command,
@@ -268,18 +268,18 @@ TEST(missing_member)
     snprintf(kept, sizeof kept, "%s/kept", site->folder);
     remove_catalog(site);
     assert_int_equal(rename(site->paths[2], kept), 0);
-    assert_int_equal(recover_with(site, false, false), KVT_OK);
+    assert_ok(recover_with(site, false, false));
     assert_true(report.written && !report.complete && report.absent > 0);
     assert_int_equal(report.devices[2].state, KVT_RECOVER_MISSING);
     assert_int_equal(access(site->paths[2], F_OK), -1); /* no file was made in its place */
     /* It comes back, and the rebuilding is done again. */
     assert_int_equal(rename(kept, site->paths[2]), 0);
-    assert_int_equal(recover_with(site, true, false), KVT_OK);
+    assert_ok(recover_with(site, true, false));
     assert_true(report.complete);
     (void)check_all(site);
     remove_catalog(site);
     assert_int_equal(rename(site->paths[2], kept), 0);
-    assert_int_equal(recover_with(site, false, false), KVT_OK);
+    assert_ok(recover_with(site, false, false));
     check_without(site, 2, members);
 }
 
@@ -295,13 +295,13 @@ TEST(foreign_member)
     site_configure(&other, folder);
     kvt_store *store = site_open(&other);
     for (uint32_t i = 0; i < 30; i++)
-        assert_int_equal(entry_put(store, i, 2), KVT_OK);
+        assert_ok(entry_put(store, i, 2));
     kvt_store_close(store);
     remove_catalog(site);
     snprintf(kept, sizeof kept, "%s/kept", site->folder);
     assert_int_equal(rename(site->paths[2], kept), 0);
     assert_int_equal(rename(other.paths[2], site->paths[2]), 0);
-    assert_int_equal(recover_with(site, false, false), KVT_OK);
+    assert_ok(recover_with(site, false, false));
     assert_true(!report.complete && report.absent > 0);
     assert_int_equal(report.devices[2].state, KVT_RECOVER_FOREIGN);
     site->options.format = true; /* the other store's member is taken over */
@@ -349,7 +349,7 @@ TEST(stale_member)
     note_members(site, members);
     copy_file(kept, site->paths[1]);
     remove_catalog(site);
-    assert_int_equal(recover_with(site, false, false), KVT_OK);
+    assert_ok(recover_with(site, false, false));
     assert_int_equal(report.devices[1].state, KVT_RECOVER_STALE);
     assert_true(!report.complete && report.absent > 0);
     check_without(site, 1, members);

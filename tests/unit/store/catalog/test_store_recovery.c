@@ -74,8 +74,8 @@ TEST(more_than_the_policy_may_fill)
     s->options.limits.high_watermark = s->options.limits.low_watermark = 1.0;
     site_open(s);
     while (support_stats(s->store).evictions == 0)
-        assert_int_equal(support_put(s->store, count++), KVT_OK);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        assert_ok(support_put(s->store, count++));
+    assert_ok(kvt_store_flush(s->store));
     uint64_t stored = support_stats(s->store).tiers[KVT_TIER_SSD].entries;
     site_close(s);
     s->options.tiers[KVT_TIER_SSD].unit_bytes = 256 << 10;
@@ -84,8 +84,8 @@ TEST(more_than_the_policy_may_fill)
     assert_int_equal(support_stats(s->store).recovery_drops, 0);
     /* What comes in from now on keeps to the lower capacity. */
     for (uint32_t i = 0; i < 2 * RECOVERY_COUNT; i++) {
-        assert_int_equal(support_put(s->store, count + i), KVT_OK);
-        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+        assert_ok(support_put(s->store, count + i));
+        assert_ok(kvt_store_maintain(s->store, NULL));
     }
     kvt_store_stats stats = support_stats(s->store);
     assert_true(stats.tiers[KVT_TIER_SSD].entries < stored);
@@ -99,9 +99,9 @@ TEST(delete_survives_restart)
     site_open(s);
     for (uint32_t i = 0; i < RECOVERY_COUNT; i += 2) {
         kvt_key key = support_key(i);
-        assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
+        assert_ok(kvt_store_delete(s->store, &key));
     }
-    assert_int_equal(support_put(s->store, 0), KVT_OK); /* a second life of one of them */
+    assert_ok(support_put(s->store, 0)); /* a second life of one of them */
     site_reopen(s);
     assert_int_equal(support_stats(s->store).recovered, RECOVERY_COUNT / 2 + 1);
     for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
@@ -161,7 +161,7 @@ TEST(stale_drive)
     for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
         kvt_status status = support_get(s->store, i, NULL);
         assert_true(status == KVT_OK || status == KVT_MISS);
-        if (status == KVT_MISS) assert_int_equal(support_put(s->store, i), KVT_OK);
+        if (status == KVT_MISS) assert_ok(support_put(s->store, i));
     }
     assert_int_equal(support_stats(s->store).load_failures, 0);
     site_reopen(s); /* and the drive is in service again */
@@ -332,7 +332,7 @@ TEST(uncommitted_deletions_keep_their_bytes)
     assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
     for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
         kvt_key key = support_key(i);
-        assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
+        assert_ok(kvt_store_delete(s->store, &key));
     }
     site_close(s);
     assert_int_equal(sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL), SQLITE_OK);
@@ -391,10 +391,9 @@ TEST(profile_of_another_device)
                                 .write_bytes_per_s = 1000000000};
     kvt_profile_request request = {.struct_size = sizeof request, .repetitions = 1, .quick = true};
     snprintf(path, sizeof path, "%s/profile.db", s->folder);
-    assert_int_equal(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
-    assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
-    assert_int_equal(
-        kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 1u << 23, &request), KVT_OK);
+    assert_ok(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0));
+    assert_ok(kvt_device_open(&config, &device, NULL, 0));
+    assert_ok(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 1u << 23, &request));
     kvt_device_close(device);
     kvt_profile_close(profile);
     s->options.learning.profile_path = path;
@@ -405,20 +404,20 @@ TEST(profile_of_another_device)
     s->options.learning.profile_foreign = true;
     kvt_device_stats stats = {.struct_size = sizeof stats};
     site_open(s);
-    assert_int_equal(kvt_device_stats_get(s->store, 0, &stats), KVT_OK);
+    assert_ok(kvt_device_stats_get(s->store, 0, &stats));
     assert_true(stats.read_bytes_per_s > 0.9e9 && stats.read_bytes_per_s < 1.1e9);
     site_close(s);
     s->options.learning.profile_foreign = false;
 
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_ok(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0));
     rows_text_import(profile,
                      "[device]\ndevice,tier,direction,bytes_per_s,request_seconds\n"
                      "disk0,ssd,read,1,0\ndisk0,ssd,write,1,0\n",
                      "s");
     kvt_profile_close(profile);
     site_open(s); /* measured briefly, as without a curve */
-    assert_int_equal(kvt_device_stats_get(s->store, 0, &stats), KVT_OK);
+    assert_ok(kvt_device_stats_get(s->store, 0, &stats));
     assert_true(stats.read_bytes_per_s > 1e3);
     site_close(s);
     assert_int_equal(unlink(path), 0);
@@ -432,5 +431,5 @@ TEST(two_openers)
     kvt_store *first = s->store;
     assert_int_equal(try_open(s), KVT_E_LOCKED);
     kvt_store_close(first);
-    assert_int_equal(try_open(s), KVT_OK);
+    assert_ok(try_open(s));
 }

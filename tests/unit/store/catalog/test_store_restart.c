@@ -28,8 +28,8 @@ static void use(kvt_store *store)
 {
     for (int round = 0; round < ROUNDS; round++) {
         for (uint32_t i = 0; i < HOT; i++) {
-            assert_int_equal(support_get(store, i * 9, NULL), KVT_OK);
-            assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+            assert_ok(support_get(store, i * 9, NULL));
+            assert_ok(kvt_store_maintain(store, NULL));
         }
     }
 }
@@ -86,7 +86,7 @@ TEST(kill_leaves_what_was_promoted)
     for (uint32_t i = 0; i < ENTRIES; i++) {
         if (!listed[i]) continue;
         count++;
-        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
+        assert_ok(support_get(s->store, i, NULL));
     }
     assert_true(count > ENTRIES / 2);
     munmap(listed, ENTRIES);

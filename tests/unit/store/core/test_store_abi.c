@@ -154,8 +154,8 @@ TEST_WITH(set_up, tear_down, puts_take_entries_of_other_sizes)
     larger.unknown = 1;
     assert_int_equal(kvt_store_put(store, entry, KVT_PACKED(data, sizeof data)), KVT_E_ARGUMENT);
     larger.unknown = 0;
-    assert_int_equal(kvt_store_put(store, entry, KVT_PACKED(data, sizeof data)), KVT_OK);
-    assert_int_equal(support_get(store, 2, NULL), KVT_OK);
+    assert_ok(kvt_store_put(store, entry, KVT_PACKED(data, sizeof data)));
+    assert_ok(support_get(store, 2, NULL));
     entry->struct_size = sizeof *entry - 1;
     assert_int_equal(kvt_store_put(store, entry, KVT_PACKED(data, sizeof data)), KVT_E_ARGUMENT);
     entry->struct_size = 0;
@@ -180,7 +180,7 @@ TEST_WITH(set_up, tear_down, gets_fill_infos_of_other_sizes)
         kvt_get_info known;
         uint64_t unknown;
     } larger = {.known = {.struct_size = sizeof larger, .kept = &kept}, .unknown = 7};
-    assert_int_equal(support_get(store, 1, &larger.known), KVT_OK);
+    assert_ok(support_get(store, 1, &larger.known));
     assert_int_equal(larger.unknown, 0);
     assert_int_equal(larger.known.struct_size, sizeof larger);
     assert_int_equal(larger.known.tier, KVT_TIER_DRAM);
@@ -225,16 +225,16 @@ TEST_WITH(set_up, tear_down, statistics_want_a_size)
     persisted.struct_size = sizeof persisted;
     tenant.struct_size = sizeof tenant;
     items[0].struct_size = sizeof items[0];
-    assert_int_equal(kvt_store_stats_get(store, &stats), KVT_OK);
+    assert_ok(kvt_store_stats_get(store, &stats));
     assert_int_equal(stats.puts, 1);
-    assert_int_equal(kvt_store_explain(store, &key, &why), KVT_OK);
-    assert_int_equal(kvt_device_stats_get(store, 0, &device), KVT_OK);
-    assert_int_equal(kvt_class_stats_get(store, 0, &of_class), KVT_OK);
+    assert_ok(kvt_store_explain(store, &key, &why));
+    assert_ok(kvt_device_stats_get(store, 0, &device));
+    assert_ok(kvt_class_stats_get(store, 0, &of_class));
     assert_int_equal(kvt_store_persist(store, KVT_NO_DEADLINE, &persisted), KVT_E_UNSUPPORTED);
-    assert_int_equal(kvt_tenant_set(store, 1, &tenant), KVT_OK);
+    assert_ok(kvt_tenant_set(store, 1, &tenant));
     tenant.share_bytes[KVT_TIER_REMOTE] = 1;
     assert_int_equal(kvt_tenant_set(store, 1, &tenant), KVT_E_UNSUPPORTED);
-    assert_int_equal(kvt_health_get(store, items, 2, &count, NULL), KVT_OK);
+    assert_ok(kvt_health_get(store, items, 2, &count, NULL));
 }
 
 /* A caller with a smaller struct is not written past its end. */
@@ -271,7 +271,7 @@ TEST(devices_of_other_sizes_are_opened)
     char message[256];
     kvt_store *store = support_open(&options.known);
     kvt_device_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_device_stats_get(store, 1, &stats), KVT_OK);
+    assert_ok(kvt_device_stats_get(store, 1, &stats));
     assert_string_equal(stats.name, "m1");
     kvt_store_close(store);
 

@@ -110,13 +110,13 @@ TEST(a_device_that_answers_is_kept)
     tiers_superblock label;
     tiers_label_state found;
     cost_device cost;
-    assert_int_equal(bringup_read_label(&device, 0, &label, &found), KVT_OK);
+    assert_ok(bringup_read_label(&device, 0, &label, &found));
     assert_int_equal(found, TIERS_LABEL_BLANK);
-    assert_int_equal(gate_do(STEP_WRITE, &device, 0), KVT_OK);
-    assert_int_equal(bringup_read_label(&device, UINT64_MAX, &label, &found), KVT_OK);
+    assert_ok(gate_do(STEP_WRITE, &device, 0));
+    assert_ok(bringup_read_label(&device, UINT64_MAX, &label, &found));
     assert_int_equal(found, TIERS_LABEL_SOUND);
     assert_int_equal(label.epoch, 7);
-    assert_int_equal(bringup_measure(&device, 0, false, 8192, &cost), KVT_OK);
+    assert_ok(bringup_measure(&device, 0, false, 8192, &cost));
     assert_true(cost.probed && cost.read.bytes_per_s > 0);
     assert_ptr_equal(device, &one.base);
     kvt_device_close(device);

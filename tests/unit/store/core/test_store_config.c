@@ -17,7 +17,7 @@
 static kvt_config *fresh(void)
 {
     kvt_config *config = NULL;
-    assert_int_equal(kvt_config_new(&config), KVT_OK);
+    assert_ok(kvt_config_new(&config));
     assert_non_null(config);
     return config;
 }
@@ -69,7 +69,7 @@ TEST(sizes)
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         uint64_t bytes = 12345;
-        assert_int_equal(kvt_parse_bytes(good[i].text, &bytes), KVT_OK);
+        assert_ok(kvt_parse_bytes(good[i].text, &bytes));
         assert_true(bytes == good[i].bytes);
     }
     const char *bad[] = {
@@ -98,7 +98,7 @@ TEST(times)
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         double seconds = -1;
-        assert_int_equal(kvt_parse_seconds(good[i].text, &seconds), KVT_OK);
+        assert_ok(kvt_parse_seconds(good[i].text, &seconds));
         assert_true(seconds == good[i].seconds);
     }
     const char *bad[] = {"",           "-1",     "1sec", "ms",        "1e3",  "inf",
@@ -118,7 +118,7 @@ TEST(counts)
     char assignment[64], message[256];
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         (void)snprintf(assignment, sizeof assignment, "workload.requests=%s", good[i]);
-        assert_int_equal(kvt_config_set(config, assignment, message, sizeof message), KVT_OK);
+        assert_ok(kvt_config_set(config, assignment, message, sizeof message));
         assert_true(kvt_config_bytes(config, "workload.requests") == counts[i]);
     }
     const char *bad[] = {"-1", "1.5", "10kk", "10KiB", "k", "1 k", "1e3"};
@@ -179,7 +179,7 @@ TEST(every_setting)
         assert_false(kvt_config_has(config, key));
         if (setting->standard) {
             (void)snprintf(assignment, sizeof assignment, "%s=%s", key, setting->standard);
-            assert_int_equal(kvt_config_set(config, assignment, message, sizeof message), KVT_OK);
+            assert_ok(kvt_config_set(config, assignment, message, sizeof message));
             assert_true(kvt_config_has(config, key));
             assert_string_equal(kvt_config_unused_get(config, 0), key);
         }
@@ -234,7 +234,7 @@ TEST(file)
                        "read_bandwidth = 150MB/s\n"
                        "[device.nvme0]\n"
                        "backend = file";
-    assert_int_equal(read_text(config, text, message, sizeof message), KVT_OK);
+    assert_ok(read_text(config, text, message, sizeof message));
     assert_string_equal(kvt_config_device_at(config, 0), "nvme1");
     assert_string_equal(kvt_config_device_at(config, 1), "nvme0");
     assert_null(kvt_config_device_at(config, 2));
@@ -249,7 +249,7 @@ TEST(file)
 
     /* An override replaces the file's value and must be read again. A second file may do the same.
      */
-    assert_int_equal(kvt_config_set(config, "store.policy=none", message, sizeof message), KVT_OK);
+    assert_ok(kvt_config_set(config, "store.policy=none", message, sizeof message));
     assert_string_equal(kvt_config_unused_get(config, 0), "store.policy");
     assert_string_equal(kvt_config_text(config, "store.policy"), "none");
     assert_int_equal(read_text(config, "[store]\npolicy=utility\n", message, sizeof message), 0);
@@ -305,9 +305,8 @@ TEST(odd_files)
     assert_int_equal(read_bytes(config, "[store]\nseed=\0001\n", 16, message, sizeof message),
                      KVT_E_CONFIG);
     assert_non_null(strstr(message, "zero byte"));
-    assert_int_equal(read_text(config, "", message, sizeof message), KVT_OK);
-    assert_int_equal(read_text(config, "\xEF\xBB\xBF[store]\nseed=2\n", message, sizeof message),
-                     KVT_OK);
+    assert_ok(read_text(config, "", message, sizeof message));
+    assert_ok(read_text(config, "\xEF\xBB\xBF[store]\nseed=2\n", message, sizeof message));
 
     char wide[4096];
     int head = snprintf(wide, sizeof wide, "[store]\ncatalog=");
@@ -362,12 +361,12 @@ TEST(overrides)
         assert_null(kvt_config_device_at(config, 0));
     }
     assert_int_equal(kvt_config_set(config, "bad=1", NULL, 0), KVT_E_CONFIG);
-    assert_int_equal(kvt_config_set(config, "device.a.path=/x=y", message, sizeof message), KVT_OK);
+    assert_ok(kvt_config_set(config, "device.a.path=/x=y", message, sizeof message));
     assert_string_equal(kvt_config_text(config, "device.a.path"), "/x=y");
     for (unsigned i = 0; i < 100; i++) {
         char assignment[64];
         (void)snprintf(assignment, sizeof assignment, "device.d%u.capacity = %uMiB", i, i);
-        assert_int_equal(kvt_config_set(config, assignment, message, sizeof message), KVT_OK);
+        assert_ok(kvt_config_set(config, assignment, message, sizeof message));
     }
     assert_true(kvt_config_bytes(config, "device.d77.capacity") == 77u << 20);
     assert_string_equal(kvt_config_device_at(config, 100), "d99");

@@ -95,9 +95,9 @@ static bool open_with(const site *s, uint64_t bytes)
         fail_msg("after %s with %llu bytes: %s, %s", kvt_status_name(first),
                  (unsigned long long)bytes, kvt_status_name(second), message);
     for (uint32_t i = 0; i < ENTRIES; i++)
-        if (flushed[i]) assert_int_equal(support_get(store, i, NULL), KVT_OK);
-    assert_int_equal(support_put(store, ENTRIES), KVT_OK);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+        if (flushed[i]) assert_ok(support_get(store, i, NULL));
+    assert_ok(support_put(store, ENTRIES));
+    assert_ok(kvt_store_flush(store));
     kvt_store_close(store);
     empty(s);
     return first == KVT_OK;
@@ -141,7 +141,7 @@ TEST(measuring_leaves_the_room_to_entries)
     site_make(&s, true);
     s.device.capacity_bytes = 64 << 20;
     if (!small_filesystem_mount(s.folder, "size=2m")) skip();
-    assert_int_equal(kvt_store_open(&s.options, &store, message, sizeof message), KVT_OK);
+    assert_ok(kvt_store_open(&s.options, &store, message, sizeof message));
     assert_non_null(strstr(message, "free"));
     uint32_t kept = 0;
     for (uint32_t i = 0; i < 64; i++)

@@ -109,11 +109,10 @@ static void check_reads(site *s)
     const kvt_view *pointer = &view;
     kvt_queue *queue;
     kvt_load *load;
-    assert_int_equal(kvt_queue_open(s->store, NULL, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(s->store, NULL, &queue));
     bool measured = measure(&before);
-    assert_int_equal(
-        kvt_store_get(s->store, key, KVT_PACKED(s->data, ENTRY_BYTES), KVT_STORE_DEADLINE, NULL),
-        KVT_OK);
+    assert_ok(
+        kvt_store_get(s->store, key, KVT_PACKED(s->data, ENTRY_BYTES), KVT_STORE_DEADLINE, NULL));
     if (measured) expect_within("get", before, 1.07);
     measured = measure(&before);
     const kvt_request request = {.struct_size = sizeof request,
@@ -122,18 +121,18 @@ static void check_reads(site *s)
                                  .view = &view,
                                  .deadline_ns = KVT_NO_DEADLINE};
     kvt_completion done = {.struct_size = sizeof done};
-    assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+    assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
     assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
-    assert_int_equal(done.status, KVT_OK);
+    assert_ok(done.status);
     if (measured) expect_within("a queue's get", before, 1.07);
     measured = measure(&before);
-    assert_int_equal(kvt_load_begin(queue, key, &pointer, 1, NULL, &load), KVT_OK);
+    assert_ok(kvt_load_begin(queue, key, &pointer, 1, NULL, &load));
     for (uint32_t layer = 1; layer <= LAYERS; layer++) {
-        assert_int_equal(kvt_load_wait(load, layer, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_load_wait(load, layer, KVT_NO_DEADLINE));
         kvt_load_release(load, layer);
     }
-    assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+    assert_ok(kvt_load_end(load, NULL, NULL));
     if (measured) expect_within("load", before, 3.0 / LAYERS);
     kvt_queue_close(queue);
     char *expected = test_alloc(ENTRY_BYTES);
@@ -147,8 +146,8 @@ TEST(a_put_that_hands_over_takes_a_copy_and_a_record)
     long before;
     site_make(&s, 4 * MIB);
     const bool measured = measure(&before);
-    assert_int_equal(kvt_store_put(s.store, &s.entry, KVT_PACKED(s.data, ENTRY_BYTES)), KVT_OK);
-    assert_int_equal(kvt_store_flush(s.store), KVT_OK);
+    assert_ok(kvt_store_put(s.store, &s.entry, KVT_PACKED(s.data, ENTRY_BYTES)));
+    assert_ok(kvt_store_flush(s.store));
     if (measured) expect_within("put and flush", before, 2.07);
     if (measured) assert_true(memory_mib("VmRSS") - before < SLACK_MIB);
     check_reads(&s);
@@ -161,7 +160,7 @@ TEST(a_put_that_stores_takes_a_record)
     long before;
     site_make(&s, 0);
     const bool measured = measure(&before);
-    assert_int_equal(kvt_store_put(s.store, &s.entry, KVT_PACKED(s.data, ENTRY_BYTES)), KVT_OK);
+    assert_ok(kvt_store_put(s.store, &s.entry, KVT_PACKED(s.data, ENTRY_BYTES)));
     if (measured) expect_within("put", before, 1.07);
     check_reads(&s);
     site_end(&s);
@@ -173,7 +172,7 @@ TEST(a_move_keeps_the_form_of_an_entry_beyond_staging)
     site s;
     long before;
     site_make(&s, 0);
-    assert_int_equal(kvt_store_put(s.store, &s.entry, KVT_PACKED(s.data, ENTRY_BYTES)), KVT_OK);
+    assert_ok(kvt_store_put(s.store, &s.entry, KVT_PACKED(s.data, ENTRY_BYTES)));
     kvt_store_close(s.store);
     s.options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
     s.options.lossless = true;
@@ -183,11 +182,10 @@ TEST(a_move_keeps_the_form_of_an_entry_beyond_staging)
     for (int i = 0; i < 4; i++) {
         kvt_get_info info = {.struct_size = sizeof info};
         uint32_t moves;
-        assert_int_equal(kvt_store_get(s.store, &s.entry.key, KVT_PACKED(s.data, ENTRY_BYTES),
-                                       KVT_STORE_DEADLINE, &info),
-                         KVT_OK);
+        assert_ok(kvt_store_get(s.store, &s.entry.key, KVT_PACKED(s.data, ENTRY_BYTES),
+                                KVT_STORE_DEADLINE, &info));
         assert_int_equal(info.variant.codec, KVT_CODEC_RAW);
-        assert_int_equal(kvt_store_maintain(s.store, &moves), KVT_OK);
+        assert_ok(kvt_store_maintain(s.store, &moves));
     }
     if (measured) expect_within("gets and moves", before, 1.07);
     assert_true(support_stats(s.store).moves.aborted > 0);
@@ -203,16 +201,16 @@ TEST(the_depth_of_a_queue_takes_no_memory)
     long before;
     const bool measured = measure(&before);
     kvt_queue *queue;
-    assert_int_equal(kvt_queue_open(store, &options, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(store, &options, &queue));
     kvt_request requests[FEW];
     kvt_completion done[FEW];
     for (uint32_t i = 0; i < FEW; i++)
         requests[i] = (kvt_request){
             .struct_size = sizeof requests[i], .kind = KVT_REQUEST_EXISTS, .key = support_key(i)};
     for (int round = 0; round < 100; round++) {
-        assert_int_equal(kvt_queue_submit(queue, requests, FEW, NULL), KVT_OK);
+        assert_ok(kvt_queue_submit(queue, requests, FEW, NULL));
         for (size_t drained = 0; drained < FEW;) {
-            assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+            assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
             done[0].struct_size = sizeof done[0];
             drained += kvt_queue_drain(queue, done, FEW);
         }

@@ -85,12 +85,12 @@ TEST(no_worker_is_asked)
         kvt_store *store = memory_open(NULL, 4 << 20, variants[i]);
         kvt_get_info info = {.struct_size = sizeof info};
         for (uint32_t number = 0; number < 8; number++)
-            assert_int_equal(support_put(store, number), KVT_OK);
+            assert_ok(support_put(store, number));
         uint64_t read_bytes = support_stats(store).tiers[KVT_TIER_DRAM].bytes_read;
         atomic_store(&jobs, 0);
         uint64_t record_bytes = 0;
         for (uint32_t number = 0; number < 8; number++) {
-            assert_int_equal(support_get(store, number, &info), KVT_OK);
+            assert_ok(support_get(store, number, &info));
             assert_int_equal(info.variant.codec, variants[i].codec);
             assert_int_equal(info.tier, KVT_TIER_DRAM);
             assert_int_equal(info.read_ns, 0);
@@ -118,9 +118,9 @@ TEST(a_put_is_a_copy)
         atomic_store(&jobs, 0);
         uint64_t record_bytes = 0;
         for (uint32_t number = 0; number < 8; number++) {
-            assert_int_equal(support_put(store, number), KVT_OK);
+            assert_ok(support_put(store, number));
             record_bytes += memory_place(store, number)->record_bytes;
-            assert_int_equal(support_get(store, number, NULL), KVT_OK);
+            assert_ok(support_get(store, number, NULL));
         }
         assert_int_equal(atomic_load(&jobs), 0);
         kvt_store_stats stats = support_stats(store);
@@ -140,14 +140,14 @@ TEST(puts_into_a_full_tier)
     for (uint32_t number = 0; number < 100; number++) {
         kvt_status status = support_put(store, number);
         if (status == KVT_BUSY) {
-            assert_int_equal(kvt_store_flush(store), KVT_OK);
+            assert_ok(kvt_store_flush(store));
             status = support_put(store, number);
         }
         assert_true(status == KVT_OK || status == KVT_REFUSED);
         kvt_tier_stats tier = support_stats(store).tiers[KVT_TIER_DRAM];
         assert_true(tier.used_bytes <= tier.capacity_bytes);
     }
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     uint32_t found = 0;
     for (uint32_t number = 0; number < 100; number++) {
         kvt_status status = support_get(store, number, NULL);
@@ -171,9 +171,9 @@ TEST(a_throttled_device_has_a_worker)
                                       .read_bytes_per_s = UINT64_C(1000000000),
                                       .write_bytes_per_s = UINT64_C(1000000000)};
     kvt_store *store = memory_open(&device, 0, memory_raw);
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     atomic_store(&jobs, 0);
-    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    assert_ok(support_get(store, 1, NULL));
     assert_int_equal(atomic_load(&jobs), 1);
     kvt_store_close(store);
 }
@@ -192,11 +192,11 @@ TEST(a_record_in_pieces)
     assert_int_equal(count, stats.tiers[KVT_TIER_DRAM].capacity_bytes / TIERS_GRAIN_BYTES);
     for (uint32_t i = 0; i < count; i += 2)
         tiers_pool_release(pool, held[i]);
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     assert_true(memory_place(store, 1)->location->extent_count > 1);
     assert_false(tiers_pool_lends(pool, memory_place(store, 1)->location));
     uint64_t read_bytes = support_stats(store).tiers[KVT_TIER_DRAM].bytes_read;
-    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    assert_ok(support_get(store, 1, NULL));
     assert_int_equal(atomic_load(&jobs), 0);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].bytes_read - read_bytes,
                      memory_place(store, 1)->record_bytes);
@@ -217,14 +217,14 @@ TEST(a_striped_object_is_copied)
                                           .backend = "memory",
                                           .capacity_bytes = 1 << 20};
         kvt_device *device = NULL;
-        assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
+        assert_ok(kvt_device_open(&config, &device, NULL, 0));
         members[i] = tiers_member_options_of(&config, device, 1e9, 1e9, NULL);
     }
     const tiers_pool_options options = {.unit_bytes = UNIT};
     tiers_pool *pool = NULL;
     tiers_location *location = NULL;
-    assert_int_equal(tiers_pool_open(members, 2, &options, &pool, NULL, 0), KVT_OK);
-    assert_int_equal(tiers_pool_reserve(pool, BYTES, &location), KVT_OK);
+    assert_ok(tiers_pool_open(members, 2, &options, &pool, NULL, 0));
+    assert_ok(tiers_pool_reserve(pool, BYTES, &location));
     assert_int_equal(location->share_count, 2);
     char *put = test_aligned(4096, BYTES), *got = test_aligned(4096, BYTES);
     for (uint32_t i = 0; i < BYTES; i++)
@@ -238,7 +238,7 @@ TEST(a_striped_object_is_copied)
     assert_int_equal(write.part_count, 2);
     assert_int_equal(parts[0].bytes + parts[1].bytes, BYTES);
     assert_int_equal(atomic_load(&jobs), 0);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, location, got, BYTES), KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_READ, location, got, BYTES));
     assert_memory_equal(got, put, BYTES);
     memset(got, 0, BYTES);
     tiers_transfer tail = {.kind = KVT_IO_READ,
@@ -253,7 +253,7 @@ TEST(a_striped_object_is_copied)
         .kind = KVT_IO_READ, .location = location, .buffer = got, .bytes = BYTES};
     assert_false(tiers_transfer_copy(pool, &late));
     kvt_device *device = NULL;
-    assert_int_equal(tiers_pool_eject(pool, 1, &device), KVT_OK); /* no loan was kept */
+    assert_ok(tiers_pool_eject(pool, 1, &device)); /* no loan was kept */
     kvt_device_close(device);
     tiers_pool_release(pool, location);
     tiers_pool_close(pool);
@@ -265,8 +265,8 @@ TEST(damage_is_found)
     const kvt_variant variants[] = {memory_raw, memory_lossless};
     for (size_t i = 0; i < 8; i++) {
         kvt_store *store = memory_open(NULL, 4 << 20, variants[i / 4]);
-        assert_int_equal(support_put(store, 1), KVT_OK);
-        assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+        assert_ok(support_put(store, 1));
+        assert_ok(support_get(store, 1, NULL));
         const uint64_t payload = RECORD_TABLE_OFFSET + 4096;
         const uint64_t offsets[] = {RECORD_SLOT_BYTES - 100, RECORD_TABLE_OFFSET + 8, payload,
                                     memory_place(store, 1)->record_bytes - 1};
@@ -276,8 +276,8 @@ TEST(damage_is_found)
         assert_int_equal(stats.load_failures, 1);
         assert_int_equal(stats.misses, 1);
         assert_int_equal(stats.tiers[KVT_TIER_DRAM].entries, 0);
-        assert_int_equal(support_put(store, 1), KVT_OK);
-        assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+        assert_ok(support_put(store, 1));
+        assert_ok(support_get(store, 1, NULL));
         kvt_store_close(store);
     }
 }
@@ -286,9 +286,9 @@ TEST(damage_is_found)
 TEST(a_retired_device)
 {
     kvt_store *store = memory_open(NULL, 4 << 20, memory_raw);
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     kvt_device_stats device = {.struct_size = sizeof device};
-    assert_int_equal(kvt_device_stats_get(store, 0, &device), KVT_OK);
+    assert_ok(kvt_device_stats_get(store, 0, &device));
     tiers_pool *pool = store->pools[KVT_TIER_DRAM];
     const tiers_location *location = memory_place(store, 1)->location;
     void *record = tiers_pool_lend(pool, location);
@@ -298,10 +298,10 @@ TEST(a_retired_device)
     kvt_device *ejected = NULL;
     assert_int_equal(tiers_pool_eject(pool, 0, &ejected), KVT_BUSY);
     kvt_record_info info;
-    assert_int_equal(kvt_record_verify(record, location->bytes, &info), KVT_OK);
+    assert_ok(kvt_record_verify(record, location->bytes, &info));
     tiers_pool_take_back(pool, location, KVT_IO_READ, 0);
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
-    assert_int_equal(kvt_device_change(store, device.name, KVT_DEVICE_REMOVE), KVT_OK);
+    assert_ok(kvt_device_change(store, device.name, KVT_DEVICE_REMOVE));
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
     kvt_store_close(store);
 }

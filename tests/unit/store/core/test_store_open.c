@@ -138,9 +138,8 @@ TEST(damaged_log)
         kvt_store *store = NULL;
         if (open_try(&site, &store) == KVT_OK) {
             for (uint32_t k = 0; k < OPEN_ENTRIES; k++)
-                if (support_get(store, k, NULL) == KVT_MISS)
-                    assert_int_equal(support_put(store, k), KVT_OK);
-            assert_int_equal(kvt_store_flush(store), KVT_OK);
+                if (support_get(store, k, NULL) == KVT_MISS) assert_ok(support_put(store, k));
+            assert_ok(kvt_store_flush(store));
             kvt_store_close(store);
             open_expect_all(&site);
         } else {
@@ -194,14 +193,14 @@ TEST(modes)
     open_prepare(&site);
     mode_t mask = umask(0);
     kvt_store *store = open_now(&site);
-    assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(support_put(store, 1));
+    assert_ok(kvt_store_flush(store));
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         open_expect_mode(site.catalog, ends[i]);
     open_expect_mode(site.path, "");
     kvt_profile *profile = NULL;
     snprintf(profile_path, sizeof profile_path, "%s/profile.db", site.folder);
-    assert_int_equal(kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_ok(kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, NULL, 0));
     open_expect_mode(profile_path, "");
     kvt_profile_close(profile);
     kvt_store_close(store);
@@ -274,7 +273,7 @@ TEST(odd_capacity)
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].capacity_bytes, 4 << 20);
     kvt_store_close(store);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 4 << 20;
-    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, message, sizeof message));
     assert_string_equal(message, "");
     kvt_store_close(store);
 }

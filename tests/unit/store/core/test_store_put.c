@@ -34,7 +34,7 @@ static site *site_open_hung(void)
 {
     site *s = prepare();
     site_open(s);
-    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
+    assert_ok(tiers_fault_add(s->dram.device, &hang_writes));
     return s;
 }
 
@@ -46,7 +46,7 @@ static void site_fail_writes(site *s, uint64_t hits)
                                    .hits = hits,
                                    .status = KVT_E_IO,
                                    .os_error = 5};
-    assert_int_equal(tiers_fault_add(s->dram.device, &fail), KVT_OK);
+    assert_ok(tiers_fault_add(s->dram.device, &fail));
 }
 
 static uint64_t site_writes(site *s)
@@ -73,9 +73,9 @@ TEST(put_returns_before_a_byte_is_written)
     site *s = site_open_hung();
     uint64_t before = site_writes(s);
     kvt_get_info info = {.struct_size = sizeof info};
-    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_ok(support_put(s->store, 1));
     assert_int_equal(site_writes(s), before);
-    assert_int_equal(support_get(s->store, 1, &info), KVT_OK);
+    assert_ok(support_get(s->store, 1, &info));
     assert_int_equal(info.tier, KVT_TIER_DRAM);
     assert_int_equal(info.read_ns, 0);
     kvt_store_stats stats = support_stats(s->store);
@@ -83,9 +83,9 @@ TEST(put_returns_before_a_byte_is_written)
     assert_int_equal(stats.put_staging_bytes, SUPPORT_ENTRY_BYTES);
     assert_int_equal(stats.staged_hits, 1);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     assert_true(site_writes(s) > before);
-    assert_int_equal(support_get(s->store, 1, &info), KVT_OK);
+    assert_ok(support_get(s->store, 1, &info));
     stats = support_stats(s->store);
     assert_int_equal(stats.puts_waiting, 0);
     assert_int_equal(stats.put_staging_bytes, 0);
@@ -100,14 +100,13 @@ TEST(lookups_see_what_is_handed_over)
     kvt_key keys[3] = {support_key(0), support_key(1), support_key(2)};
     size_t matched = 0;
     double seconds[3];
-    assert_int_equal(support_put(s->store, 0), KVT_OK);
-    assert_int_equal(support_put(s->store, 1), KVT_OK);
-    assert_int_equal(site_exists(s, 1), KVT_OK);
+    assert_ok(support_put(s->store, 0));
+    assert_ok(support_put(s->store, 1));
+    assert_ok(site_exists(s, 1));
     assert_int_equal(site_exists(s, 2), KVT_MISS);
-    assert_int_equal(kvt_store_match(s->store, keys, 3, NULL, &matched), KVT_OK);
+    assert_ok(kvt_store_match(s->store, keys, 3, NULL, &matched));
     assert_int_equal(matched, 2);
-    assert_int_equal(kvt_store_match(s->store, keys, 3, KVT_MATCH(.load_seconds = seconds), NULL),
-                     KVT_OK);
+    assert_ok(kvt_store_match(s->store, keys, 3, KVT_MATCH(.load_seconds = seconds), NULL));
     assert_true(seconds[0] >= 0 && seconds[0] < 1 && seconds[2] != seconds[2]);
     assert_int_equal(support_put(s->store, 1), KVT_EXISTS);
     char small[64];
@@ -115,7 +114,7 @@ TEST(lookups_see_what_is_handed_over)
                                    KVT_STORE_DEADLINE, NULL),
                      KVT_E_ARGUMENT);
     kvt_explanation explanation = {.struct_size = sizeof explanation};
-    assert_int_equal(kvt_store_explain(s->store, &keys[0], &explanation), KVT_OK);
+    assert_ok(kvt_store_explain(s->store, &keys[0], &explanation));
     assert_int_equal(explanation.current, KVT_OPTION_NONE);
     tiers_fault_clear(s->dram.device);
 }
@@ -131,11 +130,11 @@ TEST(full_staging_refuses_and_loses_nothing)
     assert_int_equal(support_stats(s->store).puts_busy, 2);
     assert_int_equal(support_stats(s->store).puts_waiting, RECORDS_STAGED);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
-    assert_int_equal(support_put(s->store, 100), KVT_OK);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
+    assert_ok(support_put(s->store, 100));
+    assert_ok(kvt_store_flush(s->store));
     support_gets(s->store, 0, RECORDS_STAGED);
-    assert_int_equal(support_get(s->store, 100, NULL), KVT_OK);
+    assert_ok(support_get(s->store, 100, NULL));
     assert_int_equal(support_stats(s->store).staged_hits, 0);
 }
 
@@ -144,16 +143,16 @@ TEST(backlog_of_a_tier_refuses)
     site *s = prepare();
     s->options.limits.put_backlog_seconds = 1e-9;
     site_open(s);
-    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
-    assert_int_equal(support_put(s->store, 0), KVT_OK);
+    assert_ok(tiers_fault_add(s->dram.device, &hang_writes));
+    assert_ok(support_put(s->store, 0));
     uint64_t aborted = support_stats(s->store).moves.aborted;
     assert_int_equal(support_put(s->store, 1), KVT_BUSY);
     assert_int_equal(site_exists(s, 1), KVT_MISS);
     assert_int_equal(support_stats(s->store).puts_busy, 1);
     assert_int_equal(support_stats(s->store).moves.aborted, aborted);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
-    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
+    assert_ok(support_put(s->store, 1));
 }
 
 /* A put that waits without a plan counts with the writes that plans lately made per byte. */
@@ -166,8 +165,8 @@ TEST(burst_stays_below_the_backlog_bound)
     s->store->handover.backlog_seconds = 1.6 * planned; /* room for two puts more */
     pthread_mutex_unlock(&s->store->lock);
     assert_true(planned > 0);
-    assert_int_equal(support_put(s->store, 4), KVT_OK);
-    assert_int_equal(support_put(s->store, 5), KVT_OK);
+    assert_ok(support_put(s->store, 4));
+    assert_ok(support_put(s->store, 5));
     assert_int_equal(support_put(s->store, 6), KVT_BUSY);
     assert_int_equal(site_exists(s, 6), KVT_MISS);
     assert_int_equal(support_stats(s->store).puts_busy, 1);
@@ -175,8 +174,8 @@ TEST(burst_stays_below_the_backlog_bound)
     assert_true(s->store->handover.seconds[KVT_TIER_DRAM] <= s->store->handover.backlog_seconds);
     pthread_mutex_unlock(&s->store->lock);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
-    assert_int_equal(support_put(s->store, 6), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
+    assert_ok(support_put(s->store, 6));
 }
 
 /* An entry whose parent is not stored, which the policy declines. */
@@ -200,13 +199,13 @@ TEST(the_policy_is_asked_later)
     site *s = prepare();
     s->options.policy = "utility";
     site_open(s);
-    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
+    assert_ok(tiers_fault_add(s->dram.device, &hang_writes));
     assert_int_equal(put_orphan(s, 100), KVT_REFUSED);
     support_puts(s->store, 0, 5);
-    assert_int_equal(put_orphan(s, 101), KVT_OK);
-    assert_int_equal(site_exists(s, 101), KVT_OK);
+    assert_ok(put_orphan(s, 101));
+    assert_ok(site_exists(s, 101));
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     assert_int_equal(site_exists(s, 101), KVT_MISS);
     support_gets(s->store, 0, 5);
     kvt_store_stats stats = support_stats(s->store);
@@ -225,25 +224,25 @@ TEST(failure_behind_the_return)
     site *s = prepare();
     site_open(s);
     site_fail_writes(s, 0);
-    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_ok(support_put(s->store, 1));
     site_await_end(s);
     assert_int_equal(support_get(s->store, 1, NULL), KVT_MISS);
     assert_int_equal(support_stats(s->store).puts_lost, 1);
     kvt_health_item items[8] = {{.struct_size = sizeof items[0]}};
     size_t count = 0, seen = 0;
-    assert_int_equal(kvt_health_get(s->store, items, 8, &count, NULL), KVT_OK);
+    assert_ok(kvt_health_get(s->store, items, 8, &count, NULL));
     for (size_t i = 0; i < count; i++)
         seen += items[i].kind == KVT_HEALTH_PUT && items[i].status == KVT_E_IO;
     assert_int_equal(seen, 1);
     assert_int_equal(kvt_store_flush(s->store), KVT_E_IO);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
-    assert_int_equal(kvt_health_get(s->store, items, 8, &count, NULL), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
+    assert_ok(kvt_health_get(s->store, items, 8, &count, NULL));
     for (size_t i = 0; i < count; i++)
         assert_int_not_equal(items[i].kind, KVT_HEALTH_PUT);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(support_put(s->store, 1), KVT_OK);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
-    assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
+    assert_ok(support_put(s->store, 1));
+    assert_ok(kvt_store_flush(s->store));
+    assert_ok(support_get(s->store, 1, NULL));
 }
 
 /* A plan that fails is made again from the staged bytes. */
@@ -252,9 +251,9 @@ TEST(one_failed_write_loses_nothing)
     site *s = prepare();
     site_open(s);
     site_fail_writes(s, 1);
-    assert_int_equal(support_put(s->store, 1), KVT_OK);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
-    assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
+    assert_ok(support_put(s->store, 1));
+    assert_ok(kvt_store_flush(s->store));
+    assert_ok(support_get(s->store, 1, NULL));
     assert_int_equal(support_stats(s->store).puts_lost, 0);
     assert_int_equal(support_stats(s->store).moves.aborted, 1);
 }
@@ -266,9 +265,9 @@ TEST(a_device_that_stops_answering)
     site *s = prepare();
     s->memory.timeout_ns = 200000000;
     site_open(s);
-    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
-    assert_int_equal(support_put(s->store, 1), KVT_OK);
-    assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
+    assert_ok(tiers_fault_add(s->dram.device, &hang_writes));
+    assert_ok(support_put(s->store, 1));
+    assert_ok(support_get(s->store, 1, NULL));
     assert_int_equal(kvt_store_flush(s->store), KVT_E_IO);
     assert_int_equal(support_get(s->store, 1, NULL), KVT_MISS);
     assert_int_equal(support_stats(s->store).puts_lost, 1);
@@ -283,14 +282,14 @@ TEST(what_waits_for_a_unresponsive_device_is_lost)
     site *s = prepare();
     s->memory.timeout_ns = 200000000;
     site_open(s);
-    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
+    assert_ok(tiers_fault_add(s->dram.device, &hang_writes));
     support_puts(s->store, 0, RECORDS_STAGED);
     site_await_end(s);
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.puts_lost, RECORDS_STAGED);
     assert_int_equal(stats.puts_refused, 0);
     assert_int_equal(kvt_store_flush(s->store), KVT_E_IO);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     site_close(s);
     tiers_fault_clear(s->dram.device);
 }
@@ -328,11 +327,11 @@ TEST(delete_of_what_is_handed_over)
     site *s = site_open_hung();
     support_puts(s->store, 0, RECORDS_STAGED);
     /* Executors take puts in order and hang with the first ones: the last has not begun. */
-    assert_int_equal(site_delete(s, RECORDS_STAGED - 1), KVT_OK);
+    assert_ok(site_delete(s, RECORDS_STAGED - 1));
     assert_int_equal(support_get(s->store, RECORDS_STAGED - 1, NULL), KVT_MISS);
-    assert_int_equal(support_put(s->store, RECORDS_STAGED - 1), KVT_OK);
-    assert_int_equal(support_get(s->store, RECORDS_STAGED - 1, NULL), KVT_OK);
-    assert_int_equal(site_delete(s, RECORDS_STAGED - 1), KVT_OK);
+    assert_ok(support_put(s->store, RECORDS_STAGED - 1));
+    assert_ok(support_get(s->store, RECORDS_STAGED - 1, NULL));
+    assert_ok(site_delete(s, RECORDS_STAGED - 1));
     /* One that has begun is waited for. */
     tiers_fault_counts counts = {0};
     while (counts.hung == 0) {
@@ -346,8 +345,8 @@ TEST(delete_of_what_is_handed_over)
     tiers_fault_clear(s->dram.device);
     pthread_join(threads[0], NULL);
     pthread_join(threads[1], NULL);
-    assert_int_equal(deleter.status, KVT_OK);
-    assert_int_equal(flusher.status, KVT_OK);
+    assert_ok(deleter.status);
+    assert_ok(flusher.status);
     assert_int_equal(support_get(s->store, 0, NULL), KVT_MISS);
     support_gets(s->store, 1, RECORDS_STAGED - 1);
     assert_int_equal(support_get(s->store, RECORDS_STAGED - 1, NULL), KVT_MISS);
@@ -390,11 +389,11 @@ TEST(persist_waits)
     kvt_persist_info info = {.struct_size = sizeof info};
     site *d = disk_open();
     support_puts(d->store, 0, 8);
-    assert_int_equal(kvt_store_persist(d->store, KVT_NO_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_persist(d->store, KVT_NO_DEADLINE, &info));
     assert_int_equal(info.written, 8);
     assert_int_equal(info.left, 0);
-    assert_int_equal(tiers_fault_add(d->dram.device, &hang_writes), KVT_OK);
-    assert_int_equal(support_put(d->store, 8), KVT_OK);
+    assert_ok(tiers_fault_add(d->dram.device, &hang_writes));
+    assert_ok(support_put(d->store, 8));
     assert_int_equal(kvt_store_persist(d->store, 1, &info), KVT_E_TIMEOUT);
     assert_int_equal(info.left, 1);
     tiers_fault_clear(d->dram.device);
@@ -431,7 +430,7 @@ static void runner_step(runner *self)
             assert_true(status == KVT_OK || status == KVT_MISS);
         }
     }
-    if ((self->draw >> 24) % 64 == 0) assert_int_equal(kvt_store_flush(self->store), KVT_OK);
+    if ((self->draw >> 24) % 64 == 0) assert_ok(kvt_store_flush(self->store));
 }
 
 static void *runner_run(void *argument)
@@ -463,7 +462,7 @@ TEST(many_threads)
         accepted += runners[i].accepted;
     }
     assert_true(hits > 0 && accepted > KEYS / 2);
-    assert_int_equal(kvt_store_flush(d->store), KVT_OK);
+    assert_ok(kvt_store_flush(d->store));
     kvt_store_stats stats = support_stats(d->store);
     assert_int_equal(stats.puts_waiting, 0);
     assert_int_equal(stats.put_staging_bytes, 0);
@@ -477,11 +476,11 @@ TEST(without_put_staging)
     s->options.limits.put_staging_bytes = 0;
     site_open(s);
     uint64_t before = site_writes(s);
-    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_ok(support_put(s->store, 1));
     assert_true(site_writes(s) > before);
     site_fail_writes(s, 0);
     assert_int_equal(support_put(s->store, 2), KVT_E_IO);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
 }
 
 /* Whether every thread of the process but the calling one has a signal blocked. */
@@ -567,8 +566,8 @@ TEST(a_child_before_its_parent)
     assert_int_equal(kvt_store_explain(store, &child.key, &why), KVT_MISS);
     assert_non_null(why.reason);
     assert_non_null(strstr(why.reason, "its parent, is not stored"));
-    assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_store_put(store, &child, KVT_PACKED(data, sizeof data)), KVT_OK);
+    assert_ok(support_put(store, 1));
+    assert_ok(kvt_store_put(store, &child, KVT_PACKED(data, sizeof data)));
     kvt_store_close(store);
 }
 
@@ -599,12 +598,12 @@ TEST(links_of_a_chain_are_decided_in_order)
     for (uint32_t chain = 0; chain < CHAINS; chain++) {
         const uint32_t first = chain * LINKS;
         for (uint32_t i = 0; i < LINKS; i++)
-            assert_int_equal(put_link(s, first + i, i), KVT_OK);
-        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+            assert_ok(put_link(s, first + i, i));
+        assert_ok(kvt_store_flush(s->store));
         for (uint32_t i = 0; i < LINKS; i++)
-            assert_int_equal(support_get(s->store, first + i, NULL), KVT_OK);
+            assert_ok(support_get(s->store, first + i, NULL));
         for (uint32_t i = LINKS; i-- > 0;)
-            assert_int_equal(site_delete(s, first + i), KVT_OK);
+            assert_ok(site_delete(s, first + i));
     }
     const kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.puts_refused, 0);

@@ -63,7 +63,7 @@ static void check_gets(kvt_store *store, uint32_t number)
         kvt_kept_tokens kept = {.struct_size = sizeof kept};
         kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
         assert_true(engine_pool_open(&pool, &engine_views[i], &support_layout, 1, FILL));
-        assert_int_equal(kvt_store_get(store, &key, &pool.view, KVT_NO_DEADLINE, &info), KVT_OK);
+        assert_ok(kvt_store_get(store, &key, &pool.view, KVT_NO_DEADLINE, &info));
         assert_int_equal(kept.count, support_layout.tokens);
         assert_int_equal(info.tier, KVT_TIER_DRAM);
         pool_walk(&pool, number, true);
@@ -78,7 +78,7 @@ static void put_all(kvt_store *store)
         engine_pool pool;
         assert_true(engine_pool_open(&pool, &engine_views[i], &support_layout, 1, FILL));
         pool_walk(&pool, 1 + i, false);
-        assert_int_equal(put_view(store, &pool.view, 1 + i), KVT_OK);
+        assert_ok(put_view(store, &pool.view, 1 + i));
         /* The put has copied the bytes. */
         for (uint32_t k = 0; k < pool.pools; k++)
             memset(pool.memory[k], 0, pool.pool_bytes);
@@ -89,7 +89,7 @@ static void put_all(kvt_store *store)
 static void get_all(kvt_store *store)
 {
     for (uint32_t i = 0; i < ENGINE_VIEWS; i++) {
-        assert_int_equal(support_get(store, 1 + i, NULL), KVT_OK);
+        assert_ok(support_get(store, 1 + i, NULL));
         if (i % 4 == 0) check_gets(store, 1 + i);
     }
 }
@@ -98,10 +98,10 @@ TEST(views_reach_the_memory_of_a_tier)
 {
     for (uint32_t lossless = 0; lossless < 2; lossless++) {
         site *s = prepare(false);
-        if (lossless) assert_int_equal(kvt_variant_parse("lossless", &s->options.variant), KVT_OK);
+        if (lossless) assert_ok(kvt_variant_parse("lossless", &s->options.variant));
         site_open(s);
         put_all(s->store);
-        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        assert_ok(kvt_store_flush(s->store));
         get_all(s->store);
         site_close(s);
     }
@@ -111,13 +111,13 @@ TEST(views_reach_staged_puts_and_devices)
 {
     site *s = prepare(true);
     site_open(s);
-    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
+    assert_ok(tiers_fault_add(s->dram.device, &hang_writes));
     put_all(s->store);
     uint64_t hits = support_stats(s->store).staged_hits;
     get_all(s->store);
     assert_true(support_stats(s->store).staged_hits > hits + ENGINE_VIEWS);
     tiers_fault_clear(s->dram.device);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     hits = support_stats(s->store).staged_hits;
     get_all(s->store);
     assert_int_equal(support_stats(s->store).staged_hits, hits);
@@ -129,7 +129,7 @@ TEST(views_are_put_without_put_staging)
     for (uint32_t i = 0; i < 4; i++) {
         site *s = prepare(i >= 2);
         s->options.limits.put_staging_bytes = 0;
-        assert_int_equal(kvt_variant_parse(variants[i % 2], &s->options.variant), KVT_OK);
+        assert_ok(kvt_variant_parse(variants[i % 2], &s->options.variant));
         site_open(s);
         put_all(s->store);
         get_all(s->store);
@@ -151,14 +151,14 @@ TEST(opaque_entries_are_one_run)
     for (uint32_t i = 0; i < BYTES; i++)
         data[i] = (uint8_t)(i * 7 + i / 256);
     kvt_view view = codecs_packed_view(&entry.layout, data);
-    assert_int_equal(kvt_store_put(s->store, &entry, &view), KVT_OK);
+    assert_ok(kvt_store_put(s->store, &entry, &view));
     for (uint32_t turn = 0; turn < 2; turn++) {
         memset(got, FILL, sizeof got);
         view = codecs_packed_view(&entry.layout, got);
-        assert_int_equal(kvt_store_get(s->store, &entry.key, &view, KVT_NO_DEADLINE, NULL), KVT_OK);
+        assert_ok(kvt_store_get(s->store, &entry.key, &view, KVT_NO_DEADLINE, NULL));
         assert_memory_equal(got, data, BYTES);
         assert_int_equal(got[BYTES], FILL);
-        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        assert_ok(kvt_store_flush(s->store));
     }
 }
 
@@ -177,7 +177,7 @@ TEST(bad_views_are_refused_untouched)
     bad.block_count = 1;
     assert_int_equal(put_view(s->store, &bad, 1), KVT_E_ARGUMENT);
     assert_int_equal(kvt_store_exists(s->store, &key), KVT_MISS);
-    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    assert_ok(support_put(s->store, 1));
     for (uint32_t turn = 0; turn < 2; turn++) {
         assert_int_equal(kvt_store_get(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
                          KVT_E_ARGUMENT);
@@ -195,7 +195,7 @@ TEST(bad_views_are_refused_untouched)
                          KVT_E_UNSUPPORTED);
         bad = pool.view;
         bad.block_count = 1;
-        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        assert_ok(kvt_store_flush(s->store));
     }
     assert_int_equal(kvt_store_get(s->store, &key, NULL, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
     assert_int_equal(kvt_store_get(s->store, NULL, &pool.view, KVT_NO_DEADLINE, NULL),

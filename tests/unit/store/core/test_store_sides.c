@@ -42,7 +42,7 @@ static uint64_t fill(uint32_t number, void *data)
 {
     const kvt_layout layout = layout_of(number);
     uint64_t bytes;
-    assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+    assert_ok(kvt_layout_bytes(&layout, &bytes));
     assert_true(bytes <= DATA_BYTES);
     codecs_kv_sample_fill(&layout, number, data);
     return bytes;
@@ -57,10 +57,10 @@ static void put_all(kvt_store *store)
         assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, bytes + 1)), KVT_E_ARGUMENT);
         kvt_status status = kvt_store_put(store, &entry, KVT_PACKED(data, bytes));
         while (status == KVT_BUSY) {
-            assert_int_equal(kvt_store_flush(store), KVT_OK);
+            assert_ok(kvt_store_flush(store));
             status = kvt_store_put(store, &entry, KVT_PACKED(data, bytes));
         }
-        assert_int_equal(status, KVT_OK);
+        assert_ok(status);
     }
 }
 
@@ -72,10 +72,9 @@ static void check_all(kvt_store *store)
         const kvt_key key = support_key(i);
         kvt_description description = {.struct_size = sizeof description};
         memset(got, 0xee, sizeof got);
-        assert_int_equal(
-            kvt_store_get(store, &key, KVT_PACKED(got, bytes), KVT_STORE_DEADLINE, NULL), KVT_OK);
+        assert_ok(kvt_store_get(store, &key, KVT_PACKED(got, bytes), KVT_STORE_DEADLINE, NULL));
         assert_memory_equal(got, wanted, bytes);
-        assert_int_equal(kvt_store_describe(store, &key, &description), KVT_OK);
+        assert_ok(kvt_store_describe(store, &key, &description));
         kvt_layout layout = layout_of(i);
         if (layout.sides == 2) layout.sides = 0;
         assert_memory_equal(&description.layout, &layout, sizeof layout);
@@ -89,7 +88,7 @@ TEST(entries_of_one_side_survive)
     site_open(s);
     put_all(s->store);
     check_all(s->store); /* from staging, mostly */
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     check_all(s->store);
     site_close(s);
     s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
@@ -109,7 +108,7 @@ typedef struct pool {
 static void pool_make(pool *p, uint32_t number, uint32_t first)
 {
     const kvt_layout layout = layout_of(number);
-    assert_int_equal(kvt_view_make(&layout, "bth", BLOCK, BLOCKS, &p->view), KVT_OK);
+    assert_ok(kvt_view_make(&layout, "bth", BLOCK, BLOCKS, &p->view));
     assert_int_equal(p->view.bases_kind, KVT_BASES_LAYERS);
     for (uint32_t i = 0; i < 2; i++) {
         p->bases[i] = test_alloc(p->view.base_bytes[0]);
@@ -146,19 +145,18 @@ TEST(views_of_one_side_are_stored)
                     memcpy(pool_block(&p, b / 6, b % 6, block), data + b * block, block);
                 kvt_status status = kvt_store_put(s->store, &entry, &p.view);
                 while (status == KVT_BUSY) {
-                    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+                    assert_ok(kvt_store_flush(s->store));
                     status = kvt_store_put(s->store, &entry, &p.view);
                 }
-                assert_int_equal(status, KVT_OK);
+                assert_ok(status);
             }
             pool_make(&p, i, i + 3);
-            assert_int_equal(kvt_store_get(s->store, &entry.key, &p.view, KVT_NO_DEADLINE, NULL),
-                             KVT_OK);
+            assert_ok(kvt_store_get(s->store, &entry.key, &p.view, KVT_NO_DEADLINE, NULL));
             for (uint32_t b = 0; b < 12; b++)
                 memcpy(again + b * block, pool_block(&p, b / 6, b % 6, block), block);
             assert_memory_equal(again, data, bytes);
         }
-        if (round == 0) assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        if (round == 0) assert_ok(kvt_store_flush(s->store));
         if (round != 1) continue;
         site_close(s);
         s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;

@@ -18,7 +18,7 @@ static store_staging *staging;
 
 TEST_BEFORE_EACH
 {
-    assert_int_equal(staging_open(LIMIT, &staging), KVT_OK);
+    assert_ok(staging_open(LIMIT, &staging));
     staging_make_arena(staging, true);
     assert_non_null(staging->arena);
     assert_int_equal(staging->arena_bytes, LIMIT);
@@ -41,9 +41,9 @@ static staging_buffer take(uint64_t bytes, bool wait)
 {
     staging_buffer buffer;
     if (wait)
-        assert_int_equal(staging_acquire(staging, bytes, STAGING_NO_DEADLINE, &buffer), KVT_OK);
+        assert_ok(staging_acquire(staging, bytes, STAGING_NO_DEADLINE, &buffer));
     else
-        assert_int_equal(staging_acquire_now(staging, bytes, &buffer), KVT_OK);
+        assert_ok(staging_acquire_now(staging, bytes, &buffer));
     assert_true(buffer.bytes >= bytes);
     assert_int_equal((uintptr_t)buffer.memory % STAGING_ALIGN, 0);
     memset(buffer.memory, 0x5A, buffer.bytes);
@@ -185,7 +185,7 @@ TEST(abandon)
 /* Closed staging lives until the last buffer has come back. */
 TEST_WITH(NULL, NULL, close_with_a_buffer_out)
 {
-    assert_int_equal(staging_open(LIMIT, &staging), KVT_OK);
+    assert_ok(staging_open(LIMIT, &staging));
     staging_make_arena(staging, true);
     staging_buffer kept = take(LIMIT / 2, true);
     staging_abandon(staging, &kept);
@@ -197,7 +197,7 @@ TEST_WITH(NULL, NULL, close_with_a_buffer_out)
 /* Without an arena, as where the system refuses it, everything works from the heap. */
 TEST_WITH(NULL, NULL, heap_only)
 {
-    assert_int_equal(staging_open(LIMIT, &staging), KVT_OK);
+    assert_ok(staging_open(LIMIT, &staging));
     staging_buffer buffer = take(LIMIT / 2, true);
     assert_false(in_arena(&buffer));
     staging_release(staging, &buffer);

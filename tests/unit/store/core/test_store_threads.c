@@ -48,16 +48,16 @@ TEST(a_limit_of_threads_is_named)
      * Of the threads of puts one is enough. */
     assert_true(refused >= 4);
     atomic_store(&threads_left, 1000);
-    assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(support_put(store, 1));
+    assert_ok(kvt_store_flush(store));
     for (int i = 0; i < 4; i++) {
         const kvt_queue_options options = {.struct_size = sizeof options, .threads = 2};
         atomic_store(&threads_left, i);
         assert_int_equal(kvt_queue_open(store, &options, &queue), KVT_E_THREAD);
     }
     atomic_store(&threads_left, 1000);
-    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(store, NULL, &queue));
     kvt_queue_close(queue);
-    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    assert_ok(support_get(store, 1, NULL));
     kvt_store_close(store);
 }

@@ -30,10 +30,10 @@ static void site_open(site *s)
     gate_make(&s->gate, 4 << 20);
     const tiers_member_options member = pool_scratch_member(&s->gate.base, 1e9);
     const tiers_pool_options options = {.unit_bytes = GRAIN};
-    assert_int_equal(tiers_pool_open(&member, 1, &options, &s->pool, NULL, 0), KVT_OK);
-    assert_int_equal(staging_open(1 << 20, &s->staging), KVT_OK);
+    assert_ok(tiers_pool_open(&member, 1, &options, &s->pool, NULL, 0));
+    assert_ok(staging_open(1 << 20, &s->staging));
     for (uint32_t i = 0; i <= COUNT; i++)
-        assert_int_equal(tiers_pool_reserve(s->pool, GRAIN, &s->locations[i]), KVT_OK);
+        assert_ok(tiers_pool_reserve(s->pool, GRAIN, &s->locations[i]));
 }
 
 static void site_close(site *s)
@@ -47,7 +47,7 @@ static void site_close(site *s)
 static store_transfer *site_prepare(site *s, uint32_t index)
 {
     staging_buffer buffer;
-    assert_int_equal(staging_acquire(s->staging, GRAIN, STAGING_NO_DEADLINE, &buffer), KVT_OK);
+    assert_ok(staging_acquire(s->staging, GRAIN, STAGING_NO_DEADLINE, &buffer));
     const tiers_transfer read = {.kind = KVT_IO_READ,
                                  .waited = true,
                                  .location = s->locations[index],
@@ -63,7 +63,7 @@ static void site_take(site *s, store_transfer *transfer)
 {
     staging_buffer buffer;
     transfer_report report;
-    assert_int_equal(transfer_take(transfer, &buffer, &report), KVT_OK);
+    assert_ok(transfer_take(transfer, &buffer, &report));
     staging_release(s->staging, &buffer);
 }
 

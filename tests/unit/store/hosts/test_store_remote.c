@@ -35,15 +35,15 @@ TEST(one_puts_and_another_gets)
         kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
         kvt_key key = support_key(i);
         assert_int_equal(kvt_store_exists(b, &key), KVT_MISS);
-        assert_int_equal(support_get(b, i, &info), KVT_OK);
+        assert_ok(support_get(b, i, &info));
         assert_int_equal(info.tier, KVT_TIER_REMOTE);
         assert_true(info.stored_bytes > SUPPORT_ENTRY_BYTES && kept.count == 32);
         /* It was offered to the local tiers. */
-        assert_int_equal(support_get(b, i, &info), KVT_OK);
+        assert_ok(support_get(b, i, &info));
         assert_int_equal(info.tier, KVT_TIER_DRAM);
     }
     assert_int_equal(support_get(b, 1000, NULL), KVT_MISS);
-    assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(b, KVT_NO_DEADLINE));
     const kvt_remote_stats stats = stats_of(b);
     assert_int_equal(stats.hits, COUNT);
     assert_int_equal(stats.misses, 1);
@@ -64,28 +64,23 @@ TEST(prefixes_reach_to_other_hosts)
     put_all(a);
     for (uint32_t i = 0; i < COUNT + 10; i++)
         keys[i] = support_key(i);
-    assert_int_equal(
-        kvt_store_match(b, keys, COUNT + 10, KVT_MATCH(.hosts = true, .deadline_ns = 0), &matched),
-        KVT_OK);
+    assert_ok(
+        kvt_store_match(b, keys, COUNT + 10, KVT_MATCH(.hosts = true, .deadline_ns = 0), &matched));
     assert_int_equal(matched, 0); /* nobody is asked, and nothing is known */
     for (int round = 0; round < 2; round++) {
-        assert_int_equal(kvt_store_match(b, keys, COUNT + 10,
-                                         KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
-                                         &matched),
-                         KVT_OK);
+        assert_ok(kvt_store_match(b, keys, COUNT + 10,
+                                  KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                                  &matched));
         assert_int_equal(matched, COUNT);
     }
-    assert_int_equal(kvt_store_match(b, keys, COUNT + 10, NULL, &matched), KVT_OK);
+    assert_ok(kvt_store_match(b, keys, COUNT + 10, NULL, &matched));
     assert_int_equal(matched, 0);
-    assert_int_equal(
-        kvt_store_match(b, keys, COUNT, KVT_MATCH(.hosts = true, .deadline_ns = 0), &matched),
-        KVT_OK);
+    assert_ok(
+        kvt_store_match(b, keys, COUNT, KVT_MATCH(.hosts = true, .deadline_ns = 0), &matched));
     assert_int_equal(matched, COUNT); /* by hints */
-    assert_int_equal(support_put(b, 3), KVT_OK);
-    assert_int_equal(kvt_store_match(b, keys, COUNT + 10,
-                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
-                                     &matched),
-                     KVT_OK);
+    assert_ok(support_put(b, 3));
+    assert_ok(kvt_store_match(b, keys, COUNT + 10,
+                              KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE), &matched));
     assert_int_equal(matched, COUNT);
     /* A key that is known to be nowhere is not asked for by a get. */
     assert_int_equal(support_get(b, COUNT, NULL), KVT_MISS);
@@ -94,8 +89,7 @@ TEST(prefixes_reach_to_other_hosts)
     assert_int_equal(
         kvt_store_match(b, NULL, 1, KVT_MATCH(.hosts = true, .deadline_ns = 0), &matched),
         KVT_E_ARGUMENT);
-    assert_int_equal(
-        kvt_store_match(b, keys, 0, KVT_MATCH(.hosts = true, .deadline_ns = 0), &matched), KVT_OK);
+    assert_ok(kvt_store_match(b, keys, 0, KVT_MATCH(.hosts = true, .deadline_ns = 0), &matched));
     assert_int_equal(matched, 0);
     kvt_store_close(a);
     kvt_store_close(b);
@@ -107,10 +101,10 @@ TEST(second_use_waits_for_a_hit)
     put_all(a);
     assert_int_equal(remote_memory_count(ENGINE, NULL), 0);
     for (uint32_t i = 0; i < 3; i++) {
-        assert_int_equal(support_get(a, i, NULL), KVT_OK);
-        assert_int_equal(support_get(a, i, NULL), KVT_OK);
+        assert_ok(support_get(a, i, NULL));
+        assert_ok(support_get(a, i, NULL));
     }
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     assert_int_equal(stats_of(a).published, 3);
     kvt_store_close(a);
 }
@@ -140,8 +134,8 @@ TEST(namespaces_and_tenants_are_apart)
     assert_int_equal(support_get(b, 0, NULL), KVT_MISS);
     const kvt_key key = support_key(500);
     char data[64];
-    assert_int_equal(support_put_small(a, &key, 3), KVT_OK);
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(support_put_small(a, &key, 3));
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     assert_int_equal(stats_of(a).published, COUNT + 1);
     assert_int_equal(
         kvt_store_get(c, &key, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, NULL), KVT_MISS);
@@ -155,12 +149,12 @@ TEST(a_delete_reaches_the_engine)
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
     const kvt_key key = support_key(4);
     put_all(a);
-    assert_int_equal(kvt_store_delete(a, &key), KVT_OK);
+    assert_ok(kvt_store_delete(a, &key));
     assert_int_equal(support_get(a, 4, NULL), KVT_MISS);
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     assert_int_equal(stats_of(a).deleted, 1);
     assert_int_equal(support_get(b, 4, NULL), KVT_MISS);
-    assert_int_equal(support_get(b, 5, NULL), KVT_OK);
+    assert_ok(support_get(b, 5, NULL));
     kvt_store_close(a);
     kvt_store_close(b);
 }
@@ -172,12 +166,12 @@ TEST(views_and_queues_get_from_other_hosts)
     put_all(a);
     kvt_view view = kvt_view_packed(data, SUPPORT_ENTRY_BYTES);
     kvt_key key = support_key(7);
-    assert_int_equal(kvt_store_get(b, &key, &view, KVT_NO_DEADLINE, NULL), KVT_OK);
+    assert_ok(kvt_store_get(b, &key, &view, KVT_NO_DEADLINE, NULL));
     support_fill(7, expected);
     assert_memory_equal(data, expected, sizeof data);
     const kvt_queue_options options = {.struct_size = sizeof options};
     kvt_queue *queue = NULL;
-    assert_int_equal(kvt_queue_open(b, &options, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(b, &options, &queue));
     memset(data, 0, sizeof data);
     kvt_request requests[2];
     memset(requests, 0, sizeof requests);
@@ -188,11 +182,11 @@ TEST(views_and_queues_get_from_other_hosts)
         requests[i].view = &view;
         requests[i].deadline_ns = KVT_NO_DEADLINE;
     }
-    assert_int_equal(kvt_queue_submit(queue, requests, 2, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, 2, NULL));
     kvt_completion done[2] = {{.struct_size = sizeof done[0]}, {.struct_size = sizeof done[0]}};
     size_t got = 0;
     while (got < 2) {
-        assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
         got += kvt_queue_drain(queue, &done[got], 2 - got);
     }
     for (int i = 0; i < 2; i++)
@@ -204,7 +198,7 @@ TEST(views_and_queues_get_from_other_hosts)
     key = support_key(9);
     assert_int_equal(kvt_store_get(b, &key, KVT_GROUPED(views, 2), KVT_NO_DEADLINE, NULL),
                      KVT_MISS);
-    assert_int_equal(kvt_store_get(b, &key, KVT_GROUPED(views, 1), KVT_NO_DEADLINE, NULL), KVT_OK);
+    assert_ok(kvt_store_get(b, &key, KVT_GROUPED(views, 1), KVT_NO_DEADLINE, NULL));
     support_fill(9, expected);
     assert_memory_equal(data, expected, sizeof data);
     assert_int_equal(stats_of(b).hits, 3);
@@ -263,14 +257,14 @@ TEST(wrong_chunks_are_misses)
         }
         if (i == 12) bytes = 5;
         if (i == 13) bytes = 0;
-        assert_int_equal(remote_memory_poke(ENGINE, name, value, bytes), KVT_OK);
+        assert_ok(remote_memory_poke(ENGINE, name, value, bytes));
         assert_int_equal(support_get(b, i, NULL), KVT_MISS);
-        assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_remote_flush(b, KVT_NO_DEADLINE));
         name_of(i, 0, name);
         assert_false(remote_memory_peek(ENGINE, name, other, sizeof other, &other_bytes));
     }
     assert_int_equal(stats_of(b).bad_records, 14);
-    assert_int_equal(support_get(b, 15, NULL), KVT_OK);
+    assert_ok(support_get(b, 15, NULL));
     kvt_store_close(a);
     kvt_store_close(b);
 }
@@ -290,9 +284,9 @@ TEST(chunks_of_two_writers_do_not_mix)
     kvt_store *b = open_chunked(KVT_PUBLISH_ALL), *c = open_chunked(KVT_PUBLISH_NONE);
     put_all(b);
     name_of(2, 1, name); /* of the epoch that the engine has now */
-    assert_int_equal(remote_memory_poke(ENGINE, name, value, bytes), KVT_OK);
+    assert_ok(remote_memory_poke(ENGINE, name, value, bytes));
     assert_int_equal(support_get(c, 2, NULL), KVT_MISS);
-    assert_int_equal(support_get(c, 3, NULL), KVT_OK);
+    assert_ok(support_get(c, 3, NULL));
     kvt_store_close(b);
     kvt_store_close(c);
 }
@@ -311,9 +305,9 @@ TEST(a_record_of_a_later_version_stays)
     header->major++;
     const uint64_t checksum = XXH3_64bits(header, RECORD_CHECKSUM_AT);
     memcpy((char *)header + RECORD_CHECKSUM_AT, &checksum, sizeof checksum);
-    assert_int_equal(remote_memory_poke(ENGINE, name, value, bytes), KVT_OK);
+    assert_ok(remote_memory_poke(ENGINE, name, value, bytes));
     assert_int_equal(support_get(b, 2, NULL), KVT_MISS);
-    assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(b, KVT_NO_DEADLINE));
     assert_true(remote_memory_peek(ENGINE, name, after, sizeof after, &after_bytes));
     assert_int_equal(after_bytes, bytes);
     assert_memory_equal(after, value, bytes);
@@ -334,7 +328,7 @@ TEST(another_size_is_a_miss_and_stays)
     assert_int_equal(
         kvt_store_get(b, &key, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, NULL), KVT_MISS);
     assert_int_equal(stats_of(b).unfit, 2);
-    assert_int_equal(support_get(b, 1, NULL), KVT_OK);
+    assert_ok(support_get(b, 1, NULL));
     kvt_store_close(a);
     kvt_store_close(b);
 }
@@ -377,7 +371,7 @@ TEST(no_fault_gives_wrong_bytes)
             const kvt_key key = support_key(i);
             (void)!kvt_store_delete(a, &key);
         }
-        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     }
     kvt_store_close(a);
 }
@@ -386,24 +380,22 @@ TEST(silence_ends_at_the_deadline)
 {
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_faulty(0.03);
     put_all(a);
-    assert_int_equal(support_put(b, 600), KVT_OK);
+    assert_ok(support_put(b, 600));
     atomic_store(&faults.silent, true);
     kvt_get_info info = {.struct_size = sizeof info};
     assert_int_equal(support_get(b, 0, &info), KVT_MISS);
     assert_true(info.timed_out);
-    assert_int_equal(support_get(b, 600, &info), KVT_OK);
+    assert_ok(support_get(b, 600, &info));
     assert_int_equal(info.tier, KVT_TIER_DRAM);
     size_t matched = 7;
     const kvt_key key = support_key(1);
-    assert_int_equal(kvt_store_match(b, &key, 1,
-                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
-                                     &matched),
-                     KVT_OK);
+    assert_ok(kvt_store_match(b, &key, 1, KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                              &matched));
     assert_int_equal(matched, 0);
     assert_int_equal(stats_of(b).timeouts, 1);
     assert_int_equal(support_stats(b).timeouts, 1);
     atomic_store(&faults.silent, false);
-    assert_int_equal(support_get(b, 1, NULL), KVT_OK);
+    assert_ok(support_get(b, 1, NULL));
     kvt_store_close(a);
     kvt_store_close(b);
 }
@@ -420,7 +412,7 @@ TEST(a_malformed_reply_deletes_nothing)
     assert_int_equal(stats_of(b).bad_records, 0);
     assert_int_equal(stats_of(b).node_failures, COUNT);
     atomic_store(&faults.fail_each, 0);
-    assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(b, KVT_NO_DEADLINE));
     support_gets(b, 0, COUNT);
     assert_int_equal(stats_of(b).deleted, 0);
     kvt_store_close(a);
@@ -435,21 +427,19 @@ TEST(a_deletion_is_owed)
     size_t matched = 7;
     put_all(b);
     atomic_store(&faults.gone, true);
-    assert_int_equal(kvt_store_delete(b, &key), KVT_OK);
-    assert_int_equal(kvt_store_delete(b, &other), KVT_OK);
-    assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_store_delete(b, &key));
+    assert_ok(kvt_store_delete(b, &other));
+    assert_ok(kvt_remote_flush(b, KVT_NO_DEADLINE));
     assert_int_equal(stats_of(b).owed_deletes, 2);
     /* One that is stored again is not owed any more. */
-    assert_int_equal(support_put(b, 4), KVT_OK);
+    assert_ok(support_put(b, 4));
     for (uint32_t i = 0; stats_of(b).owed_deletes != 1 && i < 30000; i++)
         usleep(1000);
     assert_int_equal(stats_of(b).owed_deletes, 1);
     assert_int_equal(support_get(b, 3, NULL), KVT_MISS);
-    assert_int_equal(support_get(c, 3, NULL), KVT_OK);
-    assert_int_equal(kvt_store_match(b, &key, 1,
-                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
-                                     &matched),
-                     KVT_OK);
+    assert_ok(support_get(c, 3, NULL));
+    assert_ok(kvt_store_match(b, &key, 1, KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                              &matched));
     assert_int_equal(matched, 0);
     assert_int_equal(stats_of(b).deleted, 0);
     atomic_store(&faults.gone, false);
@@ -459,7 +449,7 @@ TEST(a_deletion_is_owed)
     assert_true(stats_of(b).deleted > 0); /* a second try may have been under way */
     kvt_store *d = open_mode(KVT_PUBLISH_NONE);
     assert_int_equal(support_get(d, 3, NULL), KVT_MISS);
-    assert_int_equal(support_get(d, 4, NULL), KVT_OK);
+    assert_ok(support_get(d, 4, NULL));
     kvt_store_close(b);
     kvt_store_close(c);
     kvt_store_close(d);
@@ -517,7 +507,7 @@ static void use_absent(const char *address)
     put_all(a);
     assert_int_equal(stats_of(a).dropped_node, COUNT);
     for (uint32_t i = 0; i < COUNT; i++) {
-        assert_int_equal(support_get(a, i, &info), KVT_OK);
+        assert_ok(support_get(a, i, &info));
         assert_int_equal(info.tier, KVT_TIER_DRAM);
         assert_int_equal(support_get(a, 1000 + i, NULL), KVT_MISS);
     }
@@ -580,10 +570,8 @@ TEST(configurations_are_refused)
     assert_int_equal(kvt_remote_flush(plain, 0), KVT_E_UNSUPPORTED);
     size_t matched = 9;
     const kvt_key key = support_key(1);
-    assert_int_equal(kvt_store_match(plain, &key, 1,
-                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
-                                     &matched),
-                     KVT_OK);
+    assert_ok(kvt_store_match(plain, &key, 1,
+                              KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE), &matched));
     assert_int_equal(matched, 0);
     kvt_store_close(plain);
 }
@@ -606,7 +594,7 @@ TEST(a_password_that_others_read_is_refused)
     assert_non_null(strstr(message, "others"));
     assert_null(strstr(message, "hunter2"));
     assert_int_equal(fchmod(file, 0600), 0);
-    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, message, sizeof message));
     static char text[65536];
     assert_true(kvt_metrics_write(store, text, sizeof text) <= sizeof text);
     assert_non_null(strstr(text, "kvterrace_remote_hits_total 0"));
@@ -629,7 +617,7 @@ TEST(health_names_the_node)
     for (uint32_t i = 0; i < 2000 && count == 0; i++) {
         assert_int_equal(support_get(store, i, NULL), KVT_MISS);
         base_sleep(1000000);
-        assert_int_equal(kvt_health_get(store, items, 2, &count, &overall), KVT_OK);
+        assert_ok(kvt_health_get(store, items, 2, &count, &overall));
     }
     assert_int_equal(count, 1);
     assert_int_equal(overall, KVT_E_GONE);
@@ -639,9 +627,9 @@ TEST(health_names_the_node)
     assert_non_null(strstr(items[0].text, "cannot be connected to"));
     assert_true(items[0].seconds > 0);
     kvt_remote_node node = {.struct_size = sizeof node};
-    assert_int_equal(kvt_remote_node_get(store, 0, &node), KVT_OK);
+    assert_ok(kvt_remote_node_get(store, 0, &node));
     assert_non_null(strstr(node.message, "127.0.0.1:1 cannot be connected to"));
-    assert_int_equal(kvt_health_get(plain, NULL, 0, &count, &overall), KVT_OK);
+    assert_ok(kvt_health_get(plain, NULL, 0, &count, &overall));
     assert_int_equal(count, 0);
     kvt_store_close(plain);
     kvt_store_close(store);
@@ -692,7 +680,7 @@ TEST(heads_say_what_they_were_given)
                               .request_tokens = 8};
     object_head_pack(&head, bytes);
     assert_int_equal(bytes[21], 0xff); /* the reserved flags */
-    assert_int_equal(object_head_unpack(bytes, &out), KVT_OK);
+    assert_ok(object_head_unpack(bytes, &out));
     assert_true(out.index == 3 && out.count == 9 && out.flags == OBJECT_HAS_PARENT &&
                 out.writer == 6 && out.bytes == 1000);
     assert_memory_equal(&out.parent, &head.parent, sizeof head.parent);

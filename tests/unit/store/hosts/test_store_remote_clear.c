@@ -35,8 +35,8 @@ static void put_in(kvt_store *store, uint64_t space, uint32_t number, uint32_t c
     static char data[SUPPORT_ENTRY_BYTES];
     support_fill(content, data);
     const kvt_entry entry = support_entry(key_in(space, number), support_layout, 1);
-    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
-    assert_int_equal(kvt_remote_flush(store, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)));
+    assert_ok(kvt_remote_flush(store, KVT_NO_DEADLINE));
 }
 
 /* Gets an entry: KVT_MISS, or KVT_OK with these bytes. */
@@ -69,7 +69,7 @@ static void clear_space(kvt_store *store, uint64_t space)
 {
     const kvt_clear_filter filter = {
         .struct_size = sizeof filter, .by_space = true, .space = space};
-    assert_int_equal(kvt_store_clear(store, &filter, NULL), KVT_OK);
+    assert_ok(kvt_store_clear(store, &filter, NULL));
 }
 
 /* A second passes on a host: what it knows of epochs and keys is old. */
@@ -103,7 +103,7 @@ TEST(copies_of_evicted_entries_go)
     clear_space(a, MODEL);
     assert_int_equal(found_in(a, MODEL), 0); /* at once, the engine told or not */
     assert_int_equal(found_in(a, OTHER), COUNT);
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     assert_int_equal(stats_of(a).owed_clears, 0);
     later(b);
     assert_int_equal(found_in(b, MODEL), 0);
@@ -112,17 +112,15 @@ TEST(copies_of_evicted_entries_go)
     assert_int_equal(found_in(c, MODEL), 0);
     const kvt_key key = key_in(MODEL, 1);
     size_t matched = 7;
-    assert_int_equal(kvt_store_match(c, &key, 1,
-                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
-                                     &matched),
-                     KVT_OK);
+    assert_ok(kvt_store_match(c, &key, 1, KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                              &matched));
     assert_int_equal(matched, 0);
     /* What is put and published from now on counts. */
     put_in(a, MODEL, 1, 100);
     later(b);
     later(c);
-    assert_int_equal(get_in(b, MODEL, 1, 100), KVT_OK);
-    assert_int_equal(get_in(c, MODEL, 1, 100), KVT_OK);
+    assert_ok(get_in(b, MODEL, 1, 100));
+    assert_ok(get_in(c, MODEL, 1, 100));
     assert_int_equal(get_in(c, MODEL, 2, 2), KVT_MISS);
     kvt_store_close(a);
     kvt_store_close(b);
@@ -143,18 +141,18 @@ TEST(filters_cover_at_least_what_they_say)
     for (uint32_t i = 0; i < 3; i++) {
         remote_memory_clear(ENGINE);
         kvt_store *a = open_host(KVT_PUBLISH_ALL, "memory", NONE);
-        assert_int_equal(kvt_space_set(a, MODEL, TENANT), KVT_OK);
+        assert_ok(kvt_space_set(a, MODEL, TENANT));
         kvt_store *big = open_host(KVT_PUBLISH_ALL, "memory", 4 << 20);
-        assert_int_equal(kvt_space_set(big, MODEL, TENANT), KVT_OK);
+        assert_ok(kvt_space_set(big, MODEL, TENANT));
         put_in(big, MODEL, 1, 1);
         put_in(big, OTHER, 1, 1);
-        assert_int_equal(get_in(a, MODEL, 1, 1), KVT_OK);
-        assert_int_equal(get_in(a, OTHER, 1, 1), KVT_OK);
-        assert_int_equal(kvt_store_clear(a, &filters[i], NULL), KVT_OK);
+        assert_ok(get_in(a, MODEL, 1, 1));
+        assert_ok(get_in(a, OTHER, 1, 1));
+        assert_ok(kvt_store_clear(a, &filters[i], NULL));
         assert_int_equal(get_in(a, MODEL, 1, 1), KVT_MISS);
         assert_int_equal(get_in(a, OTHER, 1, 1), filters[i].everything ? KVT_MISS : KVT_OK);
         /* It has the entries itself still: they are its own. */
-        assert_int_equal(get_in(big, MODEL, 1, 1), KVT_OK);
+        assert_ok(get_in(big, MODEL, 1, 1));
         kvt_store_close(a);
         kvt_store_close(big);
     }
@@ -175,7 +173,7 @@ TEST(a_delete_reaches_what_others_published)
         const kvt_key key = key_in(MODEL, i);
         assert_int_equal(kvt_store_delete(a, &key), KVT_MISS); /* here */
     }
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     kvt_store *c = open_host(KVT_PUBLISH_NONE, "memory", NONE);
     for (uint32_t i = 0; i < COUNT; i++)
         assert_int_equal(get_in(c, MODEL, i, i), i % 2 == 0 ? KVT_MISS : KVT_OK);
@@ -197,11 +195,11 @@ TEST(a_clear_is_owed)
     assert_int_equal(found_in(b, MODEL), COUNT);
     atomic_store(&faults.gone, true);
     clear_space(a, MODEL);
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     assert_int_equal(stats_of(a).owed_clears, 1);
     kvt_health_item items[2] = {{.struct_size = sizeof items[0]}};
     size_t count = 0;
-    assert_int_equal(kvt_health_get(a, items, 2, &count, NULL), KVT_OK);
+    assert_ok(kvt_health_get(a, items, 2, &count, NULL));
     assert_true(count >= 1 && items[0].kind == KVT_HEALTH_HOSTS);
     assert_string_equal(items[0].name, "clear");
     later(b);
@@ -232,7 +230,7 @@ TEST(a_full_engine_is_cleared)
     assert_int_equal(found_in(b, MODEL), COUNT);
     remote_memory_limit(ENGINE, 1);
     clear_space(a, MODEL);
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     assert_int_equal(stats_of(a).owed_clears, 0);
     later(b);
     assert_int_equal(found_in(a, MODEL) + found_in(b, MODEL), 0);
@@ -240,7 +238,7 @@ TEST(a_full_engine_is_cleared)
     remote_memory_limit(ENGINE, 0);
     put_in(a, MODEL, 1, 9);
     later(b);
-    assert_int_equal(get_in(b, MODEL, 1, 9), KVT_OK);
+    assert_ok(get_in(b, MODEL, 1, 9));
     assert_int_equal(get_in(b, MODEL, 2, 2), KVT_MISS);
     kvt_store_close(a);
     kvt_store_close(b);
@@ -294,22 +292,22 @@ TEST(a_lost_epoch_brings_nothing_back)
     object_name(space, &key, epoch_of(&key), 0, name);
     assert_true(remote_memory_peek(ENGINE, name, old, sizeof old, &bytes));
     clear_space(a, MODEL);
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     epoch_names(a, &key, names);
     for (int how = 0; how < 2; how++) {
         if (how == 0)
             remote_memory_clear(ENGINE);
         else
             for (int i = 0; i < 2; i++)
-                assert_int_equal(remote_memory_poke(ENGINE, names[i], "what is this?", 13), KVT_OK);
-        assert_int_equal(remote_memory_poke(ENGINE, name, old, bytes), KVT_OK);
+                assert_ok(remote_memory_poke(ENGINE, names[i], "what is this?", 13));
+        assert_ok(remote_memory_poke(ENGINE, name, old, bytes));
         later(a);
         later(b);
         assert_int_equal(get_in(b, MODEL, 0, 0), KVT_MISS);
         /* 8 further has the same part, so the same epochs. */
         put_in(a, MODEL, 8 + 8 * (uint32_t)how, 7);
         later(b);
-        assert_int_equal(get_in(b, MODEL, 8 + 8 * (uint32_t)how, 7), KVT_OK);
+        assert_ok(get_in(b, MODEL, 8 + 8 * (uint32_t)how, 7));
         assert_int_equal(get_in(b, MODEL, 0, 0), KVT_MISS);
     }
     kvt_store_close(a);
@@ -326,8 +324,8 @@ TEST(clears_of_two_hosts_meet)
         put_space(round % 2 == 0 ? a : b, MODEL);
         clear_space(a, MODEL);
         clear_space(b, MODEL);
-        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
-        assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
+        assert_ok(kvt_remote_flush(b, KVT_NO_DEADLINE));
         later(a);
         later(b);
         assert_int_equal(found_in(a, MODEL) + found_in(b, MODEL), 0);
@@ -335,8 +333,8 @@ TEST(clears_of_two_hosts_meet)
         put_in(b, MODEL, 600 + round, 2);
         later(a);
         later(b);
-        assert_int_equal(get_in(b, MODEL, 500 + round, 1), KVT_OK);
-        assert_int_equal(get_in(a, MODEL, 600 + round, 2), KVT_OK);
+        assert_ok(get_in(b, MODEL, 500 + round, 1));
+        assert_ok(get_in(a, MODEL, 600 + round, 2));
     }
     put_space(a, OTHER);
     clear_space(b, OTHER);
@@ -356,7 +354,7 @@ TEST(gets_ask_for_no_epoch)
     kvt_store *b = open_host(KVT_PUBLISH_NONE, "memory", NONE);
     const uint64_t began_ns = base_clock_ns();
     for (uint32_t i = 0; i < COUNT; i++)
-        assert_int_equal(get_in(b, MODEL, i * EPOCH_PARTS, i), KVT_OK);
+        assert_ok(get_in(b, MODEL, i * EPOCH_PARTS, i));
     const uint64_t seconds = (base_clock_ns() - began_ns) / EPOCH_FRESH;
     remote_client *client = b->remote->client;
     kvt_store *const stores[] = {a, b};
@@ -383,21 +381,19 @@ TEST(a_read_that_was_overtaken_is_a_miss)
         later(b);
         staging_buffer buffer = {0};
         bool joined = false, drives = false;
-        assert_int_equal(staging_acquire(b->staging,
-                                         fetch_staging_bytes(b->remote, SUPPORT_ENTRY_BYTES),
-                                         KVT_NO_DEADLINE, &buffer),
-                         KVT_OK);
+        assert_ok(staging_acquire(b->staging, fetch_staging_bytes(b->remote, SUPPORT_ENTRY_BYTES),
+                                  KVT_NO_DEADLINE, &buffer));
         remote_fetch *fetch = fetch_begin(b, &key, 0, SUPPORT_ENTRY_BYTES, KVT_NO_DEADLINE, &buffer,
                                           NULL, &joined, &drives);
         assert_non_null(fetch);
         if (drives) link_drive(b->remote, &fetch->read.finished, KVT_NO_DEADLINE);
-        assert_int_equal(fetch_wait(b->remote, fetch, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(fetch_wait(b->remote, fetch, KVT_NO_DEADLINE));
         if (how == 0) clear_space(b, MODEL);
         if (how == 1) clear_space(b, OTHER);
         assert_int_equal(fetch_wait(b->remote, fetch, KVT_NO_DEADLINE),
                          how == 0 ? KVT_MISS : KVT_OK);
         read_drop(b, &fetch->read);
-        assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_remote_flush(b, KVT_NO_DEADLINE));
         later(a);
     }
     kvt_store_close(a);

@@ -34,9 +34,9 @@ static void put_recomputed_in(kvt_store *store, double seconds)
     for (uint32_t i = 0; i < COUNT; i++) {
         support_fill(i, data);
         const kvt_entry entry = support_entry(support_key(i), support_layout, seconds);
-        assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
+        assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)));
     }
-    assert_int_equal(kvt_remote_flush(store, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(store, KVT_NO_DEADLINE));
 }
 
 TEST_EACH(clear, NULL);
@@ -47,7 +47,7 @@ TEST(loads_are_predicted_by_node)
     kvt_remote_node node = {.struct_size = sizeof node};
     put_all(a);
     support_gets(b, 0, COUNT);
-    assert_int_equal(kvt_remote_node_get(b, 0, &node), KVT_OK);
+    assert_ok(kvt_remote_node_get(b, 0, &node));
     assert_int_equal(node.loads, COUNT);
     assert_true(node.load_error > 0);
     /* 20 loads of 32 KiB say what one of them takes. */
@@ -106,18 +106,16 @@ TEST(room_goes_to_what_nobody_else_keeps)
     size_t matched;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL);
     for (uint32_t i = 0; i < half; i++)
-        assert_int_equal(support_put(a, 2 * i), KVT_OK);
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(support_put(a, 2 * i));
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     const kvt_remote_options remote = remote_options(KVT_PUBLISH_NONE);
     kvt_store *b = open_policy(&remote, "utility", COUNT * 2 * SUPPORT_ENTRY_BYTES);
     for (uint32_t i = 0; i < COUNT; i++) {
         keys[i] = support_key(i);
-        assert_int_equal(kvt_store_match(b, &keys[i], 1,
-                                         KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
-                                         &matched),
-                         KVT_OK);
+        assert_ok(kvt_store_match(
+            b, &keys[i], 1, KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE), &matched));
         assert_int_equal(matched, i % 2 == 0);
-        assert_int_equal(support_put(b, i), KVT_OK);
+        assert_ok(support_put(b, i));
     }
     assert_int_equal(here(b, 0, COUNT), COUNT);
     for (uint32_t i = 0; i < 2 * COUNT; i++)

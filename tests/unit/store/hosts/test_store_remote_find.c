@@ -37,7 +37,7 @@ static kvt_queue *open_queue(kvt_store *store)
 {
     const kvt_queue_options options = {.struct_size = sizeof options};
     kvt_queue *queue = NULL;
-    assert_int_equal(kvt_queue_open(store, &options, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(store, &options, &queue));
     return queue;
 }
 
@@ -48,8 +48,8 @@ static kvt_completion ask(kvt_queue *queue, kvt_key key)
                            .key = key,
                            .deadline_ns = KVT_NO_DEADLINE};
     kvt_completion done = {.struct_size = sizeof done};
-    assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+    assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
     assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
     return done;
 }
@@ -65,16 +65,14 @@ TEST(a_queue_says_when_it_guesses)
     kvt_completion done = ask(queue, support_key(1));
     assert_true(done.status == KVT_MISS && done.guess); /* nothing is known yet */
     const kvt_key keys[2] = {support_key(1), support_key(900)};
-    assert_int_equal(kvt_store_match(b, keys, 2,
-                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
-                                     &matched),
-                     KVT_OK);
+    assert_ok(kvt_store_match(b, keys, 2, KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
+                              &matched));
     done = ask(queue, keys[0]);
     assert_true(done.status == KVT_OK && done.guess);
     done = ask(queue, keys[1]);
     assert_true(done.status == KVT_MISS && done.guess);
     assert_int_equal(kvt_store_exists(b, &keys[0]), KVT_MISS); /* which is of this store alone */
-    assert_int_equal(support_get(b, 1, NULL), KVT_OK);
+    assert_ok(support_get(b, 1, NULL));
     done = ask(queue, keys[0]);
     assert_true(done.status == KVT_OK && !done.guess);
     kvt_queue_close(queue);
@@ -101,19 +99,17 @@ TEST(worth_counts_what_others_have)
     put_all(a);
     for (uint32_t i = 0; i < COUNT + 1; i++)
         keys[i] = support_key(i);
-    assert_int_equal(kvt_store_match(b, keys, COUNT + 1, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
+    assert_ok(kvt_store_match(b, keys, COUNT + 1, KVT_MATCH(.worth = &worth), NULL));
     assert_true(worth.stored == 0 && worth.guessed == 0);
     support_puts(b, 0, 3);
-    assert_int_equal(kvt_store_match(b, keys, COUNT + 1,
-                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
-                                     &matched),
-                     KVT_OK);
+    assert_ok(kvt_store_match(b, keys, COUNT + 1,
+                              KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE), &matched));
     assert_int_equal(matched, COUNT);
-    assert_int_equal(kvt_store_match(b, keys, COUNT + 1, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
+    assert_ok(kvt_store_match(b, keys, COUNT + 1, KVT_MATCH(.worth = &worth), NULL));
     /* Nothing has come from there, so nobody knows what it takes. */
     assert_true(worth.stored == COUNT && worth.guessed == COUNT - 3 && worth.to_load == 3);
-    assert_int_equal(support_get(b, 3, NULL), KVT_OK);
-    assert_int_equal(kvt_store_match(b, keys, COUNT + 1, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
+    assert_ok(support_get(b, 3, NULL));
+    assert_ok(kvt_store_match(b, keys, COUNT + 1, KVT_MATCH(.worth = &worth), NULL));
     assert_true(worth.stored == COUNT && worth.guessed == COUNT - 4 && worth.to_load == COUNT);
     assert_true(worth.recompute_seconds > COUNT - 1 && worth.recompute_seconds < COUNT + 1);
     assert_true(worth.load_seconds > 0 && worth.saved_seconds > 0);
@@ -127,7 +123,7 @@ static bool comes(kvt_store *store, uint32_t number)
     const kvt_key key = support_key(number);
     for (int i = 0; i < 5000; i++) {
         uint32_t moves;
-        assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+        assert_ok(kvt_store_maintain(store, &moves));
         if (kvt_store_exists(store, &key) == KVT_OK) return true;
         base_sleep(1000000);
     }
@@ -140,18 +136,18 @@ TEST(a_prefetch_brings_entries_here)
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
     put_all(a);
     const kvt_key here = support_key(2), nowhere = support_key(900);
-    assert_int_equal(kvt_store_prefetch(b, &here, KVT_TIER_DRAM), KVT_OK);
+    assert_ok(kvt_store_prefetch(b, &here, KVT_TIER_DRAM));
     assert_true(comes(b, 2));
-    assert_int_equal(support_get(b, 2, &info), KVT_OK);
+    assert_ok(support_get(b, 2, &info));
     assert_int_equal(info.tier, KVT_TIER_DRAM);
     assert_int_equal(stats_of(b).prefetched, 1);
     assert_int_equal(stats_of(b).hits, 0);
     assert_int_equal(support_stats(b).gets, 1);
     /* What is nowhere is known to be so afterwards. */
-    assert_int_equal(kvt_store_prefetch(b, &nowhere, KVT_TIER_DRAM), KVT_OK);
+    assert_ok(kvt_store_prefetch(b, &nowhere, KVT_TIER_DRAM));
     for (int i = 0; i < 5000 && kvt_store_prefetch(b, &nowhere, KVT_TIER_DRAM) != KVT_MISS; i++) {
         uint32_t moves;
-        assert_int_equal(kvt_store_maintain(b, &moves), KVT_OK);
+        assert_ok(kvt_store_maintain(b, &moves));
         base_sleep(1000000);
     }
     assert_int_equal(kvt_store_prefetch(b, &nowhere, KVT_TIER_DRAM), KVT_MISS);
@@ -178,8 +174,8 @@ TEST(prefixes_are_read_from_other_hosts)
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
     put_all(a);
     make_views(keys, views, list);
-    assert_int_equal(support_put(b, 1), KVT_OK);
-    assert_int_equal(kvt_prefix_get(b, keys, list, COUNT, KVT_NO_DEADLINE, &loaded), KVT_OK);
+    assert_ok(support_put(b, 1));
+    assert_ok(kvt_prefix_get(b, keys, list, COUNT, KVT_NO_DEADLINE, &loaded));
     assert_int_equal(loaded, COUNT);
     for (uint32_t i = 0; i < COUNT; i++)
         check_entry(i);
@@ -200,14 +196,14 @@ TEST(layers_are_loaded_from_other_hosts)
     put_all(a);
     make_views(keys, views, list);
     keys[4] = support_key(900);
-    assert_int_equal(support_put(b, 1), KVT_OK);
+    assert_ok(support_put(b, 1));
     kvt_queue *queue = open_queue(b);
     /* Two views in one place: one of them fails, and no byte of it is written. */
-    assert_int_equal(kvt_load_begin(queue, keys, list, 6, NULL, &load), KVT_OK);
-    assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_load_begin(queue, keys, list, 6, NULL, &load));
+    assert_ok(kvt_load_wait(load, 1, KVT_NO_DEADLINE));
     kvt_load_release(load, support_layout.layers);
-    assert_int_equal(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+    assert_ok(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE));
+    assert_ok(kvt_load_end(load, statuses, &result));
     for (uint32_t i = 0; i < 6; i++) {
         assert_int_equal(statuses[i], i == 4 ? KVT_MISS : KVT_OK);
         if (i != 4) check_entry(i);
@@ -244,13 +240,13 @@ TEST(spoilt_layers_are_misses)
         object_name(space, &keys[0], epoch_of(&keys[0]), 0, name);
         assert_true(remote_memory_peek(ENGINE, name, value, sizeof value, &bytes));
         value[OBJECT_HEAD_BYTES + (bytes - OBJECT_HEAD_BYTES - 1) * part / 15] ^= 16;
-        assert_int_equal(remote_memory_poke(ENGINE, name, value, bytes), KVT_OK);
+        assert_ok(remote_memory_poke(ENGINE, name, value, bytes));
         kvt_queue *queue = open_queue(b);
-        assert_int_equal(kvt_load_begin(queue, keys, list, 2, NULL, &load), KVT_OK);
+        assert_ok(kvt_load_begin(queue, keys, list, 2, NULL, &load));
         kvt_load_release(load, support_layout.layers);
-        assert_int_equal(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE), KVT_OK);
-        assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
-        assert_int_equal(statuses[1], KVT_OK);
+        assert_ok(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE));
+        assert_ok(kvt_load_end(load, statuses, NULL));
+        assert_ok(statuses[1]);
         check_entry(1);
         if (statuses[0] == KVT_OK)
             check_entry(0); /* a byte that no layer needs: padding */
@@ -273,8 +269,8 @@ TEST(a_full_queue_keeps_deletions)
     kvt_key keys[COUNT];
     for (uint32_t i = 0; i < COUNT; i++) {
         keys[i] = support_key(i);
-        assert_int_equal(support_put(a, i), KVT_OK);
-        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(support_put(a, i));
+        assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     }
     assert_int_equal(stats_of(a).published, COUNT);
     pthread_mutex_lock(&a->lock); /* the publisher takes nothing meanwhile */
@@ -295,7 +291,7 @@ TEST(a_full_queue_keeps_deletions)
     for (uint32_t i = 0; i < 4; i++)
         assert_false(entry_find_key(&a->table, &keys[i])->shared);
     pthread_mutex_unlock(&a->lock);
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     assert_int_equal(stats_of(a).deleted, 4);
     assert_int_equal(stats_of(a).dropped_queue, 5);
     kvt_store *b = open_mode(KVT_PUBLISH_NONE);
@@ -320,9 +316,8 @@ TEST(views_of_many_sizes_are_served)
         large.tokens = 32u << (i * 7 % 8);
         codecs_kv_sample_fill(&large, i, from);
         const kvt_entry entry = support_entry(support_key(i), large, 1e6);
-        assert_int_equal(kvt_store_put(a, &entry, KVT_PACKED(from, large.tokens * UINT64_C(1024))),
-                         KVT_OK);
-        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_store_put(a, &entry, KVT_PACKED(from, large.tokens * UINT64_C(1024))));
+        assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     }
     kvt_queue *queue = open_queue(b);
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -334,16 +329,16 @@ TEST(views_of_many_sizes_are_served)
         if (i % 2 == 0) {
             const kvt_status status = kvt_store_get(b, &key, &view, KVT_NO_DEADLINE, NULL);
             if (status != KVT_OK) print_message("%u tokens\n", large.tokens);
-            assert_int_equal(status, KVT_OK);
+            assert_ok(status);
         } else {
             kvt_load *load = NULL;
-            assert_int_equal(kvt_load_begin(queue, &key, &list, 1, NULL, &load), KVT_OK);
+            assert_ok(kvt_load_begin(queue, &key, &list, 1, NULL, &load));
             kvt_load_release(load, large.layers);
             const kvt_status status = kvt_load_wait(load, large.layers, KVT_NO_DEADLINE);
             /* A machine that stands still for longer than the deadline reads nothing. */
             const bool late = status == KVT_MISS && stats_of(b).timeouts != 0;
-            if (!late) assert_int_equal(status, KVT_OK);
-            assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+            if (!late) assert_ok(status);
+            assert_ok(kvt_load_end(load, NULL, NULL));
             if (late) continue;
         }
         assert_memory_equal(from, to, large.tokens * UINT64_C(1024));
@@ -363,16 +358,16 @@ TEST(claimed_entries_are_left_to_their_writer)
     const kvt_key claimed = support_key(3);
     object_space("model@1", 0, space);
     object_claim_name(space, &claimed, epoch_of(&claimed), name);
-    assert_int_equal(remote_memory_poke(ENGINE, name, "another!", 8), KVT_OK);
+    assert_ok(remote_memory_poke(ENGINE, name, "another!", 8));
     kvt_store *a = open_mode(KVT_PUBLISH_ALL);
     put_all(a);
     assert_int_equal(stats_of(a).published, COUNT - 1);
     assert_int_equal(stats_of(a).deduplicated, 1);
-    assert_int_equal(kvt_store_delete(a, &claimed), KVT_OK);
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_store_delete(a, &claimed));
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     assert_false(remote_memory_peek(ENGINE, name, value, sizeof value, &bytes));
-    assert_int_equal(support_put(a, 3), KVT_OK);
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(support_put(a, 3));
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     assert_int_equal(stats_of(a).published, COUNT);
     kvt_store_close(a);
 }

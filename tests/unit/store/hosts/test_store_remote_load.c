@@ -40,7 +40,7 @@ static void open_site(site *s, double deadline_seconds)
     s->writer = open_mode(KVT_PUBLISH_ALL);
     put_all(s->writer);
     s->store = open_with(&remote);
-    assert_int_equal(kvt_queue_open(s->store, &options, &s->queue), KVT_OK);
+    assert_ok(kvt_queue_open(s->store, &options, &s->queue));
     for (uint32_t i = 0; i < COUNT; i++) {
         s->keys[i] = support_key(i);
         s->views[i] = kvt_view_packed(data[i], SUPPORT_ENTRY_BYTES);
@@ -70,7 +70,7 @@ static void check_entry(uint32_t number)
 static kvt_load *begin(site *s, size_t count, const kvt_load_options *options)
 {
     kvt_load *load = NULL;
-    assert_int_equal(kvt_load_begin(s->queue, s->keys, s->list, count, options, &load), KVT_OK);
+    assert_ok(kvt_load_begin(s->queue, s->keys, s->list, count, options, &load));
     assert_non_null(load);
     return load;
 }
@@ -85,7 +85,7 @@ TEST(begin_waits_for_no_host)
     kvt_load_result result = {.struct_size = sizeof result};
     const uint32_t layers = support_layout.layers;
     open_site(&s, 20);
-    assert_int_equal(support_put(s.store, 1), KVT_OK);
+    assert_ok(support_put(s.store, 1));
     s.keys[4] = support_key(900);
     for (int known = 0; known < 2; known++) {
         memset(data, 0, sizeof data);
@@ -97,10 +97,10 @@ TEST(begin_waits_for_no_host)
         assert_int_equal(kvt_load_status(load, 0), KVT_QUEUED);
         assert_int_equal(kvt_load_status(load, 1), KVT_QUEUED);
         atomic_store(&faults.holds, false);
-        assert_int_equal(kvt_load_wait(load, layers, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_load_wait(load, layers, KVT_NO_DEADLINE));
         assert_int_equal(kvt_load_wait(load, layers + 1, KVT_NO_DEADLINE), KVT_E_ARGUMENT);
         assert_int_equal(kvt_load_status(load, 4), KVT_MISS);
-        assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+        assert_ok(kvt_load_end(load, statuses, &result));
         assert_int_equal(result.entries, 4);
         assert_int_equal(result.layers, layers);
         for (uint32_t i = 0; i < 6; i++) {
@@ -142,10 +142,10 @@ TEST(nothing_comes)
     assert_int_equal(kvt_load_status(load, 0), KVT_QUEUED);
     atomic_store(&faults.holds, false);
     assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_MISS);
-    assert_int_equal(kvt_load_wait(load, 0, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_load_wait(load, 0, KVT_NO_DEADLINE));
     kvt_load_release(load, 1);
     assert_int_equal(kvt_load_status(load, 2), KVT_MISS);
-    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+    assert_ok(kvt_load_end(load, statuses, &result));
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(statuses[i], KVT_MISS);
     assert_int_equal(result.entries + result.layers, 0);
@@ -162,20 +162,20 @@ TEST(silent_hosts_end_at_the_deadline)
     site s;
     kvt_status statuses[4];
     open_site(&s, 0.03);
-    assert_int_equal(support_put(s.store, 2), KVT_OK);
+    assert_ok(support_put(s.store, 2));
     atomic_store(&faults.silent, true);
     kvt_load *load = begin(&s, 4, NULL);
     kvt_load_release(load, support_layout.layers);
-    assert_int_equal(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    assert_ok(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE));
+    assert_ok(kvt_load_end(load, statuses, NULL));
     for (uint32_t i = 0; i < 4; i++)
         assert_true(i == 2 ? statuses[i] == KVT_OK : statuses[i] < 0 || statuses[i] == KVT_MISS);
     assert_int_equal(statuses[0], KVT_E_TIMEOUT);
     check_entry(2);
     assert_true(stats_of(s.store).timeouts >= 1);
-    assert_int_equal(kvt_load_begin(s.queue, s.keys, s.list, 1, NULL, &load), KVT_OK);
+    assert_ok(kvt_load_begin(s.queue, s.keys, s.list, 1, NULL, &load));
     assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_MISS);
-    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    assert_ok(kvt_load_end(load, statuses, NULL));
     assert_int_equal(statuses[0], KVT_E_TIMEOUT);
     close_site(&s);
 }
@@ -193,7 +193,7 @@ TEST(a_deadline_ends_the_asking)
     const kvt_status waited = kvt_load_wait(load, 1, KVT_NO_DEADLINE);
     assert_true(waited == KVT_E_TIMEOUT || waited == KVT_MISS);
     assert_true(base_clock_ns() >= options.deadline_ns);
-    assert_int_equal(kvt_load_end(load, &status, NULL), KVT_OK);
+    assert_ok(kvt_load_end(load, &status, NULL));
     assert_int_equal(status, KVT_E_TIMEOUT);
     close_site(&s);
 }
@@ -209,11 +209,11 @@ TEST(asking_is_given_up)
         kvt_load *load = NULL;
         const kvt_status begun =
             kvt_load_begin(s.queue, s.keys, s.list, 1 + i % COUNT, NULL, &load);
-        assert_int_equal(begun, KVT_OK);
+        assert_ok(begun);
         if (i % 3 == 1) atomic_store(&faults.holds, false);
         for (uint32_t turn = 0; turn < i * 50; turn++)
             (void)kvt_load_layers(load);
-        assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+        assert_ok(kvt_load_end(load, statuses, NULL));
         for (uint32_t k = 0; k < 1 + i % COUNT; k++) {
             assert_true(statuses[k] == KVT_OK || statuses[k] == KVT_E_TIMEOUT);
             if (statuses[k] == KVT_OK) check_entry(k);
@@ -226,7 +226,7 @@ TEST(asking_is_given_up)
     s.queue = NULL;
     assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_E_STATE);
     kvt_status status = KVT_OK;
-    assert_int_equal(kvt_load_end(load, &status, NULL), KVT_OK);
+    assert_ok(kvt_load_end(load, &status, NULL));
     assert_int_equal(status, KVT_E_TIMEOUT);
     atomic_store(&faults.holds, false);
     close_site(&s);
@@ -242,37 +242,37 @@ TEST(larger_records_are_asked_for_again)
     open_site(&s, 20);
     layout.tokens *= 32;
     uint64_t most = 0;
-    assert_int_equal(kvt_layout_bytes(&layout, &most), KVT_OK);
+    assert_ok(kvt_layout_bytes(&layout, &most));
     char *from = test_alloc(most), *to = test_zeros(ENTRIES * most);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         uint64_t bytes = 0;
         layout.tokens = support_layout.tokens * (i == LARGE ? 32 : 1);
-        assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+        assert_ok(kvt_layout_bytes(&layout, &bytes));
         codecs_kv_sample_fill(&layout, i, from);
         const kvt_entry entry = support_entry(support_key(700 + i), layout, 1e6);
-        assert_int_equal(kvt_store_put(s.writer, &entry, KVT_PACKED(from, bytes)), KVT_OK);
+        assert_ok(kvt_store_put(s.writer, &entry, KVT_PACKED(from, bytes)));
         s.keys[i] = entry.key;
         s.views[i] = codecs_packed_view(&layout, to + i * most);
     }
-    assert_int_equal(kvt_remote_flush(s.writer, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(s.writer, KVT_NO_DEADLINE));
     /* A size is known, and all are asked for by it before any answers. */
-    assert_int_equal(support_get(s.store, 0, NULL), KVT_OK);
+    assert_ok(support_get(s.store, 0, NULL));
     kvt_load *load = begin(&s, 1, NULL);
-    assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+    assert_ok(kvt_load_wait(load, 1, KVT_NO_DEADLINE));
+    assert_ok(kvt_load_end(load, NULL, NULL));
     atomic_store(&faults.holds, true);
     const uint64_t asked = atomic_load(&faults.count);
     load = begin(&s, ENTRIES, NULL);
     atomic_store(&faults.holds, false);
     kvt_load_release(load, layout.layers);
-    assert_int_equal(kvt_load_wait(load, layout.layers, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    assert_ok(kvt_load_wait(load, layout.layers, KVT_NO_DEADLINE));
+    assert_ok(kvt_load_end(load, statuses, NULL));
     for (uint32_t i = 0; i < ENTRIES; i++) {
         uint64_t bytes = 0;
         layout.tokens = support_layout.tokens * (i == LARGE ? 32 : 1);
-        assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+        assert_ok(kvt_layout_bytes(&layout, &bytes));
         codecs_kv_sample_fill(&layout, i, from);
-        assert_int_equal(statuses[i], KVT_OK);
+        assert_ok(statuses[i]);
         assert_memory_equal(to + i * most, from, bytes);
     }
     assert_true(atomic_load(&faults.count) >= asked + ENTRIES); /* one of them twice */

@@ -49,7 +49,7 @@ TEST(copies_pass)
     assert_int_equal(stats_of(a).published, COUNT);
     for (uint32_t i = 0; i < COUNT; i++) {
         kvt_get_info info = {.struct_size = sizeof info};
-        assert_int_equal(support_get(b, i, &info), KVT_OK); /* every byte */
+        assert_ok(support_get(b, i, &info)); /* every byte */
         assert_int_equal(info.tier, KVT_TIER_REMOTE);
     }
     assert_int_equal(stats_of(b).hits, COUNT);
@@ -57,18 +57,16 @@ TEST(copies_pass)
     /* What one host deletes is gone for others, and the rest is not. */
     for (uint32_t i = 3; i < 5; i++) {
         const kvt_key key = support_key(i);
-        assert_int_equal(kvt_store_delete(a, &key), KVT_OK);
+        assert_ok(kvt_store_delete(a, &key));
     }
-    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     kvt_store *c = open_store(KVT_PUBLISH_NONE, 20);
     size_t matched = 99;
     kvt_key keys[COUNT];
     for (uint32_t i = 0; i < COUNT; i++)
         keys[i] = support_key(i);
-    assert_int_equal(kvt_store_match(c, keys, COUNT,
-                                     KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE),
-                                     &matched),
-                     KVT_OK);
+    assert_ok(kvt_store_match(c, keys, COUNT,
+                              KVT_MATCH(.hosts = true, .deadline_ns = KVT_NO_DEADLINE), &matched));
     assert_int_equal(matched, 3);
     for (uint32_t i = 0; i < COUNT; i++)
         assert_int_equal(support_get(c, i, NULL), i == 3 || i == 4 ? KVT_MISS : KVT_OK);
@@ -87,7 +85,7 @@ static void await_recovery(kvt_store *store, const char *what)
         status = support_get(store, 8 + i % (COUNT - 8), NULL);
         if (status != KVT_OK) base_sleep(MOMENT_NS);
     }
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     print_message("%s: used again after %.3f s\n", what, seconds_since(began_ns));
 }
 
@@ -98,8 +96,8 @@ TEST(a_stopped_engine_is_left_alone)
     if (set_mode == NULL) skip();
     kvt_store *a = open_store(KVT_PUBLISH_ALL, 20), *b = open_store(KVT_PUBLISH_ALL, DEADLINE_S);
     put_all(a);
-    assert_int_equal(support_put(b, LOCAL), KVT_OK);
-    assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(support_put(b, LOCAL));
+    assert_ok(kvt_remote_flush(b, KVT_NO_DEADLINE));
     set_mode(FAKE_MOONCAKE_SILENT);
     uint32_t timed_out = 0;
     for (uint32_t i = 0; i < 8; i++) {
@@ -108,7 +106,7 @@ TEST(a_stopped_engine_is_left_alone)
         assert_int_equal(support_get(b, i, &info), KVT_MISS);
         assert_true(seconds_since(began_ns) < DEADLINE_S + SLACK_S);
         timed_out += info.timed_out;
-        assert_int_equal(support_get(b, LOCAL, &info), KVT_OK);
+        assert_ok(support_get(b, LOCAL, &info));
         assert_int_equal(info.tier, KVT_TIER_DRAM);
     }
     assert_in_range(timed_out, 2, 3); /* then its breaker is open */
@@ -128,18 +126,18 @@ TEST(a_killed_engine_is_left_alone)
     kvt_store *a = open_store(KVT_PUBLISH_ALL, 20), *b = open_store(KVT_PUBLISH_ALL, DEADLINE_S);
     put_all(a);
     set_mode(FAKE_MOONCAKE_GONE);
-    assert_int_equal(support_put(b, LOCAL), KVT_OK);
+    assert_ok(support_put(b, LOCAL));
     for (uint32_t i = 0; i < 8; i++)
         assert_int_equal(support_get(b, i, NULL), KVT_MISS);
-    assert_int_equal(support_get(b, LOCAL, NULL), KVT_OK);
+    assert_ok(support_get(b, LOCAL, NULL));
     assert_true(stats_of(b).node_failures >= 3);
     set_mode(FAKE_MOONCAKE_GOOD);
     await_recovery(b, "killed");
     set_mode(FAKE_MOONCAKE_FULL);
-    assert_int_equal(support_put(b, LOCAL + 1), KVT_OK);
-    assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(support_put(b, LOCAL + 1));
+    assert_ok(kvt_remote_flush(b, KVT_NO_DEADLINE));
     assert_true(stats_of(b).dropped_node >= 1);
-    assert_int_equal(support_get(b, LOCAL + 1, NULL), KVT_OK);
+    assert_ok(support_get(b, LOCAL + 1, NULL));
     kvt_store_close(a);
     kvt_store_close(b);
     set_mode(FAKE_MOONCAKE_GOOD);

@@ -72,7 +72,7 @@ static void ask_by_queue(kvt_store *store)
     const kvt_queue_options options = {.struct_size = sizeof options};
     kvt_queue *queue = NULL;
     kvt_view views[COUNT];
-    assert_int_equal(kvt_queue_open(store, &options, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(store, &options, &queue));
     for (uint32_t round = 0; round < 10; round++) {
         for (uint32_t i = 0; i < COUNT; i++) {
             views[i] = kvt_view_packed(data[i], SUPPORT_ENTRY_BYTES);
@@ -81,13 +81,13 @@ static void ask_by_queue(kvt_store *store)
                                          .key = support_key(i),
                                          .view = &views[i],
                                          .deadline_ns = KVT_NO_DEADLINE};
-            assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
+            assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
         }
         for (uint32_t ended = 0; ended < COUNT; ended++) {
             kvt_completion done = {.struct_size = sizeof done};
-            assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+            assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
             assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
-            assert_int_equal(done.status, KVT_OK);
+            assert_ok(done.status);
         }
     }
     kvt_queue_close(queue);
@@ -134,7 +134,7 @@ TEST(a_server_restarts_between_gets)
     kvt_store *a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
     kvt_store *b = open_store(KVT_PUBLISH_NONE, 20, 16 << 10);
     put_all(a);
-    assert_int_equal(support_get(b, 1, NULL), KVT_OK);
+    assert_ok(support_get(b, 1, NULL));
     assert_true(servers_restart(&cluster, 0));
     assert_int_equal(support_get(b, 1, NULL), KVT_MISS);
     assert_int_equal(stats_of(b).misses, 1);
@@ -147,7 +147,7 @@ TEST(a_server_restarts_between_gets)
         status = support_get(b, 1, NULL);
         base_sleep(10000000);
     }
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     kvt_store_close(a);
     kvt_store_close(b);
     servers_stop(&cluster);
@@ -169,21 +169,19 @@ TEST(a_clear_reaches_the_other_host)
                                          .by_space = how == 0,
                                          .space = kvt_key_space(&third),
                                          .everything = how == 1};
-        assert_int_equal(kvt_store_clear(a, &filter, NULL), KVT_OK);
-        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_store_clear(a, &filter, NULL));
+        assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
         assert_int_equal(stats_of(a).owed_clears, 0);
         epochs_forget(&b->remote->epochs);
         for (uint32_t i = 0; i < COUNT; i++) /* each key is a space of its own */
             assert_int_equal(support_get(b, i, NULL), how == 1 || i == 3 ? KVT_MISS : KVT_OK);
-        assert_int_equal(support_put(a, 3), KVT_OK);
-        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(support_put(a, 3));
+        assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
         epochs_forget(&b->remote->epochs);
-        assert_int_equal(support_get(b, 3, NULL), KVT_OK);
-        assert_int_equal(
-            kvt_store_clear(
-                a, &(kvt_clear_filter){.struct_size = sizeof filter, .everything = true}, NULL),
-            KVT_OK);
-        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(support_get(b, 3, NULL));
+        assert_ok(kvt_store_clear(
+            a, &(kvt_clear_filter){.struct_size = sizeof filter, .everything = true}, NULL));
+        assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
     }
     kvt_store_close(a);
     kvt_store_close(b);
@@ -200,7 +198,7 @@ TEST(a_server_stops_under_a_get)
     kvt_status status = KVT_MISS;
     for (uint32_t i = 0; i < 100 && status != KVT_OK; i++) /* a busy machine may be late */
         status = support_get(b, 1, NULL);
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     assert_true(servers_signal(&cluster, 0, SIGSTOP));
     for (uint32_t i = 0; i < 8; i++) {
         kvt_get_info info = {.struct_size = sizeof info};
@@ -214,7 +212,7 @@ TEST(a_server_stops_under_a_get)
         base_sleep(MOMENT_NS);
         status = support_get(b, i % COUNT, NULL);
     }
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     kvt_store_close(a);
     kvt_store_close(b);
     servers_stop(&cluster);

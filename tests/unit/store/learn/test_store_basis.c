@@ -36,7 +36,7 @@ static basis_made made;
 static kvt_record_spec spec_of(const transform_basis *const *list)
 {
     kvt_record_spec spec = {.generation = 1, .layout = layout, .bases = {list, 1}};
-    assert_int_equal(kvt_variant_parse(rung_name, &spec.variant), KVT_OK);
+    assert_ok(kvt_variant_parse(rung_name, &spec.variant));
     return spec;
 }
 
@@ -53,15 +53,13 @@ static double code_once(const void *data, void *decoded)
     const kvt_record_spec spec = spec_of(list);
     uint64_t bytes, bound, scratch_bytes;
     kvt_record_info info;
-    assert_int_equal(kvt_record_bound(&spec, &bound, &scratch_bytes), KVT_OK);
+    assert_ok(kvt_record_bound(&spec, &bound, &scratch_bytes));
     assert_true(bound <= sizeof record && scratch_bytes <= sizeof scratch);
-    assert_int_equal(kvt_record_encode(&spec, data, ENTRY_BYTES, record, sizeof record, scratch,
-                                       sizeof scratch, &bytes),
-                     KVT_OK);
-    assert_int_equal(
-        kvt_record_decode(record, bytes, &spec, decoded, ENTRY_BYTES, scratch, sizeof scratch),
-        KVT_OK);
-    assert_int_equal(kvt_record_parse(record, bytes, &info), KVT_OK);
+    assert_ok(kvt_record_encode(&spec, data, ENTRY_BYTES, record, sizeof record, scratch,
+                                sizeof scratch, &bytes));
+    assert_ok(
+        kvt_record_decode(record, bytes, &spec, decoded, ENTRY_BYTES, scratch, sizeof scratch));
+    assert_ok(kvt_record_parse(record, bytes, &info));
     return info.physical_bits_per_element;
 }
 
@@ -73,7 +71,7 @@ TEST_BEFORE_EACH
     (void)snprintf(ssd_path, sizeof ssd_path, "%s/ssd", folder);
     (void)snprintf(catalog_path, sizeof catalog_path, "%s/catalog.db", folder);
     made = basis_made_of(shape, 8);
-    assert_int_equal(basis_made_write(&made), KVT_OK);
+    assert_ok(basis_made_write(&made));
     const unsigned start = (unsigned)transform_hash_start(made.basis.hash);
     (void)snprintf(rung_name, sizeof rung_name, "transform:%05X,s2", start);
     (void)snprintf(basis_path, sizeof basis_path, "%s.basis-%05X", catalog_path, start);
@@ -128,7 +126,7 @@ static uint32_t look(kvt_store *store, uint32_t *found_out)
         const kvt_status status =
             kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info);
         if (status == KVT_MISS || status == KVT_E_MISMATCH) continue;
-        assert_int_equal(status, KVT_OK);
+        assert_ok(status);
         (*found_out)++;
         fill_entry(i, data);
         if (info.variant.codec != KVT_CODEC_TRANSFORM) {
@@ -150,7 +148,7 @@ TEST(entries_are_coded_with_the_basis)
     press(store);
     assert_int_equal(look(store, &found), 0);
     assert_true(found > 0);
-    assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, made.object, made.bytes));
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_EXISTS);
     kvt_store_close(store);
     /* The next one finds it beside the catalog, and offers the rung. */
@@ -177,8 +175,8 @@ TEST(the_profile_brings_the_basis)
 {
     uint32_t found;
     kvt_profile *profile = NULL;
-    assert_int_equal(kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
-    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "test", NULL), KVT_OK);
+    assert_ok(kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, NULL, 0));
+    assert_ok(profile_basis_import(profile, made.object, made.bytes, "test", NULL));
     kvt_profile_close(profile);
     kvt_store *store = open_store();
     press(store);
@@ -201,7 +199,7 @@ TEST(without_the_basis_nothing_is_decoded)
 {
     uint32_t found, left;
     kvt_store *store = open_store();
-    assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, made.object, made.bytes));
     kvt_store_close(store);
     store = open_store();
     press(store);
@@ -222,7 +220,7 @@ TEST(without_the_basis_nothing_is_decoded)
     store = open_store();
     assert_null(store->bases.owned[0]);
     assert_int_equal(look(store, &left), 0);
-    assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, made.object, made.bytes));
     kvt_store_close(store);
     store = open_store();
     assert_non_null(store->bases.owned[0]);
@@ -258,7 +256,7 @@ TEST(what_is_no_basis_is_refused)
     FILE *file = fopen(left, "w");
     assert_non_null(file);
     assert_int_equal(fclose(file), 0);
-    assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, made.object, made.bytes));
     kvt_store_close(store);
     assert_int_equal(stat(left, &facts), 0);
     store = open_store();

@@ -71,7 +71,7 @@ TEST(a_copy_elsewhere_is_complete)
     assert_int_equal(unlink(copy.basis_path), 0);
     store = basis_site_store(&copy, BASIS_SITE_EXACT);
     assert_int_equal(count_found(&copy, store), 0);
-    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, site.made.object, site.made.bytes));
     assert_int_equal(count_found(&copy, store), ENTRIES);
     kvt_store_close(store);
 }
@@ -110,7 +110,7 @@ TEST(a_rebuilt_catalog_finds_its_bases)
     assert_int_equal(info.records, ENTRIES);
     assert_int_equal(info.hash_bits, 256);
     assert_memory_equal(info.hash, site.made.basis.hash, sizeof info.hash);
-    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, site.made.object, site.made.bytes));
     assert_int_equal(count_found(&site, store), ENTRIES);
     kvt_store_close(store);
 }
@@ -124,8 +124,8 @@ TEST(a_full_disk_takes_no_basis)
     const test_rung rung = {site.form_name, 4.0, 0.005, 0.009, true};
     basis_site_make_profile(&site, &rung);
     kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
-    assert_int_equal(basis_site_put(store, 0), KVT_OK);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(basis_site_put(store, 0));
+    assert_ok(kvt_store_flush(store));
     small_filesystem_fill(site.folder);
     assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_E_SPACE);
     assert_int_equal(kvt_basis_get(store, 0, &info), KVT_END);
@@ -133,9 +133,9 @@ TEST(a_full_disk_takes_no_basis)
     glob_t found;
     assert_int_equal(glob(draft, 0, NULL, &found), GLOB_NOMATCH);
     assert_false(is_there(site.basis_path));
-    assert_int_equal(basis_site_get(&site, store, 0, NULL), KVT_OK);
+    assert_ok(basis_site_get(&site, store, 0, NULL));
     small_filesystem_make_room(site.folder);
-    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, site.made.object, site.made.bytes));
     assert_true(is_there(site.basis_path));
     kvt_store_close(store);
     small_filesystem_unmount(site.folder);
@@ -184,17 +184,17 @@ TEST(a_basis_goes_with_its_last_use)
     kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_BARE);
     assert_false(basis_site_info(store).in_ladder);
-    assert_int_equal(kvt_basis_remove(store, hash), KVT_OK);
+    assert_ok(kvt_basis_remove(store, hash));
     assert_false(is_there(site.basis_path));
     assert_int_equal(kvt_basis_get(store, 0, &info), KVT_END);
     assert_int_equal(kvt_basis_remove(store, hash), KVT_MISS);
     /* It may come back, and into the same slot. */
-    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, site.made.object, site.made.bytes));
     assert_int_equal(basis_site_info(store).state, KVT_BASIS_PRESENT);
     kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_CODES);
     for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(basis_site_put(store, i), KVT_OK);
+        assert_ok(basis_site_put(store, i));
     assert_int_equal(count_found(&site, store), ENTRIES);
     kvt_store_close(store);
 }
@@ -208,7 +208,7 @@ TEST(a_basis_is_counted_by_its_records)
     for (uint32_t i = 0; i < ENTRIES / 2; i++) {
         const kvt_key key = support_key(i);
         assert_int_equal(basis_site_info(store).records, ENTRIES - i);
-        assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
+        assert_ok(kvt_store_delete(store, &key));
     }
     kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
@@ -216,7 +216,7 @@ TEST(a_basis_is_counted_by_its_records)
     kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_BARE);
     assert_int_equal(basis_site_info(store).records, 0);
-    assert_int_equal(kvt_basis_remove(store, site.made.basis.hash), KVT_OK);
+    assert_ok(kvt_basis_remove(store, site.made.basis.hash));
     kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
     assert_int_equal(kvt_basis_get(store, 0, &info), KVT_END);
@@ -230,10 +230,9 @@ static void try_damage(const char *what, kvt_status status)
     kvt_basis_info info = {.struct_size = sizeof info};
     char message[256] = "";
     kvt_store *store = NULL;
-    assert_int_equal(basis_site_open(&site, BASIS_SITE_EXACT, &store, message, sizeof message),
-                     KVT_OK);
+    assert_ok(basis_site_open(&site, BASIS_SITE_EXACT, &store, message, sizeof message));
     if (strstr(message, ".basis-") == NULL) fail_msg("%s: no note of it: %s", what, message);
-    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_OK);
+    assert_ok(kvt_basis_get(store, 0, &info));
     if (info.state != KVT_BASIS_DAMAGED || info.status != status)
         fail_msg("%s: state %d, status %d", what, info.state, info.status);
     assert_int_equal(info.records, ENTRIES);
@@ -247,7 +246,7 @@ static void try_damage(const char *what, kvt_status status)
 static void mend(void)
 {
     kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
-    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, site.made.object, site.made.bytes));
     assert_int_equal(basis_site_info(store).state, KVT_BASIS_PRESENT);
     kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
@@ -319,9 +318,9 @@ TEST(exchanged_files_are_refused)
     kvt_basis_info info = {.struct_size = sizeof info};
     kvt_store_close(basis_site_filled(&site, ENTRIES));
     basis_made second = basis_made_of(basis_site_shape, 99);
-    assert_int_equal(basis_made_write(&second), KVT_OK);
+    assert_ok(basis_made_write(&second));
     kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
-    assert_int_equal(kvt_basis_add(store, second.object, second.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, second.object, second.bytes));
     kvt_store_close(store);
     (void)snprintf(second_path, sizeof second_path, "%s.basis-%05X", site.catalog_path,
                    (unsigned)transform_hash_start(second.basis.hash));
@@ -331,17 +330,17 @@ TEST(exchanged_files_are_refused)
     assert_int_equal(rename(third, second_path), 0);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(kvt_basis_get(store, i, &info), KVT_OK);
+        assert_ok(kvt_basis_get(store, i, &info));
         assert_int_equal(info.state, KVT_BASIS_DAMAGED);
         assert_int_equal(info.status, KVT_E_MISMATCH);
     }
     assert_int_equal(kvt_basis_get(store, 2, &info), KVT_END);
     assert_int_equal(count_found(&site, store), 0);
     /* A damaged file that nothing needs can be removed by its known name. */
-    assert_int_equal(kvt_basis_remove(store, second.basis.hash), KVT_OK);
+    assert_ok(kvt_basis_remove(store, second.basis.hash));
     assert_false(is_there(second_path));
-    assert_int_equal(kvt_basis_add(store, second.object, second.bytes), KVT_OK);
-    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, second.object, second.bytes));
+    assert_ok(kvt_basis_add(store, site.made.object, site.made.bytes));
     assert_int_equal(count_found(&site, store), ENTRIES);
     kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
@@ -360,20 +359,20 @@ TEST(bases_are_bounded)
     kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
     for (uint32_t i = 0; i <= KVT_BASES_MAX; i++) {
         basis_made one = basis_made_of(small, 1000 + i);
-        assert_int_equal(basis_made_write(&one), KVT_OK);
+        assert_ok(basis_made_write(&one));
         assert_int_equal(kvt_basis_add(store, one.object, one.bytes),
                          i < KVT_BASES_MAX ? KVT_OK : KVT_E_SPACE);
         if (i == 0) memcpy(first, one.basis.hash, sizeof first);
         if (i == KVT_BASES_MAX) {
-            assert_int_equal(kvt_basis_remove(store, first), KVT_OK);
-            assert_int_equal(kvt_basis_add(store, one.object, one.bytes), KVT_OK);
+            assert_ok(kvt_basis_remove(store, first));
+            assert_ok(kvt_basis_add(store, one.object, one.bytes));
         }
     }
-    assert_int_equal(kvt_basis_get(store, KVT_BASES_MAX - 1, &info), KVT_OK);
+    assert_ok(kvt_basis_get(store, KVT_BASES_MAX - 1, &info));
     assert_int_equal(kvt_basis_get(store, KVT_BASES_MAX, &info), KVT_END);
     kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
-    assert_int_equal(kvt_basis_get(store, KVT_BASES_MAX - 1, &info), KVT_OK);
+    assert_ok(kvt_basis_get(store, KVT_BASES_MAX - 1, &info));
     info.struct_size = 8;
     assert_int_equal(kvt_basis_get(store, 0, &info), KVT_E_ARGUMENT);
     assert_int_equal(kvt_basis_get(store, 0, NULL), KVT_E_ARGUMENT);

@@ -70,7 +70,7 @@ TEST(gets_name_the_basis)
     kvt_queue *queue = NULL;
     size_t loaded = 9;
     kvt_store *store = open_lacking();
-    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(store, NULL, &queue));
     memset(got, 0x5c, sizeof got);
     assert_lacking(
         kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info),
@@ -94,24 +94,23 @@ TEST(gets_name_the_basis)
     assert_int_equal(
         kvt_store_get(store, &key, KVT_PACKED(got, sizeof got - 1), KVT_STORE_DEADLINE, NULL),
         KVT_E_ARGUMENT);
-    assert_int_equal(kvt_prefix_get(store, keys, (const kvt_view *const[]){&view, &view}, 2,
-                                    KVT_NO_DEADLINE, &loaded),
-                     KVT_OK);
+    assert_ok(kvt_prefix_get(store, keys, (const kvt_view *const[]){&view, &view}, 2,
+                             KVT_NO_DEADLINE, &loaded));
     assert_int_equal(loaded, 0);
     assert_int_equal(kvt_load_begin(queue, &key, views, 1, NULL, &load), KVT_MISS);
     /* Beside one that can be read, an entry fails for itself. */
-    assert_int_equal(basis_site_put(store, 50), KVT_OK);
+    assert_ok(basis_site_put(store, 50));
     static char other[BASIS_SITE_BYTES];
     const kvt_view second = codecs_packed_view(&basis_site_layout, other);
     const kvt_key both[] = {support_key(50), key};
     const kvt_view *const pair[] = {&second, &view};
     kvt_status statuses[2];
-    assert_int_equal(kvt_load_begin(queue, both, pair, 2, NULL, &load), KVT_OK);
+    assert_ok(kvt_load_begin(queue, both, pair, 2, NULL, &load));
     kvt_load_release(load, basis_site_layout.layers);
-    assert_int_equal(kvt_load_wait(load, basis_site_layout.layers, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_load_wait(load, basis_site_layout.layers, KVT_NO_DEADLINE));
     assert_int_equal(kvt_load_status(load, 1), KVT_E_MISMATCH);
-    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
-    assert_int_equal(statuses[0], KVT_OK);
+    assert_ok(kvt_load_end(load, statuses, NULL));
+    assert_ok(statuses[0]);
     assert_int_equal(statuses[1], KVT_E_MISMATCH);
     for (size_t i = 0; i < sizeof got; i++)
         assert_int_equal(got[i], 0x5c);
@@ -139,19 +138,18 @@ TEST(lookups_take_such_entries_as_absent)
     const kvt_expectation soon = {
         .struct_size = sizeof soon, .kind = KVT_HINT_NEXT_USE, .seconds = 1};
     kvt_store *store = open_lacking();
-    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
-    assert_int_equal(basis_site_put(store, 60), KVT_OK);
+    assert_ok(kvt_queue_open(store, NULL, &queue));
+    assert_ok(basis_site_put(store, 60));
     assert_int_equal(kvt_store_exists(store, &key), KVT_MISS);
-    assert_int_equal(kvt_store_match(store, keys, 2, NULL, &count), KVT_OK);
+    assert_ok(kvt_store_match(store, keys, 2, NULL, &count));
     assert_int_equal(count, 1);
-    assert_int_equal(kvt_store_match(store, keys, 2, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
+    assert_ok(kvt_store_match(store, keys, 2, KVT_MATCH(.worth = &worth), NULL));
     assert_int_equal(worth.stored, 1);
-    assert_int_equal(kvt_store_match(store, keys, 2, KVT_MATCH(.load_seconds = seconds), NULL),
-                     KVT_OK);
+    assert_ok(kvt_store_match(store, keys, 2, KVT_MATCH(.load_seconds = seconds), NULL));
     assert_true(seconds[0] > 0 && isnan(seconds[1]));
-    assert_int_equal(kvt_store_touch(store, keys, 2, &count), KVT_OK);
+    assert_ok(kvt_store_touch(store, keys, 2, &count));
     assert_int_equal(count, 1);
-    assert_int_equal(kvt_store_hint(store, keys, 2, &soon, &count), KVT_OK);
+    assert_ok(kvt_store_hint(store, keys, 2, &soon, &count));
     assert_int_equal(count, 1);
     assert_int_equal(kvt_lease_begin(store, queue, &key, 1, base_clock_ns() + UINT64_C(60000000000),
                                      &held, &lease),
@@ -161,12 +159,12 @@ TEST(lookups_take_such_entries_as_absent)
         .struct_size = sizeof exists, .kind = KVT_REQUEST_EXISTS, .key = key};
     assert_int_equal(queued_call(queue, &exists).status, KVT_MISS);
     /* What is stored is described and explained all the same. */
-    assert_int_equal(kvt_store_describe(store, &key, &what), KVT_OK);
+    assert_ok(kvt_store_describe(store, &key, &what));
     assert_int_equal(what.lacks_basis, 1);
     assert_lacking(KVT_E_MISMATCH, what.variant);
-    assert_int_equal(kvt_store_describe(store, &keys[0], &what), KVT_OK);
+    assert_ok(kvt_store_describe(store, &keys[0], &what));
     assert_int_equal(what.lacks_basis, 0);
-    assert_int_equal(kvt_store_explain(store, &key, &why), KVT_OK);
+    assert_ok(kvt_store_explain(store, &key, &why));
     kvt_queue_close(queue);
     kvt_store_close(store);
 }
@@ -179,7 +177,7 @@ TEST(what_is_lacking_is_listed_and_reported)
     size_t count = 0;
     char digits[8];
     kvt_store *store = open_lacking();
-    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_OK);
+    assert_ok(kvt_basis_get(store, 0, &info));
     assert_int_equal(info.state, KVT_BASIS_MISSING);
     assert_int_equal(info.records, ENTRIES);
     /* The catalog remembers the whole name. */
@@ -188,7 +186,7 @@ TEST(what_is_lacking_is_listed_and_reported)
     assert_int_equal(info.bytes, 0);
     assert_true(info.in_ladder);
     assert_int_equal(kvt_basis_get(store, 1, &info), KVT_END);
-    assert_int_equal(kvt_health_get(store, items, 4, &count, &overall), KVT_OK);
+    assert_ok(kvt_health_get(store, items, 4, &count, &overall));
     assert_int_equal(count, 1);
     assert_int_equal(overall, KVT_E_MISMATCH);
     assert_int_equal(items[0].kind, KVT_HEALTH_BASIS);
@@ -197,13 +195,13 @@ TEST(what_is_lacking_is_listed_and_reported)
     assert_non_null(strstr(items[0].text, digits));
     assert_non_null(strstr(items[0].name, digits));
     assert_int_equal(kvt_basis_remove(store, site.made.basis.hash), KVT_MISS);
-    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
-    assert_int_equal(kvt_basis_get(store, 0, &info), KVT_OK);
+    assert_ok(kvt_basis_add(store, site.made.object, site.made.bytes));
+    assert_ok(kvt_basis_get(store, 0, &info));
     assert_int_equal(info.state, KVT_BASIS_PRESENT);
     assert_int_equal(info.bytes, site.made.bytes);
     assert_int_equal(info.span, KVT_BASIS_LAYERS4);
     assert_string_equal(info.model, "made");
-    assert_int_equal(kvt_health_get(store, items, 4, &count, &overall), KVT_OK);
+    assert_ok(kvt_health_get(store, items, 4, &count, &overall));
     assert_int_equal(count, 0);
     kvt_store_close(store);
 }
@@ -213,20 +211,20 @@ TEST(puts_and_the_basis_bring_entries_back)
 {
     kvt_get_info info = {.struct_size = sizeof info};
     kvt_store *store = open_lacking();
-    assert_int_equal(basis_site_put(store, 5), KVT_OK);
+    assert_ok(basis_site_put(store, 5));
     assert_int_equal(basis_site_put(store, 5), KVT_EXISTS);
-    assert_int_equal(basis_site_get(&site, store, 5, &info), KVT_OK);
+    assert_ok(basis_site_get(&site, store, 5, &info));
     assert_int_equal(info.variant.codec, KVT_CODEC_RAW);
     assert_int_equal(basis_site_info(store).records, ENTRIES - 1);
     const kvt_key gone = support_key(6);
-    assert_int_equal(kvt_store_delete(store, &gone), KVT_OK);
+    assert_ok(kvt_store_delete(store, &gone));
     assert_int_equal(basis_site_info(store).records, ENTRIES - 2);
     /* A restart changes nothing of it. */
     kvt_store_close(store);
     store = basis_site_store(&site, BASIS_SITE_EXACT);
     assert_int_equal(basis_site_info(store).records, ENTRIES - 2);
     assert_int_equal(basis_site_get(&site, store, 7, NULL), KVT_E_MISMATCH);
-    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, site.made.object, site.made.bytes));
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(basis_site_get(&site, store, i, &info), i == 6 ? KVT_MISS : KVT_OK);
     assert_int_equal(info.variant.codec, KVT_CODEC_TRANSFORM);
@@ -245,7 +243,7 @@ TEST(a_basis_by_the_same_digits_gives_no_values)
     kvt_load *load = NULL;
     kvt_status ended = KVT_OK;
     kvt_store *store = basis_site_filled(&site, ENTRIES);
-    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(store, NULL, &queue));
     store->bases.owned[0]->view.hash[31] ^= 1;
     assert_lacking(
         kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info),
@@ -259,14 +257,14 @@ TEST(a_basis_by_the_same_digits_gives_no_values)
     assert_lacking(done.status, done.variant);
     if (kvt_load_begin(queue, &key, views, 1, NULL, &load) == KVT_OK) {
         (void)!kvt_load_wait(load, 1, KVT_NO_DEADLINE);
-        assert_int_equal(kvt_load_end(load, &ended, NULL), KVT_OK);
+        assert_ok(kvt_load_end(load, &ended, NULL));
         assert_int_not_equal(ended, KVT_OK);
     }
     assert_int_equal(support_stats(store).refused.basis, 2);
     assert_int_equal(support_stats(store).load_failures, 0);
     store->bases.owned[0]->view.hash[31] ^= 1;
     for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(basis_site_get(&site, store, i, NULL), KVT_OK);
+        assert_ok(basis_site_get(&site, store, i, NULL));
     kvt_queue_close(queue);
     kvt_store_close(store);
 }

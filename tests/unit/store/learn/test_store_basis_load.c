@@ -46,15 +46,13 @@ static void begin(target *to, kvt_queue *queue, uint32_t ahead)
         to->views[i] = codecs_packed_view(&basis_site_layout, to->data[i]);
         to->pointers[i] = &to->views[i];
     }
-    assert_int_equal(kvt_load_begin(queue, to->keys, to->pointers, ENTRIES, &options, &to->load),
-                     KVT_OK);
+    assert_ok(kvt_load_begin(queue, to->keys, to->pointers, ENTRIES, &options, &to->load));
 }
 
 /* Waits for a layer, which is whole in every entry then. */
 static void take_layer(target *to, uint32_t layer)
 {
-    assert_int_equal(kvt_load_wait(to->load, layer + 1, base_clock_ns() + UINT64_C(60000000000)),
-                     KVT_OK);
+    assert_ok(kvt_load_wait(to->load, layer + 1, base_clock_ns() + UINT64_C(60000000000)));
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_memory_equal(to->data[i] + layer * LAYER_BYTES, expected[i] + layer * LAYER_BYTES,
                             LAYER_BYTES);
@@ -65,9 +63,9 @@ static kvt_load_result end(target *to)
 {
     kvt_status statuses[ENTRIES];
     kvt_load_result result = {.struct_size = sizeof result};
-    assert_int_equal(kvt_load_end(to->load, statuses, &result), KVT_OK);
+    assert_ok(kvt_load_end(to->load, statuses, &result));
     for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(statuses[i], KVT_OK);
+        assert_ok(statuses[i]);
     assert_int_equal(result.layers, LAYERS);
     return result;
 }
@@ -79,7 +77,7 @@ static uint64_t record_bytes(kvt_store *store)
     for (uint32_t i = 0; i < ENTRIES; i++) {
         const kvt_key key = support_key(i);
         kvt_description what = {.struct_size = sizeof what};
-        assert_int_equal(kvt_store_describe(store, &key, &what), KVT_OK);
+        assert_ok(kvt_store_describe(store, &key, &what));
         assert_int_equal(what.variant.codec, KVT_CODEC_TRANSFORM);
         bytes += what.stored_bytes;
     }
@@ -91,7 +89,7 @@ static void load_from(uint64_t dram_bytes)
     kvt_queue *queue = NULL;
     site.dram_bytes = dram_bytes;
     kvt_store *store = basis_site_filled(&site, ENTRIES);
-    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(store, NULL, &queue));
     const uint64_t stored = record_bytes(store);
     for (uint32_t ahead = 1; ahead <= 8; ahead += 3) {
         begin(&first, queue, ahead);
@@ -116,9 +114,9 @@ static void load_from(uint64_t dram_bytes)
     /* One that is given up in the middle of a span. */
     begin(&first, queue, 2);
     take_layer(&first, 0);
-    assert_int_equal(kvt_load_end(first.load, NULL, NULL), KVT_OK);
+    assert_ok(kvt_load_end(first.load, NULL, NULL));
     for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(basis_site_get(&site, store, i, NULL), KVT_OK);
+        assert_ok(basis_site_get(&site, store, i, NULL));
     kvt_queue_close(queue);
     kvt_store_close(store);
 }

@@ -101,7 +101,7 @@ static void run_round(void)
     }
     for (uint32_t i = 0; i < READERS; i++)
         wait_for(&threads[i].lacking, 2);
-    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_ok(kvt_basis_add(store, site.made.object, site.made.bytes));
     atomic_store(&added, true);
     for (uint32_t i = 0; i <= READERS; i++)
         wait_for(&threads[i].read, atomic_load(&threads[i].read) + AFTER);

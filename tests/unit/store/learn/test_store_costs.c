@@ -64,7 +64,7 @@ TEST(busy_moment_is_not_the_device)
 {
     busy_device busy = busy_make(1);
     cost_device measured;
-    assert_int_equal(costs_probe_device(&busy.base, false, 4096, &measured), KVT_OK);
+    assert_ok(costs_probe_device(&busy.base, false, 4096, &measured));
     print_message("%.1f us and %.0f MB/s of %.1f and %.0f, %llu requests\n",
                   measured.read.request_seconds * 1e6, measured.read.bytes_per_s * 1e-6,
                   REQUEST_NS * 1e-3, 1e3, (unsigned long long)busy.requests);
@@ -83,7 +83,7 @@ TEST(no_clock_makes_figures_that_cannot_be)
     for (size_t i = 0; i < sizeof paces / sizeof paces[0]; i++) {
         busy_device busy = busy_make(paces[i]);
         cost_device measured;
-        assert_int_equal(costs_probe_device(&busy.base, true, 4096, &measured), KVT_OK);
+        assert_ok(costs_probe_device(&busy.base, true, 4096, &measured));
         assert_true(online_figures_are_sound(&measured.read));
         assert_true(online_figures_are_sound(&measured.write));
         kvt_affine both = costs_combine(&measured, 1, KVT_IO_READ);

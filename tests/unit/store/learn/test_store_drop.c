@@ -33,7 +33,7 @@ static void check_views(kvt_store *store, uint32_t number, uint32_t first)
             .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS};
         kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
         assert_true(engine_pool_open(&pool, &engine_views[i], &drop_layout, 1, FILL));
-        assert_int_equal(kvt_store_get(store, &key, &pool.view, UINT64_MAX, &info), KVT_OK);
+        assert_ok(kvt_store_get(store, &key, &pool.view, UINT64_MAX, &info));
         expect(data, number, first, info.variant, &e);
         check_positions(&e, first, info.variant, positions);
         for (uint32_t m = 0; m < MATRICES; m++) {
@@ -57,7 +57,7 @@ static void check_form(const char *name, double bits, kvt_tier tier, uint32_t fi
     const test_rung rung = {name, bits, 0.01, 0.02, true};
     kvt_variant wanted;
     site s;
-    assert_int_equal(kvt_variant_parse(name, &wanted), KVT_OK);
+    assert_ok(kvt_variant_parse(name, &wanted));
     site_prepare(&s, tier, ENTRY * 15 / 16, &rung, 1);
     site_open(&s);
     kvt_status status = put_entry(s.store, 1, first, true);
@@ -109,7 +109,7 @@ static void open_dropped(site *s, const char *form)
     const test_rung rung = {form, 8.2, 0.01, 0.02, true};
     site_prepare(s, KVT_TIER_DRAM, ENTRY * 15 / 16, &rung, 1);
     site_open(s);
-    assert_int_equal(put_entry(s->store, 1, 0, true), KVT_OK);
+    assert_ok(put_entry(s->store, 1, 0, true));
 }
 
 /* Gets that the metrics count as misses for a reason. */
@@ -172,8 +172,7 @@ TEST(only_gets_that_ask_are_given_fewer_tokens)
     open_dropped(&s, "drop:stream,50");
     kept.positions = positions;
     kept.capacity = TOKENS;
-    assert_int_equal(
-        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info));
     assert_int_equal(kept.sets, 1);
     kept.capacity = TOKENS - 1;
     assert_int_equal(
@@ -191,8 +190,8 @@ static kvt_completion get_queued(kvt_queue *queue, const kvt_view *view, kvt_get
                                  .view = view,
                                  .info = info};
     kvt_completion done = {.struct_size = sizeof done};
-    assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_queue_wait(queue, UINT64_MAX), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+    assert_ok(kvt_queue_wait(queue, UINT64_MAX));
     assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
     return done;
 }
@@ -205,7 +204,7 @@ TEST(gets_of_queues_ask_with_an_info)
     kvt_queue *queue;
     site s;
     open_dropped(&s, "drop:scores,50+planes:k8v8,g64");
-    assert_int_equal(kvt_queue_open(s.store, NULL, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(s.store, NULL, &queue));
     const kvt_view view = codecs_packed_view(&drop_layout, got);
     memset(got, FILL, sizeof got);
     kvt_completion done = get_queued(queue, &view, NULL);
@@ -226,7 +225,7 @@ TEST(gets_of_queues_ask_with_an_info)
         .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS};
     info = (kvt_get_info){.struct_size = sizeof info, .kept = &kept};
     done = get_queued(queue, &view, &info);
-    assert_int_equal(done.status, KVT_OK);
+    assert_ok(done.status);
     fill_entry(1, data);
     expect(data, 1, 0, done.variant, &e);
     assert_int_equal(kept.count, e.tokens);
@@ -249,23 +248,22 @@ static void check_uncounted(kvt_store *store)
     kvt_queue *queue;
     kvt_load *load;
     size_t count = 7;
-    assert_int_equal(kvt_store_match(store, &key, 1, NULL, &count), KVT_OK);
+    assert_ok(kvt_store_match(store, &key, 1, NULL, &count));
     assert_int_equal(count, 0);
-    assert_int_equal(kvt_store_match(store, &key, 1, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
+    assert_ok(kvt_store_match(store, &key, 1, KVT_MATCH(.worth = &worth), NULL));
     assert_int_equal(worth.stored, 0);
     count = 7;
-    assert_int_equal(kvt_prefix_get(store, &key, views, 1, UINT64_MAX, &count), KVT_OK);
+    assert_ok(kvt_prefix_get(store, &key, views, 1, UINT64_MAX, &count));
     assert_int_equal(count, 0);
-    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(store, NULL, &queue));
     assert_int_equal(kvt_load_begin(queue, &key, views, 1, NULL, &load), KVT_MISS);
     kvt_queue_close(queue);
-    assert_int_equal(kvt_store_exists(store, &key), KVT_OK);
+    assert_ok(kvt_store_exists(store, &key));
     count = 0;
-    assert_int_equal(kvt_store_touch(store, &key, 1, &count), KVT_OK);
+    assert_ok(kvt_store_touch(store, &key, 1, &count));
     assert_int_equal(count, 1);
     double seconds;
-    assert_int_equal(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL),
-                     KVT_OK);
+    assert_ok(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL));
     assert_true(seconds > 0);
 }
 
@@ -281,9 +279,9 @@ TEST(token_counts_leave_such_entries_out)
         kvt_events *events;
         kvt_event event;
         size_t count;
-        assert_int_equal(kvt_events_open(s.store, 16, &events), KVT_OK);
-        assert_int_equal(put_entry(s.store, 1, 0, false), KVT_OK);
-        assert_int_equal(kvt_events_drain(events, &event, 1, &count, NULL), KVT_OK);
+        assert_ok(kvt_events_open(s.store, 16, &events));
+        assert_ok(put_entry(s.store, 1, 0, false));
+        assert_ok(kvt_events_drain(events, &event, 1, &count, NULL));
         assert_true(count == 1 && event.kind == KVT_EVENT_STORED && event.tokens == 0);
         kvt_events_close(events);
         kvt_variant variant = check_entry(s.store, 1, 0);
@@ -311,23 +309,20 @@ static void check_turned(kvt_store *store, const kvt_rope *rope, uint32_t first)
         .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS};
     kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     engine_pool pool;
-    assert_int_equal(
-        kvt_store_get(store, &key, KVT_PACKED(plain, ENTRY), KVT_STORE_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_get(store, &key, KVT_PACKED(plain, ENTRY), KVT_STORE_DEADLINE, &info));
     assert_int_equal(kept.sets, LAYERS);
     const uint32_t count = kept.count;
     kept.rope = rope;
-    assert_int_equal(
-        kvt_store_get(store, &key, KVT_PACKED(turned, ENTRY), KVT_STORE_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_get(store, &key, KVT_PACKED(turned, ENTRY), KVT_STORE_DEADLINE, &info));
     assert_ptr_equal(kept.rope, rope);
     assert_true(engine_pool_open(&pool, &engine_views[5], &drop_layout, 1, FILL));
-    assert_int_equal(kvt_store_get(store, &key, &pool.view, UINT64_MAX, &info), KVT_OK);
+    assert_ok(kvt_store_get(store, &key, &pool.view, UINT64_MAX, &info));
     for (uint32_t m = 0; m < MATRICES; m++) {
         uint8_t *rows = plain + (size_t)m * MATRIX;
         if (m % 2 == KVT_SIDE_K) {
             assert_memory_not_equal(rows, turned + (size_t)m * MATRIX, (size_t)count * ROW);
-            assert_int_equal(kvt_keys_rerotate(&drop_layout, rope, positions + m / 2 * count, count,
-                                               first, first, rows, (uint64_t)count * ROW),
-                             KVT_OK);
+            assert_ok(kvt_keys_rerotate(&drop_layout, rope, positions + m / 2 * count, count, first,
+                                        first, rows, (uint64_t)count * ROW));
         }
         assert_memory_equal(rows, turned + (size_t)m * MATRIX, (size_t)count * ROW);
         for (uint32_t at = 0; at < 2 * count; at++)
@@ -355,7 +350,7 @@ TEST(keys_are_turned_on_request)
     for (uint32_t first = 0; first < 200; first += 100) {
         site_prepare(&s, KVT_TIER_DRAM, ENTRY * 15 / 16, &rung, 1);
         site_open(&s);
-        assert_int_equal(put_entry(s.store, 1, first, false), KVT_OK);
+        assert_ok(put_entry(s.store, 1, first, false));
         check_turned(s.store, &halves, first);
         kvt_kept_tokens kept = {
             .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS};
@@ -375,11 +370,10 @@ TEST(keys_are_turned_on_request)
     /* Where every token is there, nothing is turned. */
     site_prepare(&s, KVT_TIER_DRAM, 4 * ENTRY, &rung, 1);
     site_open(&s);
-    assert_int_equal(put_entry(s.store, 1, 0, false), KVT_OK);
+    assert_ok(put_entry(s.store, 1, 0, false));
     kvt_kept_tokens kept = {.struct_size = sizeof kept, .rope = &halves};
     kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
-    assert_int_equal(
-        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info));
     static uint8_t data[ENTRY];
     fill_entry(1, data);
     assert_memory_equal(got, data, ENTRY);
@@ -398,8 +392,7 @@ TEST(keys_are_turned_on_request)
     } longer = {.rope = halves};
     longer.rope.struct_size = sizeof longer;
     kept.rope = &longer.rope;
-    assert_int_equal(
-        kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info));
     longer.later = 1;
     assert_int_equal(
         kvt_store_get(s.store, &key, KVT_PACKED(got, ENTRY), KVT_STORE_DEADLINE, &info),
@@ -456,7 +449,7 @@ TEST(others_keep_every_token)
     site_open(&s);
     assert_string_equal(s.message, "");
     assert_int_equal(kvt_store_put(s.store, &entry, KVT_PACKED(data, ENTRY)), KVT_REFUSED);
-    assert_int_equal(put_entry(s.store, 1, 0, true), KVT_OK);
+    assert_ok(put_entry(s.store, 1, 0, true));
     kvt_store_close(s.store);
     /* The layout does not say that tokens may go. */
     site_prepare(&s, KVT_TIER_DRAM, ENTRY * 15 / 16, rungs, 2);
@@ -464,7 +457,7 @@ TEST(others_keep_every_token)
     entry.layout.tokens_may_drop = 0;
     assert_int_equal(kvt_store_put(s.store, &entry, KVT_PACKED(data, ENTRY)), KVT_REFUSED);
     entry.layout.tokens_may_drop = 1;
-    assert_int_equal(kvt_store_put(s.store, &entry, KVT_PACKED(data, ENTRY)), KVT_OK);
+    assert_ok(kvt_store_put(s.store, &entry, KVT_PACKED(data, ENTRY)));
     kvt_store_close(s.store);
     /* The ladder's does not, and the open says so. */
     s.options.loss.ladder_layout.tokens_may_drop = 0;
@@ -559,7 +552,7 @@ static uint32_t press(site *s)
         kvt_status status = put_entry(s->store, i, 0, i % 2 == 0);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
         for (uint32_t round = 0; round < 2; round++)
-            assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+            assert_ok(kvt_store_maintain(s->store, NULL));
     }
     for (uint32_t i = 0; i < PRESSED; i++) {
         const kvt_key key = support_key(i);
@@ -621,8 +614,8 @@ TEST(tokens_are_dropped_on_the_way_down)
     for (uint32_t i = 0; i < PRESSED; i++) {
         kvt_status status = put_entry(s.store, i, 0, i % 2 == 0);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
-        assert_int_equal(kvt_store_flush(s.store), KVT_OK);
-        assert_int_equal(kvt_store_maintain(s.store, NULL), KVT_OK);
+        assert_ok(kvt_store_flush(s.store));
+        assert_ok(kvt_store_maintain(s.store, NULL));
     }
     uint32_t dropped[KVT_TIER_COUNT] = {0};
     for (uint32_t i = 0; i < PRESSED; i++) {
@@ -650,7 +643,7 @@ TEST(dropped_entries_outlive_the_store)
         site s;
         site_prepare(&s, KVT_TIER_SSD, ENTRY * 15 / 16, &rung, 1);
         site_open(&s);
-        assert_int_equal(put_entry(s.store, 1, 100, true), KVT_OK);
+        assert_ok(put_entry(s.store, 1, 100, true));
         const kvt_variant before = check_entry(s.store, 1, 100);
         kvt_store_close(s.store);
         site_open(&s);
@@ -660,8 +653,7 @@ TEST(dropped_entries_outlive_the_store)
         kvt_store_close(s.store);
         assert_int_equal(unlink(catalog_path), 0);
         kvt_recover_options_init(&options);
-        assert_int_equal(
-            kvt_store_recover(&s.options, &options, &report, s.message, sizeof s.message), KVT_OK);
+        assert_ok(kvt_store_recover(&s.options, &options, &report, s.message, sizeof s.message));
         assert_int_equal(report.entries, 1);
         site_open(&s);
         after = check_entry(s.store, 1, 100);

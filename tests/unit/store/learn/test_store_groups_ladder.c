@@ -40,7 +40,7 @@ static uint64_t fill_groups(uint32_t number, const kvt_layout *layouts, void *da
 {
     uint64_t at = 0, bytes;
     for (uint32_t i = 0; i < GROUPS; i++) {
-        assert_int_equal(kvt_layout_bytes(&layouts[i], &bytes), KVT_OK);
+        assert_ok(kvt_layout_bytes(&layouts[i], &bytes));
         assert_true(at + bytes <= DATA_BYTES);
         codecs_kv_sample_fill(&layouts[i], 100 * number + i, (char *)data + at);
         at += bytes;
@@ -67,12 +67,11 @@ static void code_group(const kvt_layout *layout, const void *data, uint64_t byte
     static _Alignas(4096) char record[2 * DATA_BYTES], scratch[2 << 20];
     const kvt_record_spec spec = {.generation = 1, .layout = *layout, .variant = variant};
     uint64_t made, bound, need;
-    assert_int_equal(kvt_record_bound(&spec, &bound, &need), KVT_OK);
+    assert_ok(kvt_record_bound(&spec, &bound, &need));
     assert_true(bound <= sizeof record && need <= sizeof scratch);
     assert_true(kvt_record_encode(&spec, data, bytes, record, sizeof record, scratch,
                                   sizeof scratch, &made) >= 0);
-    assert_int_equal(kvt_record_decode(record, made, NULL, decoded, bytes, scratch, sizeof scratch),
-                     KVT_OK);
+    assert_ok(kvt_record_decode(record, made, NULL, decoded, bytes, scratch, sizeof scratch));
 }
 
 /* Compares one group with one coding of what was put, or one of planes at 8 bits before it. */
@@ -83,7 +82,7 @@ static void check_group(const kvt_layout *layout, const char *data, const char *
     kvt_variant planes;
     code_group(layout, data, bytes, variant, wanted);
     if (memcmp(got, wanted, bytes) == 0) return;
-    assert_int_equal(kvt_variant_parse("planes:k8v8,g64", &planes), KVT_OK);
+    assert_ok(kvt_variant_parse("planes:k8v8,g64", &planes));
     code_group(layout, data, bytes, planes, fine);
     code_group(layout, fine, bytes, variant, wanted);
     assert_memory_equal(got, wanted, bytes);
@@ -100,13 +99,13 @@ static bool check_groups(kvt_store *store, uint32_t number, const kvt_layout *la
     const kvt_status status =
         kvt_store_get(store, &key, KVT_PACKED(got, bytes), KVT_STORE_DEADLINE, &info);
     if (status == KVT_MISS) return false;
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     *held += 1;
     const bool exact =
         info.variant.codec == KVT_CODEC_RAW || info.variant.codec == KVT_CODEC_LOSSLESS;
     uint64_t at = 0, size;
     for (uint32_t i = 0; i < GROUPS; i++) {
-        assert_int_equal(kvt_layout_bytes(&layouts[i], &size), KVT_OK);
+        assert_ok(kvt_layout_bytes(&layouts[i], &size));
         if (exact || i >= 2)
             assert_memory_equal(got + at, data + at, size);
         else
@@ -154,7 +153,7 @@ static uint32_t press_groups(kvt_store *store, const kvt_layout *layouts, bool r
         /* "adaptcache" keeps little room free for coding anew what is there. */
         const bool full = rounds && status == KVT_E_SPACE;
         assert_true(status == KVT_OK || status == KVT_REFUSED || status == KVT_EXISTS || full);
-        if (rounds) assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+        if (rounds) assert_ok(kvt_store_maintain(store, NULL));
     }
     for (uint32_t i = 0; i < ENTRIES; i++)
         lossy += check_groups(store, i, layouts, &held);
@@ -174,7 +173,7 @@ TEST(groups_become_coarser)
     assert_true(lossy > 4);
     kvt_store_close(store);
     /* A restart serves the same. */
-    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, message, sizeof message));
     uint32_t again = 0, held = 0;
     for (uint32_t i = 0; i < ENTRIES; i++)
         again += check_groups(store, i, shapes, &held);
@@ -221,7 +220,7 @@ TEST(other_counts_of_layers_stay_exact)
         memcpy(layouts, shapes, sizeof layouts);
         layouts[0].layers = layers;
         if (layers == 1) layouts[1].head_dim = 32;
-        assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
+        assert_ok(kvt_store_open(&options, &store, message, sizeof message));
         assert_int_equal(press_groups(store, layouts, false), 0);
         kvt_store_close(store);
     }

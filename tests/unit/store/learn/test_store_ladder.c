@@ -67,8 +67,7 @@ static kvt_status read_ladder(const kvt_layout *layout, const char *class_name, 
                               kvt_codec_curve *curves, uint32_t *count, char *message)
 {
     kvt_profile *profile = NULL;
-    assert_int_equal(kvt_profile_open(profile_path, KVT_PROFILE_READ, &profile, message, 256),
-                     KVT_OK);
+    assert_ok(kvt_profile_open(profile_path, KVT_PROFILE_READ, &profile, message, 256));
     message[0] = '\0';
     kvt_status status = profile_rungs_read(profile, layout, NULL, class_name, curves, capacity,
                                            count, message, 256);
@@ -95,24 +94,24 @@ TEST(ladders_are_of_a_layout)
     char message[256];
     kvt_layout layout = ladder_layout;
     make_profile(true);
-    assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_OK);
+    assert_ok(read_ladder(&layout, NULL, 8, curves, &count, message));
     assert_int_equal(count, 5);
     static const int whole[] = {0, 1, 2, 4, 6};
     for (uint32_t i = 0; i < count; i++)
         assert_rung(&curves[i], whole[i]);
     /* Tokens may go: then that rung beats none, and none beats it. */
     layout.tokens_may_drop = 1;
-    assert_int_equal(read_ladder(&layout, "stories", 8, curves, &count, message), KVT_OK);
+    assert_ok(read_ladder(&layout, "stories", 8, curves, &count, message));
     assert_int_equal(count, 6);
     assert_rung(&curves[4], 5);
     layout.tokens_may_drop = 0;
     /* The two closest are 4.5 and 3.5 bits beside their neighbours: 6.5/3.5 < 4.5/2. */
-    assert_int_equal(read_ladder(&layout, NULL, 3, curves, &count, message), KVT_OK);
+    assert_ok(read_ladder(&layout, NULL, 3, curves, &count, message));
     assert_int_equal(count, 3);
     assert_rung(&curves[0], 0);
     assert_rung(&curves[2], 6);
     layout.dtype = KVT_DTYPE_FP32;
-    assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_OK);
+    assert_ok(read_ladder(&layout, NULL, 8, curves, &count, message));
     assert_true(curves[0].stored_share == test_rungs[0].bits / 32.0);
 }
 
@@ -131,8 +130,7 @@ TEST(other_layouts_have_none)
     assert_int_equal(read_ladder(&layout, "code", 8, curves, &count, message), KVT_E_MISMATCH);
     assert_string_equal(message, "tiny is calibrated for class 'stories', not 'code'");
     kvt_profile *profile = NULL;
-    assert_int_equal(kvt_profile_open(profile_path, KVT_PROFILE_READ, &profile, message, 256),
-                     KVT_OK);
+    assert_ok(kvt_profile_open(profile_path, KVT_PROFILE_READ, &profile, message, 256));
     assert_int_equal(
         profile_rungs_read(profile, &layout, "large", NULL, curves, 8, &count, message, 256),
         KVT_E_MISMATCH);
@@ -143,7 +141,7 @@ TEST(other_layouts_have_none)
     assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "one side"));
     layout.sides = 2;
-    assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_OK);
+    assert_ok(read_ladder(&layout, NULL, 8, curves, &count, message));
     layout = (kvt_layout){.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 4096};
     assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_E_ARGUMENT);
     assert_int_equal(unlink(profile_path), 0);
@@ -198,20 +196,19 @@ static void code_once(const void *data, kvt_variant variant, void *decoded)
     static _Alignas(4096) char record[2 * LADDER_ENTRY_BYTES], scratch[2 << 20];
     const kvt_record_spec spec = {.generation = 1, .layout = ladder_layout, .variant = variant};
     uint64_t bytes, bound, scratch_bytes;
-    assert_int_equal(kvt_record_bound(&spec, &bound, &scratch_bytes), KVT_OK);
+    assert_ok(kvt_record_bound(&spec, &bound, &scratch_bytes));
     assert_true(bound <= sizeof record && scratch_bytes <= sizeof scratch);
     assert_true(kvt_record_encode(&spec, data, LADDER_ENTRY_BYTES, record, sizeof record, scratch,
                                   sizeof scratch, &bytes) >= 0);
-    assert_int_equal(kvt_record_decode(record, bytes, NULL, decoded, LADDER_ENTRY_BYTES, scratch,
-                                       sizeof scratch),
-                     KVT_OK);
+    assert_ok(kvt_record_decode(record, bytes, NULL, decoded, LADDER_ENTRY_BYTES, scratch,
+                                sizeof scratch));
 }
 
 static double upper_of(kvt_variant variant)
 {
     for (int i = 0; i < TEST_RUNGS; i++) {
         kvt_variant rung;
-        assert_int_equal(kvt_variant_parse(test_rungs[i].name, &rung), KVT_OK);
+        assert_ok(kvt_variant_parse(test_rungs[i].name, &rung));
         if (memcmp(&rung, &variant, sizeof rung) == 0) return test_rungs[i].upper;
     }
     return 0.0;
@@ -228,11 +225,11 @@ static double check_entry(kvt_store *store, uint32_t number)
     kvt_status status =
         kvt_store_get(store, &key, KVT_PACKED(got, sizeof got), KVT_STORE_DEADLINE, &info);
     if (status == KVT_MISS) return -1.0;
-    assert_int_equal(status, KVT_OK);
+    assert_ok(status);
     fill_entry(number, data);
     code_once(data, info.variant, wanted);
     if (memcmp(got, wanted, sizeof got) != 0) {
-        assert_int_equal(kvt_variant_parse("planes:k8v8,g64", &fine), KVT_OK);
+        assert_ok(kvt_variant_parse("planes:k8v8,g64", &fine));
         code_once(data, fine, wanted);
         memcpy(data, wanted, sizeof data);
         code_once(data, info.variant, wanted);
@@ -272,12 +269,12 @@ TEST(pressure_makes_entries_coarser)
     assert_true(press(store, options.loss.loss_limit) > 30);
     kvt_store_close(store);
     options.loss.loss_limit = 0.0015; /* planes at 8 bits, and nothing coarser */
-    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, message, sizeof message));
     uint32_t lossy = press(store, options.loss.loss_limit);
     assert_true(lossy > 10 && lossy <= 25); /* 8.5 bits: 23 at most */
     kvt_store_close(store);
     options.loss.ladder = false; /* the default: nothing is lost */
-    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, message, sizeof message));
     assert_int_equal(press(store, 0.0), 0);
     kvt_store_close(store);
 }
@@ -292,7 +289,7 @@ TEST(entries_have_a_limit_of_their_own)
         ladder_store_options(profile_path, &ladder_layout, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
     add_entry_bounds();
-    assert_int_equal(read_ladder(&ladder_layout, NULL, 8, curves, &count, message), KVT_OK);
+    assert_ok(read_ladder(&ladder_layout, NULL, 8, curves, &count, message));
     assert_true(curves[0].loss_entry == 0.002 && curves[1].loss_entry == 0.004);
     assert_true(curves[3].loss_entry == 0.0); /* the text is no figure: not known */
     for (uint32_t i = 0; i < count; i++)
@@ -306,7 +303,7 @@ TEST(entries_have_a_limit_of_their_own)
     assert_true(press(store, options.loss.loss_limit) > 10);
     kvt_store_close(store);
     options.loss.entry_loss_limit = 0.001; /* nothing keeps it */
-    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, message, sizeof message));
     assert_int_equal(store->costs.variant_count, store->exact_variants);
     kvt_store_close(store);
     static const double outside[] = {0.0, -0.1, 1.5, NAN};
@@ -328,7 +325,7 @@ TEST(fixed_policies_take_forms_of_the_ladder)
         ladder_store_options(profile_path, &ladder_layout, 64 * LADDER_ENTRY_BYTES);
     make_profile(true);
     options.policy = "lru";
-    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &options.variant), KVT_OK);
+    assert_ok(kvt_variant_parse("planes:k4v4,g64", &options.variant));
     options.loss.loss_limit = 0;
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "ladder"));
@@ -338,13 +335,13 @@ TEST(fixed_policies_take_forms_of_the_ladder)
     options.loss.ladder = true;
     for (int mixed = 0; mixed < 2; mixed++) {
         uint32_t lossy = 0;
-        assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
+        assert_ok(kvt_store_open(&options, &store, message, sizeof message));
         const policy_trial trial = {.half_life_seconds = TRIAL_HALF_LIFE,
                                     .other_share = mixed ? 0.5 : 0,
                                     .other_variant.codec = KVT_CODEC_RAW};
         policy_try(store->policy, &trial);
         for (uint32_t i = 0; i < ENTRIES; i++) {
-            assert_int_equal(put_entry(store, i, &ladder_layout), KVT_OK);
+            assert_ok(put_entry(store, i, &ladder_layout));
             const double upper = check_entry(store, i);
             assert_true(upper == upper_of(options.variant) || (mixed && upper == 0.0));
             lossy += upper > 0.0;
@@ -412,14 +409,14 @@ TEST(a_lower_limit_drops_coarser_rows)
         coarse += check_entry(store, i) > 0.0025;
     assert_true(coarse > 10);
     kvt_store_close(store);
-    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, message, sizeof message));
     uint32_t again = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++)
         again += check_entry(store, i) > 0.0;
     assert_int_equal(again, lossy); /* the same promise keeps them all */
     kvt_store_close(store);
     options.loss.loss_limit = 0.0025;
-    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, message, sizeof message));
     again = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
         double upper = check_entry(store, i);
@@ -445,9 +442,9 @@ static kvt_completion get_within(kvt_store *store, uint32_t number, double loss_
                                  .deadline_ns = KVT_NO_DEADLINE,
                                  .loss_max = loss_max};
     kvt_queue *queue = NULL;
-    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
-    assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_queue_wait(queue, UINT64_MAX), KVT_OK);
+    assert_ok(kvt_queue_open(store, NULL, &queue));
+    assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+    assert_ok(kvt_queue_wait(queue, UINT64_MAX));
     assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
     kvt_queue_close(queue);
     return done;
@@ -506,14 +503,14 @@ TEST(what_became_coarser_is_refused)
     options.policy = "lru"; /* raw, as it was put */
     support_tier(&options, KVT_TIER_SSD, &device, 1);
     kvt_store *store = support_open(&options);
-    assert_int_equal(put_entry(store, 1, &ladder_layout), KVT_OK);
-    assert_int_equal(get_within(store, 1, -1).status, KVT_OK);
+    assert_ok(put_entry(store, 1, &ladder_layout));
+    assert_ok(get_within(store, 1, -1).status);
     const kvt_key key = support_key(1);
     pthread_mutex_lock(&store->lock);
     store_entry *entry = entry_find_key(&store->table, &key);
     kvt_variant exact = entry->place->variant;
     pthread_mutex_unlock(&store->lock);
-    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarser_variant), KVT_OK);
+    assert_ok(kvt_variant_parse("planes:k4v4,g64", &coarser_variant));
     coarser_store = store;
     coarser = entry;
     kvt_completion done = get_within(store, 1, -1);
@@ -523,6 +520,6 @@ TEST(what_became_coarser_is_refused)
     pthread_mutex_lock(&store->lock);
     entry->place->variant = exact;
     pthread_mutex_unlock(&store->lock);
-    assert_int_equal(get_within(store, 1, -1).status, KVT_OK);
+    assert_ok(get_within(store, 1, -1).status);
     kvt_store_close(store);
 }

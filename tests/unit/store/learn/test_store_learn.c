@@ -32,9 +32,7 @@ static void make_profile(void)
     kvt_profile *profile = NULL;
     sqlite3 *database = NULL;
     char message[256] = "";
-    assert_int_equal(
-        kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
-        KVT_OK);
+    assert_ok(kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message));
     kvt_profile_close(profile);
     assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
     run_sql(database, "INSERT INTO run (id, kind, complete, host_identity, host_name, kernel, "
@@ -50,7 +48,7 @@ static void make_profile(void)
     static const char *const names[] = {"planes:k8v8,g64", "planes:k4v4,g64"};
     for (int i = 0; i < 2; i++) {
         kvt_variant variant;
-        assert_int_equal(kvt_variant_parse(names[i], &variant), KVT_OK);
+        assert_ok(kvt_variant_parse(names[i], &variant));
         char *sql =
             sqlite3_mprintf("INSERT INTO calibration_rung (calibration_id, position, "
                             "codec, mode, rate, name, bits_per_element, loss, loss_upper, "
@@ -113,7 +111,7 @@ static kvt_status learn_try_put(kvt_store *store, uint32_t number, uint32_t clas
 
 static void learn_put_tokens(kvt_store *store, uint32_t number, uint32_t class_id, uint32_t tokens)
 {
-    assert_int_equal(learn_try_put(store, number, class_id, tokens), KVT_OK);
+    assert_ok(learn_try_put(store, number, class_id, tokens));
 }
 
 static void learn_put(kvt_store *store, uint32_t number, uint32_t class_id)
@@ -124,7 +122,7 @@ static void learn_put(kvt_store *store, uint32_t number, uint32_t class_id)
 static kvt_class_stats learn_class(kvt_store *store, uint32_t class_id)
 {
     kvt_class_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_class_stats_get(store, class_id, &stats), KVT_OK);
+    assert_ok(kvt_class_stats_get(store, class_id, &stats));
     return stats;
 }
 
@@ -140,7 +138,7 @@ TEST(loads_are_predicted)
     for (uint32_t i = 0; i < 20; i++)
         learn_put(store, i, 0);
     for (uint32_t i = 0; i < 200; i++) {
-        assert_int_equal(support_get(store, i % 20, &info), KVT_OK);
+        assert_ok(support_get(store, i % 20, &info));
         assert_true(info.predicted_ns > 0);
         assert_true(info.elapsed_ns >= info.read_ns);
     }
@@ -150,26 +148,23 @@ TEST(loads_are_predicted)
     assert_true(loads->predicted_seconds > 0 && loads->achieved_seconds > 0);
     assert_true(loads->error_p50 <= loads->error_p90);
     assert_int_equal(stats.tiers[KVT_TIER_DRAM].loads.loads, 0);
-    assert_int_equal(kvt_device_stats_get(store, 0, &device), KVT_OK);
+    assert_ok(kvt_device_stats_get(store, 0, &device));
     assert_true(device.read_learned.bytes_per_s > 0 && device.write_learned.bytes_per_s > 0);
 
     kvt_key keys[3] = {support_key(3), support_key(1000), support_key(4)};
     double seconds[3];
-    assert_int_equal(kvt_store_match(store, keys, 3, KVT_MATCH(.load_seconds = seconds), NULL),
-                     KVT_OK);
+    assert_ok(kvt_store_match(store, keys, 3, KVT_MATCH(.load_seconds = seconds), NULL));
     assert_true(seconds[0] > 0 && isnan(seconds[1]) && seconds[2] > 0);
     assert_int_equal(kvt_store_match(store, NULL, 3, KVT_MATCH(.load_seconds = seconds), NULL),
                      KVT_E_ARGUMENT);
-    assert_int_equal(kvt_store_match(store, NULL, 0, KVT_MATCH(.load_seconds = seconds), NULL),
-                     KVT_OK);
+    assert_ok(kvt_store_match(store, NULL, 0, KVT_MATCH(.load_seconds = seconds), NULL));
     assert_int_equal(kvt_store_match(store, keys, 1, NULL, NULL), KVT_E_ARGUMENT);
 
     kvt_class_stats of_class = learn_class(store, 0);
     assert_int_equal(of_class.reuse.entries, 20);
     assert_int_equal(of_class.reuse.uses, 200);
     tiers_pool_retire(store->pools[KVT_TIER_SSD], 0);
-    assert_int_equal(kvt_store_match(store, keys, 1, KVT_MATCH(.load_seconds = seconds), NULL),
-                     KVT_OK);
+    assert_ok(kvt_store_match(store, keys, 1, KVT_MATCH(.load_seconds = seconds), NULL));
     assert_true(isnan(seconds[0]));
     kvt_store_close(store);
 }
@@ -186,10 +181,9 @@ TEST(load_takes_its_decoding_at_least)
     pthread_mutex_lock(&store->learn->lock);
     online_average_observe(&store->learn->tiers[KVT_TIER_SSD].overhead, -1000, 1);
     pthread_mutex_unlock(&store->learn->lock);
-    assert_int_equal(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL),
-                     KVT_OK);
+    assert_ok(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL));
     assert_true(seconds > 0);
-    assert_int_equal(support_get(store, 1, &info), KVT_OK);
+    assert_ok(support_get(store, 1, &info));
     assert_true(info.predicted_ns > 0); /* 0 = it was another get's read */
     kvt_store_close(store);
 }
@@ -208,7 +202,7 @@ TEST(epoch_has_the_reopened_curve)
     store->learn->reopened++;
     pthread_mutex_unlock(&store->learn->lock);
     learn_round(store);
-    assert_int_equal(kvt_store_explain(store, &key, &why), KVT_OK);
+    assert_ok(kvt_store_explain(store, &key, &why));
     for (uint8_t at = 1; at < why.option_count; at++)
         assert_true(why.options[at].option.load_seconds >= 1);
     kvt_store_close(store);
@@ -222,7 +216,7 @@ TEST(losses_are_observed)
     kvt_store *store = learn_open_store(true, 300);
     kvt_variant coarse, raw = {.codec = KVT_CODEC_RAW};
     kvt_key key = support_key(1), absent = support_key(99);
-    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
+    assert_ok(kvt_variant_parse("planes:k4v4,g64", &coarse));
     for (uint32_t i = 0; i < 40; i++)
         learn_put(store, i, i < 30 ? 3 : 4);
     assert_int_equal(kvt_quality_observe(store, &key, raw, 0.1, 1), KVT_E_UNSUPPORTED);
@@ -235,8 +229,7 @@ TEST(losses_are_observed)
     /* Entries of class 3 lose three times the form's mean; one of them next to nothing. */
     for (uint32_t i = 0; i < 20; i++) {
         key = support_key(i);
-        assert_int_equal(kvt_quality_observe(store, &key, coarse, i == 7 ? 0.0004 : 0.012, 1),
-                         KVT_OK);
+        assert_ok(kvt_quality_observe(store, &key, coarse, i == 7 ? 0.0004 : 0.012, 1));
     }
     kvt_class_stats of_class = learn_class(store, 3);
     assert_int_equal(of_class.loss_observations, 20);
@@ -246,15 +239,15 @@ TEST(losses_are_observed)
 
     /* The others of the class follow in the background; bounds are wider than the profile's. */
     uint32_t moves;
-    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+    assert_ok(kvt_store_maintain(store, &moves));
     assert_true(support_stats(store).learned.recosted >= 40);
     static kvt_explanation mine = {.struct_size = sizeof mine},
                            quiet = {.struct_size = sizeof quiet},
                            other = {.struct_size = sizeof other};
     kvt_key quiet_key = support_key(7), unasked = support_key(25), foreign = support_key(35);
-    assert_int_equal(kvt_store_explain(store, &unasked, &mine), KVT_OK);
-    assert_int_equal(kvt_store_explain(store, &quiet_key, &quiet), KVT_OK);
-    assert_int_equal(kvt_store_explain(store, &foreign, &other), KVT_OK);
+    assert_ok(kvt_store_explain(store, &unasked, &mine));
+    assert_ok(kvt_store_explain(store, &quiet_key, &quiet));
+    assert_ok(kvt_store_explain(store, &foreign, &other));
     uint8_t at = 0;
     for (uint8_t i = 1; i < other.option_count; i++)
         if (memcmp(&other.options[i].option.variant, &coarse, sizeof coarse) == 0) at = i;
@@ -276,7 +269,7 @@ TEST(every_entry_is_told_in_the_end)
     ssd_bytes = 64 << 20;
     kvt_variant coarse;
     kvt_key key = support_key(0);
-    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
+    assert_ok(kvt_variant_parse("planes:k4v4,g64", &coarse));
     for (uint32_t i = 0; i < MANY; i++)
         learn_put_tokens(store, i, 3, 1);
     uint64_t before = support_stats(store).learned.recosted;
@@ -284,15 +277,15 @@ TEST(every_entry_is_told_in_the_end)
         uint32_t moves;
         double loss = round % 2 == 0 ? 0.04 : 0.0004;
         key = support_key((uint32_t)round);
-        assert_int_equal(kvt_quality_observe(store, &key, coarse, loss, 1000), KVT_OK);
-        assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+        assert_ok(kvt_quality_observe(store, &key, coarse, loss, 1000));
+        assert_ok(kvt_store_maintain(store, &moves));
     }
     assert_true(support_stats(store).learned.recosted >= before + MANY);
     uint32_t untold = 0;
     for (uint32_t i = 0; i < MANY; i++) {
         static kvt_explanation why = {.struct_size = sizeof why};
         key = support_key(i);
-        assert_int_equal(kvt_store_explain(store, &key, &why), KVT_OK);
+        assert_ok(kvt_store_explain(store, &key, &why));
         for (uint8_t at = 1; at < why.option_count; at++)
             if (memcmp(&why.options[at].option.variant, &coarse, sizeof coarse) == 0)
                 untold += fabs(why.options[at].option.loss_upper - 0.006) < 1e-9;
@@ -316,19 +309,19 @@ TEST(limit_holds_for_the_bound)
     loss_limit = 0.01;
     kvt_variant coarse;
     uint32_t moves, found = 0;
-    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
+    assert_ok(kvt_variant_parse("planes:k4v4,g64", &coarse));
     for (uint32_t i = 0; i < 40; i++)
         learn_put(store, i, 3);
     for (uint32_t i = 0; i < 30; i++) {
         kvt_key key = support_key(i);
-        assert_int_equal(kvt_quality_observe(store, &key, coarse, 0.055, 1), KVT_OK);
+        assert_ok(kvt_quality_observe(store, &key, coarse, 0.055, 1));
     }
     kvt_class_stats of_class = learn_class(store, 3);
     assert_true(of_class.loss_factor < 0.5 && of_class.loss_factor_upper * 0.49 > 0.5);
-    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+    assert_ok(kvt_store_maintain(store, &moves));
     static kvt_explanation why = {.struct_size = sizeof why};
     kvt_key unasked = support_key(35);
-    assert_int_equal(kvt_store_explain(store, &unasked, &why), KVT_OK);
+    assert_ok(kvt_store_explain(store, &unasked, &why));
     for (uint8_t i = 1; i < why.option_count; i++) {
         if (memcmp(&why.options[i].option.variant, &coarse, sizeof coarse) != 0) continue;
         assert_false(why.options[i].feasible);
@@ -362,16 +355,15 @@ static int learned_rows(const char *condition)
 static void learn_something(kvt_store *store)
 {
     kvt_variant coarse;
-    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
+    assert_ok(kvt_variant_parse("planes:k4v4,g64", &coarse));
     for (uint32_t i = 0; i < 30; i++)
         learn_put(store, i, 3);
     for (uint32_t i = 0; i < 90; i++) {
         static _Thread_local char data[SUPPORT_ENTRY_BYTES];
         kvt_key key = support_key(i % 30);
-        assert_int_equal(
-            kvt_store_get(store, &key, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, NULL),
-            KVT_OK);
-        assert_int_equal(kvt_quality_observe(store, &key, coarse, 0.012, 1), KVT_OK);
+        assert_ok(
+            kvt_store_get(store, &key, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, NULL));
+        assert_ok(kvt_quality_observe(store, &key, coarse, 0.012, 1));
     }
 }
 
@@ -397,7 +389,7 @@ TEST(profile_keeps_what_was_learned)
     assert_true(fabs(learn_class(store, 3).loss_factor / factor - 1) < 0.02);
     assert_int_equal(learn_class(store, 3).loss_observations, 90);
     kvt_device_stats device = {.struct_size = sizeof device};
-    assert_int_equal(kvt_device_stats_get(store, 0, &device), KVT_OK);
+    assert_ok(kvt_device_stats_get(store, 0, &device));
     assert_true(device.read_learned.bytes_per_s > 0);
     kvt_store_close(store);
 
@@ -409,7 +401,7 @@ TEST(profile_keeps_what_was_learned)
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
     store = learn_open_store(true, 300);
     assert_int_equal(learn_class(store, 3).loss_observations, 0);
-    assert_int_equal(kvt_device_stats_get(store, 0, &device), KVT_OK);
+    assert_ok(kvt_device_stats_get(store, 0, &device));
     assert_true(device.read_learned.bytes_per_s <= 0);
     kvt_store_close(store);
 }
@@ -466,14 +458,12 @@ TEST(rows_that_cannot_be_are_left_out)
         double seconds;
         static char data[SUPPORT_ENTRY_BYTES];
         store = learn_open_store(true, 300);
-        assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+        assert_ok(kvt_store_maintain(store, &moves));
         learn_put(store, 40, 3);
-        assert_int_equal(
-            kvt_store_get(store, &key, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, &info),
-            KVT_OK);
+        assert_ok(
+            kvt_store_get(store, &key, KVT_PACKED(data, sizeof data), KVT_STORE_DEADLINE, &info));
         assert_true(info.predicted_ns < UINT64_C(1000000000) * 1000);
-        assert_int_equal(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL),
-                         KVT_OK);
+        assert_ok(kvt_store_match(store, &key, 1, KVT_MATCH(.load_seconds = &seconds), NULL));
         assert_true(seconds >= 0 && seconds < 1000);
         assert_true(learn_class(store, 3).loss_factor >= 0);
         kvt_store_close(store);
@@ -487,14 +477,14 @@ TEST(deleted_run_begins_anew)
     kvt_store *store = learn_open_store(true, 1e-6);
     uint32_t moves;
     learn_something(store);
-    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+    assert_ok(kvt_store_maintain(store, &moves));
     assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
     sqlite3 *database = NULL;
     assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
     run_sql(database, "PRAGMA foreign_keys = ON; DELETE FROM run WHERE kind = 'learned'");
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
     assert_int_equal(learned_rows("1"), 0);
-    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+    assert_ok(kvt_store_maintain(store, &moves));
     assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
 
     /* Its number is another's now, which is neither written to nor said to be complete. */
@@ -516,7 +506,7 @@ TEST(locked_profile_is_left_alone)
     learn_something(store);
     assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
     run_sql(database, "BEGIN EXCLUSIVE");
-    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+    assert_ok(kvt_store_maintain(store, &moves));
     kvt_store_close(store);
     run_sql(database, "ROLLBACK");
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
@@ -567,7 +557,7 @@ TEST(many_at_once)
     make_profile();
     learn_crowd crowd = {.store = learn_open_store(true, 1e-6)};
     pthread_t threads[4];
-    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &crowd.coarse), KVT_OK);
+    assert_ok(kvt_variant_parse("planes:k4v4,g64", &crowd.coarse));
     learn_something(crowd.store);
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, learn_visit, &crowd), 0);
@@ -607,22 +597,22 @@ TEST(entries_on_their_way_are_told)
     kvt_variant coarse;
     pthread_t thread;
     uint32_t moves;
-    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
+    assert_ok(kvt_variant_parse("planes:k4v4,g64", &coarse));
     kvt_key told = support_key(0), begun = support_key(102);
     learn_arrivals arrivals = {.store = store};
     learn_put(store, 0, 3);
     assert_int_equal(pthread_create(&thread, NULL, learn_come, &arrivals), 0);
     while (kvt_store_exists(store, &begun) != KVT_OK && atomic_load(&arrivals.count) < LEARN_COMING)
         sched_yield();
-    assert_int_equal(kvt_quality_observe(store, &told, coarse, 0.04, 1000), KVT_OK);
-    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+    assert_ok(kvt_quality_observe(store, &told, coarse, 0.04, 1000));
+    assert_ok(kvt_store_maintain(store, &moves));
     pthread_join(thread, NULL);
     for (uint32_t i = 0; i < LEARN_COMING; i++) {
         static kvt_explanation why = {.struct_size = sizeof why};
         kvt_key key = support_key(100 + i);
-        assert_int_equal(arrivals.statuses[i], KVT_OK);
+        assert_ok(arrivals.statuses[i]);
         uint32_t found = 0;
-        assert_int_equal(kvt_store_explain(store, &key, &why), KVT_OK);
+        assert_ok(kvt_store_explain(store, &key, &why));
         for (uint8_t at = 1; at < why.option_count; at++) {
             if (memcmp(&why.options[at].option.variant, &coarse, sizeof coarse) != 0) continue;
             assert_true(why.options[at].option.loss_upper > 0.0061);

@@ -67,7 +67,7 @@ static void measure(uint64_t *planned_out, uint64_t *real_out)
     site *s = site_make(0, 8 << 20);
     s->options.variant = lossless;
     site_open(s);
-    assert_int_equal(put_noise(s, 0), KVT_OK);
+    assert_ok(put_noise(s, 0));
     *planned_out = planned_bytes;
     *real_out = support_stats(s->store).tiers[KVT_TIER_DRAM].used_bytes;
     assert_true(*planned_out < *real_out);
@@ -82,15 +82,15 @@ TEST(a_size_is_learned)
     s->options.variant = lossless;
     site_open(s);
     for (uint32_t i = 0; i < 8 + 4; i++)
-        assert_int_equal(put_noise(s, i), KVT_OK);
+        assert_ok(put_noise(s, i));
     uint64_t aborted = support_stats(s->store).moves.aborted;
     for (uint32_t i = 12; i < 12 + MANY; i++)
-        assert_int_equal(put_noise(s, i), KVT_OK);
+        assert_ok(put_noise(s, i));
     assert_int_equal(support_stats(s->store).moves.aborted, aborted);
     assert_true(planned_bytes >= real);
     /* Records that are smaller again are planned so. */
     for (uint32_t i = 0; i < 100; i++)
-        assert_int_equal(put_sample(s, 1000 + i), KVT_OK);
+        assert_ok(put_sample(s, 1000 + i));
     assert_true(planned_bytes < real);
 }
 
@@ -108,7 +108,7 @@ TEST(a_size_is_forgotten)
         assert_true(++at < s->store->costs.variant_count);
     kvt_variant form = s->store->costs.variants[at].variant;
     uint64_t head, raw_bytes;
-    assert_int_equal(codecs_raw_record_bytes(&kind.layout, &head, &raw_bytes), KVT_OK);
+    assert_ok(codecs_raw_record_bytes(&kind.layout, &head, &raw_bytes));
     uint64_t large = SUPPORT_ENTRY_BYTES + head;
     learn_size_shares(s->store, &entry, shares);
     assert_true(shares[at] != shares[at]);
@@ -142,16 +142,15 @@ TEST(a_larger_record_costs_no_entry)
     s->options.variant = raw;
     site_open(s);
     for (uint32_t i = 0; i < MANY; i++)
-        assert_int_equal(put_noise(s, i), KVT_OK);
+        assert_ok(put_noise(s, i));
     site_close(s);
     s->options.policy = "utility";
     site_open(s);
     assert_int_equal(site_stored(s, MANY), MANY);
     kvt_policy_stats policy;
     kvt_policy_stats_get(s->store->policy, &policy);
-    assert_int_equal(kvt_policy_capacity_set(s->store->policy, KVT_TIER_SSD,
-                                             policy.used_bytes[KVT_TIER_SSD] + planned),
-                     KVT_OK);
+    assert_ok(kvt_policy_capacity_set(s->store->policy, KVT_TIER_SSD,
+                                      policy.used_bytes[KVT_TIER_SSD] + planned));
     kvt_status status = put_noise(s, MANY);
     assert_true(status == KVT_OK || status == KVT_REFUSED);
     kvt_store_stats stats = support_stats(s->store);
@@ -179,14 +178,13 @@ static void see(site *s, uint32_t number, double none, double ssd, double dram)
     pthread_mutex_lock(&s->store->lock);
     store_entry *entry = entry_find_key(&s->store->table, &key);
     assert_non_null(entry);
-    assert_int_equal(store_offer(s->store, entry, options, &offer), KVT_OK);
+    assert_ok(store_offer(s->store, entry, options, &offer));
     options[KVT_OPTION_NONE].load_seconds = none;
     for (uint32_t i = 1; i < offer.option_count; i++) {
         options[i].load_seconds = options[i].bytes[KVT_TIER_SSD] != 0 ? ssd : dram;
         options[i].decode_seconds = options[i].encode_seconds = 0;
     }
-    assert_int_equal(
-        kvt_policy_recost(s->store->policy, entry->handle, options, offer.option_count), KVT_OK);
+    assert_ok(kvt_policy_recost(s->store->policy, entry->handle, options, offer.option_count));
     pthread_mutex_unlock(&s->store->lock);
 }
 
@@ -203,16 +201,16 @@ TEST(an_eviction_from_above_leaves_the_record_on_ssd)
     site_open(s);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         see(s, i, 1000, 500, 0);
-        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
-        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+        assert_ok(support_get(s->store, i, NULL));
+        assert_ok(kvt_store_maintain(s->store, NULL));
     }
     assert_int_equal(support_stats(s->store).copies.count, ENTRIES);
     /* Loading them is worth nothing now, and DRAM gets smaller and smaller. */
     for (int round = 0; round < 2 * ENTRIES; round++) {
         for (uint32_t i = 0; i < ENTRIES; i++)
             see(s, i, 0, 500, 500);
-        assert_int_equal(kvt_policy_capacity_set(s->store->policy, KVT_TIER_DRAM, 4096), KVT_OK);
-        assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+        assert_ok(kvt_policy_capacity_set(s->store->policy, KVT_TIER_DRAM, 4096));
+        assert_ok(kvt_store_maintain(s->store, NULL));
     }
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.copies.evictions, ENTRIES);

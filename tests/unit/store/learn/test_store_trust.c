@@ -44,8 +44,7 @@ static void add_codec(kvt_profile *profile, int64_t run, kvt_variant variant, do
                              .stored_share = share,
                              .encode_bytes_per_s = TRUST_BYTES_PER_S,
                              .decode_bytes_per_s = TRUST_BYTES_PER_S};
-    assert_int_equal(profile_codec_insert(profile, run, &curve, "scalar", 1, "sample", 1 << 20, 1),
-                     KVT_OK);
+    assert_ok(profile_codec_insert(profile, run, &curve, "scalar", 1, "sample", 1 << 20, 1));
 }
 
 static void add_device(kvt_profile *profile, int64_t run, const char *name, kvt_tier tier)
@@ -58,7 +57,7 @@ static void add_device(kvt_profile *profile, int64_t run, const char *name, kvt_
                                    .depth_max = 8}};
     const kvt_affine fit = {TRUST_REQUEST_S, TRUST_BYTES_PER_S, 0};
     (void)snprintf(device.name, sizeof device.name, "%s", name);
-    assert_int_equal(profile_device_insert(profile, run, &device, tier, &row), KVT_OK);
+    assert_ok(profile_device_insert(profile, run, &device, tier, &row));
     for (uint8_t kind = 0; kind < 2; kind++) {
         kvt_device_point point = {.kind = kind,
                                   .request_bytes = 1 << 20,
@@ -69,7 +68,7 @@ static void add_device(kvt_profile *profile, int64_t run, const char *name, kvt_
                                   .bytes_per_s_max = TRUST_BYTES_PER_S,
                                   .latency_seconds_p50 = 1e-3,
                                   .latency_seconds_p99 = 1e-3};
-        assert_int_equal(profile_point_insert(profile, row, &point, 1, &fit), KVT_OK);
+        assert_ok(profile_point_insert(profile, row, &point, 1, &fit));
     }
 }
 
@@ -79,21 +78,19 @@ static void make_profile(void)
     kvt_profile *profile = NULL;
     char message[256] = "";
     int64_t run = 0;
-    assert_int_equal(
-        kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
-        KVT_OK);
-    assert_int_equal(profile_run_begin(profile, "device", "", 1, &run), KVT_OK);
+    assert_ok(kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message));
+    assert_ok(profile_run_begin(profile, "device", "", 1, &run));
     add_device(profile, run, "dram0", KVT_TIER_DRAM);
     add_device(profile, run, "ssd0", KVT_TIER_SSD);
-    assert_int_equal(profile_run_complete(profile, run), KVT_OK);
-    assert_int_equal(profile_run_begin(profile, "codecs", "", 1, &run), KVT_OK);
+    assert_ok(profile_run_complete(profile, run));
+    assert_ok(profile_run_begin(profile, "codecs", "", 1, &run));
     add_codec(profile, run, (kvt_variant){.codec = KVT_CODEC_RAW}, 1.0);
     add_codec(profile, run, (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE},
               0.75);
-    assert_int_equal(profile_run_complete(profile, run), KVT_OK);
+    assert_ok(profile_run_complete(profile, run));
     /* What a store has learned: at first that the curves are right. */
-    assert_int_equal(profile_run_begin(profile, "learned", "", 1, &run), KVT_OK);
-    assert_int_equal(profile_run_complete(profile, run), KVT_OK);
+    assert_ok(profile_run_begin(profile, "learned", "", 1, &run));
+    assert_ok(profile_run_complete(profile, run));
     kvt_profile_close(profile);
     run_sql("INSERT INTO learned SELECT (SELECT max(id) FROM run), 'codec', name, part, 1.0, 1e6, "
             "1000000, NULL, NULL, NULL FROM (SELECT 'raw' AS name UNION SELECT 'lossless'), "
@@ -166,7 +163,7 @@ static kvt_status put(kvt_store *store, uint32_t number)
     kvt_entry entry = support_entry(support_key(number), support_layout, recompute_seconds);
     kvt_status status = kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data));
     assert_true(status == KVT_OK || status == KVT_REFUSED);
-    if (number % 8 == 7) assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+    if (number % 8 == 7) assert_ok(kvt_store_maintain(store, &moves));
     return status;
 }
 
@@ -368,7 +365,7 @@ TEST(worthless_entries_are_tried_now_and_then)
         taken += status == KVT_OK;
         count_put(&all, &run, status);
     }
-    assert_int_equal(kvt_store_maintain(store, &moves), KVT_OK);
+    assert_ok(kvt_store_maintain(store, &moves));
     kvt_store_stats stats = support_stats(store);
     assert_true(all.refused_run < TRUST_PUTS);
     assert_true(taken > 0 && taken < 5 * TRUST_PUTS / 50);
@@ -388,10 +385,10 @@ TEST(refusal_is_explained)
     run_sql(poisons[3].sql);
     kvt_store *store = open_store();
     /* None of these numbers brings a background round, which would correct the figures. */
-    assert_int_equal(put(store, 1), KVT_OK);
+    assert_ok(put(store, 1));
     for (uint32_t i = 0; i < 7; i++)
         assert_int_equal(put(store, 8 * i + 5), KVT_REFUSED);
-    assert_int_equal(put(store, 81), KVT_OK);
+    assert_ok(put(store, 81));
     kvt_store_stats stats = support_stats(store);
     assert_int_equal(stats.learned.puts_refused, 9);
     assert_int_equal(stats.learned.puts_tried, 2);
@@ -403,7 +400,7 @@ TEST(refusal_is_explained)
     assert_int_equal(kvt_store_explain(store, &unknown, &why), KVT_MISS);
     assert_null(why.reason);
     /* An entry that was stored for a trial has its present figures: it is not worth its place. */
-    assert_int_equal(kvt_store_explain(store, &tried, &why), KVT_OK);
+    assert_ok(kvt_store_explain(store, &tried, &why));
     assert_true(why.current != KVT_OPTION_NONE);
     assert_true(why.options[why.current].utility < why.options[KVT_OPTION_NONE].utility);
     kvt_store_close(store);

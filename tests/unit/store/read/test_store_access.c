@@ -31,15 +31,15 @@ TEST(put_get_delete)
     kvt_key key = support_key(1);
     assert_int_equal(kvt_store_exists(store, &key), KVT_MISS);
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
-    assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_store_exists(store, &key), KVT_OK);
+    assert_ok(support_put(store, 1));
+    assert_ok(kvt_store_exists(store, &key));
     assert_int_equal(support_put(store, 1), KVT_EXISTS);
     kvt_get_info info = {.struct_size = sizeof info};
-    assert_int_equal(support_get(store, 1, &info), KVT_OK);
+    assert_ok(support_get(store, 1, &info));
     assert_int_equal(info.tier, KVT_TIER_DRAM);
     assert_true(info.stored_bytes > 0 && info.stored_bytes % KVT_RECORD_ALIGN == 0);
     assert_false(info.shared);
-    assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
+    assert_ok(kvt_store_delete(store, &key));
     assert_int_equal(kvt_store_delete(store, &key), KVT_MISS);
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
     kvt_store_stats stats = support_stats(store);
@@ -73,15 +73,14 @@ TEST(layouts)
         kvt_store *store = access_open(&options);
         for (uint32_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
             uint64_t bytes;
-            assert_int_equal(kvt_layout_bytes(&layouts[i], &bytes), KVT_OK);
+            assert_ok(kvt_layout_bytes(&layouts[i], &bytes));
             char *data = test_alloc(bytes), *back = test_alloc(bytes);
             codecs_kv_sample_fill(&layouts[i], i, data);
             kvt_entry entry = {
                 .struct_size = sizeof entry, .key = support_key(i), .layout = layouts[i]};
-            assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, bytes)), KVT_OK);
-            assert_int_equal(
-                kvt_store_get(store, &entry.key, KVT_PACKED(back, bytes), KVT_STORE_DEADLINE, NULL),
-                KVT_OK);
+            assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, bytes)));
+            assert_ok(kvt_store_get(store, &entry.key, KVT_PACKED(back, bytes), KVT_STORE_DEADLINE,
+                                    NULL));
             assert_memory_equal(data, back, bytes);
             assert_int_equal(kvt_store_get(store, &entry.key, KVT_PACKED(back, bytes - 1),
                                            KVT_STORE_DEADLINE, NULL),
@@ -143,14 +142,14 @@ TEST(match_prefix)
     kvt_key keys[6];
     for (uint32_t i = 0; i < 6; i++) {
         keys[i] = support_key(i);
-        if (i != 3) assert_int_equal(support_put(store, i), KVT_OK);
+        if (i != 3) assert_ok(support_put(store, i));
     }
     size_t matched = 99;
-    assert_int_equal(kvt_store_match(store, keys, 6, NULL, &matched), KVT_OK);
+    assert_ok(kvt_store_match(store, keys, 6, NULL, &matched));
     assert_int_equal(matched, 3);
-    assert_int_equal(kvt_store_match(store, keys + 4, 2, NULL, &matched), KVT_OK);
+    assert_ok(kvt_store_match(store, keys + 4, 2, NULL, &matched));
     assert_int_equal(matched, 2);
-    assert_int_equal(kvt_store_match(store, NULL, 0, NULL, &matched), KVT_OK);
+    assert_ok(kvt_store_match(store, NULL, 0, NULL, &matched));
     assert_int_equal(matched, 0);
     assert_int_equal(kvt_store_match(store, NULL, 1, NULL, &matched), KVT_E_ARGUMENT);
     kvt_store_close(store);
@@ -163,7 +162,7 @@ TEST(eviction)
     kvt_store *store = access_open(&options);
     const uint32_t count = 60;
     for (uint32_t i = 0; i < count; i++) {
-        assert_int_equal(support_put(store, i), KVT_OK);
+        assert_ok(support_put(store, i));
         kvt_tier_stats tier = support_stats(store).tiers[KVT_TIER_DRAM];
         assert_true(tier.used_bytes <= tier.capacity_bytes);
     }
@@ -244,7 +243,7 @@ TEST(tiers)
                 kvt_status status = support_get(store, i, NULL);
                 assert_true(status == KVT_OK || status == KVT_MISS);
                 found += status == KVT_OK;
-                if (i % 10 == 0) assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+                if (i % 10 == 0) assert_ok(kvt_store_maintain(store, NULL));
             }
         }
         kvt_store_stats stats = support_stats(store);
@@ -295,11 +294,11 @@ TEST(shared_read)
     kvt_store_options options = access_options(0, "lru");
     support_tier(&options, KVT_TIER_DRAM, &device, 1);
     kvt_store *store = access_open(&options);
-    assert_int_equal(support_put(store, 7), KVT_OK);
+    assert_ok(support_put(store, 7));
     tiers_fault_counts before, now;
     tiers_fault_counts_get(fault.device, &before);
     tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS};
-    assert_int_equal(tiers_fault_add(fault.device, &hang), KVT_OK);
+    assert_ok(tiers_fault_add(fault.device, &hang));
     access_getter getters[2] = {{.store = store}, {.store = store}};
     pthread_t threads[2];
     assert_int_equal(pthread_create(&threads[0], NULL, access_get_thread, &getters[0]), 0);
@@ -313,7 +312,7 @@ TEST(shared_read)
     tiers_fault_clear(fault.device);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
-        assert_int_equal(getters[i].status, KVT_OK);
+        assert_ok(getters[i].status);
     }
     tiers_fault_counts_get(fault.device, &now);
     assert_int_equal(now.reads, before.reads + 1);
@@ -326,10 +325,10 @@ TEST(explain)
 {
     kvt_store_options options = access_options(4 << 20, "utility");
     kvt_store *store = access_open(&options);
-    assert_int_equal(support_put(store, 3), KVT_OK);
+    assert_ok(support_put(store, 3));
     kvt_key key = support_key(3), absent = support_key(4);
     kvt_explanation explanation = {.struct_size = sizeof explanation};
-    assert_int_equal(kvt_store_explain(store, &key, &explanation), KVT_OK);
+    assert_ok(kvt_store_explain(store, &key, &explanation));
     assert_int_equal(explanation.option_count, 3); /* none, raw and lossless in DRAM */
     assert_true(explanation.current != KVT_OPTION_NONE);
     assert_non_null(explanation.reason);
@@ -346,12 +345,12 @@ TEST(tenant)
     kvt_store *store = access_open(&options);
     kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 10.0, .loss_limit = 1.0};
     limits.share_bytes[KVT_TIER_DRAM] = share;
-    assert_int_equal(kvt_tenant_set(store, 7, &limits), KVT_OK);
+    assert_ok(kvt_tenant_set(store, 7, &limits));
     assert_int_equal(kvt_tenant_set(store, KVT_TENANTS_MAX, &limits), KVT_E_ARGUMENT);
     assert_int_equal(kvt_tenant_set(store, 7, NULL), KVT_E_ARGUMENT);
     limits.alpha_seconds = NAN;
     assert_int_equal(kvt_tenant_set(store, 7, &limits), KVT_E_ARGUMENT);
-    assert_int_equal(support_put(store, 100), KVT_OK);
+    assert_ok(support_put(store, 100));
     uint64_t alone = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
     static char data[SUPPORT_ENTRY_BYTES];
     for (uint32_t i = 0; i < 20; i++) {
@@ -371,7 +370,7 @@ TEST(tenant)
                          KVT_E_ARGUMENT);
     }
     kvt_key key = support_key(100);
-    assert_int_equal(kvt_store_exists(store, &key), KVT_OK);
+    assert_ok(kvt_store_exists(store, &key));
     kvt_store_close(store);
 }
 

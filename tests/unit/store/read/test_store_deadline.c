@@ -61,7 +61,7 @@ static bool site_try_open(site *s, uint32_t devices, uint64_t timeout_ns, double
     uint32_t put = 0;
     for (uint32_t i = 0; i < ENTRIES; i++)
         put += support_put(s->store, i) == KVT_OK;
-    assert_int_equal(kvt_device_stats_get(s->store, devices - 1, &last), KVT_OK);
+    assert_ok(kvt_device_stats_get(s->store, devices - 1, &last));
     bool unresponsive = last.state == KVT_DEVICE_GONE && timeout_ns != NEVER;
     if (unresponsive) kvt_store_close(s->store);
     if (!unresponsive) assert_int_equal(put, ENTRIES);
@@ -77,7 +77,7 @@ static void site_open(site *s, uint32_t devices, uint64_t timeout_ns, double get
 
 static void site_hang(site *s, uint32_t device)
 {
-    assert_int_equal(tiers_fault_add(s->faults[device].device, &hang_all), KVT_OK);
+    assert_ok(tiers_fault_add(s->faults[device].device, &hang_all));
 }
 
 static uint64_t site_hung(site *s, uint32_t device)
@@ -114,7 +114,7 @@ static uint64_t site_reads(site *s, uint32_t device)
 static bool site_lies_on(site *s, uint32_t number, uint32_t device)
 {
     uint64_t before = site_reads(s, device);
-    assert_int_equal(support_get(s->store, number, NULL), KVT_OK);
+    assert_ok(support_get(s->store, number, NULL));
     return site_reads(s, device) != before;
 }
 
@@ -158,7 +158,7 @@ TEST(gets_end_at_their_deadline)
             }
             assert_true(info.timed_out);
             assert_true(base_clock_ns() >= deadline_ns);
-            assert_int_equal(kvt_store_exists(s.store, &key), KVT_OK);
+            assert_ok(kvt_store_exists(s.store, &key));
         }
     }
     kvt_store_stats stats = support_stats(s.store);
@@ -190,7 +190,7 @@ TEST(a_get_that_must_not_wait)
     }
     assert_int_equal(site_reads(&s, 0), before);
     assert_int_equal(support_stats(s.store).staging_bytes, 0);
-    assert_int_equal(support_get(s.store, 3, NULL), KVT_OK);
+    assert_ok(support_get(s.store, 3, NULL));
     kvt_store_close(s.store);
 
     kvt_store_options options;
@@ -198,12 +198,11 @@ TEST(a_get_that_must_not_wait)
     kvt_store_options_init(&options);
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
     kvt_store *memory = support_open(&options);
-    assert_int_equal(support_put(memory, 3), KVT_OK);
+    assert_ok(support_put(memory, 3));
     support_fill(3, expected);
     for (int written = 0; written < 2; written++) {
-        if (written) assert_int_equal(kvt_store_flush(memory), KVT_OK);
-        assert_int_equal(kvt_store_get(memory, &key, KVT_PACKED(data, sizeof data), 0, &info),
-                         KVT_OK);
+        if (written) assert_ok(kvt_store_flush(memory));
+        assert_ok(kvt_store_get(memory, &key, KVT_PACKED(data, sizeof data), 0, &info));
         assert_memory_equal(data, expected, sizeof data);
         assert_false(info.timed_out);
     }
@@ -222,8 +221,7 @@ TEST(the_setting_is_every_gets_deadline)
     site_await_staging(&s);
     kvt_key key = support_key(3);
     static char data[SUPPORT_ENTRY_BYTES];
-    assert_int_equal(kvt_store_get(s.store, &key, KVT_PACKED(data, sizeof data), NEVER, &info),
-                     KVT_OK);
+    assert_ok(kvt_store_get(s.store, &key, KVT_PACKED(data, sizeof data), NEVER, &info));
     assert_false(info.timed_out);
     kvt_store_close(s.store);
 }
@@ -276,7 +274,7 @@ static bool share_a_read(uint64_t owner_ns)
     bool both = support_stats(s.store).shared_reads >= 2;
     tiers_fault_clear(s.faults[0].device);
     assert_int_equal(pthread_join(patient.thread, NULL), 0);
-    assert_int_equal(patient.status, KVT_OK);
+    assert_ok(patient.status);
     support_fill(7, expected);
     assert_memory_equal(patient.data, expected, sizeof expected);
     assert_true(is_untouched(hasty.data) && is_untouched(owner.data));

@@ -87,7 +87,7 @@ static void plan_get(kvt_store *store, uint32_t number)
 {
     calls_locked = calls_unlocked = 0;
     watched = store;
-    assert_int_equal(support_get(store, number, NULL), KVT_OK);
+    assert_ok(support_get(store, number, NULL));
     watched = NULL;
     assert_int_equal(calls_locked, 0);
     assert_int_equal(calls_unlocked, 1); /* the decoding alone */
@@ -104,7 +104,7 @@ TEST(each_form)
         options.tiers[KVT_TIER_DRAM].capacity_bytes = 4 << 20;
         options.variant = variants[i];
         kvt_store *store = plan_open(&options);
-        assert_int_equal(support_put(store, 1), KVT_OK);
+        assert_ok(support_put(store, 1));
         plan_get(store, 1);
         plan_get(store, 1);
         kvt_store_close(store);
@@ -121,7 +121,7 @@ TEST(lent_workers)
     options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
     options.codec_workers = &pool.workers;
     kvt_store *store = plan_open(&options);
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     plan_get(store, 1);
     kvt_store_close(store);
     worker_pool_close(&pool);

@@ -68,7 +68,7 @@ static void apart_make(apart *a, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         const kvt_layout *layout = &groups_shapes[i];
         uint64_t bytes;
-        assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
+        assert_ok(kvt_layout_bytes(layout, &bytes));
         a->bytes[i] = 2 * bytes;
         a->memory[i] = test_alloc(a->bytes[i]);
         memset(a->memory[i], 0xee, a->bytes[i]);
@@ -76,8 +76,7 @@ static void apart_make(apart *a, uint32_t count)
             a->views[i] = codecs_packed_view(layout, a->memory[i]);
         } else {
             /* [token][layer][side][head], every second token slot. */
-            assert_int_equal(kvt_view_make(layout, "tlsh", 0, 2 * layout->tokens, &a->views[i]),
-                             KVT_OK);
+            assert_ok(kvt_view_make(layout, "tlsh", 0, 2 * layout->tokens, &a->views[i]));
             a->views[i].token_stride *= 2;
             a->views[i].base[0] = a->memory[i];
             a->views[i].base_bytes[0] = a->bytes[i];
@@ -93,7 +92,7 @@ static void apart_copy(apart *a, uint32_t count, char *packed, bool in)
         const kvt_layout *layout = &groups_shapes[i];
         const uint64_t head = (uint64_t)layout->head_dim * kvt_dtype_bytes(layout->dtype);
         uint64_t bytes;
-        assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
+        assert_ok(kvt_layout_bytes(layout, &bytes));
         if (layout->dtype == KVT_DTYPE_OPAQUE) {
             memcpy(in ? a->memory[i] : packed, in ? packed : a->memory[i], bytes);
             continue;
@@ -133,10 +132,10 @@ static void put_all(kvt_store *store)
     for (uint32_t i = 0; i < ENTRIES; i++) {
         kvt_status status = put_one(store, i, i % 3 == 0);
         while (status == KVT_BUSY) {
-            assert_int_equal(kvt_store_flush(store), KVT_OK);
+            assert_ok(kvt_store_flush(store));
             status = put_one(store, i, i % 3 == 0);
         }
-        assert_int_equal(status, KVT_OK);
+        assert_ok(status);
     }
 }
 
@@ -160,7 +159,7 @@ static void check_by_queue(kvt_store *store, uint32_t number, const char *wanted
                                  .key = key,
                                  .view = view,
                                  .deadline_ns = KVT_NO_DEADLINE};
-    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(store, NULL, &queue));
     kvt_status status = kvt_load_begin(queue, &key, &view, 1, &options, &load);
     uint32_t layers = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -175,8 +174,8 @@ static void check_by_queue(kvt_store *store, uint32_t number, const char *wanted
     apart_copy(&a, count, got, false);
     if (status == KVT_OK) assert_memory_equal(got, wanted, bytes);
     apart_make(&a, count);
-    assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+    assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
     assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
     assert_int_equal(done.status, expected);
     apart_copy(&a, count, got, false);
@@ -203,8 +202,7 @@ static kvt_status get_one(kvt_store *store, uint32_t number)
         assert_int_equal(got[bytes] & 0xff, 0xee);
         assert_int_equal(kept.count, 96);
         memset(got, 0xee, sizeof got);
-        assert_int_equal(
-            kvt_store_get(store, &key, KVT_GROUPED(a.pointers, count), UINT64_MAX, NULL), KVT_OK);
+        assert_ok(kvt_store_get(store, &key, KVT_GROUPED(a.pointers, count), UINT64_MAX, NULL));
         apart_copy(&a, count, got, false);
         assert_memory_equal(got, wanted, bytes);
     } else {
@@ -222,8 +220,8 @@ static void check_all(kvt_store *store)
         kvt_description found = {
             .struct_size = sizeof found, .groups = layouts, .groups_capacity = KVT_GROUPS_MAX};
         const kvt_key key = support_key(i);
-        assert_int_equal(get_one(store, i), KVT_OK);
-        assert_int_equal(kvt_store_describe(store, &key, &found), KVT_OK);
+        assert_ok(get_one(store, i));
+        assert_ok(kvt_store_describe(store, &key, &found));
         assert_int_equal(found.group_count, groups_of(i));
         if (found.group_count == 0) continue;
         assert_memory_equal(layouts, groups_shapes, found.group_count * sizeof layouts[0]);
@@ -232,7 +230,7 @@ static void check_all(kvt_store *store)
         assert_int_equal(found.layout.tokens, 96);
         found.groups_capacity = found.group_count - 1;
         memset(layouts, 0x11, sizeof layouts);
-        assert_int_equal(kvt_store_describe(store, &key, &found), KVT_OK);
+        assert_ok(kvt_store_describe(store, &key, &found));
         assert_int_equal(layouts[0].layers, 0x1111); /* they do not fit: none is written */
     }
 }
@@ -247,23 +245,23 @@ TEST(groups_go_through_every_tier)
         const bool memory = (i & 1) != 0, staged = (i & 2) != 0;
         s->options.durability.catalog_path = NULL;
         s->options.format = true;
-        assert_int_equal(kvt_variant_parse(forms[i / 4], &s->options.variant), KVT_OK);
+        assert_ok(kvt_variant_parse(forms[i / 4], &s->options.variant));
         s->options.limits.put_staging_bytes = staged ? KVT_PUT_STAGING_AUTO : 0;
         s->options.tiers[KVT_TIER_DRAM].capacity_bytes = memory ? 32 << 20 : 0;
         site_open(s);
         put_all(s->store);
         check_all(s->store);
-        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        assert_ok(kvt_store_flush(s->store));
         check_all(s->store);
         for (uint32_t k = 0; k < ENTRIES; k++)
             assert_int_equal(put_one(s->store, k, k % 2 == 0), KVT_EXISTS);
         const kvt_store_stats stats = support_stats(s->store);
         assert_int_equal(stats.load_failures + stats.puts_lost + stats.puts_refused, 0);
         const kvt_key key = support_key(2);
-        assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
+        assert_ok(kvt_store_delete(s->store, &key));
         assert_int_equal(get_one(s->store, 2), KVT_MISS);
-        assert_int_equal(put_one(s->store, 2, true), KVT_OK);
-        assert_int_equal(get_one(s->store, 2), KVT_OK);
+        assert_ok(put_one(s->store, 2, true));
+        assert_ok(get_one(s->store, 2));
         site_close(s);
     }
 }
@@ -279,7 +277,7 @@ TEST(groups_survive_a_restart)
         assert_int_equal(support_stats(s->store).recovered, life == 0 ? 0 : ENTRIES);
         assert_int_equal(support_stats(s->store).recovery_drops, 0);
         check_all(s->store);
-        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        assert_ok(kvt_store_flush(s->store));
         site_close(s);
     }
 }
@@ -330,7 +328,7 @@ TEST(a_lost_catalog_is_rebuilt)
     char message[256] = "", log[128];
     kvt_recover_report report = {.struct_size = sizeof report};
     kvt_recover_options options;
-    assert_int_equal(kvt_variant_parse("lossless", &s->options.variant), KVT_OK);
+    assert_ok(kvt_variant_parse("lossless", &s->options.variant));
     site_open(s);
     put_all(s->store);
     site_close(s);
@@ -338,8 +336,7 @@ TEST(a_lost_catalog_is_rebuilt)
     assert_int_equal(unlink(s->catalog), 0);
     (void)unlink(log);
     kvt_recover_options_init(&options);
-    assert_int_equal(kvt_store_recover(&s->options, &options, &report, message, sizeof message),
-                     KVT_OK);
+    assert_ok(kvt_store_recover(&s->options, &options, &report, message, sizeof message));
     assert_int_equal(report.entries, ENTRIES);
     assert_int_equal(report.headers, ENTRIES);
     assert_int_equal(report.without_note + report.damaged, 0);
@@ -432,7 +429,7 @@ TEST(bad_entries_are_refused)
                      KVT_E_ARGUMENT);
     assert_int_equal(support_stats(s->store).puts, 0);
     views[7] = &view;
-    assert_int_equal(kvt_store_put(s->store, &entry, KVT_GROUPED(views, KVT_GROUPS_MAX)), KVT_OK);
+    assert_ok(kvt_store_put(s->store, &entry, KVT_GROUPED(views, KVT_GROUPS_MAX)));
     entry.key = support_key(77);
     many[3].layers = 3; /* of an opaque group */
     assert_int_equal(kvt_store_put(s->store, &entry, KVT_PACKED(data, 64 * 64)), KVT_E_ARGUMENT);
@@ -447,7 +444,7 @@ TEST(other_numbers_of_views_are_refused)
     apart a;
     apart_make(&a, GROUPS_SHAPES);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(put_one(s->store, i, false), KVT_OK);
+        assert_ok(put_one(s->store, i, false));
     for (uint32_t i = 0; i < 4; i++) {
         const kvt_key key = support_key(i);
         const uint32_t own = groups_of(i) != 0 ? groups_of(i) : 1;
@@ -462,7 +459,7 @@ TEST(other_numbers_of_views_are_refused)
                          groups_of(i) != 0 ? KVT_E_ARGUMENT : KVT_OK);
         kvt_queue *queue = NULL;
         const kvt_queue_options options = {.struct_size = sizeof options};
-        assert_int_equal(kvt_queue_open(s->store, &options, &queue), KVT_OK);
+        assert_ok(kvt_queue_open(s->store, &options, &queue));
         const uint64_t bytes = fill(i, data);
         const kvt_layout all = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = bytes};
         const kvt_view opaque = codecs_packed_view(&all, data);
@@ -483,9 +480,9 @@ TEST(other_numbers_of_views_are_refused)
                                           .view = a.pointers[0],
                                           .deadline_ns = UINT64_MAX}};
         kvt_completion done[3] = {{.struct_size = sizeof done[0]}};
-        assert_int_equal(kvt_queue_submit(queue, requests, 3, NULL), KVT_OK);
+        assert_ok(kvt_queue_submit(queue, requests, 3, NULL));
         for (size_t drained = 0; drained < 3;) {
-            assert_int_equal(kvt_queue_wait(queue, UINT64_MAX), KVT_OK);
+            assert_ok(kvt_queue_wait(queue, UINT64_MAX));
             size_t now = kvt_queue_drain(queue, done, 3);
             for (size_t k = 0; k < now; k++) {
                 const bool fits = groups_of(i) == 0 && done[k].index != 1;

@@ -92,14 +92,13 @@ static void place_make(place *p, uint32_t number)
     for (uint32_t i = 0; i < views_of(number); i++) {
         const kvt_layout *layout = &layouts_of(number)[i];
         uint64_t bytes;
-        assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
+        assert_ok(kvt_layout_bytes(layout, &bytes));
         p->bytes[i] = 2 * bytes;
         p->memory[i] = test_alloc(p->bytes[i]);
         if (layout->dtype == KVT_DTYPE_OPAQUE) {
             p->views[i] = codecs_packed_view(layout, p->memory[i]);
         } else {
-            assert_int_equal(kvt_view_make(layout, "tlsh", 0, 2 * layout->tokens, &p->views[i]),
-                             KVT_OK);
+            assert_ok(kvt_view_make(layout, "tlsh", 0, 2 * layout->tokens, &p->views[i]));
             p->views[i].token_stride *= 2;
             p->views[i].base[0] = p->memory[i];
             p->views[i].base_bytes[0] = p->bytes[i];
@@ -153,7 +152,7 @@ static kvt_status put_one(site *s, uint32_t number)
                        .recompute_seconds = 1};
     for (uint32_t i = 0; i < views_of(number); i++) {
         const kvt_layout *layout = &layouts_of(number)[i];
-        assert_int_equal(kvt_layout_bytes(layout, &own), KVT_OK);
+        assert_ok(kvt_layout_bytes(layout, &own));
         codecs_kv_sample_fill(layout, 100 * number + i, data + bytes);
         bytes += own;
     }
@@ -193,7 +192,7 @@ TEST_BEFORE_EACH
 static void site_open(site *s, const char *variant, bool device, bool staged)
 {
     char message[256] = "";
-    assert_int_equal(kvt_variant_parse(variant, &s->options.variant), KVT_OK);
+    assert_ok(kvt_variant_parse(variant, &s->options.variant));
     s->options.limits.put_staging_bytes = staged ? KVT_PUT_STAGING_AUTO : 0;
     s->options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){.capacity_bytes = device ? 0 : 64 << 20,
                                                          .devices = device ? &s->device : NULL,
@@ -201,7 +200,7 @@ static void site_open(site *s, const char *variant, bool device, bool staged)
     kvt_status status = kvt_store_open(&s->options, &s->store, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s: %s: %s", variant, kvt_status_name(status), message);
     const kvt_queue_options options = {.struct_size = sizeof options, .threads = 2};
-    assert_int_equal(kvt_queue_open(s->store, &options, &s->queue), KVT_OK);
+    assert_ok(kvt_queue_open(s->store, &options, &s->queue));
     for (uint32_t i = 0; i < ENTRIES; i++) {
         s->stored[i] =
             s->options.variant.codec <= KVT_CODEC_LOSSLESS || i % KINDS == 0 || i % KINDS == 3;
@@ -244,8 +243,7 @@ static void give(const site *s, given *g, uint32_t layers_ahead)
 static kvt_load *begin(site *s, const given *g)
 {
     kvt_load *load = NULL;
-    assert_int_equal(kvt_load_begin(s->queue, s->keys, g->views, ENTRIES, &g->options, &load),
-                     KVT_OK);
+    assert_ok(kvt_load_begin(s->queue, s->keys, g->views, ENTRIES, &g->options, &load));
     return load;
 }
 
@@ -254,7 +252,7 @@ static void end_all(const site *s, kvt_load *load, kvt_status expected)
     kvt_status statuses[ENTRIES];
     kvt_load_result result = {.struct_size = sizeof result};
     uint32_t leading = 0;
-    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+    assert_ok(kvt_load_end(load, statuses, &result));
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(statuses[i], s->stored[i] ? expected : KVT_MISS);
     while (leading < ENTRIES && s->stored[leading])
@@ -270,11 +268,11 @@ static void load_all(site *s)
     for (uint32_t stop = 0; stop <= LAYERS; stop++) {
         kvt_load *load = begin(s, &g);
         for (uint32_t layer = 0; layer < stop; layer++) {
-            assert_int_equal(kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE), KVT_OK);
+            assert_ok(kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE));
             kvt_load_release(load, layer + 1);
         }
         const uint32_t there = stop + 2 < LAYERS ? stop + 2 : LAYERS;
-        assert_int_equal(kvt_load_wait(load, there, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_load_wait(load, there, KVT_NO_DEADLINE));
         end_all(s, load, there == LAYERS ? KVT_OK : KVT_E_TIMEOUT);
         for (uint32_t i = 0; i < ENTRIES; i++) {
             assert_has(s, i, 0, s->stored[i] ? there : 0, true);
@@ -300,10 +298,10 @@ static kvt_request request_of(site *s, uint32_t number, uint32_t first, uint32_t
 /* Submits, and takes what became of each by its user word. */
 static void run(site *s, const kvt_request *requests, uint32_t count, kvt_status *statuses)
 {
-    assert_int_equal(kvt_queue_submit(s->queue, requests, count, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(s->queue, requests, count, NULL));
     for (uint32_t seen = 0; seen < count; seen++) {
         kvt_completion done = {.struct_size = sizeof done};
-        assert_int_equal(kvt_queue_wait(s->queue, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_queue_wait(s->queue, KVT_NO_DEADLINE));
         assert_int_equal(kvt_queue_drain(s->queue, &done, 1), 1);
         statuses[done.user] = done.status;
     }
@@ -342,8 +340,8 @@ TEST(every_variant_comes_as_get_views_gives_it)
             if (s->options.variant.codec <= KVT_CODEC_LOSSLESS) /* two loads end before their end */
                 assert_int_equal(stats.misses, 2 * ENTRIES);
             kvt_description found = {.struct_size = sizeof found};
-            assert_int_equal(kvt_store_flush(s->store), KVT_OK);
-            assert_int_equal(kvt_store_describe(s->store, &s->keys[0], &found), KVT_OK);
+            assert_ok(kvt_store_flush(s->store));
+            assert_ok(kvt_store_describe(s->store, &s->keys[0], &found));
             assert_int_equal(found.variant.codec, s->options.variant.codec);
             site_close(s);
         }
@@ -359,7 +357,7 @@ TEST(puts_take_views)
     kvt_status statuses[ENTRIES];
     for (int round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < ENTRIES; i++) {
-            assert_int_equal(kvt_store_delete(s->store, &s->keys[i]), KVT_OK);
+            assert_ok(kvt_store_delete(s->store, &s->keys[i]));
             entries[i] = (kvt_entry){.struct_size = sizeof entries[i],
                                      .key = s->keys[i],
                                      .recompute_seconds = 1,
@@ -411,14 +409,13 @@ TEST(bad_views_fail_their_entry)
             g.views[4] = &s->grouped[4];
             g.views[5] = &s->grouped[5];
         }
-        assert_int_equal(kvt_load_begin(s->queue, s->keys, g.views, ENTRIES, &g.options, &load),
-                         KVT_OK);
+        assert_ok(kvt_load_begin(s->queue, s->keys, g.views, ENTRIES, &g.options, &load));
         assert_int_equal(kvt_load_status(load, 4), KVT_E_ARGUMENT);
         for (uint32_t layer = 1; layer <= LAYERS; layer++) {
-            assert_int_equal(kvt_load_wait(load, layer, KVT_NO_DEADLINE), KVT_OK);
+            assert_ok(kvt_load_wait(load, layer, KVT_NO_DEADLINE));
             kvt_load_release(load, layer);
         }
-        assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+        assert_ok(kvt_load_end(load, statuses, NULL));
         run(s, requests, ENTRIES, queued);
         for (uint32_t i = 0; i < ENTRIES; i++) {
             const bool bad = i == 4 || (i == 5 && what == 0);
@@ -450,9 +447,9 @@ TEST(bad_calls_are_refused)
         give(s, &g, 0);
         g.grouped[1].group_count = wrong[i];
         g.views[1] = &g.grouped[1];
-        assert_int_equal(kvt_load_begin(s->queue, s->keys, g.views, 2, &g.options, &load), KVT_OK);
+        assert_ok(kvt_load_begin(s->queue, s->keys, g.views, 2, &g.options, &load));
         assert_int_equal(kvt_load_status(load, 1), KVT_E_ARGUMENT);
-        assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+        assert_ok(kvt_load_end(load, NULL, NULL));
         place_wipe(&s->got[0], 0);
         kvt_request request = request_of(s, 0, 0, 0);
         s->grouped[0].group_count = wrong[i];
@@ -501,12 +498,12 @@ static uint32_t load_with_fault(site *s, uint32_t skip, uint32_t *reads_out)
                                    .status = KVT_E_IO,
                                    .flip_bit = 300 + 77 * skip};
     tiers_fault_counts_get(s->fault.device, &before);
-    assert_int_equal(tiers_fault_add(s->fault.device, &rule), KVT_OK);
+    assert_ok(tiers_fault_add(s->fault.device, &rule));
     give(s, &g, LAYERS);
     kvt_load *load = begin(s, &g);
-    assert_int_equal(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE));
     tiers_fault_counts_get(s->fault.device, &after);
-    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    assert_ok(kvt_load_end(load, statuses, NULL));
     *reads_out = (uint32_t)(after.reads - before.reads);
     tiers_fault_clear(s->fault.device);
     for (uint32_t i = 0; i < ENTRIES; i++) {
@@ -552,7 +549,7 @@ TEST(deadlines_and_ends_in_the_middle)
         site_open(s, "lossless", true, false);
         const tiers_fault_rule hang = {
             .action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS, .skip = skips[i / 2]};
-        assert_int_equal(tiers_fault_add(s->fault.device, &hang), KVT_OK);
+        assert_ok(tiers_fault_add(s->fault.device, &hang));
         give(s, &g, 0);
         if (i % 2 == 0) g.options.deadline_ns = base_clock_ns() + SECOND_NS / 20;
         kvt_load *load = begin(s, &g);
@@ -582,21 +579,21 @@ TEST(gets_are_called_off)
         site_open(s, "raw", true, false);
         const tiers_fault_rule hang = {
             .action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS, .skip = 2};
-        assert_int_equal(tiers_fault_add(s->fault.device, &hang), KVT_OK);
+        assert_ok(tiers_fault_add(s->fault.device, &hang));
         for (uint32_t i = 0; i < ENTRIES; i++)
             requests[i] = request_of(s, i, 0, 0);
-        assert_int_equal(kvt_queue_submit(s->queue, requests, ENTRIES, &batch), KVT_OK);
-        assert_int_equal(kvt_queue_wait(s->queue, KVT_NO_DEADLINE), KVT_OK); /* two are read */
+        assert_ok(kvt_queue_submit(s->queue, requests, ENTRIES, &batch));
+        assert_ok(kvt_queue_wait(s->queue, KVT_NO_DEADLINE)); /* two are read */
         if (closes) {
             kvt_queue_close(s->queue);
             s->queue = NULL;
         } else {
-            assert_int_equal(kvt_queue_cancel(s->queue, batch), KVT_OK);
+            assert_ok(kvt_queue_cancel(s->queue, batch));
         }
         uint32_t whole = 0;
         for (uint32_t seen = 0; s->queue != NULL && seen < ENTRIES; seen++) {
             kvt_completion done = {.struct_size = sizeof done};
-            assert_int_equal(kvt_queue_wait(s->queue, KVT_NO_DEADLINE), KVT_OK);
+            assert_ok(kvt_queue_wait(s->queue, KVT_NO_DEADLINE));
             assert_int_equal(kvt_queue_drain(s->queue, &done, 1), 1);
             assert_true(done.status == KVT_OK || done.status == KVT_E_CANCELLED);
             if (done.status == KVT_OK) assert_has(s, (uint32_t)done.user, 0, LAYERS, true);
@@ -618,20 +615,20 @@ TEST(parts_of_a_context_are_missing)
     site *s = *state;
     given g;
     site_open(s, "lossless", true, false);
-    assert_int_equal(kvt_store_delete(s->store, &s->keys[1]), KVT_OK);
+    assert_ok(kvt_store_delete(s->store, &s->keys[1]));
     give(s, &g, 0);
     kvt_load *load = begin(s, &g);
     assert_int_equal(kvt_load_status(load, 1), KVT_MISS);
-    assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_store_delete(s->store, &s->keys[4]), KVT_OK); /* its room is held */
+    assert_ok(kvt_load_wait(load, 1, KVT_NO_DEADLINE));
+    assert_ok(kvt_store_delete(s->store, &s->keys[4])); /* its room is held */
     assert_int_equal(kvt_load_status(load, 4), KVT_QUEUED);
     for (uint32_t layer = 1; layer <= LAYERS; layer++) {
         kvt_load_release(load, layer);
-        assert_int_equal(kvt_load_wait(load, layer, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_load_wait(load, layer, KVT_NO_DEADLINE));
     }
     kvt_status statuses[ENTRIES];
     kvt_load_result result = {.struct_size = sizeof result};
-    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+    assert_ok(kvt_load_end(load, statuses, &result));
     assert_int_equal(result.entries, 1);
     assert_int_equal(result.layers, LAYERS);
     for (uint32_t i = 0; i < ENTRIES; i++) {

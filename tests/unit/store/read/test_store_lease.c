@@ -69,10 +69,10 @@ TEST(held_entries_outlast_puts)
     assert_int_equal(count_stored(store, 0, 4), 4);
     assert_int_equal(count_stored(store, 4, FITS - 4), 0);
     support_gets(store, 0, 4);
-    assert_int_equal(kvt_lease_end(store, lease), KVT_OK);
+    assert_ok(kvt_lease_end(store, lease));
     assert_int_equal(kvt_lease_end(store, lease), KVT_MISS);
     for (uint32_t i = FITS + MORE; i < FITS + 2 * MORE; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+        assert_ok(support_put(store, i));
     assert_int_equal(count_stored(store, 0, 4), 0);
     kvt_lease_stats stats = lease_stats(store);
     assert_int_equal(stats.entries, 0);
@@ -84,7 +84,7 @@ TEST(held_entries_outlast_puts)
 TEST(a_lease_ends_at_its_instant)
 {
     kvt_store *store = open_store();
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     kvt_key key = support_key(1);
     uint64_t soon_ns = base_clock_ns() + 50000000;
     uint64_t lease = lease_keys(store, 1, 1, soon_ns, NULL);
@@ -93,23 +93,23 @@ TEST(a_lease_ends_at_its_instant)
     assert_int_equal(lease_stats(store).ran_out, 1);
     assert_int_equal(kvt_lease_end(store, lease), KVT_MISS);
     assert_int_equal(kvt_lease_extend(store, lease, in_an_hour()), KVT_MISS);
-    assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
+    assert_ok(kvt_store_delete(store, &key));
     kvt_store_close(store);
 }
 
 TEST(several_leases_hold_one_entry)
 {
     kvt_store *store = open_store();
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     kvt_key key = support_key(1);
     uint64_t first = lease_keys(store, 1, 1, in_an_hour(), NULL);
     uint64_t second = lease_keys(store, 1, 1, in_an_hour(), NULL);
     assert_int_equal(lease_stats(store).entries, 1);
-    assert_int_equal(kvt_lease_end(store, first), KVT_OK);
+    assert_ok(kvt_lease_end(store, first));
     assert_int_equal(kvt_store_delete(store, &key), KVT_BUSY);
-    assert_int_equal(kvt_lease_extend(store, second, base_clock_ns() + 2 * HOUR_NS), KVT_OK);
-    assert_int_equal(kvt_lease_end(store, second), KVT_OK);
-    assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
+    assert_ok(kvt_lease_extend(store, second, base_clock_ns() + 2 * HOUR_NS));
+    assert_ok(kvt_lease_end(store, second));
+    assert_ok(kvt_store_delete(store, &key));
     kvt_store_close(store);
 }
 
@@ -121,20 +121,20 @@ TEST(a_lost_entry_leaves_its_lease)
     kvt_store_options options = support_options(4 << 20, "lru");
     support_tier(&options, KVT_TIER_DRAM, &device, 1);
     kvt_store *store = support_open(&options);
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     uint64_t lease = lease_keys(store, 1, 1, in_an_hour(), NULL);
     const tiers_fault_rule flip = {
         .action = TIERS_FAULT_FLIP, .kinds = TIERS_FAULT_READS, .flip_bit = 100000};
-    assert_int_equal(tiers_fault_add(fault.device, &flip), KVT_OK);
+    assert_ok(tiers_fault_add(fault.device, &flip));
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
     tiers_fault_clear(fault.device);
     assert_int_equal(lease_stats(store).lost, 1);
     assert_int_equal(lease_stats(store).entries, 0);
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     uint64_t again = lease_keys(store, 1, 1, in_an_hour(), NULL);
-    assert_int_equal(kvt_lease_end(store, lease), KVT_OK);
+    assert_ok(kvt_lease_end(store, lease));
     assert_int_equal(lease_stats(store).entries, 1);
-    assert_int_equal(kvt_lease_end(store, again), KVT_OK);
+    assert_ok(kvt_lease_end(store, again));
     assert_int_equal(lease_stats(store).entries, 0);
     kvt_store_close(store);
 }
@@ -188,7 +188,7 @@ static kvt_worth worth_of(kvt_store *store, uint32_t count)
     kvt_worth worth = {.struct_size = sizeof worth};
     for (uint32_t i = 0; i < count; i++)
         keys[i] = support_key(i);
-    assert_int_equal(kvt_store_match(store, keys, count, KVT_MATCH(.worth = &worth), NULL), KVT_OK);
+    assert_ok(kvt_store_match(store, keys, count, KVT_MATCH(.worth = &worth), NULL));
     return worth;
 }
 
@@ -196,7 +196,7 @@ TEST(the_run_ends_at_a_hole)
 {
     kvt_store *store = open_store();
     for (uint32_t i = 0; i < 6; i++)
-        if (i != 4) assert_int_equal(support_put(store, i), KVT_OK);
+        if (i != 4) assert_ok(support_put(store, i));
     kvt_worth worth = worth_of(store, 6);
     assert_int_equal(worth.stored, 4);
     assert_int_equal(worth.to_load, 4); /* a second each, and memory loads them at once */
@@ -217,7 +217,7 @@ TEST(the_cut_is_where_it_pays)
     for (uint32_t i = 0; i < 4; i++) {
         support_fill(i, data);
         kvt_entry entry = support_entry(support_key(i), support_layout, seconds[i]);
-        assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
+        assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)));
     }
     kvt_worth worth = worth_of(store, 4);
     assert_int_equal(worth.stored, 4);

@@ -39,7 +39,7 @@ static site *make_site(bool device, bool staged, uint64_t staging_bytes)
     kvt_store_options options = queue_site_options(device);
     if (!staged) options.limits.put_staging_bytes = 0;
     options.limits.staging_bytes = staging_bytes;
-    assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, NULL, 0));
     queue = queue_site_queue(2, 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         s->keys[i] = support_key(i);
@@ -49,7 +49,7 @@ static site *make_site(bool device, bool staged, uint64_t staging_bytes)
         codecs_kv_sample_fill(&layout, 50 + i, s->expected[i]);
         s->views[i] = codecs_packed_view(&layout, s->data[i]);
         s->pointers[i] = &s->views[i];
-        assert_int_equal(put_entry(s, i), KVT_OK);
+        assert_ok(put_entry(s, i));
     }
     return s;
 }
@@ -57,7 +57,7 @@ static site *make_site(bool device, bool staged, uint64_t staging_bytes)
 static kvt_load *begin(site *s, const kvt_load_options *options)
 {
     kvt_load *load = NULL;
-    assert_int_equal(kvt_load_begin(queue, s->keys, s->pointers, ENTRIES, options, &load), KVT_OK);
+    assert_ok(kvt_load_begin(queue, s->keys, s->pointers, ENTRIES, options, &load));
     return load;
 }
 
@@ -73,7 +73,7 @@ static void load_all(site *s, const kvt_load_options *options)
 {
     kvt_load *load = begin(s, options);
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        assert_int_equal(kvt_load_wait(load, layer + 1, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        assert_ok(kvt_load_wait(load, layer + 1, base_clock_ns() + 60 * SECOND_NS));
         assert_true(kvt_load_layers(load) >= layer + 1);
         assert_true(kvt_load_layers(load) <= layer + 3); /* two ahead of what was released */
         for (uint32_t i = 0; i < ENTRIES; i++)
@@ -84,10 +84,10 @@ static void load_all(site *s, const kvt_load_options *options)
     kvt_status statuses[ENTRIES];
     kvt_load_result result = {.struct_size = sizeof result};
     for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(kvt_load_status(load, i), KVT_OK);
-    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+        assert_ok(kvt_load_status(load, i));
+    assert_ok(kvt_load_end(load, statuses, &result));
     for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(statuses[i], KVT_OK);
+        assert_ok(statuses[i]);
     assert_int_equal(result.layers, LAYERS);
     assert_int_equal(result.entries, ENTRIES);
     for (uint32_t i = 0; i < ENTRIES; i++)
@@ -136,17 +136,17 @@ TEST(the_window)
     const kvt_load_options options = {
         .struct_size = sizeof options, .layers_ahead = 1, .deadline_ns = KVT_NO_DEADLINE};
     kvt_load *load = begin(s, &options);
-    assert_int_equal(kvt_load_wait(load, 2, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+    assert_ok(kvt_load_wait(load, 2, base_clock_ns() + 60 * SECOND_NS));
     assert_int_equal(kvt_load_wait(load, 3, base_clock_ns() + SECOND_NS / 20), KVT_E_TIMEOUT);
     assert_int_equal(kvt_load_layers(load), 2);
     tiers_fault_counts_get(fault.device, &after);
     assert_true(after.reads - before.reads <= ENTRIES * 3); /* heads and two layers */
     kvt_load_release(load, 1);
-    assert_int_equal(kvt_load_wait(load, 3, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+    assert_ok(kvt_load_wait(load, 3, base_clock_ns() + 60 * SECOND_NS));
     assert_int_equal(kvt_load_wait(load, LAYERS + 1, KVT_NO_DEADLINE), KVT_E_ARGUMENT);
     kvt_status statuses[ENTRIES];
     kvt_load_result result = {.struct_size = sizeof result};
-    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+    assert_ok(kvt_load_end(load, statuses, &result));
     assert_int_equal(result.layers, 3);
     assert_int_equal(result.entries, 0);
     for (uint32_t i = 0; i < ENTRIES; i++)
@@ -158,7 +158,7 @@ TEST(the_window)
 TEST(failures_stop_no_other)
 {
     site *s = make_site(true, false, 16 << 20);
-    assert_int_equal(kvt_store_delete(store, &s->keys[3]), KVT_OK);
+    assert_ok(kvt_store_delete(store, &s->keys[3]));
     s->views[5].base_bytes[0] -= 64;
     queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_FLIP,
                                         .kinds = TIERS_FAULT_READS,
@@ -168,11 +168,11 @@ TEST(failures_stop_no_other)
     kvt_load *load = begin(s, NULL);
     for (uint32_t layer = 1; layer <= LAYERS; layer++) {
         kvt_load_release(load, layer);
-        assert_int_equal(kvt_load_wait(load, layer, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        assert_ok(kvt_load_wait(load, layer, base_clock_ns() + 60 * SECOND_NS));
     }
     kvt_status statuses[ENTRIES];
     kvt_load_result result = {.struct_size = sizeof result};
-    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+    assert_ok(kvt_load_end(load, statuses, &result));
     uint32_t misses = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
         if (statuses[i] == KVT_MISS) misses++;
@@ -209,10 +209,10 @@ static void load_all_but(site *s, uint32_t failing)
     kvt_status statuses[ENTRIES];
     kvt_load *load = begin(s, NULL);
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        assert_int_equal(kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE), KVT_OK);
+        assert_ok(kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE));
         kvt_load_release(load, layer + 1);
     }
-    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    assert_ok(kvt_load_end(load, statuses, NULL));
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(statuses[i], i == failing ? KVT_E_ARGUMENT : KVT_OK);
 }
@@ -226,18 +226,18 @@ TEST(views_that_meet_inside_another)
     kvt_layout longer = layout;
     longer.tokens *= 2;
     const kvt_entry entry = support_entry(support_key(ENTRIES), longer, 1);
-    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(memory, 2 * ENTRY_BYTES)), KVT_OK);
+    assert_ok(kvt_store_put(store, &entry, KVT_PACKED(memory, 2 * ENTRY_BYTES)));
     s->keys[2] = entry.key;
     s->views[2] = codecs_packed_view(&longer, memory);
     s->views[0].base[0] = memory + 256;
     s->views[1].base[0] = memory + 512;
     kvt_status statuses[3];
     kvt_load *load = NULL;
-    assert_int_equal(kvt_load_begin(queue, s->keys, s->pointers, 3, NULL, &load), KVT_OK);
+    assert_ok(kvt_load_begin(queue, s->keys, s->pointers, 3, NULL, &load));
     kvt_load_release(load, LAYERS);
-    assert_int_equal(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
-    assert_int_equal(statuses[0], KVT_OK);
+    assert_ok(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE));
+    assert_ok(kvt_load_end(load, statuses, NULL));
+    assert_ok(statuses[0]);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
     assert_int_equal(statuses[2], KVT_E_ARGUMENT);
     assert_memory_equal(memory + 256, s->expected[0], ENTRY_BYTES);
@@ -258,8 +258,7 @@ TEST(views_that_meet)
     assert_memory_equal(memory, s->expected[3], ENTRY_BYTES);
     assert_int_equal((unsigned char)memory[ENTRY_BYTES], 0xee);
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        assert_int_equal(kvt_view_make(&layout, "lsbth", PER_BLOCK, POOL_BLOCKS, &s->views[i]),
-                         KVT_OK);
+        assert_ok(kvt_view_make(&layout, "lsbth", PER_BLOCK, POOL_BLOCKS, &s->views[i]));
         s->views[i].base[0] = memory;
         s->views[i].blocks = blocks[i];
         s->views[i].block_count = ENTRY_BLOCKS;
@@ -293,7 +292,7 @@ TEST(a_deadline_that_has_passed)
         }
         kvt_status statuses[ENTRIES];
         kvt_load_result result = {.struct_size = sizeof result};
-        assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+        assert_ok(kvt_load_end(load, statuses, &result));
         assert_int_equal(result.layers, device ? 0 : LAYERS);
         for (uint32_t i = 0; i < ENTRIES; i++) {
             assert_int_equal(statuses[i], expected);
@@ -315,7 +314,7 @@ TEST(a_silent_device)
     kvt_load *load = begin(s, &options);
     assert_int_equal(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE), KVT_E_TIMEOUT);
     kvt_status statuses[ENTRIES];
-    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    assert_ok(kvt_load_end(load, statuses, NULL));
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(statuses[i], KVT_E_TIMEOUT);
     for (uint32_t i = 0; i < ENTRIES; i++)
@@ -342,7 +341,7 @@ TEST(ends_in_the_middle)
             store = NULL;
         }
         kvt_status statuses[ENTRIES];
-        assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+        assert_ok(kvt_load_end(load, statuses, NULL));
         queue_site_close(NULL);
     }
 }
@@ -370,8 +369,8 @@ TEST(announcements_ascend)
     for (int round = 0; round < 20; round++) {
         atomic_store(&own.last, 0);
         kvt_load *load = begin(s, &options);
-        assert_int_equal(kvt_load_wait(load, LAYERS, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
-        assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+        assert_ok(kvt_load_wait(load, LAYERS, base_clock_ns() + 60 * SECOND_NS));
+        assert_ok(kvt_load_end(load, NULL, NULL));
         assert_int_equal(atomic_load(&own.last), LAYERS);
     }
     assert_false(atomic_load(&own.wrong));
@@ -392,9 +391,9 @@ TEST(bad_arguments)
     kvt_status status = kvt_load_begin(queue, &absent, s->pointers, 1, NULL, &load);
     if (status == KVT_OK) { /* other hosts are asked, and do not answer */
         status = kvt_load_wait(load, 1, KVT_NO_DEADLINE);
-        assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+        assert_ok(kvt_load_end(load, NULL, NULL));
     }
     assert_int_equal(status, KVT_MISS);
-    assert_int_equal(kvt_load_end(NULL, NULL, NULL), KVT_OK);
+    assert_ok(kvt_load_end(NULL, NULL, NULL));
     queue_site_close(NULL);
 }

@@ -61,7 +61,7 @@ static void side_make(const site *s, side *one)
         for (uint32_t k = 0; k < (s->grouped ? GROUPS : 1); k++) {
             const kvt_layout *layout = s->grouped ? &groups[k] : &plain;
             uint64_t bytes;
-            assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
+            assert_ok(kvt_layout_bytes(layout, &bytes));
             one->views[i][k] = codecs_packed_view(layout, to);
             one->pointers[i][k] = &one->views[i][k];
             to += bytes;
@@ -93,7 +93,7 @@ static site *site_make(bool grouped)
         s->keys[i] = support_key(i);
         s->expected[i] = test_alloc(bytes_of(s));
         codecs_kv_sample_fill(&all, 70 + i, s->expected[i]);
-        assert_int_equal(put_one(s, i), KVT_OK);
+        assert_ok(put_one(s, i));
     }
     for (uint32_t i = 0; i < SIDES; i++)
         side_make(s, &s->sides[i]);
@@ -148,13 +148,12 @@ static void begin(const site *s, side *one)
 {
     const kvt_load_options options = {
         .struct_size = sizeof options, .layers_ahead = 1, .deadline_ns = KVT_NO_DEADLINE};
-    assert_int_equal(kvt_load_begin(one->queue, s->keys, one->given, ENTRIES, &options, &one->load),
-                     KVT_OK);
+    assert_ok(kvt_load_begin(one->queue, s->keys, one->given, ENTRIES, &options, &one->load));
 }
 
 static void await(side *one, uint32_t layers)
 {
-    assert_int_equal(kvt_load_wait(one->load, layers, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_load_wait(one->load, layers, KVT_NO_DEADLINE));
 }
 
 /* Lets a queue of one thread run all tasks that it has: these go before requests. */
@@ -165,8 +164,8 @@ static void settle(const site *s, side *one)
                                  .key = s->keys[0],
                                  .deadline_ns = KVT_NO_DEADLINE};
     kvt_completion done = {.struct_size = sizeof done};
-    assert_int_equal(kvt_queue_submit(one->queue, &request, 1, NULL), KVT_OK);
-    assert_int_equal(kvt_queue_wait(one->queue, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_queue_submit(one->queue, &request, 1, NULL));
+    assert_ok(kvt_queue_wait(one->queue, KVT_NO_DEADLINE));
     assert_int_equal(kvt_queue_drain(one->queue, &done, 1), 1);
 }
 
@@ -183,7 +182,7 @@ static kvt_load_result end(const site *s, side *one, kvt_status expected)
 {
     kvt_status statuses[ENTRIES];
     kvt_load_result result = {.struct_size = sizeof result};
-    assert_int_equal(kvt_load_end(one->load, statuses, &result), KVT_OK);
+    assert_ok(kvt_load_end(one->load, statuses, &result));
     one->load = NULL;
     for (uint32_t i = 0; i < ENTRIES; i++) {
         assert_int_equal(statuses[i], expected);
@@ -392,11 +391,11 @@ TEST(a_get_is_called_off)
     kvt_completion done = {.struct_size = sizeof done};
     uint64_t batch;
     fail_reads(TIERS_FAULT_HANG, 1);
-    assert_int_equal(kvt_queue_submit(other->queue, &request, 1, &batch), KVT_OK);
+    assert_ok(kvt_queue_submit(other->queue, &request, 1, &batch));
     await_hung();
     begin(s, one);
-    assert_int_equal(kvt_queue_cancel(other->queue, batch), KVT_OK);
-    assert_int_equal(kvt_queue_wait(other->queue, KVT_NO_DEADLINE), KVT_OK);
+    assert_ok(kvt_queue_cancel(other->queue, batch));
+    assert_ok(kvt_queue_wait(other->queue, KVT_NO_DEADLINE));
     assert_int_equal(kvt_queue_drain(other->queue, &done, 1), 1);
     assert_int_equal(done.status, KVT_E_CANCELLED);
     tiers_fault_clear(fault.device);

@@ -30,7 +30,7 @@ static uint64_t space_number(uint32_t number)
     kvt_space_init(&space);
     space.model = "model";
     space.block_tokens = number + 1;
-    assert_int_equal(kvt_space_make(&space, &hash), KVT_OK);
+    assert_ok(kvt_space_make(&space, &hash));
     return kvt_space_id(&hash);
 }
 
@@ -43,8 +43,8 @@ static kvt_key space_key(uint32_t space_index, uint32_t number)
     kvt_space_init(&space);
     space.model = "model";
     space.block_tokens = space_index + 1;
-    assert_int_equal(kvt_space_make(&space, &hash), KVT_OK);
-    assert_int_equal(kvt_key_make(&hash, &number, sizeof number, 0, &key), KVT_OK);
+    assert_ok(kvt_space_make(&space, &hash));
+    assert_ok(kvt_key_make(&hash, &number, sizeof number, 0, &key));
     return key;
 }
 
@@ -53,8 +53,8 @@ static void put_surely(kvt_store *store, const kvt_key *key, uint32_t tenant)
 {
     kvt_status status;
     while ((status = support_put_small(store, key, tenant)) == KVT_BUSY)
-        assert_int_equal(kvt_store_flush(store), KVT_OK);
-    assert_int_equal(status, KVT_OK);
+        assert_ok(kvt_store_flush(store));
+    assert_ok(status);
 }
 
 /* Puts entries 0 to count - 1 of a space; entry i is tenant i % 3's. */
@@ -91,7 +91,7 @@ static kvt_clear_filter clear_of_tenant(uint32_t tenant)
 static uint64_t clear_now(kvt_store *store, kvt_clear_filter filter)
 {
     uint64_t removed = UINT64_MAX;
-    assert_int_equal(kvt_store_clear(store, &filter, &removed), KVT_OK);
+    assert_ok(kvt_store_clear(store, &filter, &removed));
     return removed;
 }
 
@@ -105,7 +105,7 @@ TEST(describe_says_what_was_put)
     site.options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
     kvt_store *store = open_now(&site);
     kvt_key parent = support_key(1);
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     kvt_entry entry = {.struct_size = sizeof entry,
                        .key = support_key(2),
                        .parent = &parent,
@@ -116,10 +116,10 @@ TEST(describe_says_what_was_put)
                        .tenant = 4,
                        .request_tokens = 777};
     support_fill(2, data);
-    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
+    assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)));
     kvt_description found = {.struct_size = sizeof found};
     uint64_t uses = support_stats(store).policy.accesses;
-    assert_int_equal(kvt_store_describe(store, &entry.key, &found), KVT_OK);
+    assert_ok(kvt_store_describe(store, &entry.key, &found));
     assert_int_equal(support_stats(store).policy.accesses, uses);
     assert_int_equal(found.struct_size, sizeof found);
     assert_int_equal(found.tier, KVT_TIER_SSD);
@@ -137,10 +137,9 @@ TEST(describe_says_what_was_put)
     assert_false(found.moving);
     assert_true(found.lifetime_seconds == 0 && found.age_seconds >= 0);
     /* The size that a get demands. */
-    assert_int_equal(
-        kvt_store_get(store, &entry.key, KVT_PACKED(data, found.bytes), KVT_STORE_DEADLINE, NULL),
-        KVT_OK);
-    assert_int_equal(kvt_store_describe(store, &parent, &found), KVT_OK);
+    assert_ok(
+        kvt_store_get(store, &entry.key, KVT_PACKED(data, found.bytes), KVT_STORE_DEADLINE, NULL));
+    assert_ok(kvt_store_describe(store, &parent, &found));
     assert_false(found.has_parent);
     kvt_store_close(store);
 }
@@ -179,19 +178,19 @@ TEST(touch_counts_as_a_use)
     kvt_store *store = open_memory(10 * 48 * 1024, 0);
     uint32_t held = 0;
     while (support_stats(store).evictions == 0)
-        assert_int_equal(support_put(store, held++), KVT_OK);
+        assert_ok(support_put(store, held++));
     kvt_key oldest = support_key(1), missing = support_key(1000);
     const kvt_key keys[] = {oldest, missing, oldest};
     size_t touched = 99;
     uint64_t gets = support_stats(store).gets;
-    assert_int_equal(kvt_store_exists(store, &oldest), KVT_OK);
-    assert_int_equal(kvt_store_touch(store, keys, 3, &touched), KVT_OK);
+    assert_ok(kvt_store_exists(store, &oldest));
+    assert_ok(kvt_store_touch(store, keys, 3, &touched));
     assert_int_equal(touched, 2);
     assert_int_equal(support_stats(store).gets, gets);
     for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(support_put(store, held + i), KVT_OK);
+        assert_ok(support_put(store, held + i));
     kvt_key next = support_key(2);
-    assert_int_equal(kvt_store_exists(store, &oldest), KVT_OK);
+    assert_ok(kvt_store_exists(store, &oldest));
     assert_int_equal(kvt_store_exists(store, &next), KVT_MISS);
     kvt_store_close(store);
 }
@@ -203,18 +202,18 @@ TEST(touch_lets_the_lock_go)
     kvt_key *keys = test_alloc(KEYS * sizeof *keys);
     for (uint32_t i = 0; i < KEYS; i++) {
         keys[i] = support_key(i);
-        if (i % 2 == 0) assert_int_equal(support_put_small(store, &keys[i], 0), KVT_OK);
+        if (i % 2 == 0) assert_ok(support_put_small(store, &keys[i], 0));
     }
     size_t touched = 0;
     lock_count_begin();
-    assert_int_equal(kvt_store_touch(store, keys, KEYS, &touched), KVT_OK);
+    assert_ok(kvt_store_touch(store, keys, KEYS, &touched));
     uint32_t holds = lock_count_end();
     assert_int_equal(touched, KEYS / 2);
     /* One for each step, and one for what is learned of each use. */
     if (LOCK_COUNTS) assert_true(holds >= (KEYS + STEP - 1) / STEP + KEYS / 2);
-    assert_int_equal(kvt_store_touch(store, NULL, 0, &touched), KVT_OK);
+    assert_ok(kvt_store_touch(store, NULL, 0, &touched));
     assert_int_equal(touched, 0);
-    assert_int_equal(kvt_store_touch(store, keys, 0, NULL), KVT_OK);
+    assert_ok(kvt_store_touch(store, keys, 0, NULL));
     assert_int_equal(kvt_store_touch(store, NULL, 1, NULL), KVT_E_ARGUMENT);
     kvt_store_close(store);
 }
@@ -261,7 +260,7 @@ TEST(clear_of_nothing_in_particular_is_refused)
     kvt_store *store = open_memory(1 << 20, 0);
     kvt_clear_filter filter = {.struct_size = sizeof filter};
     uint64_t removed = 7;
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     assert_int_equal(kvt_store_clear(store, &filter, &removed), KVT_E_ARGUMENT);
     assert_int_equal(removed, 0);
     assert_int_equal(kvt_store_clear(store, NULL, NULL), KVT_E_ARGUMENT);
@@ -270,9 +269,9 @@ TEST(clear_of_nothing_in_particular_is_refused)
     filter = clear_of_tenant(0);
     filter.struct_size = 4;
     assert_int_equal(kvt_store_clear(store, &filter, NULL), KVT_E_ARGUMENT);
-    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    assert_ok(support_get(store, 1, NULL));
     filter.struct_size = sizeof filter;
-    assert_int_equal(kvt_store_clear(store, &filter, NULL), KVT_OK);
+    assert_ok(kvt_store_clear(store, &filter, NULL));
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
     kvt_store_close(store);
 }
@@ -283,7 +282,7 @@ TEST(clear_takes_puts_that_were_handed_over)
     kvt_store *store = open_memory(64 << 20, 16 << 20);
     put_space(store, 0, 200);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 200);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     assert_int_equal(count_space(store, 0, 200), 0);
     assert_int_equal(support_stats(store).puts_lost, 0);
     assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes, 0);
@@ -299,18 +298,18 @@ TEST(clear_is_durable)
     kvt_store *store = open_now(&site);
     put_space(store, 0, 30);
     put_space(store, 1, 30);
-    assert_int_equal(kvt_store_persist(store, KVT_NO_DEADLINE, NULL), KVT_OK); /* copies below */
+    assert_ok(kvt_store_persist(store, KVT_NO_DEADLINE, NULL)); /* copies below */
     assert_int_equal(support_stats(store).copies.count, 60);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 30);
     assert_int_equal(support_stats(store).copies.count, 30);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 30);
     kvt_store_close(store);
     store = open_now(&site);
     assert_int_equal(count_space(store, 0, 30), 0);
     assert_int_equal(count_space(store, 1, 30), 30);
     assert_int_equal(clear_now(store, clear_of_tenant(1)), 10);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     kvt_store_close(store);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 20);
 }
@@ -326,7 +325,7 @@ TEST(clear_takes_quarantined_entries)
     kvt_store *store = open_now(&site);
     put_space(store, 0, 12);
     put_space(store, 1, 12);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     char data[64];
     kvt_key first = space_key(0, 0);
     tiers_fault_set_gone(disk.device, true);
@@ -336,7 +335,7 @@ TEST(clear_takes_quarantined_entries)
     assert_int_equal(support_stats(store).quarantined, 24);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 12);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 0);
-    assert_int_equal(kvt_device_add(store, KVT_TIER_SSD, &config, NULL, 0), KVT_OK);
+    assert_ok(kvt_device_add(store, KVT_TIER_SSD, &config, NULL, 0));
     assert_int_equal(support_stats(store).readmitted, 12);
     assert_int_equal(count_space(store, 0, 12), 0);
     assert_int_equal(count_space(store, 1, 12), 12);
@@ -350,12 +349,12 @@ TEST(clear_leaves_what_is_leased)
     put_space(store, 0, 20);
     kvt_key keys[] = {space_key(0, 3), space_key(0, 7)};
     uint64_t lease = 0, removed = 0;
-    assert_int_equal(kvt_lease_begin(store, NULL, keys, 2, UINT64_MAX, NULL, &lease), KVT_OK);
+    assert_ok(kvt_lease_begin(store, NULL, keys, 2, UINT64_MAX, NULL, &lease));
     const kvt_clear_filter filter = clear_of_space(space_number(0));
     assert_int_equal(kvt_store_clear(store, &filter, &removed), KVT_BUSY);
     assert_int_equal(removed, 18);
-    assert_int_equal(kvt_store_exists(store, &keys[0]), KVT_OK);
-    assert_int_equal(kvt_lease_end(store, lease), KVT_OK);
+    assert_ok(kvt_store_exists(store, &keys[0]));
+    assert_ok(kvt_lease_end(store, lease));
     assert_int_equal(clear_now(store, filter), 2);
     kvt_store_close(store);
 }
@@ -422,7 +421,7 @@ TEST(clear_beside_traffic)
 static kvt_space_stats space_stats(kvt_store *store, uint32_t space)
 {
     kvt_space_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_space_stats_get(store, space_number(space), &stats), KVT_OK);
+    assert_ok(kvt_space_stats_get(store, space_number(space), &stats));
     return stats;
 }
 
@@ -434,7 +433,7 @@ TEST(a_space_is_counted)
     kvt_store *store = open_now(&site);
     put_space(store, 0, 30);
     put_space(store, 1, 7);
-    assert_int_equal(kvt_store_persist(store, KVT_NO_DEADLINE, NULL), KVT_OK);
+    assert_ok(kvt_store_persist(store, KVT_NO_DEADLINE, NULL));
     kvt_space_stats stats = space_stats(store, 0);
     assert_int_equal(stats.entries, 30);
     assert_int_equal(stats.bytes, 30 * 64);
@@ -443,7 +442,7 @@ TEST(a_space_is_counted)
     assert_int_equal(stats.copies, 30);
     kvt_key key = space_key(0, 3);
     kvt_description found = {.struct_size = sizeof found};
-    assert_int_equal(kvt_store_describe(store, &key, &found), KVT_OK);
+    assert_ok(kvt_store_describe(store, &key, &found));
     assert_true(stats.tier_bytes[KVT_TIER_DRAM] == 30 * found.stored_bytes);
     assert_true(stats.copy_bytes == 30 * found.copy_bytes && found.copy_bytes != 0);
     assert_int_equal(space_stats(store, 1).entries, 7);
@@ -463,8 +462,8 @@ TEST(a_space_has_its_tenants_limits)
     uint64_t record = space_stats(store, 1).tier_bytes[KVT_TIER_DRAM];
     kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 10, .loss_limit = 1};
     limits.share_bytes[KVT_TIER_DRAM] = 8 * record;
-    assert_int_equal(kvt_tenant_set(store, 5, &limits), KVT_OK);
-    assert_int_equal(kvt_space_set(store, space_number(0), 5), KVT_OK);
+    assert_ok(kvt_tenant_set(store, 5, &limits));
+    assert_ok(kvt_space_set(store, space_number(0), 5));
     for (uint32_t i = 0; i < 40; i++) {
         for (uint32_t space = 0; space < 2; space++) {
             kvt_key key = space_key(space, 100 + i);
@@ -477,8 +476,8 @@ TEST(a_space_has_its_tenants_limits)
     assert_int_equal(space_stats(store, 1).entries, 41);
     kvt_key named = space_key(0, 500);
     kvt_description found = {.struct_size = sizeof found};
-    assert_int_equal(support_put_small(store, &named, 7), KVT_OK);
-    assert_int_equal(kvt_store_describe(store, &named, &found), KVT_OK);
+    assert_ok(support_put_small(store, &named, 7));
+    assert_ok(kvt_store_describe(store, &named, &found));
     assert_int_equal(found.tenant, 7);
     uint64_t others = space_stats(store, 0).entries - 1;
     assert_int_equal(clear_now(store, clear_of_tenant(5)), others);
@@ -492,16 +491,16 @@ TEST(spaces_are_given_and_taken_back)
     kvt_description found = {.struct_size = sizeof found};
     assert_int_equal(kvt_space_set(store, 1, KVT_TENANTS_MAX), KVT_E_ARGUMENT);
     for (uint32_t i = 0; i < 4096; i++) /* in an order of its own */
-        assert_int_equal(kvt_space_set(store, space_number(i * 7 % 4096), 1 + i % 200), KVT_OK);
+        assert_ok(kvt_space_set(store, space_number(i * 7 % 4096), 1 + i % 200));
     assert_int_equal(kvt_space_set(store, space_number(4096), 1), KVT_E_SPACE);
-    assert_int_equal(kvt_space_set(store, space_number(4096), 0), KVT_OK);
-    assert_int_equal(kvt_space_set(store, space_number(7), 9), KVT_OK);
-    assert_int_equal(kvt_space_set(store, space_number(14), 0), KVT_OK);
+    assert_ok(kvt_space_set(store, space_number(4096), 0));
+    assert_ok(kvt_space_set(store, space_number(7), 9));
+    assert_ok(kvt_space_set(store, space_number(14), 0));
     for (uint32_t i = 0; i < 4; i++) {
         static const uint32_t wanted[] = {1, 9, 0, 4};
         kvt_key key = space_key(i * 7, 0);
-        assert_int_equal(support_put_small(store, &key, 0), KVT_OK);
-        assert_int_equal(kvt_store_describe(store, &key, &found), KVT_OK);
+        assert_ok(support_put_small(store, &key, 0));
+        assert_ok(kvt_store_describe(store, &key, &found));
         assert_int_equal(found.tenant, wanted[i]);
     }
     kvt_store_close(store);

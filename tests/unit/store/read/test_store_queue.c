@@ -38,7 +38,7 @@ static void drain_all(uint32_t count, kvt_status *statuses, bool *timed_out)
     uint32_t seen = 0;
     bool ended[MANY] = {false};
     while (seen < count) {
-        assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        assert_ok(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS));
         size_t got = kvt_queue_drain(queue, done, MANY);
         for (size_t i = 0; i < got; i++) {
             assert_false(ended[done[i].index]); /* once */
@@ -57,7 +57,7 @@ static void run(uint32_t kind, uint32_t first, uint32_t count, kvt_status *statu
     uint64_t batch = 0;
     for (uint32_t i = 0; i < count; i++)
         requests[i] = request_of(kind, first + i);
-    assert_int_equal(kvt_queue_submit(queue, requests, count, &batch), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, count, &batch));
     assert_true(batch > 0);
     drain_all(count, statuses, NULL);
 }
@@ -94,7 +94,7 @@ static void round_trip(bool device)
         run(KVT_REQUEST_GET, 0, MANY, statuses);
         expect_all(statuses, MANY, KVT_OK);
         expect_bytes(0, MANY);
-        if (round == 0) assert_int_equal(kvt_store_flush(store), KVT_OK);
+        if (round == 0) assert_ok(kvt_store_flush(store));
     }
     run(KVT_REQUEST_DELETE, 0, MANY, statuses);
     expect_all(statuses, MANY, KVT_OK);
@@ -123,7 +123,7 @@ TEST(bad_neighbours)
 {
     queue_site_open(false, 0, 1);
     kvt_status statuses[MANY];
-    assert_int_equal(support_put(store, 5), KVT_OK);
+    assert_ok(support_put(store, 5));
     kvt_request requests[8];
     for (uint32_t i = 0; i < 8; i++)
         requests[i] = request_of(KVT_REQUEST_GET, 5);
@@ -137,19 +137,19 @@ TEST(bad_neighbours)
     requests[4].view = &small; /* another size than the entry's */
     requests[5].key = support_key(6);
     requests[6].loss_max = 1.0 / 0.0 - 1.0 / 0.0;
-    assert_int_equal(kvt_queue_submit(queue, requests, 8, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, 8, NULL));
     drain_all(8, statuses, NULL);
     for (uint32_t i = 0; i < 5; i++)
         assert_int_equal(statuses[i], KVT_E_ARGUMENT);
     assert_int_equal(statuses[5], KVT_MISS);
     assert_int_equal(statuses[6], KVT_E_ARGUMENT);
-    assert_int_equal(statuses[7], KVT_OK);
+    assert_ok(statuses[7]);
     expect_bytes(5, 1);
     /* As a whole: nothing is accepted. */
     requests[3].struct_size = 8;
     assert_int_equal(kvt_queue_submit(queue, requests, 8, NULL), KVT_E_ARGUMENT);
     assert_int_equal(kvt_queue_submit(queue, NULL, 1, NULL), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_queue_submit(queue, NULL, 0, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, NULL, 0, NULL));
     assert_int_equal(kvt_queue_submit(NULL, requests, 1, NULL), KVT_E_ARGUMENT);
     assert_int_equal(kvt_queue_wait(queue, 0), KVT_END);
 }
@@ -163,7 +163,7 @@ TEST(the_depth_bounds_what_is_accepted)
     for (uint32_t i = 0; i < 17; i++)
         requests[i] = request_of(KVT_REQUEST_EXISTS, i);
     assert_int_equal(kvt_queue_submit(queue, requests, 17, NULL), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_queue_submit(queue, requests, 16, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, 16, NULL));
     assert_int_equal(kvt_queue_submit(queue, requests, 1, NULL),
                      KVT_BUSY); /* none is drained yet */
     struct pollfd poller = {.fd = kvt_queue_fd(queue), .events = POLLIN};
@@ -173,7 +173,7 @@ TEST(the_depth_bounds_what_is_accepted)
         seen += kvt_queue_drain(queue, done, 5);
     }
     assert_int_equal(poll(&poller, 1, 0), 0);
-    assert_int_equal(kvt_queue_submit(queue, requests, 16, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, 16, NULL));
     /* What is not drained is dropped by the close. */
 }
 
@@ -191,7 +191,7 @@ TEST(a_silent_device)
         requests[i] = request_of(KVT_REQUEST_GET, i);
         requests[i].deadline_ns = base_clock_ns() + SECOND_NS / 20;
     }
-    assert_int_equal(kvt_queue_submit(queue, requests, 8, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, 8, NULL));
     drain_all(8, statuses, timed_out);
     expect_all(statuses, 8, KVT_MISS);
     for (uint32_t i = 0; i < 8; i++)
@@ -203,12 +203,12 @@ TEST(a_silent_device)
     kvt_queue_stats stats = queue_site_stats();
     /* On a slow machine the first gets may have been too late to be read at all. */
     const uint64_t reads = stats.device_reads + 8;
-    assert_int_equal(kvt_queue_submit(queue, requests, 8, &batch), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, 8, &batch));
     do
-        assert_int_equal(kvt_queue_stats_get(queue, &stats), KVT_OK);
+        assert_ok(kvt_queue_stats_get(queue, &stats));
     while (stats.device_reads < reads);
     assert_int_equal(kvt_queue_cancel(queue, batch + 1), KVT_MISS);
-    assert_int_equal(kvt_queue_cancel(queue, batch), KVT_OK);
+    assert_ok(kvt_queue_cancel(queue, batch));
     drain_all(8, statuses, NULL);
     expect_all(statuses, 8, KVT_E_CANCELLED);
     assert_int_equal(kvt_queue_cancel(queue, batch), KVT_MISS);
@@ -234,9 +234,9 @@ TEST(deadlines_that_have_passed)
             bool read = kinds[i] == KVT_REQUEST_GET, missed = read && !memory;
             request.deadline_ns = i % 2;
             if (kinds[i] == KVT_REQUEST_PUT) support_fill(1, buffers + SUPPORT_ENTRY_BYTES);
-            if (read && memory) assert_int_equal(kvt_store_flush(store), KVT_OK);
-            assert_int_equal(kvt_queue_submit(queue, &request, 1, NULL), KVT_OK);
-            assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+            if (read && memory) assert_ok(kvt_store_flush(store));
+            assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+            assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
             assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
             assert_int_equal(done.status, missed ? KVT_MISS : KVT_OK);
             assert_int_equal(done.timed_out, missed);
@@ -257,7 +257,7 @@ TEST(close_with_reads_in_flight)
         kvt_request requests[16];
         for (uint32_t i = 0; i < 16; i++)
             requests[i] = request_of(i < 8 ? KVT_REQUEST_GET : KVT_REQUEST_EXISTS, i % 8);
-        assert_int_equal(kvt_queue_submit(queue, requests, 16, NULL), KVT_OK);
+        assert_ok(kvt_queue_submit(queue, requests, 16, NULL));
         if (which == 1) {
             kvt_store_close(store);
             store = NULL;
@@ -271,7 +271,7 @@ TEST(close_with_reads_in_flight)
 TEST(joined_reads)
 {
     queue_site_open(true, 0, 2);
-    assert_int_equal(support_put(store, 3), KVT_OK);
+    assert_ok(support_put(store, 3));
     queue_site_fault((tiers_fault_rule){
         .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = SECOND_NS / 20});
     kvt_request requests[32];
@@ -285,7 +285,7 @@ TEST(joined_reads)
     }
     tiers_fault_counts before, after;
     tiers_fault_counts_get(fault.device, &before);
-    assert_int_equal(kvt_queue_submit(queue, requests, 32, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, 32, NULL));
     drain_all(32, statuses, NULL);
     tiers_fault_counts_get(fault.device, &after);
     expect_all(statuses, 32, KVT_OK);
@@ -301,7 +301,7 @@ TEST(little_staging)
 {
     kvt_store_options options = queue_site_options(true);
     options.limits.staging_bytes = 1 << 20;
-    assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, NULL, 0));
     support_puts(store, 0, MANY);
     queue = queue_site_queue(1, 0);
     kvt_status statuses[MANY];
@@ -326,7 +326,7 @@ TEST(damage_stays_with_its_entry)
         if (statuses[i] == KVT_MISS)
             misses++;
         else
-            assert_int_equal(statuses[i], KVT_OK);
+            assert_ok(statuses[i]);
     }
     assert_int_equal(misses, 1);
 }
@@ -347,9 +347,9 @@ static void paged_parts(kvt_request *requests, char *pool, const char *before,
     requests[0].layer_count = 1;
     requests[1].first_layer = 2;
     requests[2].layer_count = 3;
-    assert_int_equal(kvt_queue_submit(queue, requests, 3, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, 3, NULL));
     drain_all(3, statuses, NULL);
-    assert_int_equal(statuses[0], KVT_OK);
+    assert_ok(statuses[0]);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
     assert_int_equal(statuses[2], KVT_E_ARGUMENT);
     const size_t layer_bytes = POOL_BYTES / 2;
@@ -360,11 +360,11 @@ static void paged_parts(kvt_request *requests, char *pool, const char *before,
     requests[0].first_layer = requests[1].first_layer = 0;
     requests[0].layer_count = requests[2].layer_count = 0;
     blocks[1][1] = blocks[0][0];
-    assert_int_equal(kvt_queue_submit(queue, requests, 3, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, 3, NULL));
     drain_all(3, statuses, NULL);
-    assert_int_equal(statuses[0], KVT_OK);
+    assert_ok(statuses[0]);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
-    assert_int_equal(statuses[2], KVT_OK);
+    assert_ok(statuses[2]);
 }
 
 /* Entries in one paged pool, by batches; and what would be written twice. */
@@ -379,7 +379,7 @@ TEST(paged_views)
     kvt_request requests[PAGED];
     kvt_status statuses[MANY];
     for (uint32_t i = 0; i < PAGED; i++) {
-        assert_int_equal(kvt_view_make(&layout, "lbths", BLOCK_TOKENS, BLOCKS, &paged[i]), KVT_OK);
+        assert_ok(kvt_view_make(&layout, "lbths", BLOCK_TOKENS, BLOCKS, &paged[i]));
         blocks[i][0] = i * 7 % BLOCKS; /* 7 and 64 have no common factor */
         blocks[i][1] = (i + 32) * 7 % BLOCKS;
         paged[i].base[0] = pool;
@@ -392,16 +392,16 @@ TEST(paged_views)
         pool[i] = (char)(i * 31 >> 3);
     char *before = test_alloc(POOL_BYTES);
     memcpy(before, pool, POOL_BYTES);
-    assert_int_equal(kvt_queue_submit(queue, requests, PAGED, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, PAGED, NULL));
     drain_all(PAGED, statuses, NULL);
     expect_all(statuses, PAGED, KVT_OK);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     memset(pool, 0, POOL_BYTES);
     for (uint32_t i = 0; i < PAGED; i++) {
         requests[i] = request_of(KVT_REQUEST_GET, i);
         requests[i].view = &paged[i];
     }
-    assert_int_equal(kvt_queue_submit(queue, requests, PAGED, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, PAGED, NULL));
     drain_all(PAGED, statuses, NULL);
     expect_all(statuses, PAGED, KVT_OK);
     /* What no view names stays zero. */
@@ -421,15 +421,15 @@ TEST(runs_that_meet)
     kvt_status statuses[MANY];
     kvt_request requests[3];
     for (uint32_t i = 0; i < 3; i++) {
-        assert_int_equal(support_put(store, i), KVT_OK);
+        assert_ok(support_put(store, i));
         requests[i] = request_of(KVT_REQUEST_GET, i);
     }
     views[1].base[0] = buffers + 4096; /* into the first one's */
-    assert_int_equal(kvt_queue_submit(queue, requests, 3, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, 3, NULL));
     drain_all(3, statuses, NULL);
-    assert_int_equal(statuses[0], KVT_OK);
+    assert_ok(statuses[0]);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
-    assert_int_equal(statuses[2], KVT_OK);
+    assert_ok(statuses[2]);
 }
 
 /* The stored run comes at once into views; what is missing or unsound ends it. */
@@ -443,10 +443,10 @@ TEST(get_prefix)
         (void)request_of(KVT_REQUEST_GET, i);
         keys[i] = support_key(i);
         pointers[i] = &views[i];
-        if (i != 150) assert_int_equal(support_put(store, i), KVT_OK);
+        if (i != 150) assert_ok(support_put(store, i));
     }
     memset(buffers, 0xee, (size_t)MANY * SUPPORT_ENTRY_BYTES);
-    assert_int_equal(kvt_prefix_get(store, keys, pointers, MANY, KVT_NO_DEADLINE, &loaded), KVT_OK);
+    assert_ok(kvt_prefix_get(store, keys, pointers, MANY, KVT_NO_DEADLINE, &loaded));
     assert_int_equal(loaded, 150);
     expect_bytes(0, 150);
     assert_int_equal((unsigned char)buffers[150 * SUPPORT_ENTRY_BYTES], 0xee);
@@ -457,13 +457,12 @@ TEST(get_prefix)
     queue_site_fault(
         (tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS, .skip = 5});
     uint64_t soon_ns = base_clock_ns() + SECOND_NS / 20;
-    assert_int_equal(kvt_prefix_get(store, keys, pointers, 10, soon_ns, &loaded), KVT_OK);
+    assert_ok(kvt_prefix_get(store, keys, pointers, 10, soon_ns, &loaded));
     assert_int_equal(loaded, 5);
     tiers_fault_clear(fault.device);
-    assert_int_equal(kvt_prefix_get(store, &keys[150], pointers, 5, KVT_NO_DEADLINE, &loaded),
-                     KVT_OK);
+    assert_ok(kvt_prefix_get(store, &keys[150], pointers, 5, KVT_NO_DEADLINE, &loaded));
     assert_int_equal(loaded, 0);
-    assert_int_equal(kvt_prefix_get(store, NULL, NULL, 0, KVT_NO_DEADLINE, &loaded), KVT_OK);
+    assert_ok(kvt_prefix_get(store, NULL, NULL, 0, KVT_NO_DEADLINE, &loaded));
     assert_int_equal(kvt_prefix_get(store, keys, NULL, 1, KVT_NO_DEADLINE, &loaded),
                      KVT_E_ARGUMENT);
 }
@@ -480,18 +479,18 @@ TEST(a_delete_behind_its_get)
         kvt_request requests[2][2];
         kvt_status statuses[MANY];
         for (uint32_t i = 0; i < 2; i++) {
-            assert_int_equal(support_put(store, i), KVT_OK);
+            assert_ok(support_put(store, i));
             requests[i][0] = request_of(KVT_REQUEST_GET, i);
         }
         for (uint32_t i = 0; i < 2; i++) {
             requests[i][1] = request_of(KVT_REQUEST_DELETE, round % 2 == 0 ? i : 1 - i);
-            assert_int_equal(kvt_queue_submit(queues[i], requests[i], 2, NULL), KVT_OK);
+            assert_ok(kvt_queue_submit(queues[i], requests[i], 2, NULL));
         }
         for (uint32_t i = 0; i < 2; i++) {
             queue = queues[i];
             drain_all(2, statuses, NULL);
             assert_true(statuses[0] == KVT_OK || statuses[0] == KVT_MISS);
-            assert_int_equal(statuses[1], KVT_OK);
+            assert_ok(statuses[1]);
         }
     }
     kvt_queue_close(queues[1]);
@@ -511,11 +510,11 @@ TEST(the_user_word_of_an_unsound_request)
         longer[i].known.struct_size = sizeof longer[i];
         longer[i].later = i;
     }
-    assert_int_equal(kvt_queue_submit(queue, &longer[0].known, 2, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, &longer[0].known, 2, NULL));
     kvt_completion done[2] = {{.struct_size = sizeof(kvt_completion)}};
     size_t seen = 0;
     while (seen < 2) {
-        assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        assert_ok(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS));
         kvt_completion one = {.struct_size = sizeof one};
         if (kvt_queue_drain(queue, &one, 1) == 0) continue;
         done[one.index] = one;

@@ -24,7 +24,7 @@ TEST_BEFORE_ALL
         s.views[i] = kvt_view_packed(s.data[i], SUPPORT_ENTRY_BYTES);
     queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS});
     const kvt_queue_options whole = {.struct_size = sizeof whole, .whole_batches = true};
-    assert_int_equal(kvt_queue_open(store, &whole, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(store, &whole, &queue));
     *state = &s;
 }
 
@@ -53,7 +53,7 @@ static uint64_t submit(site *s, uint32_t gets)
                                     .view = i == 0 ? NULL : &s->views[i - 1],
                                     .deadline_ns = KVT_NO_DEADLINE,
                                     .user = i};
-    assert_int_equal(kvt_queue_submit(queue, requests, 1 + gets, &batch), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, 1 + gets, &batch));
     return batch;
 }
 
@@ -63,7 +63,7 @@ static uint32_t take(uint32_t count, kvt_status status)
     kvt_completion done[8] = {{.struct_size = sizeof done[0]}};
     uint32_t seen = 0, equal = 0;
     while (seen < count) {
-        assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        assert_ok(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS));
         size_t got = kvt_queue_drain(queue, done, 8);
         for (size_t i = 0; i < got; i++)
             equal += done[i].status == status;
@@ -79,11 +79,11 @@ TEST(a_batch_wakes_when_it_is_whole)
 {
     site *s = *state;
     const uint64_t batch = submit(s, 2);
-    assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+    assert_ok(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS));
     assert_false(readable(20)); /* the lookup has completed, the gets have not */
     assert_int_equal(take(1, KVT_OK), 1);
     assert_int_equal(queue_site_stats().wakes, 0);
-    assert_int_equal(kvt_queue_cancel(queue, batch), KVT_OK);
+    assert_ok(kvt_queue_cancel(queue, batch));
     assert_true(readable(60000));
     assert_int_equal(take(2, KVT_E_CANCELLED), 2);
     assert_false(readable(0));
@@ -99,7 +99,7 @@ TEST(a_batch_beside_one_that_waits)
     assert_true(readable(60000));
     assert_int_equal(take(2, KVT_OK), 2);
     assert_false(readable(0));
-    assert_int_equal(kvt_queue_cancel(queue, waiting), KVT_OK);
+    assert_ok(kvt_queue_cancel(queue, waiting));
     assert_true(readable(60000));
     assert_int_equal(take(1, KVT_E_CANCELLED), 1);
     assert_int_equal(queue_site_stats().wakes, before + 2);
@@ -118,9 +118,9 @@ TEST(the_reader_may_clear_the_descriptor)
         assert_false(readable(0));
     }
     kvt_request unsound = {.struct_size = sizeof unsound, .kind = 99};
-    assert_int_equal(kvt_queue_submit(queue, &unsound, 1, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, &unsound, 1, NULL));
     assert_true(readable(0)); /* it completes with its submit */
     assert_int_equal(take(1, KVT_E_ARGUMENT), 1);
-    assert_int_equal(kvt_queue_submit(queue, NULL, 0, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, NULL, 0, NULL));
     assert_false(readable(0));
 }

@@ -37,7 +37,7 @@ TEST(a_chunk_whose_device_goes)
     queue_site_open(true, ENTRIES, 1);
     queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS});
     make_requests(KVT_REQUEST_GET);
-    assert_int_equal(kvt_queue_submit(queue, requests, ENTRIES, NULL), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, ENTRIES, NULL));
     while (queue_site_stats().device_reads < ENTRIES)
         ;
     tiers_fault_set_gone(fault.device, true);
@@ -64,19 +64,19 @@ TEST(a_delete_in_the_middle_of_a_load)
     const kvt_view *view = &views[3];
     kvt_load *load = NULL;
     kvt_status status = KVT_MISS;
-    assert_int_equal(kvt_load_begin(queue, &key, &view, 1, NULL, &load), KVT_OK);
-    assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(queued_delete(queue, &key), KVT_OK);
+    assert_ok(kvt_load_begin(queue, &key, &view, 1, NULL, &load));
+    assert_ok(kvt_load_wait(load, 1, KVT_NO_DEADLINE));
+    assert_ok(queued_delete(queue, &key));
     assert_int_equal(kvt_store_exists(store, &key), KVT_MISS);
-    assert_int_equal(support_put(store, 3), KVT_OK);
+    assert_ok(support_put(store, 3));
     uint64_t both = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
-    assert_int_equal(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE), KVT_OK);
-    assert_int_equal(kvt_load_end(load, &status, NULL), KVT_OK);
-    assert_int_equal(status, KVT_OK);
+    assert_ok(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE));
+    assert_ok(kvt_load_end(load, &status, NULL));
+    assert_ok(status);
     support_fill(3, expected);
     assert_memory_equal(buffers + 3 * (size_t)SUPPORT_ENTRY_BYTES, expected, sizeof expected);
     assert_true(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes < both);
-    assert_int_equal(support_get(store, 3, NULL), KVT_OK);
+    assert_ok(support_get(store, 3, NULL));
 }
 
 /* ---- a device that comes back ---- */
@@ -130,7 +130,7 @@ TEST(a_device_comes_back_under_batches)
         do
             status = kvt_device_add(s->store, KVT_TIER_SSD, &s->files[disk], NULL, 0);
         while (status == KVT_BUSY);
-        assert_int_equal(status, KVT_OK);
+        assert_ok(status);
         assert_int_equal(site_stored(s, ENTRIES), ENTRIES);
     }
     atomic_store(&stop, true);

@@ -22,7 +22,7 @@ TEST_BEFORE_EACH
     static site s;
     kvt_store_options options = queue_site_options(true);
     options.limits.put_staging_bytes = ROOM * SUPPORT_ENTRY_BYTES;
-    assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_OK);
+    assert_ok(kvt_store_open(&options, &store, NULL, 0));
     queue = queue_site_queue(0, 0);
     queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_WRITES});
     for (uint32_t i = 0; i < PUTS; i++) {
@@ -35,7 +35,7 @@ TEST_BEFORE_EACH
                                       .view = &s.views[i],
                                       .deadline_ns = KVT_NO_DEADLINE};
     }
-    assert_int_equal(kvt_queue_submit(queue, s.requests, PUTS, &s.batch), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, s.requests, PUTS, &s.batch));
     *state = &s;
 }
 
@@ -44,7 +44,7 @@ static void drain(uint32_t first, uint32_t count, kvt_status expected)
 {
     kvt_completion done = {.struct_size = sizeof done};
     for (uint32_t i = first; i < first + count; i++) {
-        assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 30 * SECOND_NS), KVT_OK);
+        assert_ok(kvt_queue_wait(queue, base_clock_ns() + 30 * SECOND_NS));
         assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
         assert_int_equal(done.index, i);
         assert_int_equal(done.status, expected);
@@ -55,7 +55,7 @@ static void drain(uint32_t first, uint32_t count, kvt_status expected)
 static void check_stored(void)
 {
     tiers_fault_clear(fault.device);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     for (uint32_t i = 0; i < PUTS; i++)
         assert_int_equal(support_get(store, i, NULL), i < ROOM ? KVT_OK : KVT_MISS);
 }
@@ -66,7 +66,7 @@ TEST(a_cancel_ends_puts_that_wait)
 {
     site *s = *state;
     drain(0, ROOM, KVT_OK); /* the put behind them waits, and holds none of them up */
-    assert_int_equal(kvt_queue_cancel(queue, s->batch), KVT_OK);
+    assert_ok(kvt_queue_cancel(queue, s->batch));
     drain(ROOM, PUTS - ROOM, KVT_E_CANCELLED);
     assert_int_equal(kvt_queue_cancel(queue, s->batch), KVT_MISS);
     assert_int_equal(queue_site_stats().cancelled, PUTS - ROOM);

@@ -67,14 +67,13 @@ TEST_BEFORE_EACH
     options.limits.tick_seconds = 0;
     options.lossless = false;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
-    assert_int_equal(kvt_store_open(&options, &s.store, NULL, 0), KVT_OK);
+    assert_ok(kvt_store_open(&options, &s.store, NULL, 0));
     s.data = test_alloc(ALL * LARGE_BYTES);
     for (uint32_t i = 0; i < ALL; i++) {
         const kvt_entry entry = support_entry(support_key(i), layout_of(i), 1);
         fill(i, place_of(&s, i));
-        assert_int_equal(kvt_store_put(s.store, &entry, KVT_PACKED(place_of(&s, i), bytes_of(i))),
-                         KVT_OK);
-        assert_int_equal(kvt_store_flush(s.store), KVT_OK);
+        assert_ok(kvt_store_put(s.store, &entry, KVT_PACKED(place_of(&s, i), bytes_of(i))));
+        assert_ok(kvt_store_flush(s.store));
     }
     memset(s.data, 0xee, ALL * LARGE_BYTES);
     *state = &s;
@@ -90,7 +89,7 @@ static kvt_queue *open_queue(site *s, uint32_t threads)
 {
     const kvt_queue_options options = {.struct_size = sizeof options, .threads = threads};
     kvt_queue *queue = NULL;
-    assert_int_equal(kvt_queue_open(s->store, &options, &queue), KVT_OK);
+    assert_ok(kvt_queue_open(s->store, &options, &queue));
     return queue;
 }
 
@@ -108,7 +107,7 @@ static uint64_t submit(site *s, kvt_queue *queue, uint32_t count)
                                     .view = &s->views[i],
                                     .deadline_ns = KVT_NO_DEADLINE};
     }
-    assert_int_equal(kvt_queue_submit(queue, requests, count, &batch), KVT_OK);
+    assert_ok(kvt_queue_submit(queue, requests, count, &batch));
     return batch;
 }
 
@@ -132,7 +131,7 @@ static void await(site *s, kvt_queue *queue, uint32_t count, bool helps)
     struct pollfd watch = {.fd = kvt_queue_fd(queue), .events = POLLIN};
     while (s->total < count) {
         if (helps)
-            assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+            assert_ok(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS));
         else
             assert_int_equal(poll(&watch, 1, 60000), 1);
         drain(s, queue);
@@ -145,7 +144,7 @@ static void expect(site *s, uint32_t count)
     static char wanted[LARGE_BYTES];
     for (uint32_t i = 0; i < count; i++) {
         assert_int_equal(s->seen[i], 1);
-        assert_int_equal(s->last[i], KVT_OK);
+        assert_ok(s->last[i]);
         fill(i, wanted);
         assert_memory_equal(place_of(s, i), wanted, bytes_of(i));
     }
@@ -198,12 +197,12 @@ TEST(a_cancel_in_between)
         s->total = 0;
         const uint64_t batch = submit(s, queue, LARGE);
         if (round % 2 == 1) {
-            assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+            assert_ok(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS));
             drain(s, queue);
         }
         (void)!kvt_queue_cancel(queue, batch);
         while (s->total < LARGE) {
-            assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+            assert_ok(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS));
             drain(s, queue);
         }
         for (uint32_t i = 0; i < LARGE; i++) {

@@ -55,7 +55,7 @@ TEST(free_room_leaves_the_policy_and_comes_back)
                                    {.tier = KVT_TIER_DRAM, .bytes = 2 * RECORD_BYTES}};
     store_scratch *scratch;
     uint64_t missing[KVT_TIER_COUNT];
-    assert_int_equal(scratch_open(s->store, wishes, 2, &scratch, missing), KVT_OK);
+    assert_ok(scratch_open(s->store, wishes, 2, &scratch, missing));
     assert_int_equal(missing[KVT_TIER_SSD] + missing[KVT_TIER_DRAM], 0);
     assert_int_equal(capacity_of(s, KVT_TIER_SSD), ssd - MIB);
     assert_int_equal(capacity_of(s, KVT_TIER_DRAM), dram - 2 * RECORD_BYTES);
@@ -67,8 +67,7 @@ TEST(free_room_leaves_the_policy_and_comes_back)
     tiers_location *location, *none;
     assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, MIB + 1, PAGE, UINT64_MAX, &none),
                      KVT_E_SPACE);
-    assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, MIB, PAGE, UINT64_MAX, &location),
-                     KVT_OK);
+    assert_ok(scratch_reserve(scratch, KVT_TIER_SSD, MIB, PAGE, UINT64_MAX, &location));
     assert_int_equal(scratch_free(scratch, KVT_TIER_SSD), 0);
     assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, 1, PAGE, UINT64_MAX, &none),
                      KVT_E_SPACE);
@@ -113,7 +112,7 @@ TEST(a_refusal_names_the_missing_bytes)
     assert_int_equal(scratch_open(s->store, &all, 1, &scratch, missing), KVT_E_SPACE);
     assert_int_equal(missing[KVT_TIER_SSD], used);
     const scratch_wish rest = ssd_wish(ssd - used, 0);
-    assert_int_equal(scratch_open(s->store, &rest, 1, &scratch, missing), KVT_OK);
+    assert_ok(scratch_open(s->store, &rest, 1, &scratch, missing));
     scratch_close(scratch);
 }
 
@@ -128,16 +127,14 @@ TEST(entries_make_way_for_what_must_have_room)
     assert_true(used > ssd * 8 / 10 && before > 20);
     store_scratch *scratch;
     const scratch_wish half = ssd_wish(ssd / 2, INFINITY);
-    assert_int_equal(scratch_open(s->store, &half, 1, &scratch, NULL), KVT_OK);
+    assert_ok(scratch_open(s->store, &half, 1, &scratch, NULL));
     assert_true(policy_used(s, KVT_TIER_SSD) <= ssd - ssd / 2);
     tiers_location *location;
-    assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, ssd / 2, PAGE, UINT64_MAX, &location),
-                     KVT_OK);
+    assert_ok(scratch_reserve(scratch, KVT_TIER_SSD, ssd / 2, PAGE, UINT64_MAX, &location));
     tiers_pool *pool = scratch_pool(scratch, KVT_TIER_SSD);
     void *buffer = test_aligned(4096, location->bytes);
     memset(buffer, 0x77, location->bytes);
-    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, location, buffer, location->bytes),
-                     KVT_OK);
+    assert_ok(tiers_pool_transfer(pool, KVT_IO_WRITE, location, buffer, location->bytes));
     /* What is left is whole: no entry has lost bytes to the scratch. */
     const uint32_t after = count_readable(s, 64);
     assert_true(after > 0 && after < before);
@@ -145,7 +142,7 @@ TEST(entries_make_way_for_what_must_have_room)
     scratch_release(scratch, KVT_TIER_SSD, location);
     scratch_close(scratch);
     site_put(s, 100, 120);
-    assert_int_equal(support_get(s->store, 119, NULL), KVT_OK);
+    assert_ok(support_get(s->store, 119, NULL));
 }
 
 /* Copies of entries that lie in memory are no reason to refuse, and make way for extents. */
@@ -153,16 +150,15 @@ TEST(copies_make_way_for_extents)
 {
     site *s = site_make(MIB);
     site_put(s, 0, DRAM_ENTRIES);
-    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, NULL), KVT_OK);
+    assert_ok(kvt_store_persist(s->store, KVT_NO_DEADLINE, NULL));
     assert_true(support_stats(s->store).copies.count > 0);
     const uint64_t ssd = capacity_of(s, KVT_TIER_SSD);
     store_scratch *scratch;
     tiers_location *location;
     const scratch_wish all = ssd_wish(ssd - policy_used(s, KVT_TIER_SSD), 0);
-    assert_int_equal(scratch_open(s->store, &all, 1, &scratch, NULL), KVT_OK);
-    assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, scratch_lent(scratch, KVT_TIER_SSD),
-                                     4096, UINT64_MAX, &location),
-                     KVT_OK);
+    assert_ok(scratch_open(s->store, &all, 1, &scratch, NULL));
+    assert_ok(scratch_reserve(scratch, KVT_TIER_SSD, scratch_lent(scratch, KVT_TIER_SSD), 4096,
+                              UINT64_MAX, &location));
     assert_int_equal(count_readable(s, DRAM_ENTRIES), DRAM_ENTRIES);
     check_budget(s);
     scratch_release(scratch, KVT_TIER_SSD, location);
@@ -181,7 +177,7 @@ TEST(the_price_decides_between_entries_and_a_window)
         for (uint32_t i = 0; i < 60; i++)
             (void)!support_get(store, i, NULL);
     }
-    assert_int_equal(kvt_store_maintain(store, NULL), KVT_OK);
+    assert_ok(kvt_store_maintain(store, NULL));
     const double price = support_stats(store).policy.price[KVT_TIER_DRAM];
     assert_true(price > 0);
     store_scratch *scratch = NULL;
@@ -191,7 +187,7 @@ TEST(the_price_decides_between_entries_and_a_window)
     assert_int_equal(scratch_open(store, &window, 1, &scratch, missing), KVT_E_SPACE);
     assert_true(missing[KVT_TIER_DRAM] > 0 && missing[KVT_TIER_DRAM] <= window.bytes);
     window.worth_per_byte = price * 2;
-    assert_int_equal(scratch_open(store, &window, 1, &scratch, missing), KVT_OK);
+    assert_ok(scratch_open(store, &window, 1, &scratch, missing));
     const kvt_store_stats stats = support_stats(store);
     assert_true(stats.policy.used_bytes[KVT_TIER_DRAM] + window.bytes <=
                 stats.tiers[KVT_TIER_DRAM].capacity_bytes);
@@ -208,11 +204,10 @@ TEST(a_member_that_goes_takes_its_part_with_it)
     store_scratch *scratch;
     tiers_location *location, *none;
     const scratch_wish wish = ssd_wish(MIB, 0);
-    assert_int_equal(scratch_open(s->store, &wish, 1, &scratch, NULL), KVT_OK);
-    assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, MIB / 2, PAGE, UINT64_MAX, &location),
-                     KVT_OK);
+    assert_ok(scratch_open(s->store, &wish, 1, &scratch, NULL));
+    assert_ok(scratch_reserve(scratch, KVT_TIER_SSD, MIB / 2, PAGE, UINT64_MAX, &location));
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE));
     assert_true(capacity_of(s, KVT_TIER_SSD) <= ssd - 2 * MIB - MIB + 64 * 1024);
     void *buffer = test_aligned(4096, MIB / 2);
     assert_int_equal(tiers_pool_transfer(scratch_pool(scratch, KVT_TIER_SSD), KVT_IO_READ, location,
@@ -220,8 +215,7 @@ TEST(a_member_that_goes_takes_its_part_with_it)
                      KVT_E_GONE);
     /* New extents lie on the member that serves. */
     tiers_location *more;
-    assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, MIB / 4, PAGE, UINT64_MAX, &more),
-                     KVT_OK);
+    assert_ok(scratch_reserve(scratch, KVT_TIER_SSD, MIB / 4, PAGE, UINT64_MAX, &more));
     assert_int_equal(more->share_count, 1);
     assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, MIB / 4, PAGE, 2, &none), KVT_E_SPACE);
     scratch_release(scratch, KVT_TIER_SSD, more);
@@ -264,6 +258,6 @@ TEST(a_killed_process_gives_everything_back)
     assert_true(count_readable(s, ENTRIES) > 0);
     store_scratch *scratch;
     const scratch_wish wish = ssd_wish(ssd, INFINITY);
-    assert_int_equal(scratch_open(s->store, &wish, 1, &scratch, NULL), KVT_OK);
+    assert_ok(scratch_open(s->store, &wish, 1, &scratch, NULL));
     scratch_close(scratch);
 }

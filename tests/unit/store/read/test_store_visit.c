@@ -46,14 +46,14 @@ static kvt_status put_opaque(site *s, uint32_t number)
 static void put_opaques(site *s, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        assert_int_equal(put_opaque(s, i), KVT_OK);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        assert_ok(put_opaque(s, i));
+    assert_ok(kvt_store_flush(s->store));
 }
 
 static store_scratch *scratch_of(site *s)
 {
     store_scratch *scratch = NULL;
-    assert_int_equal(scratch_open(s->store, NULL, 0, &scratch, NULL), KVT_OK);
+    assert_ok(scratch_open(s->store, NULL, 0, &scratch, NULL));
     return scratch;
 }
 
@@ -119,17 +119,17 @@ TEST(entries_are_read_where_they_lie)
     put_opaques(s, 12);
     store_scratch *scratch = scratch_of(s), *other = scratch_of(s);
     scratch_visited disk, memory, again, none;
-    assert_int_equal(visit(scratch, 0, &disk), KVT_OK);
+    assert_ok(visit(scratch, 0, &disk));
     assert_int_equal(disk.tier, KVT_TIER_SSD);
     assert_true(disk.location->share_count == DISKS); /* striped over both */
     assert_null(disk.memory);
-    assert_int_equal(visit(scratch, 11, &memory), KVT_OK);
+    assert_ok(visit(scratch, 11, &memory));
     assert_int_equal(memory.tier, KVT_TIER_DRAM);
     assert_non_null(memory.memory);
-    assert_int_equal(visit(other, 0, &again), KVT_OK);
+    assert_ok(visit(other, 0, &again));
     assert_ptr_equal(again.location, disk.location);
-    assert_int_equal(check_bytes(scratch, 0, &disk), KVT_OK);
-    assert_int_equal(check_bytes(scratch, 11, &memory), KVT_OK);
+    assert_ok(check_bytes(scratch, 0, &disk));
+    assert_ok(check_bytes(scratch, 11, &memory));
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.in_place.entries, 2);
     assert_int_equal(stats.in_place.bytes[KVT_TIER_SSD], RECORD_BYTES);
@@ -137,11 +137,11 @@ TEST(entries_are_read_where_they_lie)
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD], 0);
     const kvt_key below = support_key(1), above = support_key(10);
     assert_int_equal(scratch_visit(s->store, &above, false, &none), KVT_E_UNSUPPORTED);
-    assert_int_equal(scratch_visit(s->store, &below, false, &none), KVT_OK);
+    assert_ok(scratch_visit(s->store, &below, false, &none));
     scratch_leave(s->store, &none);
     /* What is none. */
     assert_int_equal(visit(scratch, 77, &none), KVT_MISS);
-    assert_int_equal(support_put(s->store, 200), KVT_OK);
+    assert_ok(support_put(s->store, 200));
     assert_int_equal(visit(scratch, 200, &none), KVT_E_MISMATCH);
     scratch_leave(s->store, &disk);
     assert_null(disk.visit);
@@ -162,26 +162,25 @@ TEST(memory_is_held_in_half)
     store_scratch *scratch = scratch_of(s);
     scratch_visited visited[4], copy;
     for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(visit(scratch, i, &visited[i]), KVT_OK);
+        assert_ok(visit(scratch, i, &visited[i]));
     assert_int_equal(visit(scratch, 3, &visited[3]), KVT_E_UNSUPPORTED);
-    assert_int_equal(kvt_store_persist(s->store, KVT_NO_DEADLINE, NULL), KVT_OK);
+    assert_ok(kvt_store_persist(s->store, KVT_NO_DEADLINE, NULL));
     assert_int_equal(support_stats(s->store).copies.count, 5);
-    assert_int_equal(visit(scratch, 3, &copy), KVT_OK);
+    assert_ok(visit(scratch, 3, &copy));
     assert_int_equal(copy.tier, KVT_TIER_SSD);
-    assert_int_equal(check_bytes(scratch, 3, &copy), KVT_OK);
+    assert_ok(check_bytes(scratch, 3, &copy));
     /* The entry leaves memory, and its copy stays. */
     for (uint32_t i = 20; i < 30; i++)
-        assert_int_equal(put_opaque(s, i), KVT_OK);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        assert_ok(put_opaque(s, i));
+    assert_ok(kvt_store_flush(s->store));
     kvt_get_info info = {.struct_size = sizeof info};
     static uint8_t data[BYTES];
     const kvt_key key = support_key(3);
-    assert_int_equal(
-        kvt_store_get(s->store, &key, KVT_PACKED(data, BYTES), KVT_STORE_DEADLINE, &info), KVT_OK);
+    assert_ok(kvt_store_get(s->store, &key, KVT_PACKED(data, BYTES), KVT_STORE_DEADLINE, &info));
     assert_int_equal(info.tier, KVT_TIER_SSD);
-    assert_int_equal(check_bytes(scratch, 3, &copy), KVT_OK);
+    assert_ok(check_bytes(scratch, 3, &copy));
     for (uint32_t i = 0; i < 3; i++) {
-        assert_int_equal(check_bytes(scratch, i, &visited[i]), KVT_OK);
+        assert_ok(check_bytes(scratch, i, &visited[i]));
         scratch_leave(s->store, &visited[i]);
     }
     scratch_leave(s->store, &copy);
@@ -197,26 +196,26 @@ TEST(a_visited_entry_stays_under_pressure)
     put_opaques(s, 12);
     store_scratch *scratch = scratch_of(s);
     scratch_visited disk, memory;
-    assert_int_equal(visit(scratch, 0, &disk), KVT_OK);
-    assert_int_equal(visit(scratch, 11, &memory), KVT_OK);
+    assert_ok(visit(scratch, 0, &disk));
+    assert_ok(visit(scratch, 11, &memory));
     assert_int_equal(memory.tier, KVT_TIER_DRAM);
     for (uint32_t i = 100; i < 200; i++)
-        assert_int_equal(put_opaque(s, i), KVT_OK);
+        assert_ok(put_opaque(s, i));
     site_maintain(s, 1);
     assert_int_equal(get_opaque(s, 1), KVT_MISS); /* as old, and not visited */
     /* A borrower that takes all it can get does not have them either. */
     store_scratch *greedy;
     const scratch_wish all = {.tier = KVT_TIER_SSD, .bytes = MIB / 2, .worth_per_byte = INFINITY};
-    assert_int_equal(scratch_open(s->store, &all, 1, &greedy, NULL), KVT_OK);
-    assert_int_equal(check_bytes(scratch, 0, &disk), KVT_OK);
-    assert_int_equal(check_bytes(scratch, 11, &memory), KVT_OK);
-    assert_int_equal(get_opaque(s, 0), KVT_OK);
-    assert_int_equal(get_opaque(s, 11), KVT_OK);
+    assert_ok(scratch_open(s->store, &all, 1, &greedy, NULL));
+    assert_ok(check_bytes(scratch, 0, &disk));
+    assert_ok(check_bytes(scratch, 11, &memory));
+    assert_ok(get_opaque(s, 0));
+    assert_ok(get_opaque(s, 11));
     scratch_close(greedy);
     scratch_leave(s->store, &disk);
     scratch_leave(s->store, &memory);
     for (uint32_t i = 200; i < 300; i++)
-        assert_int_equal(put_opaque(s, i), KVT_OK);
+        assert_ok(put_opaque(s, i));
     assert_int_equal(get_opaque(s, 0), KVT_MISS); /* an entry as any again */
     assert_int_equal(get_opaque(s, 11), KVT_MISS);
     check_nothing_is_held(s);
@@ -232,13 +231,13 @@ TEST(a_deleted_entry_is_read_until_the_last_one_leaves)
     const uint64_t used = support_stats(s->store).tiers[KVT_TIER_SSD].used_bytes;
     store_scratch *one = scratch_of(s), *two = scratch_of(s);
     scratch_visited a, b, fresh, memory;
-    assert_int_equal(visit(one, 0, &a), KVT_OK);
-    assert_int_equal(visit(two, 0, &b), KVT_OK);
-    assert_int_equal(visit(one, 11, &memory), KVT_OK);
+    assert_ok(visit(one, 0, &a));
+    assert_ok(visit(two, 0, &b));
+    assert_ok(visit(one, 11, &memory));
     const kvt_key key = support_key(0), above = support_key(11);
-    assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
-    assert_int_equal(kvt_store_delete(s->store, &above), KVT_OK);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK); /* waits for no visitor */
+    assert_ok(kvt_store_delete(s->store, &key));
+    assert_ok(kvt_store_delete(s->store, &above));
+    assert_ok(kvt_store_flush(s->store)); /* waits for no visitor */
     assert_int_equal(get_opaque(s, 0), KVT_MISS);
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.in_place.entries, 0);
@@ -246,21 +245,21 @@ TEST(a_deleted_entry_is_read_until_the_last_one_leaves)
     assert_int_equal(stats.lent_bytes[KVT_TIER_DRAM], RECORD_BYTES);
     assert_int_equal(stats.tiers[KVT_TIER_SSD].used_bytes, used);
     /* Another entry under the key is another place. */
-    assert_int_equal(put_opaque(s, 0), KVT_OK);
-    assert_int_equal(visit(two, 0, &fresh), KVT_OK);
+    assert_ok(put_opaque(s, 0));
+    assert_ok(visit(two, 0, &fresh));
     assert_ptr_not_equal(fresh.location, a.location);
-    assert_int_equal(check_bytes(one, 0, &a), KVT_OK);
+    assert_ok(check_bytes(one, 0, &a));
     scratch_leave(s->store, &a);
     assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD], RECORD_BYTES);
-    assert_int_equal(check_bytes(two, 0, &b), KVT_OK);
-    assert_int_equal(check_bytes(one, 11, &memory), KVT_OK);
+    assert_ok(check_bytes(two, 0, &b));
+    assert_ok(check_bytes(one, 11, &memory));
     scratch_leave(s->store, &b);
     scratch_leave(s->store, &memory);
     stats = support_stats(s->store);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD] + stats.lent_bytes[KVT_TIER_DRAM], 0);
     assert_int_equal(stats.in_place.entries, 1);
     scratch_leave(s->store, &fresh);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     check_nothing_is_held(s);
     check_budget(s);
     scratch_close(one);
@@ -286,11 +285,11 @@ TEST(nobody_waits_for_a_visitor)
     assert_int_equal(count, 4);
     assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD], 4 * RECORD_BYTES);
     for (uint32_t i = 100; i < 200; i++) /* each needs the room of another */
-        assert_int_equal(put_opaque(s, i), KVT_OK);
+        assert_ok(put_opaque(s, i));
     check_budget(s);
     for (uint32_t i = 0; i < count; i++)
         scratch_leave(s->store, &visited[i]);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     check_nothing_is_held(s);
     scratch_close(scratch);
 }
@@ -304,10 +303,10 @@ TEST(a_visit_leaves_nothing_durable)
     store_scratch *scratch = scratch_of(s);
     scratch_visited kept, deleted;
     const kvt_key key = support_key(1);
-    assert_int_equal(visit(scratch, 0, &kept), KVT_OK);
-    assert_int_equal(visit(scratch, 1, &deleted), KVT_OK);
-    assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(visit(scratch, 0, &kept));
+    assert_ok(visit(scratch, 1, &deleted));
+    assert_ok(kvt_store_delete(s->store, &key));
+    assert_ok(kvt_store_flush(s->store));
     /* A copy of the catalog is what a crash would leave. */
     char command[1024], catalog[160];
     snprintf(catalog, sizeof catalog, "%s/crashed.db", s->folder);
@@ -321,7 +320,7 @@ TEST(a_visit_leaves_nothing_durable)
     char *const own = s->catalog;
     s->options.durability.catalog_path = catalog;
     site_open(s);
-    assert_int_equal(get_opaque(s, 0), KVT_OK);
+    assert_ok(get_opaque(s, 0));
     assert_int_equal(get_opaque(s, 1), KVT_MISS);
     assert_true(support_stats(s->store).tiers[KVT_TIER_SSD].used_bytes < used);
     check_nothing_is_held(s);
@@ -336,8 +335,8 @@ TEST(a_device_that_goes_takes_its_bytes_along)
     put_opaques(s, 12);
     store_scratch *scratch = scratch_of(s);
     scratch_visited visited;
-    assert_int_equal(visit(scratch, 0, &visited), KVT_OK);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_ok(visit(scratch, 0, &visited));
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE));
     assert_int_equal(get_opaque(s, 0), KVT_MISS);
     assert_int_equal(check_bytes(scratch, 0, &visited), KVT_E_GONE);
     kvt_store_stats stats = support_stats(s->store);
@@ -345,21 +344,21 @@ TEST(a_device_that_goes_takes_its_bytes_along)
     assert_true(stats.lent_bytes[KVT_TIER_SSD] > 0); /* what is on the other disk */
     assert_true(stats.lent_bytes[KVT_TIER_SSD] < RECORD_BYTES);
     /* With the device the entry comes back, and is visited as before. */
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
-    assert_int_equal(kvt_device_add(s->store, KVT_TIER_SSD, &s->files[1], NULL, 0), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE));
+    assert_ok(kvt_device_add(s->store, KVT_TIER_SSD, &s->files[1], NULL, 0));
     stats = support_stats(s->store);
     assert_int_equal(stats.in_place.entries, 1);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD], 0);
-    assert_int_equal(check_bytes(scratch, 0, &visited), KVT_OK);
+    assert_ok(check_bytes(scratch, 0, &visited));
     for (uint32_t i = 100; i < 200; i++)
-        assert_int_equal(put_opaque(s, i), KVT_OK);
-    assert_int_equal(get_opaque(s, 0), KVT_OK); /* pinned again */
+        assert_ok(put_opaque(s, i));
+    assert_ok(get_opaque(s, 0)); /* pinned again */
     /* It goes again, and the key is put anew: the old bytes stay until the visitor leaves. */
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
-    assert_int_equal(put_opaque(s, 0), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE));
+    assert_ok(put_opaque(s, 0));
     assert_true(support_stats(s->store).lent_bytes[KVT_TIER_SSD] > 0);
     scratch_leave(s->store, &visited);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     check_nothing_is_held(s);
     scratch_close(scratch);
 }
@@ -371,20 +370,20 @@ TEST(a_drain_waits_for_the_visitor_alone)
     put_opaques(s, 12);
     store_scratch *scratch = scratch_of(s);
     scratch_visited visited, moved;
-    assert_int_equal(visit(scratch, 0, &visited), KVT_OK);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    assert_ok(visit(scratch, 0, &visited));
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_DRAIN));
     site_maintain(s, 1);
     site_maintain(s, 1);
-    assert_int_equal(visit(scratch, 0, &moved), KVT_OK);
+    assert_ok(visit(scratch, 0, &moved));
     assert_ptr_not_equal(moved.location, visited.location);
-    assert_int_equal(check_bytes(scratch, 0, &visited), KVT_OK);
-    assert_int_equal(check_bytes(scratch, 0, &moved), KVT_OK);
+    assert_ok(check_bytes(scratch, 0, &visited));
+    assert_ok(check_bytes(scratch, 0, &moved));
     assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_SSD], RECORD_BYTES);
     assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
     scratch_leave(s->store, &visited);
     site_maintain(s, 1);
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
-    assert_int_equal(check_bytes(scratch, 0, &moved), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_REMOVE));
+    assert_ok(check_bytes(scratch, 0, &moved));
     scratch_leave(s->store, &moved);
     check_nothing_is_held(s);
     scratch_close(scratch);
@@ -435,7 +434,7 @@ TEST(visitors_come_and_go_beside_puts_and_deletes)
     }
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     check_nothing_is_held(s);
     check_budget(s);
 }

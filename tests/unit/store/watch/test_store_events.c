@@ -36,7 +36,7 @@ static kvt_store *events_open_store(const kvt_store_options *options)
 static kvt_events *events_open(kvt_store *store, uint32_t capacity)
 {
     kvt_events *reader = NULL;
-    assert_int_equal(kvt_events_open(store, capacity, &reader), KVT_OK);
+    assert_ok(kvt_events_open(store, capacity, &reader));
     return reader;
 }
 
@@ -53,7 +53,7 @@ static kvt_event events_next(kvt_events *reader)
     size_t count;
     uint64_t lost;
     assert_true(events_wait(reader));
-    assert_int_equal(kvt_events_drain(reader, &event, 1, &count, &lost), KVT_OK);
+    assert_ok(kvt_events_drain(reader, &event, 1, &count, &lost));
     assert_int_equal(count, 1);
     assert_int_equal(lost, 0);
     return event;
@@ -73,7 +73,7 @@ static void events_expect_none(kvt_events *reader)
     kvt_event event;
     size_t count = 1;
     assert_false(events_wait(reader));
-    assert_int_equal(kvt_events_drain(reader, &event, 1, &count, NULL), KVT_OK);
+    assert_ok(kvt_events_drain(reader, &event, 1, &count, NULL));
     assert_int_equal(count, 0);
 }
 
@@ -82,7 +82,7 @@ TEST(life)
     kvt_store_options options;
     events_default(&options, 4 << 20);
     kvt_store *store = events_open_store(&options);
-    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_ok(support_put(store, 1));
     kvt_events *reader = events_open(store, 64);
     events_expect_none(reader);
     char data[SUPPORT_ENTRY_BYTES];
@@ -95,7 +95,7 @@ TEST(life)
                              .first_position = 32,
                              .recompute_seconds = 1,
                              .tenant = 3};
-    assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_OK);
+    assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)));
     const kvt_event stored = events_next(reader);
     assert_int_equal(stored.kind, KVT_EVENT_STORED);
     assert_int_equal(stored.tier, KVT_TIER_DRAM);
@@ -105,16 +105,16 @@ TEST(life)
     assert_memory_equal(&stored.parent, &parent, sizeof parent);
     assert_true(stored.bytes >= SUPPORT_ENTRY_BYTES && stored.load_seconds > 0);
     assert_int_equal(kvt_store_put(store, &entry, KVT_PACKED(data, sizeof data)), KVT_EXISTS);
-    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    assert_ok(support_get(store, 1, NULL));
     events_expect_none(reader);
-    assert_int_equal(kvt_store_delete(store, &key), KVT_OK);
+    assert_ok(kvt_store_delete(store, &key));
     const kvt_event removed = events_next(reader);
     assert_int_equal(removed.kind, KVT_EVENT_REMOVED);
     assert_int_equal(removed.reason, KVT_REMOVED_DELETED);
     assert_int_equal(removed.number, stored.number + 1);
     assert_true(removed.instant_ns >= stored.instant_ns && isnan(removed.load_seconds));
     /* One that was stored before anybody asked. */
-    assert_int_equal(kvt_store_delete(store, &parent), KVT_OK);
+    assert_ok(kvt_store_delete(store, &parent));
     events_expect(reader, 1, KVT_EVENT_REMOVED, KVT_TIER_DRAM);
     events_expect_none(reader);
     kvt_events_close(reader);
@@ -157,8 +157,8 @@ TEST(moves)
     options.limits.put_staging_bytes = 1 << 20;
     store = events_open_store(&options);
     reader = events_open(store, 64);
-    assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(support_put(store, 1));
+    assert_ok(kvt_store_flush(store));
     const kvt_event first = events_next(reader);
     assert_int_equal(first.kind, KVT_EVENT_STORED);
     assert_int_equal(first.tier, KVT_TIER_DRAM);
@@ -174,10 +174,10 @@ TEST(lost_device)
     kvt_store_options options;
     events_default(&options, 4 << 20);
     kvt_store *store = events_open_store(&options);
-    assert_int_equal(support_put(store, 1), KVT_OK);
-    assert_int_equal(support_put(store, 2), KVT_OK);
+    assert_ok(support_put(store, 1));
+    assert_ok(support_put(store, 2));
     kvt_events *reader = events_open(store, 64);
-    assert_int_equal(kvt_device_change(store, "dram", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_ok(kvt_device_change(store, "dram", KVT_DEVICE_RETIRE));
     for (int i = 0; i < 2; i++) {
         const kvt_event event = events_next(reader);
         assert_int_equal(event.kind, KVT_EVENT_REMOVED);
@@ -203,7 +203,7 @@ TEST(lost_events)
     kvt_event events[8];
     size_t count;
     uint64_t lost;
-    assert_int_equal(kvt_events_drain(slow, events, 3, &count, &lost), KVT_OK);
+    assert_ok(kvt_events_drain(slow, events, 3, &count, &lost));
     assert_int_equal(count, 3);
     assert_int_equal(lost, 6);
     for (uint32_t i = 0; i < 3; i++) {
@@ -216,7 +216,7 @@ TEST(lost_events)
         events_expect(wide, i, KVT_EVENT_STORED, KVT_TIER_DRAM);
     assert_int_equal(kvt_events_drain(slow, NULL, 1, &count, &lost), KVT_E_ARGUMENT);
     kvt_events_close(slow);
-    assert_int_equal(support_put(store, 10), KVT_OK);
+    assert_ok(support_put(store, 10));
     kvt_store_close(store);
     /* What waited is there still. */
     events_expect(wide, 10, KVT_EVENT_STORED, KVT_TIER_DRAM);
@@ -290,7 +290,7 @@ static void *events_listen(void *argument)
         uint64_t lost;
         last = atomic_load(router->done);
         while (count != 0) {
-            assert_int_equal(kvt_events_drain(router->reader, events, 32, &count, &lost), KVT_OK);
+            assert_ok(kvt_events_drain(router->reader, events, 32, &count, &lost));
             assert_int_equal(lost, 0);
             for (size_t i = 0; i < count; i++)
                 events_route(router, &events[i]);

@@ -28,7 +28,7 @@ TEST_BEFORE_EACH
 static void look(site *s)
 {
     items[0].struct_size = sizeof items[0];
-    assert_int_equal(kvt_health_get(s->store, items, ITEMS, &count, &overall), KVT_OK);
+    assert_ok(kvt_health_get(s->store, items, ITEMS, &count, &overall));
     assert_true(count <= ITEMS);
 }
 
@@ -45,7 +45,7 @@ static void check_in_order(site *s)
 {
     look(s);
     assert_int_equal(count, 0);
-    assert_int_equal(overall, KVT_OK);
+    assert_ok(overall);
 }
 
 static void check_sentence(const kvt_health_item *item)
@@ -78,13 +78,13 @@ TEST(a_worker_that_dies)
     assert_int_equal(device->status, KVT_E_GONE);
     /* The others serve: what was found is found again, and puts find room. */
     assert_int_equal(site_hits(s, ENTRIES), hits);
-    assert_int_equal(support_put(s->store, 100), KVT_OK);
-    assert_int_equal(support_get(s->store, 100, NULL), KVT_OK);
+    assert_ok(support_put(s->store, 100));
+    assert_ok(support_get(s->store, 100, NULL));
     /* Whoever syncs, deletes or closes ends as well; the device can be added again. */
     (void)!kvt_store_flush(s->store);
     kvt_key key = support_key(100);
-    assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
-    assert_int_equal(kvt_device_add(s->store, KVT_TIER_SSD, &s->files[1], NULL, 0), KVT_OK);
+    assert_ok(kvt_store_delete(s->store, &key));
+    assert_ok(kvt_device_add(s->store, KVT_TIER_SSD, &s->files[1], NULL, 0));
     check_in_order(s);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
@@ -124,18 +124,18 @@ TEST(devices_out_of_order)
     check_sentence(item);
     tiers_fault_clear(s->disks[0].device);
     /* A device that is retired is told of until it is back. */
-    assert_int_equal(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk1", KVT_DEVICE_RETIRE));
     look(s);
     item = find(KVT_HEALTH_DEVICE, "disk1");
     assert_non_null(item);
     assert_int_equal(item->status, KVT_E_GONE);
     check_sentence(item);
-    assert_int_equal(kvt_device_add(s->store, KVT_TIER_SSD, &s->files[1], NULL, 0), KVT_OK);
+    assert_ok(kvt_device_add(s->store, KVT_TIER_SSD, &s->files[1], NULL, 0));
     look(s);
     assert_null(find(KVT_HEALTH_DEVICE, "disk1"));
     /* The array may be too small, or absent. */
-    assert_int_equal(kvt_device_change(s->store, "disk0", KVT_DEVICE_RETIRE), KVT_OK);
-    assert_int_equal(kvt_health_get(s->store, NULL, 0, &count, NULL), KVT_OK);
+    assert_ok(kvt_device_change(s->store, "disk0", KVT_DEVICE_RETIRE));
+    assert_ok(kvt_health_get(s->store, NULL, 0, &count, NULL));
     assert_int_equal(count, 1);
     assert_int_equal(kvt_health_get(s->store, NULL, 1, &count, NULL), KVT_E_ARGUMENT);
     assert_int_equal(kvt_health_get(s->store, items, ITEMS, NULL, NULL), KVT_E_ARGUMENT);
@@ -152,7 +152,7 @@ TEST(a_catalog_that_cannot_be_written)
     kvt_key key = support_key(0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         key = support_key(i);
-        assert_int_equal(kvt_store_delete(s->store, &key), KVT_OK);
+        assert_ok(kvt_store_delete(s->store, &key));
     }
     assert_int_equal(kvt_store_flush(s->store), KVT_E_DATABASE);
     look(s);
@@ -164,7 +164,7 @@ TEST(a_catalog_that_cannot_be_written)
     assert_int_equal(sqlite3_exec(other, "ROLLBACK", NULL, NULL, NULL), SQLITE_OK);
     assert_int_equal(sqlite3_close(other), SQLITE_OK);
     (void)!kvt_store_flush(s->store); /* tells of the batch that failed */
-    assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+    assert_ok(kvt_store_flush(s->store));
     check_in_order(s);
 }
 
@@ -181,8 +181,8 @@ TEST(a_reader_keeps_the_log_of_the_catalog)
                      SQLITE_OK);
     void *bytes = test_zeros(BATCH_BYTES);
     for (int i = 0; i < BATCHES; i++) {
-        assert_int_equal(catalog_note_uses(s->store->catalog, 1, bytes, BATCH_BYTES), KVT_OK);
-        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        assert_ok(catalog_note_uses(s->store->catalog, 1, bytes, BATCH_BYTES));
+        assert_ok(kvt_store_flush(s->store));
     }
     kvt_store_stats stats = support_stats(s->store);
     assert_true(stats.catalog_log_bytes > CATALOG_LOG_MOST);
@@ -198,8 +198,8 @@ TEST(a_reader_keeps_the_log_of_the_catalog)
     check_in_order(s);
     /* Without a reader the log is begun anew long before it reaches the bound. */
     for (int i = 0; i < 3 * BATCHES; i++) {
-        assert_int_equal(catalog_note_uses(s->store->catalog, 1, bytes, BATCH_BYTES), KVT_OK);
-        assert_int_equal(kvt_store_flush(s->store), KVT_OK);
+        assert_ok(catalog_note_uses(s->store->catalog, 1, bytes, BATCH_BYTES));
+        assert_ok(kvt_store_flush(s->store));
         assert_true(support_stats(s->store).catalog_log_bytes <= CATALOG_LOG_MOST);
     }
 }
@@ -213,13 +213,13 @@ TEST(a_catalog_writer_that_ends)
     catalog_health health = {0};
     while (!health.writer_ended)
         catalog_health_get(s->store->catalog, &health);
-    assert_int_equal(support_put(s->store, 100), KVT_OK);
+    assert_ok(support_put(s->store, 100));
     assert_int_equal(kvt_store_flush(s->store), KVT_E_DATABASE);
     assert_int_equal(kvt_store_flush(s->store), KVT_E_DATABASE);
     look(s);
     assert_non_null(find(KVT_HEALTH_THREAD, "catalog writer"));
     assert_non_null(find(KVT_HEALTH_FILE, "catalog.db"));
-    assert_int_equal(support_get(s->store, 100, NULL), KVT_OK);
+    assert_ok(support_get(s->store, 100, NULL));
     /* What was flushed before comes back. */
     site_reopen(s);
     check_in_order(s);
@@ -245,6 +245,6 @@ TEST(a_background_that_ends)
     assert_non_null(item);
     check_sentence(item);
     site_put(s, 0, ENTRIES);
-    assert_int_equal(kvt_store_maintain(s->store, NULL), KVT_OK);
+    assert_ok(kvt_store_maintain(s->store, NULL));
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }

@@ -62,7 +62,7 @@ static void watch_work(watch_site *site, uint32_t first)
     kvt_store *store = site->store;
     for (uint32_t i = first; i < first + 200; i++)
         (void)!support_put(store, i);
-    assert_int_equal(kvt_store_flush(store), KVT_OK);
+    assert_ok(kvt_store_flush(store));
     for (uint32_t i = first; i < first + 220; i++)
         (void)!support_get(store, i, NULL);
     for (uint32_t i = first; i < first + 10; i++) {
@@ -79,7 +79,7 @@ TEST(metrics_agree)
     watch_work(&site, 0);
     const tiers_fault_rule flip = {
         .action = TIERS_FAULT_FLIP, .kinds = TIERS_FAULT_READS, .flip_bit = 8 * 20000};
-    assert_int_equal(tiers_fault_add(site.fault.device, &flip), KVT_OK);
+    assert_ok(tiers_fault_add(site.fault.device, &flip));
     assert_int_equal(support_get(site.store, 199, NULL), KVT_MISS);
     tiers_fault_clear(site.fault.device);
     const kvt_store_stats stats = support_stats(site.store);
@@ -130,7 +130,7 @@ TEST(metrics_agree)
     assert_true(open_seconds > 0 && open_seconds < 3600);
     kvt_operation last[1];
     size_t count = 0;
-    assert_int_equal(kvt_operations_get(site.store, last, 1, &count), KVT_OK);
+    assert_ok(kvt_operations_get(site.store, last, 1, &count));
     assert_int_equal(count, 1);
     const uint64_t now_ns = base_clock_ns();
     assert_true(last[0].instant_ns <= now_ns && now_ns - last[0].instant_ns < 3600000000000u);
@@ -143,18 +143,18 @@ TEST(leases)
     watch_site site;
     watch_open_site(&site, 0);
     kvt_key keys[2] = {support_key(1), support_key(2)};
-    assert_int_equal(support_put(site.store, 1), KVT_OK);
-    assert_int_equal(support_put(site.store, 2), KVT_OK);
+    assert_ok(support_put(site.store, 1));
+    assert_ok(support_put(site.store, 2));
     uint64_t lease = 0;
     const uint64_t late_ns = UINT64_MAX / 2;
-    assert_int_equal(kvt_lease_begin(site.store, NULL, keys, 2, late_ns, NULL, &lease), KVT_OK);
+    assert_ok(kvt_lease_begin(site.store, NULL, keys, 2, late_ns, NULL, &lease));
     metrics_text *text = watch_metrics(site.store);
     assert_true(metrics_sum(text, "kvterrace_leases", "") == 1);
     assert_true(metrics_sum(text, "kvterrace_leased_entries", "") == 2);
     assert_true(metrics_sum(text, "kvterrace_leased_bytes", "tier=\"dram\"") ==
                 (double)support_stats(site.store).tiers[KVT_TIER_DRAM].used_bytes);
     free(text);
-    assert_int_equal(kvt_lease_end(site.store, lease), KVT_OK);
+    assert_ok(kvt_lease_end(site.store, lease));
     text = watch_metrics(site.store);
     assert_true(metrics_sum(text, "kvterrace_leases", "") == 0);
     assert_true(metrics_sum(text, "kvterrace_leases_ended_total", "by=\"release\"") == 1);
@@ -170,13 +170,13 @@ TEST(refusals)
     site.options.tiers[KVT_TIER_SSD].device_count = 0;
     site.options.policy = "utility";
     char message[256] = "";
-    assert_int_equal(kvt_store_open(&site.options, &site.store, message, sizeof message), KVT_OK);
+    assert_ok(kvt_store_open(&site.options, &site.store, message, sizeof message));
     char data[SUPPORT_ENTRY_BYTES];
     support_fill(1, data);
     const kvt_entry worthless = support_entry(support_key(1), support_layout, 1e-9);
     assert_int_equal(kvt_store_put(site.store, &worthless, KVT_PACKED(data, sizeof data)),
                      KVT_REFUSED);
-    assert_int_equal(kvt_device_change(site.store, site.dram.name, KVT_DEVICE_RETIRE), KVT_OK);
+    assert_ok(kvt_device_change(site.store, site.dram.name, KVT_DEVICE_RETIRE));
     const kvt_status status = support_put(site.store, 2);
     metrics_text *text = watch_metrics(site.store);
     assert_true(metrics_sum(text, "kvterrace_put_refusals_total", "policy") == 1);
@@ -243,7 +243,7 @@ static void *watch_look(void *argument)
         metrics_check_rise(before, after);
         free(before);
         before = after;
-        assert_int_equal(kvt_operations_get(runner->site->store, operations, 64, &count), KVT_OK);
+        assert_ok(kvt_operations_get(runner->site->store, operations, 64, &count));
         for (size_t i = 0; i < count; i++) {
             assert_in_range(operations[i].kind, KVT_OPERATION_GET, KVT_OPERATION_EVICT);
             assert_int_equal(operations[i].key_prefix[4], 0);
@@ -291,15 +291,15 @@ TEST(operations)
     watch_open_site(&site, 0);
     kvt_operation operations[16];
     size_t count = 99;
-    assert_int_equal(kvt_operations_get(site.store, operations, 16, &count), KVT_OK);
+    assert_ok(kvt_operations_get(site.store, operations, 16, &count));
     assert_int_equal(count, 0);
     kvt_key key = support_key(7);
     kvt_get_info info = {.struct_size = sizeof info};
     assert_int_equal(support_get(site.store, 7, NULL), KVT_MISS);
-    assert_int_equal(support_put(site.store, 7), KVT_OK);
-    assert_int_equal(support_get(site.store, 7, &info), KVT_OK);
-    assert_int_equal(kvt_store_delete(site.store, &key), KVT_OK);
-    assert_int_equal(kvt_operations_get(site.store, operations, 16, &count), KVT_OK);
+    assert_ok(support_put(site.store, 7));
+    assert_ok(support_get(site.store, 7, &info));
+    assert_ok(kvt_store_delete(site.store, &key));
+    assert_ok(kvt_operations_get(site.store, operations, 16, &count));
     static const struct {
         uint8_t kind;
         int16_t status;
@@ -325,7 +325,7 @@ TEST(operations)
     assert_int_equal(operations[2].bytes, SUPPORT_ENTRY_BYTES);
     /* The newest ones, when there is less room. */
     kvt_operation last[2];
-    assert_int_equal(kvt_operations_get(site.store, last, 2, &count), KVT_OK);
+    assert_ok(kvt_operations_get(site.store, last, 2, &count));
     assert_int_equal(count, 2);
     assert_memory_equal(last, operations + 3, sizeof last);
     assert_int_equal(kvt_operations_get(site.store, NULL, 2, &count), KVT_E_ARGUMENT);
@@ -346,7 +346,7 @@ TEST(operations_wrap)
     }
     kvt_operation *operations = calloc(8192, sizeof *operations);
     size_t count;
-    assert_int_equal(kvt_operations_get(site.store, operations, 8192, &count), KVT_OK);
+    assert_ok(kvt_operations_get(site.store, operations, 8192, &count));
     assert_int_equal(count, 4096);
     for (uint32_t i = 0; i < count; i++) {
         kvt_key key = support_key(5000 - 4096 + i);
@@ -379,7 +379,7 @@ TEST(file)
     watch_open_site(&site, 0);
     watch_work(&site, 0);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(kvt_watch_write(site.store, path), KVT_OK);
+        assert_ok(kvt_watch_write(site.store, path));
     assert_int_not_equal(access(beside, F_OK), 0);
     char *text = watch_read_file(path);
     assert_int_equal(strncmp(text, "# kvterrace-watch-1 written=", 28), 0);
@@ -413,7 +413,7 @@ TEST(file)
                      KVT_E_MISMATCH);
     assert_non_null(strstr(message, "watch_path"));
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(kvt_store_open(&site.options, &site.store, message, sizeof message), KVT_OK);
+    assert_ok(kvt_store_open(&site.options, &site.store, message, sizeof message));
     free(watch_read_file(path));
     assert_int_equal(support_get(site.store, 1, NULL), KVT_MISS);
     kvt_store_close(site.store);
