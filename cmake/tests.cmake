@@ -112,12 +112,17 @@ add_library(kvt_brief_costs OBJECT ${CMAKE_SOURCE_DIR}/tests/support/brief_costs
 target_link_libraries(kvt_brief_costs PRIVATE kvt_flags)
 target_include_directories(kvt_brief_costs PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 
+# A device that misbehaves on order, for the programs that have the devices.
+add_library(kvt_fault_device STATIC ${CMAKE_SOURCE_DIR}/tests/support/fault_device.c)
+target_link_libraries(kvt_fault_device PRIVATE kvt_flags)
+target_include_directories(kvt_fault_device PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
+
 function(kvt_test_program source kind)
   get_filename_component(name ${source} NAME_WE)
   kvt_room_program(${name} ${source})
   string(REGEX MATCH "^[a-z]+_([a-z]+)" ignored ${name})
   set(room ${CMAKE_MATCH_1})
-  target_link_libraries(${name} PRIVATE kvt_test_cases PkgConfig::CMOCKA)
+  target_link_libraries(${name} PRIVATE kvt_test_cases kvt_fault_device PkgConfig::CMOCKA)
   foreach(wrapped ${KVT_WRAPPED_${name}})
     target_link_options(${name} PRIVATE LINKER:--wrap=${wrapped})
   endforeach()

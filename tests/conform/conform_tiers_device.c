@@ -8,7 +8,7 @@
  */
 #include "device_scratch.h"
 
-#include <tiers/devices/device_fault.h>
+#include "fault_device.h"
 
 enum { CAPACITY = 4 << 20, OPERATIONS_MAX = 64 };
 

@@ -6,7 +6,7 @@
  */
 #include "device_scratch.h"
 
-#include "tiers/devices/device_fault.h"
+#include "fault_device.h"
 #include "tiers/pool/gather.h"
 
 enum { CAPACITY = 4 << 20, PAGE = 8192, PAGES = 96, MEMBERS = 4, READ = 48 };

@@ -9,8 +9,8 @@
 #include "cases.h"
 
 #include "codecs/kv_sample.h"
+#include "fault_device.h"
 #include "stand_in.h"
-#include "tiers/devices/device_fault.h"
 #include "tiers/devices/device_ops.h"
 
 #include <kvterrace/kvterrace.h>

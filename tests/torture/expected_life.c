@@ -6,8 +6,8 @@
 #include "expected.h"
 #include "stand_in.h"
 
+#include "fault_device.h"
 #include "store/core/store.h"
-#include "tiers/devices/device_fault.h"
 
 #include <kvterrace/lookup.h>
 

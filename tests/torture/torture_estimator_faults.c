@@ -5,7 +5,7 @@
  */
 #include "cases.h"
 
-#include "tiers/devices/device_fault.h"
+#include "fault_device.h"
 
 #include "estimator/measure/measure.h"
 #include "estimator/profile/profile.h"

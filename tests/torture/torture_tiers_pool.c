@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "cases.h"
+#include "fault_device.h"
 #include "pool_scratch.h"
-#include "tiers/devices/device_fault.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
 #define TORTURE_ALLOCATIONS 0

@@ -7,8 +7,8 @@
  * (KVT_BUSY leaves the operation untouched) and ends it with tiers_io_finish. The wrappers in
  * device.c own kvt_io.state, kvt_device.in_flight and facts.depth_achieved.
  *
- * `throttle` and `fault` wrap another device. They give it operations of their own, so that each
- * layer owns one whole kvt_io, and they are made by code: their ops have no open.
+ * `throttle` wraps another device. It gives it operations of its own, so that each layer owns one
+ * whole kvt_io, and it is made by code: its ops have no open.
  *
  * Thread rule: as device_ops.h.
  */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_layer.h - the common head of the devices that wrap another one, and the calls that such a
- * layer passes through unchanged. `throttle` and `fault` are layers.
+ * layer passes through unchanged. `throttle` is a layer, and so is the fault device of the tests.
  *
  * A layer owns its inner device from the moment it is made until it is closed. Its facts are a copy
- * of the inner device's, but for the engine, which names the layer too ("io_uring+direct+fault").
+ * of the inner device's, but for the engine, which names the layer too ("memcpy+throttle").
  * Submission, reaping and closing are each layer's own: a layer gives the inner device operations
  * of its own, so that every kvt_io has one owner.
  *

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The order is that of the public list, kvt_device_backend_at. `throttle` and `fault` are missing,
- * because they wrap an open device and cannot be opened by name. */
+/* The order is that of the public list, kvt_device_backend_at. `throttle` is missing, because it
+ * wraps an open device and cannot be opened by name. */
 static const kvt_device_ops *const device_backends[] = {
     &tiers_memory_ops, &tiers_hbm_ops,  &tiers_file_ops,
     &tiers_nvme_ops,   &tiers_null_ops, &tiers_sim_ops,
@@ -20,7 +20,6 @@ enum { DEVICE_BACKEND_COUNT = sizeof device_backends / sizeof device_backends[0]
 
 _Atomic(tiers_stand_in_find *) tiers_stand_in;
 
-/* NULL past the end, so a caller can walk without a count. */
 const kvt_device_ops *kvt_device_backend_at(size_t index)
 {
     return index < DEVICE_BACKEND_COUNT ? device_backends[index] : NULL;
@@ -100,8 +99,6 @@ static kvt_status device_open_checked(const kvt_device_config *config, kvt_devic
     return KVT_OK;
 }
 
-/* The checks here concern the configuration's own form; device_open_checked finds the back end and
- * opens it. */
 kvt_status kvt_device_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                            size_t message_size)
 {

@@ -4,9 +4,9 @@
  */
 #include "device_scratch.h"
 
+#include "fault_device.h"
 #include <errno.h>
 #include <pthread.h>
-#include <tiers/devices/device_fault.h>
 
 enum { BLOCK = 4096, CAPACITY = 64 * BLOCK };
 

@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "device_scratch.h"
 
+#include "fault_device.h"
 #include <errno.h>
-#include <tiers/devices/device_fault.h>
 #include <tiers/devices/device_internal.h>
 
 enum { BLOCK = 65536, CAPACITY = 1 << 20 };

@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "cases.h"
+#include "fault_device.h"
 #include "pool_scratch.h"
-#include "tiers/devices/device_fault.h"
 #include "tiers/pool/gather.h"
 
 enum { GRAIN = TIERS_GRAIN_BYTES, PAGE = 2 * GRAIN, SITE_MEMBERS = 4, SITE_COPIES = 4 };

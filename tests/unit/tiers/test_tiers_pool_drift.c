@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "cases.h"
+#include "fault_device.h"
 #include "pool_scratch.h"
-#include "tiers/devices/device_fault.h"
 #include "tiers/devices/device_sim.h"
 
 enum { UNIT = 262144, UNITS = 64, MEMBERS = 4 };

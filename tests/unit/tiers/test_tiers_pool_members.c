@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "cases.h"
+#include "fault_device.h"
 #include "pool_scratch.h"
-#include "tiers/devices/device_fault.h"
 
 enum { UNIT = 16384, GRAIN = TIERS_GRAIN_BYTES };
 

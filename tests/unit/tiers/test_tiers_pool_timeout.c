@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "cases.h"
+#include "fault_device.h"
 #include "pool_scratch.h"
-#include "tiers/devices/device_fault.h"
 #include "tiers/devices/watchdog.h"
 #include "tiers/pool/worker.h"
 

@@ -5,8 +5,8 @@
  */
 #include "device_scratch.h"
 
+#include "fault_device.h"
 #include <errno.h>
-#include <tiers/devices/device_fault.h>
 #include <tiers/devices/superblock.h>
 #include <xxhash.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_fault.c - fails, corrupts, tears, delays and refuses operations of the device it wraps.
+ * fault_device.c - fails, corrupts, tears, delays and refuses operations of the device it wraps.
  *
  * An operation takes a slot with an inner operation of its own. Its rule is decided once, at
  * submit; then the operation is in one of these places:
@@ -12,12 +12,12 @@
  * A layer without rules adds a copy of each operation and nothing else, so a test can wrap every
  * device and order faults when it wants them. The device is never used outside tests.
  *
- * Thread rule: as device_fault.h; `lock` guards the rules and counts, never an I/O.
+ * Thread rule: as fault_device.h; `lock` guards the rules and counts, never an I/O.
  */
-#include "device_fault.h"
+#include "fault_device.h"
 #include "base/clock.h"
-#include "device_internal.h"
-#include "device_layer.h"
+#include "tiers/devices/device_internal.h"
+#include "tiers/devices/device_layer.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -185,37 +185,6 @@ static tiers_fault_rule fault_decide(fault_device *fault, uint32_t kind, const k
     return none;
 }
 
-/* Decides a read or write and counts it. A refusal as busy is not counted, because the caller
- * submits the same operation again. */
-static tiers_fault_rule fault_decide_operation(fault_device *fault, const kvt_io *io)
-{
-    bool is_read = io->kind == KVT_IO_READ;
-    pthread_mutex_lock(&fault->lock);
-    tiers_fault_rule rule =
-        fault_decide(fault, is_read ? TIERS_FAULT_READS : TIERS_FAULT_WRITES, io);
-    if (rule.action != TIERS_FAULT_BUSY) {
-        if (is_read) {
-            fault->counts.reads++;
-        } else {
-            fault->counts.writes++;
-        }
-    }
-    pthread_mutex_unlock(&fault->lock);
-    return rule;
-}
-
-/* Lets an operation hang until the rules are cleared the next time. The slot keeps the number of
- * clears, so that one clear frees it and an earlier one does not. */
-static void fault_hang(fault_device *fault, fault_slot *slot)
-{
-    assert(slot->state == FAULT_FREE);
-    pthread_mutex_lock(&fault->lock);
-    slot->clears = fault->clears;
-    slot->state = FAULT_HANGING;
-    fault->counts.hung++;
-    pthread_mutex_unlock(&fault->lock);
-}
-
 /* True once the rules were cleared, or the device is gone. The count of hung operations falls
  * exactly once for each that hung. */
 static bool fault_hang_over(fault_device *fault, uint64_t clears)
@@ -296,13 +265,34 @@ static kvt_status fault_submit(kvt_device *device, kvt_io *io)
     fault_device *fault = (fault_device *)device;
     fault_slot *slot = fault_slot_acquire(fault);
     if (slot == NULL) return KVT_BUSY;
-    slot->rule = fault_decide_operation(fault, io);
+    /* Decide a read or write and counts it. A refusal as busy is not counted, because the caller
+     * submits the same operation again. */
+    bool is_read = io->kind == KVT_IO_READ;
+    pthread_mutex_lock(&fault->lock);
+    tiers_fault_rule rule =
+        fault_decide(fault, is_read ? TIERS_FAULT_READS : TIERS_FAULT_WRITES, io);
+    if (rule.action != TIERS_FAULT_BUSY) {
+        if (is_read) {
+            fault->counts.reads++;
+        } else {
+            fault->counts.writes++;
+        }
+    }
+    pthread_mutex_unlock(&fault->lock);
+    slot->rule = rule;
     if (slot->rule.action == TIERS_FAULT_BUSY) return KVT_BUSY;
     if (slot->rule.action == TIERS_FAULT_EXIT) pthread_exit(NULL);
     if (slot->rule.action == TIERS_FAULT_HANG) {
         tiers_io_begin(io, base_clock_ns());
         slot->outer = io;
-        fault_hang(fault, slot);
+        /* Let an operation hang until the rules are cleared the next time. The slot keeps the
+         * number of clears, so that one clear frees it and an earlier one does not. */
+        assert(slot->state == FAULT_FREE);
+        pthread_mutex_lock(&fault->lock);
+        slot->clears = fault->clears;
+        slot->state = FAULT_HANGING;
+        fault->counts.hung++;
+        pthread_mutex_unlock(&fault->lock);
         return KVT_QUEUED;
     }
     kvt_status status = fault_pass(fault, slot, io);
@@ -315,20 +305,6 @@ static kvt_status fault_submit(kvt_device *device, kvt_io *io)
     if (slot->rule.action == TIERS_FAULT_DELAY) return KVT_QUEUED;
     fault_finish(fault, slot);
     return KVT_OK;
-}
-
-/* Passes on the operations whose hang is over. A resumed operation has no rule any more: it is done
- * as if it had just come. */
-static void fault_resume(fault_device *fault)
-{
-    for (uint32_t i = 0; i < fault->slot_count; i++) {
-        fault_slot *slot = &fault->slots[i];
-        if (slot->state != FAULT_HANGING || !fault_hang_over(fault, slot->clears)) continue;
-        slot->rule = (tiers_fault_rule){0};
-        if (fault_is_gone(fault)) slot->rule.action = TIERS_FAULT_FAIL;
-        slot->state = FAULT_INSIDE;
-        if (fault_pass(fault, slot, slot->outer) == KVT_OK) fault_slot_land(slot);
-    }
 }
 
 /* Takes completions from the inner device, waiting for the first up to timeout_ns. At most 32 a
@@ -384,7 +360,16 @@ static size_t fault_reap(kvt_device *device, kvt_io **done, size_t min, size_t m
     uint64_t deadline = tiers_device_deadline(base_clock_ns(), timeout_ns);
     size_t count = 0;
     for (;;) {
-        fault_resume(fault);
+        /* Pass on the operations whose hang is over. A resumed operation has no rule any more: it
+         * is done as if it had just come. */
+        for (uint32_t i = 0; i < fault->slot_count; i++) {
+            fault_slot *slot = &fault->slots[i];
+            if (slot->state != FAULT_HANGING || !fault_hang_over(fault, slot->clears)) continue;
+            slot->rule = (tiers_fault_rule){0};
+            if (fault_is_gone(fault)) slot->rule.action = TIERS_FAULT_FAIL;
+            slot->state = FAULT_INSIDE;
+            if (fault_pass(fault, slot, slot->outer) == KVT_OK) fault_slot_land(slot);
+        }
         fault_land(fault, 0);
         uint64_t now = base_clock_ns();
         count += fault_release(fault, done + count, max - count, now);

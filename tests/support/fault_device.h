@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_fault.h - a device that misbehaves on order: wraps any other one, for tests and torture.
+ * fault_device.h - a device that misbehaves on order: wraps any other one, for tests and torture.
  *
  *     kvt_device *faulty;
  *     tiers_fault_open(disk, &faulty);                 disk now belongs to faulty
@@ -15,10 +15,10 @@
  * Thread rule: the device as device_ops.h; the tiers_fault_* functions below may be called by
  * any thread at any time between open and close.
  */
-#ifndef TIERS_DEVICE_FAULT_H
-#define TIERS_DEVICE_FAULT_H
+#ifndef SUPPORT_FAULT_DEVICE_H
+#define SUPPORT_FAULT_DEVICE_H
 
-#include "device_ops.h"
+#include "tiers/devices/device_ops.h"
 
 typedef enum tiers_fault_action {
     TIERS_FAULT_FAIL = 1,  /* ends with status and os_error; no byte moves */
