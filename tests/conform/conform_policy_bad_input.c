@@ -38,44 +38,11 @@ static void bench_reset_offer(bench *b, uint64_t handle)
     b->offer = test_entry(handle, b->options, 3, 1);
 }
 
-static void bench_open(bench *b, const char *name)
-{
-    kvt_policy_config config;
-    memset(b, 0, sizeof *b);
-    b->memory.left = -1;
-    b->dice = 77;
-    b->plan = (kvt_plan){.moves = b->moves, .capacity = PLAN_MOST};
-    kvt_policy_config_init(&config);
-    config.name = name;
-    config.allocator = test_allocator(&b->memory);
-    config.tiers[KVT_TIER_DRAM] = (kvt_tier_facts){
-        .capacity_bytes = CAPACITY, .read_bytes_per_s = 1e6, .write_bytes_per_s = 1e6};
-    config.tiers[KVT_TIER_SSD] = config.tiers[KVT_TIER_DRAM];
-    b->policy = test_open(&config);
-    bench_reset_offer(b, 1);
-}
-
 static kvt_policy_stats bench_stats(const bench *b)
 {
     kvt_policy_stats stats;
     kvt_policy_stats_get(b->policy, &stats);
     return stats;
-}
-
-/* What is stored and reserved never passes both ends of all moves; nothing is left in the end. */
-static void bench_close(bench *b)
-{
-    for (uint64_t handle = 0; handle <= HANDLES; handle++)
-        (void)!kvt_policy_remove(b->policy, handle);
-    kvt_policy_stats stats = bench_stats(b);
-    assert_int_equal(stats.entries, 0);
-    assert_int_equal(stats.moves_in_flight, 0);
-    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
-        assert_int_equal(stats.used_bytes[tier], 0);
-        assert_int_equal(stats.entries_by_tier[tier], 0);
-    }
-    kvt_policy_close(b->policy);
-    assert_int_equal(b->memory.held_bytes, 0);
 }
 
 static void bench_fill(bench *b)
@@ -275,9 +242,33 @@ static void over_all_policies(void (*part)(bench *))
 {
     bench *b = test_alloc(sizeof *b);
     for (size_t i = 0; kvt_policy_name_get(i) != NULL; i++) {
-        bench_open(b, kvt_policy_name_get(i));
+        kvt_policy_config config;
+        memset(b, 0, sizeof *b);
+        b->memory.left = -1;
+        b->dice = 77;
+        b->plan = (kvt_plan){.moves = b->moves, .capacity = PLAN_MOST};
+        kvt_policy_config_init(&config);
+        config.name = (kvt_policy_name_get(i));
+        config.allocator = test_allocator(&b->memory);
+        config.tiers[KVT_TIER_DRAM] = (kvt_tier_facts){
+            .capacity_bytes = CAPACITY, .read_bytes_per_s = 1e6, .write_bytes_per_s = 1e6};
+        config.tiers[KVT_TIER_SSD] = config.tiers[KVT_TIER_DRAM];
+        b->policy = test_open(&config);
+        bench_reset_offer(b, 1);
         part(b);
-        bench_close(b);
+        /* What is stored and reserved never passes both ends of all moves; nothing is left in the
+         * end. */
+        for (uint64_t handle = 0; handle <= HANDLES; handle++)
+            (void)!kvt_policy_remove(b->policy, handle);
+        kvt_policy_stats stats = bench_stats(b);
+        assert_int_equal(stats.entries, 0);
+        assert_int_equal(stats.moves_in_flight, 0);
+        for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+            assert_int_equal(stats.used_bytes[tier], 0);
+            assert_int_equal(stats.entries_by_tier[tier], 0);
+        }
+        kvt_policy_close(b->policy);
+        assert_int_equal(b->memory.held_bytes, 0);
     }
 }
 

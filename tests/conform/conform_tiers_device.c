@@ -100,39 +100,16 @@ static kvt_device *conform_open(const conform_case *one)
     return device;
 }
 
-static bool keeps_data(const kvt_device *device)
-{
-    return (device->facts.flags & KVT_DEVICE_NO_DATA) == 0;
-}
-
 /* What a read of bytes that were written as `written` must give. */
 static void expect_bytes(const kvt_device *device, const unsigned char *written,
                          const unsigned char *got, size_t bytes)
 {
-    if (keeps_data(device)) {
+    if ((device->facts.flags & KVT_DEVICE_NO_DATA) == 0) {
         assert_memory_equal(written, got, bytes);
         return;
     }
     for (size_t i = 0; i < bytes; i++)
         assert_int_equal(got[i], 0);
-}
-
-static void check_facts(kvt_device *device)
-{
-    const kvt_device_facts *facts = &device->facts;
-    uint32_t align = facts->align_bytes;
-    assert_true(align != 0 && (align & (align - 1)) == 0 && align <= 4096);
-    assert_int_equal(facts->capacity_bytes, CAPACITY);
-    assert_true(facts->request_bytes_max >= 256 * 1024);
-    assert_int_equal(facts->request_bytes_max % align, 0);
-    assert_true(facts->depth_max >= 1);
-    assert_int_equal(facts->depth_achieved, 0);
-    assert_false(device->attached);
-    assert_true(facts->engine[0] != '\0' && strlen(facts->engine) < sizeof facts->engine);
-    assert_true(facts->identity[0] != '\0' && strlen(facts->identity) < sizeof facts->identity);
-    assert_string_equal(device->name, "d0");
-    assert_int_equal((facts->flags & KVT_DEVICE_DIRECT) != 0,
-                     strstr(facts->engine, "direct") != NULL);
 }
 
 /* First block, last block, largest request. */
@@ -248,40 +225,6 @@ static void check_depth(kvt_device *device, kvt_io_kind kind, unsigned char *buf
         expect_finished(&operations[i]);
     assert_true(device->facts.depth_achieved >= 1);
     assert_int_equal(kvt_device_reap(device, done, 1, 1, UINT64_MAX), 0); /* nothing to wait for */
-}
-
-static void check_queue(kvt_device *device)
-{
-    uint32_t depth = device->facts.depth_max;
-    unsigned char *written = scratch_buffer((size_t)depth * 4096);
-    unsigned char *got = scratch_buffer((size_t)depth * 4096);
-    scratch_fill(written, (size_t)depth * 4096, 11);
-    check_depth(device, KVT_IO_WRITE, written);
-    check_depth(device, KVT_IO_READ, got);
-    expect_bytes(device, written, got, (size_t)depth * 4096);
-}
-
-/* min waits for that many, more than there are is no deadlock, a poll does not wait. */
-static void check_reap(kvt_device *device)
-{
-    kvt_io operations[OPERATIONS_MAX];
-    kvt_io *done[OPERATIONS_MAX];
-    uint32_t count = device->facts.depth_max < 4 ? device->facts.depth_max : 4;
-    unsigned char *buffer = scratch_buffer((size_t)count * 4096);
-    assert_int_equal(kvt_device_reap(device, done, 0, 4, UINT64_MAX), 0);
-    prepare(operations, count, KVT_IO_READ, buffer);
-    size_t queued = count - submit_many(device, operations, count);
-    kvt_device_flush(device);
-    size_t reaped = kvt_device_reap(device, done, 0, 1, 0);
-    assert_true(reaped <= 1);
-    if (queued - reaped >= 2) {
-        size_t more = kvt_device_reap(device, done, 2, OPERATIONS_MAX, UINT64_MAX);
-        assert_true(more >= 2);
-        reaped += more;
-    }
-    reaped += kvt_device_reap(device, done, OPERATIONS_MAX, OPERATIONS_MAX, UINT64_MAX);
-    assert_int_equal(reaped, queued);
-    assert_int_equal(device->in_flight, 0);
 }
 
 typedef struct bad_submit {
@@ -414,13 +357,50 @@ static void run_case(void **state)
     snprintf(path, sizeof path, "%s/data", folder);
     kvt_device *device = conform_open(one);
     print_message("%s: %s, %s\n", one->name, device->facts.engine, device->facts.identity);
-    check_facts(device);
+    const kvt_device_facts *facts = &device->facts;
+    uint32_t align = facts->align_bytes;
+    assert_true(align != 0 && (align & (align - 1)) == 0 && align <= 4096);
+    assert_int_equal(facts->capacity_bytes, CAPACITY);
+    assert_true(facts->request_bytes_max >= 256 * 1024);
+    assert_int_equal(facts->request_bytes_max % align, 0);
+    assert_true(facts->depth_max >= 1);
+    assert_int_equal(facts->depth_achieved, 0);
+    assert_false(device->attached);
+    assert_true(facts->engine[0] != '\0' && strlen(facts->engine) < sizeof facts->engine);
+    assert_true(facts->identity[0] != '\0' && strlen(facts->identity) < sizeof facts->identity);
+    assert_string_equal(device->name, "d0");
+    assert_int_equal((facts->flags & KVT_DEVICE_DIRECT) != 0,
+                     strstr(facts->engine, "direct") != NULL);
     check_edges(device); /* one at a time, as before a worker has it */
     kvt_device_attach(device);
     check_edges(device);
     check_random_offsets(device);
-    check_queue(device);
-    check_reap(device);
+    uint32_t depth = device->facts.depth_max;
+    unsigned char *written = scratch_buffer((size_t)depth * 4096);
+    unsigned char *got = scratch_buffer((size_t)depth * 4096);
+    scratch_fill(written, (size_t)depth * 4096, 11);
+    check_depth(device, KVT_IO_WRITE, written);
+    check_depth(device, KVT_IO_READ, got);
+    expect_bytes(device, written, got, (size_t)depth * 4096);
+    /* min waits for that many, more than there are is no deadlock, a poll does not wait. */
+    kvt_io operations[OPERATIONS_MAX];
+    kvt_io *done[OPERATIONS_MAX];
+    uint32_t count = device->facts.depth_max < 4 ? device->facts.depth_max : 4;
+    unsigned char *buffer = scratch_buffer((size_t)count * 4096);
+    assert_int_equal(kvt_device_reap(device, done, 0, 4, UINT64_MAX), 0);
+    prepare(operations, count, KVT_IO_READ, buffer);
+    size_t queued = count - submit_many(device, operations, count);
+    kvt_device_flush(device);
+    size_t reaped = kvt_device_reap(device, done, 0, 1, 0);
+    assert_true(reaped <= 1);
+    if (queued - reaped >= 2) {
+        size_t more = kvt_device_reap(device, done, 2, OPERATIONS_MAX, UINT64_MAX);
+        assert_true(more >= 2);
+        reaped += more;
+    }
+    reaped += kvt_device_reap(device, done, OPERATIONS_MAX, OPERATIONS_MAX, UINT64_MAX);
+    assert_int_equal(reaped, queued);
+    assert_int_equal(device->in_flight, 0);
     check_asserts(device);
     kvt_device_close(device);
     check_reopen(one);

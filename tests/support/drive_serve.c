@@ -81,21 +81,6 @@ static struct {
 /* What the receiving thread is working on; a write takes the buffer away. */
 static _Thread_local struct fuse_buf serve_incoming;
 
-static uint64_t serve_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void serve_sleep_until(uint64_t wake_ns)
-{
-    struct timespec wake = {.tv_sec = (time_t)(wake_ns / 1000000000u),
-                            .tv_nsec = (long)(wake_ns % 1000000000u)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR) {
-    }
-}
-
 /* ---- buffers of received requests ---- */
 
 static void *serve_take_buffer(void)
@@ -127,7 +112,9 @@ static void serve_queue(int direction, const serve_request *request)
     }
     *queued = *request;
     queued->next = NULL;
-    queued->arrived_ns = serve_now_ns();
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    queued->arrived_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     pthread_mutex_lock(&serve.mutex);
     if (serve.tail[direction] != NULL)
         serve.tail[direction]->next = queued;
@@ -166,7 +153,10 @@ static serve_request *serve_take(int direction, drive_settings *settings)
     serve_request *request = serve.head[direction];
     uint64_t due_ns = serve_book(direction, request);
     pthread_mutex_unlock(&serve.mutex);
-    serve_sleep_until(due_ns);
+    struct timespec wake = {.tv_sec = (time_t)(due_ns / 1000000000u),
+                            .tv_nsec = (long)(due_ns % 1000000000u)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR) {
+    }
     pthread_mutex_lock(&serve.mutex);
     while (serve.state->settings.hang)
         pthread_cond_wait(&serve.arrived[direction], &serve.mutex);
@@ -199,17 +189,6 @@ static void serve_reply_corrupt(const drive_settings *settings, const serve_requ
     free(copy);
 }
 
-static void serve_answer_read(const drive_settings *settings, const serve_request *request)
-{
-    uint64_t offset = request->offset;
-    if (drive_settings_touch(settings, DRIVE_FAULT_EIO_READ, offset, request->bytes))
-        fuse_reply_err(request->fuse, EIO);
-    else if (drive_settings_touch(settings, DRIVE_FAULT_CORRUPT, offset, request->bytes))
-        serve_reply_corrupt(settings, request);
-    else
-        fuse_reply_buf(request->fuse, (const char *)serve.content + offset, request->bytes);
-}
-
 static void serve_answer_write(const drive_settings *settings, const serve_request *request)
 {
     size_t stored = request->bytes;
@@ -234,9 +213,15 @@ static void *serve_answerer(void *argument)
     for (;;) {
         drive_settings settings;
         serve_request *request = serve_take(direction, &settings);
-        if (direction == SERVE_READ)
-            serve_answer_read(&settings, request);
-        else
+        if (direction == SERVE_READ) {
+            uint64_t offset = request->offset;
+            if (drive_settings_touch(&settings, DRIVE_FAULT_EIO_READ, offset, request->bytes))
+                fuse_reply_err(request->fuse, EIO);
+            else if (drive_settings_touch(&settings, DRIVE_FAULT_CORRUPT, offset, request->bytes))
+                serve_reply_corrupt(&settings, request);
+            else
+                fuse_reply_buf(request->fuse, (const char *)serve.content + offset, request->bytes);
+        } else
             serve_answer_write(&settings, request);
         if (request->buffer != NULL) serve_give_buffer(request->buffer);
         free(request);
@@ -448,20 +433,16 @@ static const struct fuse_lowlevel_ops serve_ops = {
 
 /* ---- threads ---- */
 
-/* A hung drive receives everything, or it could not be told to go on. */
-static void serve_wait_for_room(void)
-{
-    const drive_settings *settings = &serve.state->settings;
-    pthread_mutex_lock(&serve.mutex);
-    while (serve.waiting[SERVE_WRITE] >= SERVE_WRITES_AHEAD && settings->shared && !settings->hang)
-        pthread_cond_wait(&serve.room, &serve.mutex);
-    pthread_mutex_unlock(&serve.mutex);
-}
-
 static void *serve_receiver(void *unused)
 {
     for (;;) {
-        serve_wait_for_room();
+        /* A hung drive receives everything, or it could not be told to go on. */
+        const drive_settings *settings = &serve.state->settings;
+        pthread_mutex_lock(&serve.mutex);
+        while (serve.waiting[SERVE_WRITE] >= SERVE_WRITES_AHEAD && settings->shared &&
+               !settings->hang)
+            pthread_cond_wait(&serve.room, &serve.mutex);
+        pthread_mutex_unlock(&serve.mutex);
         if (serve_incoming.mem == NULL) serve_incoming.mem = serve_take_buffer();
         int received = fuse_session_receive_buf(serve.session, &serve_incoming);
         if (received == -EINTR || received == -EAGAIN || received == -ENOENT) continue;

@@ -159,26 +159,6 @@ static uint32_t queue_kind(calls_thread *self)
     return KVT_REQUEST_TOUCH;
 }
 
-/* Makes a sound request one that cannot succeed. */
-static void slot_spoil(calls_thread *self, calls_slot *slot)
-{
-    slot->unsound = true;
-    bool moves = slot->kind == KVT_REQUEST_GET || slot->kind == KVT_REQUEST_PUT;
-    switch (calls_draw(self, 4)) {
-    case 0:
-        slot->kind = QUEUE_KIND_UNKNOWN;
-        slot->request.kind = QUEUE_KIND_UNKNOWN;
-        break;
-    case 1: slot->request.urgency = 3; break;
-    case 2: slot->request.loss_max = NAN; break;
-    default:
-        if (moves)
-            slot->place.view.base_bytes[0] = 64; /* elements leave their buffer */
-        else
-            slot->request.urgency = UINT32_MAX;
-    }
-}
-
 static void slot_make(calls_thread *self, calls_slot *slot, kvt_queue *queue, uint32_t index)
 {
     static const double losses[] = {0, 0, 0, -1, 0.0015, 0.01};
@@ -214,7 +194,24 @@ static void slot_make(calls_thread *self, calls_slot *slot, kvt_queue *queue, ui
             request->layer_count = calls_draw(self, layers - request->first_layer + 1);
         }
     }
-    if (calls_draw(self, 40) == 0) slot_spoil(self, slot);
+    if (calls_draw(self, 40) == 0) {
+        /* Make a sound request one that cannot succeed. */
+        slot->unsound = true;
+        bool moves = slot->kind == KVT_REQUEST_GET || slot->kind == KVT_REQUEST_PUT;
+        switch (calls_draw(self, 4)) {
+        case 0:
+            slot->kind = QUEUE_KIND_UNKNOWN;
+            slot->request.kind = QUEUE_KIND_UNKNOWN;
+            break;
+        case 1: slot->request.urgency = 3; break;
+        case 2: slot->request.loss_max = NAN; break;
+        default:
+            if (moves)
+                slot->place.view.base_bytes[0] = 64; /* elements leave their buffer */
+            else
+                slot->request.urgency = UINT32_MAX;
+        }
+    }
     if (slot->kind != KVT_REQUEST_PUT) return;
     slot->parent = calls_key_of(number - number % 4);
     slot->entry = calls_entry_of(number, number % 4 == 0 ? NULL : &slot->parent);
@@ -225,16 +222,6 @@ static void slot_make(calls_thread *self, calls_slot *slot, kvt_queue *queue, ui
     if (!slot->unsound) slot->version = history_put_begin(site->history, number, slot->call);
     calls_fill(number, slot->version, self->bytes);
     calls_place_scatter(&slot->place, number, self->bytes);
-}
-
-/* A request of a key with groups has a view for each. */
-static void slot_cut_views(calls_slot *slot)
-{
-    kvt_request *request = &slot->request;
-    if (request->view == NULL || calls_groups_of(slot->number) == NULL) return;
-    slot->grouped =
-        kvt_view_grouped(slot->place.pointers, calls_place_cut(slot->number, &slot->place));
-    request->view = &slot->grouped;
 }
 
 /* What a submit has not accepted ends here. */
@@ -256,7 +243,13 @@ static void queue_submit(calls_thread *self, kvt_queue *queue)
         calls_slot *slot = &self->slots[i];
         if (atomic_load(&slot->state) != SLOT_FREE) continue;
         slot_make(self, slot, queue, count);
-        slot_cut_views(slot);
+        /* A request of a key with groups has a view for each. */
+        kvt_request *request = &slot->request;
+        if (request->view != NULL && calls_groups_of(slot->number) != NULL) {
+            slot->grouped =
+                kvt_view_grouped(slot->place.pointers, calls_place_cut(slot->number, &slot->place));
+            request->view = &slot->grouped;
+        }
         requests[count] = slot->request;
         slots[count++] = slot;
     }
@@ -315,16 +308,6 @@ void calls_queue_begin(calls_thread *self)
     queue_open_own(self);
 }
 
-/* The close has ended what was in flight; nobody says how. */
-static void slot_forget(calls_thread *self, calls_slot *slot)
-{
-    if (slot->kind == KVT_REQUEST_PUT && !slot->unsound)
-        (void)history_put_end(self->site->history, slot->number, slot->version, base_clock_ns(),
-                              HISTORY_UNKNOWN);
-    calls_place_wipe(self->site, &slot->place, slot->number, 0, CALLS_LAYERS);
-    slot_free(slot);
-}
-
 void calls_queue_end(calls_thread *self)
 {
     if (self->queue == NULL) return;
@@ -332,8 +315,14 @@ void calls_queue_end(calls_thread *self)
     atomic_fetch_add(&self->site->counts.closes, 1);
     for (uint32_t i = 0; self->slots != NULL && i < QUEUE_SLOTS; i++) {
         calls_slot *slot = &self->slots[i];
-        if (slot->queue == self->queue && atomic_load(&slot->state) == SLOT_IN_FLIGHT)
-            slot_forget(self, slot);
+        if (slot->queue == self->queue && atomic_load(&slot->state) == SLOT_IN_FLIGHT) {
+            /* The close has ended what was in flight; nobody says how. */
+            if (slot->kind == KVT_REQUEST_PUT && !slot->unsound)
+                (void)history_put_end(self->site->history, slot->number, slot->version,
+                                      base_clock_ns(), HISTORY_UNKNOWN);
+            calls_place_wipe(self->site, &slot->place, slot->number, 0, CALLS_LAYERS);
+            slot_free(slot);
+        }
         if (slot->queue == self->queue) slot->queue = NULL; /* another may get its address */
     }
     self->queue = NULL;

@@ -324,21 +324,6 @@ uint32_t calls_place_cut(uint32_t number, calls_place *place)
     return CALLS_GROUPS;
 }
 
-/* The row of one head; the views of this program have one address. */
-static unsigned char *place_at(const calls_place *place, uint32_t layer, uint32_t side,
-                               uint32_t token, uint32_t head)
-{
-    const kvt_view *view = &place->view;
-    uint64_t slot = (uint64_t)view->first_slot + token, block = 0;
-    if (view->tokens_per_block != 0) {
-        block = view->blocks[slot / view->tokens_per_block];
-        slot %= view->tokens_per_block;
-    }
-    return (unsigned char *)view->base[0] + (int64_t)layer * view->layer_stride +
-           (int64_t)side * view->side_stride + (int64_t)block * view->block_stride +
-           (int64_t)slot * view->token_stride + (int64_t)head * view->head_stride;
-}
-
 /* Elements of a head are dense unless the view says otherwise: all of these have them dense. */
 typedef enum place_move { PLACE_GATHER, PLACE_SCATTER, PLACE_WIPE } place_move;
 
@@ -358,7 +343,17 @@ static void place_walk(const calls_place *place, uint32_t number, uint32_t first
     for (uint32_t i = 0; i < layer_count * per_layer; i++) {
         uint32_t head = i % heads, token = i / heads % layout->tokens;
         uint32_t side = i / heads / layout->tokens % sides, layer = first_layer + i / per_layer;
-        unsigned char *there = place_at(place, layer, side, token, head);
+        /* The row of one head; the views of this program have one address. */
+        const kvt_view *view = &place->view;
+        uint64_t slot = (uint64_t)view->first_slot + token, block = 0;
+        if (view->tokens_per_block != 0) {
+            block = view->blocks[slot / view->tokens_per_block];
+            slot %= view->tokens_per_block;
+        }
+        unsigned char *there =
+            (unsigned char *)view->base[0] + (int64_t)layer * view->layer_stride +
+            (int64_t)side * view->side_stride + (int64_t)block * view->block_stride +
+            (int64_t)slot * view->token_stride + (int64_t)head * view->head_stride;
         unsigned char *here = packed + (uint64_t)i * bytes;
         if (move == PLACE_GATHER) memcpy(here, there, bytes);
         if (move == PLACE_SCATTER) memcpy(there, here, bytes);

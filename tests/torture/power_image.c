@@ -113,19 +113,6 @@ static void image_drop_name(image *self, const char *name)
     if (at < self->name_count) self->names[at] = self->names[--self->name_count];
 }
 
-static void image_change_name(image *self, const power_event *event)
-{
-    uint32_t at = image_find_name(self, event->name);
-    if (event->kind == POWER_CREATE) {
-        image_set_name(self, event->name, event->file);
-    } else if (event->kind == POWER_UNLINK) {
-        image_drop_name(self, event->name);
-    } else if (at < self->name_count) {
-        image_set_name(self, event->target, self->names[at].file);
-        if (event->kind == POWER_RENAME) image_drop_name(self, event->name);
-    }
-}
-
 /* What becomes of a change that is not durable. */
 typedef enum image_fate { FATE_DROP, FATE_KEEP, FATE_TEAR } image_fate;
 
@@ -144,23 +131,6 @@ static void image_apply(image *self, const power_event *event, image_fate fate, 
         if (fate == FATE_TEAR) image_tear(file, event, random);
     } else if (event->kind == POWER_SIZE && fate == FATE_KEEP) {
         if (event->bytes == 0 || event->offset > file->size) image_set_size(file, event->offset);
-    }
-}
-
-static void image_write_files(const image *self, const char *folder)
-{
-    for (uint32_t i = 0; i < self->name_count; i++) {
-        char path[300];
-        const image_file *file = &self->files[self->names[i].file];
-        snprintf(path, sizeof path, "%s/%s", folder, self->names[i].name);
-        int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
-        if (fd < 0) abort();
-        for (uint64_t at = 0; at < file->size;) {
-            ssize_t done = pwrite(fd, file->bytes + at, file->size - at, (off_t)at);
-            if (done <= 0) abort();
-            at += (uint64_t)done;
-        }
-        close(fd);
     }
 }
 
@@ -183,13 +153,33 @@ void power_write_image(const char *folder, uint32_t count, uint64_t seed, uint32
         if (image_is_name(event)) {
             if (i >= durable.names && names_kept == 0) continue;
             names_kept -= i >= durable.names;
-            image_change_name(self, event);
+            uint32_t at = image_find_name(self, event->name);
+            if (event->kind == POWER_CREATE) {
+                image_set_name(self, event->name, event->file);
+            } else if (event->kind == POWER_UNLINK) {
+                image_drop_name(self, event->name);
+            } else if (at < self->name_count) {
+                image_set_name(self, event->target, self->names[at].file);
+                if (event->kind == POWER_RENAME) image_drop_name(self, event->name);
+            }
             continue;
         }
         bool safe = i < durable.files[event->file];
         image_apply(self, event, safe ? FATE_KEEP : image_draw(variant, &random), &random);
     }
-    image_write_files(self, folder);
+    for (uint32_t i = 0; i < self->name_count; i++) {
+        char path[300];
+        const image_file *file = &self->files[self->names[i].file];
+        snprintf(path, sizeof path, "%s/%s", folder, self->names[i].name);
+        int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+        if (fd < 0) abort();
+        for (uint64_t at = 0; at < file->size;) {
+            ssize_t done = pwrite(fd, file->bytes + at, file->size - at, (off_t)at);
+            if (done <= 0) abort();
+            at += (uint64_t)done;
+        }
+        close(fd);
+    }
     for (uint32_t i = 0; i < POWER_FILES_MAX; i++)
         free(self->files[i].bytes);
     free(self);

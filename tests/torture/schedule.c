@@ -150,22 +150,12 @@ void schedule_print_log(void)
     }
 }
 
-/* ---- reports ---- */
-
-static void schedule_print_place(const void *place)
+_Noreturn void schedule_fail(const char *reason)
 {
-    Dl_info info;
-    char command[512];
-    fflush(stderr);
-    if (place == NULL || dladdr(place, &info) == 0 || info.dli_fname == NULL) return;
-    snprintf(command, sizeof command, "addr2line -f -p -s -e '%s' %lx 1>&2 2>/dev/null",
-             info.dli_fname,
-             (unsigned long)((const char *)place - (const char *)info.dli_fbase - 1));
-    if (system(command) != 0) fprintf(stderr, "at %p\n", place);
-}
-
-static void schedule_print_threads(void)
-{
+    plan.on = false;
+    fprintf(stderr, "seed %llu, step %llu, %.6f ms: %s\n", (unsigned long long)plan.options.seed,
+            (unsigned long long)plan.steps, 1e-6 * (double)(plan.now_ns - SCHEDULE_BEGIN_NS),
+            reason);
     static const char *const states[] = {"can run",         "wants a lock", "waits",
                                          "sleeps or waits", "joins",        "has ended"};
     for (uint32_t i = 0; i < plan.count; i++) {
@@ -182,17 +172,17 @@ static void schedule_print_threads(void)
                 fprintf(stderr, ", holds %p", (void *)(uintptr_t)plan.held[h].mutex);
         }
         fprintf(stderr, ", in ");
-        schedule_print_place(thread->place);
+        const void *place = thread->place;
+        Dl_info info;
+        char command[512];
+        fflush(stderr);
+        if (place != NULL && dladdr(place, &info) != 0 && info.dli_fname != NULL) {
+            snprintf(command, sizeof command, "addr2line -f -p -s -e '%s' %lx 1>&2 2>/dev/null",
+                     info.dli_fname,
+                     (unsigned long)((const char *)place - (const char *)info.dli_fbase - 1));
+            if (system(command) != 0) fprintf(stderr, "at %p\n", place);
+        }
     }
-}
-
-_Noreturn void schedule_fail(const char *reason)
-{
-    plan.on = false;
-    fprintf(stderr, "seed %llu, step %llu, %.6f ms: %s\n", (unsigned long long)plan.options.seed,
-            (unsigned long long)plan.steps, 1e-6 * (double)(plan.now_ns - SCHEDULE_BEGIN_NS),
-            reason);
-    schedule_print_threads();
     if (plan.options.keep_log) schedule_print_log();
     fflush(stdout);
     _exit(SCHEDULE_EXIT_FAILED);
@@ -211,18 +201,6 @@ static schedule_thread *schedule_me(void)
     return &plan.threads[plan.current];
 }
 
-/* Threads whose deadline has come can run. */
-static void schedule_expire(void)
-{
-    for (uint32_t i = 0; i < plan.count; i++) {
-        schedule_thread *thread = &plan.threads[i];
-        bool timed = thread->state == THREAD_WAITING || thread->state == THREAD_SLEEPING;
-        if (!timed || thread->wake_ns > plan.now_ns) continue;
-        thread->expired = true;
-        thread->state = THREAD_READY;
-    }
-}
-
 static uint64_t schedule_next_deadline(void)
 {
     uint64_t next = BASE_CLOCK_NEVER;
@@ -232,22 +210,6 @@ static uint64_t schedule_next_deadline(void)
         if (timed && thread->wake_ns < next) next = thread->wake_ns;
     }
     return next;
-}
-
-/* One of the threads that can run, or SCHEDULE_THREADS_MAX. */
-static uint32_t schedule_choose(void)
-{
-    uint32_t ready = 0, chosen = SCHEDULE_THREADS_MAX;
-    for (uint32_t i = 0; i < plan.count; i++) {
-        if (plan.threads[i].state != THREAD_READY) continue;
-        ready++;
-        bool takes = plan.switch_one_in != 0
-                         ? schedule_draw(ready) == 0
-                         : chosen == SCHEDULE_THREADS_MAX ||
-                               plan.threads[i].priority > plan.threads[chosen].priority;
-        if (takes) chosen = i;
-    }
-    return chosen;
 }
 
 static void schedule_await_baton(schedule_thread *thread)
@@ -268,8 +230,26 @@ static void schedule_hand_over(uint32_t next)
 static uint32_t schedule_find(void)
 {
     for (;;) {
-        schedule_expire();
-        uint32_t next = schedule_choose();
+        /* Threads whose deadline has come can run. */
+        for (uint32_t i = 0; i < plan.count; i++) {
+            schedule_thread *thread = &plan.threads[i];
+            bool timed = thread->state == THREAD_WAITING || thread->state == THREAD_SLEEPING;
+            if (!timed || thread->wake_ns > plan.now_ns) continue;
+            thread->expired = true;
+            thread->state = THREAD_READY;
+        }
+        /* One of the threads that can run, or SCHEDULE_THREADS_MAX. */
+        uint32_t ready = 0, chosen = SCHEDULE_THREADS_MAX;
+        for (uint32_t i = 0; i < plan.count; i++) {
+            if (plan.threads[i].state != THREAD_READY) continue;
+            ready++;
+            bool takes = plan.switch_one_in != 0
+                             ? schedule_draw(ready) == 0
+                             : chosen == SCHEDULE_THREADS_MAX ||
+                                   plan.threads[i].priority > plan.threads[chosen].priority;
+            if (takes) chosen = i;
+        }
+        uint32_t next = chosen;
         if (next != SCHEDULE_THREADS_MAX) return next;
         uint64_t deadline_ns = schedule_next_deadline();
         if (deadline_ns == BASE_CLOCK_NEVER) schedule_fail("deadlock: no thread can run");
@@ -333,18 +313,6 @@ void schedule_step(uint64_t lasts_ns)
 
 /* ---- begin and end ---- */
 
-/* A baton that changes processors waits for the other one to wake up: with one processor a run
- * takes a fifth of the time on a machine that has other work. */
-static void schedule_stay_here(void)
-{
-    cpu_set_t here;
-    int processor = sched_getcpu();
-    if (processor < 0) return;
-    CPU_ZERO(&here);
-    CPU_SET((size_t)processor, &here);
-    (void)sched_setaffinity(0, sizeof here, &here);
-}
-
 void schedule_begin(const schedule_options *options)
 {
     static const uint32_t strategies[] = {2, 6, 24, 0};
@@ -359,7 +327,15 @@ void schedule_begin(const schedule_options *options)
     plan.count = 1;
     plan.threads[0] = (schedule_thread){.real = pthread_self(), .priority = schedule_draw(1000)};
     sem_init(&plan.threads[0].baton, 0, 0);
-    schedule_stay_here();
+    /* A baton that changes processors waits for the other one to wake up: with one processor a run
+     * takes a fifth of the time on a machine that has other work. */
+    cpu_set_t here;
+    int processor = sched_getcpu();
+    if (processor >= 0) {
+        CPU_ZERO(&here);
+        CPU_SET((size_t)processor, &here);
+        (void)sched_setaffinity(0, sizeof here, &here);
+    }
     signal(SIGALRM, schedule_hangs);
     alarm(SCHEDULE_HANG_S);
     plan.on = true;

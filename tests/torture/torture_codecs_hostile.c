@@ -203,16 +203,6 @@ static bool case_open(hostile_case *c, const kvt_layout *layout, const char *var
     return true;
 }
 
-static void case_close(hostile_case *c)
-{
-    fenced_free(&c->source);
-    fenced_free(&c->record);
-    fenced_free(&c->decoded);
-    fenced_free(&c->scratch);
-    fenced_free(&c->other);
-    fenced_free(&c->target);
-}
-
 /* ---- damage ---- */
 
 /* One to four edits; sizes and counts are most often near the ends. */
@@ -483,24 +473,6 @@ static void record_shrink(hostile_case *c, const kvt_record_info *info)
     }
 }
 
-static void case_damage_record(hostile_case *c, uint32_t times)
-{
-    for (uint32_t i = 0; i < times; i++) {
-        kvt_record_info info;
-        codecs_cpu_force((codecs_cpu)(i % 3));
-        fenced_place(&c->other, c->record_bytes, HOSTILE_ALIGN, 0);
-        memcpy(c->other.data, c->record.data, c->record_bytes);
-        record_damage(c);
-        const kvt_status verified = kvt_record_verify(c->other.data, c->record_bytes, &info);
-        const kvt_status parsed = kvt_record_parse(c->other.data, c->record_bytes, &info);
-        assert_true(parsed == KVT_OK || parsed == KVT_E_CORRUPT || parsed == KVT_E_VERSION);
-        assert_true(verified != KVT_OK || parsed == KVT_OK);
-        if (parsed != KVT_OK) continue;
-        record_use(c, &info);
-        record_shrink(c, &info);
-    }
-}
-
 static void run_case(const kvt_layout *layout, const char *variant, uint32_t share)
 {
     hostile_case c;
@@ -508,8 +480,26 @@ static void run_case(const kvt_layout *layout, const char *variant, uint32_t sha
     const uint32_t times = hostile_times * HOSTILE_PARTS / share;
     case_damage_parts(&c, KVT_SIDE_K, times);
     if (layout->dtype != KVT_DTYPE_OPAQUE) case_damage_parts(&c, KVT_SIDE_V, times);
-    case_damage_record(&c, hostile_times * HOSTILE_RECORDS / share);
-    case_close(&c);
+    for (uint32_t i = 0; i < (hostile_times * HOSTILE_RECORDS / share); i++) {
+        kvt_record_info info;
+        codecs_cpu_force((codecs_cpu)(i % 3));
+        fenced_place(&c.other, c.record_bytes, HOSTILE_ALIGN, 0);
+        memcpy(c.other.data, c.record.data, c.record_bytes);
+        record_damage(&c);
+        const kvt_status verified = kvt_record_verify(c.other.data, c.record_bytes, &info);
+        const kvt_status parsed = kvt_record_parse(c.other.data, c.record_bytes, &info);
+        assert_true(parsed == KVT_OK || parsed == KVT_E_CORRUPT || parsed == KVT_E_VERSION);
+        assert_true(verified != KVT_OK || parsed == KVT_OK);
+        if (parsed != KVT_OK) continue;
+        record_use(&c, &info);
+        record_shrink(&c, &info);
+    }
+    fenced_free(&c.source);
+    fenced_free(&c.record);
+    fenced_free(&c.decoded);
+    fenced_free(&c.scratch);
+    fenced_free(&c.other);
+    fenced_free(&c.target);
 }
 
 static void run_shapes(const shape *list, size_t count, uint32_t share)

@@ -20,9 +20,10 @@ enum { IMPORT_ROWS = 40 };
 
 static char rows_path[128];
 
-/* Every table that an import takes; IMPORT_ROWS rows of prefill. */
-static void put_rows(void)
+static int setup(void **state)
 {
+    if (scratch_make(state) != 0) return -1;
+    /* Every table that an import takes; IMPORT_ROWS rows of prefill. */
     char text[4096];
     int used = snprintf(
         text, sizeof text, "%s",
@@ -45,12 +46,6 @@ static void put_rows(void)
         used += snprintf(text + used, sizeof text - (size_t)used, "p%d,1e-4,1e-9\n", i);
     snprintf(rows_path, sizeof rows_path, "%s/rows.json", scratch.folder);
     rows_text_write(rows_path, text);
-}
-
-static int setup(void **state)
-{
-    if (scratch_make(state) != 0) return -1;
-    put_rows();
     return 0;
 }
 
@@ -164,17 +159,6 @@ TEST(failed_allocations_are_reported)
     assert_true(failures > 20);
 }
 
-/* ---- flipped bits ---- */
-
-static void put_bytes(const char *bytes, size_t count)
-{
-    scratch_remove_profile();
-    FILE *file = fopen(scratch.path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, count, file), count);
-    assert_int_equal(fclose(file), 0);
-}
-
 TEST(flipped_bits_are_refused_or_harmless)
 {
     size_t count, refused = 0, used = 0;
@@ -186,7 +170,11 @@ TEST(flipped_bits_are_refused_or_harmless)
     char *bytes = scratch_bytes(&count);
     for (size_t at = 100; at < count; at += 401) {
         bytes[at] = (char)(bytes[at] ^ 0x11);
-        put_bytes(bytes, count);
+        scratch_remove_profile();
+        FILE *file = fopen(scratch.path, "wb");
+        assert_non_null(file);
+        assert_int_equal(fwrite(bytes, 1, count, file), count);
+        assert_int_equal(fclose(file), 0);
         bytes[at] = (char)(bytes[at] ^ 0x11);
         kvt_status status = kvt_profile_open(scratch.path, KVT_PROFILE_READ | KVT_PROFILE_FOREIGN,
                                              &profile, scratch.message, sizeof scratch.message);

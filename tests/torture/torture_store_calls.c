@@ -38,15 +38,10 @@ static const torture_role torture_roles[8] = {
     {.step = calls_keeper_step},
 };
 
-static const torture_role *torture_role_of(const calls_thread *self)
-{
-    return &torture_roles[self->number % 8];
-}
-
 static void *torture_main(void *argument)
 {
     calls_thread *self = argument;
-    const torture_role *role = torture_role_of(self);
+    const torture_role *role = &torture_roles[self->number % 8];
     if (role->begin != NULL) role->begin(self);
     while (!atomic_load(&self->site->stop)) {
         role->step(self);
@@ -69,37 +64,6 @@ static void torture_make_thread(calls_thread *self, calls_site *site, uint32_t n
     memset(self->pool, CALLS_UNTOUCHED, CALLS_POOL_BYTES);
 }
 
-/* Waits until a life is over; a run in which nothing ends any more is a finding. */
-static void torture_watch(calls_site *site, uint64_t end_ns)
-{
-    uint64_t calls = 0, moved_ns = base_clock_ns();
-    while (base_clock_ns() < end_ns) {
-        base_sleep(50 * CALLS_MS);
-        uint64_t now = atomic_load(&site->counts.calls);
-        if (now != calls) moved_ns = base_clock_ns();
-        calls = now;
-        if (base_clock_ns() - moved_ns > TORTURE_STILL_SECONDS * CALLS_SECOND)
-            calls_violate(site, CALLS_KEYS, "no call ends any more", (int64_t)calls);
-    }
-}
-
-/* Drains and closes all queues, before or after the store; nothing may be left without an end. */
-static void torture_end_queues(calls_site *site, calls_thread *threads, calls_thread *helper,
-                               bool closed)
-{
-    for (uint32_t i = 0; i < CALLS_SHARED_QUEUES; i++) {
-        calls_queue_drain(helper, site->shared[i]);
-        kvt_queue_close(site->shared[i]);
-    }
-    for (uint32_t i = 0; i < site->thread_count; i++) {
-        calls_thread *thread = &threads[i];
-        if (thread->queue == NULL) continue;
-        if (closed) calls_queue_drain(thread, thread->queue);
-        calls_queue_end(thread);
-        calls_queue_check(thread);
-    }
-}
-
 static void torture_live(calls_site *site, calls_thread *threads, calls_thread *helper,
                          uint64_t end_ns, bool last)
 {
@@ -111,7 +75,16 @@ static void torture_live(calls_site *site, calls_thread *threads, calls_thread *
     for (uint32_t i = 0; i < site->thread_count; i++)
         if (pthread_create(&threads[i].thread, NULL, torture_main, &threads[i]) != 0) abort();
     if (pthread_create(&operator, NULL, calls_operator_main, site) != 0) abort();
-    torture_watch(site, end_ns);
+    /* Wait until a life is over; a run in which nothing ends any more is a finding. */
+    uint64_t calls = 0, moved_ns = base_clock_ns();
+    while (base_clock_ns() < end_ns) {
+        base_sleep(50 * CALLS_MS);
+        uint64_t now = atomic_load(&site->counts.calls);
+        if (now != calls) moved_ns = base_clock_ns();
+        calls = now;
+        if (base_clock_ns() - moved_ns > TORTURE_STILL_SECONDS * CALLS_SECOND)
+            calls_violate(site, CALLS_KEYS, "no call ends any more", (int64_t)calls);
+    }
     atomic_store(&site->stop, true);
     for (uint32_t i = 0; i < site->thread_count; i++)
         pthread_join(threads[i].thread, NULL);
@@ -121,53 +94,23 @@ static void torture_live(calls_site *site, calls_thread *threads, calls_thread *
         atomic_store(&site->closing, true);
         kvt_store_close(site->store);
     }
-    torture_end_queues(site, threads, helper, in_flight);
+    /* All queues are drained and closed, before or after the store; none may be left without an
+     * end. */
+    for (uint32_t i = 0; i < CALLS_SHARED_QUEUES; i++) {
+        calls_queue_drain(helper, site->shared[i]);
+        kvt_queue_close(site->shared[i]);
+    }
+    for (uint32_t i = 0; i < site->thread_count; i++) {
+        calls_thread *thread = &threads[i];
+        if (thread->queue == NULL) continue;
+        if (in_flight) calls_queue_drain(thread, thread->queue);
+        calls_queue_end(thread);
+        calls_queue_check(thread);
+    }
     if (in_flight) return;
     calls_site_mend(site);
     if (last) calls_site_empty(site);
     kvt_store_close(site->store);
-}
-
-static void torture_print(const calls_site *site)
-{
-    const calls_counts *c = &site->counts;
-    const struct {
-        const char *name;
-        unsigned long long value;
-    } pairs[] = {{"seed", site->seed},
-                 {"seconds", site->seconds},
-                 {"threads", site->thread_count},
-                 {"lives", c->lives},
-                 {"calls", c->calls},
-                 {"gets", c->gets},
-                 {"hits", c->hits},
-                 {"lossy_hits", c->lossy_hits},
-                 {"puts", c->puts},
-                 {"kept", c->kept},
-                 {"deletes", c->deletes},
-                 {"requests", c->requests},
-                 {"completions", c->completions},
-                 {"cancels", c->cancels},
-                 {"cancelled", c->cancelled},
-                 {"timed_out", c->timed_out},
-                 {"refused_loss", c->refused_loss},
-                 {"closes", c->closes},
-                 {"loads", c->loads},
-                 {"layers", c->layers},
-                 {"leases", c->leases},
-                 {"device_changes", c->device_changes},
-                 {"quarantined", c->quarantined},
-                 {"readmitted", c->readmitted},
-                 {"promotions", c->promotions},
-                 {"demotions", c->demotions},
-                 {"evictions", c->evictions},
-                 {"aborted", c->aborted},
-                 {"shared_reads", c->shared_reads},
-                 {"load_failures", c->load_failures},
-                 {"expired", c->expired}};
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
-        printf("%s%s=%llu", i == 0 ? "" : " ", pairs[i].name, pairs[i].value);
-    printf(" violations=0\n");
 }
 
 static bool torture_parse(calls_site *site, int count, char **words)
@@ -204,7 +147,44 @@ int main(int count, char **words)
     uint64_t begun_ns = base_clock_ns(), life_ns = site.seconds * CALLS_SECOND / lives;
     for (uint32_t i = 0; i < lives; i++)
         torture_live(&site, threads, &helper, begun_ns + (i + 1) * life_ns, i + 1 == lives);
-    torture_print(&site);
+    const calls_counts *c = &site.counts;
+    const struct {
+        const char *name;
+        unsigned long long value;
+    } pairs[] = {{"seed", site.seed},
+                 {"seconds", site.seconds},
+                 {"threads", site.thread_count},
+                 {"lives", c->lives},
+                 {"calls", c->calls},
+                 {"gets", c->gets},
+                 {"hits", c->hits},
+                 {"lossy_hits", c->lossy_hits},
+                 {"puts", c->puts},
+                 {"kept", c->kept},
+                 {"deletes", c->deletes},
+                 {"requests", c->requests},
+                 {"completions", c->completions},
+                 {"cancels", c->cancels},
+                 {"cancelled", c->cancelled},
+                 {"timed_out", c->timed_out},
+                 {"refused_loss", c->refused_loss},
+                 {"closes", c->closes},
+                 {"loads", c->loads},
+                 {"layers", c->layers},
+                 {"leases", c->leases},
+                 {"device_changes", c->device_changes},
+                 {"quarantined", c->quarantined},
+                 {"readmitted", c->readmitted},
+                 {"promotions", c->promotions},
+                 {"demotions", c->demotions},
+                 {"evictions", c->evictions},
+                 {"aborted", c->aborted},
+                 {"shared_reads", c->shared_reads},
+                 {"load_failures", c->load_failures},
+                 {"expired", c->expired}};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        printf("%s%s=%llu", i == 0 ? "" : " ", pairs[i].name, pairs[i].value);
+    printf(" violations=0\n");
     calls_site_remove(&site);
     return site.counts.hits == 0 || site.counts.completions == 0 ? 1 : 0;
 }

@@ -72,17 +72,6 @@ static void faults_check_empty(kvt_store *store)
     assert_int_equal(stats.policy.moves_in_flight, 0);
 }
 
-static uint64_t faults_hits(const faults_site *site)
-{
-    uint64_t hits = 0;
-    for (int i = 0; i < FAULT_DEVICES; i++) {
-        tiers_fault_counts counts;
-        tiers_fault_counts_get(site->faults[i].device, &counts);
-        hits += counts.hits;
-    }
-    return hits;
-}
-
 static void faults_nth(const char *policy, tiers_fault_action action, uint32_t kinds, uint64_t skip,
                        uint64_t *hits_out)
 {
@@ -98,7 +87,13 @@ static void faults_nth(const char *policy, tiers_fault_action action, uint32_t k
         assert_ok(tiers_fault_add(site.faults[i].device, &rule));
     }
     faults_work(site.store);
-    *hits_out = faults_hits(&site);
+    uint64_t hits = 0;
+    for (int i = 0; i < FAULT_DEVICES; i++) {
+        tiers_fault_counts counts;
+        tiers_fault_counts_get(site.faults[i].device, &counts);
+        hits += counts.hits;
+    }
+    *hits_out = hits;
     for (int i = 0; i < FAULT_DEVICES; i++) {
         tiers_fault_clear(site.faults[i].device);
     }

@@ -90,19 +90,6 @@ bool __wrap_tiers_pool_close(tiers_pool *pool)
     return __real_tiers_pool_close(pool);
 }
 
-/* What readers of a place go on with when its location is given back: they find the same extents,
- * which belong to others by then. */
-static tiers_location *planted_copy(const tiers_location *location)
-{
-    tiers_location *copy = tiers_location_make(location->bytes, location->unit_bytes,
-                                               location->shares, location->share_count);
-    if (copy == NULL || tiers_location_room(copy, location->extent_count) != KVT_OK) abort();
-    memcpy(copy->extents, location->extents, location->extent_count * sizeof *copy->extents);
-    copy->extent_count = location->extent_count;
-    copy->turn = location->turn;
-    return copy;
-}
-
 /* The readers keep the place, which nobody frees then. */
 void __wrap_place_drain(kvt_store *store, store_place *place)
 {
@@ -114,7 +101,16 @@ void __wrap_place_drain(kvt_store *store, store_place *place)
     if (given_back == NULL) abort();
     *given_back = *place;
     given_back->readers = 0;
-    place->location = planted_copy(place->location);
+    /* What readers of a place go on with when its location is given back: they find the same
+     * extents, which belong to others by then. */
+    const tiers_location *location = place->location;
+    tiers_location *copy = tiers_location_make(location->bytes, location->unit_bytes,
+                                               location->shares, location->share_count);
+    if (copy == NULL || tiers_location_room(copy, location->extent_count) != KVT_OK) abort();
+    memcpy(copy->extents, location->extents, location->extent_count * sizeof *copy->extents);
+    copy->extent_count = location->extent_count;
+    copy->turn = location->turn;
+    place->location = copy;
     place->ticket = NULL;
     __real_place_drain(store, given_back);
 }

@@ -202,57 +202,11 @@ static void script_first_life(power_site *site)
     kvt_store_close(store);
 }
 
-static void script_second_life(power_site *site)
-{
-    kvt_store *store = script_open(site);
-    for (uint32_t i = 0; i < POWER_KEYS; i++)
-        script_get(store, i);
-    script_maintain(store);
-    for (uint32_t i = 1; i < POWER_KEYS; i += 4) {
-        script_delete(store, i);
-        script_put(store, i);
-        script_flush(store);
-    }
-    script_delete(store, 2);
-    script_flush(store);
-    script_delete(store, 7);
-    kvt_store_close(store);
-}
-
-static void script_run(power_site *site)
-{
-    power_record_begin(site->folder);
-    power_scripted = true;
-    script_first_life(site);
-    for (uint32_t i = 0; i < POWER_KEYS; i++)
-        power_keys[i].on_ssd = true; /* what a get finds; all others are forgotten by it */
-    script_second_life(site);
-    power_scripted = false;
-    power_record_end();
-}
-
 /* ---- judging an image ---- */
 
 typedef struct power_expected {
     uint32_t required, dead, attempted;
 } power_expected;
-
-static void power_expect(uint32_t cut, power_expected *keys)
-{
-    uint32_t count;
-    const power_event *events = power_log(&count);
-    memset(keys, 0, POWER_KEYS * sizeof *keys);
-    for (uint32_t i = 0; i < cut; i++) {
-        power_expected *key = &keys[events[i].number];
-        if (events[i].kind != POWER_MARK) continue;
-        switch (events[i].mark) {
-        case MARK_PUT: key->attempted = events[i].version; break;
-        case MARK_FLUSHED: key->required = events[i].version; break;
-        case MARK_DEAD: key->dead = events[i].version; break;
-        default: key->required = 0; break;
-        }
-    }
-}
 
 static void power_say(atomic_uint *counter, uint32_t cut, uint32_t variant, const char *what,
                       uint32_t number, uint32_t expected, uint32_t found)
@@ -286,28 +240,6 @@ static void power_check_key(kvt_store *store, uint32_t number, const power_expec
         power_say(&totals->lost_flushed, cut, variant, "lost", number, key->required, found);
 }
 
-static void power_check_image(power_site *site, uint32_t cut, uint32_t variant,
-                              power_totals *totals)
-{
-    power_expected keys[POWER_KEYS];
-    char message[256] = "";
-    kvt_store *store = NULL;
-    atomic_fetch_add(&totals->images, 1);
-    kvt_status status = kvt_store_open(&site->options, &store, message, sizeof message);
-    if (status != KVT_OK) {
-        if (atomic_fetch_add(&totals->failed_opens, 1) < 20)
-            fprintf(stderr, "open: %s: %s; cut at event %u, variant %u\n", kvt_status_name(status),
-                    message, cut, variant);
-        return;
-    }
-    power_expect(cut, keys);
-    for (uint32_t i = 0; i < POWER_KEYS; i++)
-        power_check_key(store, i, &keys[i], cut, variant, totals);
-    if (power_put(store, POWER_KEYS, 1) < 0 || kvt_store_flush(store) != KVT_OK)
-        power_say(&totals->broken, cut, variant, "the store takes nothing", POWER_KEYS, 1, 0);
-    kvt_store_close(store);
-}
-
 /* ---- the run ---- */
 
 static void power_remove(const char *folder)
@@ -332,7 +264,35 @@ static void power_one(const power_options *options, const char *folder, uint32_t
     if (mkdir(folder, 0700) != 0) abort();
     power_write_image(folder, cut, expected_random(&state), variant);
     power_fill_site(&site, folder);
-    power_check_image(&site, cut, variant, totals);
+    power_expected keys[POWER_KEYS];
+    char message[256] = "";
+    kvt_store *store = NULL;
+    atomic_fetch_add(&totals->images, 1);
+    kvt_status status = kvt_store_open(&site.options, &store, message, sizeof message);
+    if (status != KVT_OK) {
+        if (atomic_fetch_add(&totals->failed_opens, 1) < 20)
+            fprintf(stderr, "open: %s: %s; cut at event %u, variant %u\n", kvt_status_name(status),
+                    message, cut, variant);
+        return;
+    }
+    uint32_t count;
+    const power_event *events = power_log(&count);
+    memset(keys, 0, POWER_KEYS * sizeof *keys);
+    for (uint32_t i = 0; i < cut; i++) {
+        power_expected *key = &keys[events[i].number];
+        if (events[i].kind != POWER_MARK) continue;
+        switch (events[i].mark) {
+        case MARK_PUT: key->attempted = events[i].version; break;
+        case MARK_FLUSHED: key->required = events[i].version; break;
+        case MARK_DEAD: key->dead = events[i].version; break;
+        default: key->required = 0; break;
+        }
+    }
+    for (uint32_t i = 0; i < POWER_KEYS; i++)
+        power_check_key(store, i, &keys[i], cut, variant, totals);
+    if (power_put(store, POWER_KEYS, 1) < 0 || kvt_store_flush(store) != KVT_OK)
+        power_say(&totals->broken, cut, variant, "the store takes nothing", POWER_KEYS, 1, 0);
+    kvt_store_close(store);
 }
 
 /* A cut is tried just before each next sync: what was synced is durable by then, and all that came
@@ -354,20 +314,6 @@ static uint32_t power_lane(const power_options *options, uint32_t lane, const ch
     }
     if (totals != NULL) power_remove(folder);
     return points;
-}
-
-static int power_print(const power_options *options, const power_totals *totals, uint32_t points)
-{
-    printf("seed=%llu sync_points=%u images=%u checks=%u lost_flushed=%u wrong_bytes=%u "
-           "failed_opens=%u came_back=%u broken=%u\n",
-           (unsigned long long)options->seed, points, totals->images, totals->checks,
-           totals->lost_flushed, totals->wrong_bytes, totals->failed_opens, totals->came_back,
-           totals->broken);
-    return totals->lost_flushed + totals->wrong_bytes + totals->failed_opens + totals->came_back +
-                       totals->broken + (totals->images == 0) ==
-                   0
-               ? 0
-               : 1;
 }
 
 static bool power_parse(power_options *options, int count, char **words)
@@ -405,7 +351,26 @@ int main(int count, char **words)
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : ".", (int)getpid());
     if (mkdir(base, 0700) != 0) abort();
     power_fill_site(&site, base);
-    script_run(&site);
+    power_record_begin(site.folder);
+    power_scripted = true;
+    script_first_life(&site);
+    for (uint32_t i = 0; i < POWER_KEYS; i++)
+        power_keys[i].on_ssd = true; /* what a get finds; all others are forgotten by it */
+    kvt_store *store = script_open(&site);
+    for (uint32_t i = 0; i < POWER_KEYS; i++)
+        script_get(store, i);
+    script_maintain(store);
+    for (uint32_t i = 1; i < POWER_KEYS; i += 4) {
+        script_delete(store, i);
+        script_put(store, i);
+        script_flush(store);
+    }
+    script_delete(store, 2);
+    script_flush(store);
+    script_delete(store, 7);
+    kvt_store_close(store);
+    power_scripted = false;
+    power_record_end();
     for (uint32_t i = 0; i < options.jobs; i++) {
         pid_t lane = fork();
         if (lane < 0) abort();
@@ -421,6 +386,15 @@ int main(int count, char **words)
         died |= !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     }
     power_remove(base);
-    int result = power_print(&options, totals, power_lane(&options, 0, base, NULL));
+    printf("seed=%llu sync_points=%u images=%u checks=%u lost_flushed=%u wrong_bytes=%u "
+           "failed_opens=%u came_back=%u broken=%u\n",
+           (unsigned long long)options.seed, (power_lane(&options, 0, base, NULL)), totals->images,
+           totals->checks, totals->lost_flushed, totals->wrong_bytes, totals->failed_opens,
+           totals->came_back, totals->broken);
+    int result = totals->lost_flushed + totals->wrong_bytes + totals->failed_opens +
+                             totals->came_back + totals->broken + (totals->images == 0) ==
+                         0
+                     ? 0
+                     : 1;
     return died ? 1 : result;
 }

@@ -20,23 +20,6 @@
 
 enum { SCHEDULE_SEEDS = 100, SCHEDULE_REPEATED = 5 };
 
-static void schedule_print_counts(const schedule_counts *counts)
-{
-    printf("puts=%" PRIu64 " refused=%" PRIu64 " busy=%" PRIu64 " hits=%" PRIu64
-           " staged_hits=%" PRIu64 " shared_reads=%" PRIu64 " misses=%" PRIu64 " timeouts=%" PRIu64
-           " promotions=%" PRIu64 " demotions=%" PRIu64 " evictions=%" PRIu64 " aborted=%" PRIu64
-           " copies=%" PRIu64 " persisted=%" PRIu64 " recovered=%" PRIu64 " load_failures=%" PRIu64
-           " failed_operations=%" PRIu64 " quarantined=%" PRIu64 " readmitted=%" PRIu64
-           " device_changes=%" PRIu64 " trims=%" PRIu64 " outlived=%" PRIu64 " kills=%" PRIu64
-           " batches=%" PRIu64 "\n",
-           counts->puts, counts->refused, counts->busy, counts->hits, counts->staged_hits,
-           counts->shared_reads, counts->misses, counts->timeouts, counts->promotions,
-           counts->demotions, counts->evictions, counts->aborted, counts->copies, counts->persisted,
-           counts->recovered, counts->load_failures, counts->failed_operations, counts->quarantined,
-           counts->readmitted, counts->device_changes, counts->trims, counts->outlived,
-           counts->kills, counts->batches);
-}
-
 /* A workload that no longer reaches a part of the store would prove nothing of it. */
 static int schedule_judge_counts(const schedule_counts *counts)
 {
@@ -84,7 +67,18 @@ static int schedule_run_seeds(uint64_t first, uint64_t count)
     printf("seeds=%" PRIu64 " failed=%" PRIu64 " unlike=%" PRIu64 " steps=%" PRIu64
            " seeds_per_s=%.1f ",
            count, failed, unlike, steps, (double)count / seconds);
-    schedule_print_counts(&counts);
+    printf("puts=%" PRIu64 " refused=%" PRIu64 " busy=%" PRIu64 " hits=%" PRIu64
+           " staged_hits=%" PRIu64 " shared_reads=%" PRIu64 " misses=%" PRIu64 " timeouts=%" PRIu64
+           " promotions=%" PRIu64 " demotions=%" PRIu64 " evictions=%" PRIu64 " aborted=%" PRIu64
+           " copies=%" PRIu64 " persisted=%" PRIu64 " recovered=%" PRIu64 " load_failures=%" PRIu64
+           " failed_operations=%" PRIu64 " quarantined=%" PRIu64 " readmitted=%" PRIu64
+           " device_changes=%" PRIu64 " trims=%" PRIu64 " outlived=%" PRIu64 " kills=%" PRIu64
+           " batches=%" PRIu64 "\n",
+           counts.puts, counts.refused, counts.busy, counts.hits, counts.staged_hits,
+           counts.shared_reads, counts.misses, counts.timeouts, counts.promotions, counts.demotions,
+           counts.evictions, counts.aborted, counts.copies, counts.persisted, counts.recovered,
+           counts.load_failures, counts.failed_operations, counts.quarantined, counts.readmitted,
+           counts.device_changes, counts.trims, counts.outlived, counts.kills, counts.batches);
     bool covered = count < SCHEDULE_SEEDS || schedule_judge_counts(&counts) == 0;
     return failed == 0 && unlike == 0 && covered ? 0 : 1;
 }

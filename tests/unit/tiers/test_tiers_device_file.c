@@ -180,16 +180,6 @@ TEST(identity)
     assert_int_equal(unlink("device-scratch-moved"), 0);
 }
 
-/* A small file system of our own, which ends with this process. */
-static void mount_small(void)
-{
-    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-        mount("tmpfs", folder, "tmpfs", 0, "size=512k") != 0) {
-        print_message("skipped: mounting a tmpfs is not permitted here\n");
-        skip();
-    }
-}
-
 static kvt_status read_block(kvt_device *device, uint64_t offset, uint32_t bytes)
 {
     unsigned char *buffer = scratch_buffer(bytes);
@@ -516,7 +506,12 @@ TEST(block_device_refused)
 /* Last, because it moves to mounts of its own. */
 TEST(no_space)
 {
-    mount_small();
+    /* A small file system of our own, which ends with this process. */
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", folder, "tmpfs", 0, "size=512k") != 0) {
+        print_message("skipped: mounting a tmpfs is not permitted here\n");
+        skip();
+    }
     kvt_device_config config = file_config(CAPACITY);
     scratch_refused(&config, KVT_E_SPACE, path);
     bool left_over = exists();

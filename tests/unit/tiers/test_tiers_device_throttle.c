@@ -190,21 +190,16 @@ TEST(passes_faults_on)
 
 enum { LATENCY_NS = 80000 };
 
-static kvt_device *sim_make(uint32_t depth)
-{
-    kvt_device_config config = scratch_memory(1 << 20);
-    config.backend = "sim";
-    config.depth = depth;
-    config.read_bytes_per_s = 1000000000u; /* 1 ns a byte */
-    config.write_bytes_per_s = 250000000u; /* 4 ns a byte */
-    config.latency_ns = LATENCY_NS;
-    return scratch_open(&config);
-}
-
 TEST(one_server)
 {
     unsigned char *buffer = scratch_buffer(8192);
-    kvt_device *device = sim_make(3);
+    kvt_device_config config = scratch_memory(1 << 20);
+    config.backend = "sim";
+    config.depth = 3;
+    config.read_bytes_per_s = 1000000000u; /* 1 ns a byte */
+    config.write_bytes_per_s = 250000000u; /* 4 ns a byte */
+    config.latency_ns = LATENCY_NS;
+    kvt_device *device = scratch_open(&config);
     kvt_io *done[3];
     kvt_io operations[3] = {{.kind = KVT_IO_READ, .bytes = 4096, .buffer = buffer},
                             {.kind = KVT_IO_WRITE, .bytes = 4096, .buffer = buffer},

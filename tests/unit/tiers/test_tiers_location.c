@@ -121,22 +121,6 @@ TEST(every_truncation_and_bit_flip_is_corrupt)
     assert_null(out);
 }
 
-/* What adopt accepted lies inside the members and does not overlap anything held. */
-static void check_adopted(const tiers_location *location)
-{
-    for (uint32_t i = 0; i < location->extent_count; i++) {
-        const tiers_extent *extent = &location->extents[i];
-        assert_true(extent->member < MEMBERS);
-        assert_true(extent->offset + extent->bytes <= sizes[extent->member]);
-        for (uint32_t j = 0; j < i; j++) {
-            const tiers_extent *other = &location->extents[j];
-            assert_true(other->member != extent->member ||
-                        other->offset + other->bytes <= extent->offset ||
-                        extent->offset + extent->bytes <= other->offset);
-        }
-    }
-}
-
 /* With the checksum made right again the damage reaches the checks behind it. */
 TEST(sealed_damage_never_leaves_the_members)
 {
@@ -159,7 +143,19 @@ TEST(sealed_damage_never_leaves_the_members)
             uint64_t used = pool_scratch_used(pool);
             if (tiers_location_unpack(flat, f->bytes, &location) != KVT_OK) continue;
             if (tiers_pool_adopt(pool, location) == KVT_OK) {
-                check_adopted(location);
+                /* What adopt accepted lies inside the members and does not overlap anything
+                 * held. */
+                for (uint32_t i = 0; i < location->extent_count; i++) {
+                    const tiers_extent *extent = &location->extents[i];
+                    assert_true(extent->member < MEMBERS);
+                    assert_true(extent->offset + extent->bytes <= sizes[extent->member]);
+                    for (uint32_t j = 0; j < i; j++) {
+                        const tiers_extent *other = &location->extents[j];
+                        assert_true(other->member != extent->member ||
+                                    other->offset + other->bytes <= extent->offset ||
+                                    extent->offset + extent->bytes <= other->offset);
+                    }
+                }
                 assert_int_equal(pool_scratch_used(pool), used + location->bytes);
                 tiers_pool_release(pool, location);
                 adopted++;

@@ -58,12 +58,6 @@ static void ranks_close(ranks *r)
     tiers_pool_close(r->pool);
 }
 
-/* Which of the transfers came at so many operations after the one that held the gate. */
-static uint32_t ranks_at(const ranks *r, uint32_t position)
-{
-    return (uint32_t)((r->gate.offsets[position + 1] - r->location->extents[0].offset) / GRAIN);
-}
-
 /* Writes are queued first and waited reads last; transfer i is of rank 2 - i / EACH. */
 TEST(a_rank_goes_before_the_next_but_for_one_in_sixteen)
 {
@@ -76,7 +70,9 @@ TEST(a_rank_goes_before_the_next_but_for_one_in_sixteen)
     assert_int_equal(atomic_load(&r->gate.taken), ALL + 1);
     uint32_t served[TIERS_RANKS] = {0}, last[TIERS_RANKS] = {0};
     for (uint32_t position = 0; position < ALL; position++) {
-        uint32_t index = ranks_at(r, position);
+        /* Which of the transfers came at so many operations after the one that held the gate. */
+        uint32_t index =
+            (uint32_t)((r->gate.offsets[position + 1] - r->location->extents[0].offset) / GRAIN);
         uint32_t rank = 2 - index / EACH;
         assert_int_equal(index % EACH, served[rank]); /* in the order of their queueing */
         served[rank]++;

@@ -125,27 +125,6 @@ static void check_deal(const tiers_share *shares, uint32_t count)
     assert_int_equal(tiers_stripe_last(shares, count, 0), last);
 }
 
-/* From any step on the deal goes round as it does from the first one, to the step before. */
-static void check_turn(const tiers_share *shares, uint32_t count)
-{
-    tiers_dealer plain, turned;
-    tiers_dealer_init(&plain, shares, count, 0);
-    const uint32_t total = plain.total;
-    for (uint32_t turn = 0; turn < total && turn < TIERS_TURN_MAX; turn++) {
-        uint32_t last = 0;
-        tiers_dealer_init(&turned, shares, count, turn);
-        tiers_dealer_init(&plain, shares, count, 0);
-        for (uint32_t i = 0; i < turn; i++)
-            (void)tiers_dealer_next(&plain);
-        for (uint32_t i = turn; i < total; i++)
-            assert_int_equal(tiers_dealer_next(&turned), last = tiers_dealer_next(&plain));
-        tiers_dealer_init(&plain, shares, count, 0);
-        for (uint32_t i = 0; i < turn; i++)
-            assert_int_equal(tiers_dealer_next(&turned), last = tiers_dealer_next(&plain));
-        assert_int_equal(tiers_stripe_last(shares, count, turn), last);
-    }
-}
-
 TEST(every_prefix_is_balanced)
 {
     tiers_share one_large[11] = {{0, 100}};
@@ -161,7 +140,24 @@ TEST(every_prefix_is_balanced)
             shares[i] = (tiers_share){.member = i, .units = units};
         }
         check_deal(shares, count);
-        check_turn(shares, count);
+        /* From any step on the deal goes round as it does from the first one, to the step
+         * before. */
+        tiers_dealer plain, turned;
+        tiers_dealer_init(&plain, shares, count, 0);
+        const uint32_t total = plain.total;
+        for (uint32_t turn = 0; turn < total && turn < TIERS_TURN_MAX; turn++) {
+            uint32_t last = 0;
+            tiers_dealer_init(&turned, shares, count, turn);
+            tiers_dealer_init(&plain, shares, count, 0);
+            for (uint32_t i = 0; i < turn; i++)
+                (void)tiers_dealer_next(&plain);
+            for (uint32_t i = turn; i < total; i++)
+                assert_int_equal(tiers_dealer_next(&turned), last = tiers_dealer_next(&plain));
+            tiers_dealer_init(&plain, shares, count, 0);
+            for (uint32_t i = 0; i < turn; i++)
+                assert_int_equal(tiers_dealer_next(&turned), last = tiers_dealer_next(&plain));
+            assert_int_equal(tiers_stripe_last(shares, count, turn), last);
+        }
     }
 }
 

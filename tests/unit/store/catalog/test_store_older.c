@@ -53,19 +53,6 @@ static void older_prepare(older_site *site, uint32_t later)
     older_copy(site->copy, site->base.catalog);
 }
 
-static void older_recover(older_site *site)
-{
-    char message[256] = "";
-    kvt_recover_report report = {.struct_size = sizeof report};
-    kvt_recover_options options;
-    kvt_recover_options_init(&options);
-    options.replace = true;
-    kvt_status status =
-        kvt_store_recover(&site->base.options, &options, &report, message, sizeof message);
-    if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
-    assert_int_equal(report.entries, OPEN_ENTRIES);
-}
-
 static void older_expect_refused(uint32_t later)
 {
     older_site site;
@@ -76,7 +63,15 @@ static void older_expect_refused(uint32_t later)
     assert_non_null(strstr(site.base.message, "older"));
     assert_true(older_sum(site.base.path, 0) == member);
     assert_true(older_sum(site.base.catalog, 0) == catalog);
-    older_recover(&site);
+    char message[256] = "";
+    kvt_recover_report report = {.struct_size = sizeof report};
+    kvt_recover_options options;
+    kvt_recover_options_init(&options);
+    options.replace = true;
+    kvt_status status =
+        kvt_store_recover(&site.base.options, &options, &report, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
+    assert_int_equal(report.entries, OPEN_ENTRIES);
     open_expect_all(&site.base);
 }
 

@@ -54,20 +54,6 @@ static uint64_t blocks_of(const char *path)
     return stat(path, &facts) == 0 ? (uint64_t)facts.st_blocks * 512 : 0;
 }
 
-/* Removes what lies in the folder, which stays. */
-static void empty(const site *s)
-{
-    DIR *entries = opendir(s->folder);
-    assert_non_null(entries);
-    for (const struct dirent *entry; (entry = readdir(entries)) != NULL;) {
-        char path[384];
-        if (entry->d_name[0] == '.') continue;
-        snprintf(path, sizeof path, "%s/%s", s->folder, entry->d_name);
-        assert_int_equal(unlink(path), 0);
-    }
-    closedir(entries);
-}
-
 /* An open with so many bytes of room, then one with plenty. What the first one kept, the second one
  * has. True when the first one succeeded. */
 static bool open_with(const site *s, uint64_t bytes)
@@ -99,7 +85,16 @@ static bool open_with(const site *s, uint64_t bytes)
     assert_ok(support_put(store, ENTRIES));
     assert_ok(kvt_store_flush(store));
     kvt_store_close(store);
-    empty(s);
+    /* Remove what lies in the folder, which stays. */
+    DIR *entries = opendir(s->folder);
+    assert_non_null(entries);
+    for (const struct dirent *entry; (entry = readdir(entries)) != NULL;) {
+        char path[384];
+        if (entry->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/%s", s->folder, entry->d_name);
+        assert_int_equal(unlink(path), 0);
+    }
+    closedir(entries);
     return first == KVT_OK;
 }
 

@@ -57,19 +57,6 @@ TEST(refused_second_open)
     close(ends[1]);
 }
 
-/* A profile that is written, and opened once more. */
-static void open_hold_profile(const char *path)
-{
-    kvt_profile *profile = NULL, *other = NULL;
-    sqlite3 *db = NULL;
-    if (kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0) != KVT_OK) _exit(2);
-    if (sqlite3_open(path, &db) != SQLITE_OK) _exit(3);
-    if (sqlite3_exec(db, "CREATE TABLE x(y); DROP TABLE x", NULL, NULL, NULL) != SQLITE_OK)
-        _exit(4);
-    if (kvt_profile_open(path, KVT_PROFILE_READ, &other, NULL, 0) != KVT_OK) _exit(5);
-    kvt_profile_close(other);
-}
-
 /* The same with a profile: opening it again must not drop the locks of who reads it. */
 TEST(profile_keeps_locks)
 {
@@ -83,7 +70,15 @@ TEST(profile_keeps_locks)
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        open_hold_profile(path);
+        /* A profile that is written, and opened once more. */
+        kvt_profile *profile = NULL, *other = NULL;
+        sqlite3 *db = NULL;
+        if (kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0) != KVT_OK) _exit(2);
+        if (sqlite3_open(path, &db) != SQLITE_OK) _exit(3);
+        if (sqlite3_exec(db, "CREATE TABLE x(y); DROP TABLE x", NULL, NULL, NULL) != SQLITE_OK)
+            _exit(4);
+        if (kvt_profile_open(path, KVT_PROFILE_READ, &other, NULL, 0) != KVT_OK) _exit(5);
+        kvt_profile_close(other);
         if (write(ends[1], &byte, 1) != 1) _exit(6);
         pause();
     }

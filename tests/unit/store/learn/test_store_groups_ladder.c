@@ -48,18 +48,6 @@ static uint64_t fill_groups(uint32_t number, const kvt_layout *layouts, void *da
     return at;
 }
 
-static kvt_status put_groups(kvt_store *store, uint32_t number, const kvt_layout *layouts)
-{
-    static char data[DATA_BYTES];
-    const uint64_t bytes = fill_groups(number, layouts, data);
-    const kvt_entry entry = {.struct_size = sizeof entry,
-                             .key = support_key(number),
-                             .groups = layouts,
-                             .group_count = GROUPS,
-                             .recompute_seconds = 1e3 * (number + 1)};
-    return kvt_store_put(store, &entry, KVT_PACKED(data, bytes));
-}
-
 /* What one coding of a group gives back. */
 static void code_group(const kvt_layout *layout, const void *data, uint64_t bytes,
                        kvt_variant variant, void *decoded)
@@ -149,7 +137,14 @@ static uint32_t press_groups(kvt_store *store, const kvt_layout *layouts, bool r
 {
     uint32_t lossy = 0, held = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        kvt_status status = put_groups(store, i, layouts);
+        static char data[DATA_BYTES];
+        const uint64_t bytes = fill_groups(i, layouts, data);
+        const kvt_entry entry = {.struct_size = sizeof entry,
+                                 .key = support_key(i),
+                                 .groups = layouts,
+                                 .group_count = GROUPS,
+                                 .recompute_seconds = 1e3 * (i + 1)};
+        kvt_status status = kvt_store_put(store, &entry, KVT_PACKED(data, bytes));
         /* "adaptcache" keeps little room free for coding anew what is there. */
         const bool full = rounds && status == KVT_E_SPACE;
         assert_true(status == KVT_OK || status == KVT_REFUSED || status == KVT_EXISTS || full);

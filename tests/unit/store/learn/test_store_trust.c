@@ -466,24 +466,6 @@ TEST(no_clock_shuts_the_store)
     recompute_seconds = TRUST_RECOMPUTE_S;
 }
 
-/* Loads and puts in memory, whose seconds are so many times those of the curves. */
-static void work_in_memory(kvt_store *store, double factor)
-{
-    const uint64_t bytes = SUPPORT_ENTRY_BYTES;
-    tiers_extent extent = {.bytes = bytes};
-    const tiers_location location = {.bytes = bytes, .extents = &extent, .extent_count = 1};
-    const kvt_variant raw = {.codec = KVT_CODEC_RAW};
-    double seconds = factor * (TRUST_REQUEST_S + 2 * (double)bytes / TRUST_BYTES_PER_S);
-    for (int step = 0; step < 10000; step++) {
-        learn_transfer transfer;
-        learn_begin_in_memory(store, KVT_TIER_DRAM, &location, &transfer);
-        learn_notes_begin(store);
-        (void)learn_note_get(store, &transfer, raw, bytes, seconds, seconds);
-        learn_notes_end(store);
-        learn_note_encode_in_memory(store, KVT_TIER_DRAM, &location, raw, bytes, seconds);
-    }
-}
-
 /* The seconds of work in memory are shared out between device and codec. However long both are
  * faster than their curves, each keeps its part. */
 TEST(work_in_memory_is_shared_out)
@@ -496,7 +478,20 @@ TEST(work_in_memory_is_shared_out)
         make_profile();
         kvt_store *store = open_store();
         set_clock(store, NULL);
-        work_in_memory(store, factors[i]);
+        /* Loads and puts in memory, whose seconds are so many times those of the curves. */
+        const uint64_t bytes = SUPPORT_ENTRY_BYTES;
+        tiers_extent extent = {.bytes = bytes};
+        const tiers_location location = {.bytes = bytes, .extents = &extent, .extent_count = 1};
+        const kvt_variant raw = {.codec = KVT_CODEC_RAW};
+        double seconds = factors[i] * (TRUST_REQUEST_S + 2 * (double)bytes / TRUST_BYTES_PER_S);
+        for (int step = 0; step < 10000; step++) {
+            learn_transfer transfer;
+            learn_begin_in_memory(store, KVT_TIER_DRAM, &location, &transfer);
+            learn_notes_begin(store);
+            (void)learn_note_get(store, &transfer, raw, bytes, seconds, seconds);
+            learn_notes_end(store);
+            learn_note_encode_in_memory(store, KVT_TIER_DRAM, &location, raw, bytes, seconds);
+        }
         const learn_member *member = &store->learn->tiers[KVT_TIER_DRAM].members[0];
         const learn_codec *codec = &store->learn->codecs[0];
         const double got[] = {online_device_predict(&member->kinds[KVT_IO_READ], &work) / load,

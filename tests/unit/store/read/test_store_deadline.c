@@ -118,11 +118,6 @@ static bool site_lies_on(site *s, uint32_t number, uint32_t device)
     return site_reads(s, device) != before;
 }
 
-static void site_check_all(site *s)
-{
-    support_gets(s->store, 0, ENTRIES);
-}
-
 static void site_await_staging(site *s)
 {
     while (support_stats(s->store).staging_bytes != 0)
@@ -168,7 +163,7 @@ TEST(gets_end_at_their_deadline)
     assert_true(stats.staging_bytes > 0);
     tiers_fault_clear(s.faults[1].device);
     site_await_staging(&s);
-    site_check_all(&s);
+    support_gets(s.store, 0, ENTRIES);
     uint32_t untouched = 0;
     for (uint32_t i = 0; i < ROUNDS * ENTRIES; i++)
         if (is_untouched(data + i * (size_t)SUPPORT_ENTRY_BYTES)) untouched++;

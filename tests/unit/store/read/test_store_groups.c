@@ -282,14 +282,6 @@ TEST(groups_survive_a_restart)
     }
 }
 
-static void run_sql(const char *path, const char *sql)
-{
-    sqlite3 *database = NULL;
-    assert_int_equal(sqlite3_open(path, &database), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(database, sql, NULL, NULL, NULL), SQLITE_OK);
-    assert_int_equal(sqlite3_close(database), SQLITE_OK);
-}
-
 /* A row whose groups are none of its layout, or not those of its checksum, is nobody's. */
 TEST(damaged_rows_are_dropped)
 {
@@ -309,7 +301,10 @@ TEST(damaged_rows_are_dropped)
     put_all(s->store);
     site_close(s);
     for (uint32_t i = 0; i < sizeof damage / sizeof damage[0]; i++) {
-        run_sql(s->catalog, damage[i]);
+        sqlite3 *database = NULL;
+        assert_int_equal(sqlite3_open(s->catalog, &database), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(database, damage[i], NULL, NULL, NULL), SQLITE_OK);
+        assert_int_equal(sqlite3_close(database), SQLITE_OK);
         site_open(s);
         assert_int_equal(support_stats(s->store).recovered, ENTRIES - i - 1);
         assert_int_equal(support_stats(s->store).recovery_drops, 1);
