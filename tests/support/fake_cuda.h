@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 typedef struct fake_cuda_state {
     /* The test's. */
@@ -47,7 +48,7 @@ static inline int fake_cuda_load(void **state)
 {
     (void)state;
     fake = fake_cuda_find();
-    if (fake == NULL) print_message("the stand-in for libcuda.so.1 is not on LD_LIBRARY_PATH\n");
+    if (fake == NULL) fputs("the stand-in for libcuda.so.1 is not on LD_LIBRARY_PATH\n", stderr);
     return fake == NULL;
 }
 
