@@ -21,6 +21,13 @@ const kvt_codec *kvt_codec_find(uint16_t id)
     return NULL;
 }
 
+bool kvt_codec_is_exact(kvt_variant variant)
+{
+    const kvt_codec *codec = kvt_codec_find(variant.codec);
+    return codec != NULL && (codec->flags & KVT_CODEC_FLAG_EXACT) != 0 &&
+           !kvt_variant_drops_tokens(variant);
+}
+
 const kvt_codec *kvt_codec_at(size_t index)
 {
     return index < CODEC_TABLE_COUNT ? codec_table[index] : NULL;

@@ -170,6 +170,9 @@ typedef struct kvt_codec {
 const kvt_codec *kvt_codec_find(uint16_t id);
 const kvt_codec *kvt_codec_at(size_t index);
 
+/* Whether a record of the variant decodes to the entry's own bytes, all of its tokens. */
+bool kvt_codec_is_exact(kvt_variant variant);
+
 /*
  * For kvt_codec_extras.symbol_counts: adds to counts how often each symbol of the entropy codec
  * occurs in one matrix at this variant. The matrix' tokens, kv_heads, head_dim, dtype and side are

@@ -13,15 +13,10 @@
  * dropped tokens has lost them. */
 static bool lineage_is_exact(kvt_variant variant)
 {
-    if (variant.mode >> 8 != 0) return false;
-    switch (variant.codec) {
-    case KVT_CODEC_RAW:
-    case KVT_CODEC_LOSSLESS: return true;
-    case KVT_CODEC_PLANES:
-        return codecs_planes.matrix_planes(variant, KVT_SIDE_K, 0) == KVT_PLANES_MAX &&
-               codecs_planes.matrix_planes(variant, KVT_SIDE_V, 0) == KVT_PLANES_MAX;
-    default: return false;
-    }
+    if (kvt_variant_drops_tokens(variant) || variant.codec != KVT_CODEC_PLANES)
+        return kvt_codec_is_exact(variant);
+    return codecs_planes.matrix_planes(variant, KVT_SIDE_K, 0) == KVT_PLANES_MAX &&
+           codecs_planes.matrix_planes(variant, KVT_SIDE_V, 0) == KVT_PLANES_MAX;
 }
 
 /* Fewer of the tokens that are there, by the same method: at a smaller share these methods keep

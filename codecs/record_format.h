@@ -67,7 +67,7 @@ typedef struct __attribute__((packed)) record_header {
     uint16_t head_dim;
     uint8_t dtype;
     uint8_t order;
-    uint32_t logical_tokens; /* of the sequence, that the entry stands for */
+    uint32_t logical_tokens; /* that the entry stands for, dropped ones included */
     uint8_t tokens_may_drop;
     uint8_t reserved[3];
     uint64_t opaque_bytes;

@@ -97,17 +97,11 @@ static kvt_record_spec groups_spec_of(const record_groups_spec *spec, uint32_t g
                              .bases = spec->bases};
 }
 
-static bool groups_is_exact(kvt_variant variant)
-{
-    return variant.mode >> 8 == 0 &&
-           (variant.codec == KVT_CODEC_RAW || variant.codec == KVT_CODEC_LOSSLESS);
-}
-
 /* Whether a group of a record may have this variant. */
 static bool groups_variant_fits(kvt_variant whole, kvt_variant group)
 {
     if (whole.codec == KVT_CODEC_RAW) return group.codec == KVT_CODEC_RAW;
-    return groups_is_exact(group) || memcmp(&whole, &group, sizeof whole) == 0;
+    return kvt_codec_is_exact(group) || memcmp(&whole, &group, sizeof whole) == 0;
 }
 
 static kvt_status groups_check_spec(const record_groups_spec *spec, kvt_layout *layout_out)
@@ -614,7 +608,7 @@ static kvt_status groups_derive_one(const uint8_t *from, uint64_t bytes,
 {
     kvt_record_drop drop;
     kvt_status status;
-    const bool exact = groups_is_exact(info->spec.variant);
+    const bool exact = kvt_codec_is_exact(info->spec.variant);
     const codecs_way way = exact ? CODECS_WAY_NONE : codecs_made_from(info->spec.variant, variant);
     *bytes_out = bytes;
     *changed = *changed || !exact;

@@ -4,6 +4,7 @@
  * stated defaults of the simulated host. One thread.
  */
 #include "base/config_values.h"
+#include "codecs/codec_table.h"
 #include "estimator/exchange/exchange.h"
 #include "options_parts.h"
 #include "policy/trial.h"
@@ -206,8 +207,7 @@ static kvt_status options_store_variants(kvt_config *config, const kvt_store_opt
         const kvt_codec_curve *variant = &options->model.variants[i];
         kvt_codec_curve curve;
         char name[64];
-        if (variant->variant.codec != KVT_CODEC_RAW && variant->variant.codec != KVT_CODEC_LOSSLESS)
-            break;
+        if (!kvt_codec_is_exact(variant->variant)) break;
         if (profile != NULL && kvt_profile_codec(profile, variant->variant, &curve) == KVT_OK)
             continue;
         kvt_variant_format(variant->variant, name, sizeof name);

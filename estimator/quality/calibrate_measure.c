@@ -154,7 +154,7 @@ static bool known_is_lossy(kvt_variant variant)
 {
     const kvt_codec *codec = kvt_codec_find(variant.codec);
     if (codec == NULL || (variant.mode & QUALITY_MERGED_MODE) != 0) return false;
-    return (codec->flags & KVT_CODEC_FLAG_EXACT) == 0 || quality_variant_drops(variant);
+    return !kvt_codec_is_exact(variant);
 }
 
 uint32_t calibrate_known_variants(const calibration *c, quality_variant *variants,

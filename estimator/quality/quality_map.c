@@ -52,17 +52,10 @@ static quality_family *map_family(quality_map *map, const char *name)
     return family;
 }
 
-static bool map_is_exact(kvt_variant variant)
-{
-    const kvt_codec *codec = kvt_codec_find(variant.codec);
-    return codec != NULL && (codec->flags & KVT_CODEC_FLAG_EXACT) != 0 &&
-           !quality_variant_drops(variant);
-}
-
 static void map_add(quality_map *map, const quality_variant *variant, const quality_curve *curve,
                     const kvt_quality_curve *score)
 {
-    if (map_is_exact(variant->variant)) return;
+    if (kvt_codec_is_exact(variant->variant)) return;
     quality_family *family = map_family(map, quality_variant_codec(variant->variant));
     if (family == NULL || family->count == QUALITY_MAP_STEPS_MAX) return;
     family->steps[family->count++] = (isotonic_point){
@@ -218,7 +211,7 @@ void quality_map_loss(const quality_map *map, kvt_variant variant, double error,
                       double *loss_out, double *upper_out)
 {
     *loss_out = *upper_out = 0.0;
-    if (map_is_exact(variant)) return;
+    if (kvt_codec_is_exact(variant)) return;
     const char *name = quality_variant_codec(variant);
     for (uint32_t i = 0; i < map->family_count; i++) {
         const quality_family *family = &map->families[i];

@@ -239,9 +239,6 @@ typedef struct loop_ladder {
     char class_name[64];
 } loop_ladder;
 
-/* Raw or lossless with every token. */
-bool loop_variant_is_exact(kvt_variant variant);
-
 /* Reads "lru+kivi-4" (docs/LOOP.md). KVT_OK; KVT_E_ARGUMENT with a message. */
 KVT_NODISCARD kvt_status loop_contender_parse(const char *name, loop_contender *contender_out,
                                               char *message, size_t message_size);

@@ -6,6 +6,7 @@
  * A store takes lossy variants from a calibration in its profile. A contender of one variant or of
  * a mix gets a calibration of these alone, written into the run's own copy of the profile.
  */
+#include "codecs/codec_table.h"
 #include "estimator/exchange/exchange.h"
 #include "estimator/profile/profile_internal.h"
 #include "replay/loop/loop.h"
@@ -37,13 +38,6 @@ static kvt_status contender_variant(const char *text, kvt_variant *variant_out)
     for (char *at = name; *at != '\0'; at++)
         if (*at == '/') *at = ',';
     return kvt_variant_parse(name, variant_out);
-}
-
-/* A variant that drops tokens says so beside its codec, which may be raw. */
-bool loop_variant_is_exact(kvt_variant variant)
-{
-    return (variant.codec == KVT_CODEC_RAW || variant.codec == KVT_CODEC_LOSSLESS) &&
-           !quality_variant_drops(variant);
 }
 
 static bool contender_policy_known(const char *name)
@@ -88,7 +82,7 @@ kvt_status loop_contender_parse(const char *name, loop_contender *contender, cha
         (void)snprintf(message, size, "%s: '%s' is no variant", name, plus + 1);
         return KVT_E_ARGUMENT;
     }
-    if (contender->variant.codec != KVT_CODEC_RAW || !loop_variant_is_exact(contender->variant))
+    if (contender->variant.codec != KVT_CODEC_RAW || !kvt_codec_is_exact(contender->variant))
         contender->forms = LOOP_FORMS_ONE;
     return KVT_OK;
 }
@@ -256,7 +250,7 @@ static void ladder_add_rung(const loop_site *site, const kvt_codec_curve *curve,
 {
     const profile_model *facts = &site->measured.facts;
     char name[QUALITY_NAME_BYTES];
-    if (loop_variant_is_exact(curve->variant)) return;
+    if (kvt_codec_is_exact(curve->variant)) return;
     (void)kvt_variant_format(curve->variant, name, sizeof name);
     (void)json_array_append_new(
         rungs, json_pack("{s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:f}", "model", facts->name, "digest",

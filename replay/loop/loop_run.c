@@ -7,6 +7,7 @@
  * library's clock leaps over what is left of that time (docs/LOOP.md, Clocks).
  */
 #include "base/clock.h"
+#include "codecs/codec_table.h"
 #include "codecs/kernels/checksum.h"
 #include "codecs/record.h"
 #include "replay/loop/loop_sample.h"
@@ -247,7 +248,7 @@ static void loop_take_answer(loop_state *state, const loop_context *context,
     sample->same = answer->same;
     for (uint32_t i = 0; i < answer->answer_tokens; i++)
         result->answers_fingerprint = replay_mix(result->answers_fingerprint ^ answer->ids[i]);
-    if (!sample->hit || !loop_variant_is_exact(sample->variant)) return;
+    if (!sample->hit || !kvt_codec_is_exact(sample->variant)) return;
     result->exact_checked++;
     result->exact_wrong += sample->kv_checksum != context->kv_checksum;
 }
@@ -345,7 +346,7 @@ static void loop_identify(loop_state *state, const loop_context *context, const 
 /* A loss observed on one question of a few. */
 static void loop_observe(loop_state *state, const loop_context *context, const loop_sample *sample)
 {
-    if (state->site->options.observe && sample->hit && !loop_variant_is_exact(sample->variant))
+    if (state->site->options.observe && sample->hit && !kvt_codec_is_exact(sample->variant))
         (void)!kvt_quality_observe(state->store, &context->key, sample->variant,
                                    fmin(fmax(sample->loss, 0.0), 1.0), 1.0 / LOOP_QUESTIONS_MAX);
 }
@@ -405,8 +406,8 @@ static kvt_status loop_fill_store(loop_state *state, kvt_store_options *store, c
     const bool mixed = contender->other_share > 0;
     store->lossless =
         (whole && store->lossless) || (mixed && contender->other.codec == KVT_CODEC_LOSSLESS);
-    store->loss.ladder = whole || !loop_variant_is_exact(contender->variant) ||
-                         (mixed && !loop_variant_is_exact(contender->other));
+    store->loss.ladder = whole || !kvt_codec_is_exact(contender->variant) ||
+                         (mixed && !kvt_codec_is_exact(contender->other));
     if (!store->loss.ladder) return KVT_OK;
     store->loss.ladder_layout = loop_layout(state->site, 256);
     store->loss.ladder_layout.tokens = 0;

@@ -16,6 +16,7 @@
  */
 #include "base/kill_point.h"
 #include "base/wait.h"
+#include "codecs/codec_table.h"
 #include "store/background/lifetime.h"
 #include "store/background/maintain.h"
 #include "store/catalog/recovery.h"
@@ -449,14 +450,6 @@ static void open_release(void *context, tiers_location *location)
 
 /* ---- open and close ---- */
 
-/* Exact variants need no ladder. */
-static bool open_variant_is_exact(kvt_variant variant)
-{
-    if (variant.rate != 0) return false;
-    return (variant.codec == KVT_CODEC_RAW && variant.mode == 0) ||
-           (variant.codec == KVT_CODEC_LOSSLESS && variant.mode == KVT_LOSSLESS_DENSE);
-}
-
 /* Refuses options that are out of range, with the first fault in the message. */
 static kvt_status open_check_options(const kvt_store_options *options, char *message,
                                      size_t message_size)
@@ -464,7 +457,7 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
     const char *fault = NULL;
     if (options->policy == NULL) {
         fault = "policy is not named";
-    } else if (!options->loss.ladder && !open_variant_is_exact(options->variant)) {
+    } else if (!options->loss.ladder && !kvt_codec_is_exact(options->variant)) {
         fault = "variant is not one that a store keeps: raw, lossless, or with a ladder one of it";
     } else if (options->codec_workers != NULL &&
                (options->codec_workers->count == 0 || options->codec_workers->run == NULL)) {
@@ -496,7 +489,7 @@ static void open_staging(open_state *state)
     }
 }
 
-/* Writes the file that shows the store for the first time, so that an open finds a wrong path. */
+/* Writes the watch file (store.watch_path) once, so that a wrong path fails the open. */
 static kvt_status open_watch_file(open_state *state)
 {
     const char *path = state->options->watch.path;

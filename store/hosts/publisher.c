@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "base/wait.h"
+#include "codecs/codec_table.h"
 #include "store/core/handover.h"
 #include "store/hosts/remote_tier.h"
 
@@ -148,8 +149,7 @@ static bool publisher_may(const store_remote *remote, const store_entry *entry)
 {
     const store_place *place = entry->place;
     return place != NULL && remote->publish != KVT_PUBLISH_NONE && !remote->publisher_ends &&
-           (place->variant.codec == KVT_CODEC_RAW || place->variant.codec == KVT_CODEC_LOSSLESS) &&
-           place->variant.mode >> 8 == 0 && entry->kind->group_count == 0 &&
+           kvt_codec_is_exact(place->variant) && entry->kind->group_count == 0 &&
            place->record_bytes <= PUBLISHER_MOST && entry->expires_ns == 0;
 }
 
@@ -322,7 +322,7 @@ static void publisher_prepare(store_remote *remote, publisher_write *write, uint
         .deadline_ns = base_clock_ns() + PUBLISHER_WAIT_NS};
 }
 
-/* Writes one kind of the chunks of all records: those behind the first, or the first. */
+/* Writes of every record either its first chunk, or all chunks behind that. */
 static kvt_status publisher_write_chunks(store_remote *remote, publisher_write *write, bool first)
 {
     uint32_t owners[PUBLISHER_RECORDS + 1], used = 0;

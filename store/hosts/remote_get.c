@@ -9,6 +9,7 @@
  * Thread rule: any thread; no lock held at entry.
  */
 #include "base/clock.h"
+#include "codecs/codec_table.h"
 #include "store/core/executor.h"
 #include "store/core/put_plan.h"
 #include "store/hosts/remote_tier.h"
@@ -51,8 +52,7 @@ bool remote_get_is_sound(const remote_fetch *fetch, const kvt_record_info *recor
     return memcmp(&record->spec.key, &fetch->key, sizeof fetch->key) == 0 &&
            record->spec.generation == fetch->head.generation &&
            record->record_bytes == fetch->head.record_bytes && record->group_count == 0 &&
-           (record->spec.variant.codec == KVT_CODEC_RAW ||
-            record->spec.variant.codec == KVT_CODEC_LOSSLESS);
+           kvt_codec_is_exact(record->spec.variant);
 }
 
 /* Decodes a record into the target, whose view `own` is from then on. *view_status: a fault of the

@@ -5,6 +5,7 @@
  * group.
  */
 #include "store/read/groups.h"
+#include "codecs/codec_table.h"
 
 #include "base/struct_size.h"
 #include "codecs/view_rows.h"
@@ -53,18 +54,10 @@ uint32_t groups_exact(const kvt_store *store)
     return store->exact_variants - 1;
 }
 
-/* Whether the store's curves call a variant exact. */
-static bool groups_is_exact_variant(const kvt_store *store, kvt_variant variant)
-{
-    for (uint32_t i = 0; i < store->exact_variants; i++)
-        if (memcmp(&store->costs.variants[i].variant, &variant, sizeof variant) == 0) return true;
-    return variant.codec == KVT_CODEC_RAW || variant.codec == KVT_CODEC_LOSSLESS;
-}
-
 record_groups_spec groups_spec(const kvt_store *store, const kvt_record_spec *spec,
                                const kvt_layout *layouts, uint32_t count, kvt_variant *variants)
 {
-    const bool exact = groups_is_exact_variant(store, spec->variant);
+    const bool exact = kvt_codec_is_exact(spec->variant);
     const uint64_t lossy = exact ? 0 : groups_lossy(store, layouts, count);
     for (uint32_t i = 0; i < count; i++) {
         variants[i] = spec->variant;
