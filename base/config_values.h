@@ -51,7 +51,8 @@ bool kvt_config_has(const kvt_config *config, const char *key);
 /* A key's value, given or standard, as text; NULL when there is neither. Marks nothing as used. */
 const char *kvt_config_peek(const kvt_config *config, const char *key);
 
-/* Has all values count as unread again: what somebody else read of them says nothing. */
+/* Marks all values as unused again. For a caller before whom others have read them: only values
+ * that are read from now on count as used. */
 void kvt_config_forget_uses(kvt_config *config);
 
 /* Marks what was given of a setting of the table as used, in every section that has it. */

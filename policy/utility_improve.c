@@ -43,8 +43,8 @@ typedef struct improve_question {
     bool room_only;      /* the option must fit as things are */
 } improve_question;
 
-/* Says whether an option's bytes fit as things are. Watermarks are the caller's: room[] is what it
- * is ready to give. */
+/* Says whether an option's bytes fit into the room as it is. The caller applies the watermarks:
+ * room[] has the bytes that it is ready to give. */
 static bool improve_fits(const uint64_t need[TIERS], const int64_t room[TIERS])
 {
     for (int tier = 0; tier < TIERS; tier++) {

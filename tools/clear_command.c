@@ -53,7 +53,8 @@ static int clear_check(void *context)
                                  .by_tenant = arguments->tenant != NULL,
                                  .everything = arguments->everything};
     if (filter->by_space + filter->by_tenant + filter->everything != 1)
-        return command_misuse("one of --space, --tenant and --everything says what to clear");
+        return command_misuse(
+            "exactly one of --space, --tenant and --everything says what to clear");
     if (filter->by_space && (strlen(arguments->space) != 16 ||
                              !clear_read(arguments->space, 16, UINT64_MAX, &filter->space)))
         return command_misuse("--space: '%s' is not 16 hexadecimal digits", arguments->space);

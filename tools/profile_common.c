@@ -76,14 +76,15 @@ int command_profile_finish(command_profile *profile, int code)
 
 /* ---- classes of texts ---- */
 
+#define CLASS_BYTES_MAX 56u /* as calibrations take them: "/recall" is put behind some */
+
 /* What is wrong with [CLASS=]PATH, whose class is so long; NULL: nothing. A class is part of
  * profile:NAME:CLASS, of lists with commas, and of CLASS/recall. */
 static const char *class_fault(const char *name, size_t length, const char *path)
 {
     if (length == 0) return "no class before the '='";
     if (*path == '\0') return "no file behind the '='";
-    if (length >= sizeof((measure_classes *)NULL)->names[0])
-        return "the name of a class has at most 63 bytes";
+    if (length > CLASS_BYTES_MAX) return "the name of a class has at most 56 bytes";
     for (size_t i = 0; i < length; i++)
         if (strchr("/:,", name[i]) != NULL || (unsigned char)name[i] < ' ')
             return "the name of a class has no '/', ':' or ','";

@@ -64,7 +64,7 @@ static int profile_check_table(sqlite3 *database, const profile_table *table, co
                      table->name, text, sizeof text, &found);
     if (result != SQLITE_OK) return result;
     if (!found || strcmp(text, table->sql) != 0) {
-        *fault = "is not as this build makes it";
+        *fault = "is missing or has other columns or rules than in this build";
         return SQLITE_OK;
     }
     int length = snprintf(sql, sizeof sql, "SELECT 1 FROM %s WHERE (%s) IS NOT 1 LIMIT 1",
@@ -142,7 +142,8 @@ kvt_status profile_check_content(const kvt_profile *profile, const char *path, c
         return profile_status(result);
     }
     if (fault == NULL) return KVT_OK;
-    profile_say(message, size, "%s: damaged: %s %s; left as it is", path, where, fault);
+    profile_say(message, size, "%s: damaged: %s %s; the file is left unchanged", path, where,
+                fault);
     return KVT_E_CORRUPT;
 }
 

@@ -551,10 +551,11 @@ static kvt_status make_ladders(const calibrate_rows *rows, const uint32_t *rungs
         ladders[c].choice_count = ladders[0].choice_count;
         kvt_status status = calibrate_make_ladder(rows, rungs, count, class_index, &ladders[c]);
         if (status == KVT_E_ARGUMENT)
-            (void)snprintf(message, message_size,
-                           "a calibration takes two entries or more with rows of all variants%s%s",
-                           ladder_count > 1 ? ": too few of class " : "",
-                           ladder_count > 1 ? source->class_names[c] : "");
+            (void)snprintf(
+                message, message_size,
+                "a calibration needs at least two entries that were measured in every variant%s%s",
+                ladder_count > 1 ? ": too few of class " : "",
+                ladder_count > 1 ? source->class_names[c] : "");
         if (status != KVT_OK) return status;
     }
     return KVT_OK;
@@ -571,7 +572,7 @@ kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
     calibrate_state s = {.rows = rows_out, .ladder = ladders_out, .status = KVT_OK};
     s.status = calibrate_rows_make(rows_out, source, seed);
     if (s.status == KVT_OK && source->entries < 2) {
-        (void)snprintf(message, message_size, "a calibration takes two entries or more");
+        (void)snprintf(message, message_size, "a calibration needs at least two entries");
         return KVT_E_ARGUMENT;
     }
     ask_usual(&s);

@@ -88,7 +88,8 @@ static kvt_status learn_next(learn_work *work, uint32_t class_index, uint32_t *n
     return KVT_OK;
 }
 
-/* Entries of the classes that teach in turn, until there are enough of them or of their tokens. */
+/* Takes entries of the teaching classes, one of each class in turn, until there are enough entries
+ * or enough tokens. */
 static kvt_status learn_choose(learn_work *work)
 {
     const calibration *c = work->c;

@@ -252,9 +252,9 @@ KVT_API void kvt_store_close(kvt_store *store);
 typedef struct kvt_entry {
     uint32_t struct_size;
     kvt_key key;
-    const kvt_key *parent;    /* entry of the preceding tokens; NULL = a root; not its own key */
-    kvt_layout layout;        /* zero for an entry of groups */
-    uint32_t first_position;  /* position of the first token in its sequence */
+    const kvt_key *parent;   /* of the preceding tokens; NULL = a root; never the entry's own key */
+    kvt_layout layout;       /* zero for an entry of groups */
+    uint32_t first_position; /* position of the first token in its sequence */
     double recompute_seconds; /* 0 = predict by the prefill model; required for opaque layouts to
                                  be worth storing under the utility policy */
     uint32_t
@@ -369,7 +369,8 @@ typedef struct kvt_get_info {
  *                after the return, whatever a device does later
  *   info         may be NULL
  * A load that fails in HBM or DRAM is tried again from the entry's copy on SSD, if there is one.
- * KVT_OK; KVT_MISS (not stored; or its load failed, and the entry is dropped and counted; or
+ * KVT_OK; KVT_MISS (not stored; or its load failed, which is counted: a damaged entry is
+ * dropped, any other stays; or
  * info->refused_tokens); KVT_E_MISMATCH (stored in a variant whose basis the store lacks; the entry
  * stays, and info->variant names the basis: basis.h); KVT_E_ARGUMENT (the view, such as a buffer of
  * another size; the info; too little room for positions; a rope out of range); KVT_E_UNSUPPORTED

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_report.c - medians, and documents of rows.
+ * bench_report.c - medians of samples, and rows printed as JSON or tables.
  *
  * Thread rule: one bench at a time.
  */

@@ -137,7 +137,7 @@ void persist_round(kvt_store *store)
     persist_pick picks[PERSIST_PICKS];
     if (!store->copies.kept || store->persist.bytes_per_s == 0) return;
     if (store->pools[KVT_TIER_SSD] == NULL) return;
-    /* The best of the next part of the table that pay, in order. */
+    /* Finds in the next part of the table the entries whose writing back pays, best first. */
     uint32_t count = 0;
     bool more = true;
     for (uint32_t i = 0; i < PERSIST_SCAN / PERSIST_LOOK && more; i++) {

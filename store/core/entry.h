@@ -136,7 +136,7 @@ typedef struct entry_memory {
 } entry_memory;
 
 /* The entries by handle. The chains are unordered; an insertion doubles the buckets when there are
- * as many entries. */
+ * half as many entries. */
 typedef struct entry_table {
     store_entry **buckets; /* by handle */
     size_t bucket_count;   /* a power of two */

@@ -212,7 +212,7 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_
     if (staged == NULL) {
         pthread_mutex_lock(&store->lock);
         /* Abort the plan of a put that cannot be handed over. The abort takes the ARRIVING entry
-         * out of the table; without a plan the entry is erased here. Lock held. */
+         * out of the table; without a plan the entry is erased here. */
         if (plan->count != 0) {
             plan_abort_moves(store, plan->moves, plan->count);
             quarantine_settle(store, plan->moves, plan->count);
@@ -355,7 +355,7 @@ void handover_end(kvt_store *store, store_staged *staged, kvt_status status)
         handover_forget(store, staged, KVT_REMOVED_UNSTORED);
         /* Count an accepted put that is not stored, as refused or as lost. A refusal counts as the
          * policy's choice only while some tier has capacity: without any device the policy must
-         * refuse, and the put is lost to an I/O error. Lock held. */
+         * refuse, and the put is lost to an I/O error. */
         if (status == KVT_REFUSED && store_has_capacity(store))
             trust_count_refused(store, staged->handle);
         else

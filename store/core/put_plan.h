@@ -44,9 +44,8 @@ KVT_NODISCARD kvt_status put_decide(kvt_store *store, put_work *work);
  * its bytes are copied. */
 bool put_is_copy(const kvt_store *store, const put_work *work);
 
-/* Carries out the plan that is marked, and those made after it. KVT_QUEUED: the put may carry out
- * one plan here, that one failed, and another is marked, or none when an executor decides. No lock
- * held. */
+/* Carries out the plan that is marked, and those made after it. KVT_QUEUED: the first plan failed;
+ * hand the put over, with the new plan that is marked or with none. No lock held. */
 KVT_NODISCARD kvt_status put_run(kvt_store *store, put_work *work);
 
 /* put.c: offers an entry that a get has brought from another host. No caller has made this put, so

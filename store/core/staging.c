@@ -116,7 +116,7 @@ static void *staging_grant(store_staging *staging, uint64_t bytes)
 {
     staging->out_bytes += bytes;
     staging->buffers++;
-    /* A contiguous piece of the arena, or NULL. Lock held. */
+    /* The piece has to be contiguous. */
     tiers_range range;
     if (staging->arena == NULL || bytes == 0 || bytes > staging->arena_bytes) return NULL;
     if (tiers_space_acquire(staging->space, bytes, &range) != KVT_OK) return NULL;

@@ -39,9 +39,10 @@ typedef struct transfer_report {
  * whose members lend their memory is a copy on the calling thread, which waits for nothing.
  *   wanted   its first block; copied
  *   watch    may be NULL
- *   buffer   staging around wanted->buffer; unless the transfer succeeds it is given away and
- *            cleared, because a device may still use it
- * KVT_OK; KVT_E_TIMEOUT; KVT_E_MEMORY (the buffer is the caller's still); the pool's statuses.
+ *   buffer   staging around wanted->buffer; given away and cleared when a started transfer fails,
+ *            because a device may still use it
+ * KVT_OK; KVT_E_TIMEOUT and KVT_E_MEMORY before the start (the buffer is the caller's still); the
+ * pool's statuses.
  */
 KVT_NODISCARD kvt_status transfer_run(store_staging *staging, tiers_pool *pool,
                                       const tiers_transfer *wanted, uint64_t deadline_ns,

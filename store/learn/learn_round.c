@@ -13,14 +13,14 @@
 #include <math.h>
 
 #define LEARN_DECAY_NS      UINT64_C(1000000000)
-#define LEARN_DEVICE_OFF    0.1 /* a device's seconds are off by more: options are made anew */
+#define LEARN_DEVICE_OFF    0.1 /* by which learned seconds differ before options are made anew */
 #define LEARN_PRIORS_NS     UINT64_C(30000000000)
 #define LEARN_SWEEP_STEP    64u /* entries under one hold of the lock */
 #define LEARN_SWEEP_ROUND   8192u
 #define LEARN_SWEEP_BUCKETS 4096u
 /* ---- figures as costs of new options ---- */
 
-#define LEARN_CODEC_OFF 0.25 /* a variant's seconds are off by more: its options are made anew */
+#define LEARN_CODEC_OFF 0.25 /* the same of a variant's speed, before its options are */
 
 /* The figures of one member that decisions count on: the learned ones, else those of its weight,
  * within the bounds of the curve. */

@@ -105,8 +105,8 @@ static kvt_status begin_read_of(kvt_store *store, store_entry *entry, access_get
     return KVT_OK;
 }
 
-/* Counts the use, then becomes a reader of the entry's place, with a read or with the memory in
- * which the record lies. Everything that decoding needs was worked out when the place was
+/* Becomes a reader of the entry's place, with a read or with the memory in which the record lies,
+ * then counts the use. Everything that decoding needs was worked out when the place was
  * published, so no codec is asked here. Lock held; staging is in the get already. *clock_ns as of
  * uses_count. */
 static access_stage begin_enter(kvt_store *store, const begin_view *view, access_get *get,
@@ -129,7 +129,7 @@ static access_stage begin_enter(kvt_store *store, const begin_view *view, access
     if (get->status == KVT_OK) {
         get->place = place;
         get->record_bytes = place->record_bytes;
-        /* Whoever replaces the place waits for this count, so the record stays what it is. */
+        /* The record stays what it is: the last reader gives the extents back (place_leave). */
         place->readers++;
         get->tier = place->tier;
         get->variant = place->variant;
@@ -147,9 +147,8 @@ static access_stage begin_enter(kvt_store *store, const begin_view *view, access
 }
 
 /* Looks at the entry under a get's key, or NULL, and becomes a reader of it at once where no
- * staging is needed. ACCESS_STARVES: the get has to bring the staging that the view states. With
- * staging, the view is the one that the get has brought it for, and ACCESS_STARVES says that other
- * staging is needed by now. Lock held. */
+ * staging is needed. ACCESS_STARVES: the get is to bring the staging that the view states, or,
+ * where it has brought what an earlier view stated, other staging. Lock held. */
 static access_stage begin_look(kvt_store *store, store_entry *entry, access_get *get,
                                begin_view *view, uint64_t *clock_ns)
 {
@@ -182,7 +181,8 @@ static access_stage begin_look(kvt_store *store, store_entry *entry, access_get 
 /* ---- staging ---- */
 
 /* Takes the staging that a get needs. A get that joins must not wait: the read's owner, who may
- * hold all staging that there is, waits for it. */
+ * hold all staging that there is, waits for it. ACCESS_STARVES: it is there, and the entry is to be
+ * looked at again; or there is none now. */
 static access_stage begin_acquire(kvt_store *store, const begin_view *view, access_get *get)
 {
     const uint64_t deadline_ns = get->waiter.ended == NULL ? get->deadline_ns : 0;
@@ -228,7 +228,7 @@ static void begin_elsewhere(kvt_store *store, access_get *get)
     if (started == KVT_MISS) get->stage = ACCESS_ENDED;
 }
 
-/* Prepares the read of a queue's get that owns its load. NULL: there was no memory, or its deadline
+/* Prepares the read of a queue's get that owns its read. NULL: there was no memory, or its deadline
  * has passed, and the get is READY to end with that. */
 static store_transfer *begin_read(kvt_store *store, access_get *get)
 {

@@ -7,7 +7,7 @@
  *         \-> FLIES -> arrived -> READY ->/   (or given up)
  *         \-> STARVES, CHANGED, ENDED
  *
- * Thread rule: a get belongs to one thread at a time; its load and place are shared, under the
+ * Thread rule: a get belongs to one thread at a time; its read and place are shared, under the
  * control lock.
  */
 #ifndef STORE_ACCESS_GET_H
@@ -39,7 +39,7 @@ typedef enum access_stage {
     ACCESS_ENDED = 1,   /* it holds nothing; status says how */
     ACCESS_READY = 2,   /* its bytes are in memory: access_end_ready decodes them */
     ACCESS_FLIES = 3,   /* it reads, or has joined a read; its waiter is told when that ends */
-    ACCESS_STARVES = 4, /* there was no staging, or other staging is needed now: begin it again */
+    ACCESS_STARVES = 4, /* it needs staging, or other staging than it has brought: begin it again */
     ACCESS_CHANGED = 5  /* the entry is not of the layouts that the target's views were checked for:
                            begin it again with others. Nothing was read or counted */
 } access_stage;
@@ -70,7 +70,7 @@ struct access_get {
     uint64_t serial; /* of the place that is read */
     kvt_variant variant;
     kvt_tier tier;
-    staging_buffer staging; /* scratch; an owner's lies in its load's buffer instead */
+    staging_buffer staging; /* scratch; an owner's lies in its read's buffer instead */
     uint64_t began_ns;      /* store_now_ns */
     uint64_t source_bytes;
     learn_transfer transfer;     /* owner */
@@ -81,8 +81,8 @@ struct access_get {
     bool refused_tokens;         /* it was refused because the record has dropped tokens, */
     bool refused_loss;           /* or because the record may lose more than loss_max */
     bool lacks_basis;            /* the store lacks the basis of `variant` */
-    kvt_status failure;          /* of the load, or KVT_OK */
-    struct remote_fetch *remote; /* instead of all of the load: its read from another host */
+    kvt_status failure;          /* of the read, or KVT_OK */
+    struct remote_fetch *remote; /* instead of `read`: the read from another host */
     bool remote_asked;           /* set once, so that the thread that begins may look at it */
     bool remote_joined;          /* another get has begun it */
     bool remote_known;           /* a hint said that it is there */
@@ -110,9 +110,10 @@ static inline tiers_transfer access_transfer(const access_get *get)
 
 /* Begins gets, whose key, handle, target, deadline_ns, waited, loss_max, again, quiet and its
  * waiter's function are set and all else is zero; began_ns may be. Each is in one of the stages
- * afterwards; one that has ended is not counted yet. A get of a waiting caller (without a waiter)
- * waits for staging, starts no read, and asks no other host. Reads of all others are queued before
- * a device's thread is woken. Returns how many reads were started. No lock held. */
+ * afterwards; one that has ended is not counted yet. A get whose caller blocks has no waiter: it
+ * may wait for staging, access_bring starts its read later, and it asks no other host here. Reads
+ * of all others are queued before a device's thread is woken. Returns how many reads were started.
+ * No lock held. */
 uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t count);
 
 /* Whether what is stored of an entry may lose more than somebody accepts (kvt_request.loss_max).

@@ -281,7 +281,7 @@ CASES = [
                          ("=text.jsonl", "=text.jsonl: no class before the '='"),
                          ("a/b=text.jsonl", "a/b=text.jsonl: the name of a class has no '/'"),
                          ("a,b=text.jsonl", "the name of a class has no '/', ':' or ','"),
-                         ("x" * 64 + "=text.jsonl", "at most 63 bytes"),
+                         ("x" * 57 + "=text.jsonl", "at most 56 bytes"),
                          ("none=none.jsonl", "none.jsonl: No such file"),
                          ("x=y.jsonl", "x=y.jsonl:1: "))],
     (["profile", "quality", "--model", MODEL, "--text", "text.jsonl", "--class", "a/b"],

@@ -326,8 +326,8 @@ static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *tr
                                .share = i,
                                .bytes = transfer->bytes / units * location->shares[i].units};
     if (transfer->bytes == location->bytes) {
-        /* The extents of a whole object give the bytes of each part, so a short last unit is where
-         * it is. It is exact where pool_list_parts only estimates. */
+        /* The extents of a whole object give the exact bytes of each part, a short last unit
+         * included; of a part of an object the bytes are an estimate. */
         uint32_t share = 0;
         for (uint32_t i = 0; i < location->share_count; i++)
             parts[i].bytes = 0;

@@ -371,9 +371,9 @@ kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes, tiers_location *
     return tiers_pool_reserve_on(pool, bytes, pool->unit_bytes, UINT64_MAX, location_out);
 }
 
-/* A layout grows old when weights change. The figure here lets a caller decide whether to write the
- * object anew. */
 /* ---- layout ---- */
+
+/* A layout grows old when weights change; by this figure a caller decides to write it anew. */
 
 /* Seconds until the slowest member has moved its share, by the weights of now. Latencies are left
  * out: they are the same in both layouts. */

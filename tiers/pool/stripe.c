@@ -11,8 +11,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Doubles decide here, in an order that is fixed, so equal weights give equal shares everywhere. */
 /* ---- shares ---- */
+
+/* Doubles decide here, in an order that is fixed, so equal weights give equal shares everywhere. */
 
 /* One unit more to each of the `rest` members with the largest fractions; ties go to the larger
  * weight, then to the lower member. A member outside the deal has fraction -1. The order of the
@@ -91,9 +92,10 @@ kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count
     return KVT_OK;
 }
 
+/* ---- deal order ---- */
+
 /* Whole numbers decide here, so a location read from a catalog deals as it did when it was
  * written. */
-/* ---- deal order ---- */
 
 void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t share_count,
                        uint32_t turn)
@@ -158,9 +160,10 @@ uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uin
     return index == last && tail != 0 ? whole - (unit_bytes - tail) : whole;
 }
 
+/* ---- walk ---- */
+
 /* The deal is repeated from the object's first unit, because it follows from shares and turn and
  * nothing else of it is stored. */
-/* ---- walk ---- */
 
 /* The walk starts at the first extent of its share; a transfer that begins inside the object skips
  * what lies before. */

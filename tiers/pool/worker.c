@@ -41,8 +41,9 @@ enum {
     WORKER_BUSY_NAPS_MAX = 20000 /* one second of busy with nothing in flight is a broken device */
 };
 
-/* A job is in one list at most; the lists are the thread's but for the mailbox. */
 /* ---- lists and figures ---- */
+
+/* A job is in one list at most; the lists are the thread's but for the mailbox. */
 
 /* Appends, so jobs of one rank are served in the order of their queueing. */
 void worker_list_push(worker_list *list, worker_job *job)

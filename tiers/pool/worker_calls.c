@@ -115,9 +115,10 @@ void tiers_worker_stats_get(const tiers_worker *worker, tiers_member_stats *out)
     if (depth > out->facts.depth_achieved) out->facts.depth_achieved = depth;
 }
 
+/* ---- work ---- */
+
 /* A caller leaves mail under the mutex and nudges the thread. It never touches a list of the
  * thread's own. */
-/* ---- work ---- */
 
 /* `reaping` falls with the first nudge, so a device is woken once per wait. */
 void worker_nudge(tiers_worker *worker)

@@ -30,7 +30,8 @@ static bool watch_split_fields(char *text, watch_line *line)
     return line->count != 0;
 }
 
-/* Ends a quoted text in place, its escapes undone; returns what follows its quote, or NULL. */
+/* Undoes the escapes of a quoted text in place and ends it at its closing quote. Returns what
+ * follows that quote; NULL: there is none. */
 static char *watch_unquote(char *text)
 {
     char *to = text;

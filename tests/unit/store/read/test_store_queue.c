@@ -19,9 +19,12 @@ static kvt_entry entries[MANY];
 static kvt_request request_of(uint32_t kind, uint32_t number)
 {
     uint32_t at = number % MANY;
-    views[at] = kvt_view_packed(buffers + (size_t)at * SUPPORT_ENTRY_BYTES, SUPPORT_ENTRY_BYTES);
-    entries[at] = support_entry(support_key(number), support_layout, 1);
-    bool moves = kind == KVT_REQUEST_GET || kind == KVT_REQUEST_PUT;
+    const bool moves = kind == KVT_REQUEST_GET || kind == KVT_REQUEST_PUT;
+    if (moves) /* one of an earlier request may be in use */
+        views[at] =
+            kvt_view_packed(buffers + (size_t)at * SUPPORT_ENTRY_BYTES, SUPPORT_ENTRY_BYTES);
+    if (kind == KVT_REQUEST_PUT)
+        entries[at] = support_entry(support_key(number), support_layout, 1);
     return (kvt_request){.struct_size = sizeof(kvt_request),
                          .kind = kind,
                          .key = support_key(number),
