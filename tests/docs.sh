@@ -41,7 +41,7 @@ reason() {
         echo "tests/install/check_package.sh runs it" ;;
     *MODEL_FOLDER*) echo "names a model of your own" ;;
     *conversation_trace.jsonl*)
-        [ -e "$scratch/conversation_trace.jsonl" ] || echo "no $trace (KVT_DATA_DIR)" ;;
+        [ -e "$scratch/conversation_trace.jsonl" ] || echo "no $trace (KVT_DATA_DIR)" ;;&
     *kvterrace.ini* | */var/lib/kvterrace*)
         [ -d /mnt/nvme0 ] && [ -d /mnt/nvme1 ] && [ -w /var/lib/kvterrace ] ||
             echo "no drives at /mnt/nvme0 and /mnt/nvme1, or no /var/lib/kvterrace" ;;
