@@ -164,7 +164,7 @@ static json_t *table_rows(json_t *root, const char *list)
     return rows;
 }
 
-/* What a row says of itself in words, in front of a list that it has. */
+/* The texts of a row, in front of a list that it has. */
 static void print_heading(FILE *out, json_t *row)
 {
     const char *key;

@@ -101,7 +101,7 @@ typedef struct kvt_watch_options {
  * staging takes no more than an eighth of the smallest tier. */
 #define KVT_PUT_STAGING_AUTO UINT64_MAX
 
-/* What lets entries outlive the process. */
+/* Means by which entries outlive the process. */
 typedef struct kvt_durability_options {
     const char *catalog_path; /* SQLite file that lets SSD entries survive; NULL = none survive */
     bool copies; /* with a catalog: a promotion leaves its record on SSD while nothing else needs

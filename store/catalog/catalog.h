@@ -155,8 +155,8 @@ typedef struct store_uses {
     uint32_t savings;  /* in this life */
 } store_uses;
 
-/* What is known of entries' uses ("uses:*"), in rows by number (uses.c): copied and queued at any
- * time. KVT_OK; KVT_E_MEMORY. */
+/* Figures of entries' uses ("uses:*"), in rows by number (uses.c): copied and queued at any time.
+ * KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status catalog_note_uses(store_catalog *catalog, uint32_t number,
                                            const void *bytes, size_t size);
 

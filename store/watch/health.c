@@ -94,7 +94,7 @@ static void health_add_member(health_list *list, const tiers_member_stats *healt
     if (threads) return;
     if (health->state == KVT_DEVICE_GONE) {
         health_add(list, KVT_HEALTH_DEVICE, health->name, KVT_E_GONE, health->retired_ns,
-                   "Device %s is out of service: %s. What lies there are misses until it is added "
+                   "Device %s is out of service: %s. Its entries are misses until it is added "
                    "again.",
                    health->name, health_reason(health->why));
     } else if (health->state != KVT_DEVICE_ABSENT && health->write_status < 0) {

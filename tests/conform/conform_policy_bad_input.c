@@ -256,8 +256,8 @@ static void over_all_policies(void (*part)(bench *))
         b->policy = test_open(&config);
         bench_reset_offer(b, 1);
         part(b);
-        /* What is stored and reserved never passes both ends of all moves; nothing is left in the
-         * end. */
+        /* Stored and reserved bytes never pass both ends of all moves; nothing is left in the end.
+         */
         for (uint64_t handle = 0; handle <= HANDLES; handle++)
             (void)!kvt_policy_remove(b->policy, handle);
         kvt_policy_stats stats = bench_stats(b);

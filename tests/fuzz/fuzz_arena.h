@@ -82,7 +82,7 @@ static inline void *fuzz_arena_copy(const void *data, size_t bytes)
     return block;
 }
 
-/* What is left of an input; bytes behind its end are 0. */
+/* The rest of an input; bytes behind its end are 0. */
 typedef struct fuzz_input {
     const uint8_t *data;
     size_t size;

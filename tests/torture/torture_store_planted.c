@@ -101,8 +101,8 @@ void __wrap_place_drain(kvt_store *store, store_place *place)
     if (given_back == NULL) abort();
     *given_back = *place;
     given_back->readers = 0;
-    /* What readers of a place go on with when its location is given back: they find the same
-     * extents, which belong to others by then. */
+    /* A copy that readers of a place go on with when its location is given back: they find the
+     * same extents, which belong to others by then. */
     const tiers_location *location = place->location;
     tiers_location *copy = tiers_location_make(location->bytes, location->unit_bytes,
                                                location->shares, location->share_count);
