@@ -39,7 +39,7 @@ kvt_status live_forms_check(const replay_options *options, const replay_workload
 kvt_layout live_forms_layout(const kvt_store_options *store, uint32_t tokens)
 {
     kvt_layout layout = store->loss.ladder_layout;
-    assert(store->ladder);
+    assert(store->loss.ladder);
     layout.tokens = tokens;
     return layout;
 }
