@@ -343,6 +343,7 @@ TEST(bad_rows_are_named_and_nothing_comes_in)
         if (status != KVT_E_PARSE || strstr(scratch.message, expected) == NULL)
             fail_msg("file %zu: %s: %s, not %s", i, kvt_status_name(status), scratch.message,
                      expected);
+        free(expected);
         assert_non_null(strstr(scratch.message, "import.json"));
     }
     refuse_depth(profile);
