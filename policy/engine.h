@@ -10,6 +10,7 @@
  *     remembered.c what is kept of the options of an entry that left
  *     reuse.c      the reuse counters and the rates that they give
  *     reuse_model.c  what the counters mean: weights of terms, learned from a sample
+ *     reuse_age.c  what is due by the age of a last use, and how many uses follow one
  *     hints.c      hints of next uses, and how far they are trusted; elsewhere.c copies
  *     ledger.c     moves in flight and bytes per tier
  *     write_queue.c  what waits to be written to each tier: write prices, how long bytes stay
@@ -34,6 +35,7 @@
 #include "policy/elsewhere.h"
 #include "policy/entries.h"
 #include "policy/ledger.h"
+#include "policy/reuse_age.h"
 #include "policy/tentative.h"
 #include "policy/trial.h"
 
@@ -139,6 +141,8 @@ struct kvt_policy {
     double left_bytes[TIERS];   /* of them, smoothed, */
     double left_seconds[TIERS]; /* in so many seconds, smoothed alike; 0 before any has left */
     double stay[TIERS];         /* seconds that a byte stays there, by these */
+    /* Bytes that stay free in each tier for changes inside it: the largest variant but one. */
+    uint64_t staging[TIERS];
     /* The loss per byte of the last step in each tier, write and room included, and its time. */
     double shadow_price[TIERS];
     uint64_t shadow_price_ns[TIERS];
@@ -149,6 +153,8 @@ struct kvt_policy {
     uint32_t entries_capacity;
     uint32_t entries_used; /* slots ever used; the free ones are chained through `older` */
     uint32_t entries_free;
+    float *swept; /* by SWEPT_SLOTS slots: the second up to which reuse_model.c has counted them */
+    size_t swept_count;
     uint32_t *buckets; /* open addressing, linear probing; NIL is empty */
     uint32_t buckets_capacity;
     uint32_t held;
@@ -185,6 +191,7 @@ struct kvt_policy {
     uint64_t used[TIERS];      /* stored and reserved */
     uint64_t releasing[TIERS]; /* share of used that moves in flight will release */
 
+    lives lives; /* uses that follow one (reuse_age.c) */
     hint_table hints;
     copy_table copies; /* that somebody else keeps */
     /* The indexes of victims. A policy uses heaps, groups or lists by its flags; the others stay
@@ -197,6 +204,7 @@ struct kvt_policy {
     uint64_t recency;
     uint32_t hand; /* where the next tick goes on looking for promotions */
 
+    kvt_refusal refusal;       /* why the last new entry was refused */
     kvt_policy_stats counters; /* the running counts only; explain.c fills the rest */
 };
 
@@ -317,6 +325,27 @@ static inline bool entry_is_movable(const entry *e)
 {
     return e->state == POLICY_ENTRY_HELD && e->current != KVT_OPTION_NONE && e->move == NIL &&
            e->pins == 0;
+}
+
+/* Bytes that stay free in a tier when an entry takes room there. An entry that is in the tier
+ * already only changes, which is what they are kept for. */
+static inline uint64_t entry_staging(const kvt_policy *policy, const entry *e, int tier)
+{
+    return e->current != KVT_OPTION_NONE && e->bytes[tier] > 0 ? 0 : policy->staging[tier];
+}
+
+/* An entry's held children. */
+static inline uint32_t entry_children(const entry *e)
+{
+    return e->below[0] + e->below[1] + e->below[2];
+}
+
+/* Whether a child is in a tier above this one, or on its way there. */
+static inline bool entry_has_child_above(const entry *e, int tier)
+{
+    for (int above = 0; above < tier; above++)
+        if (e->below[above] > 0) return true;
+    return false;
 }
 
 /* The memory where the heap or the buckets of a tier keep the places of entries. */

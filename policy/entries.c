@@ -20,6 +20,7 @@
 #include <string.h>
 
 #define ENTRIES_LIMIT (UINT32_C(1) << 30)
+#define BRANCHES_MOST 3 /* children of a prefix whose turn a new child goes on from */
 
 /*
  * A bucket holds an entry's index and, in the bits that an index does not need, some of its hash:
@@ -137,6 +138,16 @@ static bool entries_grow(kvt_policy *policy, uint32_t capacity)
             wanted *= 2;
         if (!entries_grow_buckets(policy, wanted)) return false;
     }
+    const size_t wanted = (capacity + SWEPT_SLOTS - 1) / SWEPT_SLOTS;
+    if (policy->ops->learns && policy->swept_count < wanted) {
+        const size_t had = policy->swept_count;
+        float *swept =
+            engine_resize(policy, policy->swept, sizeof *swept * had, sizeof *swept * wanted);
+        if (swept == NULL) return false;
+        memset(swept + had, 0, sizeof *swept * (wanted - had));
+        policy->swept = swept;
+        policy->swept_count = wanted;
+    }
     void *entries =
         engine_resize(policy, policy->entries, sizeof *policy->entries * policy->entries_capacity,
                       sizeof *policy->entries * capacity);
@@ -215,6 +226,8 @@ void entries_close(kvt_policy *policy)
     }
     options_close(policy);
     elsewhere_close(policy);
+    if (policy->swept != NULL)
+        engine_resize(policy, policy->swept, sizeof *policy->swept * policy->swept_count, 0);
     if (policy->entries != NULL) {
         engine_resize(policy, policy->entries, sizeof *policy->entries * policy->entries_capacity,
                       0);
@@ -273,8 +286,38 @@ void engine_tally(kvt_policy *policy, const entry *e, int by)
     assert(*count <= policy->entries_used);
 }
 
-/* Makes an entry the newest child of a held parent. The parent is sorted anew with its first
- * child, because it is no leaf any more. */
+/* The tier that a child counts at. */
+static int tree_rank(const kvt_policy *policy, const entry *e)
+{
+    uint8_t option = e->move != NIL ? policy->in_flight[e->move].to : e->current;
+    if (option == KVT_OPTION_NONE) return e->current == KVT_OPTION_NONE ? TIERS - 1 : e->rank;
+    return option_home(entry_option(policy, e, option));
+}
+
+/* The parent is sorted anew when the first child of a tier has come or the last one has left: it
+ * may be a leaf now, or free to go down. */
+void entries_count_child(kvt_policy *policy, uint32_t index, int by)
+{
+    assert(by == 1 || by == -1);
+    const entry *e = entry_at(policy, index);
+    if (e->parent == NIL) return;
+    uint32_t *below = &entry_at(policy, e->parent)->below[e->rank];
+    assert(by > 0 || *below > 0);
+    *below += (uint32_t)by;
+    if (*below == (by > 0)) policy->ops->index(policy, e->parent);
+}
+
+void entries_rank(kvt_policy *policy, uint32_t index)
+{
+    entry *e = entry_at(policy, index);
+    int rank = tree_rank(policy, e);
+    if (e->parent == NIL || rank == e->rank) return;
+    entries_count_child(policy, index, -1);
+    e->rank = (uint8_t)rank & 3u;
+    entries_count_child(policy, index, 1);
+}
+
+/* Makes an entry the newest child of a held parent. */
 static void tree_link(kvt_policy *policy, uint32_t index, uint32_t parent)
 {
     assert(index != parent && entry_at(policy, parent)->state == POLICY_ENTRY_HELD);
@@ -284,12 +327,12 @@ static void tree_link(kvt_policy *policy, uint32_t index, uint32_t parent)
     e->older_sibling = up->first_child;
     if (up->first_child != NIL) entry_at(policy, up->first_child)->newer_sibling = index;
     up->first_child = index;
-    up->children++;
-    if (up->children == 1) policy->ops->index(policy, parent);
+    e->rank = (uint8_t)tree_rank(policy, e) & 3u;
+    entries_count_child(policy, index, 1);
 }
 
-/* Takes an entry out of its parent's children; a root stays as it is. The parent is sorted anew
- * when its last child has left. The newer and older siblings close the gap. */
+/* Takes an entry out of its parent's children; a root stays as it is. The newer and older siblings
+ * close the gap. */
 static void tree_unlink(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -302,10 +345,8 @@ static void tree_unlink(kvt_policy *policy, uint32_t index)
         up->first_child = e->older_sibling;
     if (e->older_sibling != NIL)
         entry_at(policy, e->older_sibling)->newer_sibling = e->newer_sibling;
+    entries_count_child(policy, index, -1);
     e->parent = e->older_sibling = e->newer_sibling = NIL;
-    assert(up->children > 0);
-    up->children--;
-    if (up->children == 0) policy->ops->index(policy, parent);
 }
 
 /* Gives a handle a slot. The caller has looked for the handle and made room. The counters are 0 and
@@ -378,9 +419,10 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     assert(e->state == POLICY_ENTRY_GHOST && e->current == KVT_OPTION_NONE);
     if (policy->ops->counts) memset(e->bytes, 0, sizeof e->bytes); /* s3fifo keeps its hand */
     e->move = e->first_child = e->older_sibling = e->newer_sibling = NIL;
-    e->pins = e->children = 0;
+    e->pins = 0;
+    memset(e->below, 0, sizeof e->below);
     bool watched = e->watched;
-    reuse_forget(policy, e);
+    if (watched) reuse_expose(policy, e, -1.0);
     entries_set_options(policy, e, given);
     if (watched) reuse_expose(policy, e, 1.0);
     e->sensitivity = given->sensitivity > 0.0 ? (float)given->sensitivity : 1.0f;
@@ -401,7 +443,12 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     const entry *up = entry_at(policy, parent);
     if (up->state != POLICY_ENTRY_HELD) return;
     bool leaving = up->move != NIL && policy->in_flight[up->move].kind == KVT_MOVE_EVICT;
-    if (!leaving) tree_link(policy, index, parent);
+    if (leaving) return;
+    tree_link(policy, index, parent);
+    /* Only its turn of use is counted now: what goes on a path is as many turns old as the path. A
+     * prefix of several branches says nothing of a new one. */
+    if (entry_children(up) <= BRANCHES_MOST && e->turn + 1u < up->turn)
+        e->turn = (up->turn - 1u) & TURN_MOST;
 }
 
 /* A held entry without bytes and without a move leaves; its children become roots. Without

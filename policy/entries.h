@@ -45,11 +45,10 @@ typedef struct entry {
     uint8_t current;      /* option; KVT_OPTION_NONE until the first PUT commits */
     uint8_t state : 2;    /* policy_entry_state */
     uint8_t shares : 1;   /* its options belong to a ladder */
-    uint8_t used : 1;     /* at least once */
-    uint8_t again : 1;    /* used twice or more */
     uint8_t rate_set : 1; /* a caller has set its rate: it has a plain counter */
     uint8_t watched : 1;  /* its terms are in the model's sums */
     uint8_t missed : 1; /* an access has counted a use that found no bytes: an admission is of it */
+    uint8_t rank : 2;   /* which of its parent's `below` counts it */
     uint8_t option_count;
     /* Then its place. */
     uint64_t recency;        /* number of its last use, counted over the engine */
@@ -57,7 +56,9 @@ typedef struct entry {
                                  or among the ghosts, when the policy keeps no buckets for it */
     float recompute_seconds; /* of option NONE */
     uint8_t next[TIERS];     /* the step behind each density, and its kind in the highest bit */
-    uint8_t listed;          /* number of the recency list that holds it, 0 outside */
+    uint8_t listed : 4;      /* number of the recency list that holds it, 0 outside */
+    uint8_t turn : 3;        /* uses that its path has seen, TURN_MOST at most */
+    uint8_t idle : 1;        /* its life has ended: a step has made it worse since its last use */
     uint32_t hint;           /* number of its latest open hint, from 1 on; 0 = none */
     union {
         /* A held entry has bytes and a place in the tree. One that left has neither, so its
@@ -66,7 +67,9 @@ typedef struct entry {
             uint64_t bytes[TIERS]; /* really stored in the present option */
             uint32_t move;         /* slot of the move in flight, NIL when there is none */
             uint32_t pins;
-            uint32_t children; /* held ones; inside a tentative plan less those that it evicts */
+            /* Held children by the highest tier that they are in or go to; inside a tentative plan
+             * less those that it evicts. New ones without a place count as of the last tier. */
+            uint32_t below[TIERS];
             uint32_t first_child;
             uint32_t older_sibling;
             uint32_t newer_sibling;
@@ -74,8 +77,10 @@ typedef struct entry {
         remembered_point points[REMEMBERED_POINTS]; /* left, without a ladder */
     };
 } entry;
-_Static_assert(sizeof(entry) == 168, "with its part of the tables an entry stays below 192 bytes");
+_Static_assert(sizeof(entry) == 176, "with its part of the tables an entry stays below 192 bytes");
 
+#define TURN_MOST    7u
+#define SWEPT_SLOTS  8u /* entries whose time is counted together */
 #define DENSITY_NONE (1e30f)
 #define NEXT_PAID    0x80u
 
@@ -99,6 +104,11 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
 void entries_leave(kvt_policy *policy, uint32_t index, bool remember);
 void entries_drop_ghost(kvt_policy *policy, uint32_t index);
 void entries_refresh_ghost(kvt_policy *policy, uint32_t index);
+/* Counts an entry where it is, or goes to, among its parent's children: after every change of that,
+ * the index of the parent follows. */
+void entries_rank(kvt_policy *policy, uint32_t index);
+/* Counts an entry among its parent's children no more (by -1), or again (by 1). */
+void entries_count_child(kvt_policy *policy, uint32_t index, int by);
 /* Counts an entry in (by 1) or out (by -1) of the numbers by tier: around every change of its
  * option. */
 void engine_tally(kvt_policy *policy, const entry *e, int by);

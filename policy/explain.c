@@ -23,7 +23,7 @@ static void explain_prices(const kvt_policy *policy, double price[KVT_TIER_COUNT
 }
 
 /* Copies what the reuse model has learned; zeros where the policy has none. The weights are the
- * model's own: the uses in all that a term of 1 predicts. */
+ * model's own: the uses in all that a count of 1 predicts. */
 static void explain_weights(const kvt_policy *policy, kvt_reuse_weights *out)
 {
     memset(out, 0, sizeof *out);
@@ -31,6 +31,8 @@ static void explain_weights(const kvt_policy *policy, kvt_reuse_weights *out)
     out->uses = (uint64_t)policy->model->events;
     memcpy(out->half_life_seconds, reuse_half_lives, sizeof out->half_life_seconds);
     memcpy(out->weight, policy->model->weight, sizeof out->weight);
+    memcpy(out->age_seconds, reuse_age_nodes, sizeof out->age_seconds);
+    memcpy(out->hazard, policy->model->ages.hazard, sizeof out->hazard);
 }
 
 /* The running counts are kept as they are; all else is worked out here. Nothing is counted or
@@ -87,7 +89,7 @@ static bool explain_is_feasible(const kvt_policy *policy, const entry *e, uint8_
 {
     assert(option < e->option_count);
     if (option == KVT_OPTION_NONE) {
-        return policy->config.holes == KVT_HOLES_MIXED || e->children == 0;
+        return policy->config.holes == KVT_HOLES_MIXED || entry_children(e) == 0;
     }
     return utility_is_reachable(policy, e, option);
 }
@@ -116,31 +118,27 @@ static void explain_options(const kvt_policy *policy, const entry *e, kvt_explan
 }
 
 /* The term of the rate that says most about an entry. reuse_share is that term's part of the rate,
- * from 0 to 1. */
+ * from 0 to 1: a hint may have lowered the rate. */
 static void explain_reuse(const kvt_policy *policy, const entry *e, kvt_explanation *out)
 {
-    static const char *const names[KVT_REUSE_KINDS] = {"how its uses add up", "its last use alone",
-                                                       "having been used again"};
     if (policy->model == NULL || e->rate_set || !(out->accesses_per_s > 0.0)) return;
+    double age = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
     double decay[HALF_LIVES];
-    reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns),
-                 decay);
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
-        for (int k = 0; k < HALF_LIVES; k++) {
-            double weight = policy->model->weight[kind][k];
-            double term = weight * (REUSE_LN2 / reuse_half_lives[k]) * decay[k];
-            if (kind == KVT_REUSE_COUNT) term *= reuse_count(e, k);
-            if (kind == KVT_REUSE_AGAIN && !e->again) term = 0.0;
-            double share = term / out->accesses_per_s;
-            if (share > 1.0) share = 1.0; /* a hint has lowered the rate */
-            if (share <= out->reuse_share) continue;
-            out->reuse_expert = names[kind];
-            out->reuse_kind = (kvt_reuse_kind)kind;
-            out->reuse_half_life_seconds = reuse_half_lives[k];
-            out->reuse_weight = weight;
-            out->reuse_share = share;
-        }
+    reuse_decays(age, decay);
+    out->reuse_expert = "how long ago its last use was";
+    out->reuse_kind = KVT_REUSE_AGE;
+    out->reuse_weight = reuse_ages_look(&policy->model->ages, reuse_ages_turn(e->turn), age).rate;
+    double most = out->reuse_weight;
+    for (int k = 0; k < HALF_LIVES; k++) {
+        double term = policy->model->rate[k] * decay[k] * reuse_count(e, k);
+        if (term <= most) continue;
+        most = term;
+        out->reuse_expert = "how its uses add up";
+        out->reuse_kind = KVT_REUSE_COUNT;
+        out->reuse_half_life_seconds = reuse_half_lives[k];
+        out->reuse_weight = policy->model->weight[k];
     }
+    out->reuse_share = most < out->accesses_per_s ? most / out->accesses_per_s : 1.0;
 }
 
 /* The first sentence that holds. The order of the tests is the order of what binds: state, pins,
@@ -171,7 +169,8 @@ static const char *explain_reason(const kvt_policy *policy, const entry *e,
         return "Its bytes are worth more to others than to it: it leaves when room is needed.";
     }
     if (policy->ops->reason != NULL) return policy->ops->reason;
-    if (e->children > 0 && out->options[KVT_OPTION_NONE].score > out->options[out->current].score) {
+    if (entry_children(e) > 0 &&
+        out->options[KVT_OPTION_NONE].score > out->options[out->current].score) {
         return "Stored continuations need it as their prefix, so it cannot be dropped.";
     }
     if (option_home(entry_option(policy, e, out->best)) >
@@ -203,7 +202,7 @@ static kvt_status explain_entry(const kvt_policy *policy, uint64_t now_ns, uint6
     out->parent = e->parent == NIL ? 0 : entry_at(policy, e->parent)->handle;
     out->current = e->current;
     if (e->state == POLICY_ENTRY_HELD) {
-        out->resident_children = e->children;
+        out->resident_children = entry_children(e);
         out->pins = e->pins;
         out->option_count = e->option_count;
         out->in_flight = e->move != NIL;
@@ -257,7 +256,7 @@ static kvt_status explain_worth(const kvt_policy *policy, uint64_t handle, kvt_t
     uint32_t index = entries_find(policy, handle);
     if (index == NIL || entry_at(policy, index)->state != POLICY_ENTRY_HELD) return KVT_MISS;
     const entry *e = entry_at(policy, index);
-    out->resident_children = e->children;
+    out->resident_children = entry_children(e);
     if (policy->ops->counts) {
         out->uses_per_s = reuse_rate(policy, e);
         explain_best_worth(policy, e, (int)tier - 1, out);

@@ -274,20 +274,21 @@ static void hint_enter(kvt_policy *policy, uint32_t index, const open_hint *give
     hint_set_due(policy, number);
 }
 
-/* The chance that no use comes within some seconds, by an entry's counters. */
-static double hint_unused(const reuse_now *now, double seconds)
+/* The chance that an entry is not used within some seconds, by its uses alone. */
+static double hint_unused(const kvt_policy *policy, const entry *e, const reuse_now *now,
+                          double seconds)
 {
-    if (!(now->uses > 0.0)) return 1.0;
-    double uses = now->uses * (1.0 - number_exp2(-now->rate * seconds / (now->uses * REUSE_LN2)));
-    return number_exp2(-uses / REUSE_LN2);
+    return number_exp2(-reuse_uses_within(policy, e, now, seconds) / REUSE_LN2);
 }
 
-/* The chance that a hint comes true, by the counters alone. */
-static double hint_chance(const reuse_now *now, uint8_t kind, double seconds)
+/* The chance that a hint comes true, by the entry's uses alone. */
+static double hint_chance(const kvt_policy *policy, const entry *e, uint8_t kind, double seconds)
 {
-    if (kind == KVT_HINT_RETAIN) return 1.0 - hint_unused(now, seconds);
-    if (kind != KVT_HINT_NEXT_USE) return hint_unused(now, seconds);
-    return hint_unused(now, seconds / HINT_EARLY_SHARE) - hint_unused(now, 2.0 * seconds);
+    const reuse_now now = reuse_look_unhinted(policy, e);
+    if (kind == KVT_HINT_RETAIN) return 1.0 - hint_unused(policy, e, &now, seconds);
+    if (kind != KVT_HINT_NEXT_USE) return hint_unused(policy, e, &now, seconds);
+    return hint_unused(policy, e, &now, seconds / HINT_EARLY_SHARE) -
+           hint_unused(policy, e, &now, 2.0 * seconds);
 }
 
 /* Works out the instants of a hint. */
@@ -301,8 +302,7 @@ static open_hint hint_describe(const kvt_policy *policy, const entry *e, uint8_t
     hint.until_ns = hint.at_ns;
     if (kind == KVT_HINT_NEXT_USE) hint.until_ns += span + HINT_SLACK_NS;
     hint.due_ns = hint.until_ns;
-    reuse_now now = reuse_look_unhinted(policy, e);
-    hint.expected = (uint16_t)(hint_chance(&now, kind, seconds) * HINT_CHANCES);
+    hint.expected = (uint16_t)(hint_chance(policy, e, kind, seconds) * HINT_CHANCES);
     return hint;
 }
 

@@ -37,6 +37,7 @@ static bool options_equal(const stored_option *a, const stored_option *b, uint32
     return true;
 }
 
+#define STAGING_SHARE 64 /* of a tier may stay free for changes inside it */
 /* The place in the table where the search for a listed run begins. */
 static uint32_t options_home(const kvt_policy *policy, uint32_t first)
 {
@@ -203,6 +204,30 @@ uint32_t options_part(kvt_policy *policy, uint32_t first, uint32_t count)
 
 /* ---- what options say ---- */
 
+/*
+ * Keeps free what changing one of these options into another inside a tier needs for a while: the
+ * largest variant but one. Without it a full tier would hold raw entries for ever, because nothing
+ * in it could be coded smaller. The room only grows, since entries of all sizes share the tier. A
+ * tier of less than 64 such variants keeps none.
+ */
+static void options_stage(kvt_policy *policy, uint32_t first, uint32_t count)
+{
+    for (int tier = 0; tier < TIERS; tier++) {
+        uint64_t most = 0, next = 0;
+        for (uint32_t i = first; i < first + count; i++) {
+            uint64_t bytes = policy->options[i].bytes[tier];
+            if (bytes > most) {
+                next = most;
+                most = bytes;
+            } else if (bytes > next && bytes < most) {
+                next = bytes;
+            }
+        }
+        if (next > policy->staging[tier] && next <= policy->capacity[tier] / STAGING_SHARE)
+            policy->staging[tier] = next;
+    }
+}
+
 /* Works out again what is derived of options: their base cost, and whether they fit their tiers.
  * least_base_cost only falls here; entries_index_all works it out anew. */
 void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
@@ -216,6 +241,7 @@ void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
             o->fits = o->fits && o->bytes[tier] <= policy->capacity[tier];
         if (o->base_cost < policy->least_base_cost) policy->least_base_cost = o->base_cost;
     }
+    if (policy->ops->learns) options_stage(policy, first, count);
 }
 
 /* Copies options as the public calls give them. An upper bound of loss that is missing is the

@@ -307,6 +307,7 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
         policy_count_use(policy, index, prior);
     tentative_plan work;
     bool placed = false;
+    policy->refusal = KVT_REFUSAL_ROOM;
     /* Where holes end a prefix, bytes behind one serve nobody. */
     bool orphan = policy->ops->tree && policy->config.holes == KVT_HOLES_CONTIGUOUS &&
                   given->parent != 0 && entry_at(policy, index)->parent == NIL;
@@ -320,6 +321,7 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
         return KVT_OK;
     }
     policy->counters.refused++;
+    policy->counters.refused_for[orphan ? KVT_REFUSAL_PREFIX : policy->refusal]++;
     entries_leave(policy, index, true);
     return KVT_REFUSED;
 }
@@ -356,6 +358,7 @@ kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_polic
         policy->tenants[e->tenant].used[tier] += e->bytes[tier];
     }
     if (e->last_access_ns == 0) e->last_access_ns = policy->now_ns;
+    entries_rank(policy, index);
     e->recency = ++policy->recency;
     if (policy->ops->adopted != NULL) policy->ops->adopted(policy, index);
     policy->ops->index(policy, index);
@@ -372,11 +375,16 @@ kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handl
     engine_set_clock(policy, now_ns);
     uint32_t index = entries_find(policy, handle);
     if (index == NIL) return KVT_MISS;
-    policy_count_use(policy, index, 0.0);
     entry *e = entry_at(policy, index);
+    uint64_t last_ns = e->last_access_ns;
+    int turn = reuse_ages_turn(e->turn);
+    policy_count_use(policy, index, 0.0);
     if (e->state == POLICY_ENTRY_GHOST) entries_refresh_ghost(policy, index);
     e->missed = e->current == KVT_OPTION_NONE;
+    e->idle = 0;
     if (e->missed) return KVT_MISS;
+    if (last_ns != policy->now_ns)
+        lives_go_on(&policy->lives, turn, (double)(policy->now_ns - last_ns) * 1e-9);
     if (plan != NULL && entry_is_movable(e)) {
         policy->ops->improve(policy, index, plan);
     }
@@ -455,6 +463,16 @@ static void policy_count_change(kvt_policy *policy, const entry *e, uint8_t from
     }
 }
 
+/* A life ends with the first step that makes its entry worse. */
+static void policy_end_life(kvt_policy *policy, const move_in_flight *move)
+{
+    entry *e = entry_at(policy, move->entry);
+    if (move->kind == KVT_MOVE_PUT || e->idle != 0) return;
+    if (entry_cost(policy, e, move->to) <= entry_cost(policy, e, move->from)) return;
+    e->idle = 1;
+    lives_end(&policy->lives, reuse_ages_turn(e->turn));
+}
+
 /* Ends a move that was carried out: the ledger releases its source, the entry is where the move
  * took it. actual_bytes is an array by kvt_tier, or NULL when the plan's bytes were stored.
  * KVT_E_SPACE leaves the move in flight, for the caller to abort. */
@@ -482,6 +500,7 @@ kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id, const uint64_
     for (int tier = 0; tier < TIERS; tier++)
         policy->counters.written_bytes[tier + 1] += move->to_bytes[tier] - move->kept[tier];
     engine_tally(policy, e, -1);
+    policy_end_life(policy, move);
     ledger_end(policy, move, true);
     engine_tally(policy, e, 1);
     if (kind == KVT_MOVE_EVICT) {
@@ -507,6 +526,7 @@ kvt_status kvt_policy_abort(kvt_policy *policy, uint64_t move_id)
     uint32_t index = move->entry;
     policy->counters.aborts++;
     ledger_end(policy, move, false);
+    entries_rank(policy, index);
     if (entry_at(policy, index)->current == KVT_OPTION_NONE)
         entries_leave(policy, index, true);
     else

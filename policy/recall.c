@@ -44,7 +44,7 @@ kvt_status kvt_policy_uses_get(const kvt_policy *policy, uint64_t now_ns, uint64
     if (now_ns > e->last_access_ns)
         whole.idle_seconds = (double)(now_ns - e->last_access_ns) * 1e-9;
     if (policy->ops->counts) {
-        whole.used = e->again ? 2 : e->used;
+        whole.used = e->turn;
         for (int k = 0; k < HALF_LIVES; k++)
             whole.count[k] = reuse_count(e, k);
     }
@@ -55,7 +55,7 @@ kvt_status kvt_policy_uses_get(const kvt_policy *policy, uint64_t now_ns, uint64
 /* Whether all numbers are within their bounds. */
 static bool recall_is_sound(const kvt_policy_uses *uses)
 {
-    bool sound = uses->used <= 2 && number_is_within(uses->idle_seconds, 0.0, RECALL_MOST);
+    bool sound = uses->used <= TURN_MOST && number_is_within(uses->idle_seconds, 0.0, RECALL_MOST);
     for (int k = 0; k < HALF_LIVES; k++)
         sound = sound && number_is_within(uses->count[k], 0.0, RECALL_MOST);
     return sound;
@@ -99,9 +99,11 @@ kvt_status kvt_policy_weights_set(kvt_policy *policy, const kvt_reuse_weights *w
     assert(policy != NULL && weights != NULL);
     if (policy->model == NULL) return KVT_E_UNSUPPORTED;
     if (policy->model->scaled) return KVT_E_STATE;
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++)
-        for (int k = 0; k < HALF_LIVES; k++)
-            if (!number_is_within(weights->weight[kind][k], 0.0, 1e6)) return KVT_E_ARGUMENT;
+    for (int k = 0; k < HALF_LIVES; k++)
+        if (!number_is_within(weights->weight[k], 0.0, 1e6)) return KVT_E_ARGUMENT;
+    for (int turn = 0; turn < REUSE_TURNS; turn++)
+        for (int bin = 0; bin < REUSE_AGES; bin++)
+            if (!number_is_within(weights->hazard[turn][bin], 0.0, 1e6)) return KVT_E_ARGUMENT;
     if (weights->uses > 0) reuse_model_recall(policy, weights);
     return KVT_OK;
 }

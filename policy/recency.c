@@ -150,7 +150,7 @@ void lru_index(kvt_policy *policy, uint32_t index)
     if (e->listed == home + 1) return;
     lru_remove(policy, index);
     lru_insert(policy, &policy->lists[home], index);
-    e->listed = (uint8_t)(home + 1);
+    e->listed = (uint8_t)(home + 1) & 15u;
 }
 
 /* Moves a used entry to the newest end. An entry in flight or pinned is in no list and keeps its

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reuse.c - how soon an entry is used again: a sum of decaying terms whose weights are learned.
+ * reuse.c - how soon an entry is used again: what its uses add up to, and what is due by the age of
+ * its last one.
  *
- *     f(t) = sum over k of ln 2 / h_k * 2^(-(t - t_last) / h_k) * (a_k n_k + b_k + c_k again)
+ *     f(t) = sum over k of ln 2 / h_k * 2^(-(t - t_last) / h_k) * a_k n_k + index(turn, t - t_last)
  *
  *     n_k  = sum over uses of 2^(-(t_last - t_use) / h_k)              kept with the entry
  *
- * The a_k say how uses add up (popularity), the b_k that one use predicts another however many
- * came before (a conversation's next turn), the c_k what having been used twice says beside. All
- * are uses to be expected, none is negative, so a prefix, which is used whenever its continuation
- * is, has at least its rate. reuse_model.c finds them.
+ * The a_k say how uses add up (popularity). The index is of a table of hazards by age, in a row for
+ * each number of uses that the entry's path has seen (reuse_age.c). reuse_model.c learns both. A
+ * prefix is used whenever its continuation is: its counts are at least those of it.
  *
  * An entry whose rate a caller has set, and every entry of a policy that does not learn, has one
  * plain counter of one half life instead.
@@ -23,6 +23,8 @@
 #define REUSE_MOST  1e30f
 #define REUSE_EMPTY (-65536.0) /* log2 of a count of nothing */
 #define REUSE_TINY  1e-60      /* decay factors below are nothing: no slow denormal numbers */
+#define AGE_SLOPE   30.0       /* seconds in which what is due by age falls by half, at least */
+#define AGE_LONGEST 1e9        /* seconds: no age that is found is larger */
 
 /* h_k: each four times the one before, so that one power gives all. */
 #define RAISE_SLACK_SECONDS 0.1 /* half a per cent of the shortest half-life */
@@ -105,6 +107,7 @@ void reuse_use(kvt_policy *policy, entry *e, double weight)
         return;
     }
     if (weight > 0.0) reuse_learn(policy, e);
+    reuse_age(policy, e);
     reuse_expose(policy, e, -1.0);
     double decay[HALF_LIVES];
     reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns),
@@ -114,10 +117,7 @@ void reuse_use(kvt_policy *policy, entry *e, double weight)
         dither = number_mix(dither + UINT64_C(0x9E3779B97F4A7C15));
         e->uses[k] = reuse_pack(reuse_count(e, k) * decay[k] + weight, dither);
     }
-    if (weight > 0.0) {
-        e->again = e->used;
-        e->used = true;
-    }
+    if (weight > 0.0 && e->turn < TURN_MOST) e->turn++;
     e->last_access_ns = policy->now_ns;
     reuse_expose(policy, e, 1.0);
 }
@@ -134,7 +134,7 @@ void reuse_adopt(kvt_policy *policy, entry *e)
     reuse_expose(policy, e, -1.0);
     for (int k = 0; k < HALF_LIVES; k++)
         if (reuse_count(e, k) < 0.5) e->uses[k] = reuse_pack(0.5, 0);
-    e->used = true;
+    if (e->turn == 0) e->turn = 1;
     reuse_expose(policy, e, 1.0);
 }
 
@@ -145,8 +145,7 @@ void reuse_recall(kvt_policy *policy, entry *e, uint64_t last_ns, const kvt_poli
     reuse_expose(policy, e, -1.0);
     for (int k = 0; k < HALF_LIVES; k++)
         e->uses[k] = reuse_pack(uses->count[k], 0);
-    e->used = uses->used > 0;
-    e->again = uses->used > 1;
+    e->turn = uses->used & TURN_MOST;
     e->last_access_ns = last_ns;
     reuse_expose(policy, e, 1.0);
 }
@@ -190,7 +189,7 @@ static bool learned_raise(kvt_policy *policy, entry *up, const entry *child)
     assert(up != child);
     double later =
         reuse_seconds(policy, child->last_access_ns) - reuse_seconds(policy, up->last_access_ns);
-    if (later > 0.0 && later <= RAISE_SLACK_SECONDS && up->again == child->again) {
+    if (later > 0.0 && later <= RAISE_SLACK_SECONDS && up->turn >= child->turn) {
         int level = 0;
         while (level < HALF_LIVES &&
                reuse_count(up, level) * (1.0 + RAISE_SLACK_SHARE) >= reuse_count(child, level))
@@ -200,7 +199,7 @@ static bool learned_raise(kvt_policy *policy, entry *up, const entry *child)
     double up_decay[HALF_LIVES], child_decay[HALF_LIVES];
     reuse_decays(later, up_decay);
     reuse_decays(-later, child_decay);
-    bool raised = later > 0.0 || (child->again && !up->again) || (child->used && !up->used);
+    bool raised = later > 0.0 || child->turn > up->turn;
     uint16_t uses[HALF_LIVES];
     for (int k = 0; k < HALF_LIVES; k++) {
         double here = reuse_count(up, k);
@@ -215,11 +214,11 @@ static bool learned_raise(kvt_policy *policy, entry *up, const entry *child)
         raised = true;
     }
     if (!raised) return false;
+    if (later > 0.0) reuse_age(policy, up);
     reuse_expose(policy, up, -1.0);
     memcpy(up->uses, uses, sizeof uses);
     if (later > 0.0) up->last_access_ns = child->last_access_ns;
-    up->again |= child->again;
-    up->used |= child->used;
+    if (child->turn > up->turn) up->turn = child->turn;
     reuse_expose(policy, up, 1.0);
     return true;
 }
@@ -231,7 +230,7 @@ bool reuse_raise(kvt_policy *policy, entry *up, const entry *child)
     if (reuse_is_plain(policy, up) != reuse_is_plain(policy, child)) return false;
     if (reuse_is_plain(policy, up)) return plain_raise(policy, up, child);
     /* Nearly always both were used by the same request just now. */
-    if (up->last_access_ns == child->last_access_ns && up->again == child->again &&
+    if (up->last_access_ns == child->last_access_ns && up->turn >= child->turn &&
         memcmp(up->uses, child->uses, sizeof up->uses) == 0) {
         return false;
     }
@@ -247,7 +246,8 @@ double reuse_log_count(const kvt_policy *policy, const entry *e)
 }
 
 /* Works out an entry's rate, its half-life and the uses to come, in one pass over the half-lives.
- * half_life is that of the rate's slope now: rate over slope, weighted towards the short terms. */
+ * half_life is that of the rate's slope now: rate over slope, weighted towards the short terms.
+ * What is due by age falls about as fast as the age doubles. */
 reuse_now reuse_look_unhinted(const kvt_policy *policy, const entry *e)
 {
     double age = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
@@ -258,23 +258,55 @@ reuse_now reuse_look_unhinted(const kvt_policy *policy, const entry *e)
                            .half_life = policy->trial.half_life_seconds};
     }
     const reuse_model *m = policy->model;
-    const double *last = m->rate[1 + e->again];
     reuse_now now = {0};
     double slope = 0.0;
     double x = age > 0.0 ? number_exp2(-age / reuse_half_lives[HALF_LIVES - 1]) : 1.0;
     for (int k = HALF_LIVES - 1; k >= 0; k--) {
-        double term = (m->rate[0][k] * reuse_count(e, k) + last[k]) * x;
-        now.rate += term;
+        double term = m->rate[k] * reuse_count(e, k) * x;
+        now.counted.rate += term;
         now.uses += term * reuse_half_lives[k];
         slope += term / reuse_half_lives[k];
         x *= x;
         if (x < REUSE_TINY) break;
         x *= x;
     }
-    now.uses *= 1.0 / REUSE_LN2;
+    now.counted.half_life = slope > 1e-100 ? now.counted.rate / slope : reuse_half_lives[0];
+    reuse_due due = reuse_ages_look(&m->ages, reuse_ages_turn(e->turn), age);
+    now.rate = now.counted.rate + due.rate;
+    now.uses = now.uses * (1.0 / REUSE_LN2) + due.uses;
+    slope += due.rate / (age > AGE_SLOPE ? age : AGE_SLOPE);
     assert(now.rate >= 0.0 && now.uses >= 0.0);
     now.half_life = slope > 1e-100 ? now.rate / slope : reuse_half_lives[HALF_LIVES - 1];
     return now;
+}
+
+/* What is due falls as the table says, the counts by their slope. An entry with a hint follows the
+ * slope that the hint gives it. */
+double reuse_falls_in(const kvt_policy *policy, const entry *e, const reuse_now *now, double least)
+{
+    if (!reuse_is_plain(policy, e) && e->hint == 0) {
+        double age =
+            reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
+        double until = reuse_ages_fall(&policy->model->ages, reuse_ages_turn(e->turn), age,
+                                       &now->counted, least);
+        if (until < AGE_LONGEST) return until - age;
+    }
+    return now->half_life * (number_log2(now->rate) - number_log2(least));
+}
+
+double reuse_uses_within(const kvt_policy *policy, const entry *e, const reuse_now *now,
+                         double seconds)
+{
+    const reuse_counted *counted = &now->counted;
+    if (reuse_is_plain(policy, e))
+        return now->uses * (1.0 - number_exp2(-seconds / now->half_life));
+    double age = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
+    const reuse_ages *ages = &policy->model->ages;
+    int turn = reuse_ages_turn(e->turn);
+    double due =
+        reuse_ages_look(ages, turn, age).uses - reuse_ages_look(ages, turn, age + seconds).uses;
+    return due + counted->rate * counted->half_life / REUSE_LN2 *
+                     (1.0 - number_exp2(-seconds / counted->half_life));
 }
 
 /* The same, bent by the entry's latest hint. */

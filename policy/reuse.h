@@ -7,6 +7,7 @@
 #define POLICY_REUSE_H
 
 #include "policy/engine.h"
+#include "policy/reuse_age.h"
 
 #define REUSE_LN2 0x1.62e42fefa39efp-1 /* a rate is ln 2 times the count over the half life */
 
@@ -36,8 +37,14 @@ typedef struct reuse_now {
     double rate;
     double half_life;
     double uses;
+    reuse_counted counted; /* of the rate, what uses add up to; the rest is due by the age */
 } reuse_now;
 reuse_now reuse_look(const kvt_policy *policy, const entry *e);
+/* Seconds until a rate as reuse_look has found it falls to `least`, if no use comes: about. */
+double reuse_falls_in(const kvt_policy *policy, const entry *e, const reuse_now *now, double least);
+/* Uses to come within some seconds, by what reuse_look_unhinted has found, if none comes before. */
+double reuse_uses_within(const kvt_policy *policy, const entry *e, const reuse_now *now,
+                         double seconds);
 reuse_now reuse_look_unhinted(const kvt_policy *policy, const entry *e); /* by its uses alone */
 
 /* Gives an entry the uses that an earlier engine knew of, the last one at last_ns. */

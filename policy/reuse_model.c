@@ -7,9 +7,11 @@
  *     time that passes exposed_j += v * integral of term j at weight 1, over all sampled entries
  *     weight_j = found_j / exposed_j                           (expectation and maximization)
  *
- * The integral needs no look at any entry: a term decays as all others of its half life do, so the
- * sum over the sample, `open`, does too; uses add to it, entries forgotten take theirs out. Both
- * sums are forgotten exponentially, quickly at first, when weights were not known yet.
+ * The terms are the counts, by half-life, and the table of ages (reuse_age.c). The integral of a
+ * count needs no look at any entry: it decays as all others of its half life do, so the sum over
+ * the sample, `open`, does too; uses add to it, entries forgotten take theirs out. The seconds that
+ * entries spend in a bin of ages are added when they are used or forgotten, and in turn. Both sums
+ * are forgotten exponentially, quickly at first, when weights were not known yet.
  */
 #include "policy/reuse_model.h"
 #include "policy/reuse.h"
@@ -25,20 +27,17 @@
 #define MODEL_PRIOR  0.05   /* weight of a term before anything is known, */
 #define MODEL_WORTH  16.0   /* as if from so many uses */
 #define MODEL_LEAST  1e-4   /* weights stay above: what is not there now may come */
+#define MODEL_SWEEPS 2      /* uses between two looks at entries in turn */
 
-/* Computes the weights from uses and exposure, and the rates from the weights. AGAIN's
- * rate holds LAST's too, so that reuse_look adds one term per half-life and not two. */
+/* Computes the weights from uses and exposure, and the rates from the weights. */
 static void model_weigh(reuse_model *m)
 {
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
-        for (int k = 0; k < HALF_LIVES; k++) {
-            double weight = m->found[kind][k] / m->exposed[kind][k];
-            assert(m->found[kind][k] >= 0.0 && m->exposed[kind][k] > 0.0);
-            if (weight < MODEL_LEAST) weight = MODEL_LEAST;
-            m->weight[kind][k] = weight;
-            m->rate[kind][k] = weight * (REUSE_LN2 / reuse_half_lives[k]);
-            if (kind == KVT_REUSE_AGAIN) m->rate[kind][k] += m->rate[KVT_REUSE_LAST][k];
-        }
+    for (int k = 0; k < HALF_LIVES; k++) {
+        double weight = m->found[k] / m->exposed[k];
+        assert(m->found[k] >= 0.0 && m->exposed[k] > 0.0);
+        if (weight < MODEL_LEAST) weight = MODEL_LEAST;
+        m->weight[k] = weight;
+        m->rate[k] = weight * (REUSE_LN2 / reuse_half_lives[k]);
     }
 }
 
@@ -61,14 +60,13 @@ bool reuse_model_open(kvt_policy *policy)
     while ((double)(policy->config.entries_expected >> shift) > MODEL_SAMPLE)
         shift++;
     m->mask = (UINT64_C(1) << shift) - 1;
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
-        for (int k = 0; k < HALF_LIVES; k++) {
-            m->found[kind][k] = MODEL_PRIOR;
-            m->exposed[kind][k] = 1.0;
-        }
+    policy->model = m;
+    for (int k = 0; k < HALF_LIVES; k++) {
+        m->found[k] = MODEL_PRIOR;
+        m->exposed[k] = 1.0;
     }
     m->worth = MODEL_WORTH;
-    policy->model = m;
+    reuse_ages_open(&m->ages);
     model_weigh(m);
     return true;
 }
@@ -81,20 +79,18 @@ void reuse_model_recall(kvt_policy *policy, const kvt_reuse_weights *weights)
     reuse_model *m = policy->model;
     assert(!m->scaled && weights->uses > 0);
     double sum = 0.0;
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++)
-        for (int k = 0; k < HALF_LIVES; k++)
-            sum += weights->weight[kind][k];
+    for (int k = 0; k < HALF_LIVES; k++)
+        sum += weights->weight[k];
     if (sum < MODEL_LEAST) sum = MODEL_LEAST;
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
-        for (int k = 0; k < HALF_LIVES; k++) {
-            m->found[kind][k] = weights->weight[kind][k] / sum;
-            m->exposed[kind][k] = 1.0 / sum;
-        }
+    for (int k = 0; k < HALF_LIVES; k++) {
+        m->found[k] = weights->weight[k] / sum;
+        m->exposed[k] = 1.0 / sum;
     }
     m->events = (double)weights->uses;
     m->worth = model_memory(m->events);
     if (m->worth > m->events) m->worth = m->events;
     model_weigh(m);
+    reuse_ages_recall(&m->ages, weights->hazard, m->worth);
 }
 
 /* Releases the model of a policy that has one. */
@@ -110,21 +106,7 @@ static bool model_samples(const kvt_policy *policy, const entry *e)
     return (number_mix(e->handle ^ policy->config.seed) & policy->model->mask) == 0;
 }
 
-/* Fills in an entry's terms at weight 1 after `seconds` since the state in it, without ln 2 / h. */
-static void model_terms(const kvt_policy *policy, const entry *e,
-                        double terms[KVT_REUSE_KINDS][HALF_LIVES])
-{
-    double decay[HALF_LIVES];
-    reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns),
-                 decay);
-    for (int k = 0; k < HALF_LIVES; k++) {
-        terms[KVT_REUSE_COUNT][k] = reuse_count(e, k) * decay[k];
-        terms[KVT_REUSE_LAST][k] = decay[k];
-        terms[KVT_REUSE_AGAIN][k] = e->again ? decay[k] : 0.0;
-    }
-}
-
-/* Adds the exposure of the time since the last look. The exposure of a term over a span is its
+/* Adds the exposure of the time since the last look. The exposure of a count over a span is its
  * integral, which for an exponential is the difference of its ends. */
 static void model_pass(kvt_policy *policy, reuse_model *m)
 {
@@ -133,11 +115,9 @@ static void model_pass(kvt_policy *policy, reuse_model *m)
     if (m->seen_ns == policy->now_ns) return;
     reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, m->seen_ns), decay);
     m->seen_ns = policy->now_ns;
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
-        for (int k = 0; k < HALF_LIVES; k++) {
-            m->exposed[kind][k] += m->open[kind][k] * (1.0 - decay[k]);
-            m->open[kind][k] *= decay[k];
-        }
+    for (int k = 0; k < HALF_LIVES; k++) {
+        m->exposed[k] += m->open[k] * (1.0 - decay[k]);
+        m->open[k] *= decay[k];
     }
 }
 
@@ -154,13 +134,32 @@ static double model_stake(const entry *e)
 static void model_scale(reuse_model *m, double stake)
 {
     assert(!m->scaled && stake > 0.0);
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
-        for (int k = 0; k < HALF_LIVES; k++) {
-            m->found[kind][k] *= m->worth * stake;
-            m->exposed[kind][k] *= m->worth * stake;
-        }
+    for (int k = 0; k < HALF_LIVES; k++) {
+        m->found[k] *= m->worth * stake;
+        m->exposed[k] *= m->worth * stake;
     }
     m->scaled = true;
+}
+
+void reuse_age(kvt_policy *policy, const entry *e)
+{
+    if (!e->watched) return;
+    double last = reuse_seconds(policy, e->last_access_ns);
+    double now = reuse_seconds(policy, policy->now_ns);
+    double from = (double)policy->swept[(uint32_t)(e - policy->entries) / SWEPT_SLOTS];
+    reuse_ages_expose(&policy->model->ages, reuse_ages_turn(e->turn), from - last, now - last,
+                      model_stake(e));
+}
+
+/* Looks at some entries in turn, so that those which are not used again count, too. */
+static void model_sweep(kvt_policy *policy)
+{
+    reuse_model *m = policy->model;
+    uint32_t first = m->hand * SWEPT_SLOTS;
+    for (uint32_t i = first; i < first + SWEPT_SLOTS && i < policy->entries_used; i++)
+        reuse_age(policy, entry_at(policy, i));
+    policy->swept[m->hand] = (float)reuse_seconds(policy, policy->now_ns);
+    m->hand = first + SWEPT_SLOTS < policy->entries_used ? m->hand + 1 : 0;
 }
 
 /* Adds an entry to the open sums, or takes it out with the same terms. Rounding never leaves less
@@ -170,29 +169,25 @@ void reuse_expose(kvt_policy *policy, entry *e, double sign)
     assert(sign > 0.0 || sign < 0.0);
     if (!policy->ops->learns || e->rate_set) return;
     reuse_model *m = policy->model;
-    if (sign < 0.0) {
-        if (!e->watched) return;
-    } else if (!e->used || !model_samples(policy, e)) {
-        return;
-    }
+    if (sign < 0.0 ? !e->watched : e->turn == 0 || !model_samples(policy, e)) return;
     /* Weights that were learned earlier must not be taken for less than what time adds now. */
     if (m->events > 0.0 && !m->scaled && model_stake(e) > 0.0) model_scale(m, model_stake(e));
     model_pass(policy, m);
     e->watched = sign > 0.0;
-    double terms[KVT_REUSE_KINDS][HALF_LIVES];
-    model_terms(policy, e, terms);
+    double decay[HALF_LIVES];
+    reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns),
+                 decay);
     double stake = sign * model_stake(e);
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
-        for (int k = 0; k < HALF_LIVES; k++) {
-            double open = m->open[kind][k] + stake * terms[kind][k];
-            m->open[kind][k] = open > 0.0 ? open : 0.0;
-        }
+    for (int k = 0; k < HALF_LIVES; k++) {
+        double open = m->open[k] + stake * reuse_count(e, k) * decay[k];
+        m->open[k] = open > 0.0 ? open : 0.0;
     }
 }
 
 /* Takes an entry out of the sums for good. */
 void reuse_forget(kvt_policy *policy, entry *e)
 {
+    reuse_age(policy, e);
     reuse_expose(policy, e, -1.0);
 }
 
@@ -201,30 +196,27 @@ void reuse_forget(kvt_policy *policy, entry *e)
 void reuse_learn(kvt_policy *policy, const entry *e)
 {
     reuse_model *m = policy->model;
+    if (++m->uses % MODEL_SWEEPS == 0) model_sweep(policy);
     /* Uses at one moment are one request's. */
-    if (!model_samples(policy, e) || e->last_access_ns == policy->now_ns) return;
+    if (!e->watched || e->last_access_ns == policy->now_ns) return;
     model_pass(policy, m);
-    if (!e->watched) return;
-    double stake = model_stake(e);
-    double terms[KVT_REUSE_KINDS][HALF_LIVES];
-    double sum = 0.0;
-    model_terms(policy, e, terms);
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
-        for (int k = 0; k < HALF_LIVES; k++) {
-            terms[kind][k] *= m->weight[kind][k] / reuse_half_lives[k];
-            sum += terms[kind][k];
-        }
+    double age = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
+    double decay[HALF_LIVES], stake = model_stake(e);
+    int turn = reuse_ages_turn(e->turn);
+    double due = reuse_ages_hazard(&m->ages, turn, age), sum = due;
+    reuse_decays(age, decay);
+    for (int k = 0; k < HALF_LIVES; k++) {
+        decay[k] *= m->rate[k] * reuse_count(e, k);
+        sum += decay[k];
     }
     if (!(sum > 1e-200) || !(stake > 0.0)) return;
     if (!m->scaled) model_scale(m, stake);
     m->events += 1.0;
-    assert(sum > 0.0 && stake > 0.0);
     double kept = 1.0 - 1.0 / model_memory(m->events);
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
-        for (int k = 0; k < HALF_LIVES; k++) {
-            m->found[kind][k] = kept * m->found[kind][k] + stake * terms[kind][k] / sum;
-            m->exposed[kind][k] *= kept;
-        }
+    for (int k = 0; k < HALF_LIVES; k++) {
+        m->found[k] = kept * m->found[k] + stake * decay[k] / sum;
+        m->exposed[k] *= kept;
     }
+    reuse_ages_find(&m->ages, turn, age, due / sum, stake, kept);
     model_weigh(m);
 }

@@ -39,7 +39,9 @@ static bool room_descend(kvt_policy *policy, const tentative_plan *work, room_fr
     const entry *e = entry_at(policy, top->pending.entry);
     for (int tier = top->tier + 1; tier < TIERS; tier++) {
         int64_t bytes = (int64_t)entry_need(policy, e, top->pending.to, tier);
-        if (bytes == 0 || work->room[tier] >= bytes) continue;
+        if (bytes == 0) continue;
+        bytes += (int64_t)entry_staging(policy, e, tier);
+        if (work->room[tier] >= bytes) continue;
         assert(*depth < TIERS);
         frames[(*depth)++] = (room_frame){.tier = tier, .need = bytes};
         return true;
@@ -162,9 +164,9 @@ bool room_make_for(kvt_policy *policy, tentative_plan *work, uint32_t index, uin
     }
     for (int tier = 0; tier < TIERS; tier++) {
         int64_t need = (int64_t)entry_need(policy, e, option, tier);
-        if (need > 0 && work->room[tier] < need && !room_make(policy, work, tier, need)) {
-            return false;
-        }
+        if (need == 0) continue;
+        need += (int64_t)entry_staging(policy, e, tier);
+        if (work->room[tier] < need && !room_make(policy, work, tier, need)) return false;
     }
     return true;
 }

@@ -69,24 +69,10 @@ bool tentative_fits(const kvt_policy *policy, const tentative_plan *work, uint32
     const entry *e = entry_at(policy, index);
     for (int tier = 0; tier < TIERS; tier++) {
         uint64_t bytes = entry_need(policy, e, option, tier);
-        if (bytes > 0 && (work->room[tier] < 0 || bytes > (uint64_t)work->room[tier])) {
+        if (bytes > 0 && work->room[tier] < (int64_t)(bytes + entry_staging(policy, e, tier)))
             return false;
-        }
     }
     return tentative_fits_share(policy, index, option);
-}
-
-/* Counts a child of the entry's parent in or out for the time of the plan. The parent is sorted
- * anew, because it may be a leaf now, or no leaf any more. */
-static void tentative_count_child(kvt_policy *policy, uint32_t index, int by)
-{
-    assert(by == 1 || by == -1);
-    uint32_t parent = entry_at(policy, index)->parent;
-    if (parent == NIL) return;
-    entry *up = entry_at(policy, parent);
-    up->children = (uint32_t)((int64_t)up->children + by);
-    assert(up->children <= policy->held);
-    policy->ops->index(policy, parent);
 }
 
 /* Writes a move as the caller will read it. The options are named by number and the variant by
@@ -156,7 +142,10 @@ bool tentative_add(kvt_policy *policy, tentative_plan *work, const step *move)
         work->room[tier] += (int64_t)entry_bytes(policy, e, begun->from, tier);
         /* The kept bytes cancel out. */
     }
-    if (begun->kind == KVT_MOVE_EVICT) tentative_count_child(policy, move->entry, -1);
+    if (begun->kind == KVT_MOVE_EVICT)
+        entries_count_child(policy, move->entry, -1);
+    else
+        entries_rank(policy, move->entry);
     return true;
 }
 
@@ -186,9 +175,10 @@ void tentative_cut(kvt_policy *policy, tentative_plan *work, uint32_t count, dou
             work->room[tier] -= (int64_t)entry_bytes(policy, e, move->from, tier);
             work->bytes_left += move->to_bytes[tier] - move->kept[tier];
         }
-        if (move->kind == KVT_MOVE_EVICT) tentative_count_child(policy, index, 1);
+        if (move->kind == KVT_MOVE_EVICT) entries_count_child(policy, index, 1);
         policy->next_id = move->id;
         ledger_end(policy, move, false);
+        entries_rank(policy, index);
         policy->ops->index(policy, index);
     }
     if (count == 0) policy->next_id = work->next_id_before;
@@ -219,7 +209,7 @@ void tentative_end(kvt_policy *policy, tentative_plan *work)
     assert(work->plan->count <= work->limit);
     for (uint32_t i = work->plan->count; i-- > 0;) {
         const move_in_flight *move = ledger_find(policy, work->plan->moves[i].id);
-        if (move->kind == KVT_MOVE_EVICT) tentative_count_child(policy, move->entry, 1);
+        if (move->kind == KVT_MOVE_EVICT) entries_count_child(policy, move->entry, 1);
     }
     while (work->skipped_count > 0)
         policy->ops->index(policy, work->skipped[--work->skipped_count]);

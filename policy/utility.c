@@ -5,7 +5,7 @@
  *
  * Step of an entry from option o to o', in a tier where that frees b bytes:
  *
- *     loss = f * (cost(o') - cost(o)) + price below * bytes below + write seconds / expected stay
+ *     loss = f * (cost(o') - cost(o) + lasting) + price below * bytes below + write seconds / stay
  *     cost(o) = alpha * share * loss(o) + load(o) + decode(o)                             seconds
  *
  * A tier orders its entries by the moment when f * (cost(o') - cost(o)) / b of their cheapest step
@@ -35,13 +35,16 @@
 #define UTILITY_STAY_LEAST 120.0 /* seconds that moves are paid off over */
 #define UTILITY_STAY_MOST  36000.0
 #define UTILITY_PRICE_NS   UINT64_C(5000000000) /* what a step lost is a price for so long */
-#define UTILITY_SWEEP      4    /* entries that one choice sorts anew, wherever they stand, */
-#define UTILITY_RESORT     32   /* and while a price has just moved; both within bounds */
-#define UTILITY_MOVED      0.5  /* octaves that a price moves before all is sorted by it */
-#define UTILITY_OLD        16.0 /* minutes: then it is set anew */
-#define UTILITY_FAR        32.0 /* minutes ahead that are kept apart one by one */
-#define UTILITY_FIRST      2.0  /* octaves below the first entry, before there is a price */
-#define UTILITY_REPLACE    1.3  /* a new entry is worth this many times what its room costs */
+#define UTILITY_SWEEP      4     /* entries that one choice sorts anew, wherever they stand, */
+#define UTILITY_RESORT     32    /* and while a price has just moved; both within bounds */
+#define UTILITY_MOVED      0.5   /* octaves that a price moves before all is sorted by it */
+#define UTILITY_OLD        16.0  /* minutes: then it is set anew */
+#define UTILITY_FAR        32.0  /* minutes ahead that are kept apart one by one */
+#define UTILITY_OCTAVES    600.0 /* rates that a key is worked out for are above 2 to minus this */
+#define UTILITY_FIRST      2.0   /* octaves below the first entry, before there is a price */
+#define UTILITY_REPLACE    1.3   /* a new entry is worth this many times what its room costs, */
+#define UTILITY_CONTINUE   1.0   /* and so many times behind a prefix that was used just now */
+#define UTILITY_JUST       1.0   /* seconds that a request's prefix counts as used just now */
 
 /* The stay is bounded on both sides: by what leaves the tier and by two limits, so that no move is
  * paid off over seconds or days. to NULL stands for any tier: only the entry's own uses bound the
@@ -57,18 +60,23 @@ double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored
 
 /* Returns the bytes that a step frees in `tier`, 0 when it is no step there. A step must free bytes
  * in the tier and add none above. In contiguous mode it must leave no held child without its
- * prefix. Contiguous mode thus gives up leaves first, whatever their cost. */
+ * prefix, and go below none: leaves go first, whatever their cost. Else a tier would fill with
+ * prefixes of what lies above, none of which can be evicted. */
 static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
     assert(tier >= 0 && tier < TIERS);
     if (to == KVT_OPTION_NONE) {
-        bool needed = policy->config.holes == KVT_HOLES_CONTIGUOUS && e->children > 0;
+        bool needed = policy->config.holes == KVT_HOLES_CONTIGUOUS && entry_children(e) > 0;
         return needed ? 0 : e->bytes[tier];
     }
     const stored_option *o = entry_option(policy, e, to);
     if (to == e->current || o->bytes[tier] >= e->bytes[tier]) return 0;
     for (int above = 0; above < tier; above++)
         if (o->bytes[above] > e->bytes[above]) return 0;
+    int home = option_home(o);
+    if (policy->config.holes == KVT_HOLES_CONTIGUOUS && entry_has_child_above(e, home) &&
+        home > option_home(entry_option(policy, e, e->current)))
+        return 0;
     return utility_is_reachable(policy, e, to) ? e->bytes[tier] - o->bytes[tier] : 0;
 }
 
@@ -89,14 +97,33 @@ static double utility_standing_cost(const kvt_policy *policy, const write_costs 
     return beside;
 }
 
-/* A step that codes an entry anew inside a tier has to hold both options for a while, which a full
- * tier cannot. A step that drops planes in place needs nothing and always has room. */
+/* A step that codes an entry anew inside a tier has to hold both options for a while. What is kept
+ * for that is enough, unless the tier is small or the entry large: then the room must be there now.
+ * A step that drops planes in place needs nothing. */
 static bool utility_has_room_inside(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
     uint64_t need = entry_need(policy, e, to, tier);
-    if (need == 0) return true;
+    if (need <= policy->staging[tier]) return true;
     return policy->used[tier] <= policy->capacity[tier] &&
            need <= policy->capacity[tier] - policy->used[tier];
+}
+
+/* What coding a stored entry anew costs beside its next use: loss and decoding stay for the rest of
+ * its life, less the price of the bytes that it frees for as long. Evicting it costs the next use
+ * alone, which stores it anew. */
+static double utility_lasting(const kvt_policy *policy, const entry *e, const stored_option *to)
+{
+    const stored_option *from = entry_option(policy, e, e->current);
+    double alpha = entry_alpha(policy, e);
+    double more = option_cost(to, e, alpha) - to->load_seconds -
+                  (option_cost(from, e, alpha) - from->load_seconds);
+    if (!(more > 0.0)) return 0.0;
+    for (int tier = 0; tier < TIERS; tier++) {
+        if (e->bytes[tier] <= to->bytes[tier]) continue;
+        double freed = (double)(e->bytes[tier] - to->bytes[tier]);
+        more -= policy->lives.gap_seconds * policy->shadow_price[tier] * freed;
+    }
+    return more > 0.0 ? more * policy->lives.more[reuse_ages_turn(e->turn)] : 0.0;
 }
 
 /*
@@ -117,7 +144,9 @@ static float utility_density(const kvt_policy *policy, const entry *e, int tier,
     for (uint8_t to = 0; to < e->option_count; to++) {
         uint64_t freed = utility_freed(policy, e, to, tier);
         if (freed == 0 || !utility_has_room_inside(policy, e, to, tier)) continue;
-        double lost = (entry_cost(policy, e, to) - cost) / (double)freed;
+        double lost = entry_cost(policy, e, to) - cost;
+        if (to != KVT_OPTION_NONE) lost += utility_lasting(policy, e, entry_option(policy, e, to));
+        lost /= (double)freed;
         if (rate * lost >= least) continue;
         double beside = utility_standing_cost(policy, &now, e, to, tier, use) / (double)freed;
         if (rate * lost + beside >= least) continue;
@@ -146,12 +175,12 @@ static void utility_remove(kvt_policy *policy, uint32_t index)
         buckets_remove(utility_buckets(policy, e, tier), engine_links(policy, tier), index);
 }
 
-/* When the entry's loss per byte falls to what the tier's steps lose now, as far as its present
- * slope says: never too late, since slopes only flatten. An entry below already stands in order of
- * its loss, before the moment when the price was set: that order does not change with time. The key
- * is in minutes of the engine's time; a smaller one is a better victim. */
+/* When the entry's loss per byte falls to what the tier's steps lose now, by the age of its last
+ * use. An entry below already stands in order of its loss, before the moment when the price was
+ * set: that order does not change with time. The key is in minutes of the engine's time; a smaller
+ * one is a better victim. */
 static double utility_key(kvt_policy *policy, const entry *e, int tier, double log_rate,
-                          double half_life)
+                          const reuse_now *use)
 {
     int kind = (e->next[tier] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE;
     double density = log_rate + (double)e->density[tier];
@@ -162,19 +191,19 @@ static double utility_key(kvt_policy *policy, const entry *e, int tier, double l
     }
     double above = density - *price;
     if (above <= 0.0) return policy->step_priced[tier][kind] + above;
-    double ahead = above * half_life / ORDER_SECONDS;
+    double least = *price - (double)e->density[tier];
+    if (least < -UTILITY_OCTAVES) least = -UTILITY_OCTAVES;
+    double ahead = reuse_falls_in(policy, e, use, number_exp2(least)) / ORDER_SECONDS;
     /* An entry far ahead stands nearer, in the same order: it is sorted anew before its time. */
     if (ahead > UTILITY_FAR) ahead = UTILITY_FAR + (ahead - UTILITY_FAR) / 256.0;
     return reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS + ahead;
 }
 
-/* Returns log2 of an entry's rate, and its half-life. A rate of nothing is 2^-700, which sorts
- * below every real one and stays finite. */
-static double utility_log_rate(const kvt_policy *policy, const entry *e, double *half_life_out)
+/* Returns log2 of an entry's rate. A rate of nothing is 2^-700, which sorts below every real one
+ * and stays finite. */
+static double utility_log_rate(const reuse_now *use)
 {
-    reuse_now now = reuse_look(policy, e);
-    *half_life_out = now.half_life;
-    return now.rate > 1e-200 ? number_log2(now.rate) : -700.0;
+    return use->rate > 1e-200 ? number_log2(use->rate) : -700.0;
 }
 
 /* Puts the entry where its counter and its densities say, in each tier that holds bytes of it. The
@@ -183,13 +212,13 @@ static double utility_log_rate(const kvt_policy *policy, const entry *e, double 
 static void utility_sort(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
-    double half_life;
-    double log_rate = utility_log_rate(policy, e, &half_life);
+    reuse_now use = reuse_look(policy, e);
+    double log_rate = utility_log_rate(&use);
     for (int tier = 0; tier < TIERS; tier++) {
         buckets *b = utility_buckets(policy, e, tier);
         if (e->density[tier] < DENSITY_NONE) {
             buckets_set(b, engine_links(policy, tier), index,
-                        utility_key(policy, e, tier, log_rate, half_life));
+                        utility_key(policy, e, tier, log_rate, &use));
         } else {
             buckets_remove(b, engine_links(policy, tier), index);
         }
@@ -337,7 +366,8 @@ static double utility_beside_loss(const kvt_policy *policy, choice_prices *known
     for (int below = tier + 1; below < TIERS; below++) {
         int64_t bytes = (int64_t)need[below];
         if (bytes == 0) continue;
-        if (bytes <= known->room[below] && !utility_is_tight(policy, known->room, below)) continue;
+        bool fits = bytes + (int64_t)policy->staging[below] <= known->room[below];
+        if (fits && !utility_is_tight(policy, known->room, below)) continue;
         if (known->price[below] < 0.0) known->price[below] = utility_price_bound(policy, below);
         beside += known->price[below] * (double)bytes;
     }
@@ -353,7 +383,9 @@ static bool utility_can_place(const kvt_policy *policy, const int64_t room[TIERS
 {
     for (int other = 0; other < TIERS; other++) {
         int64_t bytes = (int64_t)need[other];
-        if (bytes == 0 || room[other] >= bytes) continue;
+        if (bytes == 0) continue;
+        if (other > tier) bytes += (int64_t)policy->staging[other];
+        if (room[other] >= bytes) continue;
         if (now || other <= tier || !utility_has_victims(policy, other)) return false;
     }
     return true;
@@ -385,7 +417,9 @@ static bool utility_try(const kvt_policy *policy, choice_prices *known, const vi
         entry_needs(policy, e, to, need);
         if (!utility_can_place(policy, known->room, need, of->tier, of->now)) return false;
     }
-    double loss = of->rate * (entry_cost(policy, e, to) - of->cost);
+    double lost = entry_cost(policy, e, to) - of->cost;
+    if (to != KVT_OPTION_NONE) lost += utility_lasting(policy, e, entry_option(policy, e, to));
+    double loss = of->rate * lost;
     double limit = *per_byte * (double)freed;
     if (loss >= limit) return true;
     double write = 0.0;
@@ -496,7 +530,7 @@ double utility_price(const kvt_policy *policy, int tier)
  * walk the front of every full tier. */
 void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int tier, uint64_t need)
 {
-    int64_t room = known->room[tier];
+    int64_t room = known->room[tier] - (int64_t)policy->staging[tier];
     if (room > 0 && (known->giving || !utility_is_tight(policy, known->room, tier))) {
         known->free[tier] = (uint64_t)room;
         if (need <= known->free[tier]) return;
@@ -570,8 +604,8 @@ static void utility_note(kvt_policy *policy, const step *chosen, int tier)
 {
     const entry *e = entry_at(policy, chosen->entry);
     int kind = (e->next[tier] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE;
-    double half_life;
-    double seen = utility_log_rate(policy, e, &half_life) + (double)e->density[tier];
+    reuse_now use = reuse_look(policy, e);
+    double seen = utility_log_rate(&use) + (double)e->density[tier];
     if (seen < -600.0 || e->density[tier] >= DENSITY_NONE) return;
     double *lately = &policy->step_price_lately[tier][kind];
     *lately = *lately < UNLIMITED ? *lately + (seen - *lately) / 16.0 : seen;
@@ -619,6 +653,34 @@ static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uin
     return utility_cheapest(policy, &known, index, tier, true, out, &per_byte);
 }
 
+/* How many times what its room costs a new entry must be worth. The margin stands against entries
+ * that tie, as those of a loop longer than the tier: they would drive each other out in turn. Where
+ * its prefix was used just now the entry goes on what a request has begun, and to refuse it would
+ * lose all that follows it, too. */
+static double utility_margin(const kvt_policy *policy, const entry *e)
+{
+    if (e->parent == NIL) return UTILITY_REPLACE;
+    const entry *up = entry_at(policy, e->parent);
+    double ago = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, up->last_access_ns);
+    return ago <= UTILITY_JUST ? UTILITY_CONTINUE : UTILITY_REPLACE;
+}
+
+/* Looks the prices anew that have kept an entry out: a refused entry ends its path, and one dear
+ * victim must not decide that for seconds. False when none has fallen. */
+static bool utility_look_again(kvt_policy *policy, shadow_prices *known)
+{
+    bool fallen = false;
+    for (int tier = 0; tier < TIERS; tier++) {
+        if (!(known->price[tier] > 0.0)) continue;
+        double now = utility_root_price(policy, known->room, tier);
+        if (now >= known->price[tier]) continue;
+        known->price[tier] = policy->shadow_price[tier] = now;
+        policy->shadow_price_ns[tier] = policy->now_ns;
+        fallen = true;
+    }
+    return fallen;
+}
+
 /* Best first: score = gain over NONE - share of the write - shadow price of room in tight tiers. A
  * tier that the watermarks have made room in is tight as well: an entry that only ties with what
  * lies there would drive it out, and a loop longer than the tier would find nothing of itself.
@@ -634,6 +696,7 @@ static bool utility_next_option(kvt_policy *policy, shadow_prices *known, const 
     double best = -UNLIMITED;
     uint8_t found = KVT_OPTION_NONE;
     write_costs now = utility_write_costs(policy);
+    double margin = utility_margin(policy, e);
     for (uint8_t option = 1; option < e->option_count; option++) {
         if ((*tried >> option & 1) != 0 || !utility_is_reachable(policy, e, option)) continue;
         const stored_option *o = entry_option(policy, e, option);
@@ -644,7 +707,7 @@ static bool utility_next_option(kvt_policy *policy, shadow_prices *known, const 
         double write = utility_write_at(policy, &now, e, o, need) / utility_stay(policy, &use, o);
         if (gain <= write || gain - write <= best) continue;
         double price = utility_shadow_cost(policy, known, need);
-        if (gain - write < UTILITY_REPLACE * price || gain - write - price <= best) continue;
+        if (gain - write < margin * price || gain - write - price <= best) continue;
         found = option;
         best = gain - write - price;
         out->to = option;
@@ -667,9 +730,7 @@ static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int
 
 /* Whether a plan's steps lose so much less than a new entry gains that it takes their place. Room
  * that they free beyond its need is not lost, and counts at the tier's price: so a tier of large
- * variants, in which nothing can be coded smaller for want of room, gives way to smaller ones.
- * UTILITY_REPLACE is the margin against entries that tie: those of a loop longer than the tier
- * would drive each other out in turn. */
+ * variants, in which nothing can be coded smaller for want of room, gives way to smaller ones. */
 static bool utility_pays(const kvt_policy *policy, const tentative_plan *work, const entry *e,
                          const step *put, const int64_t *before)
 {
@@ -680,7 +741,7 @@ static bool utility_pays(const kvt_policy *policy, const tentative_plan *work, c
         if (spare > freed) spare = freed;
         if (spare > 0) lost -= policy->shadow_price[tier] * (double)spare;
     }
-    return lost < (put->gain - put->cost) / UTILITY_REPLACE;
+    return lost < (put->gain - put->cost) / utility_margin(policy, e);
 }
 
 /* The best option of some tier, best tier first, whose gain pays for its write and for the steps
@@ -694,14 +755,24 @@ static bool utility_place(kvt_policy *policy, tentative_plan *work, uint32_t ind
     step put = {.entry = index};
     int64_t before[TIERS];
     memcpy(before, work->room, sizeof before);
-    while (utility_next_option(policy, &known, e, &tried, &put)) {
+    bool found = utility_next_option(policy, &known, e, &tried, &put);
+    if (!found && utility_look_again(policy, &known)) {
+        tried = 0;
+        found = utility_next_option(policy, &known, e, &tried, &put);
+    }
+    if (!found) policy->refusal = KVT_REFUSAL_PRICE;
+    for (; found; found = utility_next_option(policy, &known, e, &tried, &put)) {
         work->budget = (put.gain - put.cost) * UTILITY_REPLACE;
-        if (room_make_for(policy, work, index, put.to) &&
-            utility_pays(policy, work, e, &put, before)) {
+        bool made = room_make_for(policy, work, index, put.to);
+        if (made && utility_pays(policy, work, e, &put, before)) {
             put.cost = 0.0; /* it was in what the entry gains */
             work->budget = UNLIMITED;
             if (tentative_add(policy, work, &put)) return true;
         }
+        policy->refusal = made             ? KVT_REFUSAL_COST
+                          : work->bounded  ? KVT_REFUSAL_PLAN
+                          : work->refusals ? KVT_REFUSAL_COST
+                                           : KVT_REFUSAL_ROOM;
         tried |= utility_options_at(policy, e, option_home(entry_option(policy, e, put.to)));
         tentative_cut(policy, work, 0, 0.0);
         work->bounded = false;

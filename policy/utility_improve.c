@@ -150,8 +150,11 @@ static int64_t tick_excess(const kvt_policy *policy, int tier)
     double capacity = (double)policy->capacity[tier];
     uint64_t used = policy->used[tier] - policy->releasing[tier];
     assert(policy->used[tier] >= policy->releasing[tier]);
-    if ((double)used <= policy->config.high_watermark * capacity) return 0;
-    return (int64_t)used - (int64_t)(policy->config.low_watermark * capacity);
+    double most = capacity - (double)policy->staging[tier];
+    double high = policy->config.high_watermark * capacity;
+    double low = policy->config.low_watermark * capacity;
+    if ((double)used <= (high < most ? high : most)) return 0;
+    return (int64_t)used - (int64_t)(low < most ? low : most);
 }
 
 /* Inserts into the choice, best first, equal ones in the order found. The last one falls out when
@@ -177,6 +180,7 @@ static void tick_spare_room(const kvt_policy *policy, const tentative_plan *work
 {
     for (int tier = 0; tier < TIERS; tier++) {
         double kept = (1.0 - policy->config.high_watermark) * (double)policy->capacity[tier];
+        if (kept < (double)policy->staging[tier]) kept = (double)policy->staging[tier];
         room[tier] = work->room[tier] - (int64_t)kept;
     }
 }

@@ -15,7 +15,7 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const json_reuse_keys[KVT_REUSE_KINDS] = {"count", "last", "again"};
+static const char *const json_reuse_keys[KVT_REUSE_KINDS] = {"count", "age"};
 
 static json_t *json_hash(uint64_t hash)
 {
@@ -194,25 +194,30 @@ static void json_put_live(json_t *object, const replay_result *result, bool *sou
 #undef FIELD
 #undef NAMED
 
-static json_t *json_numbers(const double numbers[KVT_REUSE_HALF_LIVES], bool *sound)
+static json_t *json_numbers(const double *numbers, int count, bool *sound)
 {
     json_t *list = json_array();
-    for (int k = 0; k < KVT_REUSE_HALF_LIVES; k++)
+    for (int k = 0; k < count; k++)
         document_add(list, json_real(numbers[k]), sound);
     return list;
 }
 
-/* {"uses", "half_life_s": [6], "count": [6], "last": [6], "again": [6]}; null when the policy has
- * learned nothing. */
+/* {"uses", "half_life_s": [6], "count": [6], "age_s": [33], "hazard": [4][32]}; null when the
+ * policy has learned nothing. */
 static json_t *json_learned(const kvt_reuse_weights *reuse, bool *sound)
 {
     if (reuse->uses == 0) return json_null();
     json_t *object = json_object();
     document_put(object, "uses", json_integer((json_int_t)reuse->uses), sound);
-    document_put(object, "half_life_s", json_numbers(reuse->half_life_seconds, sound), sound);
-    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++)
-        document_put(object, json_reuse_keys[kind], json_numbers(reuse->weight[kind], sound),
-                     sound);
+    document_put(object, "half_life_s",
+                 json_numbers(reuse->half_life_seconds, KVT_REUSE_HALF_LIVES, sound), sound);
+    document_put(object, "count", json_numbers(reuse->weight, KVT_REUSE_HALF_LIVES, sound), sound);
+    document_put(object, "age_s", json_numbers(reuse->age_seconds, KVT_REUSE_AGES + 1, sound),
+                 sound);
+    json_t *rows = json_array();
+    for (int turn = 0; turn < KVT_REUSE_TURNS; turn++)
+        document_add(rows, json_numbers(reuse->hazard[turn], KVT_REUSE_AGES, sound), sound);
+    document_put(object, "hazard", rows, sound);
     return object;
 }
 

@@ -373,22 +373,26 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_speed_set(kvt_policy *policy, kvt_ti
 KVT_API uint8_t kvt_policy_option_get(const kvt_policy *policy, uint64_t handle);
 
 /*
- * How soon entries are used again, as "utility" has learned it. A predicted rate is a sum over
- * reuse experts, one for each kind and half-life; an expert's weight is the number of further uses
- * that it predicts for each counted use (docs/POLICY.md, "How soon an entry comes back").
+ * How soon entries are used again, as "utility" has learned it (docs/POLICY.md, "How soon an entry
+ * comes back"). A predicted rate is what the entry's uses add up to, over several half-lives, and
+ * what is due by the age of its last use: a hazard for each age, in a row for each number of uses
+ * that its path has seen.
  */
 #define KVT_REUSE_HALF_LIVES 6
+#define KVT_REUSE_TURNS      4  /* rows: one use, two, three or four, more */
+#define KVT_REUSE_AGES       32 /* bins of ages: a second, then half octaves up to 13 hours */
 typedef enum kvt_reuse_kind {
     KVT_REUSE_COUNT = 0, /* how an entry's uses add up: documents of steady popularity */
-    KVT_REUSE_LAST = 1,  /* its last use alone, however many came before: turns of conversations */
-    KVT_REUSE_AGAIN = 2, /* as KVT_REUSE_LAST and added to it, of entries used twice or more */
-    KVT_REUSE_KINDS = 3
+    KVT_REUSE_AGE = 1,   /* how long ago its last use was: turns of conversations, loops */
+    KVT_REUSE_KINDS = 2
 } kvt_reuse_kind;
 
 typedef struct kvt_reuse_weights {
     uint64_t uses; /* that were learned from; 0 = nothing is learned, or not yet */
     double half_life_seconds[KVT_REUSE_HALF_LIVES];
-    double weight[KVT_REUSE_KINDS][KVT_REUSE_HALF_LIVES];
+    double weight[KVT_REUSE_HALF_LIVES];    /* further uses that a counted use predicts */
+    double age_seconds[KVT_REUSE_AGES + 1]; /* where the bins of ages begin and the last one ends */
+    double hazard[KVT_REUSE_TURNS][KVT_REUSE_AGES]; /* uses a second at an age not yet used again */
 } kvt_reuse_weights;
 
 /*
@@ -397,7 +401,7 @@ typedef struct kvt_reuse_weights {
  */
 typedef struct kvt_policy_uses {
     uint32_t struct_size;
-    uint32_t used;       /* 0 = never, 1 = once, 2 = twice or more */
+    uint32_t used;       /* uses that its path has seen; 7 = seven or more */
     uint64_t order;      /* number of its last use: rises over all entries of the engine */
     double idle_seconds; /* since the last use */
     double count[KVT_REUSE_HALF_LIVES]; /* its uses, each halved once a half life (those of
@@ -427,7 +431,8 @@ KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_policy_uses_set(kvt_policy
 
 /* Gives an engine that has learned nothing yet the weights that an earlier one has learned
  * (kvt_policy_stats.reuse). Learning goes on from them. KVT_OK; KVT_E_UNSUPPORTED (the policy
- * learns none); KVT_E_STATE (it has learned); KVT_E_ARGUMENT (a weight outside [0, 1e6], NaN). */
+ * learns none); KVT_E_STATE (it has learned); KVT_E_ARGUMENT (a weight or hazard outside [0, 1e6],
+ * NaN). */
 KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
 kvt_policy_weights_set(kvt_policy *policy, const kvt_reuse_weights *weights);
 
@@ -460,9 +465,9 @@ typedef struct kvt_explanation {
      * learns none, and where a caller has set the rate. */
     const char *reuse_expert; /* its kind in words, static storage */
     kvt_reuse_kind reuse_kind;
-    double reuse_half_life_seconds;
-    double reuse_weight; /* as in kvt_reuse_weights */
-    double reuse_share;  /* of accesses_per_s, 0..1 */
+    double reuse_half_life_seconds; /* of a count; 0 of an age */
+    double reuse_weight;            /* of a count as in kvt_reuse_weights; of an age its hazard */
+    double reuse_share;             /* of accesses_per_s, 0..1 */
 } kvt_explanation;
 
 /* Explains one entry. KVT_OK; KVT_MISS when unknown. */
@@ -494,6 +499,16 @@ typedef struct kvt_hint_stats {
                                          policy takes no hints */
 } kvt_hint_stats;
 
+/* Why a new entry was refused. */
+typedef enum kvt_refusal {
+    KVT_REFUSAL_PREFIX = 0, /* its parent is not stored, so nothing could load it */
+    KVT_REFUSAL_PRICE = 1,  /* no option gains what its room costs at the tiers' prices */
+    KVT_REFUSAL_COST = 2,   /* what would have to go is worth more */
+    KVT_REFUSAL_ROOM = 3,   /* no entry that may move gives its room */
+    KVT_REFUSAL_PLAN = 4,   /* the caller's plan has no place for the moves that make its room */
+    KVT_REFUSALS = 5
+} kvt_refusal;
+
 typedef struct kvt_policy_stats {
     uint64_t entries; /* resident or in flight */
     uint64_t ghosts;
@@ -506,6 +521,7 @@ typedef struct kvt_policy_stats {
     uint64_t written_bytes[KVT_TIER_PLACES]; /* by committed moves */
     kvt_reuse_weights reuse;
     kvt_hint_stats hints;
+    uint64_t refused_for[KVT_REFUSALS]; /* refused, by reason */
 } kvt_policy_stats;
 
 /* Copies the engine's counters since its open, and its present gauges, into *out. Changes nothing

@@ -66,7 +66,7 @@ static void fifo_index(kvt_policy *policy, uint32_t index)
     if (e->listed == listed) return;
     lru_remove(policy, index);
     list_add_newest(policy, &policy->lists[listed - 1], index);
-    e->listed = listed;
+    e->listed = listed & 15u;
 }
 
 /* A use changes nothing. fifo keeps the order of arrival, so there is nothing to count. */
@@ -299,7 +299,7 @@ static void pensieve_index(kvt_policy *policy, uint32_t index)
     pensieve_remove(policy, index);
     LISTED_CLASS(e) = (uint8_t)pensieve_class(e);
     list_add_newest(policy, &classic_of(policy)->by_cost[listed - 1][LISTED_CLASS(e)], index);
-    e->listed = listed;
+    e->listed = listed & 15u;
 }
 
 /* Moves an entry to the newest end of its class, which is that of its present seconds. An entry
@@ -451,7 +451,7 @@ static void s3_index(kvt_policy *policy, uint32_t index)
     if (e->listed == listed) return;
     s3_remove(policy, index);
     list_add_newest(policy, s3_list(policy, listed), index);
-    e->listed = listed;
+    e->listed = listed & 15u;
     if (listed > TIERS) classic_of(policy)->main_bytes[home] += e->bytes[home];
 }
 

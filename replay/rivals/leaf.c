@@ -21,7 +21,7 @@ static void leaf_index(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
     leaf_remove(policy, index);
-    if (!entry_is_movable(e) || e->children > 0) return;
+    if (!entry_is_movable(e) || entry_children(e) > 0) return;
     int home = option_home(entry_option(policy, e, e->current));
     heap_set(&policy->heaps[home], engine_places(policy, home), index, (double)e->recency);
 }

@@ -151,7 +151,7 @@ static void segment_index(kvt_policy *policy, uint32_t index)
     if (e->listed == listed) return;
     segment_remove(policy, index);
     list_add_newest(policy, segment_list(policy, listed), index);
-    e->listed = listed;
+    e->listed = listed & 15u;
     *segment_bytes(policy, listed) += e->bytes[home];
 }
 

@@ -33,14 +33,15 @@ typedef struct uses_head {
     uint64_t saving; /* epoch << 32 | number within the life: rises */
     uint64_t count;
     uint64_t learned; /* uses that the weights were learned from */
-    double weight[KVT_REUSE_KINDS][KVT_REUSE_HALF_LIVES];
+    double weight[KVT_REUSE_HALF_LIVES];
+    double hazard[KVT_REUSE_TURNS][KVT_REUSE_AGES];
 } uses_head;
-_Static_assert(sizeof(uses_head) == 176, "as docs/FORMAT.md says");
+_Static_assert(sizeof(uses_head) == 1104, "as docs/FORMAT.md says");
 
 typedef struct uses_record {
     uint64_t handle;
     uint64_t order;
-    uint32_t idle; /* milliseconds << 2 | used; the idle time stops at 12 days */
+    uint32_t idle; /* milliseconds << 3 | used; the idle time stops at 6 days */
     uint16_t count[KVT_REUSE_HALF_LIVES]; /* 0 = none, else 1 + 1024 (30 + log2), rounded */
 } uses_record;
 _Static_assert(sizeof(uses_record) == 32, "as docs/FORMAT.md says");
@@ -80,7 +81,7 @@ static uses_record uses_record_of(uint64_t handle, const kvt_policy_uses *uses)
 {
     const double ms = uses->idle_seconds * 1e3;
     uses_record record = {.handle = handle, .order = uses->order};
-    record.idle = (ms < 1073741823.0 ? (uint32_t)ms : 1073741823u) << 2 | (uses->used & 3);
+    record.idle = (ms < 536870911.0 ? (uint32_t)ms : 536870911u) << 3 | (uses->used & 7);
     for (int k = 0; k < KVT_REUSE_HALF_LIVES; k++)
         record.count[k] = uses_pack(uses->count[k]);
     return record;
@@ -88,9 +89,8 @@ static uses_record uses_record_of(uint64_t handle, const kvt_policy_uses *uses)
 
 static kvt_policy_uses uses_of_record(const uses_record *record)
 {
-    kvt_policy_uses uses = {.struct_size = sizeof uses, .used = record->idle & 3};
-    if (uses.used > 2) uses.used = 2;
-    uses.idle_seconds = (double)(record->idle >> 2) * 1e-3;
+    kvt_policy_uses uses = {.struct_size = sizeof uses, .used = record->idle & 7};
+    uses.idle_seconds = (double)(record->idle >> 3) * 1e-3;
     for (int k = 0; k < KVT_REUSE_HALF_LIVES; k++)
         if (record->count[k] != 0)
             uses.count[k] = exp2((double)(record->count[k] - 1) / 1024.0 - 30.0);
@@ -153,6 +153,7 @@ void uses_save(kvt_store *store)
     row->head =
         (uses_head){.saving = epoch << 32 | ++store->uses.savings, .learned = stats.reuse.uses};
     memcpy(row->head.weight, stats.reuse.weight, sizeof row->head.weight);
+    memcpy(row->head.hazard, stats.reuse.hazard, sizeof row->head.hazard);
     /* Write all rows. Failing leaves the rows of the last time, which are as good as they were. */
     size_t bucket = 0;
     uint32_t number = 0;
@@ -191,6 +192,7 @@ static bool uses_visit(void *context, const void *bytes, size_t size)
         found->saving = head.saving;
         found->weights.uses = head.learned;
         memcpy(found->weights.weight, head.weight, sizeof found->weights.weight);
+        memcpy(found->weights.hazard, head.hazard, sizeof found->weights.hazard);
     }
     if (head.count == 0) return true;
     uses_item *items = realloc(found->items, (found->count + head.count) * sizeof *found->items);

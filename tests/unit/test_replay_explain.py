@@ -27,13 +27,16 @@ class ExplainTest(CommandCase):
         self.assertIsNone(lru["explained"][0]["reuse_expert"])
         reuse = utility["reuse"]
         self.assertGreater(reuse["uses"], 100)
-        self.assertEqual(sorted(reuse), ["again", "count", "half_life_s", "last", "uses"])
+        self.assertEqual(sorted(reuse), ["age_s", "count", "half_life_s", "hazard", "uses"])
         rates = [row["uses_per_s"] for row in utility["explained"]]
         self.assertEqual(rates, sorted(rates, reverse=True))
         for row in utility["explained"]:
             expert = row["reuse_expert"]
-            place = reuse["half_life_s"].index(expert["half_life_s"])
-            self.assertAlmostEqual(expert["weight"], reuse[expert["kind"]][place])
+            if expert["kind"] == "count":
+                place = reuse["half_life_s"].index(expert["half_life_s"])
+                self.assertAlmostEqual(expert["weight"], reuse["count"][place])
+            else:
+                self.assertEqual((expert["kind"], expert["half_life_s"]), ("age", 0.0))
             self.assertTrue(0.0 < expert["share_of_rate"] <= 1.0)
         text = self.run_command(*command).stdout
         self.assertRegex(text, "block +variant +tier .* expert +half_life +weight")

@@ -169,7 +169,10 @@ TEST(copies_make_way_for_extents)
 TEST(the_price_decides_between_entries_and_a_window)
 {
     kvt_store_options options = support_options(4 << 20, "utility");
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = 32 * SUPPORT_ENTRY_BYTES;
+    /* 32 raw entries and no room for one more: a tier in which a victim would fit has no price. */
+    options.lossless = false;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes =
+        32 * SUPPORT_ENTRY_BYTES + SUPPORT_ENTRY_BYTES / 8;
     kvt_store *store = support_open(&options);
     for (uint32_t round = 0; round < 4; round++) {
         for (uint32_t i = 0; i < 60; i++)
