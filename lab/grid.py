@@ -7,7 +7,9 @@ seed by seed with its 95 % interval, and the bound that no policy can pass.
     lab/grid.py --quick
     lab/grid.py --json > grid.json && kvterrace report grid.json -o grid.html
 
-A cell is a workload, a capacity, its devices and the variants that all policies may use. Half of
+A cell is a workload, a capacity, its devices and the variants that all policies may use. A lossy
+cell is judged by service seconds and losses: alpha is such that so many percent of the answers are
+worth a mean prefill. Half of
 the cells of every family are hidden: nobody looks at them while the engine is being tuned. Each
 replay is one `kvterrace replay --json`; a job is one seed of one cell, and jobs run side by side.
 An interruption prints the cells that were finished and exits 130.
@@ -48,8 +50,15 @@ LADDER = [
      "decode_bytes_per_s": 1e15, "source": "exact"},
     {"variant": "lossless", "bits": 10.6, "loss": 0, "loss_upper": 0, "encode_bytes_per_s": 1.3e9,
      "decode_bytes_per_s": 3.0e9, "source": "exact"}]
+# What policies of one variant store in a lossy cell, and the factors on alpha that the greedy
+# tries.
+LOSSY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "profiles",
+                     "ladder-codec-trial.json")
+LOSSY_FORMS = ["raw", "lossless", "planes:k8v8,g64", "planes:k6v6,g64", "planes:k4v4,g64"]
+ALPHAS = {"alpha/4": 0.25, "alpha": 1.0, "4 alpha": 4.0}
 # The cost of a job of each family beside one of generated sessions, measured; for the budget alone.
-COST = {"long": 3.0, "toolagent": 0.5, "conversation": 2.0, "agentic": 20.0}
+COST = {"long": 3.0, "toolagent": 0.5, "conversation": 2.0, "agentic": 20.0, "lossy": 3.0,
+        "small": 3.0}
 # File, requests and sessions of a draw: all of them and those of --quick, None: as many as there
 # are. Conversations of the agentic trace begin every five minutes: they last an hour, so a dozen
 # are open at a time.
@@ -64,9 +73,12 @@ STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228
 
 # ssd: GB/s, 0: all capacity is DRAM; capacity: percent of the bytes of all distinct blocks, raw;
 # load: of the servers in the busiest tenth of the span, were everything computed; strength: trades
-# a second of drift, share of the requests of a scan, sessions a second of a crowd.
+# a second of drift, share of the requests of a scan, sessions a second of a crowd; worth: percent
+# of answers that are worth a mean prefill, 0 where no variant is lossy; dram: share of the
+# capacity; source: a trace, None: generated; requests: of a generated cell, 0: as all others.
 Cell = collections.namedtuple("Cell", "name family turns zipf capacity ssd lossless load quick "
-                              "strength")
+                              "strength worth dram source requests",
+                              defaults=(0, DRAM_SHARE, None, 0))
 
 
 def name_devices(ssd):
@@ -96,7 +108,27 @@ def family_cells(family, *rows):
         workload = f"{strength:g}" if strength else ""
         workload += f"-turns{turns}-zipf{zipf:g}" if turns else ""
         yield Cell(f"{family}{workload}-cap{percent}-{name_devices(ssd)}", family, turns, zipf,
-                   percent, ssd, lossless, load, quick, strength)
+                   percent, ssd, lossless, load, quick, strength,
+                   source=family if family in TRACES else None)
+
+
+def lossy_cells():
+    """What other families lack: lossy ladders, SSDs smaller than the DRAM, cold starts."""
+    for source, turns, zipf in ((None, 3, 0.9), (None, 8, 0.6), ("conversation", 0, 0.0),
+                                ("toolagent", 0, 0.0)):
+        begin = source or f"turns{turns}-zipf{zipf:g}"
+        for ssd in (0.0, 3.0, 14.0):
+            for worth in (0.2, 1, 5):
+                name = f"lossy{worth:g}-{begin}-cap20-{name_devices(ssd)}"
+                yield Cell(name, "lossy", turns, zipf, 20, ssd, False, LIGHT,
+                           worth == 1 and ssd == 3.0, 0.0, worth=worth, source=source)
+        for worth in (0, 1):
+            yield Cell(f"small{worth:g}-{begin}-cap20-ssd14", "small", turns, zipf, 20, 14.0,
+                       not worth, LIGHT, not source and worth == 1, 0.0, worth=worth, dram=0.75,
+                       source=source)
+    for turns, zipf in ((1, 0.9), (3, 0.9), (8, 0.6), (16, 0.0)):
+        yield Cell(f"cold-turns{turns}-zipf{zipf:g}-cap20-ssd3", "cold", turns, zipf, 20, 3.0, True,
+                   LIGHT, turns == 3, 0.0, requests=400)
 
 
 CELLS = [
@@ -142,6 +174,7 @@ CELLS = [
                   (0, 0.0, 20, 3.0, True, LIGHT, False, 0.0),
                   (0, 0.0, 2, 14.0, False, HEAVY, True, 0.0),
                   (0, 0.0, 80, 0.5, True, HEAVY, False, 0.0)),
+    *lossy_cells(),
 ]
 
 
@@ -177,7 +210,9 @@ def half_of(cell):
 
 def workload_settings(cell, quick):
     """The defaults of [workload], with the counts of the acceptance runs."""
-    settings = {"requests": 1000 if quick else 3000, "contexts": 170 if quick else 500,
+    requests = cell.requests or (1000 if quick else 3000)
+    contexts = cell.requests // 6 or (170 if quick else 500)
+    settings = {"requests": requests, "contexts": contexts,
                 "rate": 1.0, "zipf": cell.zipf, "turns_mean": cell.turns}
     if cell.family == "long":
         settings.update(rate=0.3, requests=600 if quick else 2000, contexts=30 if quick else 100,
@@ -194,7 +229,7 @@ def workload_settings(cell, quick):
 
 def tier_settings(cell, footprint_bytes):
     capacity = footprint_bytes * cell.capacity / 100
-    dram = DRAM_SHARE * capacity if cell.ssd else capacity
+    dram = cell.dram * capacity if cell.ssd else capacity
     settings = {"tier.dram.capacity": int(dram)}
     if cell.ssd:
         speed = int(cell.ssd * 1e9)
@@ -253,25 +288,26 @@ class Replays(Processes):
 
     def trace(self, cell):
         """The path of the cell's trace; None: its workload is generated."""
-        if cell.family not in TRACES:
+        if cell.source is None:
             return None
-        return os.path.join(self.options.data or "", "traces", TRACES[cell.family][0])
+        return os.path.join(self.options.data or "", "traces", TRACES[cell.source][0])
 
-    def run(self, cell, seed, policies, settings):
+    def run(self, cell, seed, policies, settings, variant=None):
         options, quick = self.options, self.options.quick
         settings = {"replay.seed": seed, **settings}
         command = [options.kvterrace, "replay", "--json", "--quiet", "--policy", ",".join(policies)]
         if self.trace(cell):
-            requests, sessions = (part[quick] for part in TRACES[cell.family][1:])
+            requests, sessions = (part[quick] for part in TRACES[cell.source][1:])
             command += ["--trace", self.trace(cell), "--draw"]
             command += ["--sessions", str(sessions)] if sessions else []
             if requests:
                 settings["replay.limit"] = requests
-            if cell.family == "agentic":
+            if cell.source == "agentic":
                 settings["workload.rate"] = CONVERSATIONS_PER_S
         else:
             command += ["--workload", "poisson"]
             settings.update(workload_settings(cell, quick))
+        command += ["--variant", variant] if variant else []
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         try:
@@ -286,30 +322,46 @@ class Replays(Processes):
         peak = empty["workload"]["computed_load_peak"]
         servers = min(max(math.ceil(peak / cell.load), 1), 65536)
         site = {**tier_settings(cell, footprint), "replay.servers": servers}
-        if cell.lossless:
+        alpha = 0.0
+        if cell.worth:
+            alpha = empty["results"][0]["service_ttft_s_mean"] / (cell.worth / 100)
+            site.update({"replay.ladder": LOSSY, "store.loss_limit": 1, "store.alpha": alpha})
+        elif cell.lossless:
             site["replay.ladder"] = self.ladder
         free = {**site, "replay.bounds": "no"}
-        document = self.run(cell, seed, [OURS], site)
+        document = self.run(cell, seed, [OURS], free if cell.worth else site)
         ours, facts = document["results"][0], {"version": document["version"]}
         samples = {(OURS, "raw"): ours}
-        rivals = [name for name in CHOOSING if name != OURS]
-        for form in ("raw", "lossless") if cell.lossless else ("raw",):
-            setting = {"store.variant": form} if form != "raw" else {}
-            found = self.run(cell, seed, FIXED + (rivals if form == "raw" else []),
-                             {**free, **setting})
+        told = self.run(cell, seed, ["oracle"], free)["results"][0]
+        fixed = {name: value for name, value in free.items() if name != "store.alpha"}
+        forms = LOSSY_FORMS if cell.worth else ["raw", "lossless"] if cell.lossless else ["raw"]
+        for form in forms:
+            found = self.run(cell, seed, FIXED, fixed, form if form != "raw" else None)
             samples.update({(result["policy"], form): result for result in found["results"]})
-        computed = ours["recompute_s_per_request"]
-        facts.update(bound_s=computed - ours["bound_moving_saved_s_per_request"],
-                     kept_bound_s=computed - ours["bound_saved_s_per_request"],
-                     footprint_bytes=footprint, servers=servers, requests=ours["requests"])
-        return facts, {key: sample_of(result) for key, result in samples.items()}
+        for name, factor in ALPHAS.items() if cell.worth else (("raw", 1.0),):
+            settings = {**free, "store.alpha": alpha * factor} if cell.worth else free
+            found = self.run(cell, seed, ["none", "adaptcache"], settings)
+            samples.update({(result["policy"], name): result for result in found["results"]})
+        computed = ours["recompute_s_per_request"] if not cell.worth else 0.0
+        if not cell.worth:
+            facts.update(bound_s=computed - ours["bound_moving_saved_s_per_request"],
+                         kept_bound_s=computed - ours["bound_saved_s_per_request"])
+        told_s = sample_of(told, alpha)["cost_s"]
+        facts.update(told_s=told_s, footprint_bytes=footprint, servers=servers,
+                     requests=ours["requests"])
+        if cell.worth:
+            facts.update(bound_s=told_s, kept_bound_s=told_s)
+        return facts, {key: sample_of(result, alpha) for key, result in samples.items()}
 
 
-def sample_of(result):
-    """One replay, cut down to what the report needs."""
+def sample_of(result, alpha=0.0):
+    """One replay, cut down to what the report needs. cost_s is what a cell is judged by: the mean
+    TTFT, or with lossy variants the service seconds and what the losses are worth."""
     requests = max(result["requests"], 1)
     tiers = ("dram", "ssd")
-    return {"ttft_s": result["ttft_s_mean"], "wait_s": result["wait_s_mean"],
+    lossy = result["service_ttft_s_mean"] + alpha * (1 - (result.get("quality_mean") or 1.0))
+    return {"cost_s": lossy if alpha else result["ttft_s_mean"],
+            "ttft_s": result["ttft_s_mean"], "wait_s": result["wait_s_mean"],
             "service_s": result["service_ttft_s_mean"], "loaded": result["used_token_ratio"],
             **{f"found_{tier}": result["hit_token_ratio"][tier] for tier in tiers},
             **{f"read_bytes_{tier}": result["bytes_read"][tier] for tier in tiers},
@@ -341,7 +393,7 @@ def interval_of(values):
 
 def order_of(row):
     """Rows in this order are better first: one that has a mean, then the smaller."""
-    mean = row["mean"]["ttft_s"]
+    mean = row["mean"]["cost_s"]
     return (mean is None, mean or 0)
 
 
@@ -357,17 +409,30 @@ def judge(jobs):
             rows[key[0]] = row
     best = min((row for name, row in rows.items() if name != OURS), key=order_of)
     for row in rows.values():
-        known = row["mean"]["ttft_s"] is not None and best["mean"]["ttft_s"] is not None
-        row["ratio"] = interval_of([mine["ttft_s"] / other["ttft_s"] for mine, other in
+        known = row["mean"]["cost_s"] is not None and best["mean"]["cost_s"] is not None
+        row["ratio"] = interval_of([mine["cost_s"] / other["cost_s"] for mine, other in
                                     zip(row["samples"], best["samples"])]) if known else (None,) * 3
     return {"rows": rows, "best": best, "ours": rows[OURS], "facts": jobs[0][0],
+            "told": mean_of([facts["told_s"] for facts, _ in jobs]),
             "bound": mean_of([facts["bound_s"] for facts, _ in jobs]),
             "kept_bound": mean_of([facts["kept_bound_s"] for facts, _ in jobs])}
 
 
 def has_room(judged):
-    mean = judged["best"]["mean"]["ttft_s"]
+    mean = judged["best"]["mean"]["cost_s"]
     return mean is not None and mean > ROOM * judged["bound"]
+
+
+def share_of(judged):
+    """Of what the engine gains over LRU when it is told the future, the share that it gains untold;
+    None where that is less than 5 %."""
+    if "lru" not in judged["rows"]:
+        return None
+    lru, ours = (judged["rows"][name]["mean"]["cost_s"] for name in ("lru", OURS))
+    told = judged["told"]
+    if None in (lru, ours, told) or lru <= ROOM * told:
+        return None
+    return (lru - ours) / (lru - told)
 
 
 def badness_of(judged):
@@ -375,7 +440,7 @@ def badness_of(judged):
     ratio = judged["ours"]["ratio"][0]
     if ratio is not None:
         return ratio
-    return math.inf if judged["best"]["mean"]["ttft_s"] is not None else 0
+    return math.inf if judged["best"]["mean"]["cost_s"] is not None else 0
 
 
 def explain(judged):
@@ -385,7 +450,7 @@ def explain(judged):
         return "the servers are asked for more than they have"
     wait = ours["wait_s"] - (best["wait_s"] or 0)
     service = ours["service_s"] - best["service_s"]
-    if best["ttft_s"] is None or ours["ttft_s"] <= best["ttft_s"]:
+    if best["cost_s"] is None or ours["cost_s"] <= best["cost_s"]:
         cause = "no loss"
     elif wait > service and service <= 0:
         cause = "its requests wait longer"
@@ -417,11 +482,14 @@ def sum_up(count, skipped, finished):
                for _, one in finished)
     ratios = [one["ours"]["ratio"][0] for _, one in finished
               if has_room(one) and one["ours"]["ratio"][0] is not None]
+    shares = sorted(share for share in (share_of(one) for _, one in finished) if share is not None)
     worst = sorted(finished, key=lambda pair: -badness_of(pair[1]))[:WORST]
     return {"cells": count, "skipped": skipped, "unfinished": count - skipped - len(finished),
             "intervals_above_1_02": lost, "cells_with_room": len(ratios),
             "geometric_mean_with_room":
                 math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None,
+            "share_of_told_median": shares[len(shares) // 2] if shares else None,
+            "share_of_told_least": shares[0] if shares else None,
             "worst": [{"cell": cell.name, "best_rival": one["best"]["policy"],
                        "ratio": one["ours"]["ratio"][0], "why": explain(one)}
                       for cell, one in worst]}
@@ -431,6 +499,8 @@ def sum_up(count, skipped, finished):
 
 
 def form_of(row, cell):
+    if cell.worth:
+        return "none" if row["policy"] == "none" else row["form"]
     if row["policy"] == "none" or row["form"] == "lossless":
         return "none" if row["policy"] == "none" else "lossless"
     return "raw, lossless" if row["policy"] in CHOOSING and cell.lossless else "raw"
@@ -440,13 +510,16 @@ def describe(cell):
     return {"cell": cell.name, "family": cell.family, "half": half_of(cell),
             "turns_mean": cell.turns, "zipf": cell.zipf, "capacity_percent": cell.capacity,
             "ssd_gb_per_s": cell.ssd, "forms": ["raw", "lossless"] if cell.lossless else ["raw"],
-            "load": cell.load, "strength": cell.strength, "quick": cell.quick}
+            "load": cell.load, "strength": cell.strength, "worth_percent": cell.worth,
+            "dram_share": cell.dram, "quick": cell.quick}
 
 
 def describe_judged(cell, one):
     ratio, best, facts = one["ours"]["ratio"], one["best"], one["facts"]
     return {"best_rival": best["policy"], "best_form": form_of(best, cell),
             "rival_ttft_s": best["mean"]["ttft_s"], "utility_ttft_s": one["ours"]["mean"]["ttft_s"],
+            "rival_cost_s": best["mean"]["cost_s"], "utility_cost_s": one["ours"]["mean"]["cost_s"],
+            "told_cost_s": one["told"], "share_of_told": share_of(one),
             "ratio": ratio[0], "ratio_low": ratio[1], "ratio_high": ratio[2],
             "room": has_room(one), "bound": one["bound"],
             "bound_without_moves": one["kept_bound"], "footprint_bytes": facts["footprint_bytes"],
@@ -482,12 +555,13 @@ def print_document(document, as_json):
     if "totals" not in document:
         print_table(document["cells"], ["cell", "family", "half", "quick"])
         return
-    print_table(document["cells"], ["cell", "half", "best_rival", "rival_ttft_s", "utility_ttft_s",
-                                    "ratio", "ratio_low", "ratio_high", "bound"])
+    print_table(document["cells"], ["cell", "half", "best_rival", "rival_cost_s", "utility_cost_s",
+                                    "ratio", "ratio_low", "ratio_high", "bound", "share_of_told"])
     totals = document["totals"]
     print()
     print_table([totals], ["cells", "skipped", "unfinished", "intervals_above_1_02",
-                           "cells_with_room", "geometric_mean_with_room"])
+                           "cells_with_room", "geometric_mean_with_room", "share_of_told_median",
+                           "share_of_told_least"])
     print()
     print_table(totals["worst"], ["cell", "ratio", "best_rival", "why"])
     print()
@@ -507,7 +581,7 @@ def skip_missing(options, cells, replays):
     there = [cell for cell in cells
              if not replays.trace(cell) or options.data and os.path.exists(replays.trace(cell))]
     for family, (file, *_) in TRACES.items():
-        skipped = sum(cell.family == family for cell in cells if cell not in there)
+        skipped = sum(cell.source == family for cell in cells if cell not in there)
         why = "there is no" if options.data else "no folder of traces is known for"
         if skipped:
             note(options, f"{skipped} cells of {family} are skipped: {why} {file} (--data, "
