@@ -395,7 +395,11 @@ TEST(silence_ends_at_the_deadline)
     assert_int_equal(stats_of(b).timeouts, 1);
     assert_int_equal(support_stats(b).timeouts, 1);
     atomic_store(&faults.silent, false);
-    assert_ok(support_get(b, 1, NULL));
+    /* A slow machine may miss the deadline of 30 ms some more times. */
+    kvt_status status = KVT_MISS;
+    for (int tries = 0; tries < 200 && status == KVT_MISS; tries++)
+        status = support_get(b, 1, NULL);
+    assert_ok(status);
     kvt_store_close(a);
     kvt_store_close(b);
 }
