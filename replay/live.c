@@ -671,6 +671,7 @@ static void live_take_stats(live_run *run, const kvt_store_stats *stats)
     result->puts = stats->puts;
     result->puts_busy = stats->puts_busy;
     result->refused = stats->puts_refused;
+    memcpy(result->refused_for, policy->refused_for, sizeof result->refused_for);
     result->promotions = stats->promotions;
     result->demotions = stats->demotions;
     result->evictions = stats->evictions;

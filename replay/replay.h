@@ -338,7 +338,8 @@ typedef struct replay_result {
     uint64_t decision_ns_p50, decision_ns_p99;
     uint64_t puts_busy; /* computed blocks that the store could not take in time */
     uint64_t puts, refused, promotions, demotions, evictions, moves;
-    double loop_s; /* wall seconds of the replay loop alone */
+    uint64_t refused_for[KVT_REFUSALS]; /* of them, by the engine's reason */
+    double loop_s;                      /* wall seconds of the replay loop alone */
     double block_refs_per_s;
     uint64_t plan_hash;          /* simulation, over every move: equal runs, equal hashes */
     kvt_reuse_weights reuse;     /* what the engine had learned when the run ended */

@@ -97,6 +97,17 @@ static void json_put_hints(json_t *object, const kvt_hint_stats *hints, bool *so
         json_decref(all);
 }
 
+/* The engine's refusals by reason; those of a full write backlog are puts_busy. */
+static void json_put_refusals(json_t *object, const replay_result *result, bool *sound)
+{
+    static const char *const reasons[KVT_REFUSALS] = {"prefix", "price", "cost", "room", "plan"};
+    json_t *all = json_object();
+    for (int reason = 0; reason < KVT_REFUSALS; reason++)
+        document_put(all, reasons[reason], json_integer((json_int_t)result->refused_for[reason]),
+                     sound);
+    document_put(object, "refused_for", all, sound);
+}
+
 static void json_put_work(json_t *object, const replay_result *result, bool *sound)
 {
     DOCUMENT_PUT_FIELDS(
@@ -106,6 +117,7 @@ static void json_put_work(json_t *object, const replay_result *result, bool *sou
         FIELD(moves_aborted), FIELD(requests), FIELD(requests_skipped), FIELD(block_refs),
         FIELD(distinct_blocks), FIELD(block_refs_per_s), FIELD(loop_s), FIELD(seed));
     json_put_hints(object, &result->hints, sound);
+    json_put_refusals(object, result, sound);
     /* The plans of a live run follow from wall-clock times: no hash could repeat. */
     bool live = strcmp(result->mode, "live") == 0;
     document_put(object, "plan_hash", live ? json_null() : json_hash(result->plan_hash), sound);

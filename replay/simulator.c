@@ -247,6 +247,8 @@ void sim_add_policy(sim_state *sim)
     kvt_policy_stats_get(sim->policy, &stats);
     result->puts += stats.puts;
     result->refused += stats.refused;
+    for (int reason = 0; reason < KVT_REFUSALS; reason++)
+        result->refused_for[reason] += stats.refused_for[reason];
     result->promotions += stats.promotions;
     result->demotions += stats.demotions;
     result->evictions += stats.evictions;

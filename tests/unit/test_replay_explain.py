@@ -28,6 +28,10 @@ class ExplainTest(CommandCase):
         reuse = utility["reuse"]
         self.assertGreater(reuse["uses"], 100)
         self.assertEqual(sorted(reuse), ["age_s", "count", "half_life_s", "hazard", "uses"])
+        for result in document["results"]:
+            self.assertEqual(sorted(result["refused_for"]),
+                             ["cost", "plan", "prefix", "price", "room"])
+            self.assertEqual(sum(result["refused_for"].values()), result["refused"])
         rates = [row["uses_per_s"] for row in utility["explained"]]
         self.assertEqual(rates, sorted(rates, reverse=True))
         for row in utility["explained"]:
