@@ -22,6 +22,7 @@ set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CM
 # Programs of more than one source file; the others are in tests/torture.
 set(KVT_SOURCES_torture_store_expected expected_values.c expected_model.c expected_basis.c
   expected_life.c)
+set(KVT_SOURCES_test_store_expected expected_values.c expected_model.c)
 set(KVT_SOURCES_torture_store_soak expected_values.c)
 set(KVT_SOURCES_torture_store_calls expected_values.c history.c calls_values.c memory_drive.c
   calls_site.c calls_direct.c calls_queue.c calls_load.c)
@@ -65,8 +66,8 @@ set(KVT_WRAPPED_torture_store_planted ${KVT_WRAPPED_SCHEDULE} transfer_move tier
 
 # The rooms with kill points (base/kill_point.h), built a second time for the programs that kill
 # themselves there.
-set(KVT_KILLABLE_PROGRAMS torture_store_basis torture_store_expected torture_store_power
-  torture_store_return)
+set(KVT_KILLABLE_PROGRAMS test_store_expected torture_store_basis torture_store_expected
+  torture_store_power torture_store_return)
 foreach(room store tiers)
   get_target_property(sources kvt_${room} SOURCES)
   get_target_property(libraries kvt_${room} LINK_LIBRARIES)

@@ -212,6 +212,7 @@ kvt_status stage_unlist(store_op *op)
     if (!copies_outlast(store, entry)) {
         store_place *place = entry->place;
         watch_note_removed(store, entry, KVT_REMOVED_EVICTED);
+        KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, place->tier);
         entry->place = NULL;
         place_drain(store, place);
         copies_drop(store, entry);

@@ -21,7 +21,7 @@ typedef enum kill_note {
     KILL_NOTE_EVICTS,     /* a plan evicts the entry */
     KILL_NOTE_ABORTED,    /* that plan's move ended; the entry stays where it was */
     KILL_NOTE_GIVES_WAY,  /* what is on SSD is dropped for room, or with a device's content */
-    KILL_NOTE_DROPPED     /* the entry is dropped; excuses nothing, for the history of its key */
+    KILL_NOTE_DROPPED     /* the entry is gone, by an eviction or otherwise; excuses nothing */
 } kill_note;
 
 #ifdef KVT_KILL_POINTS

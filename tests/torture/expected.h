@@ -23,7 +23,8 @@
  *     the store's notes (store/core/kill_note.h) when a plan evicts or a record on SSD gives way to
  *     others, under the store's lock, before any of it reaches the catalog. A change of form or
  *     layout within the SSD tier clears nothing, nor does a promotion that leaves its record there.
- *     An aborted eviction sets it again: the entry stays where it was.
+ *     An aborted eviction sets it again: the entry stays where it was. No get sees it in between,
+ *     so the first look at a key of a life gets it again until no eviction of it is under way.
  *   - `floor` is the lowest version that this life can still read: raised when a delete or a put
  *     has returned. `dead` is the floor that a successful flush found when it began: what is below
  *     it must not come back in any later life.
@@ -181,6 +182,9 @@ void expected_begin_life(expected_model *model);
 /* The calling thread's gets, puts and deletes go through a queue from now on; NULL: they do not. */
 void expected_use_queue(kvt_queue *queue);
 kvt_status expected_get(kvt_store *store, uint32_t number);
+/* The first look at a key in a life: gets it until the answer is sure. An eviction that is planned
+ * hides an entry, and the look waits until it is carried out or aborted. */
+void expected_look(kvt_store *store, uint32_t number);
 void expected_put(kvt_store *store, uint32_t number);
 void expected_delete(kvt_store *store, uint32_t number);
 void expected_flush(kvt_store *store);

@@ -376,7 +376,7 @@ _Noreturn void expected_run_life(const expected_series *series, const expected_l
         if (site.members[i].faulty != NULL) tiers_fault_clear(site.members[i].faulty);
     }
     for (uint32_t i = 0; i < EXPECTED_KEYS; i++)
-        (void)expected_get(site.store, i);
+        expected_look(site.store, i);
     expected_look_at_basis(model, site.store);
     if (write(say, "V", 1) != 1 || read(hear, &answer, 1) != 1) _exit(12);
     life_work(&site);

@@ -68,7 +68,7 @@ void kvt_kill_note(kill_note note, const kvt_key *name, kvt_tier tier)
     memcpy(&number, name->bytes, sizeof number);
     if (!power_scripted || number >= POWER_KEYS) return;
     power_key *key = &power_keys[number];
-    key->leaving = note == KILL_NOTE_EVICTS;
+    if (note != KILL_NOTE_DROPPED) key->leaving = note == KILL_NOTE_EVICTS;
     if (note == KILL_NOTE_EVICTS || note == KILL_NOTE_GIVES_WAY)
         power_mark(MARK_GIVES_WAY, number, 0);
     if (note == KILL_NOTE_GIVES_WAY) key->on_ssd = false;

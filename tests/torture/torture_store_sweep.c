@@ -75,14 +75,18 @@ static bool sweep_fails(sweep_kind kind)
 #define SWEEP_ALLOCATIONS false /* they have allocators of their own */
 #else
 #define SWEEP_ALLOCATIONS true
-/* The library is a part of the program, SQLite is not. */
+/* The library is a part of the program, SQLite is not. The few allocations of libc and the loader
+ * count as SQLite's: pthread_create makes one for each new stack, and asserts that an allocation
+ * that failed has set errno. */
 extern const char __executable_start[], etext[];
 
 static bool sweep_allocation_fails(const void *caller)
 {
     const char *from = caller;
-    return sweep_fails(from >= __executable_start && from < etext ? SWEEP_ALLOCATION
-                                                                  : SWEEP_SQLITE_ALLOCATION);
+    const bool library = from >= __executable_start && from < etext;
+    if (!sweep_fails(library ? SWEEP_ALLOCATION : SWEEP_SQLITE_ALLOCATION)) return false;
+    errno = ENOMEM;
+    return true;
 }
 
 void *__libc_malloc(size_t bytes);
