@@ -338,19 +338,19 @@ class Replays(Processes):
         for form in forms:
             found = self.run(cell, seed, FIXED, fixed, form if form != "raw" else None)
             samples.update({(result["policy"], form): result for result in found["results"]})
-        for name, factor in ALPHAS.items() if cell.worth else (("raw", 1.0),):
-            settings = {**free, "store.alpha": alpha * factor} if cell.worth else free
+        tries = {name: {**free, "store.alpha": alpha * factor} for name, factor in ALPHAS.items()}
+        for name, settings in (tries if cell.worth else {"raw": free}).items():
             found = self.run(cell, seed, ["none", "adaptcache"], settings)
             samples.update({(result["policy"], name): result for result in found["results"]})
-        computed = ours["recompute_s_per_request"] if not cell.worth else 0.0
-        if not cell.worth:
-            facts.update(bound_s=computed - ours["bound_moving_saved_s_per_request"],
-                         kept_bound_s=computed - ours["bound_saved_s_per_request"])
         told_s = sample_of(told, alpha)["cost_s"]
         facts.update(told_s=told_s, footprint_bytes=footprint, servers=servers,
                      requests=ours["requests"])
         if cell.worth:
             facts.update(bound_s=told_s, kept_bound_s=told_s)
+        else:
+            computed = ours["recompute_s_per_request"]
+            facts.update(bound_s=computed - ours["bound_moving_saved_s_per_request"],
+                         kept_bound_s=computed - ours["bound_saved_s_per_request"])
         return facts, {key: sample_of(result, alpha) for key, result in samples.items()}
 
 

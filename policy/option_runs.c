@@ -12,6 +12,8 @@
 #include <assert.h>
 #include <string.h>
 
+#define STAGING_SHARE 64 /* of a tier may stay free for changes inside it */
+
 /* ---- equal runs ---- */
 
 /* A hash of what a run says. */
@@ -37,7 +39,6 @@ static bool options_equal(const stored_option *a, const stored_option *b, uint32
     return true;
 }
 
-#define STAGING_SHARE 64 /* of a tier may stay free for changes inside it */
 /* The place in the table where the search for a listed run begins. */
 static uint32_t options_home(const kvt_policy *policy, uint32_t first)
 {
@@ -204,25 +205,31 @@ uint32_t options_part(kvt_policy *policy, uint32_t first, uint32_t count)
 
 /* ---- what options say ---- */
 
+uint64_t options_second(const kvt_policy *policy, uint32_t first, uint32_t count, int tier)
+{
+    uint64_t most = 0, next = 0;
+    for (uint32_t i = first; i < first + count; i++) {
+        uint64_t bytes = policy->options[i].bytes[tier];
+        if (bytes > most) {
+            next = most;
+            most = bytes;
+        } else if (bytes > next && bytes < most) {
+            next = bytes;
+        }
+    }
+    return next;
+}
+
 /*
- * Keeps free what changing one of these options into another inside a tier needs for a while: the
- * largest variant but one. Without it a full tier would hold raw entries for ever, because nothing
- * in it could be coded smaller. The room only grows, since entries of all sizes share the tier. A
- * tier of less than 64 such variants keeps none.
+ * Keeps free the room that one of these options needs for a while to become another inside a tier.
+ * Without it a full tier would hold raw entries for ever, because nothing in it could be coded
+ * smaller. The room only grows, since entries of all sizes share the tier. A tier of less than 64
+ * such variants keeps none.
  */
 static void options_stage(kvt_policy *policy, uint32_t first, uint32_t count)
 {
     for (int tier = 0; tier < TIERS; tier++) {
-        uint64_t most = 0, next = 0;
-        for (uint32_t i = first; i < first + count; i++) {
-            uint64_t bytes = policy->options[i].bytes[tier];
-            if (bytes > most) {
-                next = most;
-                most = bytes;
-            } else if (bytes > next && bytes < most) {
-                next = bytes;
-            }
-        }
+        uint64_t next = options_second(policy, first, count, tier);
         if (next > policy->staging[tier] && next <= policy->capacity[tier] / STAGING_SHARE)
             policy->staging[tier] = next;
     }

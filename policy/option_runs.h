@@ -64,6 +64,8 @@ void options_copy(stored_option *to, const kvt_option *options, uint32_t count);
 uint32_t options_take(kvt_policy *policy, uint32_t count);
 /* Brings options up to date with weights and capacities. */
 void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count);
+/* The bytes in a tier of the largest of these options but one; 0 when all are equally large. */
+uint64_t options_second(const kvt_policy *policy, uint32_t first, uint32_t count, int tier);
 /* Weights or capacities have changed: refreshes all options and calls index on every held entry. */
 void entries_index_all(kvt_policy *policy);
 /* Adds a group of victims; false without memory. */

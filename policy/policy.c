@@ -383,7 +383,7 @@ kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handl
     e->missed = e->current == KVT_OPTION_NONE;
     e->idle = 0;
     if (e->missed) return KVT_MISS;
-    if (last_ns != policy->now_ns)
+    if (policy->ops->learns && last_ns != policy->now_ns)
         lives_go_on(&policy->lives, turn, (double)(policy->now_ns - last_ns) * 1e-9);
     if (plan != NULL && entry_is_movable(e)) {
         policy->ops->improve(policy, index, plan);
@@ -467,7 +467,7 @@ static void policy_count_change(kvt_policy *policy, const entry *e, uint8_t from
 static void policy_end_life(kvt_policy *policy, const move_in_flight *move)
 {
     entry *e = entry_at(policy, move->entry);
-    if (move->kind == KVT_MOVE_PUT || e->idle != 0) return;
+    if (!policy->ops->learns || move->kind == KVT_MOVE_PUT || e->idle != 0) return;
     if (entry_cost(policy, e, move->to) <= entry_cost(policy, e, move->from)) return;
     e->idle = 1;
     lives_end(&policy->lives, reuse_ages_turn(e->turn));

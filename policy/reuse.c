@@ -247,7 +247,7 @@ double reuse_log_count(const kvt_policy *policy, const entry *e)
 
 /* Works out an entry's rate, its half-life and the uses to come, in one pass over the half-lives.
  * half_life is that of the rate's slope now: rate over slope, weighted towards the short terms.
- * What is due by age falls about as fast as the age doubles. */
+ * The part that is due by age falls about as fast as the age doubles. */
 reuse_now reuse_look_unhinted(const kvt_policy *policy, const entry *e)
 {
     double age = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
@@ -280,8 +280,8 @@ reuse_now reuse_look_unhinted(const kvt_policy *policy, const entry *e)
     return now;
 }
 
-/* What is due falls as the table says, the counts by their slope. An entry with a hint follows the
- * slope that the hint gives it. */
+/* The part that is due falls as the table says, the counts by their slope. An entry with a hint
+ * follows the slope that the hint gives it. */
 double reuse_falls_in(const kvt_policy *policy, const entry *e, const reuse_now *now, double least)
 {
     if (!reuse_is_plain(policy, e) && e->hint == 0) {

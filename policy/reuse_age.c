@@ -12,8 +12,7 @@
  *
  * A row begins as the mean of all rows, and all rows as a guess, each worth less than a use a bin.
  */
-#include "policy/reuse_age.h"
-#include "base/number/number.h"
+#include "policy/reuse.h"
 
 #include <assert.h>
 #include <string.h>
@@ -27,39 +26,26 @@
 #define AGE_LARGE  1e100 /* scale at which sums are brought down */
 #define AGE_EVERY  8     /* uses found between two rows that are worked out anew */
 
+/* The two nodes of an octave. */
+#define AGE_OCTAVE(n) 0x1p##n, 0x1.6a09e667f3bcdp##n
+
 const double reuse_age_nodes[REUSE_AGES + 1] = {0.0,
-                                                0x1p0,
-                                                0x1.6a09e667f3bcdp0,
-                                                0x1p1,
-                                                0x1.6a09e667f3bcdp1,
-                                                0x1p2,
-                                                0x1.6a09e667f3bcdp2,
-                                                0x1p3,
-                                                0x1.6a09e667f3bcdp3,
-                                                0x1p4,
-                                                0x1.6a09e667f3bcdp4,
-                                                0x1p5,
-                                                0x1.6a09e667f3bcdp5,
-                                                0x1p6,
-                                                0x1.6a09e667f3bcdp6,
-                                                0x1p7,
-                                                0x1.6a09e667f3bcdp7,
-                                                0x1p8,
-                                                0x1.6a09e667f3bcdp8,
-                                                0x1p9,
-                                                0x1.6a09e667f3bcdp9,
-                                                0x1p10,
-                                                0x1.6a09e667f3bcdp10,
-                                                0x1p11,
-                                                0x1.6a09e667f3bcdp11,
-                                                0x1p12,
-                                                0x1.6a09e667f3bcdp12,
-                                                0x1p13,
-                                                0x1.6a09e667f3bcdp13,
-                                                0x1p14,
-                                                0x1.6a09e667f3bcdp14,
-                                                0x1p15,
-                                                0x1.6a09e667f3bcdp15};
+                                                AGE_OCTAVE(0),
+                                                AGE_OCTAVE(1),
+                                                AGE_OCTAVE(2),
+                                                AGE_OCTAVE(3),
+                                                AGE_OCTAVE(4),
+                                                AGE_OCTAVE(5),
+                                                AGE_OCTAVE(6),
+                                                AGE_OCTAVE(7),
+                                                AGE_OCTAVE(8),
+                                                AGE_OCTAVE(9),
+                                                AGE_OCTAVE(10),
+                                                AGE_OCTAVE(11),
+                                                AGE_OCTAVE(12),
+                                                AGE_OCTAVE(13),
+                                                AGE_OCTAVE(14),
+                                                AGE_OCTAVE(15)};
 
 /* The place of an age among the nodes, the last one at most. */
 static double age_place(double age)
@@ -81,6 +67,12 @@ int reuse_ages_turn(uint32_t uses)
     return uses <= 1 ? 0 : uses == 2 ? 1 : uses <= 4 ? 2 : 3;
 }
 
+/* The chance of no use in so many seconds at a hazard. */
+static double age_kept(double hazard, double seconds)
+{
+    return number_exp2(-hazard * seconds * 0x1.71547652b82fep0); /* 1 / ln 2 */
+}
+
 /* Works out a row's hazards. kept and spent: of each bin the chance of no use in it, and the
  * seconds until one or until its end. */
 static void age_hazards(reuse_ages *ages, int turn, double kept[REUSE_AGES],
@@ -99,7 +91,7 @@ static void age_hazards(reuse_ages *ages, int turn, double kept[REUSE_AGES],
         double width = reuse_age_nodes[bin + 1] - reuse_age_nodes[bin];
         assert(hazard >= 0.0 && width > 0.0);
         ages->hazard[turn][bin] = hazard;
-        kept[bin] = number_exp2(-hazard * width * 0x1.71547652b82fep0); /* 1 / ln 2 */
+        kept[bin] = age_kept(hazard, width);
         spent[bin] = hazard * width > 1e-6 ? (1.0 - kept[bin]) / hazard : width;
     }
 }
@@ -126,15 +118,15 @@ static void age_weigh(reuse_ages *ages, int turn)
     }
 }
 
-void reuse_ages_open(reuse_ages *ages)
+void reuse_ages_open(reuse_ages *ages, const double half_lives[KVT_REUSE_HALF_LIVES])
 {
     memset(ages, 0, sizeof *ages);
     ages->stake = ages->scale = 1.0;
     for (int bin = 0; bin < REUSE_AGES; bin++) {
         double age = 0.5 * (reuse_age_nodes[bin] + reuse_age_nodes[bin + 1]);
         double rate = 0.0;
-        for (double half_life = 18.75; half_life < 20000.0; half_life *= 4.0)
-            rate += AGE_GUESS * 0x1.62e42fefa39efp-1 / half_life * number_exp2(-age / half_life);
+        for (int k = 0; k < KVT_REUSE_HALF_LIVES; k++)
+            rate += AGE_GUESS * REUSE_LN2 / half_lives[k] * number_exp2(-age / half_lives[k]);
         ages->first[bin] = rate > AGE_LEAST ? rate : AGE_LEAST;
     }
     for (int turn = 0; turn < REUSE_TURNS; turn++)
@@ -209,8 +201,10 @@ double reuse_ages_fall(const reuse_ages *ages, int turn, double age, const reuse
                 counted->rate * number_exp2(-(reuse_age_nodes[bin + 1] - age) / counted->half_life);
             after += still;
             if (after <= least) {
-                if (before < 0.0) before = counted->rate + reuse_ages_look(ages, turn, age).rate;
-                if (before <= least && place == age_place(age)) return age;
+                if (before < 0.0) {
+                    before = counted->rate + reuse_ages_look(ages, turn, age).rate;
+                    if (before <= least) return age;
+                }
                 if (ages->hazard[turn][bin] + still <= least && before > least)
                     end = place + (end - place) * (before - least) / (before - after);
                 double found = end <= 1.0 ? end : number_exp2((end - 1.0) / 2.0);
@@ -232,7 +226,7 @@ void reuse_ages_recall(reuse_ages *ages, const double hazard[REUSE_TURNS][REUSE_
         double left = 1.0;
         for (int bin = 0; bin < REUSE_AGES; bin++) {
             double width = reuse_age_nodes[bin + 1] - reuse_age_nodes[bin];
-            double next = left * number_exp2(-hazard[turn][bin] * width * 0x1.71547652b82fep0);
+            double next = left * age_kept(hazard[turn][bin], width);
             double found = uses / REUSE_TURNS * (left - next);
             ages->found[turn][bin] = found * ages->stake;
             ages->exposed[turn][bin] = hazard[turn][bin] > 0.0 && found > 0.0

@@ -33,13 +33,13 @@ typedef struct reuse_ages {
     double later[REUSE_TURNS][REUSE_AGES + 1];
     double first[REUSE_AGES]; /* hazards before anything is known */
     double stake;             /* of a use on average; 1 before any was seen */
-    /* What the newest use counts for beside the first ones: to weigh the new by more and more is to
-     * forget the old. */
+    /* The weight of the newest use beside that of the first ones: to weigh the new by more and more
+     * is to forget the old. */
     double scale;
     uint32_t finds; /* since the table began: now and then a row is worked out anew */
 } reuse_ages;
 
-/* What the table says of an age: uses a second, and uses to come. */
+/* An age as the table has it: uses a second, and uses to come. */
 typedef struct reuse_due {
     double rate, uses;
 } reuse_due;
@@ -47,7 +47,8 @@ typedef struct reuse_due {
 /* The age of each node, for statistics; REUSE_AGES + 1 of them. */
 extern const double reuse_age_nodes[REUSE_AGES + 1];
 
-void reuse_ages_open(reuse_ages *ages);
+/* An empty table: uses are guessed to come within each of the half-lives alike. */
+void reuse_ages_open(reuse_ages *ages, const double half_lives[KVT_REUSE_HALF_LIVES]);
 /* The row of an entry whose path was used so often. */
 int reuse_ages_turn(uint32_t uses);
 /* An entry was not used while its last use aged from the one to the other. */

@@ -66,7 +66,7 @@ bool reuse_model_open(kvt_policy *policy)
         m->exposed[k] = 1.0;
     }
     m->worth = MODEL_WORTH;
-    reuse_ages_open(&m->ages);
+    reuse_ages_open(&m->ages, reuse_half_lives);
     model_weigh(m);
     return true;
 }

@@ -97,9 +97,9 @@ static double utility_standing_cost(const kvt_policy *policy, const write_costs 
     return beside;
 }
 
-/* A step that codes an entry anew inside a tier has to hold both options for a while. What is kept
- * for that is enough, unless the tier is small or the entry large: then the room must be there now.
- * A step that drops planes in place needs nothing. */
+/* A step that codes an entry anew inside a tier has to hold both options for a while. The room kept
+ * for that is enough, unless the tier is small or the entry large: then it must be there now. A
+ * step that drops planes in place needs none. */
 static bool utility_has_room_inside(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
     uint64_t need = entry_need(policy, e, to, tier);
@@ -108,22 +108,25 @@ static bool utility_has_room_inside(const kvt_policy *policy, const entry *e, ui
            need <= policy->capacity[tier] - policy->used[tier];
 }
 
-/* What coding a stored entry anew costs beside its next use: loss and decoding stay for the rest of
- * its life, less the price of the bytes that it frees for as long. Evicting it costs the next use
- * alone, which stores it anew. */
-static double utility_lasting(const kvt_policy *policy, const entry *e, const stored_option *to)
+/* Seconds that a step costs for each use a second; `cost` is that of the present option. Evicting
+ * costs the next use alone, which stores the entry anew. Coding costs beside it what lasts: loss
+ * and decoding for the rest of its life, less the price of the bytes that it frees for as long. */
+static double utility_lost(const kvt_policy *policy, const entry *e, uint8_t to, double cost)
 {
+    double lost = entry_cost(policy, e, to) - cost;
+    if (to == KVT_OPTION_NONE) return lost;
     const stored_option *from = entry_option(policy, e, e->current);
+    const stored_option *then = entry_option(policy, e, to);
     double alpha = entry_alpha(policy, e);
-    double more = option_cost(to, e, alpha) - to->load_seconds -
+    double more = option_cost(then, e, alpha) - then->load_seconds -
                   (option_cost(from, e, alpha) - from->load_seconds);
-    if (!(more > 0.0)) return 0.0;
+    if (!(more > 0.0)) return lost;
     for (int tier = 0; tier < TIERS; tier++) {
-        if (e->bytes[tier] <= to->bytes[tier]) continue;
-        double freed = (double)(e->bytes[tier] - to->bytes[tier]);
+        if (e->bytes[tier] <= then->bytes[tier]) continue;
+        double freed = (double)(e->bytes[tier] - then->bytes[tier]);
         more -= policy->lives.gap_seconds * policy->shadow_price[tier] * freed;
     }
-    return more > 0.0 ? more * policy->lives.more[reuse_ages_turn(e->turn)] : 0.0;
+    return more > 0.0 ? lost + more * policy->lives.more[reuse_ages_turn(e->turn)] : lost;
 }
 
 /*
@@ -144,9 +147,7 @@ static float utility_density(const kvt_policy *policy, const entry *e, int tier,
     for (uint8_t to = 0; to < e->option_count; to++) {
         uint64_t freed = utility_freed(policy, e, to, tier);
         if (freed == 0 || !utility_has_room_inside(policy, e, to, tier)) continue;
-        double lost = entry_cost(policy, e, to) - cost;
-        if (to != KVT_OPTION_NONE) lost += utility_lasting(policy, e, entry_option(policy, e, to));
-        lost /= (double)freed;
+        double lost = utility_lost(policy, e, to, cost) / (double)freed;
         if (rate * lost >= least) continue;
         double beside = utility_standing_cost(policy, &now, e, to, tier, use) / (double)freed;
         if (rate * lost + beside >= least) continue;
@@ -417,9 +418,7 @@ static bool utility_try(const kvt_policy *policy, choice_prices *known, const vi
         entry_needs(policy, e, to, need);
         if (!utility_can_place(policy, known->room, need, of->tier, of->now)) return false;
     }
-    double lost = entry_cost(policy, e, to) - of->cost;
-    if (to != KVT_OPTION_NONE) lost += utility_lasting(policy, e, entry_option(policy, e, to));
-    double loss = of->rate * lost;
+    double loss = of->rate * utility_lost(policy, e, to, of->cost);
     double limit = *per_byte * (double)freed;
     if (loss >= limit) return true;
     double write = 0.0;

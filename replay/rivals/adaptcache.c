@@ -166,16 +166,8 @@ static bool adapt_fallback(kvt_policy *policy, const tentative_plan *work, uint3
 static void adapt_stage(kvt_policy *policy, tentative_plan *work, const entry *e)
 {
     for (int tier = TIERS - 1; tier >= 0; tier--) {
-        uint64_t most = 0, next = 0, *kept = &classic_of(policy)->staging[tier];
-        for (uint8_t option = 1; option < e->option_count; option++) {
-            uint64_t bytes = entry_option(policy, e, option)->bytes[tier];
-            if (bytes > most) {
-                next = most;
-                most = bytes;
-            } else if (bytes > next && bytes < most) {
-                next = bytes;
-            }
-        }
+        uint64_t next = options_second(policy, e->options, e->option_count - 1u, tier);
+        uint64_t *kept = &classic_of(policy)->staging[tier];
         if (next > policy->capacity[tier] / ADAPT_STAGING)
             next = policy->capacity[tier] / ADAPT_STAGING;
         if (next > *kept) *kept = next;

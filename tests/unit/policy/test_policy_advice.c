@@ -327,7 +327,7 @@ TEST(a_prior_counts_for_the_first_time_only)
         assert_ok(kvt_policy_explain(policy, SECOND, handle, &x[handle]));
     }
     double ratio = x[1].accesses_per_s / x[2].accesses_per_s;
-    /* What a use lets expect by its age does not add up. */
+    /* The uses that are due by age do not add up. */
     assert_true(ratio > 1.5 && ratio < 3.0);
     kvt_policy_close(policy);
 }

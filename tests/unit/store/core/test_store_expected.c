@@ -39,7 +39,7 @@ TEST_AFTER_EACH
     expected_attach(NULL, NULL);
 }
 
-/* What an earlier life has put and flushed. */
+/* A value that an earlier life has put and flushed. */
 static void require(void)
 {
     atomic_store(&model->keys[KEY].attempted, VERSION);
