@@ -62,11 +62,6 @@ static int age_bin(double age)
     return bin < REUSE_AGES ? bin : REUSE_AGES - 1;
 }
 
-int reuse_ages_turn(uint32_t uses)
-{
-    return uses <= 1 ? 0 : uses == 2 ? 1 : uses <= 4 ? 2 : 3;
-}
-
 /* The chance of no use in so many seconds at a hazard. */
 static double age_kept(double hazard, double seconds)
 {
@@ -143,16 +138,21 @@ void reuse_ages_expose(reuse_ages *ages, int turn, double from, double to, doubl
     }
 }
 
-/* Brings all sums down to a scale of 1, before numbers become too large. */
-static void age_rescale(reuse_ages *ages)
+/* Multiplies all sums, which changes no hazard. */
+static void age_multiply(reuse_ages *ages, double by)
 {
     for (int row = 0; row < REUSE_TURNS; row++) {
         for (int bin = 0; bin < REUSE_AGES; bin++) {
-            ages->found[row][bin] /= ages->scale;
-            ages->exposed[row][bin] /= ages->scale;
+            ages->found[row][bin] *= by;
+            ages->exposed[row][bin] *= by;
         }
     }
-    ages->scale = 1.0;
+}
+
+void reuse_ages_scale(reuse_ages *ages, double stake)
+{
+    age_multiply(ages, stake / ages->stake);
+    ages->stake = stake;
 }
 
 /* One row is worked out anew every few uses, in turn: to do so takes microseconds. */
@@ -161,7 +161,10 @@ void reuse_ages_find(reuse_ages *ages, int turn, double age, double share, doubl
 {
     assert(share >= 0.0 && share <= 1.0 && stake > 0.0);
     ages->scale /= kept;
-    if (ages->scale > AGE_LARGE) age_rescale(ages);
+    if (ages->scale > AGE_LARGE) { /* before numbers become too large */
+        age_multiply(ages, 1.0 / ages->scale);
+        ages->scale = 1.0;
+    }
     ages->stake = ages->finds == 0 ? stake : ages->stake + (stake - ages->stake) / AGE_STAKES;
     ages->found[turn][age_bin(age)] += ages->scale * share * stake;
     if (++ages->finds % AGE_EVERY == 0)

@@ -50,7 +50,10 @@ extern const double reuse_age_nodes[REUSE_AGES + 1];
 /* An empty table: uses are guessed to come within each of the half-lives alike. */
 void reuse_ages_open(reuse_ages *ages, const double half_lives[KVT_REUSE_HALF_LIVES]);
 /* The row of an entry whose path was used so often. */
-int reuse_ages_turn(uint32_t uses);
+static inline int reuse_ages_turn(uint32_t uses)
+{
+    return uses <= 1 ? 0 : uses == 2 ? 1 : uses <= 4 ? 2 : 3;
+}
 /* An entry was not used while its last use aged from the one to the other. */
 void reuse_ages_expose(reuse_ages *ages, int turn, double from, double to, double stake);
 /* A use came at this age: share of it is the table's, the rest what uses add up to. kept is what
@@ -68,8 +71,10 @@ typedef struct reuse_counted {
  * none is found. */
 double reuse_ages_fall(const reuse_ages *ages, int turn, double age, const reuse_counted *counted,
                        double least);
-/* Takes over hazards that were learned from `uses` uses. */
+/* Takes over hazards that were learned from `uses` uses; scale makes them stand for as many with
+ * this at stake in each, once that is known. */
 void reuse_ages_recall(reuse_ages *ages, const double hazard[REUSE_TURNS][REUSE_AGES], double uses);
+void reuse_ages_scale(reuse_ages *ages, double stake);
 
 /*
  * How often an entry that is used once more is used before it gives way again. A life goes from a

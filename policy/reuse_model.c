@@ -138,6 +138,7 @@ static void model_scale(reuse_model *m, double stake)
         m->found[k] *= m->worth * stake;
         m->exposed[k] *= m->worth * stake;
     }
+    if (m->events > 0.0) reuse_ages_scale(&m->ages, stake); /* else only exposed, at its stakes */
     m->scaled = true;
 }
 

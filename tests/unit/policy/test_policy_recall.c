@@ -32,8 +32,8 @@ static kvt_policy_entry offer_of(uint64_t handle, const kvt_option *options)
 
 static void options_of(kvt_option options[2])
 {
-    options[0] = test_none(1.0);
-    options[1] = test_option(1, KVT_TIER_DRAM, 1, 0.01);
+    options[0] = test_none(100.0); /* seconds at stake: far from the 1 of an empty table */
+    options[1] = test_option(1, KVT_TIER_DRAM, 1, 1.0);
 }
 
 /* A use, and the handles that it drives out, in order. */
@@ -136,6 +136,11 @@ TEST(rates_and_weights_go_on)
     assert_true(after.reuse.uses == before.reuse.uses + 1);
     for (int k = 0; k < KVT_REUSE_HALF_LIVES; k++)
         assert_true(fabs(after.reuse.weight[k] / before.reuse.weight[k] - 1.0) < 0.1);
+    for (int i = 0; i < 32; i++) /* each row of ages is worked out anew */
+        (void)use(second, now_ns + (uint64_t)(21 + i) * SECOND, 1, gone);
+    kvt_policy_stats_get(second, &after);
+    for (int bin = 0; bin < KVT_REUSE_AGES; bin++)
+        assert_true(after.reuse.hazard[0][bin] < 2.0 * before.reuse.hazard[0][bin]);
     kvt_policy_close(first);
     kvt_policy_close(second);
 }
