@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-#define LADDER_CANDIDATES_MAX 256u
+#define LADDER_CANDIDATES_MAX PROFILE_RUNGS_MAX
 #define LADDER_RAW_BITS       16.0
 
 /* Variants with size and loss; speeds come last. */
@@ -170,27 +170,6 @@ static void ladder_put_raw(ladder_list *list)
     list->count++;
 }
 
-/* Leaves out the variants nearest to the line between their neighbours: what is missed least. */
-static void ladder_thin(ladder_list *list, uint32_t capacity)
-{
-    while (list->count > capacity) {
-        uint32_t least = list->count - 1;
-        double least_gap = INFINITY;
-        for (uint32_t i = 1; i + 1 < list->count; i++) {
-            const kvt_codec_curve *a = &list->curves[i - 1], *b = &list->curves[i + 1];
-            double share = (a->stored_share - list->curves[i].stored_share) /
-                           (a->stored_share - b->stored_share);
-            double gap = fabs(a->loss + share * (b->loss - a->loss) - list->curves[i].loss);
-            if (gap >= least_gap) continue;
-            least = i;
-            least_gap = gap;
-        }
-        list->count--;
-        memmove(list->curves + least, list->curves + least + 1,
-                (list->count - least) * sizeof list->curves[0]);
-    }
-}
-
 static kvt_status ladder_speeds(kvt_profile *profile, ladder_list *list, char *message, size_t size)
 {
     for (uint32_t i = 0; i < list->count; i++) {
@@ -242,9 +221,9 @@ kvt_status exchange_ladder(kvt_profile *profile, const char *model, const char *
         ladder_drop_beaten(&list);
     }
     ladder_put_raw(&list);
-    ladder_thin(&list, capacity);
     status = ladder_speeds(profile, &list, message, message_size);
     if (status != KVT_OK) return status;
+    profile_ladder_choose(list.curves, &list.count, capacity);
     memcpy(curves, list.curves, list.count * sizeof curves[0]);
     *count_out = list.count;
     return KVT_OK;

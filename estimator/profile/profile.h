@@ -233,8 +233,7 @@ KVT_NODISCARD kvt_status kvt_profile_prefill(kvt_profile *profile, const char *n
 /*
  * The accepted rungs of the newest calibration of a model with the layout's layers, KV heads and
  * head_dim, by falling size. Variants that drop tokens are among them only where the layout lets
- * them; of more rungs than capacity those are left out that lie closest to their neighbours, never
- * the first or the last.
+ * them; of more rungs than capacity profile_ladder_choose leaves some out.
  *   layout       layers, kv_heads, head_dim, sides, dtype and tokens_may_drop are looked at; no
  *                calibration is of a layout of one side
  *   model        by name, and class_name: of the texts that it was calibrated on; NULL: any
@@ -248,6 +247,15 @@ KVT_NODISCARD kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layo
                                             kvt_codec_curve *curves, uint32_t capacity,
                                             uint32_t *count_out, char *message,
                                             size_t message_size);
+
+/*
+ * Leaves out rungs until there are no more than capacity, the one first without which uses cost
+ * least more: over fast and slow models and devices, prices of loss and of room, at the speeds that
+ * the rungs have (0: of memory). Exact rungs stay as long as there are others, and rungs that drop
+ * tokens count beside those that entries without leave to drop have. At most PROFILE_RUNGS_MAX.
+ */
+enum { PROFILE_RUNGS_MAX = 64 };
+void profile_ladder_choose(kvt_codec_curve *curves, uint32_t *count, uint32_t capacity);
 
 /* ---- what a running store has learned; the spread that its factors are shrunk by ---- */
 

@@ -10,6 +10,7 @@
 #include <kvterrace/codec.h>
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,12 +46,10 @@ kvt_status profile_ladder_near_speed(kvt_profile *profile, const kvt_codec_curve
     return profile_status(result) == KVT_OK ? KVT_OK : KVT_E_DATABASE;
 }
 
-enum { RUNGS_MAX = 64, RUNGS_BASES = 3 };
-
 /* Rungs of one calibration, as they are read. */
 typedef struct rungs_list {
-    kvt_codec_curve curves[RUNGS_MAX];
-    uint32_t spans[RUNGS_MAX]; /* of the variants' bases; 0: none is needed */
+    kvt_codec_curve curves[PROFILE_RUNGS_MAX];
+    uint32_t spans[PROFILE_RUNGS_MAX]; /* of the variants' bases; 0: none is needed */
     uint32_t count;
 } rungs_list;
 
@@ -175,7 +174,7 @@ static kvt_status rungs_read_all(kvt_profile *profile, const kvt_layout *layout,
         "accepted = 1 ORDER BY position");
     profile_row_integer(&row, (uint64_t)calibration);
     if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
-    while (row.result == SQLITE_ROW && rungs->count < RUNGS_MAX) {
+    while (row.result == SQLITE_ROW && rungs->count < PROFILE_RUNGS_MAX) {
         rungs_add(profile, layout, row.statement, rungs);
         row.result = sqlite3_step(row.statement);
     }
@@ -230,21 +229,65 @@ static void rungs_refuse_beaten(rungs_list *rungs)
         if (rungs_is_beaten(rungs, i)) rungs_remove(rungs, i);
 }
 
-/* Of bases first those beyond RUNGS_BASES, so that they do not push out what decodes fast. */
-static void rungs_thin(rungs_list *rungs, uint32_t capacity)
+/* ---- the rungs of a ladder that holds fewer ---- */
+
+/* The situations that rungs are chosen for: what computing a byte of KV takes (8 billion parameters
+ * on an H100 and on a desktop's GPU, a small model on one core), how many prefills a loss of 1 is
+ * worth, and the seconds that a stored byte costs, in room and in loading. */
+static const double choose_prefills[] = {3e-10, 4e-9, 5e-8};
+static const double choose_alphas[] = {1.0, 10.0, 100.0};
+static const double choose_bytes[] = {1e-10, 1e-9, 1e-8, 1e-7};
+enum { CHOOSE_SITUATIONS = 3 * 3 * 4 };
+
+/* A rung without a speed counts as one of this. */
+#define CHOOSE_UNTIMED_BYTES_PER_S 1e9
+
+/* What a use of a rung costs in a situation, in prefills; what costs more than one is computed. */
+static double choose_cost(const kvt_codec_curve *curve, uint32_t situation)
 {
-    while (rungs->count > capacity) {
-        uint32_t closest = 1, bases = 0;
-        double least = 1e300;
-        for (uint32_t i = 0; i < rungs->count; i++)
-            bases += rungs->spans[i] != 0;
-        for (uint32_t i = 1; i + 1 < rungs->count; i++) {
-            if (bases > RUNGS_BASES && rungs->spans[i] == 0) continue;
-            double gap = rungs->curves[i - 1].stored_share / rungs->curves[i + 1].stored_share;
-            if (gap < least) closest = i;
-            if (gap < least) least = gap;
+    double prefill = choose_prefills[situation % 3], alpha = choose_alphas[situation / 3 % 3];
+    double speed = curve->decode_bytes_per_s;
+    if (!(speed > 0.0)) speed = CHOOSE_UNTIMED_BYTES_PER_S;
+    double seconds = curve->stored_share * choose_bytes[situation / 9] + 1.0 / speed;
+    return fmin(1.0, alpha * curve->loss + seconds / prefill);
+}
+
+/* Adds to `missed`, by rung, what entries that allow `need` pay more when the rung is left out. */
+static void choose_add_missed(const kvt_codec_curve *curves, uint32_t count, uint32_t need,
+                              double missed[PROFILE_RUNGS_MAX])
+{
+    for (uint32_t s = 0; s < CHOOSE_SITUATIONS; s++) {
+        double least = 1.0, second = 1.0; /* computing is always there */
+        uint32_t best = count;
+        for (uint32_t i = 0; i < count; i++) {
+            if (rungs_need(curves[i].variant) > need) continue;
+            double cost = choose_cost(&curves[i], s);
+            if (cost < least) {
+                second = least;
+                least = cost;
+                best = i;
+            } else if (cost < second) {
+                second = cost;
+            }
         }
-        rungs_remove(rungs, closest);
+        if (best < count) missed[best] += second - least;
+    }
+}
+
+void profile_ladder_choose(kvt_codec_curve *curves, uint32_t *count, uint32_t capacity)
+{
+    assert(*count <= PROFILE_RUNGS_MAX && capacity > 0);
+    while (*count > capacity) {
+        double missed[PROFILE_RUNGS_MAX] = {0.0};
+        uint32_t least = *count - 1;
+        for (uint32_t need = 0; need <= 2; need++)
+            choose_add_missed(curves, *count, need, missed);
+        for (uint32_t i = *count; i-- > 0;) {
+            bool exact = curves[i].loss <= 0.0; /* kept: limits may leave nothing else */
+            if (!exact && (missed[i] < missed[least] || curves[least].loss <= 0.0)) least = i;
+        }
+        --*count;
+        memmove(&curves[least], &curves[least + 1], (*count - least) * sizeof curves[0]);
     }
 }
 
@@ -270,17 +313,17 @@ kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, co
     if (status != KVT_OK) return status;
     rungs_sort(&rungs);
     rungs_refuse_beaten(&rungs);
-    rungs_thin(&rungs, capacity);
     for (uint32_t i = 0; i < rungs.count; i++) {
-        kvt_codec_curve speeds;
-        status = kvt_profile_codec(profile, rungs.curves[i].variant, &speeds);
+        kvt_codec_curve *curve = &rungs.curves[i], speeds;
+        status = kvt_profile_codec(profile, curve->variant, &speeds);
         if (status == KVT_MISS && rungs.spans[i] != 0)
-            status = profile_ladder_near_speed(profile, &rungs.curves[i], &speeds);
+            status = profile_ladder_near_speed(profile, curve, &speeds);
         if (status < 0) return status;
-        curves[i] = rungs.curves[i];
-        if (status == KVT_OK) curves[i].encode_bytes_per_s = speeds.encode_bytes_per_s;
-        if (status == KVT_OK) curves[i].decode_bytes_per_s = speeds.decode_bytes_per_s;
+        if (status == KVT_OK) curve->encode_bytes_per_s = speeds.encode_bytes_per_s;
+        if (status == KVT_OK) curve->decode_bytes_per_s = speeds.decode_bytes_per_s;
     }
+    profile_ladder_choose(rungs.curves, &rungs.count, capacity);
+    memcpy(curves, rungs.curves, rungs.count * sizeof curves[0]);
     *count_out = rungs.count;
     return KVT_OK;
 }

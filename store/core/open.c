@@ -262,7 +262,7 @@ kvt_status open_variants(kvt_store *store, const kvt_store_options *options,
         status = costs_measure_variant(profile, lossless, &costs->variants[1]);
         costs->variant_count = 2;
     }
-    if (status == KVT_OK) status = ladder_add_costs(store, profile, options);
+    if (status == KVT_OK) status = ladder_add_costs(store, profile);
     if (status != KVT_OK) return status;
     /* The variant of the fixed policies is among those that the store keeps. */
     for (uint32_t i = 0; i < costs->variant_count; i++)
@@ -555,7 +555,7 @@ static kvt_status open_steps(open_state *state)
     KILL_POINT("open: labels checked");
     if (status == KVT_OK) status = open_serials(state);
     if (status == KVT_OK)
-        status = ladder_take_bases(store, options, state->profile, state->note, sizeof state->note);
+        status = ladder_take_bases(store, state->profile, state->note, sizeof state->note);
     if (status == KVT_OK) status = open_costs(state);
     if (status == KVT_OK) status = open_measure(state);
     KILL_POINT("open: costs known");

@@ -92,7 +92,7 @@ kvt_status kvt_store_variants(const kvt_store_options *options, kvt_profile *pro
                           .message = message,
                           .message_size = message_size};
     kvt_status status = ladder_open(store, options, profile, note, 0, message, message_size);
-    if (status == KVT_OK) status = ladder_take_bases(store, options, profile, note, 0);
+    if (status == KVT_OK) status = ladder_take_bases(store, profile, note, 0);
     costs.bases = bases_at_open(store);
     if (status == KVT_OK) status = open_variants(store, options, &costs);
     if (status == KVT_OK) {

@@ -174,7 +174,7 @@ struct kvt_store {
     uint32_t whole_variants;                  /* from here on those that drop tokens, */
     uint32_t unscored_variants;               /* and from here on those that drop by scores */
     kvt_layout ladder_layout;                 /* of the entries that may be lossy; zero: none may */
-    kvt_codec_curve ladder[KVT_VARIANTS_MAX]; /* of the profile, whatever the limit */
+    kvt_codec_curve ladder[KVT_VARIANTS_MAX]; /* of the profile, within the limits */
     uint32_t ladder_count;
     store_staging *staging; /* own lock; outlives the store */
     uint64_t zero_ns;       /* of CLOCK_MONOTONIC, where the store's time begins: uses.h */

@@ -77,9 +77,8 @@ struct kvt_profile;
 /* Gives the store the bases of the ladder's variants within both limits, out of the profile
  * (ladder.c). A basis that cannot be taken leaves a note, and its variants wait for it. KVT_OK or
  * KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status ladder_take_bases(kvt_store *store, const kvt_store_options *options,
-                                           struct kvt_profile *profile, char *note,
-                                           size_t note_size);
+KVT_NODISCARD kvt_status ladder_take_bases(kvt_store *store, struct kvt_profile *profile,
+                                           char *note, size_t note_size);
 
 /* ---- bases_file.c: the files; bases.lock is held, or nobody else knows the store ---- */
 

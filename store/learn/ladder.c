@@ -30,21 +30,18 @@
 /* The variants that a ladder may add to raw and lossless. */
 #define LADDER_VARIANTS_MAX (KVT_VARIANTS_MAX - 2u)
 
-/* Rungs of one calibration that are looked at for the note. */
-#define LADDER_RUNGS_SEEN 64u
-
 /* Says in a note that is empty how many rungs a layout leaves out that lets no token go. */
 static void ladder_note_left_out(const kvt_store_options *options, kvt_profile *profile,
                                  const kvt_layout *layout, char *note, size_t note_size)
 {
     kvt_layout dropping = *layout;
-    kvt_codec_curve rungs[LADDER_RUNGS_SEEN];
+    kvt_codec_curve rungs[PROFILE_RUNGS_MAX];
     uint32_t count = 0, left_out = 0;
     char unused[256];
     dropping.tokens_may_drop = 1;
     if (layout->tokens_may_drop || note_size == 0 || note[0] != '\0') return;
     if (profile_rungs_read(profile, &dropping, options->loss.ladder_model,
-                           options->loss.ladder_class, rungs, LADDER_RUNGS_SEEN, &count, unused,
+                           options->loss.ladder_class, rungs, PROFILE_RUNGS_MAX, &count, unused,
                            sizeof unused) != KVT_OK)
         return;
     for (uint32_t i = 0; i < count; i++)
@@ -54,6 +51,19 @@ static void ladder_note_left_out(const kvt_store_options *options, kvt_profile *
                    "the ladder has %u variants that drop tokens: no entry is offered them, because "
                    "the ladder's layout does not say that tokens may be dropped",
                    (unsigned)left_out);
+}
+
+/* Whether a variant keeps both limits. Its bound for entries then counts in the scale of the mean
+ * limit, so that one comparison with one bound keeps both, also once observed losses scale it. A
+ * variant whose entries were not looked at keeps no limit of theirs. */
+static bool ladder_keeps(const kvt_store_options *options, kvt_codec_curve *variant)
+{
+    const double mean = options->loss.loss_limit, entry = options->loss.entry_loss_limit;
+    if (variant->loss_upper > mean) return false;
+    if (entry >= 1.0) return true;
+    if (variant->loss_entry == 0.0 || variant->loss_entry > entry) return false;
+    variant->loss_upper = fmax(variant->loss_upper, variant->loss_entry / entry * mean);
+    return true;
 }
 
 kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_profile *profile,
@@ -72,9 +82,16 @@ kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_p
     }
     layout.tokens = 256;
     store->ladder_layout = layout;
-    kvt_status status = profile_rungs_read(
-        profile, &layout, options->loss.ladder_model, options->loss.ladder_class, store->ladder,
-        LADDER_VARIANTS_MAX, &store->ladder_count, reason, sizeof reason);
+    kvt_codec_curve rungs[PROFILE_RUNGS_MAX];
+    uint32_t count = 0, kept = 0;
+    kvt_status status =
+        profile_rungs_read(profile, &layout, options->loss.ladder_model, options->loss.ladder_class,
+                           rungs, PROFILE_RUNGS_MAX, &count, reason, sizeof reason);
+    for (uint32_t i = 0; i < count; i++)
+        if (ladder_keeps(options, &rungs[i])) rungs[kept++] = rungs[i];
+    profile_ladder_choose(rungs, &kept, LADDER_VARIANTS_MAX);
+    memcpy(store->ladder, rungs, kept * sizeof rungs[0]);
+    store->ladder_count = kept;
     if (status == KVT_OK) ladder_note_left_out(options, profile, &layout, note, note_size);
     if (status == KVT_OK) return KVT_OK;
     if (reason[0] == '\0') (void)snprintf(reason, sizeof reason, "%s", kvt_status_text(status));
@@ -83,26 +100,12 @@ kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_p
     return status == KVT_MISS ? KVT_E_MISMATCH : status;
 }
 
-/* Whether a variant keeps both limits. Its bound for entries then counts in the scale of the mean
- * limit, so that one comparison with one bound keeps both, also once observed losses scale it. A
- * variant whose entries were not looked at keeps no limit of theirs. */
-static bool ladder_keeps(const kvt_store_options *options, kvt_codec_curve *variant)
-{
-    const double mean = options->loss.loss_limit, entry = options->loss.entry_loss_limit;
-    if (variant->loss_upper > mean) return false;
-    if (entry >= 1.0) return true;
-    if (variant->loss_entry == 0.0 || variant->loss_entry > entry) return false;
-    variant->loss_upper = fmax(variant->loss_upper, variant->loss_entry / entry * mean);
-    return true;
-}
-
-kvt_status ladder_take_bases(kvt_store *store, const kvt_store_options *options,
-                             kvt_profile *profile, char *note, size_t note_size)
+kvt_status ladder_take_bases(kvt_store *store, kvt_profile *profile, char *note, size_t note_size)
 {
     for (uint32_t i = 0; i < store->ladder_count; i++) {
         kvt_codec_curve rung = store->ladder[i];
         profile_basis basis;
-        if (bases_has(store, rung.variant) || !ladder_keeps(options, &rung)) continue;
+        if (bases_has(store, rung.variant)) continue;
         kvt_status status =
             profile_basis_get(profile, rung.variant.rate >> PROFILE_BASIS_SHIFT, &basis);
         if (status == KVT_OK) status = kvt_basis_add(store, basis.object, basis.bytes);
@@ -158,16 +161,14 @@ static kvt_status ladder_add_rung(kvt_store *store, const cost_profile *profile,
     return KVT_OK;
 }
 
-kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile,
-                            const kvt_store_options *options)
+kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile)
 {
     uint32_t *const ends[LADDER_NEEDS] = {&store->whole_variants, &store->unscored_variants, NULL};
     store->exact_variants = store->costs.variant_count;
     for (int need = 0; need < LADDER_NEEDS; need++) {
         for (uint32_t i = 0; i < store->ladder_count; i++) {
             kvt_codec_curve *rung = &store->ladder[i];
-            if ((int)ladder_need_of(rung->variant) != need || !ladder_keeps(options, rung))
-                continue;
+            if ((int)ladder_need_of(rung->variant) != need) continue;
             kvt_status status = ladder_add_rung(store, profile, rung);
             if (status != KVT_OK) return status;
         }

@@ -17,8 +17,7 @@ KVT_NODISCARD kvt_status ladder_open(kvt_store *store, const kvt_store_options *
                                      char *message, size_t message_size);
 
 /* Puts the variants within both limits of loss behind the exact variants, whose number it keeps. */
-KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile,
-                                          const kvt_store_options *options);
+KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile);
 
 /* Whether entries of a layout may be lossy. */
 bool ladder_allows(const kvt_store *store, const kvt_layout *layout);

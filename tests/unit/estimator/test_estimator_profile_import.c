@@ -164,8 +164,8 @@ TEST(ladder_from_quality_and_calibration)
         assert_true(curves[i].decode_bytes_per_s == 9e9 - 1e9 * (double)i);
     }
     assert_true(curves[3].loss_upper == 0.3 && curves[3].stored_share == 2.5 / 16);
-    assert_int_equal(take_ladder(profile, curves, 3), 3); /* the nearest to its neighbours' line */
-    kvt_variant_format(curves[1].variant, name, sizeof name);
+    assert_int_equal(take_ladder(profile, curves, 3), 3);
+    kvt_variant_format(curves[2].variant, name, sizeof name);
     assert_string_equal(name, "planes:k4v4,g64");
     /* A calibration counts for more; what it refused stays out. */
     must_import(
@@ -200,6 +200,45 @@ TEST(ladder_from_quality_and_calibration)
                      KVT_MISS);
     assert_non_null(strstr(scratch.message, "kivi:k2v2,g64"));
     kvt_profile_close(profile);
+}
+
+/* A full ladder keeps what is exact and what is best somewhere, and leaves out what another beats
+ * in size, loss and speed: here every rung has such a twin. */
+TEST(a_ladder_leaves_out_what_is_missed_least)
+{
+    enum { KINDS = 6 };
+    static const struct {
+        const char *name;
+        double bits, loss, decode;
+    } kinds[KINDS] = {
+        {"raw", 16, 0, 1e10},
+        {"planes:k8v8,g64", 8.5, 0.004, 1.2e10},
+        {"entropy:k0.125v0.25", 4.6, 0.018, 6e9},
+        {"kivi:k4v4,g64", 4.5, 0.03, 1.4e10},
+        {"entropy:k0.5v1", 2.6, 0.08, 6e9},
+        {"drop:stream,25+entropy:k0.5v1", 0.7, 0.5, 2e10},
+    };
+    kvt_codec_curve curves[2 * KINDS];
+    uint32_t count = 2 * KINDS;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t kind = i / 2;
+        const bool twin = i % 2 != 0 && kind > 0; /* there is one raw; the second one stays, too */
+        curves[i] = (kvt_codec_curve){
+            .stored_share = kinds[kind].bits / 16.0 * (twin ? 1.01 : 1.0),
+            .loss = kinds[kind].loss * (twin ? 1.5 : 1.0),
+            .decode_bytes_per_s = kinds[kind].decode * (twin ? 0.9 : 1.0),
+        };
+        assert_ok(kvt_variant_parse(kinds[kind].name, &curves[i].variant));
+    }
+    profile_ladder_choose(curves, &count, KINDS + 1);
+    assert_int_equal(count, KINDS + 1);
+    for (uint32_t i = 0; i < count; i++)
+        assert_true(curves[i].loss == kinds[i < 2 ? 0 : i - 1].loss);
+    profile_ladder_choose(curves, &count, KINDS);
+    assert_int_equal(count, KINDS);
+    assert_true(curves[0].loss <= 0.0 && curves[1].loss <= 0.0);
+    for (uint32_t i = 1; i < count; i++)
+        assert_true(curves[i].stored_share <= curves[i - 1].stored_share);
 }
 
 typedef struct bad_file {
