@@ -207,7 +207,8 @@ class Runs(Processes):
             settings.update({"replay.sensitivity": setup.spread[0],
                              "replay.repeatability": setup.spread[1]})
         if setup.policy in CHOOSING:
-            settings["store.alpha"] = f"{setup.alpha:.12g}"
+            name = "store.alpha" if setup.alpha else "store.alpha_prefills"
+            settings[name] = f"{setup.alpha:.12g}"
         if setup.speed is not None:
             settings["tier.ssd.read_bandwidth"] = int(setup.speed)
             settings.setdefault("tier.ssd.write_bandwidth", int(setup.speed))
@@ -594,7 +595,8 @@ def parse():
     settings = options.settings = dict(options.settings)
     options.note = lambda text: None if options.quiet else print(
         f"compare.py: {text}", file=sys.stderr, flush=True)
-    for name in ("store.variant", "store.alpha", "store.loss_limit", "store.policy"):
+    for name in ("store.variant", "store.alpha", "store.alpha_prefills", "store.loss_limit",
+                 "store.policy"):
         if name in settings:
             parser.error(f"{name} has no effect here: a comparison tries its values itself")
     options.policies = [name for name in options.policy.split(",") if name != OURS]

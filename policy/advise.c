@@ -56,7 +56,7 @@ const char *advise_tier_fault(const kvt_policy_config *config)
 }
 
 /* Makes tenant 0, which stands for everybody who names no tenant. False without memory.
- * alpha_seconds is the configured one until set_tenant changes it; the loss is not limited. */
+ * The price of loss is the configured one until set_tenant changes it; the loss is not limited. */
 bool advise_open(kvt_policy *policy)
 {
     assert(policy->tenants == NULL && policy->tenant_count == 0);
@@ -67,6 +67,7 @@ bool advise_open(kvt_policy *policy)
     policy->tenants[0].known = true;
     policy->tenants[0].limits = (kvt_tenant){.struct_size = sizeof(kvt_tenant),
                                              .alpha_seconds = policy->config.alpha_seconds,
+                                             .alpha_prefills = policy->config.alpha_prefills,
                                              .loss_limit = 1.0};
     return true;
 }
@@ -161,6 +162,7 @@ kvt_status kvt_policy_ladder_add(kvt_policy *policy, const kvt_option *options, 
 static bool advise_tenant_is_sound(const kvt_tenant *limits)
 {
     if (!number_is_within(limits->alpha_seconds, 0.0, SECONDS_LIMIT)) return false;
+    if (!number_is_within(limits->alpha_prefills, 0.0, ALPHA_PREFILLS_LIMIT)) return false;
     if (!number_is_within(limits->loss_limit, 0.0, 1.0)) return false;
     if (!number_is_within(limits->load_limit_seconds, 0.0, SECONDS_LIMIT)) return false;
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++)

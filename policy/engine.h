@@ -285,10 +285,13 @@ static inline void entry_needs(const kvt_policy *policy, const entry *e, uint8_t
     }
 }
 
-/* Seconds that all of an entry's quality is worth to one use: its share of the request's. */
+/* Seconds that all of an entry's quality is worth to one use: its share of the request's, or so
+ * many times what computing the entry costs. */
 static inline double entry_alpha(const kvt_policy *policy, const entry *e)
 {
-    return policy->tenants[e->tenant].limits.alpha_seconds * (double)e->share;
+    const kvt_tenant *limits = &policy->tenants[e->tenant].limits;
+    if (limits->alpha_seconds > 0.0) return limits->alpha_seconds * (double)e->share;
+    return limits->alpha_prefills * (double)e->recompute_seconds;
 }
 
 /* Seconds that one use of a option costs, quality included; alpha is the entry's. The loss of one

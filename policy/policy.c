@@ -56,7 +56,7 @@ void kvt_policy_config_init_sized(kvt_policy_config *config, uint32_t struct_siz
     const kvt_policy_config defaults = {.struct_size = sizeof defaults,
                                         .name = "utility",
                                         .variant.codec = 1,
-                                        .alpha_seconds = 10.0,
+                                        .alpha_prefills = 10.0,
                                         .hysteresis = 1.25,
                                         .holes = KVT_HOLES_CONTIGUOUS,
                                         .high_watermark = 0.995,
@@ -73,8 +73,9 @@ static const char *policy_config_fault(const kvt_policy_config *config)
 {
     if (config->name == NULL) return "a policy name is required";
     if (config->allocator.resize == NULL) return "an allocator is required";
-    if (!number_is_within(config->alpha_seconds, 0.0, SECONDS_LIMIT)) {
-        return "alpha_seconds must be a number, 0 or more";
+    if (!number_is_within(config->alpha_seconds, 0.0, SECONDS_LIMIT) ||
+        !number_is_within(config->alpha_prefills, 0.0, ALPHA_PREFILLS_LIMIT)) {
+        return "alpha_seconds and alpha_prefills must be numbers, 0 or more";
     }
     if (!number_is_within(config->hysteresis, 0.0, 1e6)) {
         return "hysteresis must be a number, 0 or more";

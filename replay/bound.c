@@ -80,7 +80,7 @@ bound_stay bound_use(const bound_source *source, const replay_request *request, 
     if (rest <= unit)
         saved -= kvt_prefill_seconds(prefill, request->input_tokens - 1, request->input_tokens);
     double share = run_tokens > 0 ? (double)tokens / (double)run_tokens : 1.0;
-    double most = options->alpha_seconds * share;
+    double most = replay_alpha(options, request->input_tokens) * share;
     float factor = 1.0f;
     if (options->sensitivity > 0.0) replay_sensitivity(options, block, &factor, NULL);
     bound_stay stay = {.block = block,

@@ -137,7 +137,8 @@ typedef struct replay_options {
     double repeatability; /* correlation of what the policy knows of log factors with them, [0,1] */
     double loss_limit;    /* no variant whose loss_upper passes it; 1 = any */
     replay_blend blend;   /* set: restricts what the policy may choose from */
-    double alpha_seconds;
+    double alpha_seconds; /* what loss costs, as in kvt_policy_config */
+    double alpha_prefills;
     double half_life_seconds; /* policy/trial.h */
     double clock_scale; /* policy/trial.h: how much shorter the workload is than its traffic */
     double hysteresis;
@@ -207,6 +208,9 @@ KVT_NODISCARD kvt_status replay_mix_read(const char *text, replay_options *optio
  * either may be NULL. */
 void replay_sensitivity(const replay_options *options, uint64_t block, float *true_out,
                         float *known_out);
+
+/* Seconds that 1.0 of a request's quality is worth; tokens: of its context. */
+double replay_alpha(const replay_options *options, uint32_t tokens);
 
 /* Checks ranges and fills model.present, read and write from tiers. KVT_OK; KVT_E_CONFIG. */
 KVT_NODISCARD kvt_status replay_options_check(replay_options *options, char *message,

@@ -85,6 +85,7 @@ static const settings_field options_fields[] = {
     OPTIONS_FIELD("store.copies", copies, OPTIONS_SIMULATED),
     OPTIONS_FIELD("store.seed", policy_seed, 0),
     OPTIONS_FIELD("store.alpha", alpha_seconds, 0),
+    OPTIONS_FIELD("store.alpha_prefills", alpha_prefills, 0),
     OPTIONS_FIELD("store.hysteresis", hysteresis, 0),
     OPTIONS_FIELD("store.holes", holes, 0),
     OPTIONS_FIELD("store.high_watermark", high_watermark, 0),

@@ -397,16 +397,17 @@ static json_t *json_configuration(const replay_report *report, bool *sound)
 {
     const replay_options *options = report->options;
     json_t *object = json_object();
-    DOCUMENT_PUT_FIELDS(
-        object, options, sound, FIELD(servers), FIELD(bytes_per_token), FIELD(seed),
-        FIELD(policy_seed), FIELD(warmup), FIELD(limit), FIELD(overlap), FIELD(layers),
-        FIELD(prefetch), NAMED("prefill", prefill_name),
-        NAMED("prefill_s_per_token", model.prefill.linear_seconds_per_token),
-        NAMED("prefill_s_per_token2", model.prefill.square_seconds_per_token2),
-        NAMED("prefill_s_fixed", model.prefill.fixed_seconds), FIELD(ladder), FIELD(loss_limit),
-        NAMED("alpha_s", alpha_seconds), NAMED("half_life_s", half_life_seconds), FIELD(hysteresis),
-        FIELD(high_watermark), FIELD(low_watermark), NAMED("tick_s", tick_seconds),
-        FIELD(moves_per_tick), FIELD(move_bytes_per_s), FIELD(copies), FIELD(profile));
+    DOCUMENT_PUT_FIELDS(object, options, sound, FIELD(servers), FIELD(bytes_per_token), FIELD(seed),
+                        FIELD(policy_seed), FIELD(warmup), FIELD(limit), FIELD(overlap),
+                        FIELD(layers), FIELD(prefetch), NAMED("prefill", prefill_name),
+                        NAMED("prefill_s_per_token", model.prefill.linear_seconds_per_token),
+                        NAMED("prefill_s_per_token2", model.prefill.square_seconds_per_token2),
+                        NAMED("prefill_s_fixed", model.prefill.fixed_seconds), FIELD(ladder),
+                        FIELD(loss_limit), NAMED("alpha_s", alpha_seconds), FIELD(alpha_prefills),
+                        NAMED("half_life_s", half_life_seconds), FIELD(hysteresis),
+                        FIELD(high_watermark), FIELD(low_watermark), NAMED("tick_s", tick_seconds),
+                        FIELD(moves_per_tick), FIELD(move_bytes_per_s), FIELD(copies),
+                        FIELD(profile));
     document_put(object, "partial_blocks", json_string(options->partial_exact ? "exact" : "whole"),
                  sound);
     document_put(object, "tiers",

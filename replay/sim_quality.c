@@ -42,6 +42,12 @@ void replay_sensitivity(const replay_options *options, uint64_t block, float *tr
     *known_out = (float)exp(sigma * r * y - 0.5 * sigma * r * sigma * r);
 }
 
+double replay_alpha(const replay_options *options, uint32_t tokens)
+{
+    if (options->alpha_seconds > 0.0) return options->alpha_seconds;
+    return options->alpha_prefills * kvt_prefill_seconds(&options->model.prefill, 0, tokens);
+}
+
 kvt_status sim_quality_open(sim_state *sim)
 {
     const replay_options *options = sim->options;

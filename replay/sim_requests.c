@@ -308,7 +308,8 @@ static void host_report(sim_host *host, const sim_server *server)
         .compute_s = visit->prefill_s,
         .loss = visit->loss};
     if (sim->counting) {
-        sim->saved_s += visit->saved_s - sim->options->alpha_seconds * visit->loss;
+        sim->saved_s +=
+            visit->saved_s - replay_alpha(sim->options, visit->request->input_tokens) * visit->loss;
         host->ttft_sum += sample.wait_s + sample.service_s;
     }
     if (sim->counting && host->link.row != NULL) {

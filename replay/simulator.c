@@ -32,6 +32,7 @@ kvt_status sim_open_policy(sim_state *sim, const char *name, char *message, size
     }
     config.variant = options->variant;
     config.alpha_seconds = options->alpha_seconds;
+    config.alpha_prefills = options->alpha_prefills;
     config.hysteresis = options->hysteresis;
     config.holes = (uint8_t)options->holes;
     config.high_watermark = options->high_watermark;
@@ -50,6 +51,7 @@ kvt_status sim_open_policy(sim_state *sim, const char *name, char *message, size
     if (status == KVT_OK && options->blend.set) status = sim_blend_open(sim);
     const kvt_tenant limits = {.struct_size = sizeof limits,
                                .alpha_seconds = options->alpha_seconds,
+                               .alpha_prefills = options->alpha_prefills,
                                .loss_limit = options->loss_limit};
     if (status == KVT_OK) status = kvt_policy_tenant_set(sim->policy, 0, &limits);
     return status;

@@ -132,6 +132,7 @@ typedef struct kvt_loss_options {
     const char *ladder_model; /* by its name in the profile; NULL = any of that layout */
     const char *ladder_class; /* of texts that it was calibrated on; NULL = any */
     double alpha_seconds;     /* see policy.h */
+    double alpha_prefills;
     double loss_limit; /* no variant whose loss passes this by its upper confidence bound; 0.01 */
     double entry_loss_limit; /* no variant in which more than a tenth of the entries may lose more
                                 than this; above 0; 1 = loss_limit alone counts; 1 */

@@ -76,6 +76,7 @@ typedef struct kvt_tier_facts {
 typedef struct kvt_tenant {
     uint32_t struct_size;
     double alpha_seconds;      /* as in the configuration */
+    double alpha_prefills;     /* as in the configuration */
     double loss_limit;         /* no option whose loss_upper passes this; 1 = any */
     double load_limit_seconds; /* no stored option slower than this, unless all options, NONE too,
                                   are; 0 = any */
@@ -107,7 +108,10 @@ typedef struct kvt_policy_config {
     kvt_tier_facts tiers[KVT_TIER_PLACES];
     kvt_variant variant;       /* what policies that choose no variant store; all do but "utility"
                                   and "adaptcache"; raw */
-    double alpha_seconds;      /* seconds of delay paid for 1.0 of a request's quality; 10 */
+    double alpha_seconds;      /* seconds of delay paid for 1.0 of a request's quality; 0 = what
+                                  alpha_prefills says; 0 */
+    double alpha_prefills;     /* the same in times that it takes to compute the entry again: with
+                                  10, 1 % of quality is worth 10 % of a prefill; 10 */
     double hysteresis;         /* a move must gain this many times its cost; 1.25 */
     uint8_t holes;             /* kvt_hole_mode; CONTIGUOUS */
     double high_watermark;     /* tick makes room above this share of a tier, 0..1; 0.995 */

@@ -127,7 +127,7 @@ static kvt_status server_open(server *s, double rate, char *message, size_t mess
     }
     if (system->kind == EXPERIMENT_MIX) {
         config.name = "utility";
-        config.alpha_seconds = 0.0;
+        config.alpha_prefills = 0.0;
     }
     config.holes = KVT_HOLES_MIXED;
     /* Moves are at once here, so no room has to be ready for them. */

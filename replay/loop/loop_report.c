@@ -157,6 +157,8 @@ static json_t *report_document(const loop_report *report, bool *sound)
                  sound);
     document_put(root, "loss_limit", document_number(report->store->loss.loss_limit), sound);
     document_put(root, "alpha_s", document_number(report->store->loss.alpha_seconds), sound);
+    document_put(root, "alpha_prefills", document_number(report->store->loss.alpha_prefills),
+                 sound);
     for (size_t i = 0; i < report->result_count; i++)
         document_add(results, report_result(&report->results[i], sound), sound);
     document_put(root, "results", results, sound);

@@ -357,6 +357,7 @@ static void open_fill_policy(const kvt_store_options *options, kvt_policy_config
     config->name = options->policy;
     config->variant = options->variant;
     config->alpha_seconds = options->loss.alpha_seconds;
+    config->alpha_prefills = options->loss.alpha_prefills;
     config->hysteresis = options->hysteresis;
     config->holes = (uint8_t)options->holes;
     config->high_watermark = options->limits.high_watermark;
@@ -391,6 +392,7 @@ static kvt_status open_policy(open_state *state)
     /* The limit once more, for what an entry's own sensitivity makes of a variant's loss. */
     const kvt_tenant limits = {.struct_size = sizeof limits,
                                .alpha_seconds = state->options->loss.alpha_seconds,
+                               .alpha_prefills = state->options->loss.alpha_prefills,
                                .loss_limit = state->options->loss.loss_limit};
     if (status == KVT_OK && state->options->loss.ladder)
         status = kvt_policy_tenant_set(state->store->policy, 0, &limits);

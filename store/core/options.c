@@ -38,6 +38,7 @@ static const settings_field store_fields[] = {
     STORE_FIELD("format", format),
     STORE_FIELD("lossless", lossless),
     STORE_FIELD("alpha", loss.alpha_seconds),
+    STORE_FIELD("alpha_prefills", loss.alpha_prefills),
     STORE_FIELD("hysteresis", hysteresis),
     STORE_FIELD("holes", holes),
     STORE_FIELD("high_watermark", limits.high_watermark),

@@ -411,6 +411,7 @@ static kvt_status check_policy(const kvt_store_options *options, char *message, 
     config.name = options->policy;
     config.variant = options->variant;
     config.alpha_seconds = options->loss.alpha_seconds;
+    config.alpha_prefills = options->loss.alpha_prefills;
     config.hysteresis = options->hysteresis;
     config.holes = (uint8_t)options->holes;
     config.high_watermark = options->limits.high_watermark;

@@ -68,6 +68,10 @@ const format = {
 for (const [name, write] of Object.entries(format))
   format[name] = (value) => isNumber(value) ? write(value) : "-";
 
+// What a loss costs: seconds, or prefills where no seconds are given.
+format.alpha = (set) => set.alpha_s > 0 || !isNumber(set.alpha_prefills) ?
+  format.seconds(set.alpha_s) : `${format.plain(set.alpha_prefills)} prefills`;
+
 // A text or a number as it is; what is absent is a dash.
 function word(value) {
   return value === undefined || value === null || value === "" ? "-" : String(value);

@@ -58,8 +58,8 @@ function loopFacts(parent, document) {
       `${format.bytes(row.kv_bytes)} of KV, prefilled in ${format.seconds(row.prefill_s)}`]),
     ["tiers", loopTiers.filter((tier) => tiers[tier] > 0).map((tier) =>
       `${tier} ${format.bytes(tiers[tier])}`).join(", ")],
-    ["limits", `loss at most ${word(document.loss_limit)}, alpha ${format.seconds(
-      document.alpha_s)}`],
+    ["limits", `loss at most ${word(document.loss_limit)}, alpha ${format.alpha(
+      document)}`],
   ]);
 }
 

@@ -42,7 +42,7 @@ function replayFacts(parent, document) {
       "loads overlap the prefill layer by layer" : "loads precede the prefill"}${set.prefetch ?
       ", waiting requests prefetch" : ""}`],
     ...tierFacts(set.tiers),
-    ["policy", `alpha ${format.seconds(set.alpha_s)}, half-life ${format.seconds(
+    ["policy", `alpha ${format.alpha(set)}, half-life ${format.seconds(
       set.half_life_s)}, holes ${word(set.holes)}`],
     ["profile", set.profile],
   ]);

@@ -21,19 +21,21 @@ def _numbers(struct, **values):
 class Tuning:
     """The part of Store that is about decisions; _handle and _need are Store's."""
 
-    def set_tenant(self, tenant, *, alpha_seconds, loss_limit=1.0, load_limit=0.0, shares=None):
+    def set_tenant(self, tenant, *, alpha_seconds=0.0, alpha_prefills=10.0, loss_limit=1.0,
+                   load_limit=0.0, shares=None):
         """Sets what a tenant wants, from now on; nothing survives a restart.
 
         tenant: its number; 0 is everybody who is none in particular.
-        alpha_seconds: seconds that a loss of 1 is worth, as the setting policy.alpha.
+        alpha_seconds: seconds that a loss of 1 is worth, as the setting store.alpha; 0: so many
+        prefills of what is lost, alpha_prefills, as the setting of that name.
         loss_limit: no variant whose loss may pass this; 1 = any.
         load_limit: no stored form whose load takes more seconds; 0 = any.
         shares: at most so many bytes of a tier, {"dram": bytes}; a tier that is not named is not
         limited.
         """
         limits = new("kvt_tenant")
-        _numbers(limits, alpha_seconds=alpha_seconds, loss_limit=loss_limit,
-                 load_limit_seconds=load_limit)
+        _numbers(limits, alpha_seconds=alpha_seconds, alpha_prefills=alpha_prefills,
+                 loss_limit=loss_limit, load_limit_seconds=load_limit)
         for name, share in (shares or {}).items():
             if name not in TIERS:
                 raise wrong(f"there is no tier {name!r}")

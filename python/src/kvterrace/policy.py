@@ -174,8 +174,8 @@ class Policy:
 
     tiers: {"dram": bytes} or {"dram": Tier(...)}; those not named are absent. holes: True when a
     prefix with holes is of use. The other keywords are those of kvt_policy_config: alpha_seconds,
-    hysteresis, high_watermark, low_watermark, entries_expected, ghosts_max,
-    seed. variant: what policies that choose none store.
+    alpha_prefills, hysteresis, high_watermark, low_watermark, entries_expected, ghosts_max, seed.
+    variant: what policies that choose none store.
 
     moves_max bounds every plan. Any thread may make any call; each waits for those before it.
     """
@@ -192,7 +192,7 @@ class Policy:
                 raise wrong(f"tiers are {', '.join(_PLACES)}, not {tier!r}")
             facts = facts if isinstance(facts, Tier) else Tier(facts)
             _put(config.tiers[TIERS[tier]], facts._asdict())
-        allowed = {"alpha_seconds", "hysteresis", "high_watermark",
+        allowed = {"alpha_seconds", "alpha_prefills", "hysteresis", "high_watermark",
                    "low_watermark", "entries_expected", "ghosts_max", "seed"}
         if set(settings) - allowed:
             raise TypeError(f"Policy has no setting {sorted(set(settings) - allowed)}; it has "

@@ -339,6 +339,7 @@ TEST(a_loss_is_charged_for_its_share_of_the_request)
     options[1].loss = 0.5;
     static const uint32_t request_tokens[3] = {0, 400, 50};
     double utility[3];
+    config.alpha_seconds = 10.0;
     kvt_policy *policy = test_open(&config);
     for (uint32_t i = 0; i < 3; i++) {
         kvt_explanation x = {.struct_size = sizeof x};

@@ -210,12 +210,28 @@ TEST(recompute_wins_when_loading_is_slower)
     policy_site_open(0, 1000);
     kvt_option slow[2] = {test_none(0.05), test_option(1, KVT_TIER_SSD, 100, 0.06)};
     kvt_option fast[2] = {test_none(0.05), test_option(1, KVT_TIER_SSD, 100, 0.04)};
-    /* Loading fast enough, but quality costs alpha seconds: 0.04 + 10 * 0.002 > 0.05. */
-    kvt_option lossy[2] = {fast[0], fast[1]};
-    lossy[1].loss = 0.002;
     assert_int_equal(admit(SECOND, 1, 0, slow, 2), KVT_REFUSED);
-    assert_int_equal(admit(SECOND, 2, 0, lossy, 2), KVT_REFUSED);
     assert_ok(admit(SECOND, 3, 0, fast, 2));
+}
+
+/* Loading is fast enough, and quality costs 10 prefills: 0.04 + 10 * 0.05 * 0.03 > 0.05. A model
+ * that computes ten times as fast and loads ten times as fast decides the same. In seconds it does
+ * not. */
+TEST(a_loss_costs_prefills_or_seconds)
+{
+    for (int i = 0; i < 8; i++) {
+        bool cheap = i % 2 != 0, lossy = i / 2 % 2 != 0, absolute = i / 4 != 0;
+        kvt_policy_config config = policy_site_config(0, 1000);
+        if (absolute) config.alpha_seconds = 0.2;
+        policy = test_open(&config);
+        double scale = cheap ? 0.1 : 1.0;
+        kvt_option options[2] = {test_none(scale * 0.05),
+                                 test_option(1, KVT_TIER_SSD, 100, scale * 0.04)};
+        options[1].loss = lossy ? 0.03 : 0.01;
+        bool pays = absolute ? !cheap : !lossy;
+        assert_int_equal(admit(SECOND, 1, 0, options, 2), pays ? KVT_OK : KVT_REFUSED);
+        policy_site_close(NULL);
+    }
 }
 
 /* DRAM holds one entry; what a newcomer pushes out has an SSD option of `ssd_load` seconds that

@@ -191,7 +191,7 @@ TEST(a_blend_offers_its_rungs_alone)
     replay_options base;
     replay_result raw, coarse, first, half;
     base_make(&base);
-    base.alpha_seconds = 0.0;
+    base.alpha_prefills = 0.0;
     base.blend.set = true;
     run(&base, 5, "utility", &raw);
     assert_true(raw.quality_mean == 1.0 && raw.hit_token_ratio[0] > 0.05);
