@@ -275,7 +275,10 @@ static void lives_count(lives *all, int turn, double *what)
 
 void lives_go_on(lives *all, int turn, double seconds)
 {
-    all->gap_seconds += (seconds - all->gap_seconds) / LIVES_GAPS;
+    double seen = 1.0;
+    for (int each = 0; each < REUSE_TURNS; each++)
+        seen += all->went_on[each];
+    all->gap_seconds += (seconds - all->gap_seconds) / (seen < LIVES_GAPS ? seen : LIVES_GAPS);
     lives_count(all, turn, &all->went_on[turn]);
 }
 

@@ -457,9 +457,10 @@ static bool utility_cheapest(const kvt_policy *policy, choice_prices *known, uin
         utility_try(policy, known, &of, KVT_OPTION_NONE, out, per_byte)) {
         found = true;
     }
-    for (uint8_t to = 1; !found && to < e->option_count; to++) {
-        if (to != first) found = utility_try(policy, known, &of, to, out, per_byte);
-    }
+    /* A small tier keeps no room for coding inside it, and the key does not know what is there. */
+    bool small = policy->staging[tier] == 0;
+    for (uint8_t to = 1; (small || !found) && to < e->option_count; to++)
+        if (to != first) found = utility_try(policy, known, &of, to, out, per_byte) || found;
     return *per_byte < before;
 }
 
