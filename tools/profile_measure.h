@@ -107,8 +107,9 @@ int measure_into_profile(measure_arguments *arguments,
 
 #define MEASURE_MODEL                                                                              \
     {                                                                                              \
-        .name = "model", .argument = "FILE", .text = "The model: a folder, or a file of llama2.c", \
-        .kind = OPTION_TEXT, .flags = OPTION_DATA, .offset = offsetof(measure_arguments, model)    \
+        .name = "model", .argument = "FILE",                                                       \
+        .text = "The model: a folder, a file of llama2.c, or a socket", .kind = OPTION_TEXT,       \
+        .flags = OPTION_DATA, .offset = offsetof(measure_arguments, model)                         \
     }
 #define MEASURE_TOKENIZER                                                                          \
     MEASURE_TEXT(tokenizer, "tokenizer", "FILE", "Its vocabulary (tokenizer.bin beside it)")

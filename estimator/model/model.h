@@ -31,6 +31,8 @@ typedef struct model_config {
     uint32_t context; /* tokens seen in training; information, not a limit */
     float norm_eps;
     double rope_theta;
+    const double *frequencies; /* [rotary_dim / 2]; NULL: those of rope_theta over head_dim */
+    uint32_t rotary_dim;
     bool rope_halves; /* pairs (i, i + head_dim/2) as in HF; else (2i, 2i+1) as in llama2.c */
     bool tied;        /* the output matrix is the embedding */
     bool bare_norm;   /* inputs of linear layers are x / rms(x) / n, without weights (ternary) */
@@ -42,8 +44,8 @@ typedef struct model_session model_session;
 /*
  * Loads a model: a folder with config.json and model.safetensors (HF Llama names, F32, F16 or
  * BF16), a file in the llama2.c layout, or one in the ternary layout (magic "24ka", version 1, four
- * two-bit weights per byte). Sizes are checked before anything is allocated or read, and weights
- * must be finite.
+ * two-bit weights per byte), or the Unix socket of a program that runs one (model_host.h). Sizes
+ * are checked before anything is allocated or read, and weights must be finite.
  * KVT_OK; KVT_E_CORRUPT (sizes or values that do not fit); KVT_E_PARSE (config.json, a header);
  * KVT_E_UNSUPPORTED (sound, but no model of this kind); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
  */
@@ -51,6 +53,10 @@ KVT_NODISCARD kvt_status model_open(const char *path, model **model_out, char *m
                                     size_t message_size);
 void model_close(model *m); /* NULL is allowed */
 const model_config *model_config_of(const model *m);
+
+/* What tells weights apart, and how many there are. */
+uint64_t model_digest(const model *m);
+uint64_t model_parameters(const model *m);
 
 /* KVT_OK or KVT_E_MEMORY. The model outlives its sessions. */
 KVT_NODISCARD kvt_status model_session_open(const model *m, model_session **session_out);
@@ -60,7 +66,7 @@ const model_config *model_session_config(const model_session *session);
 
 /* The Gram matrix [head_dim][head_dim] of a layer's output projection, of the query heads that read
  * this KV head, added up: e G e is the squared size of what an error e of V makes of each's output,
- * at an attention of 1. */
+ * at an attention of 1. Of one that a program does not tell, that of the identity. */
 void model_output_gram(const model *m, uint32_t layer, uint32_t kv_head, double *gram);
 
 /* Threads that OpenBLAS uses in this process from now on. */
@@ -98,7 +104,8 @@ typedef struct model_request {
 } model_request;
 
 /* Runs the new tokens on top of the past. KVT_OK; KVT_E_ARGUMENT (a token outside the vocabulary, a
- * row outside the request, sizes above 2^20 tokens, another dtype); KVT_E_MEMORY. */
+ * row outside the request, sizes above 2^20 tokens, another dtype); KVT_E_MEMORY; KVT_E_IO (the
+ * program behind a socket has failed or left). */
 KVT_NODISCARD kvt_status model_forward(model_session *session, const model_request *request);
 
 /*

@@ -5,7 +5,7 @@
  * these are read once per layer; attention goes sequence by sequence. Thread rule: one thread per
  * session.
  */
-#include "estimator/model/model_internal.h"
+#include "estimator/model/model_host.h"
 #include "estimator/model/model_vector.h"
 
 #include <cblas.h>
@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static atomic_flag forward_threads_set = ATOMIC_FLAG_INIT;
 
@@ -34,12 +35,19 @@ kvt_status model_session_open(const model *m, model_session **session_out)
     *session_out = session;
     if (session == NULL) return KVT_E_MEMORY;
     session->m = m;
-    return KVT_OK;
+    session->connection = -1;
+    if (m->host == NULL) return KVT_OK;
+    session->connection = model_host_connect(m->host);
+    if (session->connection >= 0) return KVT_OK;
+    free(session);
+    *session_out = NULL;
+    return KVT_E_IO;
 }
 
 void model_session_close(model_session *session)
 {
     if (session == NULL) return;
+    if (session->connection >= 0) (void)close(session->connection);
     free(session->memory);
     free(session);
 }
@@ -417,6 +425,7 @@ kvt_status model_forward_many(model_session *s, const model_request *requests, u
         batch.rows += requests[i].token_count;
     }
     if (count == 0) return KVT_OK;
+    if (m->host != NULL) return model_host_forward(s, requests, count);
     kvt_status status = forward_reserve(s, batch.rows, count > 1);
     if (status != KVT_OK) return status;
     for (uint32_t i = 0, row = 0; i < count; row += requests[i++].token_count) {

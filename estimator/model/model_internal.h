@@ -8,7 +8,8 @@
 #include "estimator/model/model.h"
 #include "estimator/model/whole_file.h"
 
-#define MODEL_TOKENS_MAX (1u << 20)
+#define MODEL_TOKENS_MAX      (1u << 20)
+#define MODEL_FREQUENCIES_MAX 512 /* half of the widest head */
 
 /* Matrices are [out][in]. The norms are NULL where the model has bare_norm. */
 typedef struct model_layer {
@@ -22,6 +23,7 @@ struct model {
     float *weights; /* all of them; the pointers below point into it */
     float *embedding, *norm_final, *output;
     model_layer *layers;
+    struct model_host *host; /* instead of all weights, or NULL */
 };
 
 /* The seven matrices of a layer in the order of the files. */
@@ -105,6 +107,7 @@ enum { MODEL_LOGIT_ROWS = 32 };
  * requests of a batch, one request behind the other. */
 struct model_session {
     const model *m;
+    int connection; /* to the model's host; -1: none */
     float *memory;
     size_t memory_floats;
     float *x, *normed, *query, *attended, *gate, *up, *delta;

@@ -475,16 +475,14 @@ static void measured_describe(quality_model *measured, const char *path, const c
 {
     profile_model *facts = &measured->facts;
     const model_config *c = model_config_of(measured->weights);
-    uint64_t weights = model_weight_count(c);
     if (name != NULL) {
         (void)snprintf(facts->name, sizeof facts->name, "%s", name);
     } else {
         measured_name(path, facts->name, sizeof facts->name);
     }
-    (void)snprintf(
-        facts->digest, sizeof facts->digest, "%016llx",
-        (unsigned long long)checksum_of(measured->weights->weights, weights * sizeof(float)));
-    facts->parameters = weights;
+    (void)snprintf(facts->digest, sizeof facts->digest, "%016llx",
+                   (unsigned long long)model_digest(measured->weights));
+    facts->parameters = model_parameters(measured->weights);
     facts->layers = c->layers;
     facts->heads = c->heads;
     facts->kv_heads = c->kv_heads;
@@ -499,22 +497,19 @@ kvt_status quality_model_open(const char *path, const char *tokenizer_path, cons
     *measured = (quality_model){.weights = NULL};
     kvt_status status = model_open(path, &measured->weights, message, message_size);
     if (status != KVT_OK) return status;
-    int length = snprintf(beside, sizeof beside, "%s/tokenizer.bin", path);
-    if (access(beside, F_OK) != 0) {
-        int other = snprintf(beside, sizeof beside, "%s/tokenizer.json", path);
-        /* Where neither is there the message names the first. */
-        if (access(beside, F_OK) == 0) {
-            length = other;
-        } else {
-            length = snprintf(beside, sizeof beside, "%s/tokenizer.bin", path);
-        }
-    }
+    /* A program behind a socket may have more rows of logits than its vocabulary has pieces, and
+     * texts of token ids need no vocabulary. */
+    const bool hosted = measured->weights->host != NULL;
+    int length = snprintf(beside, sizeof beside, "%s/tokenizer.json", path);
+    /* Where neither is there the message names the first. */
+    if (access(beside, F_OK) != 0)
+        length = snprintf(beside, sizeof beside, "%s/tokenizer.bin", path);
     if (tokenizer_path == NULL && (length < 0 || (size_t)length >= sizeof beside)) {
         status = KVT_E_ARGUMENT;
-    } else {
+    } else if (tokenizer_path != NULL || !hosted) {
         status = tokenizer_open(tokenizer_path != NULL ? tokenizer_path : beside,
-                                model_config_of(measured->weights)->vocab, &measured->tokens,
-                                message, message_size);
+                                hosted ? 0 : model_config_of(measured->weights)->vocab,
+                                &measured->tokens, message, message_size);
     }
     if (status == KVT_OK) measured_describe(measured, path, name);
     if (status != KVT_OK) quality_model_close(measured);

@@ -134,13 +134,14 @@ quality_source quality_source_of_model(const quality_model *target, char *messag
     quality_source source = {
         .type = &source_model,
         .name = target->facts.name,
-        .rope = {.rotary_dim = c->head_dim,
+        .rope = {.rotary_dim = c->frequencies != NULL ? c->rotary_dim : c->head_dim,
                  .pairing = c->rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS},
         .asked = true,
         .message = message,
         .message_size = message_size,
         .target = target};
-    for (uint32_t i = 0; i < c->head_dim / 2; i++)
-        source.rope.frequencies[i] = pow(c->rope_theta, -2.0 * i / c->head_dim);
+    for (uint32_t i = 0; i < source.rope.rotary_dim / 2; i++)
+        source.rope.frequencies[i] =
+            c->frequencies != NULL ? c->frequencies[i] : pow(c->rope_theta, -2.0 * i / c->head_dim);
     return source;
 }
