@@ -9,6 +9,7 @@
 #include "profile_document.h"
 #include "profile_measure.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,7 +143,9 @@ static json_t *calibrate_document(const calibrate_report *report, const calibrat
 {
     const uint32_t top = report->ladder_count - 1;
     const calibrate_ladder *ladder = &report->ladders[top];
-    json_t *choices = json_array();
+    json_t *choices = json_array(), *notes = json_array();
+    for (uint32_t i = 0; i < report->note_count; i++)
+        (void)json_array_append_new(notes, json_string(report->notes[i]));
     for (uint32_t i = 0; i < ladder->choice_count; i++) {
         const calibrate_choice *choice = &ladder->choices[i];
         (void)json_array_append_new(choices, json_pack("{s:s, s:s, s:s}", "question",
@@ -150,7 +153,7 @@ static json_t *calibrate_document(const calibrate_report *report, const calibrat
                                                        "evidence", choice->evidence));
     }
     return json_pack(
-        "{s:s, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "{s:s, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "schema", "kvterrace-profile-calibrate-2", "model", view_string(report->model.name),
         "digest", report->model.digest, "class", view_string(report->names[top]), "metric",
         options->model != NULL ? quality_metric_name(options->metric) : "attention", "use",
@@ -160,7 +163,7 @@ static json_t *calibrate_document(const calibrate_report *report, const calibrat
         calibrate_pack_ladders(report), "left_out",
         calibrate_pack_trials(report->classes, report->ladder_count > 1 ? CALIBRATE_LIMITS : 0),
         "documents_left_out", calibrate_pack_trials(report->documents, CALIBRATE_LIMITS),
-        "likelihood", calibrate_pack_likelihoods(report, options));
+        "likelihood", calibrate_pack_likelihoods(report, options), "notes", notes);
 }
 
 static const document_table ladder_tables[] = {
@@ -197,7 +200,7 @@ static kvt_status calibrate_prepare(measure_arguments *arguments, measure_work *
                                         message_size);
     if (status == KVT_OK && arguments->variants != NULL)
         status =
-            command_parse_variants(arguments->variants, false, work->variants, CALIBRATE_RUNGS_MAX,
+            command_parse_variants(arguments->variants, false, work->variants, CALIBRATE_WANTED_MAX,
                                    &work->wanted.count, message, message_size);
     options->class_count = work->classes.count;
     options->wanted = work->wanted.count > 0 ? &work->wanted : NULL;
@@ -229,6 +232,8 @@ static int calibrate_measure_all(measure_arguments *arguments, measure_work *wor
     else
         code = command_print_tables(&arguments->common, calibrate_document(report, &work->options),
                                     ladder_tables);
+    for (uint32_t i = 0; status == KVT_OK && !arguments->common.json && i < report->note_count; i++)
+        printf("%s%s\n", i == 0 ? "\n" : "", report->notes[i]);
     free(report);
     return code;
 }

@@ -70,7 +70,7 @@ static const document_table quality_tables[] = {
     {"calibrations/rungs", "variant=name bits=bits_per_element loss at_most=loss_upper accepted "
                            "evidence"},
     {"calibrations/choices", "question chosen evidence"},
-    {"bases", "model span bytes tokens hash"},
+    {"bases", "variants span tokens model bytes hash"},
     {"learned", "kind of=name part value seen=observations error_p50 error_p90"},
     {0},
 };

@@ -187,8 +187,9 @@ static const struct {
     {"learned",
      "SELECT kind, name, part, value, weight, observations, error_p50, error_p90, "
      "log_likelihood, started_utc FROM " LIST_LEARNED " WHERE place = 1 ORDER BY kind, name, part"},
-    {"bases", "SELECT b.hash, m.name AS model, b.span, b.metric, b.tokens, length(b.object) AS "
-              "bytes, r.kind, r.source, r.complete, r.started_utc FROM basis b JOIN model m ON "
+    {"bases", "SELECT b.hash, printf('transform:%05X', b.start) AS variants, m.name AS model, "
+              "b.span, b.metric, b.tokens, length(b.object) AS bytes, r.kind, r.source, "
+              "r.complete, r.started_utc FROM basis b JOIN model m ON "
               "m.id = b.model_id JOIN run r ON r.id = b.run_id ORDER BY m.name, b.span, b.hash"},
     {"prefill", "SELECT name, linear_seconds_per_token, square_seconds_per_token2, "
                 "fixed_seconds, source FROM " LIST_PREFILL " WHERE place = 1 ORDER BY name"},

@@ -4,6 +4,7 @@
  * calibrate.h.
  */
 #include "estimator/quality/calibrate.h"
+#include "estimator/quality/quality_rows.h"
 
 #include <assert.h>
 #include <math.h>
@@ -296,8 +297,7 @@ static uint32_t ask(calibrate_state *s, const char *question, const char *const 
 typedef struct calibrate_answers {
     const char *planes_axis, *split, *first; /* ",vchan"; "k6v4"; ",vfirst" */
     const char *entropy_axis, *centroids;
-    double v_ratio;                     /* V step over K step */
-    bool bases[TRANSFORM_SPAN_LAYERS4]; /* spans whose basis was accepted */
+    double v_ratio; /* V step over K step */
     const char *drop;
 } calibrate_answers;
 
@@ -405,9 +405,10 @@ static bool judge_basis(calibrate_state *s, uint32_t entropy, uint32_t basis, co
 }
 
 /* Every span that is accepted gives rungs; the answer is the one with the least distortion. */
-static void ask_bases(calibrate_state *s, calibrate_answers *a)
+static void ask_bases(calibrate_state *s, const calibrate_answers *a)
 {
     static const char *const spans[] = {"head", "layer", "layers4"};
+    char label[32];
     const calibrate_bases *bases = s->rows->source->bases;
     char names[1 + TRANSFORM_SPAN_LAYERS4][QUALITY_NAME_BYTES], text[160];
     const char *places[1 + TRANSFORM_SPAN_LAYERS4];
@@ -434,8 +435,10 @@ static void ask_bases(calibrate_state *s, calibrate_answers *a)
                    bases->metric);
     for (uint32_t i = 1; i < count; i++) {
         if (at[i] == CALIBRATE_NONE) continue;
-        a->bases[of[i]] = judge_basis(s, at[0], at[i], spans[of[i]], &mean);
-        if (!a->bases[of[i]] || mean >= best) continue;
+        (void)snprintf(label, sizeof label, "%s %05X:", spans[of[i]],
+                       (unsigned)bases->starts[of[i]]);
+        s->rows->accepted[of[i]] = judge_basis(s, at[0], at[i], label, &mean);
+        if (!s->rows->accepted[of[i]] || mean >= best) continue;
         best = mean;
         (void)snprintf(choice->chosen, sizeof choice->chosen, "%s", spans[of[i]]);
     }
@@ -497,12 +500,9 @@ __attribute__((format(printf, 2, 3))) static void add_name(calibrate_names *name
 }
 
 /* Planes share axis and order, so that each can be made of those before it by dropping planes. */
-static void name_rungs(const calibrate_answers *a, const calibrate_bases *bases,
-                       calibrate_names *names)
+static void name_rungs(const calibrate_answers *a, calibrate_names *names)
 {
     static const double steps[] = {0.125, 0.25, 0.5, 0.75, 1.0};
-    /* Of bases: 1.5 and 4.5 derive from 0.5, 3 from 1. */
-    static const double wide_steps[] = {0.5, 1.0, 1.5, 3.0, 4.5};
     const bool v_more = a->first[0] != '\0';
     const char *const bits[] = {"k8v8", "k6v6", a->split, "k4v4", v_more ? "k3v4" : "k4v3",
                                 "k3v3", "k2v2"};
@@ -514,23 +514,65 @@ static void name_rungs(const calibrate_answers *a, const calibrate_bases *bases,
     for (int kept = 75; kept > 0; kept -= 25)
         add_name(names, "drop:%s,%d+entropy:k0.5v%.6g%s%s", a->drop, kept, 0.5 * a->v_ratio,
                  a->entropy_axis, a->centroids);
-    for (size_t s = 0; s < TRANSFORM_SPAN_LAYERS4; s++)
-        for (size_t i = 0; a->bases[s] && i < sizeof wide_steps / sizeof wide_steps[0]; i++)
-            add_name(names, "transform:%05X,s%g", (unsigned)bases->starts[s], wide_steps[i]);
 }
 
-/* Rungs that have rows on at least half of the entries that the best known one has; others were
- * measured for a question alone. */
-static uint32_t choose_rungs(const calibrate_rows *rows, const uint32_t *at, uint32_t count,
-                             uint32_t *rungs)
+static bool is_wanted(const calibrate_wanted *wanted, const char *name)
 {
-    uint32_t most = 0, kept = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (at[i] != CALIBRATE_NONE && rows->curves[at[i]].entries > most)
-            most = rows->curves[at[i]].entries;
-    for (uint32_t i = 0; i < count; i++)
-        if (at[i] != CALIBRATE_NONE && 2 * rows->curves[at[i]].entries >= most)
-            rungs[kept++] = at[i];
+    quality_variant variant;
+    const bool parsed = quality_variant_parse(name, &variant) == KVT_OK;
+    for (uint32_t i = 0; parsed && wanted != NULL && i < wanted->count; i++)
+        if (quality_same_variant(wanted->variants[i].variant, variant.variant)) return true;
+    return false;
+}
+
+/* Those of accepted bases that were not named: 1.5 and 4.5 derive from 0.5, 3 from 1. */
+static void name_bases(const calibrate_rows *rows, const calibrate_wanted *wanted,
+                       calibrate_names *names)
+{
+    static const double steps[CALIBRATE_BASIS_STEPS] = {0.5, 1.0, 1.5, 3.0, 4.5};
+    for (size_t s = 0; s < TRANSFORM_SPAN_LAYERS4; s++)
+        for (size_t i = 0; rows->accepted[s] && i < CALIBRATE_BASIS_STEPS; i++) {
+            char name[QUALITY_NAME_BYTES];
+            (void)snprintf(name, sizeof name, "transform:%05X,s%g",
+                           (unsigned)rows->source->bases->starts[s], steps[i]);
+            if (!is_wanted(wanted, name)) add_name(names, "%s", name);
+        }
+}
+
+static uint32_t count_rows(const calibrate_rows *rows, uint32_t variant, uint32_t class_index)
+{
+    const calibrate_source *source = rows->source;
+    uint32_t count = 0;
+    for (uint32_t e = 0; variant != CALIBRATE_NONE && e < source->entries; e++)
+        count += (source->classes == NULL || source->classes[e] == class_index) &&
+                 rows_at(rows, e, variant)->present;
+    return count;
+}
+
+/* Rungs that have rows on at least half of the entries of each class that the best known one of the
+ * first `named` has; others were measured for a question alone. */
+static uint32_t choose_rungs(calibrate_rows *rows, const calibrate_names *names, uint32_t named,
+                             bool are_wanted, const uint32_t *at, uint32_t *rungs)
+{
+    const uint32_t classes = rows->source->class_count > 1 ? rows->source->class_count : 1;
+    uint32_t most[QUALITY_CLASSES_MAX] = {0}, kept = 0;
+    for (uint32_t c = 0; c < classes; c++)
+        for (uint32_t i = 0; i < named; i++) {
+            const uint32_t count = count_rows(rows, at[i], c);
+            if (count > most[c]) most[c] = count;
+        }
+    for (uint32_t i = 0; i < names->count; i++) {
+        bool enough = at[i] != CALIBRATE_NONE;
+        for (uint32_t c = 0; enough && c < classes; c++)
+            enough = 2 * count_rows(rows, at[i], c) >= most[c];
+        if (enough) rungs[kept++] = at[i];
+        if (enough || (i < named && !are_wanted)) continue;
+        struct calibrate_left *left = &rows->left[rows->left_count++];
+        *left = (struct calibrate_left){
+            .entries = at[i] != CALIBRATE_NONE ? rows->curves[at[i]].entries : 0,
+            .named = i < named};
+        (void)snprintf(left->name, sizeof left->name, "%s", names->places[i]);
+    }
     return kept;
 }
 
@@ -582,12 +624,14 @@ kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
     ask_bases(&s, &answers);
     ask_drop(&s, &answers);
     if (s.status != KVT_OK) return s.status;
-    if (wanted == NULL) name_rungs(&answers, source->bases, &names);
+    if (wanted == NULL) name_rungs(&answers, &names);
     for (uint32_t i = 0; wanted != NULL && i < wanted->count; i++)
         names.places[names.count++] = wanted->variants[i].name;
+    const uint32_t named = names.count;
+    name_bases(rows_out, wanted, &names);
     kvt_status status = calibrate_measure(rows_out, names.places, names.count, false, at);
     if (status != KVT_OK) return status;
-    const uint32_t count = choose_rungs(rows_out, at, names.count, rungs);
+    const uint32_t count = choose_rungs(rows_out, &names, named, wanted != NULL, at, rungs);
     if (count == 0) {
         (void)snprintf(message, message_size, "the layout takes no lossy variant");
         return KVT_E_ARGUMENT;

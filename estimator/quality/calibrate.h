@@ -21,10 +21,14 @@
 #include <kvterrace/codec.h>
 
 enum {
-    CALIBRATE_VARIANTS_MAX = 80,
-    CALIBRATE_RUNGS_MAX = 40,
+    CALIBRATE_VARIANTS_MAX = 96,
+    CALIBRATE_WANTED_MAX = 40,
+    CALIBRATE_BASIS_STEPS = 5, /* variants that an accepted basis gives */
+    CALIBRATE_RUNGS_MAX = 60,
+    CALIBRATE_KNOWN_MAX = CALIBRATE_RUNGS_MAX - CALIBRATE_BASIS_STEPS * TRANSFORM_SPAN_LAYERS4,
     CALIBRATE_CHOICES_MAX = 9,
     CALIBRATE_TEXT_BYTES = 640,
+    CALIBRATE_NOTES_MAX = 8,
     CALIBRATE_LADDERS_MAX = QUALITY_CLASSES_MAX + 1
 };
 
@@ -71,6 +75,14 @@ typedef struct calibrate_rows {
     uint32_t *documents;   /* [entries], from 0 on */
     double *sums;          /* [2 * entries], for comparing */
     uint64_t seed;
+    /* What calibrate_run made of them. */
+    bool accepted[TRANSFORM_SPAN_LAYERS4]; /* bases, by span */
+    struct calibrate_left {
+        char name[QUALITY_NAME_BYTES]; /* was named, or is of an accepted basis, and is no rung */
+        uint32_t entries;              /* that have a row of it, too few; 0: none has one */
+        bool named;
+    } left[CALIBRATE_RUNGS_MAX];
+    uint32_t left_count;
 } calibrate_rows;
 
 typedef struct calibrate_choice {
@@ -113,10 +125,11 @@ typedef struct calibrate_ladder {
     double widening;  /* in both bounds, for a class that was not measured; 0: it was */
 } calibrate_ladder;
 
-/* Variants to judge as rungs, instead of those that follow from the answers. */
+/* Variants to judge as rungs, beside those of accepted bases and instead of the others that follow
+ * from the answers. */
 typedef struct calibrate_wanted {
     const quality_variant *variants;
-    uint32_t count; /* at most CALIBRATE_RUNGS_MAX */
+    uint32_t count; /* at most CALIBRATE_KNOWN_MAX */
 } calibrate_wanted;
 
 /* Measures what the questions need, answers them, and makes the ladders: one of each class in
@@ -242,6 +255,9 @@ typedef struct calibrate_report {
     uint64_t taught_tokens;
     double seconds;
     char names[CALIBRATE_LADDERS_MAX][64];
+    char notes[CALIBRATE_NOTES_MAX][CALIBRATE_TEXT_BYTES]; /* sentences: what no ladder has, why,
+                                                              and what to run */
+    uint32_t note_count;
     calibrate_ladder ladders[CALIBRATE_LADDERS_MAX];
     uint32_t ladder_count;
     quality_likelihood likelihoods[QUALITY_CLASSES_MAX]; /* by class, of a model; NAN: not known */

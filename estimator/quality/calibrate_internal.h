@@ -94,7 +94,7 @@ uint32_t calibrate_entries_read(const calibrate_options *options, uint32_t class
 KVT_NODISCARD kvt_status calibrate_take_rows(calibration *c);
 
 /* The lossy variants of the rows, each once, that are there on at least half as many entries as the
- * one with the most; at most `capacity`. Returns how many. */
+ * one with the most. Returns how many, of which the first `capacity` are there. */
 uint32_t calibrate_known_variants(const calibration *c, quality_variant *variants,
                                   uint32_t capacity);
 

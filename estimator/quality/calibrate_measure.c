@@ -172,9 +172,12 @@ uint32_t calibrate_known_variants(const calibration *c, quality_variant *variant
             char name[QUALITY_NAME_BYTES];
             if (!known_is_lossy(kept->variant)) continue;
             if (pass == 0 && entries > most) most = entries;
-            if (pass == 0 || 2 * entries < most || count == capacity) continue;
+            quality_variant known;
+            if (pass == 0 || 2 * entries < most) continue;
             (void)kvt_variant_format(kept->variant, name, sizeof name);
-            count += quality_variant_parse(name, &variants[count]) == KVT_OK;
+            if (quality_variant_parse(name, &known) != KVT_OK) continue;
+            if (count < capacity) variants[count] = known;
+            count++;
         }
     }
     return count;

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * calibrate_profile.c - opens what a calibration is of (calibrate_internal.h); and ladders into a
- * profile (calibrate.h): asks, tries the limits, and stores them. Thread rule: see
- * calibrate_internal.h.
+ * profile (calibrate.h): asks, tries the limits, says what ladders lack, and stores them. Thread
+ * rule: see calibrate_internal.h.
  */
 #include "base/clock.h"
 #include "codecs/kernels/checksum.h"
 #include "estimator/profile/profile_internal.h"
+#include "estimator/quality/basis_learners.h"
 #include "estimator/quality/calibrate_internal.h"
 #include "estimator/quality/quality_rows.h"
 
+#include <assert.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +24,7 @@ static kvt_status calibrate_check(const calibration *c)
 {
     const calibrate_options *o = c->options;
     const uint32_t wanted_max =
-        c->curves ? (uint32_t)QUALITY_VARIANTS_MAX : (uint32_t)CALIBRATE_RUNGS_MAX;
+        c->curves ? (uint32_t)QUALITY_VARIANTS_MAX : (uint32_t)CALIBRATE_WANTED_MAX;
     const bool compares = o->metric == QUALITY_ROUGE_L || o->metric == QUALITY_F1;
     const char *wrong = NULL;
     if (o->metric >= QUALITY_METRICS) wrong = "a metric";
@@ -354,6 +357,107 @@ static uint32_t calibrate_trials(const calibration *c)
     return (uint32_t)(o->use == QUALITY_USE_RECALL ? recall : fmin(answers, recall));
 }
 
+/* ---- what the ladders lack ---- */
+
+__attribute__((format(printf, 2, 3))) static void note(calibrate_report *report, const char *format,
+                                                       ...)
+{
+    va_list arguments;
+    assert(report->note_count < CALIBRATE_NOTES_MAX);
+    va_start(arguments, format);
+    (void)vsnprintf(report->notes[report->note_count++], CALIBRATE_TEXT_BYTES, format, arguments);
+    va_end(arguments);
+}
+
+/* One sentence about all variants of a kind that are no rungs. `partly`: there are rows of them. */
+static void note_left(calibration *c, const calibrate_rows *rows, bool named, bool partly)
+{
+    char list[CALIBRATE_TEXT_BYTES - 160] = "";
+    const char *reason = "the layout does not take it";
+    if (c->options->finish)
+        reason = partly ? "measured on too few entries; the same command without --finish goes on"
+                        : "not measured; the same command without --finish does it";
+    else if (partly)
+        reason = "the layout of most entries does not take it";
+    for (uint32_t i = 0; i < rows->left_count; i++) {
+        const struct calibrate_left *left = &rows->left[i];
+        const size_t used = strlen(list);
+        if (left->named == named && (left->entries > 0) == partly)
+            (void)snprintf(list + used, sizeof list - used, "%s%s", used > 0 ? ", " : "",
+                           left->name);
+    }
+    if (list[0] != '\0')
+        note(c->report, "No ladder has %s, %s: %s.", list,
+             named ? "which was named" : "of an accepted basis", reason);
+}
+
+/* The first integer of a query with a number bound; -1: no row, or an error. */
+static int64_t note_ask(calibration *c, const char *sql, uint64_t value)
+{
+    profile_row row = profile_row_begin(c->profile, sql);
+    int64_t found = -1;
+    profile_row_integer(&row, value);
+    if (row.result == SQLITE_OK && sqlite3_step(row.statement) == SQLITE_ROW)
+        found = sqlite3_column_int64(row.statement, 0);
+    (void)sqlite3_finalize(row.statement);
+    return found;
+}
+
+/* Ladders of a calibration without --basis take the place of those that have variants of one. */
+static void note_forgotten(calibration *c)
+{
+    const calibrate_ladder *ladder = &c->report->ladders[0];
+    for (uint32_t i = 0; i < ladder->rung_count; i++)
+        if (ladder->rungs[i].variant.variant.codec == KVT_CODEC_TRANSFORM) return;
+    const int64_t start = note_ask(
+        c,
+        "SELECT g.rate >> 10 FROM calibration_rung g WHERE g.codec = 8 AND g.accepted = 1 AND "
+        "g.calibration_id = (SELECT max(k.id) FROM calibration k JOIN run r ON r.id = k.run_id "
+        "WHERE r.complete = 1 AND k.model_id = ?1) ORDER BY g.position LIMIT 1",
+        (uint64_t)c->model);
+    if (start >= 0)
+        note(c->report,
+             "The calibration before this one has variants of accepted bases (transform:%05X), and "
+             "this one none: the same command with --basis CLASS,... as then keeps them.",
+             (unsigned)start);
+}
+
+static void note_speeds(calibration *c, const calibrate_rows *rows)
+{
+    for (uint32_t s = 0; s < TRANSFORM_SPAN_LAYERS4; s++) {
+        const uint32_t start = c->bases.starts[s];
+        if (!rows->accepted[s] ||
+            note_ask(c, "SELECT 1 FROM codec_curve WHERE codec = 8 AND rate >> 10 = ?1 LIMIT 1",
+                     start) == 1)
+            continue;
+        note(c->report,
+             "The profile has no speed of the basis %05X (%s), without which no store takes its "
+             "variants: kvterrace profile codecs measures it.",
+             (unsigned)start, quality_basis_span_name(s + 1));
+        return;
+    }
+}
+
+static void calibrate_note(calibration *c, const calibrate_rows *rows, uint32_t known)
+{
+    static_assert(KVT_CODEC_TRANSFORM == 8 && PROFILE_BASIS_SHIFT == 10, "the queries say so");
+    for (int named = 1; named >= 0; named--) {
+        note_left(c, rows, named != 0, false);
+        note_left(c, rows, named != 0, true);
+    }
+    if (known > CALIBRATE_KNOWN_MAX)
+        note(c->report,
+             "A ladder takes %u variants and %u were measured: --variants names those that count.",
+             (unsigned)CALIBRATE_KNOWN_MAX, (unsigned)known);
+    if (!c->options->basis) note_forgotten(c);
+    if (c->options->basis && c->listed.count == 0)
+        note(c->report, "The profile has no basis of these documents, and none was asked about: "
+                        "the same command without --finish learns one.");
+    note_speeds(c, rows);
+}
+
+/* ---- storing ---- */
+
 /* Ladders and choices appear together with the run's completion, or not at all. */
 static kvt_status calibrate_store(calibration *c)
 {
@@ -377,13 +481,15 @@ static kvt_status calibrate_ask(calibration *c)
     calibrate_report *report = c->report;
     calibrate_rows rows = {.source = NULL};
     const char *names[QUALITY_CLASSES_MAX];
-    quality_variant variants[CALIBRATE_RUNGS_MAX];
+    quality_variant variants[CALIBRATE_KNOWN_MAX];
     calibrate_wanted known = {.variants = variants};
     const calibrate_wanted *wanted = o->wanted;
+    uint32_t known_count = 0;
     for (uint32_t i = 0; i < o->class_count; i++)
         names[i] = o->classes[i].name;
     if (o->finish && wanted == NULL) {
-        known.count = calibrate_known_variants(c, variants, CALIBRATE_RUNGS_MAX);
+        known_count = calibrate_known_variants(c, variants, CALIBRATE_KNOWN_MAX);
+        known.count = known_count < CALIBRATE_KNOWN_MAX ? known_count : CALIBRATE_KNOWN_MAX;
         wanted = &known;
     }
     if (o->finish && c->kept_count == 0) {
@@ -410,6 +516,7 @@ static kvt_status calibrate_ask(calibration *c)
                        i < o->class_count ? names[i] : QUALITY_POOLED);
     if (status == KVT_OK)
         status = calibrate_try(&rows, &report->ladders[0], report->classes, report->documents);
+    if (status == KVT_OK) calibrate_note(c, &rows, known_count);
     calibrate_rows_free(&rows);
     return status;
 }

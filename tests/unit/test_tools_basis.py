@@ -195,7 +195,8 @@ class LearnTest(CommandCase):
         first = self.run_json(*self.learn)
         self.assertIn("(metric: queries, layers weighed by attention error)", self.evidence(first))
         for span in ("head", "layer", "layers4"):
-            self.assertRegex(self.evidence(first), rf"{span} [0-9.e-]+ times .*on two")
+            self.assertRegex(self.evidence(first),
+                             rf"{span} [0-9A-F]{{5}}: [0-9.e-]+ times .*on two")
         self.assertEqual([ladder["class"] for ladder in first["ladders"]],
                          ["one", "two", "pooled"])
         self.assertEqual(len(self.bases()), 3)
@@ -256,6 +257,46 @@ class LearnTest(CommandCase):
                 data += body
         text = json.dumps(header).encode()
         self.put(name, struct.pack("<Q", len(text)) + text + data)
+
+
+class LadderTest(CommandCase):
+    """A calibration that learns on the model that comes with the sources."""
+
+    def test_bases_stay_on_the_ladder(self):
+        """Variants of accepted bases are on it whatever is named; what is not is said."""
+        text = "=" + os.path.join(REFERENCE, "texts", "recall-512.jsonl")
+        learn = ["profile", "calibrate", "--model", os.path.join(REFERENCE, "model"), "--text",
+                 "one" + text, "--text", "two" + text, "--contexts", "2", "--context-tokens", "384",
+                 "--continuation-tokens", "32", "--basis", "one", "--teach", "6", "--variants",
+                 "planes:k4v4,g64", "--database", "p.db"]
+        document = self.run_json(*learn)
+        shown = self.run_json("profile", "show", "--database", "p.db")
+        starts = {basis["hash"][:5].upper() for basis in shown["bases"]}
+        self.assertEqual(len(starts), 3)
+        steps = {f"transform:{start},s{step}" for start in starts
+                 for step in ("0.5", "1", "1.5", "3", "4.5")}
+        for ladder in document["ladders"]:
+            self.assertEqual({rung["variant"] for rung in ladder["rungs"]},
+                             steps | {"planes:k4v4,g64"})
+        self.assertEqual(len(document["notes"]), 1)
+        self.assertRegex(document["notes"][0], "no speed of the basis [0-9A-F]{5} .head.*codecs")
+        for start in starts:
+            self.assertIn(start + ":", str(document["choices"]))
+            self.assertRegex(self.run_command("profile", "show", "--database", "p.db").stdout,
+                             rf"\ntransform:{start} +[123] ")
+        other = [word.replace("k4v4", "k3v3") for word in learn]
+        finished = self.run_json(*other, "--finish")
+        self.assertEqual({rung["variant"] for rung in finished["rungs"]}, steps)
+        self.assertEqual(finished["notes"][0], "No ladder has planes:k3v3,g64, which was named: "
+                         "not measured; the same command without --finish does it.")
+        shown = self.run_command(*other, "--finish").stdout
+        self.assertEqual(shown.splitlines()[-2:], finished["notes"])
+        self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "p.db")
+        self.assertEqual(self.run_json(*learn)["notes"], [])
+        at = learn.index("--basis")
+        forgotten = self.run_json(*learn[:at], *learn[at + 4:])
+        self.assertEqual(len(forgotten["notes"]), 1)
+        self.assertRegex(forgotten["notes"][0], "accepted bases .transform:[0-9A-F]{5}.*--basis")
 
 
 if __name__ == "__main__":

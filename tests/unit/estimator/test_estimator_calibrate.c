@@ -31,6 +31,8 @@ typedef struct world {
     double basis[2];    /* factor of a basis' KL at even bits, in each class */
     bool taught[2];
     bool asks_half;
+    const char *lacks; /* variants whose names begin so have rows for questions alone */
+    calibrate_wanted wanted;
     uint32_t measured, rows;
 } world;
 
@@ -111,7 +113,9 @@ static kvt_status world_measure(void *context, const quality_variant *variants, 
         if (question && w->asks_half && !is_asked(e)) continue;
         w->rows += count;
         for (uint32_t i = 0; i < count; i++)
-            rows_out[e * count + i] = world_row(w, e, &variants[i]);
+            if (question || w->lacks == NULL ||
+                strncmp(variants[i].name, w->lacks, strlen(w->lacks)) != 0)
+                rows_out[e * count + i] = world_row(w, e, &variants[i]);
     }
     return KVT_OK;
 }
@@ -135,6 +139,7 @@ static world plain_world(void)
 }
 
 static calibrate_ladder ladders[CALIBRATE_LADDERS_MAX];
+static calibrate_rows made; /* of the last run, its rows freed */
 
 /* Two classes in turn, in documents of two entries of a class each. */
 static void run_classes(world *w)
@@ -165,8 +170,10 @@ static void run_classes(world *w)
                                      .context = w};
     calibrate_rows rows;
     char message[256] = "";
-    kvt_status status = calibrate_run(&source, 1, NULL, ladders, &rows, message, sizeof message);
+    kvt_status status = calibrate_run(&source, 1, w->wanted.count > 0 ? &w->wanted : NULL, ladders,
+                                      &rows, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
+    made = rows;
     calibrate_rows_free(&rows);
 }
 
@@ -476,6 +483,40 @@ TEST(bases_join_the_ladder)
     assert_int_equal(count_rungs(&ladders[0], "transform"), 0);
     for (uint32_t i = 0; i < ladders[0].choice_count; i++)
         assert_string_not_equal(ladders[0].choices[i].question, "entropy: basis");
+}
+
+/* Named variants take the place of those that follow from the answers, not of an accepted basis';
+ * what is named and no rung is said. */
+TEST(named_variants_leave_those_of_bases)
+{
+    static const char *const names[] = {"planes:k8v8,g64", "transform:00001,s1", "planes:k3v3,g64"};
+    quality_variant variants[3];
+    world w = plain_world();
+    for (int i = 0; i < 3; i++)
+        assert_ok(quality_variant_parse(names[i], &variants[i]));
+    w.wanted = (calibrate_wanted){variants, 3};
+    w.basis[0] = w.basis[1] = 0.2;
+    w.taught[0] = true;
+    run_classes(&w);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(ladders[i].rung_count, 2 + 3 * CALIBRATE_BASIS_STEPS);
+        assert_int_equal(count_rungs(&ladders[i], "transform"), 3 * CALIBRATE_BASIS_STEPS);
+    }
+    assert_int_equal(made.left_count, 0);
+    w.lacks = "planes:k3v3";
+    run_classes(&w);
+    assert_int_equal(made.left_count, 1);
+    assert_string_equal(made.left[0].name, names[2]);
+    assert_true(made.left[0].named && made.left[0].entries == 0);
+    w.lacks = "transform:00002";
+    run_classes(&w);
+    assert_int_equal(ladders[0].rung_count, 2 + 2 * CALIBRATE_BASIS_STEPS + 1); /* the asked */
+    assert_int_equal(made.left_count, CALIBRATE_BASIS_STEPS - 1);
+    assert_true(made.accepted[1] && !made.left[0].named);
+    w.basis[0] = w.basis[1] = 3.0; /* refused: the named one alone */
+    w.lacks = NULL;
+    run_classes(&w);
+    assert_int_equal(ladders[0].rung_count, 3);
 }
 
 TEST(bases_that_lose_elsewhere_are_refused)
