@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a Llama-type model from a GGUF file as the folder that the decoder opens: config.json,
-model.safetensors, tokenizer.json and tokenizer_config.json. See docs/REFERENCE_MODEL.md.
+"""Writes a Llama or Qwen2 model from a GGUF file as the folder that transformers and, of Llama, the
+decoder open: config.json, model.safetensors, tokenizer.json and tokenizer_config.json. See
+docs/REFERENCE_MODEL.md.
 
     reference_model/convert_gguf.py --gguf FILE.gguf --out DIR
 
 Weights are dequantised and written as fp32: a 4-bit weight is a product and a sum of two fp16
 numbers, so that fp16 or bf16 would round it again. A field or tensor that is neither read here nor
-known to be neutral is refused by name: other architectures, scaled rotary positions, biases,
-other tokenizers, and whatever a later version of the format adds. Needs the packages gguf, numpy
-and tokenizers.
+known to be neutral is refused by name: other architectures, scaled rotary positions, other biases
+than Qwen2's, other tokenizers, and whatever a later version of the format adds. Needs the
+packages gguf, numpy and tokenizers.
 """
 
 import argparse
@@ -39,7 +40,12 @@ MATRICES = [("attn_q", "self_attn.q_proj", "query", "dim"),
             ("ffn_down", "mlp.down_proj", "dim", "ffn")]
 NORMS = [("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")]
 
-# Fields that are read below, by full name; "{}" stands for "llama".
+# What is there of an architecture: the class of transformers, biases of q, k and v, and whether
+# GGUF interleaves the rows of q and k.
+ARCHITECTURES = {"llama": ("LlamaForCausalLM", False, True),
+                 "qwen2": ("Qwen2ForCausalLM", True, False)}
+
+# Fields that are read below, by full name; "{}" stands for the architecture.
 READ = ["general.architecture", "{}.attention.head_count", "{}.attention.head_count_kv",
         "{}.attention.key_length", "{}.attention.value_length", "{}.embedding_length",
         "{}.attention.layer_norm_rms_epsilon", "{}.block_count", "{}.context_length",
@@ -84,8 +90,11 @@ NEUTRAL = [("GGUF.", "", "file"), ("split.tensors.count", "", "file"), ("quantiz
            ("tokenizer.ggml.", "_token_ids", "tokens"), ("tokenizer.ggml.scores", "", "unused"),
            ("tokenizer.chat_template", "", "chat"), ("tokenizer.huggingface.json", "", "copy")]
 
-# How a pre-tokenizer named in a GGUF file cuts text before byte-pair encoding.
-SINGLE_DIGITS = {"smollm": True, "gpt-2": False}
+# How a pre-tokenizer named in a GGUF file cuts text before byte-pair encoding: each digit apart, or
+# by an expression.
+QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+CUTS = {"smollm": True, "gpt-2": False, "qwen2": QWEN2}
 CONTROL_TOKEN, USER_TOKEN = 3, 4
 
 
@@ -122,10 +131,10 @@ class Source:
         return value
 
 
-def check_fields(source):
+def check_fields(source, kind):
     """Raises Refused for a field that is neither read here nor known to change nothing."""
     for name, field in source.reader.fields.items():
-        known = name.replace("llama.", "{}.", 1) if name.startswith("llama.") else name
+        known = "{}" + name[len(kind):] if name.startswith(kind + ".") else name
         if known in READ:
             continue
         if known in NEUTRAL_VALUES:
@@ -145,29 +154,30 @@ def check_fields(source):
 def read_config(source):
     """config.json's members. Raises Refused for whatever the decoder would compute differently."""
     kind = source.field("general.architecture", str)
-    if kind != "llama":
-        raise Refused("the architecture is %s; only llama can be converted" % kind)
-    check_fields(source)
-    heads = source.size("llama.attention.head_count")
-    dim = source.size("llama.embedding_length")
-    head_dim = source.size("llama.attention.key_length", dim // heads)
+    if kind not in ARCHITECTURES:
+        raise Refused("the architecture is %s; %s can be converted"
+                      % (kind, " and ".join(ARCHITECTURES)))
+    check_fields(source, kind)
+    heads = source.size(kind + ".attention.head_count")
+    dim = source.size(kind + ".embedding_length")
+    head_dim = source.size(kind + ".attention.key_length", dim // heads)
     # Rows of q and k are in another order only where rotary positions turn whole heads.
-    for name in ("llama.rope.dimension_count", "llama.attention.value_length"):
+    for name in (kind + ".rope.dimension_count", kind + ".attention.value_length"):
         if source.size(name, head_dim) != head_dim:
             raise Refused("%s differs from the width of a head, %d" % (name, head_dim))
     tokens = source.field("tokenizer.ggml.tokens", list)
-    if source.size("llama.vocab_size", len(tokens)) != len(tokens):
-        raise Refused("llama.vocab_size is not the number of tokens, %d" % len(tokens))
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+    if source.size(kind + ".vocab_size", len(tokens)) != len(tokens):
+        raise Refused("%s.vocab_size is not the number of tokens, %d" % (kind, len(tokens)))
+    config = {"architectures": [ARCHITECTURES[kind][0]], "model_type": kind, "hidden_act": "silu",
               "hidden_size": dim,
-              "intermediate_size": source.size("llama.feed_forward_length"),
-              "num_hidden_layers": source.size("llama.block_count"),
+              "intermediate_size": source.size(kind + ".feed_forward_length"),
+              "num_hidden_layers": source.size(kind + ".block_count"),
               "num_attention_heads": heads,
-              "num_key_value_heads": source.size("llama.attention.head_count_kv", heads),
+              "num_key_value_heads": source.size(kind + ".attention.head_count_kv", heads),
               "head_dim": head_dim, "vocab_size": len(tokens),
-              "max_position_embeddings": source.size("llama.context_length"),
-              "rms_norm_eps": source.field("llama.attention.layer_norm_rms_epsilon", float),
-              "rope_theta": source.field("llama.rope.freq_base", float, 10000.0),
+              "max_position_embeddings": source.size(kind + ".context_length"),
+              "rms_norm_eps": source.field(kind + ".attention.layer_norm_rms_epsilon", float),
+              "rope_theta": source.field(kind + ".rope.freq_base", float, 10000.0),
               "tie_word_embeddings": "output.weight" not in source.tensors,
               "torch_dtype": "float32"}
     for name in ("bos", "eos", "padding"):
@@ -197,6 +207,9 @@ def shapes(config):
         for theirs, ours, rows, columns in MATRICES:
             yield ("model.layers.%d.%s.weight" % (i, ours), "blk.%d.%s.weight" % (i, theirs),
                    [sizes[rows], sizes[columns]])
+            if ARCHITECTURES[config["model_type"]][1] and theirs in ("attn_q", "attn_k", "attn_v"):
+                yield ("model.layers.%d.%s.bias" % (i, ours), "blk.%d.%s.bias" % (i, theirs),
+                       [sizes[rows]])
 
 
 def check_tensors(source, config):
@@ -230,9 +243,10 @@ def weights(source, config, name, shape):
     found = numpy.asarray(found, numpy.float32).reshape(shape)
     if not numpy.isfinite(found).all():
         raise Refused("tensor %s holds numbers that are infinite or not numbers" % name)
-    if name.endswith("attn_q.weight"):
+    interleaved = ARCHITECTURES[config["model_type"]][2]
+    if interleaved and name.endswith("attn_q.weight"):
         found = halves(found, config["num_attention_heads"])
-    elif name.endswith("attn_k.weight"):
+    elif interleaved and name.endswith("attn_k.weight"):
         found = halves(found, config["num_key_value_heads"])
     return numpy.ascontiguousarray(found, "<f4")
 
@@ -255,7 +269,7 @@ def make_tokenizer(source):
     """The byte-level BPE tokenizer of the file."""
     kind = source.field("tokenizer.ggml.model", str)
     cut = source.field("tokenizer.ggml.pre", str, "gpt-2")
-    if kind != "gpt2" or cut not in SINGLE_DIGITS:
+    if kind != "gpt2" or cut not in CUTS:
         raise Refused("the tokenizer %s with pre-tokenizer %s is not handled" % (kind, cut))
     tokens = source.field("tokenizer.ggml.tokens", list)
     merges = [tuple(pair.split(" ", 1)) for pair in source.field("tokenizer.ggml.merges", list)]
@@ -265,9 +279,14 @@ def make_tokenizer(source):
         made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=ids, merges=merges))
     except Exception as error:  # the package raises plain exceptions
         raise Refused("the tokenizer's vocabulary is damaged (%s)" % error)
-    parts = [tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    if SINGLE_DIGITS[cut]:
+    by = CUTS[cut]
+    parts = [tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False,
+                                                 use_regex=isinstance(by, bool))]
+    if by is True:
         parts.insert(0, tokenizers.pre_tokenizers.Digits(individual_digits=True))
+    elif by:
+        parts.insert(0, tokenizers.pre_tokenizers.Split(tokenizers.Regex(by), "isolated"))
+        made.normalizer = tokenizers.normalizers.NFC()
     made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(parts)
     made.decoder = tokenizers.decoders.ByteLevel()
     made.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False)

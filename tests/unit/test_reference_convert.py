@@ -52,12 +52,13 @@ MERGES = ["t h", "th e"]
 TOKENS = SPECIAL + [BYTES[byte] for byte in range(256)] + ["th", "the"]
 
 
-def model_weights():
+def model_weights(kind="llama"):
     """HF's names and rows, multiples of 1/64 below 1/2."""
     draw = numpy.random.default_rng(3)
-    config = {"hidden_size": DIM, "intermediate_size": FFN, "num_hidden_layers": LAYERS,
-              "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
-              "head_dim": HEAD_DIM, "vocab_size": len(TOKENS), "tie_word_embeddings": True}
+    config = {"model_type": kind, "hidden_size": DIM, "intermediate_size": FFN,
+              "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+              "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM, "vocab_size": len(TOKENS),
+              "tie_word_embeddings": True}
     return {theirs: (ours, (draw.integers(-31, 32, shape) / 64).astype(numpy.float32))
             for ours, theirs, shape in convert_gguf.shapes(config)}
 
@@ -95,13 +96,14 @@ def write_gguf(path, architecture="llama", fields=(), types=(), replaced=(), lef
     writer.add_eos_token_id(2)
     for name, add, value in fields:
         getattr(writer, add)(name, value)
-    tensors = {**{name: weight for name, (_, weight) in WEIGHTS.items()}, **dict(replaced)}
+    known = WEIGHTS if architecture != "qwen2" else model_weights("qwen2")
+    tensors = {**{name: weight for name, (_, weight) in known.items()}, **dict(replaced)}
     for name, weight in tensors.items():
         if name in left_out:
             continue
-        if name.endswith("attn_q.weight"):
+        if architecture != "qwen2" and name.endswith("attn_q.weight"):
             weight = interleaved(weight, HEADS)
-        if name.endswith("attn_k.weight"):
+        if architecture != "qwen2" and name.endswith("attn_k.weight"):
             weight = interleaved(weight, KV_HEADS)
         kind = dict(types).get(name)
         if kind is None:
@@ -169,6 +171,24 @@ class ConvertTest(unittest.TestCase):
         self.assertIn("exists", again.stderr)
         self.decoder_runs()
 
+    def test_qwen2(self):
+        """Biases of q, k and v; rows of q and k as they are; text cut by an expression."""
+        write_gguf(self.path, architecture="qwen2", tokenizer=("gpt2", "qwen2"))
+        config = convert_gguf.convert(self.path, self.out)
+        self.assertEqual(config["model_type"], "qwen2")
+        found = read_safetensors(os.path.join(self.out, "model.safetensors"))
+        wanted = model_weights("qwen2")
+        self.assertEqual(len(found), len(WEIGHTS) + 3 * LAYERS)
+        for ours, weight in wanted.values():
+            self.assertTrue(numpy.array_equal(found[ours], weight), ours)
+        text = convert_gguf.tokenizers.Tokenizer.from_file(
+            os.path.join(self.out, "tokenizer.json"))
+        for said in ("the then 12 the\n\n the", "it'S  theme, e\u0301!"):
+            ids = text.encode(said).ids
+            plain = convert_gguf.tokenizers.normalizers.NFC().normalize_str(said)
+            self.assertEqual(text.decode(ids), plain)
+        self.assertIn(TOKENS.index("the"), text.encode("the").ids)
+
     def decoder_runs(self):
         path = os.path.join(self.folder, "ids.jsonl")
         with open(path, "w") as file:
@@ -219,7 +239,7 @@ class ConvertTest(unittest.TestCase):
         endless = matrix.copy()
         endless[3, 4] = numpy.inf
         for words, arguments in (
-                ("the architecture is qwen2", {"architecture": "qwen2"}),
+                ("the architecture is gemma", {"architecture": "gemma"}),
                 ("scaling.type is 'yarn'",
                  {"fields": [("llama.rope.scaling.type", "add_string", "yarn")]}),
                 ("expert_count is 8", {"fields": [("llama.expert_count", "add_uint32", 8)]}),
@@ -233,7 +253,7 @@ class ConvertTest(unittest.TestCase):
                     "blk.1.ffn_down.weight":
                         WEIGHTS["blk.1.ffn_down.weight"][1].astype(numpy.float64)}}),
                 ("the tokenizer llama", {"tokenizer": ("llama", "default")}),
-                ("pre-tokenizer qwen2", {"tokenizer": ("gpt2", "qwen2")})):
+                ("pre-tokenizer olmo", {"tokenizer": ("gpt2", "olmo")})):
             write_gguf(self.path, **arguments)
             self.refused(words if words != "key_length" else "value_length")
 
