@@ -435,7 +435,8 @@ static bool entropy_restore_row(entropy_reader *reader, const entropy_shape *sha
     for (uint64_t first = 0; first < shape->row;) {
         const uint64_t count = entropy_min(shape->row - first, piece);
         uint8_t *room = view_rows_room(reader->target, at, count * element, tile);
-        reader->recon.stream = reader->large && room != tile;
+        /* Past the caches a line that two rows share would be written in parts. */
+        reader->recon.stream = reader->large && room != tile && shape->row * element % 64 == 0;
         if (!entropy_restore_part(reader, shape->dtype, symbols + first, offsets + first * stride,
                                   scales + first * stride, stride, count, room)) {
             return false;

@@ -52,12 +52,14 @@ static uint32_t kivi_recent(kvt_variant variant, kvt_side side, uint32_t tokens)
 static group_shape kivi_shape(kvt_variant variant, const kvt_matrix *matrix)
 {
     const uint64_t width = (uint64_t)matrix->kv_heads * matrix->head_dim;
+    const uint32_t group = kivi_rate_of(variant).group;
+    const bool columns = matrix->side == KVT_SIDE_K;
     group_shape shape = {.tokens = matrix->tokens,
                          .width = width,
                          .unit = matrix->head_dim,
-                         .group = kivi_rate_of(variant).group,
+                         .group = columns ? group : group_in_unit(matrix->head_dim, group),
                          .dtype = matrix->dtype,
-                         .columns = matrix->side == KVT_SIDE_K};
+                         .columns = columns};
     return shape;
 }
 

@@ -72,12 +72,15 @@ static group_shape planes_shape(kvt_variant variant, const kvt_matrix *matrix)
     const uint64_t width = (uint64_t)matrix->kv_heads * matrix->head_dim;
     const bool v_channel = (variant.rate & CODECS_PLANES_V_CHANNEL) != 0;
     const bool v_head = (variant.rate & CODECS_PLANES_V_HEAD) != 0;
+    const bool columns = matrix->side == KVT_SIDE_K || v_channel;
+    const uint64_t unit = v_head ? matrix->head_dim : width;
+    const uint32_t group = 1u << codecs_rate_field(variant, 6, 4);
     group_shape shape = {.tokens = matrix->tokens,
                          .width = width,
-                         .unit = v_head ? matrix->head_dim : width,
-                         .group = 1u << codecs_rate_field(variant, 6, 4),
+                         .unit = unit,
+                         .group = columns ? group : group_in_unit(unit, group),
                          .dtype = matrix->dtype,
-                         .columns = matrix->side == KVT_SIDE_K || v_channel};
+                         .columns = columns};
     return shape;
 }
 

@@ -165,14 +165,16 @@ ENTROPY_INLINE uint32_t entropy_restore_run(const uint8_t dtype, const uint8_t *
 {
     const size_t element = dtype == KVT_DTYPE_FP32 ? 4 : 2;
     const bool stream = recon->stream && (uintptr_t)target % 64 == 0;
-    uint32_t i = 0;
-    for (; i + ENTROPY_TWO <= count; i += ENTROPY_TWO) {
+    if (count < ENTROPY_TWO) return 0;
+    for (uint32_t first = 0; first < count; first += ENTROPY_TWO) {
+        /* The last ones may overlap those before, and are the same. */
+        const uint32_t i = count - first < ENTROPY_TWO ? count - ENTROPY_TWO : first;
         __m512 a = entropy_values(symbols + i, offsets + i, scales + i, recon, shifted, clamp);
         const uint32_t k = i + ENTROPY_WIDTH;
         __m512 b = entropy_values(symbols + k, offsets + k, scales + k, recon, shifted, clamp);
-        entropy_store_two(dtype, a, b, target + i * element, stream);
+        entropy_store_two(dtype, a, b, target + i * element, stream && i == first);
     }
-    return i;
+    return count;
 }
 
 ENTROPY_TARGET static bool entropy_restore(uint8_t dtype, const uint8_t *symbols,

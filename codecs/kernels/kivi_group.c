@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kivi_group.c - see kivi_group.h: how a matrix is walked, and the scalar kernels. Re-entrant.
+ * kivi_group.c - see kivi_group.h: how a matrix is walked, and put together where its rows or
+ * groups do not fill vectors. Re-entrant.
  */
-#include "kivi_group.h"
-
+#include "kivi_group_scalar.h"
 #include "view_kernels.h"
 
 #include <assert.h>
@@ -41,10 +41,36 @@ uint64_t group_plane_bytes(const group_shape *shape, uint32_t bits)
     return shape->tokens * shape->width / 8 * bits;
 }
 
-/* Groups whose ranges are in scratch at a time. */
+/* Rows that fill whole chunks: 1, 2, 4 or 8. */
+static uint64_t group_fold(const group_shape *shape)
+{
+    const uint64_t filled = shape->width & (~shape->width + 1); /* the largest power of two in it */
+    return filled < GROUP_CHUNK ? GROUP_CHUNK / filled : 1;
+}
+
+/* Ranges that are in scratch at a time: of groups, along columns once for each of the rows that are
+ * put together. */
 static uint64_t group_live(const group_shape *shape)
 {
-    return shape->columns ? shape->width : group_count_rows(shape, GROUP_OPEN_ROWS);
+    return shape->columns ? shape->width * group_fold(shape)
+                          : group_count_rows(shape, GROUP_OPEN_ROWS);
+}
+
+/* Rows whose ranges are spread over their elements together: so few that they stay in the first
+ * cache, and so many that a vector is not read while its parts are being written. */
+static uint64_t group_spread_rows(const group_shape *shape)
+{
+    if (shape->columns || group_is_flat(shape)) return 0;
+    const uint64_t rows = GROUP_SPREAD / shape->width / GROUP_BATCH_ROWS * GROUP_BATCH_ROWS;
+    if (rows == 0) return group_fold(shape);
+    return rows < GROUP_OPEN_ROWS ? rows : (uint64_t)GROUP_OPEN_ROWS;
+}
+
+/* Codes of so many elements are in scratch at a time. */
+static uint64_t group_codes(const group_shape *shape)
+{
+    const uint64_t rows = group_spread_rows(shape);
+    return (rows < GROUP_BATCH_ROWS ? (uint64_t)GROUP_BATCH_ROWS : rows) * shape->width;
 }
 
 /* Rows of a tile: whole batches. */
@@ -58,27 +84,112 @@ static uint64_t group_tile_rows(const group_shape *shape)
 uint64_t group_scratch(const group_shape *shape)
 {
     return 3 * codecs_align(group_live(shape) * sizeof(float), 64) +
-           codecs_align(GROUP_BATCH_ROWS * shape->width, 64) +
+           3 * codecs_align(group_spread_rows(shape) * shape->width * sizeof(float), 64) +
+           codecs_align(group_codes(shape), 64) +
            codecs_align(group_tile_rows(shape) * shape->width * kvt_dtype_bytes(shape->dtype), 64);
 }
 
 typedef struct group_room {
     group_ranges ranges;
+    group_ranges spread; /* of elements */
     uint8_t *codes;
     uint8_t *tile;
 } group_room;
 
+/* `count` ranges at a place that moves behind them. */
+static group_ranges group_ranges_at(uint8_t **at, uint64_t count)
+{
+    const uint64_t floats = codecs_align(count * sizeof(float), 64);
+    float *first = (float *)(void *)*at;
+    *at += 3 * floats;
+    return (group_ranges){first, first + floats / sizeof(float),
+                          first + 2 * floats / sizeof(float)};
+}
+
 static group_room group_room_of(const group_shape *shape, void *scratch)
 {
     uint8_t *at = scratch;
-    const uint64_t floats = codecs_align(group_live(shape) * sizeof(float), 64);
     group_room room;
-    room.ranges.minimum = (float *)(void *)at;
-    room.ranges.scale = (float *)(void *)(at + floats);
-    room.ranges.inverse = (float *)(void *)(at + 2 * floats);
-    room.codes = at + 3 * floats;
-    room.tile = room.codes + codecs_align(GROUP_BATCH_ROWS * shape->width, 64);
+    room.ranges = group_ranges_at(&at, group_live(shape));
+    room.spread = group_ranges_at(&at, group_spread_rows(shape) * shape->width);
+    room.codes = at;
+    room.tile = room.codes + codecs_align(group_codes(shape), 64);
     return room;
+}
+
+/* Rows of a matrix as the kernels see them. */
+typedef struct group_piece {
+    group_shape shape;
+    group_ranges ranges;
+    uint64_t rows;  /* of this shape */
+    uint64_t taken; /* of the matrix */
+} group_piece;
+
+/* Writes the range of each group along `rows` rows once for every element. */
+static void group_spread(const group_shape *shape, const float *ranges, uint64_t rows,
+                         float *restrict target)
+{
+    uint64_t left = shape->unit;
+    for (const float *end = target + rows * shape->width; target < end;) {
+        const uint64_t count = left < shape->group ? left : shape->group;
+        const float range = *ranges++;
+        for (uint64_t i = 0; i < count; i += 8) {
+            for (unsigned k = 0; k < 8; k++) {
+                *target++ = range;
+            }
+        }
+        left = left == count ? shape->unit : left - count;
+    }
+}
+
+/* Ranges of columns, once more for each of the rows that are put together. */
+static void group_repeat(const group_shape *shape, float *ranges)
+{
+    const uint64_t width = shape->width;
+    for (uint64_t row = 1; shape->columns && row < group_fold(shape); row++) {
+        memcpy(ranges + row * width, ranges, width * sizeof *ranges);
+    }
+}
+
+/*
+ * The next of `rows` rows, whose first groups are those of `ranges`. Kernels that want 64 elements
+ * at a time see as many rows as fill chunks as one or, where groups along the rows end inside of
+ * vectors, one row of which each element is a column. Rows at the end that fill none stay as they
+ * are.
+ */
+static group_piece group_piece_of(const group_shape *shape, const group_kernels *kernels,
+                                  const group_room *room, const group_ranges *ranges, bool coding,
+                                  uint64_t rows)
+{
+    const uint64_t fold = group_fold(shape);
+    group_piece piece = {*shape, *ranges, rows, rows};
+    if (!kernels->wide || rows < fold) return piece;
+    piece.rows = piece.taken -= rows % fold;
+    if (shape->columns || group_is_flat(shape)) {
+        piece.shape.width *= fold;
+        piece.rows /= fold;
+        if (shape->columns) piece.shape.group /= (uint32_t)fold; /* rows that are asked for ahead */
+    } else {
+        const uint64_t most = group_spread_rows(shape);
+        if (piece.taken > most) piece.taken = most;
+        piece.shape.columns = true;
+        piece.shape.width *= piece.taken;
+        piece.shape.group /= GROUP_BATCH_ROWS;
+        piece.ranges = room->spread;
+        piece.rows = 1;
+        group_spread(shape, ranges->minimum, piece.taken, piece.ranges.minimum);
+        group_spread(shape, ranges->scale, piece.taken, piece.ranges.scale);
+        if (coding) group_spread(shape, ranges->inverse, piece.taken, piece.ranges.inverse);
+    }
+    return piece;
+}
+
+/* The ranges of the groups from row `row` on. */
+static group_ranges group_ranges_from(const group_shape *shape, const group_ranges *ranges,
+                                      uint64_t row)
+{
+    const uint64_t group = shape->columns ? 0 : group_count_rows(shape, row);
+    return (group_ranges){ranges->minimum + group, ranges->scale + group, ranges->inverse + group};
 }
 
 /* Where an encoder is. */
@@ -132,8 +243,15 @@ static void group_encode_batch(const group_encoder *encoder, uint64_t first, uin
         encoder->histogram != NULL && first / GROUP_BATCH_ROWS % encoder->sample_step == 0;
     group_coding coding = *encoder->coding;
     if (sampled) coding.fine = true;
-    encoder->kernels->code(shape, &coding, &encoder->room.ranges,
-                           encoder->source + first * row_bytes, rows, encoder->room.codes);
+    for (uint64_t row = 0, taken; row < rows; row += taken) {
+        const group_ranges ranges = group_ranges_from(shape, &encoder->room.ranges, row);
+        const group_piece piece =
+            group_piece_of(shape, encoder->kernels, &encoder->room, &ranges, true, rows - row);
+        encoder->kernels->code(&piece.shape, &coding, &piece.ranges,
+                               encoder->source + (first + row) * row_bytes, piece.rows,
+                               encoder->room.codes + row * shape->width);
+        taken = piece.taken;
+    }
     if (sampled) group_sample_codes(encoder, count);
     encoder->kernels->pack(encoder->room.codes, count, encoder->planes, encoder->plane_count,
                            first * shape->width);
@@ -160,6 +278,9 @@ static bool group_encode_ranges(group_encoder *encoder, uint64_t first, uint64_t
         kernels->finish(ranges, count, encoder->coding->max_code, encoder->minima, encoder->scales);
     encoder->minima += count;
     encoder->scales += count;
+    group_repeat(shape, ranges->minimum);
+    group_repeat(shape, ranges->scale);
+    group_repeat(shape, ranges->inverse);
     return fits;
 }
 
@@ -199,16 +320,14 @@ kvt_status group_encode(const group_shape *shape, const group_coding *coding, co
     return KVT_OK;
 }
 
-/* Asks for the stored bytes of the batch at `first`, while the one before it is being written. */
-static void group_fetch_ahead(const group_shape *shape, const group_plane *planes,
-                              uint32_t plane_count, uint64_t first)
+/* Asks for the stored bytes of `count` elements, while those before are being written. An address
+ * past the end does no harm. */
+static void group_fetch_ahead(const group_plane *planes, uint32_t plane_count, uint64_t offset,
+                              uint64_t count)
 {
-    const uint64_t left = shape->tokens - first;
-    const uint64_t rows = left < GROUP_BATCH_ROWS ? left : GROUP_BATCH_ROWS;
     for (uint32_t p = 0; p < plane_count; p++) {
-        const uint64_t per_row = shape->width / 8 * planes[p].bits;
-        const uint8_t *at = planes[p].data + first * per_row;
-        for (uint64_t byte = 0; byte < rows * per_row; byte += 64) {
+        const uint8_t *at = planes[p].data + offset / 8 * planes[p].bits;
+        for (uint64_t byte = 0; byte < count / 8 * planes[p].bits; byte += 64) {
             __builtin_prefetch(at + byte);
         }
     }
@@ -227,28 +346,45 @@ typedef struct group_decoder {
     group_room room;
 } group_decoder;
 
+/* Rows as the kernels see them, from element `offset` of the matrix on. */
+static void group_decode_piece(const group_decoder *decoder, const group_piece *piece,
+                               uint64_t offset, uint8_t *out)
+{
+    const group_shape *shape = &piece->shape;
+    const group_kernels *kernels = decoder->kernels;
+    const uint32_t count = decoder->plane_count;
+    const uint64_t row_bytes = shape->width * kvt_dtype_bytes(shape->dtype);
+    const group_target target = {out, row_bytes, row_bytes, 0};
+    if (kernels->decode != NULL &&
+        kernels->decode(shape, decoder->levels, &piece->ranges, decoder->planes, count, offset,
+                        piece->rows, &target)) {
+        return;
+    }
+    const uint64_t step = group_codes(decoder->shape) / shape->width;
+    for (uint64_t row = 0; row < piece->rows; row += step) {
+        const uint64_t rows = piece->rows - row < step ? piece->rows - row : step;
+        const uint64_t elements = rows * shape->width;
+        const uint64_t at = offset + row * shape->width;
+        const group_ranges ranges = group_ranges_from(shape, &piece->ranges, row);
+        kernels->unpack(decoder->planes, count, at, elements, decoder->room.codes);
+        group_fetch_ahead(decoder->planes, count, at + elements, elements);
+        kernels->value(shape, decoder->levels, &ranges, decoder->room.codes, rows,
+                       out + row * row_bytes);
+    }
+}
+
 /* Rows from row `first` of the matrix on, whose first groups are those of the ranges. */
 static void group_decode_rows(const group_decoder *decoder, const group_ranges *ranges,
                               uint64_t first, uint64_t rows, uint8_t *out)
 {
     const group_shape *shape = decoder->shape;
-    const group_kernels *kernels = decoder->kernels;
-    const uint32_t count = decoder->plane_count;
-    const group_target target = {out, decoder->row_bytes, decoder->row_bytes, 0};
-    if (kernels->decode != NULL && kernels->decode(shape, decoder->levels, ranges, decoder->planes,
-                                                   count, first, rows, &target)) {
-        return;
-    }
-    for (uint64_t row = 0; row < rows; row += GROUP_BATCH_ROWS) {
-        uint64_t batch = rows - row < GROUP_BATCH_ROWS ? rows - row : GROUP_BATCH_ROWS;
-        uint64_t group = shape->columns ? 0 : group_count_rows(shape, row);
-        const group_ranges own = {ranges->minimum + group, ranges->scale + group,
-                                  ranges->inverse + group};
-        kernels->unpack(decoder->planes, count, (first + row) * shape->width, batch * shape->width,
-                        decoder->room.codes);
-        group_fetch_ahead(shape, decoder->planes, count, first + row + batch);
-        kernels->value(shape, decoder->levels, &own, decoder->room.codes, batch,
-                       out + row * decoder->row_bytes);
+    for (uint64_t row = 0, taken; row < rows; row += taken) {
+        const group_ranges own = group_ranges_from(shape, ranges, row);
+        const group_piece piece =
+            group_piece_of(shape, decoder->kernels, &decoder->room, &own, false, rows - row);
+        group_decode_piece(decoder, &piece, (first + row) * shape->width,
+                           out + row * decoder->row_bytes);
+        taken = piece.taken;
     }
 }
 
@@ -268,7 +404,8 @@ static uint64_t group_decode_apart(const group_decoder *decoder, const group_ran
     if (rows > place.left) rows = place.left;
     decoder->levels->stream = true;
     return decoder->kernels->decode(decoder->shape, decoder->levels, ranges, decoder->planes,
-                                    decoder->plane_count, first, rows, &target)
+                                    decoder->plane_count, first * decoder->shape->width, rows,
+                                    &target)
                ? rows
                : 0;
 }
@@ -281,9 +418,7 @@ static void group_decode_run(const group_decoder *decoder, uint64_t run, uint64_
     const bool large =
         decoder->target->stream || shape->tokens * decoder->row_bytes >= GROUP_STREAM_BYTES;
     for (uint64_t row = 0, part; row < rows; row += part) {
-        const uint64_t group = shape->columns ? 0 : group_count_rows(shape, row);
-        const group_ranges ranges = {room->ranges.minimum + group, room->ranges.scale + group,
-                                     room->ranges.inverse + group};
+        const group_ranges ranges = group_ranges_from(shape, &room->ranges, row);
         part = group_decode_apart(decoder, &ranges, run + row, rows - row);
         if (part != 0) continue;
         part = rows - row < decoder->part ? rows - row : decoder->part;
@@ -326,6 +461,8 @@ kvt_status group_decode(const group_shape *shape, group_levels *levels, const ui
         }
         minima += count;
         scales += count;
+        group_repeat(shape, decoder.room.ranges.minimum);
+        group_repeat(shape, decoder.room.ranges.scale);
         group_decode_run(&decoder, run, rows);
     }
     decoder.kernels->close();

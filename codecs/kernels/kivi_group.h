@@ -33,6 +33,7 @@
 enum {
     GROUP_CHUNK = 64,
     GROUP_BATCH_ROWS = 8,        /* rows that are coded together: whole chunks whatever the width */
+    GROUP_SPREAD = 4096,         /* elements whose ranges are spread together */
     GROUP_OPEN_ROWS = 64,        /* rows whose groups along the rows are opened together */
     GROUP_SAMPLE = 16384,        /* elements that fine statistics are taken from, at least */
     GROUP_SAMPLE_BATCHES = 4,    /* from that many batches, at least */
@@ -44,7 +45,7 @@ typedef struct group_shape {
     uint64_t tokens;
     uint64_t width; /* elements of a row, a multiple of 8 */
     uint64_t unit;  /* groups along the rows do not cross it; divides the width */
-    uint32_t group; /* G: 32, 64 or 128 */
+    uint32_t group; /* G: 32, 64 or 128; less where kernels see rows put together */
     uint8_t dtype;  /* KVT_DTYPE_FP16, BF16 or FP32 */
     bool columns;
 } group_shape;
@@ -119,11 +120,13 @@ typedef struct group_kernels {
                  const group_ranges *ranges);
     void (*value)(const group_shape *shape, const group_levels *levels, const group_ranges *ranges,
                   const uint8_t *codes, uint64_t rows, void *target);
-    /* Unpack and value in one pass, from row `first` of the matrix on; NULL: there is no such pass.
-     * False when it does not take the shape or the target. */
+    /* Unpack and value in one pass; NULL: there is no such pass. False when it does not take the
+     * shape or the target. */
     bool (*decode)(const group_shape *shape, const group_levels *levels, const group_ranges *ranges,
-                   const group_plane *planes, uint32_t plane_count, uint64_t first, uint64_t rows,
+                   const group_plane *planes, uint32_t plane_count, uint64_t offset, uint64_t rows,
                    const group_target *target);
+    /* Whether they want 64 elements at a time. */
+    bool wide;
     /* After the last value. */
     void (*close)(void);
 } group_kernels;
@@ -141,6 +144,12 @@ static inline bool group_layout_fits(const kvt_layout *layout)
     return (layout->dtype == KVT_DTYPE_FP16 || layout->dtype == KVT_DTYPE_BF16 ||
             layout->dtype == KVT_DTYPE_FP32) &&
            layout->head_dim % 8 == 0;
+}
+
+/* G of groups along the rows: a unit that is shorter is one group, and G where that is a G. */
+static inline uint32_t group_in_unit(uint64_t unit, uint32_t group)
+{
+    return unit >= 32 && unit < group && (unit & (unit - 1)) == 0 ? (uint32_t)unit : group;
 }
 
 /* Groups of the whole matrix, and of `rows` rows along the rows. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kivi_group_avx2.c - the kernels of kivi_group.h for AVX2 with F16C and FMA. The same bytes as the
- * scalar kernels, which also serve what does not fill vectors: rows that are no multiple of 64
- * elements, groups that cross units, ranges of fp32, short ends. Re-entrant.
+ * scalar kernels, which also serve what does not fill vectors: ranges of fp32, short ends (of rows
+ * that kivi_group.c has put together). Re-entrant.
  */
 #include "kivi_group_scalar.h"
 
@@ -65,7 +65,9 @@ AVX2_INLINE bool avx2_unorder(uint8_t dtype, const int16_t *orders, float *targe
 CODECS_TARGET_AVX2 static void avx2_extend(const uint8_t *source, uint64_t width, uint64_t rows,
                                            bool first, int16_t *low, int16_t *high)
 {
-    for (uint64_t c = 0; c < width; c += 16) {
+    for (uint64_t column = 0; column < width; column += 16) {
+        /* The last 16 may overlap those before: what has been compared twice is the same. */
+        const uint64_t c = width - column < 16 ? width - 16 : column;
         __m256i least;
         __m256i most;
         if (first) {
@@ -90,7 +92,7 @@ CODECS_TARGET_AVX2 static bool avx2_range_columns(const group_shape *shape, cons
 {
     const uint64_t width = shape->width;
     bool finite = true;
-    if (shape->dtype == KVT_DTYPE_FP32 || width % 64 != 0) {
+    if (shape->dtype == KVT_DTYPE_FP32 || width < 16) {
         return group_scalar_range_columns(shape, source, rows, low, high);
     }
     /* The orders lie in the upper halves of the arrays that their floats will fill. */
@@ -118,14 +120,21 @@ AVX2_INLINE int16_t avx2_least(__m256i least, bool most)
     return (int16_t)(_mm_cvtsi128_si32(a) ^ flip);
 }
 
+/* 16 elements of a group; its last 8 twice where it ends after them. */
+AVX2_INLINE __m256i avx2_load_group(const uint8_t *at, uint64_t left)
+{
+    return left >= 16 ? avx2_load_bytes(at) : _mm256_broadcastsi128_si256(avx2_load_16(at));
+}
+
 CODECS_TARGET_AVX2 static bool avx2_range_rows(const group_shape *shape, const void *source,
                                                uint64_t rows, float *low, float *high)
 {
     enum { BLOCK = 8 };
-    const uint64_t groups = rows * shape->width / shape->group;
+    const uint64_t groups = group_count_rows(shape, rows);
+    uint64_t left = shape->unit;
     const uint8_t *at = source;
     bool finite = true;
-    if (shape->dtype == KVT_DTYPE_FP32 || !group_is_flat(shape)) {
+    if (shape->dtype == KVT_DTYPE_FP32) {
         return group_scalar_range_rows(shape, source, rows, low, high);
     }
     for (uint64_t block = 0; block < groups; block += BLOCK) {
@@ -134,14 +143,16 @@ CODECS_TARGET_AVX2 static bool avx2_range_rows(const group_shape *shape, const v
         float values[2][BLOCK];
         uint64_t count = groups - block < BLOCK ? groups - block : BLOCK;
         for (uint64_t g = 0; g < count; g++) {
-            __m256i low_x = avx2_order(avx2_load_bytes(at));
+            const uint64_t size = left < shape->group ? left : shape->group;
+            __m256i low_x = avx2_order(avx2_load_group(at, size));
             __m256i high_x = low_x;
-            for (uint32_t i = 16; i < shape->group; i += 16) {
-                __m256i x = avx2_order(avx2_load_bytes(at + 2 * i));
+            for (uint64_t i = 16; i < size; i += 16) {
+                __m256i x = avx2_order(avx2_load_group(at + 2 * i, size - i));
                 low_x = _mm256_min_epi16(low_x, x);
                 high_x = _mm256_max_epi16(high_x, x);
             }
-            at += 2 * shape->group;
+            at += 2 * size;
+            left = left == size ? shape->unit : left - size;
             least[g] = avx2_least(low_x, false);
             most[g] = avx2_least(high_x, true);
         }
@@ -258,7 +269,7 @@ CODECS_TARGET_AVX2 static void avx2_code(const group_shape *shape, const group_c
 {
     const uint64_t count = rows * shape->width;
     const float most = coding->max_code;
-    if (!group_fills(shape, rows)) {
+    if (!group_fills(shape)) {
         group_scalar_code(shape, coding, ranges, source, rows, codes);
         return;
     }
@@ -491,7 +502,7 @@ CODECS_TARGET_AVX2 static void avx2_value(const group_shape *shape, const group_
                                           uint64_t rows, void *target)
 {
     const uint64_t n = rows * shape->width;
-    if (!group_fills(shape, rows)) {
+    if (!group_fills(shape)) {
         group_scalar_value(shape, levels, ranges, codes, rows, target);
         return;
     }
@@ -545,6 +556,7 @@ const group_kernels group_kernels_avx2 = {
     .unpack = avx2_unpack,
     .open = avx2_open,
     .value = avx2_value,
+    .wide = true,
     .close = avx2_close,
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kivi_group_avx512.c - the kernels of kivi_group.h for AVX-512 (F, BW, DQ, VL, VBMI), and with the
- * bf16 conversions where the processor has them. The same bytes as the scalar kernels. Shapes that
- * do not fill vectors (rows that are no multiple of 64 elements along columns, groups that end
- * inside 32 elements along rows, fp32 ranges) go to the scalar ones. Re-entrant.
+ * bf16 conversions where the processor has them. The same bytes as the scalar kernels, which also
+ * serve what does not fill vectors: ranges of fp32, short ends (of rows that kivi_group.c has put
+ * together). Re-entrant.
  */
 #include "kivi_group_scalar.h"
 
@@ -142,29 +142,41 @@ AVX512_INLINE int16_t avx512_most(__m512i x)
     return (int16_t)(_mm_cvtsi128_si32(z) ^ 0x7fff);
 }
 
+/* 32 elements of a group; fewer where it ends, and its next one in their place. */
+AVX512_INLINE __m512i avx512_load_group(const uint8_t *at, uint64_t left)
+{
+    if (left >= 32) return _mm512_loadu_si512(at);
+    const __m512i next =
+        _mm512_broadcastw_epi16(_mm_loadu_si128((const __m128i *)(const void *)at));
+    return _mm512_mask_loadu_epi16(next, (__mmask32)_bzhi_u32(0xffffffffu, (uint32_t)left), at);
+}
+
 CODECS_TARGET_AVX512 static bool avx512_range_rows(const group_shape *shape, const void *source,
                                                    uint64_t rows, float *low, float *high)
 {
-    if (shape->dtype == KVT_DTYPE_FP32 || !group_is_flat(shape)) {
+    if (shape->dtype == KVT_DTYPE_FP32) {
         return group_scalar_range_rows(shape, source, rows, low, high);
     }
     enum { BLOCK = 64 };
     int16_t least[BLOCK];
     int16_t most[BLOCK];
-    const uint64_t groups = rows * shape->width / shape->group;
+    const uint64_t groups = group_count_rows(shape, rows);
+    uint64_t left = shape->unit;
     const uint8_t *at = source;
     bool finite = true;
     for (uint64_t block = 0; block < groups; block += BLOCK) {
         uint64_t count = groups - block < BLOCK ? groups - block : BLOCK;
         for (uint64_t g = 0; g < count; g++) {
-            __m512i low_x = avx512_order(_mm512_loadu_si512(at));
+            const uint64_t size = left < shape->group ? left : shape->group;
+            __m512i low_x = avx512_order(avx512_load_group(at, size));
             __m512i high_x = low_x;
-            for (uint32_t i = 32; i < shape->group; i += 32) {
-                __m512i x = avx512_order(_mm512_loadu_si512(at + 2 * i));
+            for (uint64_t i = 32; i < size; i += 32) {
+                __m512i x = avx512_order(avx512_load_group(at + 2 * i, size - i));
                 low_x = _mm512_min_epi16(low_x, x);
                 high_x = _mm512_max_epi16(high_x, x);
             }
-            at += 2 * shape->group;
+            at += 2 * size;
+            left = left == size ? shape->unit : left - size;
             least[g] = avx512_least(low_x);
             most[g] = avx512_most(high_x);
         }
@@ -406,7 +418,7 @@ CODECS_TARGET_AVX512 static void avx512_codes(const group_shape *shape, const gr
 {
     const uint8_t *at = source;
     const float max_code = coding->max_code;
-    if (!group_fills(shape, rows)) {
+    if (!group_fills(shape)) {
         group_scalar_code(shape, coding, ranges, source, rows, codes);
         return;
     }
@@ -571,6 +583,7 @@ const group_kernels group_kernels_avx512 = {
     .open = avx512_open,
     .value = group_scalar_value,
     .decode = group_avx512_decode,
+    .wide = true,
     .close = avx512_close,
 };
 

@@ -329,10 +329,9 @@ static avx512_stored avx512_find_stored(const group_plane *planes, uint32_t plan
 
 bool group_avx512_decode(const group_shape *shape, const group_levels *levels,
                          const group_ranges *ranges, const group_plane *planes,
-                         uint32_t plane_count, uint64_t first, uint64_t rows,
+                         uint32_t plane_count, uint64_t offset, uint64_t rows,
                          const group_target *target)
 {
-    const uint64_t row_bytes = shape->width * kvt_dtype_bytes(shape->dtype);
     const uint64_t chunk_bytes = GROUP_CHUNK * kvt_dtype_bytes(shape->dtype);
     const uint64_t lines = (uintptr_t)target->start | target->row_stride | target->head_stride;
     const avx512_form form = {avx512_find_stored(planes, plane_count), shape->dtype,
@@ -348,19 +347,12 @@ bool group_avx512_decode(const group_shape *shape, const group_levels *levels,
                           .head_stride = target->head_stride,
                           .stream = levels->stream && lines % 64 == 0,
                           .target = target->start};
-    if (shape->width % 64 != 0) {
-        if (target->row_stride != row_bytes || target->head_bytes != row_bytes) return false;
-        if (shape->columns || rows * shape->width % 64 != 0) return false;
-        batch.rows = 1;
-        batch.chunks = rows * shape->width / GROUP_CHUNK;
-        batch.head_chunks = batch.chunks;
-    }
-    if (shape->width % 64 == 0 && target->head_bytes % chunk_bytes != 0) return false;
+    if (shape->width % 64 != 0 || target->head_bytes % chunk_bytes != 0) return false;
     if (!shape->columns && shape->unit % shape->group != 0) return false;
     const uint64_t block = GROUP_BATCH_ROWS * shape->width;
     batch.ahead = (block > AVX512_AHEAD ? block : AVX512_AHEAD) / GROUP_CHUNK;
     for (uint32_t p = 0; p < plane_count; p++) {
-        batch.planes[p] = planes[p].data + first * shape->width / 8 * planes[p].bits;
+        batch.planes[p] = planes[p].data + offset / 8 * planes[p].bits;
     }
     avx512_table_fill(levels, form.stored, planes, plane_count, &batch.table);
     if (shape->dtype == KVT_DTYPE_BF16 && __builtin_cpu_supports("avx512bf16")) {

@@ -33,11 +33,10 @@ static inline bool group_is_flat(const group_shape *shape)
     return !shape->columns && shape->unit % shape->group == 0;
 }
 
-/* Whether 64 elements at a time fill `rows` rows. */
-static inline bool group_fills(const group_shape *shape, uint64_t rows)
+/* Whether 64 elements at a time fill rows. */
+static inline bool group_fills(const group_shape *shape)
 {
-    if (shape->columns) return shape->width % 64 == 0;
-    return group_is_flat(shape) && rows * shape->width % 64 == 0;
+    return shape->width % 64 == 0 && (shape->columns || group_is_flat(shape));
 }
 
 /* One body for every dtype, so that the compiler sees constants. */
@@ -52,7 +51,7 @@ static inline bool group_fills(const group_shape *shape, uint64_t rows)
 /* Decoding with AVX-512: group_kernels.decode. */
 bool group_avx512_decode(const group_shape *shape, const group_levels *levels,
                          const group_ranges *ranges, const group_plane *planes,
-                         uint32_t plane_count, uint64_t first, uint64_t rows,
+                         uint32_t plane_count, uint64_t offset, uint64_t rows,
                          const group_target *target);
 #endif
 

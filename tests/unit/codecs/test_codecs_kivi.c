@@ -343,9 +343,12 @@ TEST(every_kernel_gives_the_scalar_bytes)
         "planes:k8v6,g64",       "planes:k6v8,g32,vhead", "planes:k4v3,g128", "planes:k3v4,g32",
         "planes:k2v2,g64,vchan", "kivi:k8v8,g64",         "kivi:k4v4,g32",    "kivi:k2v2,g128",
         "kivi:k4v2,g64,half",    "kivi:k2v8,g32,half"};
-    /* Whole chunks, a row of one chunk, a streamed target, and shapes that leave tails. */
-    static const uint32_t shapes[][3] = {{129, 2, 64}, {70, 1, 64},  {300, 8, 64},
-                                         {77, 3, 24},  {131, 2, 80}, {64, 4, 8}};
+    /* Whole chunks, a row of one chunk, a streamed target; rows of 2, 4 and 8 that fill chunks, and
+     * tails; groups that end inside of vectors; a row too long for ranges of 8 rows. */
+    static const uint32_t shapes[][3] = {{129, 2, 64}, {70, 1, 64}, {300, 8, 64}, {77, 3, 24},
+                                         {131, 2, 80}, {64, 4, 8},  {75, 2, 32},  {133, 1, 32},
+                                         {45, 1, 16},  {71, 1, 48}, {35, 2, 96},  {70, 1, 112},
+                                         {13, 9, 120}};
     for (unsigned s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         for (unsigned n = 0; n < 3 * sizeof names / sizeof names[0]; n++) {
             kvt_layout layout = {.layers = 1,
