@@ -13,12 +13,11 @@
 #include <math.h>
 #include <string.h>
 
-#define LADDER_CANDIDATES_MAX PROFILE_RUNGS_MAX
-#define LADDER_RAW_BITS       16.0
+#define LADDER_RAW_BITS 16.0
 
 /* Variants with size and loss; speeds come last. */
 typedef struct ladder_list {
-    kvt_codec_curve curves[LADDER_CANDIDATES_MAX];
+    kvt_codec_curve curves[PROFILE_CANDIDATES_MAX];
     uint32_t count;
 } ladder_list;
 
@@ -79,7 +78,7 @@ static int ladder_read(kvt_profile *profile, const char *sql, const char *model,
                                  .loss = sqlite3_column_double(row, 4),
                                  .loss_upper = sqlite3_column_double(row, 5)};
         if ((curve.variant.mode & QUALITY_MERGED_MODE) != 0) continue;
-        if (list->count < LADDER_CANDIDATES_MAX) list->curves[list->count++] = curve;
+        if (list->count < PROFILE_CANDIDATES_MAX) list->curves[list->count++] = curve;
     }
     sqlite3_finalize(row);
     return result;
@@ -164,32 +163,41 @@ static void ladder_put_raw(ladder_list *list)
         list->count--;
         memmove(list->curves, list->curves + 1, list->count * sizeof list->curves[0]);
     }
-    if (list->count == LADDER_CANDIDATES_MAX) list->count--;
+    if (list->count == PROFILE_CANDIDATES_MAX) list->count--;
     memmove(list->curves + 1, list->curves, list->count * sizeof list->curves[0]);
     list->curves[0] = (kvt_codec_curve){.variant = {.codec = KVT_CODEC_RAW}, .stored_share = 1.0};
     list->count++;
 }
 
+/* Variants without a speed keep 0. */
 static kvt_status ladder_speeds(kvt_profile *profile, ladder_list *list, char *message, size_t size)
 {
     for (uint32_t i = 0; i < list->count; i++) {
         kvt_codec_curve *curve = &list->curves[i], speed;
-        char name[96];
         kvt_status status = kvt_profile_codec(profile, curve->variant, &speed);
         if (status == KVT_MISS) status = profile_ladder_near_speed(profile, curve, &speed);
-        (void)kvt_variant_format(curve->variant, name, sizeof name);
-        if (status == KVT_MISS) {
-            profile_say(message, size,
-                        "the profile has no speed of %s: measure it (kvterrace profile codecs) or "
-                        "import it ([codec])",
-                        name);
-        } else if (status != KVT_OK) {
-            profile_say(message, size, "%s", kvt_status_text(status));
-        }
+        if (status == KVT_MISS) continue;
+        if (status != KVT_OK) profile_say(message, size, "%s", kvt_status_text(status));
         if (status != KVT_OK) return status;
         curve->encode_bytes_per_s = speed.encode_bytes_per_s;
         curve->decode_bytes_per_s = speed.decode_bytes_per_s;
         curve->imported = speed.imported;
+    }
+    return KVT_OK;
+}
+
+/* A simulation needs the speed of every variant that it has. */
+static kvt_status ladder_check_speeds(const ladder_list *list, char *message, size_t size)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        char name[96];
+        if (list->curves[i].decode_bytes_per_s > 0.0) continue;
+        (void)kvt_variant_format(list->curves[i].variant, name, sizeof name);
+        profile_say(message, size,
+                    "the profile has no speed of %s: measure it (kvterrace profile codecs) or "
+                    "import it ([codec])",
+                    name);
+        return KVT_MISS;
     }
     return KVT_OK;
 }
@@ -224,6 +232,8 @@ kvt_status exchange_ladder(kvt_profile *profile, const char *model, const char *
     status = ladder_speeds(profile, &list, message, message_size);
     if (status != KVT_OK) return status;
     profile_ladder_choose(list.curves, &list.count, capacity);
+    status = ladder_check_speeds(&list, message, message_size);
+    if (status != KVT_OK) return status;
     memcpy(curves, list.curves, list.count * sizeof curves[0]);
     *count_out = list.count;
     return KVT_OK;

@@ -252,9 +252,10 @@ KVT_NODISCARD kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layo
  * Leaves out rungs until there are no more than capacity, the one first without which uses cost
  * least more: over fast and slow models and devices, prices of loss and of room, at the speeds that
  * the rungs have (0: of memory). Exact rungs stay as long as there are others, and rungs that drop
- * tokens count beside those that entries without leave to drop have. At most PROFILE_RUNGS_MAX.
+ * tokens count beside those that entries without leave to drop have. At most
+ * PROFILE_CANDIDATES_MAX.
  */
-enum { PROFILE_RUNGS_MAX = 64 };
+enum { PROFILE_RUNGS_MAX = 64, /* of one calibration */ PROFILE_CANDIDATES_MAX = 256 };
 void profile_ladder_choose(kvt_codec_curve *curves, uint32_t *count, uint32_t capacity);
 
 /* ---- what a running store has learned; the spread that its factors are shrunk by ---- */

@@ -242,7 +242,7 @@ enum { CHOOSE_SITUATIONS = 3 * 3 * 4 };
 /* A rung without a speed counts as one of this. */
 #define CHOOSE_UNTIMED_BYTES_PER_S 1e9
 
-/* What a use of a rung costs in a situation, in prefills; what costs more than one is computed. */
+/* The cost of a use of a rung in a situation, in prefills; beyond one the entry is computed. */
 static double choose_cost(const kvt_codec_curve *curve, uint32_t situation)
 {
     double prefill = choose_prefills[situation % 3], alpha = choose_alphas[situation / 3 % 3];
@@ -254,7 +254,7 @@ static double choose_cost(const kvt_codec_curve *curve, uint32_t situation)
 
 /* Adds to `missed`, by rung, what entries that allow `need` pay more when the rung is left out. */
 static void choose_add_missed(const kvt_codec_curve *curves, uint32_t count, uint32_t need,
-                              double missed[PROFILE_RUNGS_MAX])
+                              double missed[PROFILE_CANDIDATES_MAX])
 {
     for (uint32_t s = 0; s < CHOOSE_SITUATIONS; s++) {
         double least = 1.0, second = 1.0; /* computing is always there */
@@ -276,9 +276,9 @@ static void choose_add_missed(const kvt_codec_curve *curves, uint32_t count, uin
 
 void profile_ladder_choose(kvt_codec_curve *curves, uint32_t *count, uint32_t capacity)
 {
-    assert(*count <= PROFILE_RUNGS_MAX && capacity > 0);
+    assert(*count <= PROFILE_CANDIDATES_MAX && capacity > 0);
     while (*count > capacity) {
-        double missed[PROFILE_RUNGS_MAX] = {0.0};
+        double missed[PROFILE_CANDIDATES_MAX] = {0.0};
         uint32_t least = *count - 1;
         for (uint32_t need = 0; need <= 2; need++)
             choose_add_missed(curves, *count, need, missed);

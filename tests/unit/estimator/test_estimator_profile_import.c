@@ -193,12 +193,48 @@ TEST(ladder_from_quality_and_calibration)
                                      scratch.message, sizeof scratch.message),
                      KVT_MISS);
     kvt_profile_close(profile);
+    scratch_change("UPDATE codec_curve SET codec = codec + 100 WHERE name LIKE 'planes%'");
+    profile = scratch_open(KVT_PROFILE_READ);
+    assert_int_equal(take_ladder(profile, curves, 2), 2); /* what is left out needs no speed */
+    kvt_variant_format(curves[1].variant, name, sizeof name);
+    assert_string_equal(name, "kivi:k2v2,g64");
+    kvt_profile_close(profile);
+    scratch_change("UPDATE codec_curve SET codec = codec - 100 WHERE name LIKE 'planes%'");
     scratch_change("DELETE FROM codec_curve WHERE name = 'kivi:k2v2,g64'");
     profile = scratch_open(KVT_PROFILE_READ);
     assert_int_equal(exchange_ladder(profile, "m", "qa", NULL, curves, KVT_VARIANTS_MAX, &count,
                                      scratch.message, sizeof scratch.message),
                      KVT_MISS);
     assert_non_null(strstr(scratch.message, "kivi:k2v2,g64"));
+    kvt_profile_close(profile);
+}
+
+/* All variants of an evaluation are looked at, however many: the smallest come last. */
+TEST(a_ladder_of_many_variants)
+{
+    static const char head[] = "[model]\nmodel,layers,kv_heads,head_dim,digest\nm,32,8,128,\n"
+                               "[codec]\n"
+                               "variant,stored_share,encode_bytes_per_s,decode_bytes_per_s\n"
+                               "raw,1,2e9,9e9\nplanes:k4v4 g64,0.28,2e9,7e9\n"
+                               "[quality]\nmodel,class,variant,metric,bits_per_element,score,"
+                               "score_exact,loss_mean,loss_low,loss_high,kl\n";
+    kvt_codec_curve curves[KVT_VARIANTS_MAX];
+    char text[8192], name[64];
+    size_t used = sizeof head - 1;
+    memcpy(text, head, sizeof head);
+    static const int bits[] = {8, 6, 4, 3, 2};
+    for (int i = 0; i < 75; i++) {
+        const int k = bits[i / 15], v = bits[i / 3 % 5], g = 32 << i % 3;
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 "m,qa,planes:k%dv%d g%d,f1,%.3f,,,%.4f,,,\n", k, v, g,
+                                 (k + v) / 2.0 + 32.0 / g + k * 0.001, 0.3 / (k * k + v * v));
+    }
+    assert_true(used < sizeof text);
+    kvt_profile *profile = open_new();
+    must_import(profile, text, "a table");
+    assert_int_equal(take_ladder(profile, curves, KVT_VARIANTS_MAX), KVT_VARIANTS_MAX);
+    kvt_variant_format(curves[KVT_VARIANTS_MAX - 1].variant, name, sizeof name);
+    assert_string_equal(name, "planes:k2v2,g128");
     kvt_profile_close(profile);
 }
 
