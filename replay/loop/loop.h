@@ -21,7 +21,7 @@
 enum {
     LOOP_QUESTIONS_MAX = 4,
     LOOP_CLASSES_MAX = 8,
-    LOOP_FORMS_MAX = KVT_VARIANTS_MAX + 2,
+    LOOP_FORMS_MAX = 2 * KVT_VARIANTS_MAX + 2, /* raw, lossless, two ladders' rungs, single ones */
     LOOP_NAME_BYTES = 80
 };
 

@@ -10,6 +10,7 @@
 #include "estimator/exchange/exchange.h"
 #include "estimator/profile/profile_internal.h"
 #include "replay/loop/loop.h"
+#include "store/learn/ladder.h"
 
 #include <kvterrace/codec.h>
 
@@ -171,13 +172,44 @@ static kvt_status ladder_add_single(const loop_site *site, kvt_profile *profile,
     return KVT_OK;
 }
 
+static bool rungs_have(const kvt_codec_curve *rungs, uint32_t count, kvt_variant variant)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (memcmp(&rungs[i].variant, &variant, sizeof variant) == 0) return true;
+    return false;
+}
+
+/* The rungs of the calibration that matter most, and those that the store takes within its limits:
+ * what it serves is found here. */
+static kvt_status ladder_add_rungs(const loop_site *site, kvt_profile *profile,
+                                   const kvt_store_options *store, const char *of_class,
+                                   loop_ladder *ladder, char *message, size_t size)
+{
+    kvt_codec_curve all[PROFILE_RUNGS_MAX], most[PROFILE_RUNGS_MAX], within[PROFILE_RUNGS_MAX];
+    const kvt_layout layout = loop_layout(site, 256);
+    uint32_t count = 0;
+    kvt_status status = profile_rungs_read(profile, &layout, site->measured.facts.name, of_class,
+                                           all, PROFILE_RUNGS_MAX, &count, message, size);
+    if (status != KVT_OK) return status == KVT_MISS ? KVT_E_MISMATCH : status;
+    memcpy(most, all, count * sizeof all[0]);
+    memcpy(within, all, count * sizeof all[0]);
+    uint32_t most_count = count;
+    profile_ladder_choose(most, &most_count, KVT_VARIANTS_MAX - 2);
+    const uint32_t within_count = ladder_limit(store, within, count);
+    for (uint32_t i = 0; i < count; i++)
+        if (rungs_have(most, most_count, all[i].variant) ||
+            rungs_have(within, within_count, all[i].variant))
+            ladder->curves[ladder->count++] = all[i];
+    ladder->all = ladder->count;
+    return KVT_OK;
+}
+
 kvt_status loop_ladder_read(const loop_site *site, const kvt_store_options *store,
                             const loop_contender *contenders, uint32_t count, loop_ladder *ladder,
                             char *message, size_t size)
 {
     const kvt_variant raw = {.codec = KVT_CODEC_RAW};
     const kvt_variant lossless = {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
-    const kvt_layout layout = loop_layout(site, 256);
     kvt_profile *profile = NULL;
     bool lossy = false;
     *ladder = (loop_ladder){.count = 0};
@@ -202,15 +234,10 @@ kvt_status loop_ladder_read(const loop_site *site, const kvt_store_options *stor
         of_class = site->options.texts[0].class_name;
     if (of_class != NULL)
         (void)snprintf(ladder->class_name, sizeof ladder->class_name, "%s", of_class);
-    uint32_t rungs = 0;
     if (status == KVT_OK && lossy) status = ladder_check_weights(site, profile, message, size);
     if (status == KVT_OK && lossy)
-        status = profile_rungs_read(profile, &layout, site->measured.facts.name, of_class,
-                                    ladder->curves + ladder->count, KVT_VARIANTS_MAX - 2, &rungs,
-                                    message, size);
+        status = ladder_add_rungs(site, profile, store, of_class, ladder, message, size);
     if (status == KVT_MISS) status = KVT_E_MISMATCH;
-    ladder->count += rungs;
-    ladder->all = ladder->count;
     for (uint32_t i = 0; status == KVT_OK && i < count; i++)
         status = ladder_add_single(site, profile, &contenders[i], ladder, message, size);
     kvt_profile_close(profile);

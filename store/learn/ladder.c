@@ -66,6 +66,15 @@ static bool ladder_keeps(const kvt_store_options *options, kvt_codec_curve *vari
     return true;
 }
 
+uint32_t ladder_limit(const kvt_store_options *options, kvt_codec_curve *rungs, uint32_t count)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (ladder_keeps(options, &rungs[i])) rungs[kept++] = rungs[i];
+    profile_ladder_choose(rungs, &kept, LADDER_VARIANTS_MAX);
+    return kept;
+}
+
 kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_profile *profile,
                        char *note, size_t note_size, char *message, size_t message_size)
 {
@@ -83,15 +92,12 @@ kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_p
     layout.tokens = 256;
     store->ladder_layout = layout;
     kvt_codec_curve rungs[PROFILE_RUNGS_MAX];
-    uint32_t count = 0, kept = 0;
+    uint32_t count = 0;
     kvt_status status =
         profile_rungs_read(profile, &layout, options->loss.ladder_model, options->loss.ladder_class,
                            rungs, PROFILE_RUNGS_MAX, &count, reason, sizeof reason);
-    for (uint32_t i = 0; i < count; i++)
-        if (ladder_keeps(options, &rungs[i])) rungs[kept++] = rungs[i];
-    profile_ladder_choose(rungs, &kept, LADDER_VARIANTS_MAX);
-    memcpy(store->ladder, rungs, kept * sizeof rungs[0]);
-    store->ladder_count = kept;
+    store->ladder_count = ladder_limit(options, rungs, count);
+    memcpy(store->ladder, rungs, store->ladder_count * sizeof rungs[0]);
     if (status == KVT_OK) ladder_note_left_out(options, profile, &layout, note, note_size);
     if (status == KVT_OK) return KVT_OK;
     if (reason[0] == '\0') (void)snprintf(reason, sizeof reason, "%s", kvt_status_text(status));
