@@ -350,27 +350,11 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
 
 /* ---- policy ---- */
 
-/* The part of the policy's configuration that needs no device. */
-static void open_fill_policy(const kvt_store_options *options, kvt_policy_config *config)
-{
-    kvt_policy_config_init(config);
-    config->name = options->policy;
-    config->variant = options->variant;
-    config->alpha_seconds = options->loss.alpha_seconds;
-    config->alpha_prefills = options->loss.alpha_prefills;
-    config->hysteresis = options->hysteresis;
-    config->holes = (uint8_t)options->holes;
-    config->high_watermark = options->limits.high_watermark;
-    config->low_watermark = options->limits.low_watermark;
-    config->seed = options->seed;
-    config->allocator.resize = kvt_memory_resize;
-}
-
 /* Opens the policy with the pools' capacities and the costs of the tiers. */
 static kvt_status open_policy(open_state *state)
 {
     kvt_policy_config config;
-    open_fill_policy(state->options, &config);
+    store_options_policy(state->options, &config);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (state->store->pools[tier] == NULL) continue;
         uint64_t capacity = store_policy_capacity(state->store, (kvt_tier)tier);
@@ -404,7 +388,6 @@ static kvt_status open_policy(open_state *state)
 static kvt_status open_preflight(open_state *state)
 {
     const kvt_store_options *options = state->options;
-    kvt_policy_config config;
     uint64_t sums[KVT_TIER_COUNT] = {0};
     /* A device rounds its capacity down to whole blocks, so a tier may ask for that much more. */
     uint64_t odd[KVT_TIER_COUNT] = {0};
@@ -420,16 +403,7 @@ static kvt_status open_preflight(open_state *state)
                  (unsigned long long)sums[tier]);
         return KVT_E_SPACE;
     }
-    open_fill_policy(options, &config);
-    config.entries_expected = 1;
-    config.ghosts_max = 1;
-    config.tiers[KVT_TIER_DRAM].capacity_bytes = 4096;
-    config.tiers[KVT_TIER_DRAM].read_bytes_per_s = 1;
-    config.tiers[KVT_TIER_DRAM].write_bytes_per_s = 1;
-    kvt_policy *trial = NULL;
-    kvt_status status = kvt_policy_open(&config, &trial, state->message, state->message_size);
-    kvt_policy_close(trial);
-    return status;
+    return store_options_try_policy(options, state->message, state->message_size);
 }
 
 /* ---- catalog writer and recovery ---- */

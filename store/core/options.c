@@ -96,6 +96,36 @@ bool store_options_hold(const kvt_store_options *options, char *message, size_t 
     return settings_hold(store_fields, COUNT_OF(store_fields), options, message, message_size);
 }
 
+void store_options_policy(const kvt_store_options *options, kvt_policy_config *config)
+{
+    kvt_policy_config_init(config);
+    config->name = options->policy;
+    config->variant = options->variant;
+    config->alpha_seconds = options->loss.alpha_seconds;
+    config->alpha_prefills = options->loss.alpha_prefills;
+    config->hysteresis = options->hysteresis;
+    config->holes = (uint8_t)options->holes;
+    config->high_watermark = options->limits.high_watermark;
+    config->low_watermark = options->limits.low_watermark;
+    config->seed = options->seed;
+    config->allocator.resize = kvt_memory_resize;
+}
+
+kvt_status store_options_try_policy(const kvt_store_options *options, char *message,
+                                    size_t message_size)
+{
+    kvt_policy_config config;
+    kvt_policy *trial = NULL;
+    store_options_policy(options, &config);
+    config.entries_expected = 1;
+    config.ghosts_max = 1;
+    config.tiers[KVT_TIER_DRAM] =
+        (kvt_tier_facts){.capacity_bytes = 4096, .read_bytes_per_s = 1, .write_bytes_per_s = 1};
+    kvt_status status = kvt_policy_open(&config, &trial, message, message_size);
+    kvt_policy_close(trial);
+    return status;
+}
+
 /* Sets what an option is when nobody sets it. */
 static void options_fill(kvt_store_options *options)
 {

@@ -14,6 +14,13 @@
 /* False when an option is out of its setting's range, which the message names with it. */
 bool store_options_hold(const kvt_store_options *options, char *message, size_t message_size);
 
+/* The part of the policy's configuration that needs no device. */
+void store_options_policy(const kvt_store_options *options, kvt_policy_config *config);
+
+/* The policy's own checks of it, on a tier of one page; what kvt_policy_open gives. */
+KVT_NODISCARD kvt_status store_options_try_policy(const kvt_store_options *options, char *message,
+                                                  size_t message_size);
+
 /*
  * The bytes of puts that a store stages which has these capacities (by kvt_tier; 0 = no such tier):
  * as asked, or with KVT_PUT_STAGING_AUTO a 32nd of DRAM between 256 MiB and 8 GiB; in either case

@@ -401,37 +401,13 @@ static void check_note_put_staging(const command_common *common, const kvt_store
                      format_bytes(text[0], asked), format_bytes(text[1], given));
 }
 
-/* The policy's own checks, on a tier of one page. */
-static kvt_status check_policy(const kvt_store_options *options, char *message, size_t message_size)
-{
-    kvt_policy_config config;
-    kvt_policy *trial = NULL;
-    char reason[256] = "";
-    kvt_policy_config_init(&config);
-    config.name = options->policy;
-    config.variant = options->variant;
-    config.alpha_seconds = options->loss.alpha_seconds;
-    config.alpha_prefills = options->loss.alpha_prefills;
-    config.hysteresis = options->hysteresis;
-    config.holes = (uint8_t)options->holes;
-    config.high_watermark = options->limits.high_watermark;
-    config.low_watermark = options->limits.low_watermark;
-    config.seed = options->seed;
-    config.entries_expected = 1;
-    config.ghosts_max = 1;
-    config.tiers[KVT_TIER_DRAM] =
-        (kvt_tier_facts){.capacity_bytes = 4096, .read_bytes_per_s = 1, .write_bytes_per_s = 1};
-    config.allocator.resize = kvt_memory_resize;
-    kvt_status status = kvt_policy_open(&config, &trial, reason, sizeof reason);
-    kvt_policy_close(trial);
-    if (status == KVT_OK) return KVT_OK;
-    return check_refuse(message, message_size, "[store]: %s", reason);
-}
-
 kvt_status inspect_settings(const command_common *common, const kvt_store_options *options,
                             char *message, size_t message_size)
 {
-    kvt_status status = check_policy(options, message, message_size);
+    char reason[256] = "";
+    kvt_status status = KVT_OK;
+    if (store_options_try_policy(options, reason, sizeof reason) != KVT_OK)
+        status = check_refuse(message, message_size, "[store]: %s", reason);
     if (status == KVT_OK && !store_options_hold(options, message, message_size))
         status = KVT_E_CONFIG;
     for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++)
