@@ -40,8 +40,8 @@ MATRICES = [("attn_q", "self_attn.q_proj", "query", "dim"),
             ("ffn_down", "mlp.down_proj", "dim", "ffn")]
 NORMS = [("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")]
 
-# What is there of an architecture: the class of transformers, biases of q, k and v, and whether
-# GGUF interleaves the rows of q and k.
+# By architecture: the class of transformers, whether q, k and v have biases, and whether GGUF
+# interleaves the rows of q and k.
 ARCHITECTURES = {"llama": ("LlamaForCausalLM", False, True),
                  "qwen2": ("Qwen2ForCausalLM", True, False)}
 

@@ -54,7 +54,7 @@ KVT_NODISCARD kvt_status model_open(const char *path, model **model_out, char *m
 void model_close(model *m); /* NULL is allowed */
 const model_config *model_config_of(const model *m);
 
-/* What tells weights apart, and how many there are. */
+/* A digest of the weights, and their number. */
 uint64_t model_digest(const model *m);
 uint64_t model_parameters(const model *m);
 

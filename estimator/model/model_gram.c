@@ -13,15 +13,12 @@ void model_output_gram(const model *m, uint32_t layer, uint32_t kv_head, double 
     const uint32_t group = c->heads / c->kv_heads;
     const size_t width = c->head_dim;
     assert(layer < c->layers && kv_head < c->kv_heads);
-    if (m->host != NULL && m->host->grams != NULL) {
+    if (m->host != NULL) {
         const size_t at = ((size_t)layer * c->kv_heads + kv_head) * width * width;
         memcpy(gram, m->host->grams + at, width * width * sizeof *gram);
         return;
     }
     memset(gram, 0, width * width * sizeof *gram);
-    for (size_t i = 0; m->host != NULL && i < width; i++)
-        gram[i * width + i] = 1.0;
-    if (m->host != NULL) return;
     for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
         for (uint32_t out = 0; out < c->dim; out++) {
             const float *line =

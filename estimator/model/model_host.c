@@ -146,10 +146,13 @@ static const char *host_greet(int socket, model *m, char *text, size_t size)
     if (!host_begin(socket, HOST_GRAMS, 0) ||
         !host_answered(socket, HOST_GRAMS, &bytes, text, size))
         return text;
-    if (bytes == 0) return NULL;
-    if (bytes != grams * sizeof(double)) return "its output projections have another size";
-    m->host->grams = malloc(grams * sizeof(double));
+    if (bytes != 0 && bytes != grams * sizeof(double))
+        return "its output projections have another size";
+    m->host->grams = calloc(grams, sizeof(double));
     if (m->host->grams == NULL) return "out of memory";
+    for (size_t i = 0; bytes == 0 && i < grams / c->head_dim; i++)
+        m->host->grams[i * c->head_dim + i % c->head_dim] = 1.0;
+    if (bytes == 0) return NULL;
     return host_take_numbers(socket, m->host->grams, grams) ? NULL
                                                             : "an output projection is no number";
 }

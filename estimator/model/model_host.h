@@ -57,7 +57,7 @@ typedef struct host_forward {
 typedef struct model_host {
     char path[108];
     uint64_t digest, parameters;
-    double *grams; /* NULL: not known */
+    double *grams; /* as answered; where the host knows none, of the identity */
     double frequencies[MODEL_FREQUENCIES_MAX];
 } model_host;
 
@@ -68,8 +68,8 @@ KVT_NODISCARD kvt_status model_host_open(const char *path, model **model_out, ch
 /* A connection, or -1. */
 int model_host_connect(const model_host *host);
 
-/* Sound requests, one after the other. KVT_OK; KVT_E_IO (the host has failed or left; the session
- * is of no more use); KVT_E_MEMORY. */
+/* Runs sound requests, one after the other. KVT_OK; KVT_E_IO (the host has failed or left, and the
+ * connection serves no more). */
 KVT_NODISCARD kvt_status model_host_forward(const model_session *session,
                                             const model_request *requests, uint32_t count);
 

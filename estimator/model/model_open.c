@@ -32,11 +32,9 @@ kvt_status model_open(const char *path, model **model_out, char *message, size_t
     model_map map;
     uint32_t magic = 0;
     *model_out = NULL;
-    if (stat(path, &facts) == 0 && S_ISDIR(facts.st_mode)) {
-        return model_open_folder(path, model_out, message, message_size);
-    }
-    if (stat(path, &facts) == 0 && S_ISSOCK(facts.st_mode))
-        return model_host_open(path, model_out, message, message_size);
+    const mode_t kind = stat(path, &facts) == 0 ? facts.st_mode : 0;
+    if (S_ISDIR(kind)) return model_open_folder(path, model_out, message, message_size);
+    if (S_ISSOCK(kind)) return model_host_open(path, model_out, message, message_size);
     kvt_status status = model_map_open(path, &map, message, message_size);
     if (status == KVT_E_GONE)
         return model_map_say(

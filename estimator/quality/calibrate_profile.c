@@ -431,8 +431,8 @@ static void note_speeds(calibration *c, const calibrate_rows *rows)
                      start) == 1)
             continue;
         note(c->report,
-             "The profile has no speed of the basis %05X (%s), without which no store takes its "
-             "variants: kvterrace profile codecs measures it.",
+             "The profile has no speed of the basis %05X (%s), which a simulation asks for: "
+             "kvterrace profile codecs measures it.",
              (unsigned)start, quality_basis_span_name(s + 1));
         return;
     }

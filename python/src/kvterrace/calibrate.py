@@ -111,8 +111,7 @@ def parse(arguments):
 
 def run(options):
     import transformers
-    command = find_command(options.kvterrace)
-    options.kvterrace = command
+    options.kvterrace = find_command(options.kvterrace)
     name = options.name or os.path.basename(options.model.rstrip("/")).lower()
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
     with tempfile.TemporaryDirectory(prefix="kvterrace-") as folder:

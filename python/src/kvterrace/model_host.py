@@ -250,10 +250,11 @@ class Connection:
                     raise Refused("no message of this protocol")
                 if kind == FORWARD:
                     self.forward()
-                elif size == 0 and kind in (HELLO, GRAMS):
-                    grams = self.model.grams() if kind == GRAMS else None
-                    self.hello() if kind == HELLO else self.give(
-                        GRAMS, *([] if grams is None else [grams]))
+                elif kind == HELLO and size == 0:
+                    self.hello()
+                elif kind == GRAMS and size == 0:
+                    grams = self.model.grams()
+                    self.give(GRAMS, *([] if grams is None else [grams]))
                 else:
                     raise Refused("no message of this protocol")
             except (EOFError, OSError):

@@ -16,7 +16,7 @@
 
 enum { TOKENS = 90, PAST = 60 };
 
-/* What a host does wrong. */
+/* The faults of a host. */
 typedef enum host_fault {
     FAULT_NONE,
     FAULT_SILENT,    /* hangs up at the first question */
