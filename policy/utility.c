@@ -28,12 +28,13 @@
 #include <string.h>
 
 #define UTILITY_WORTHLESS (-65536.0f) /* log2 density of a step that loses nothing */
-/* The bounds below keep one choice at some microseconds among a million entries. A larger bound
- * finds slightly cheaper victims and costs time in every decision. */
+/* Bounds keep one choice at some microseconds among a million entries; larger ones find slightly
+ * cheaper victims. */
 #define UTILITY_LOOK       4     /* entries in order that one choice compares */
 #define UTILITY_REFRESH    32    /* stale keys of a kind that one choice puts right */
 #define UTILITY_STAY_LEAST 120.0 /* seconds that moves are paid off over */
 #define UTILITY_STAY_MOST  36000.0
+#define UTILITY_ROOM_PART  8u /* of the room of a tier that has been full costs nothing */
 #define UTILITY_PRICE_NS   UINT64_C(5000000000) /* what a step lost is a price for so long */
 #define UTILITY_SWEEP      4     /* entries that one choice sorts anew, wherever they stand, */
 #define UTILITY_RESORT     32    /* and while a price has just moved; both within bounds */
@@ -168,7 +169,7 @@ static buckets *utility_buckets(const kvt_policy *policy, const entry *e, int ti
     return &group->of[tier][(e->next[tier] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE];
 }
 
-/* Takes an entry out of all tiers' orders. An entry that is in none of them is left alone. */
+/* Takes an entry out of all tiers' orders. */
 static void utility_remove(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -200,8 +201,7 @@ static double utility_key(kvt_policy *policy, const entry *e, int tier, double l
     return reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS + ahead;
 }
 
-/* Returns log2 of an entry's rate. A rate of nothing is 2^-700, which sorts below every real one
- * and stays finite. */
+/* log2 of an entry's rate; that of nothing is 2^-700, below every real one and finite. */
 static double utility_log_rate(const reuse_now *use)
 {
     return use->rate > 1e-200 ? number_log2(use->rate) : -700.0;
@@ -525,14 +525,16 @@ double utility_price(const kvt_policy *policy, int tier)
     return utility_root_price(policy, room, tier);
 }
 
-/* Fills in the price of a byte in one tier for a decision, or the bytes there that cost nothing. A
- * price that was seen in the last five seconds stands for the present one: a decision would else
- * walk the front of every full tier. */
+/* Fills in the price of a byte in one tier for a decision, or the bytes there that cost nothing: a
+ * part of the room of a tier that has been full, because what fills the rest drives out the next
+ * entry. A price of the last five seconds stands for the present one: a decision would else walk
+ * the front of every full tier. */
 void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int tier, uint64_t need)
 {
     int64_t room = known->room[tier] - (int64_t)policy->staging[tier];
     if (room > 0 && (known->giving || !utility_is_tight(policy, known->room, tier))) {
-        known->free[tier] = (uint64_t)room;
+        const bool was_full = policy->shadow_price_ns[tier] > 0 && !known->giving;
+        known->free[tier] = (uint64_t)room / (was_full ? UTILITY_ROOM_PART : 1u);
         if (need <= known->free[tier]) return;
     }
     /* The price is the loss of the last step there, unless that is long ago: while it is too much
@@ -573,8 +575,7 @@ static void utility_refresh_front(kvt_policy *policy, tentative_plan *work, int 
     }
 }
 
-/* An entry that a plan has skipped stays outside. Its densities are those of its last indexing and
- * may be used for sorting. */
+/* An entry that a plan has skipped stays outside; its old densities may be used for sorting. */
 static bool utility_is_sorted(const entry *e)
 {
     for (int tier = 0; tier < TIERS; tier++)
@@ -643,8 +644,7 @@ static bool utility_choose(kvt_policy *policy, tentative_plan *work, int tier, s
     }
 }
 
-/* Finds the entry's cheapest step that needs no more room below. room.c asks for it when the room
- * below could not be made. */
+/* The entry's cheapest step that needs no more room below, for when that could not be made. */
 static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index,
                              int tier, step *out)
 {
@@ -719,7 +719,7 @@ static bool utility_next_option(kvt_policy *policy, shadow_prices *known, const 
     return found != KVT_OPTION_NONE;
 }
 
-/* Returns the options whose highest tier is `home`, as bits. The caller marks them as tried. */
+/* The options whose highest tier is `home`, as bits. */
 static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int home)
 {
     uint32_t options = 0;

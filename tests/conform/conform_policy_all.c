@@ -619,7 +619,7 @@ TEST(every_policy_keeps_the_rules)
             if (strcmp(name, "none") == 0)
                 assert_int_equal(moves, 0);
             else
-                assert_true(moves > CALLS / 20);
+                assert_true(moves > CALLS / 25);
         }
     }
 }
