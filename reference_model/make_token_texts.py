@@ -7,11 +7,15 @@
 Makes summarisation.jsonl, qa.jsonl and agent.jsonl of docs/PROFILE.md's format from the files of
 LEval, LongBench, QMSum and an agent's trace under --texts (leval/NAME.jsonl.zst and so on).
 Contexts have 1,024 to 7,000 tokens. A longer document is cut into pieces whose lengths are drawn
-evenly on a logarithmic scale. Every document gives one entry before any gives a second.
+evenly on a logarithmic scale. Every document gives one entry before any gives a second. --code FOLDER
+makes code.jsonl of the source files below a folder: what follows a piece of a file is its answer.
+--half writes the documents of one half alone, so that what is tuned on the first can be reported on
+the second.
 Needs the package tokenizers and the program zstd; the same seed gives the same files.
 """
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -33,6 +37,8 @@ SUMMARISATION = ["leval/gov_report_summ", "leval/news_summ", "leval/review_summ"
                  "longbench/multi_news", "qmsum/val"]
 QA = ["leval/financial_qa", "leval/legal_contract_qa", "leval/multidoc_qa", "leval/quality"]
 AGENT = "agent/magagent"
+CODE_SUFFIXES = (".py", ".c", ".h", ".java", ".go", ".rs", ".js", ".ts", ".cpp")
+CODE_BYTES = 4 << 20  # of files that are read at most; they are drawn
 
 
 class Refused(Exception):
@@ -40,9 +46,10 @@ class Refused(Exception):
 
 
 class Coder:
-    """The model's tokenizer and chat format."""
+    """The model's tokenizer and chat format, and the most tokens of a document in a context."""
 
-    def __init__(self, path):
+    def __init__(self, path, system=SYSTEM, longest=LONGEST):
+        self.system, self.longest = system, longest
         try:
             import tokenizers
         except ImportError as missing:
@@ -106,23 +113,28 @@ def document_texts(folder, source):
             yield name, row["input"], list(zip(row["instructions"], row["outputs"]))
 
 
-def documents(coder, folder, source):
+def in_half(half, name):
+    """Whether a document counts; its name alone decides."""
+    return half is None or hashlib.sha256(name.encode()).digest()[0] % 2 == half - 1
+
+
+def documents(coder, folder, source, half):
     found = [Document(name, coder.plain(text), pairs)
-             for name, text, pairs in document_texts(folder, source)]
+             for name, text, pairs in document_texts(folder, source) if in_half(half, name)]
     return [document for document in found if len(document.ids) >= SHORTEST]
 
 
-def draw_length(draw):
-    return int(SHORTEST * math.exp(draw.random() * math.log(LONGEST / SHORTEST)))
+def draw_length(draw, longest):
+    return int(SHORTEST * math.exp(draw.random() * math.log(longest / SHORTEST)))
 
 
-def cut(draw, ids):
+def cut(draw, ids, longest):
     """A document's pieces: itself, or runs of drawn lengths that follow each other."""
-    if len(ids) <= LONGEST:
+    if len(ids) <= longest:
         return [ids]
     pieces, at = [], 0
     while True:
-        length = draw_length(draw)
+        length = draw_length(draw, longest)
         if at + length > len(ids):
             return pieces
         pieces.append(ids[at : at + length])
@@ -150,7 +162,7 @@ def choose(coder, piece, pairs):
 
 def make_entry(coder, kind, document, piece, pairs):
     """One line. Context and every question are whole turns, so that any question may follow."""
-    ids = coder.turn("system", coder.plain(SYSTEM)) + coder.turn("user", piece)
+    ids = coder.turn("system", coder.plain(coder.system)) + coder.turn("user", piece)
     context, marks = len(ids), []
     for asked, answered in pairs:
         first = len(ids)
@@ -175,10 +187,10 @@ def interleave(lists):
                 yield items[i]
 
 
-def from_documents(coder, folder, kind, sources, draw, count):
-    lists = [draw.shuffled(documents(coder, folder, source)) for source in sources]
+def from_documents(coder, folder, kind, sources, draw, count, half):
+    lists = [draw.shuffled(documents(coder, folder, source, half)) for source in sources]
     order = list(interleave(lists))
-    pieces = {document.name: cut(draw, document.ids) for document in order}
+    pieces = {document.name: cut(draw, document.ids, coder.longest) for document in order}
     entries = []
     for i in range(max(map(len, pieces.values()), default=0)):
         for document in order:
@@ -204,10 +216,12 @@ def split_prompt(coder, prompt):
     return prompt[:at].rstrip(), prompt[at:].strip()
 
 
-def agent_calls(coder, folder):
+def agent_calls(coder, folder, half):
     """Context, question and answer of the calls of each session, as ids."""
     sessions = {}
     for row in rows(folder, AGENT):
+        if not in_half(half, "%s:%s" % (AGENT, row["session_id"])):
+            continue
         context, question = split_prompt(coder, row["input"])
         ids, asked = coder.plain(context), coder.plain(question)
         answered = coder.plain(row["output"].strip())
@@ -217,23 +231,55 @@ def agent_calls(coder, folder):
     return sessions
 
 
-def from_agent(coder, folder, draw, count):
+def from_agent(coder, folder, draw, count, half):
     """Lengths are drawn, and the call whose length comes nearest is taken: most calls are
     short. A call beyond the longest context keeps its end."""
-    sessions = agent_calls(coder, folder)
+    sessions = agent_calls(coder, folder, half)
     names = draw.shuffled(sorted(sessions))
     entries = []
     while len(entries) < count and any(sessions.values()):
         for name in names:
             if len(entries) == count or not sessions[name]:
                 continue
-            length = draw_length(draw)
+            length = draw_length(draw, coder.longest)
             calls = sessions[name]
             i = min(range(len(calls)), key=lambda i: abs(math.log(len(calls[i][0]) / length)))
             ids, asked, answered = calls.pop(i)
-            piece = ids if len(ids) <= LONGEST else ids[-length:]
+            piece = ids if len(ids) <= coder.longest else ids[-length:]
             entries.append(make_entry(coder, "agent", "%s:%s" % (AGENT, name), piece,
                                       [(asked, answered)]))
+    return entries
+
+
+def code_files(folder, draw, half):
+    """Paths of source files below a folder, drawn, CODE_BYTES of them at most."""
+    found = []
+    for base, names, files in os.walk(folder):
+        names.sort()
+        found += [os.path.join(base, name) for name in sorted(files)
+                  if name.endswith(CODE_SUFFIXES)]
+    read = 0
+    for path in draw.shuffled(found):
+        name = os.path.relpath(path, folder)
+        if not in_half(half, name) or os.path.getsize(path) < 3 * SHORTEST:
+            continue
+        read += os.path.getsize(path)
+        if read > CODE_BYTES:
+            return
+        with open(path, "rb") as file:
+            yield name, file.read().decode("utf-8", "replace")
+
+
+def from_code(coder, folder, draw, count, half):
+    """A piece of a file is the context, and what follows it in the file the answer."""
+    entries = []
+    for name, text in code_files(folder, draw, half):
+        ids = coder.plain(text)
+        length = min(draw_length(draw, coder.longest), len(ids) - ANSWER_TOKENS_MAX)
+        if length >= SHORTEST and len(entries) < count:
+            asked = coder.plain("What are the next lines of this file?")
+            entries.append(make_entry(coder, "code", name, ids[:length],
+                                      [(asked, ids[length : length + ANSWER_TOKENS_MAX])]))
     return entries
 
 
@@ -259,7 +305,14 @@ def main():
                         help="the folder for the texts; made where it is missing")
     parser.add_argument("--entries", type=int, default=120, help="of each class")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--code", metavar="FOLDER", help="source files, for the class code")
+    parser.add_argument("--half", type=int, choices=(1, 2), help="of the documents, by their names")
+    parser.add_argument("--system", default=SYSTEM, help="the first turn of every context")
+    parser.add_argument("--longest", type=int, default=LONGEST,
+                        help="tokens of a document in a context at most (%d)" % LONGEST)
     arguments = parser.parse_args()
+    if arguments.longest <= SHORTEST:
+        parser.error("--longest: more than %d" % SHORTEST)
     if arguments.entries < 1:
         parser.error("--entries: at least 1")
     try:
@@ -271,15 +324,21 @@ def main():
 
 
 def make(arguments):
-    coder = Coder(arguments.model)
+    coder = Coder(arguments.model, arguments.system, arguments.longest)
     os.makedirs(arguments.out, exist_ok=True)
     draw = lambda kind: texts.Draw("%d token texts %s" % (arguments.seed, kind))
     for kind, sources in (("summarisation", SUMMARISATION), ("qa", QA)):
         write(arguments.out, kind, from_documents(coder, arguments.texts, kind, sources,
-                                                  draw(kind), arguments.entries),
+                                                  draw(kind), arguments.entries,
+                                                  arguments.half),
               arguments.entries)
     write(arguments.out, "agent", from_agent(coder, arguments.texts, draw("agent"),
-                                             arguments.entries), arguments.entries)
+                                             arguments.entries, arguments.half),
+          arguments.entries)
+    if arguments.code is not None:
+        write(arguments.out, "code", from_code(coder, arguments.code, draw("code"),
+                                               arguments.entries, arguments.half),
+              arguments.entries)
 
 
 if __name__ == "__main__":

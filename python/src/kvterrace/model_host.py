@@ -13,6 +13,7 @@ import argparse
 import array
 import contextlib
 import hashlib
+import inspect
 import os
 import socket
 import struct
@@ -93,6 +94,9 @@ class Model:
         self.model = AutoModelForCausalLM.from_pretrained(
             name, dtype=getattr(torch, dtype), attn_implementation="kvterrace").to(device).eval()
         self.device, self.lock = device, threading.Lock()
+        # The argument has another name from transformers 5.24 on.
+        given = inspect.signature(self.model.forward).parameters
+        self.cache_name = "cache" if "cache" in given else "past_key_values"
         config = self.model.config.get_text_config()
         self.config = config
         self.layers = config.num_hidden_layers
@@ -165,10 +169,9 @@ class Model:
             places = torch.arange(position, position + len(tokens), device=self.device)[None]
             wanted = torch.arange(logits_first, logits_first + max(logits_count, 1),
                                   device=self.device).clamp(max=len(tokens) - 1)
-            out = self.model(input_ids=ids, position_ids=places, past_key_values=cache,
-                             use_cache=True, logits_to_keep=wanted)
-            held = out.past_key_values
-            pairs = [(held.layers[i].keys, held.layers[i].values) for i in range(self.layers)]
+            out = self.model(input_ids=ids, position_ids=places, use_cache=True,
+                             logits_to_keep=wanted, **{self.cache_name: cache})
+            pairs = [(cache.layers[i].keys, cache.layers[i].values) for i in range(self.layers)]
             keys, values = ([self._plain(pair[side][0, :, before:].transpose(0, 1))
                              for pair in pairs] for side in (0, 1))
             logits = self._plain(out.logits[0, :logits_count])
