@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bits and loss of codecs on any model of transformers, all by one judge.
 
-    PYTHONPATH=build/python lab/codec_rivals.py --model models/qwen --profile profile.db \\
-        --text qa=held/qa.jsonl --text code=held/code.jsonl --teach chat=texts/summarisation.jsonl \\
+    PYTHONPATH=build/python lab/codec_rivals.py --model models/qwen --profile p.db \\
+        --text qa=held/qa.jsonl --text code=held/code.jsonl --teach chat=texts/chat.jsonl \\
         --contexts 4 --variants "kivi:k4v4 entropy:k0.25v0.5" --rivals kvtc:1,turboquant:4
 
 Texts are token ids (docs/PROFILE.md). The KV of a context goes through a codec and back, and the

@@ -7,10 +7,10 @@
 Makes summarisation.jsonl, qa.jsonl and agent.jsonl of docs/PROFILE.md's format from the files of
 LEval, LongBench, QMSum and an agent's trace under --texts (leval/NAME.jsonl.zst and so on).
 Contexts have 1,024 to 7,000 tokens. A longer document is cut into pieces whose lengths are drawn
-evenly on a logarithmic scale. Every document gives one entry before any gives a second. --code FOLDER
+evenly on a logarithmic scale. Every document gives one entry before any gives a second. --code
 makes code.jsonl of the source files below a folder: what follows a piece of a file is its answer.
---half writes the documents of one half alone, so that what is tuned on the first can be reported on
-the second.
+--half writes the documents of one half alone, so that what is tuned on the first can be reported
+on the second.
 Needs the package tokenizers and the program zstd; the same seed gives the same files.
 """
 

@@ -17,8 +17,8 @@ trap 'exit 130' INT TERM
 step() { printf '\n== %s\n\n' "$*"; }
 
 # The store of the live run: the model's KV is 1 KiB a token, so 768 tokens of it are 0.8 MB. HBM
-# is emulated in host memory. Together the tiers hold a third of the contexts as they are, so that
-# there is a choice.
+# is emulated in host memory. Together the tiers hold a fifth of the contexts as they are, and half
+# to three quarters of them at 4 bits, so that there is a choice.
 cat >"$demo/live.ini" <<INI
 ; Written by tools/demo.sh.
 [store]
@@ -29,10 +29,10 @@ capacity = 1MiB
 emulated = yes
 
 [tier.dram]
-capacity = 3MiB
+capacity = 2MiB
 
 [tier.ssd]
-capacity = 8MiB
+capacity = 3MiB
 
 [device.ssd0]
 tier = ssd
@@ -87,18 +87,20 @@ step "4/4 Live: a model answers from what a real store gives back"
 cat <<'TEXT'
 The reference model reads 40 contexts of 768 tokens and is asked about them, some far more often
 than others. A context that is not stored is computed; one that is stored is read, decoded and
-answered from. First its ladder of variants is calibrated, with what they cost in answers. Then the
-same requests go to lru with single variants and with the best uniform mix, and to two engines that
-choose a variant and a tier for each entry. Time to first token and answers are measured, not
-modelled.
+answered from. First its ladder of variants is calibrated, with what they cost in answers; bases of
+the transform codec are learnt on texts of another length, and timed. Then the same requests go to
+lru with single variants and with the best uniform mix, and to two engines that choose a variant and
+a tier for each entry. Time to first token and answers are measured, not modelled.
 
 TEXT
 "$command" profile calibrate --loss rouge_l --contexts 12 --model reference_model/model \
-    --text recall=reference_model/texts/recall-512.jsonl --database "$demo/profile.db" \
-    >"$demo/calibrate.txt"
+    --text recall=reference_model/texts/recall-512.jsonl \
+    --text long=reference_model/texts/recall-1024.jsonl --basis long \
+    --database "$demo/profile.db" >"$demo/calibrate.txt"
 "$command" profile quality --loss rouge_l --contexts 12 --variants "kivi:k4v4;kivi:k2v2" \
     --model reference_model/model --text recall=reference_model/texts/recall-512.jsonl \
     --database "$demo/profile.db" >>"$demo/calibrate.txt"
+"$command" profile codecs --quick --database "$demo/profile.db" >"$demo/codecs.txt"
 "$command" replay --workload poisson --mode live --config "$demo/live.ini" \
     --model reference_model/model --text recall=reference_model/texts/recall-768.jsonl \
     --contexts 40 --loss rouge_l --set workload.requests=300 --set workload.rate=10 \
