@@ -266,7 +266,8 @@ KVT_NODISCARD kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind,
                                              uint64_t bytes);
 
 /* Makes finished writes durable on every serving member. A member whose sync fails is retired,
- * because writes that it acknowledged may be lost. KVT_OK; KVT_E_IO; KVT_E_GONE; KVT_E_MEMORY. */
+ * because writes that it acknowledged may be lost; one that its owner retires meanwhile counts as
+ * out of service from the start. KVT_OK; KVT_E_IO; KVT_E_GONE; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status tiers_pool_sync(tiers_pool *pool);
 
 /*

@@ -482,8 +482,8 @@ static bool worker_has_active(const tiers_worker *worker)
 }
 
 /* Serves all syncs up to a ticket by one sync of the device, after everything that is in flight has
- * ended. On a retired member they fail at once. One sync serves every ticket asked for before it
- * began. */
+ * ended. On a retired member they fail at once, or end without one where its owner retired it. One
+ * sync serves every ticket asked for before it began. */
 static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
 {
     while (worker_in_flight(worker) > 0 && !tiers_worker_retired(worker)) {
@@ -491,7 +491,7 @@ static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
         worker_check_operations(worker);
         worker_sweep(worker, false);
     }
-    kvt_status status = KVT_E_GONE;
+    kvt_status status = atomic_load(&worker->why) == TIERS_RETIRED_ASKED ? KVT_OK : KVT_E_GONE;
     if (!tiers_worker_retired(worker)) {
         worker_begin_call(worker);
         status = kvt_device_sync(worker->device);
