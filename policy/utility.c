@@ -59,10 +59,9 @@ double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored
     return stay < UTILITY_STAY_MOST ? stay : UTILITY_STAY_MOST;
 }
 
-/* Returns the bytes that a step frees in `tier`, 0 when it is no step there. A step must free bytes
- * in the tier and add none above. In contiguous mode it must leave no held child without its
- * prefix, and go below none: leaves go first, whatever their cost. Else a tier would fill with
- * prefixes of what lies above, none of which can be evicted. */
+/* The bytes that a step frees in `tier`, 0 when it is no step there. A step must free bytes in the
+ * tier and add none above. In contiguous mode it must leave no held child without its prefix, and
+ * go below none: else a tier would fill with prefixes of what lies above, which all must stay. */
 static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
     assert(tier >= 0 && tier < TIERS);
@@ -119,8 +118,10 @@ static double utility_lost(const kvt_policy *policy, const entry *e, uint8_t to,
     const stored_option *from = entry_option(policy, e, e->current);
     const stored_option *then = entry_option(policy, e, to);
     double alpha = entry_alpha(policy, e);
-    double more = option_cost(then, e, alpha) - then->load_seconds -
+    double again = utility_again(policy, e, then, alpha);
+    double more = option_cost(then, e, alpha) + again - then->load_seconds -
                   (option_cost(from, e, alpha) - from->load_seconds);
+    lost += again;
     if (!(more > 0.0)) return lost;
     for (int tier = 0; tier < TIERS; tier++) {
         if (e->bytes[tier] <= then->bytes[tier]) continue;
@@ -207,9 +208,8 @@ static double utility_log_rate(const reuse_now *use)
     return use->rate > 1e-200 ? number_log2(use->rate) : -700.0;
 }
 
-/* Puts the entry where its counter and its densities say, in each tier that holds bytes of it. The
- * densities stay as they are: only utility_index works them out again. The cost is one look at the
- * counters and one move between lists per tier. */
+/* Puts the entry where its counter and its densities say, in each tier that holds bytes of it; only
+ * utility_index works these out again. */
 static void utility_sort(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);

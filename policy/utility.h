@@ -90,6 +90,17 @@ static inline bool utility_is_reachable(const kvt_policy *policy, const entry *e
     return utility_same_variant(from, to);
 }
 
+/* Seconds of a use that a step to a stored option adds because it is coded from a lossy one: the
+ * losses of both add up. Within a codec nothing is lost twice. */
+static inline double utility_again(const kvt_policy *policy, const entry *e,
+                                   const stored_option *to, double alpha)
+{
+    if (e->current == KVT_OPTION_NONE) return 0.0;
+    const stored_option *from = entry_option(policy, e, e->current);
+    if (from->loss <= 0.0 || from->variant.codec == to->variant.codec) return 0.0;
+    return alpha * (double)e->sensitivity * from->loss;
+}
+
 /* Returns the cost of making a stored option and writing what it needs, in seconds of a request. An
  * entry that keeps its variant, or its codec as planes do that are dropped, is not coded. */
 static inline double utility_write_at(const kvt_policy *policy, const write_costs *now,

@@ -80,6 +80,8 @@ static bool improve_find(kvt_policy *policy, uint32_t index, shadow_prices *know
         const stored_option *o = entry_option(policy, e, to);
         double saved = cost - option_cost(o, e, alpha);
         if (to == e->current || saved <= 0.0 || !utility_is_reachable(policy, e, to)) continue;
+        saved -= utility_again(policy, e, o, alpha);
+        if (saved <= 0.0) continue;
         int home = option_home(o);
         if (home < ask->top || home >= ask->below) continue;
         if (use.rate < 0.0) use = reuse_look(policy, e);

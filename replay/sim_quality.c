@@ -109,9 +109,9 @@ void sim_quality_move(sim_state *sim, const kvt_move *move)
     const kvt_option *to = &sim->whole[sim_move_option(sim, block, move->to)];
     bool same = memcmp(&from->variant, &to->variant, sizeof from->variant) == 0;
     bool made = ((to->made_from | to->kept_from) >> before & 1) != 0;
-    if (same || made) return;
-    /* A variant that loses less than the one before was made from exact bytes at hand. */
-    *carried = to->loss < from->loss ? 0.0f : *carried + (float)from->loss;
+    if (same || (made && from->variant.codec == to->variant.codec)) return;
+    /* A variant that loses less and is not made from the one before was made from exact bytes. */
+    *carried = !made && to->loss < from->loss ? 0.0f : *carried + (float)from->loss;
 }
 
 /* ---- blends ---- */

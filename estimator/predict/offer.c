@@ -206,15 +206,12 @@ static void cost_fill_variants(const kvt_cost_model *model, const kvt_offer *off
 }
 
 /*
- * Codings on top of each other. The losses of two add up at most, so a variant may be coded from a
- * lossy one with all its tokens that loses a quarter of it or less. A chain of such codings loses a
- * third more than its last one, at most: 1/4 + 1/16 + ...
- *
- * Without this, an entry that was stored in a fine lossy variant while there was room could never
- * become a coarse one, only leave.
+ * Codings on top of each other. The losses of two add up at most, which the engine counts where the
+ * codec changes. Within a codec it counts nothing, so a variant must lose a quarter of the next one
+ * there. Without such codings an entry that was stored in a fine lossy variant while there was room
+ * could never become a coarse one, only leave.
  */
 #define OFFER_AGAIN_SHARE 0.25
-#define OFFER_CHAIN       (1.0 / (1.0 - OFFER_AGAIN_SHARE))
 
 /* How the engine may plan to make one lossy variant from another. Exact variants serve every other
  * one, which the engine knows by itself. */
@@ -229,45 +226,55 @@ static offer_way offer_way_from(const kvt_codec_curve *to, const kvt_codec_curve
     if (!(to->loss > 0.0) || !(from->loss > 0.0) || to->stored_share >= from->stored_share)
         return OFFER_WAY_NONE;
     if (codecs_made_from(from->variant, to->variant) != CODECS_WAY_NONE) return OFFER_WAY_NESTED;
-    return codecs_drop_method(from->variant) == 0 && from->loss <= OFFER_AGAIN_SHARE * to->loss
-               ? OFFER_WAY_AGAIN
-               : OFFER_WAY_NONE;
+    if (codecs_drop_method(from->variant) != 0) return OFFER_WAY_NONE; /* its tokens are gone */
+    const bool counted = from->variant.codec != to->variant.codec;
+    return counted || from->loss <= OFFER_AGAIN_SHARE * to->loss ? OFFER_WAY_AGAIN : OFFER_WAY_NONE;
 }
 
-/* The loss that coding from `from` adds to a variant's bound; INFINITY beyond the limit. */
-static double offer_carried(const kvt_cost_model *model, const kvt_option *to,
-                            const kvt_option *from)
+/* Numbers of the variants, large ones first: what one is made of stands before it. */
+static void offer_order(const kvt_cost_model *model, uint32_t variants,
+                        uint8_t order[KVT_VARIANTS_MAX])
 {
-    const double carried = OFFER_CHAIN * from->loss_upper;
-    const bool within = model->loss_limit <= 0.0 || to->loss_upper + carried <= model->loss_limit;
-    return within ? carried : (double)INFINITY;
+    for (uint32_t i = 0; i < variants; i++) {
+        uint32_t at = i;
+        for (; at > 0; at--) {
+            const kvt_codec_curve *before = &model->variants[order[at - 1]];
+            if (before->stored_share >= model->variants[i].stored_share) break;
+            order[at] = order[at - 1];
+        }
+        order[at] = (uint8_t)i;
+    }
 }
 
-/* Fills made_from of all options, and raises the bounds of those that are coded from lossy ones.
- * Option 1 + i + tier * variants is variant i, so its sources are the same in every tier. */
+/* Fills made_from of all options, and raises the bounds of those that are coded from lossy ones by
+ * the bound of these, raised likewise; what would pass the limit is no source. Option
+ * 1 + i + tier * variants is variant i, so its sources are the same in every tier. */
 static void cost_fill_lineage(const kvt_cost_model *model, uint32_t variants, kvt_option *options,
                               uint32_t count)
 {
-    double most[KVT_VARIANTS_MAX] = {0.0};
+    const double limit = model->loss_limit > 0.0 ? model->loss_limit : (double)INFINITY;
+    uint8_t order[KVT_VARIANTS_MAX];
     assert(count <= KVT_OPTIONS_MAX); /* a bit each */
-    for (uint32_t to = 0; to < variants; to++) {
+    offer_order(model, variants, order);
+    for (uint32_t at = 0; at < variants; at++) {
+        const uint32_t to = order[at];
+        const double own = options[1 + to].loss_upper;
+        double most = 0.0;
         uint32_t sources = 0;
-        for (uint32_t from = 0; from < variants; from++) {
+        for (uint32_t k = 0; k < at; k++) {
+            const uint32_t from = order[k];
             const offer_way way = offer_way_from(&model->variants[to], &model->variants[from]);
-            if (way == OFFER_WAY_NONE) continue;
-            if (way == OFFER_WAY_AGAIN) {
-                const double carried = offer_carried(model, &options[1 + to], &options[1 + from]);
-                if (isinf(carried)) continue;
-                most[to] = fmax(most[to], carried);
-            }
+            const double carried = way == OFFER_WAY_AGAIN ? options[1 + from].loss_upper : 0.0;
+            if (way == OFFER_WAY_NONE || own + carried > limit) continue;
+            most = fmax(most, carried);
             for (uint32_t i = 1 + from; i < count; i += variants)
                 sources |= UINT32_C(1) << i;
         }
-        for (uint32_t i = 1 + to; i < count; i += variants)
+        for (uint32_t i = 1 + to; i < count; i += variants) {
             options[i].made_from = sources;
+            options[i].loss_upper = fmin(own + most, 1.0);
+        }
     }
-    for (uint32_t i = 1; i < count; i++)
-        options[i].loss_upper = fmin(options[i].loss_upper + most[(i - 1) % variants], 1.0);
 }
 
 /* The entry's losses stand to the curve's as the factors say; a lossy variant never counts as

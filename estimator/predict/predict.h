@@ -83,9 +83,10 @@ double kvt_offer_recompute_seconds(const kvt_prefill *prefill, kvt_hole_mode hol
  *   bytes         what a plan reserves: the record with its header in whole KVT_RECORD_ALIGN, and
  *                 2 % more where its size is an estimate
  *   read_bytes    what the record is expected to take
- *   made_from     which lossy variants come from which without coding anything twice: planes
- *                 dropped, planes at 8 bits to any coarser lossy variant, an entropy one to 3x its
- *                 steps. A move writes the new record whole, so kept_from is empty
+ *   made_from     which lossy variants come from which: planes dropped, planes at 8 bits to any
+ *                 coarser lossy variant, an entropy one to 3x its steps; and coded once more, from
+ *                 any of another codec that has all tokens, as far as the model's limit lets both
+ *                 bounds add up. A move writes the new record whole, so kept_from is empty
  * KVT_OK; KVT_E_ARGUMENT when the model would give more options than fit, or holds a rate, share or
  * time that is not positive and finite, or the layout is unsound.
  */

@@ -42,7 +42,8 @@ extern "C" {
  * An exact stored option (loss 0) can become any other. A lossy one can become its own variant
  * elsewhere, and each option whose made_from has its bit: bit i of made_from is set when option i's
  * stored bytes are enough to make this option, because they contain it (planes dropped, a coarser
- * step derived) or because they have lost little beside what this option loses.
+ * step derived) or because it may be coded from them: where the codec changes the losses of both
+ * add up, and the engine counts both.
  * Bit i of kept_from: the bytes that this option shares with option i in a tier stay where they
  * are, and a move from i to this option holds and writes only the others. Such a bit may be set
  * where made_from has it, option i is exact, or both options have the same variant.

@@ -300,8 +300,8 @@ TEST(costs_grow_with_size)
     }
 }
 
-/* A coarse variant is coded from a fine lossy one that loses a quarter of it or less; its bound has
- * what that adds, and stays within the model's limit. */
+/* A coarse variant is coded from a fine lossy one: within a codec from one that loses a quarter of
+ * it or less. Its bound has that of the other, raised likewise, and stays within the limit. */
 TEST(fine_lossy_variants_are_coded_again)
 {
     static const struct {
@@ -324,24 +324,32 @@ TEST(fine_lossy_variants_are_coded_again)
         curve->loss = rungs[i].loss;
         curve->loss_upper = rungs[i].upper;
     }
-    /* Options: none, raw, lossless, then the five. */
+    /* Options: none, raw, lossless, then the five. Dropped tokens never come back. */
     build(&model, KVT_HOLES_MIXED, &offer, options);
-    assert_int_equal(options[4].made_from, 0); /* 0.02 is more than a quarter of 0.05 */
-    assert_int_equal(options[5].made_from, 1u << 3);
-    assert_int_equal(options[7].made_from, 1u << 3 | 1u << 4); /* nothing has dropped tokens back */
-    assert_near(options[4].loss_upper, 0.06, 1e-9);
-    assert_near(options[5].loss_upper, 0.15 + 0.04, 1e-9);
-    assert_near(options[7].loss_upper, 0.40 + 0.08, 1e-9);
+    assert_int_equal(options[4].made_from, 1u << 3);
+    assert_int_equal(options[5].made_from, 1u << 3); /* 0.05 is more than a quarter of 0.12 */
+    assert_int_equal(options[7].made_from, 1u << 3 | 1u << 4);
+    assert_near(options[4].loss_upper, 0.06 + 0.03, 1e-9);
+    assert_near(options[5].loss_upper, 0.15 + 0.03, 1e-9);
+    assert_near(options[7].loss_upper, 0.40 + 0.06 + 0.03, 1e-9);
     assert_near(options[7].loss, 0.35, 1e-9);
     /* A limit leaves out what would pass it, and keeps the variant. */
     model.loss_limit = 0.45;
     build(&model, KVT_HOLES_MIXED, &offer, options);
     assert_int_equal(options[7].made_from, 1u << 3);
-    assert_near(options[7].loss_upper, 0.44, 1e-9);
+    assert_near(options[7].loss_upper, 0.43, 1e-9);
     model.loss_limit = 0.41;
     build(&model, KVT_HOLES_MIXED, &offer, options);
     assert_int_equal(options[7].made_from, 0);
     assert_near(options[7].loss_upper, 0.40, 1e-9);
+    /* In whatever order the variants are given. */
+    const kvt_codec_curve first = model.variants[2];
+    model.loss_limit = 0.0;
+    model.variants[2] = model.variants[6];
+    model.variants[6] = first;
+    build(&model, KVT_HOLES_MIXED, &offer, options);
+    assert_int_equal(options[3].made_from, 1u << 7 | 1u << 4);
+    assert_near(options[3].loss_upper, 0.49, 1e-9);
 }
 
 static void expect_argument_error(const kvt_cost_model *model, const kvt_offer *offer)
