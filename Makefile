@@ -162,7 +162,7 @@ docs: build
 	@$(STEP)/manual.log "Writing the manual page and the reference" $(CMAKE) --build \
 		--preset release --target kvterrace_manual
 
-wheel: configure
+wheel: build
 	@$(STEP)/wheel.log "Making a wheel of the Python package" tools/make_wheel.sh $(BUILD)
 
 # The wheel in clean environments of each Python from 3.11 on that is here.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Python package: two extension modules for the stable interface of Python 3.11, and the
 # sources beside them in build/python/kvterrace, so that PYTHONPATH=build/python imports it.
-# python/pyproject.toml builds a wheel through the same target.
+# tools/make_wheel.sh packs that folder and the command into a wheel.
 set(KVT_PYTHON AUTO CACHE STRING "the Python package: AUTO (where cffi and Python.h are), ON, OFF")
 
 # The first interpreter of 3.11 or newer that has cffi and its own headers.
@@ -62,8 +62,6 @@ function(kvt_python_module name source)
     target_compile_options(kvt_python_${name} PRIVATE -fsanitize=${KVT_SANITIZE})
     target_link_options(kvt_python_${name} PRIVATE -fsanitize=${KVT_SANITIZE})
   endif()
-  install(TARGETS kvt_python_${name} LIBRARY DESTINATION kvterrace COMPONENT python
-    EXCLUDE_FROM_ALL)
 endfunction()
 
 kvt_python_module(native ${python_room}/src/native.c)
@@ -82,8 +80,6 @@ file(GLOB python_sources CONFIGURE_DEPENDS ${python_room}/src/kvterrace/*.py
   ${python_room}/src/kvterrace/*.pyi ${python_room}/src/kvterrace/py.typed)
 configure_file(${CMAKE_SOURCE_DIR}/cmake/python_version.py.in
   ${CMAKE_BINARY_DIR}/python_version/_version.py @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/python_version/_version.py ${CMAKE_SOURCE_DIR}/LICENSE
-  ${CMAKE_SOURCE_DIR}/NOTICE DESTINATION kvterrace COMPONENT python EXCLUDE_FROM_ALL)
 set(python_stamp ${CMAKE_BINARY_DIR}/python_sources.stamp)
 add_custom_command(OUTPUT ${python_stamp}
   COMMAND ${CMAKE_COMMAND} -E make_directory ${python_package}

@@ -14,11 +14,11 @@ figures mean the same as those of every other model, and a calibration that was 
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 
+from kvterrace.__main__ import command_path
 from kvterrace.model_host import Model, Refused, Server
 
 PASSAGE, SCORED = 97, 81  # tokens of a passage: what leads to it, and what is scored
@@ -75,8 +75,8 @@ def command_of(options, name, texts, sock):
 
 
 def find_command(given):
-    """The program kvterrace: as given, or the one that is found first."""
-    found = given or os.environ.get("KVTERRACE") or shutil.which("kvterrace")
+    """The program kvterrace: as given, or that of the package."""
+    found = given or command_path()
     if not found or not os.access(found, os.X_OK):
         raise Refused("the program kvterrace is not found; --kvterrace names it")
     return found
@@ -96,7 +96,7 @@ def parse(arguments):
     parser.add_argument("--continuation-tokens", type=int, default=200)
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (cpu)")
     parser.add_argument("--dtype", default="float32", help="float32, bfloat16, float16 (float32)")
-    parser.add_argument("--kvterrace", help="the program (the one on the path)")
+    parser.add_argument("--kvterrace", help="the program (that of the package)")
     parser.add_argument("rest", nargs="*", metavar="-- OPTION",
                         help="further options of `kvterrace profile calibrate`")
     options = parser.parse_args(arguments)
