@@ -285,10 +285,10 @@ static void offer_fill_loss(const kvt_offer *offer, const kvt_codec_curve *curve
     option->loss = curve->loss;
     option->loss_upper = fmax(curve->loss_upper, curve->loss);
     if (!(curve->loss > 0.0) || offer->loss_factor <= 0.0) return;
-    /* Observations of the class take the place of what its bound was widened by for want of them,
-     * as far as the factor's own bound knows that a class may be another one. */
+    /* Observations of the class take the place of what its bound was widened by for want of them:
+     * the factor's own bound starts from a class that may differ by as much (online_loss.c). */
     if (curve->loss_widening > 1.0 && offer->loss_factor_upper != 1.0)
-        option->loss_upper /= fmin(curve->loss_widening, ONLINE_LOSS_CLASS_FACTOR);
+        option->loss_upper = fmax(option->loss_upper / curve->loss_widening, curve->loss);
     option->loss = fmin(curve->loss * fmin(fmax(offer->loss_factor, 1e-6), 1e6), 1.0);
     option->loss_upper =
         fmax(fmin(option->loss_upper * offer->loss_factor_upper, 1.0), option->loss);

@@ -13,19 +13,23 @@
 #include <assert.h>
 #include <math.h>
 
-#define LOSS_CLASS_SD    0.7 /* of a class's ln factor before anything is seen: a factor of two */
-#define LOSS_QUESTION_SD 1.0 /* where no measurement tells */
-#define LOSS_ENTRY_LEAST 1e-3
-#define LOSS_SD_MOST     4.0   /* a factor of 50; a profile that says more would end in no number */
-#define LOSS_MEMORY      400.0 /* observations that a class remembers */
-#define LOSS_UPPER       1.645
-#define LOSS_CUT         4.0 /* spreads below the expectation that an observation counts at most */
-#define LOSS_DRIFT_SLACK 0.5
-#define LOSS_DRIFT_SUM   10.0
+/* Spreads of logarithms. A factor of 50 is the most: a profile that says more would end in no
+ * number. */
+#define LOSS_CLASS_SD       0.7 /* of a class that was measured: a factor of two */
+#define LOSS_CLASS_SD_LEAST 0.1
+#define LOSS_QUESTION_SD    1.0 /* where no measurement tells */
+#define LOSS_ENTRY_LEAST    1e-3
+#define LOSS_SD_MOST        4.0
+#define LOSS_MEMORY         400.0 /* observations that a class remembers */
+#define LOSS_UPPER          1.645
+#define LOSS_CUT            4.0 /* spreads off the expectation that an observation counts at most */
+#define LOSS_DRIFT_SLACK    0.5
+#define LOSS_DRIFT_SUM      10.0
 
-online_loss_prior online_loss_prior_of(double sd, double repeatability)
+online_loss_prior online_loss_prior_of(double sd, double repeatability, double widening)
 {
-    online_loss_prior prior = {LOSS_ENTRY_LEAST, LOSS_QUESTION_SD};
+    online_loss_prior prior = {LOSS_CLASS_SD, LOSS_ENTRY_LEAST, LOSS_QUESTION_SD};
+    if (widening > 1.0) prior.class_sd = fmax(log(widening) / LOSS_UPPER, LOSS_CLASS_SD_LEAST);
     if (!(sd > 0)) return prior;
     sd = fmin(sd, LOSS_SD_MOST);
     double r = fmin(fmax(repeatability, 0.0), 1.0);
@@ -44,8 +48,8 @@ static double loss_center(const online_loss_prior *prior)
 
 void online_loss_class_init(online_loss_class *of_class, const online_loss_prior *prior)
 {
-    *of_class =
-        (online_loss_class){.mean = loss_center(prior), .variance = LOSS_CLASS_SD * LOSS_CLASS_SD};
+    *of_class = (online_loss_class){.mean = loss_center(prior),
+                                    .variance = prior->class_sd * prior->class_sd};
 }
 
 /* Variance of one observation around its class. */
@@ -100,7 +104,7 @@ online_loss_factor online_loss_expect(const online_loss_prior *prior,
 double online_loss_class_factor(const online_loss_prior *prior, const online_loss_class *of_class,
                                 double *weight_out)
 {
-    double before = 1.0 / (LOSS_CLASS_SD * LOSS_CLASS_SD);
+    double before = 1.0 / (prior->class_sd * prior->class_sd);
     double gained = 1.0 / of_class->variance - before;
     if (weight_out != NULL) *weight_out = fmax(gained * loss_single(prior, 1.0), 0.0);
     return exp(of_class->mean - loss_center(prior));
@@ -117,14 +121,16 @@ static void loss_teach_class(const online_loss_prior *prior, online_loss_class *
     of_class->observations++;
 }
 
-static bool loss_has_drifted(online_loss_class *of_class, double off, double innovation)
+static bool loss_has_drifted(const online_loss_prior *prior, online_loss_class *of_class,
+                             double off, double innovation)
 {
     double spreads = fmin(fmax(off / sqrt(innovation), -3.0), 3.0);
     of_class->above = fmax(0, of_class->above + spreads - LOSS_DRIFT_SLACK);
     of_class->below = fmax(0, of_class->below - spreads - LOSS_DRIFT_SLACK);
     if (of_class->above <= LOSS_DRIFT_SUM && of_class->below <= LOSS_DRIFT_SUM) return false;
     of_class->above = of_class->below = 0;
-    of_class->variance = LOSS_CLASS_SD * LOSS_CLASS_SD;
+    const double sd = fmax(prior->class_sd, LOSS_CLASS_SD);
+    of_class->variance = sd * sd;
     of_class->reopened++;
     return true;
 }
@@ -141,7 +147,7 @@ bool online_loss_observe(const online_loss_prior *prior, online_loss_class *of_c
     double least = mean - LOSS_CUT * sqrt(innovation);
     double seen = observed > 0 ? log(observed) + 0.5 * question : least;
     double off = fmin(fmax(seen, least), mean + LOSS_CUT * sqrt(innovation)) - mean;
-    bool drifted = loss_has_drifted(of_class, off, innovation);
+    bool drifted = loss_has_drifted(prior, of_class, off, innovation);
     loss_teach_class(prior, of_class, known.share, off, innovation);
     entry->weight += (float)weight;
     entry->sum += (float)(weight * (mean + off));

@@ -329,11 +329,8 @@ double online_error_quantile(const online_error *error, double share);
  *     ln observed = ln factor + question     question ~ N(-v/2, v), v = question_sd^2 / weight
  */
 
-/* What a class's own factor may be before anything of it is seen: the upper end of the prior that
- * every class starts from. */
-#define ONLINE_LOSS_CLASS_FACTOR 3.16
-
 typedef struct online_loss_prior {
+    double class_sd; /* of a class's ln factor before anything of it is seen */
     double entry_sd;
     double question_sd;
 } online_loss_prior;
@@ -342,9 +339,11 @@ typedef struct online_loss_prior {
  * From a measurement of many entries: sd, the standard deviation of the measured logarithms, and
  * repeatability, their correlation between two halves of each measurement. By Spearman and Brown
  * the whole repeats with 2r / (1 + r), so that share of the variance is the entries'. r <= 0 or sd
- * <= 0: entries show no difference of their own.
+ * <= 0: entries show no difference of their own. widening: the factor that bounds for a class never
+ * measured are widened by (docs/PROFILE.md, What a limit promises), which says how far a class may
+ * lie from those that were; 0: the classes were measured, and a factor of two is supposed.
  */
-online_loss_prior online_loss_prior_of(double sd, double repeatability);
+online_loss_prior online_loss_prior_of(double sd, double repeatability, double widening);
 
 /* The ln factor of a class: its mean and variance. */
 typedef struct online_loss_class {

@@ -2,9 +2,9 @@
 /*
  * promise.c - see promise.h. Losses are positive and spread over orders of magnitude, so classes
  * differ by factors: their means are compared in logarithms. How far a new class may lie from the
- * known ones follows from how far these lie from each other, together with what is supposed of
- * classes before any is seen (PROMISE_PRIOR_SD, the prior that a store's own observations start
- * from), so that two classes that happen to agree do not make a narrow bound.
+ * known ones follows from how far these lie from each other, by Student's distribution, so that the
+ * bound holds whatever the true spread is. A least spread keeps a few classes that happen to agree
+ * from a narrow bound (docs/decisions/0060-a-widening-by-students-point.md).
  */
 #include "estimator/quality/promise.h"
 
@@ -15,8 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROMISE_PRIOR_SD      0.7 /* a factor of two, as online_loss.c supposes */
-#define PROMISE_PRIOR_CLASSES 3.0 /* that the prior weighs as much as */
+#define PROMISE_LEAST_SPREAD  0.8 /* over sqrt(classes - 1): of log means, times Student's point */
+#define PROMISE_MOST_SPREAD   1.0 /* of log means, where one class says nothing of it */
+#define PROMISE_MOST_WIDENING 1e3
+#define PROMISE_HALF          0.5 /* losses near 1 cannot differ by much */
 #define PROMISE_NORMAL        1.645
 #define PROMISE_SKEWED        1.96 /* what keeps 95 % of skewed means, see sample_mean_distance */
 
@@ -58,18 +60,25 @@ static void sample_take(const promise_rows *rows, uint32_t class_index, uint32_t
         quality_number_documents(sample->names, sample->entries, sample->documents);
 }
 
-/* A lossy variant that lost nothing here is still lossy: half of the least that could have shown.
- */
-static double sample_mean(const promise_rows *rows, const promise_sample *sample)
+static double sample_sum(const promise_sample *sample)
 {
     double sum = 0.0;
     for (uint32_t i = 0; i < sample->entries; i++)
         sum += sample->losses[i];
-    return fmax(sum, 0.5 / rows->trials) / sample->entries;
+    return sum;
+}
+
+/* A lossy variant that lost nothing here is still lossy: half of the least that could have shown.
+ */
+static double sample_mean(const promise_rows *rows, const promise_sample *sample)
+{
+    return fmax(sample_sum(sample), 0.5 / rows->trials) / sample->entries;
 }
 
 double quality_student(double z, double freedom)
 {
+    /* One degree of freedom is Cauchy's distribution, which the series is too far from. */
+    if (freedom <= 1.0) return tan(0.5 * acos(-1.0) * erf(z / sqrt(2.0)));
     const double z3 = z * z * z, z5 = z3 * z * z;
     return z + (z3 + z) / (4.0 * freedom) +
            (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * freedom * freedom) +
@@ -140,10 +149,11 @@ kvt_status promise_of_class(const promise_rows *rows, uint32_t class_index, prom
     if (status != KVT_OK) return status;
     for (uint32_t v = 0; v < rows->variant_count; v++) {
         const double nan = (double)NAN;
-        bounds[v] = (promise_bound){nan, nan, nan, 1.0};
+        bounds[v] = (promise_bound){nan, nan, nan, 1.0, .lost = false};
         sample_take(rows, class_index, v, &sample);
         if (sample.entries == 0) continue;
         bounds[v].loss = sample_mean(rows, &sample);
+        bounds[v].lost = sample_sum(&sample) > 0.0;
         bounds[v].mean = sample_mean_upper(rows, &sample);
         bounds[v].entry = sample_entry_upper(&sample, bounds[v].mean);
     }
@@ -156,36 +166,49 @@ static bool promise_counts(uint64_t left_out, uint32_t class_index)
     return (left_out >> class_index & 1u) == 0;
 }
 
-/* Variance of the log of class means around their variant's, over the variants that every class
- * has a loss of, with the prior. Returns the factor that a new class is within. */
+/* Squares of the logs of a variant's class means around their mean, summed; NAN where they do not
+ * show how classes differ: some class has no loss of the variant, or half of its answers are lost.
+ */
+static double promise_squares(const promise_rows *rows, const promise_bound *of_class,
+                              uint64_t left_out, uint32_t classes, uint32_t variant)
+{
+    double sum = 0.0, around = 0.0;
+    for (uint32_t c = 0; c < rows->class_count; c++) {
+        const promise_bound *one = &of_class[(size_t)c * rows->variant_count + variant];
+        if (!promise_counts(left_out, c)) continue;
+        if (!one->lost || one->loss > PROMISE_HALF) return (double)NAN;
+        sum += log(one->loss);
+    }
+    for (uint32_t c = 0; c < rows->class_count; c++) {
+        const double loss = of_class[(size_t)c * rows->variant_count + variant].loss;
+        if (promise_counts(left_out, c)) around += pow(log(loss) - sum / classes, 2.0);
+    }
+    return around;
+}
+
+/*
+ * The factor that a new class is within, of the mean over classes. One spread is estimated from all
+ * variants: a class that loses more does so in most of them, and the spread of one variant over a
+ * few classes is mostly chance. Variants that follow each other add no degree of freedom, so
+ * Student's point is that of the classes.
+ */
 static double promise_widening(const promise_rows *rows, const promise_bound *of_class,
                                uint64_t left_out, uint32_t classes)
 {
-    double squares = 0.0;
+    double squares = 0.0, distance = PROMISE_NORMAL * PROMISE_MOST_SPREAD;
     uint32_t used = 0;
     for (uint32_t v = 0; classes > 1 && v < rows->variant_count; v++) {
-        double sum = 0.0, around = 0.0;
-        uint32_t seen = 0;
-        for (uint32_t c = 0; c < rows->class_count; c++) {
-            const double loss = of_class[(size_t)c * rows->variant_count + v].loss;
-            if (!promise_counts(left_out, c) || isnan(loss)) continue;
-            sum += log(loss);
-            seen++;
-        }
-        if (seen < classes) continue;
-        for (uint32_t c = 0; c < rows->class_count; c++) {
-            const double loss = of_class[(size_t)c * rows->variant_count + v].loss;
-            if (promise_counts(left_out, c)) around += pow(log(loss) - sum / seen, 2.0);
-        }
+        const double around = promise_squares(rows, of_class, left_out, classes, v);
+        if (isnan(around)) continue;
         squares += around;
         used++;
     }
-    const double own = classes - 1.0, freedom = PROMISE_PRIOR_CLASSES + own;
-    const double seen = used > 0 ? squares / used : 0.0; /* classes - 1 times the variance */
-    const double weight = used > 0 ? freedom : PROMISE_PRIOR_CLASSES;
-    const double variance =
-        (PROMISE_PRIOR_CLASSES * PROMISE_PRIOR_SD * PROMISE_PRIOR_SD + seen) / weight;
-    return exp(quality_student(PROMISE_NORMAL, weight) * sqrt(variance * (1.0 + 1.0 / classes)));
+    if (used > 0) {
+        const double freedom = classes - 1.0, spread = sqrt(squares / used / freedom);
+        distance = fmax(PROMISE_LEAST_SPREAD / sqrt(freedom),
+                        quality_student(PROMISE_NORMAL, freedom) * spread);
+    }
+    return fmin(exp(distance * sqrt(1.0 + 1.0 / classes)), PROMISE_MOST_WIDENING);
 }
 
 kvt_status promise_of_others(const promise_rows *rows, uint64_t left_out, promise_bound *bounds)
@@ -213,7 +236,7 @@ kvt_status promise_of_others(const promise_rows *rows, uint64_t left_out, promis
             seen++;
         }
         const double nan = (double)NAN;
-        bounds[v] = (promise_bound){nan, nan, nan, widening};
+        bounds[v] = (promise_bound){nan, nan, nan, widening, .lost = false};
         if (seen == 0) continue;
         /* Entries lie around their class's mean as in the class where they lie the farthest. */
         bounds[v].loss = loss / seen;

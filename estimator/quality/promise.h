@@ -15,8 +15,8 @@
 #define PROMISE_ENTRIES    0.9
 #define PROMISE_CONFIDENCE 0.95
 
-/* Student's point at the confidence that the normal point z has, one-sided; within 1 % from 2
- * degrees of freedom on. */
+/* Student's point at the confidence that the normal point z has, one-sided; exact at 1 degree of
+ * freedom, within 1 % from 2 on. */
 double quality_student(double z, double freedom);
 
 /* Of one variant. */
@@ -25,6 +25,7 @@ typedef struct promise_bound {
     double mean;     /* no class has a higher mean loss, at PROMISE_CONFIDENCE */
     double entry;    /* 90 % of a class's entries lose no more than this */
     double widening; /* the factor in both for a class that was never seen; 1: it was */
+    bool lost; /* of one class: a loss was seen; else `loss` is half of the least that would show */
 } promise_bound;
 
 typedef struct promise_rows {

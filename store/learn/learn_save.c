@@ -252,7 +252,8 @@ void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile 
     bool has = profile != NULL && options->loss.ladder &&
                profile_sensitivity_read(profile, &store->ladder_layout, options->loss.ladder_model,
                                         options->loss.ladder_class, &sd, &repeatability) == KVT_OK;
-    learn->loss_prior = online_loss_prior_of(has ? sd : 0, repeatability);
+    learn->loss_prior = online_loss_prior_of(
+        has ? sd : 0, repeatability, store->ladder_count != 0 ? store->ladder[0].loss_widening : 0);
     for (uint32_t i = 0; i < KVT_REUSE_CLASSES; i++) {
         online_loss_class_init(&learn->losses[i], &learn->loss_prior);
         learn->factors[i] = 1;

@@ -276,6 +276,26 @@ TEST(what_is_learned_goes_before_the_curves)
     assert_int_equal(build(&model, KVT_HOLES_CONTIGUOUS, &offer, options).option_count, 7);
 }
 
+/* A bound that was widened for a class never measured loses the widening to observations, whole,
+ * and never falls below what the variant loses. */
+TEST(observations_take_the_place_of_a_widening)
+{
+    kvt_cost_model model = small_model();
+    model.variants[1].loss = 0.01;
+    model.variants[1].loss_upper = 0.05;
+    model.variants[1].loss_widening = 2.5;
+    kvt_option options[KVT_OPTIONS_MAX];
+    kvt_offer offer = {.layout = block, .loss_factor = 1.0, .loss_factor_upper = 1.0};
+    (void)build(&model, KVT_HOLES_CONTIGUOUS, &offer, options);
+    assert_near(options[2].loss_upper, 0.05, 1e-12); /* nothing was observed */
+    offer.loss_factor_upper = 1.5;
+    (void)build(&model, KVT_HOLES_CONTIGUOUS, &offer, options);
+    assert_near(options[2].loss_upper, 0.05 / 2.5 * 1.5, 1e-12);
+    model.variants[1].loss_widening = 10;
+    (void)build(&model, KVT_HOLES_CONTIGUOUS, &offer, options);
+    assert_near(options[2].loss_upper, 0.01 * 1.5, 1e-12);
+}
+
 /* More bytes never cost less, and never take fewer stored bytes; a plain generator draws sizes. */
 TEST(costs_grow_with_size)
 {

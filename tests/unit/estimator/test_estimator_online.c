@@ -390,7 +390,7 @@ TEST(shrunk_beats_none_and_raw)
     static const int questions[] = {1, 2, 5, 20};
     for (size_t trial = 0; trial < LOSS_TRIALS; trial++) {
         online_loss_prior prior =
-            online_loss_prior_of(loss_trials[trial].sd, loss_trials[trial].repeatability);
+            online_loss_prior_of(loss_trials[trial].sd, loss_trials[trial].repeatability, 0);
         for (size_t q = 0; q < sizeof questions / sizeof questions[0]; q++) {
             for (uint64_t seed = 1; seed <= 3; seed++) {
                 loss_errors errors = loss_simulate(&prior, questions[q], seed);
@@ -410,14 +410,14 @@ TEST(shrunk_beats_none_and_raw)
 
 TEST(prior_follows_reliability)
 {
-    online_loss_prior none = online_loss_prior_of(0.5, 0);
-    online_loss_prior half = online_loss_prior_of(0.5, 0.5);
-    online_loss_prior all = online_loss_prior_of(0.5, 1);
+    online_loss_prior none = online_loss_prior_of(0.5, 0, 0);
+    online_loss_prior half = online_loss_prior_of(0.5, 0.5, 0);
+    online_loss_prior all = online_loss_prior_of(0.5, 1, 0);
     assert_true(none.entry_sd < 0.01 && fabs(none.question_sd - 0.5) < 1e-9);
     assert_true(fabs(half.entry_sd * half.entry_sd / 0.25 - 2.0 / 3) < 1e-9);
     assert_true(all.question_sd < 0.01 && fabs(all.entry_sd - 0.5) < 1e-9);
     /* Nothing was measured: an entry's own observations change nothing, its class's do. */
-    online_loss_prior unknown = online_loss_prior_of(0, 0);
+    online_loss_prior unknown = online_loss_prior_of(0, 0, 0);
     online_loss_class of_class;
     online_loss_entry entry = {0, 0}, other = {0, 0};
     online_loss_class_init(&of_class, &unknown);
@@ -429,9 +429,34 @@ TEST(prior_follows_reliability)
     assert_true(theirs > 2);
 }
 
+/* The prior of a class never measured is as wide as its bounds were made: the first observation
+ * that is as expected moves the bound by little, where the usual prior would nearly double it. */
+TEST(prior_follows_the_widening)
+{
+    const double widening = 2.0;
+    const online_loss_entry nothing = {0, 0};
+    for (int usual = 0; usual < 2; usual++) {
+        online_loss_prior prior = online_loss_prior_of(0.26, 0.20, usual ? 0 : widening);
+        online_loss_class of_class;
+        online_loss_entry entry = {0, 0};
+        online_loss_class_init(&of_class, &prior);
+        double before = online_loss_expect(&prior, &of_class, &nothing).upper;
+        assert_true(usual ? before > 1.5 * widening : fabs(before / widening - 1) < 0.1);
+        double last = before;
+        for (int i = 0; i < 20; i++) {
+            (void)online_loss_observe(&prior, &of_class, &entry, 1.0, 1);
+            double upper = online_loss_expect(&prior, &of_class, &nothing).upper;
+            assert_true(upper < last);
+            last = upper;
+            entry = nothing;
+        }
+        assert_true(last < 1.4);
+    }
+}
+
 TEST(one_question_moves_little)
 {
-    online_loss_prior prior = online_loss_prior_of(0.26, 0.20);
+    online_loss_prior prior = online_loss_prior_of(0.26, 0.20, 0);
     online_loss_class of_class;
     online_loss_entry entry = {0, 0};
     online_loss_class_init(&of_class, &prior);
@@ -451,7 +476,7 @@ TEST(one_question_moves_little)
 
 TEST(class_is_learned_and_resumed)
 {
-    online_loss_prior prior = online_loss_prior_of(0.53, 0.75);
+    online_loss_prior prior = online_loss_prior_of(0.53, 0.75, 0);
     online_loss_class of_class, later;
     uint64_t seed = 5;
     online_loss_class_init(&of_class, &prior);
@@ -477,7 +502,7 @@ TEST(class_is_learned_and_resumed)
 
 TEST(drift_of_a_class_reopens)
 {
-    online_loss_prior prior = online_loss_prior_of(0.26, 0.20);
+    online_loss_prior prior = online_loss_prior_of(0.26, 0.20, 0);
     for (uint64_t seed = 1; seed <= 10; seed++) {
         uint64_t dice = seed;
         online_loss_class of_class;

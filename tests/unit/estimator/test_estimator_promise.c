@@ -100,6 +100,78 @@ TEST(more_and_likelier_classes_tighten)
     assert_true(without[2].mean == one[2].mean && without[2].entry == one[2].entry);
 }
 
+/* Whatever classes' log means spread by, no more than one class in twenty passes the bound that
+ * three or four others give; the coarsest variant that a limit offers is kept as often. */
+TEST(widening_holds_for_any_spread)
+{
+    enum { WORLDS = 2000 };
+    static const double spreads[] = {0.1, 0.3, 0.6, 1.0};
+    for (uint32_t known = 3; known <= 4; known++) {
+        for (size_t s = 0; s < sizeof spreads / sizeof spreads[0]; s++) {
+            uint32_t within = 0, offered = 0, kept = 0;
+            for (uint64_t seed = 0; seed < WORLDS; seed++) {
+                promise_bound bounds[VARIANTS];
+                const promise_rows of = world(seed, known + 1, spreads[s], 0.05);
+                const double new_loss = rows[(size_t)known * ENTRIES * VARIANTS].loss;
+                assert_ok(promise_of_others(&of, UINT64_C(1) << known, bounds));
+                within += new_loss <= bounds[0].mean;
+                for (int v = VARIANTS; v-- > 0;) {
+                    if (bounds[v].mean > 0.02) continue;
+                    offered++;
+                    kept += new_loss * pow(3.0, v) <= 0.02;
+                    break;
+                }
+            }
+            assert_true(within >= 0.94 * WORLDS);
+            assert_true(offered > WORLDS / 2 && kept >= PROMISE_CONFIDENCE * offered);
+        }
+    }
+}
+
+/* Three classes whose means differ by half are promised about twice their mean, not 3.6 times. */
+TEST(widening_is_as_small_as_classes_allow)
+{
+    static const double means[] = {1.0, 1.25, 1.5};
+    promise_bound bounds[VARIANTS];
+    promise_rows of = world(1, 3, 0.0, 0.0);
+    double sum = 0.0, squares = 0.0;
+    for (uint32_t i = 0; i < of.entry_count * VARIANTS; i++)
+        rows[i].loss *= means[classes[i / VARIANTS]];
+    for (int c = 0; c < 3; c++)
+        sum += log(means[c]) / 3.0;
+    for (int c = 0; c < 3; c++)
+        squares += pow(log(means[c]) - sum, 2.0);
+    assert_ok(promise_of_others(&of, 0, bounds));
+    /* 2.92 is Student's point with two degrees of freedom. */
+    const double wanted = exp(2.92 * sqrt(squares / 2.0) * sqrt(4.0 / 3.0));
+    assert_true(fabs(bounds[0].widening / wanted - 1.0) < 0.01);
+    assert_true(bounds[0].widening > 1.9 && bounds[0].widening < 2.1);
+    assert_true(fabs(bounds[1].mean / (0.003 * exp(sum) * wanted) - 1.0) < 0.01);
+    /* Variants in which nothing was lost, or nearly all, say nothing of how classes differ. */
+    for (uint32_t e = 0; e < of.entry_count; e++) {
+        rows[e * VARIANTS].loss = 0.0;
+        rows[e * VARIANTS + 4].loss = 0.9;
+    }
+    const double before = bounds[0].widening;
+    assert_ok(promise_of_others(&of, 0, bounds));
+    assert_true(fabs(bounds[0].widening / before - 1.0) < 1e-9);
+    /* Where no variant says anything, it is as with one class. */
+    for (uint32_t i = 0; i < of.entry_count * VARIANTS; i++)
+        rows[i].loss = 0.0;
+    assert_ok(promise_of_others(&of, 0, bounds));
+    assert_true(bounds[0].widening > 6.0 && bounds[0].widening < 7.0);
+    /* One class alone, and two that are far apart: nothing of use is promised, and no overflow. */
+    of = world(1, 1, 0.0, 0.0);
+    assert_ok(promise_of_others(&of, 0, bounds));
+    assert_true(bounds[0].widening > 10.0 && bounds[0].widening < 10.5);
+    of = world(1, 2, 0.0, 0.0);
+    for (uint32_t i = 0; i < of.entry_count; i++)
+        rows[i * VARIANTS + 1].loss = classes[i] == 0 ? 1e-6 : 0.4;
+    assert_ok(promise_of_others(&of, 0, bounds));
+    assert_true(bounds[0].widening == 1e3 && bounds[0].mean > 0.99 && bounds[0].mean <= 1.0);
+    assert_true(fabs(quality_student(1.6449, 1.0) / 6.314 - 1.0) < 1e-3);
+}
+
 TEST(bounds_of_a_class_that_was_seen)
 {
     promise_bound own[VARIANTS], others[VARIANTS];
