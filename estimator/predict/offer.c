@@ -277,21 +277,18 @@ static void cost_fill_lineage(const kvt_cost_model *model, uint32_t variants, kv
     }
 }
 
-/* The entry's losses stand to the curve's as the factors say; a lossy variant never counts as
- * exact. */
-static void offer_fill_loss(const kvt_offer *offer, const kvt_codec_curve *curve,
-                            kvt_option *option)
+void kvt_offer_losses(const kvt_codec_curve *curve, double factor, double factor_upper,
+                      double *loss_out, double *upper_out)
 {
-    option->loss = curve->loss;
-    option->loss_upper = fmax(curve->loss_upper, curve->loss);
-    if (!(curve->loss > 0.0) || offer->loss_factor <= 0.0) return;
+    *loss_out = curve->loss;
+    *upper_out = fmax(curve->loss_upper, curve->loss);
+    if (!(curve->loss > 0.0) || factor <= 0.0) return;
     /* Observations of the class take the place of what its bound was widened by for want of them:
      * the factor's own bound starts from a class that may differ by as much (online_loss.c). */
-    if (curve->loss_widening > 1.0 && offer->loss_factor_upper != 1.0)
-        option->loss_upper = fmax(option->loss_upper / curve->loss_widening, curve->loss);
-    option->loss = fmin(curve->loss * fmin(fmax(offer->loss_factor, 1e-6), 1e6), 1.0);
-    option->loss_upper =
-        fmax(fmin(option->loss_upper * offer->loss_factor_upper, 1.0), option->loss);
+    if (curve->loss_widening > 1.0 && factor_upper != 1.0)
+        *upper_out = fmax(*upper_out / curve->loss_widening, curve->loss);
+    *loss_out = fmin(curve->loss * fmin(fmax(factor, 1e-6), 1e6), 1.0);
+    *upper_out = fmax(fmin(*upper_out * factor_upper, 1.0), *loss_out);
 }
 
 /* One get is one striped set of requests: one fixed cost, then the tier's whole bandwidth. */
@@ -307,7 +304,8 @@ static void cost_fill_option(const kvt_cost_model *model, const kvt_offer *offer
         model->read[tier].request_seconds + (double)cost->expected_bytes * seconds_per_byte;
     option->decode_seconds = cost->decode_seconds;
     option->encode_seconds = cost->encode_seconds;
-    offer_fill_loss(offer, curve, option);
+    kvt_offer_losses(curve, offer->loss_factor, offer->loss_factor_upper, &option->loss,
+                     &option->loss_upper);
 }
 
 double kvt_offer_recompute_seconds(const kvt_prefill *prefill, kvt_hole_mode holes,

@@ -92,13 +92,13 @@ online_loss_factor online_loss_expect(const online_loss_prior *prior,
                                       const online_loss_class *of_class,
                                       const online_loss_entry *entry)
 {
-    loss_posterior known = loss_judge(prior, of_class, entry);
-    /* Uncertainty about the class's mean widens the bound and does not raise the expectation. */
-    double own = known.variance - known.share * known.share * of_class->variance;
-    online_loss_factor factor = {.mean = exp(known.mean + 0.5 * own),
-                                 .upper = exp(known.mean + LOSS_UPPER * sqrt(known.variance))};
-    if (factor.upper < factor.mean) factor.upper = factor.mean;
-    return factor;
+    const loss_posterior known = loss_judge(prior, of_class, entry);
+    /* Uncertainty about the class's mean widens the bound and does not raise the expectation; how
+     * entries lie around what is known of them is in both. */
+    const double own = known.variance - known.share * known.share * of_class->variance;
+    const double mean = exp(known.mean + 0.5 * own);
+    return (online_loss_factor){
+        .mean = mean, .upper = mean * exp(LOSS_UPPER * known.share * sqrt(of_class->variance))};
 }
 
 double online_loss_class_factor(const online_loss_prior *prior, const online_loss_class *of_class,
@@ -143,11 +143,14 @@ bool online_loss_observe(const online_loss_prior *prior, online_loss_class *of_c
     loss_posterior known = loss_judge(prior, of_class, entry);
     double mean = known.mean;
     double innovation = known.variance + question;
-    /* No loss at all has no logarithm, and says no more than very little. */
-    double least = mean - LOSS_CUT * sqrt(innovation);
-    double seen = observed > 0 ? log(observed) + 0.5 * question : least;
+    /* No loss at all has no logarithm: most entries of a fine variant lose nothing that an answer
+     * could show, so it counts as half of what was expected. */
+    const double least = mean - LOSS_CUT * sqrt(innovation);
+    const double seen = observed > 0 ? log(observed) + 0.5 * question : mean - log(2.0);
     double off = fmin(fmax(seen, least), mean + LOSS_CUT * sqrt(innovation)) - mean;
-    bool drifted = loss_has_drifted(prior, of_class, off, innovation);
+    const bool drifted = loss_has_drifted(prior, of_class, off, innovation);
+    if (drifted) known = loss_judge(prior, of_class, entry);
+    innovation = known.variance + question;
     loss_teach_class(prior, of_class, known.share, off, innovation);
     entry->weight += (float)weight;
     entry->sum += (float)(weight * (mean + off));

@@ -99,6 +99,11 @@ KVT_NODISCARD kvt_status kvt_offer_build(const kvt_cost_model *model, kvt_hole_m
 KVT_NODISCARD kvt_status kvt_offer_describe(const kvt_cost_model *model, kvt_hole_mode holes,
                                             const kvt_offer *offer, kvt_policy_entry *entry_out);
 
+/* What an entry loses in a variant, and its bound: the curve's by the factors of observed losses to
+ * the curve's and of their bounds (0: 1); a lossy variant never counts as exact. */
+void kvt_offer_losses(const kvt_codec_curve *curve, double factor, double factor_upper,
+                      double *loss_out, double *upper_out);
+
 /* What a record's size says of its variant: the share of the source bytes that the payload takes,
  * without header, table and the chain's sinks, which are stored raw. NAN for a layout that has no
  * record, and for an entry of sinks alone. */
@@ -363,7 +368,7 @@ typedef struct online_loss_entry {
 
 typedef struct online_loss_factor {
     double mean;  /* the factor's expectation */
-    double upper; /* it is below with a probability of 95 % */
+    double upper; /* the mean of entries of which as much is known is below, with 95 % */
 } online_loss_factor;
 
 void online_loss_class_init(online_loss_class *of_class, const online_loss_prior *prior);

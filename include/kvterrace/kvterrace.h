@@ -438,11 +438,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_maintain(kvt_store *store, uint32_t *
 /* ---- what it learns ---- */
 
 /*
- * Tells the store the loss of an answer that was made from an entry as stored, against the answer
- * from exact KV. One question says little of an entry: its weight in the entry's own mean is as
- * large as losses of an entry have been found to repeat (in the profile); it also moves the mean of
- * the entry's class.
- *   variant  that was read (kvt_get_info.variant)
+ * Tells the store the loss of an answer that was made from an entry in a lossy variant, against the
+ * answer from exact KV. One question says little of an entry: its weight in the entry's own mean is
+ * as large as losses of an entry have been found to repeat (in the profile); it also moves the mean
+ * of the entry's class, and so the variants that its entries may have under the limits of loss.
+ *   variant  that was read (kvt_get_info.variant), or another of the ladder that the caller coded
+ *            the entry in itself (coding.h), also one that no entry may have yet
  *   loss     1 - quality, in [0, 1]
  *   weight   of the evidence: 1 = about as much text as one entry had in the profile's measurement;
  *            above 0, at most 1000
@@ -468,8 +469,8 @@ typedef struct kvt_reuse_class {
 /* What was learned of a class of entries, 0 to 63. */
 typedef struct kvt_class_stats {
     uint32_t struct_size;
-    double loss_factor;         /* on the variants' mean losses */
-    double loss_factor_upper;   /* an entry's own factor is below this with probability 0.95 */
+    double loss_factor;       /* on the variants' mean losses */
+    double loss_factor_upper; /* the mean of its entries' factors is below, with probability 0.95 */
     uint64_t loss_observations; /* 0: the factor is 1 */
     uint64_t loss_reopened;     /* how often it had drifted, and was learned anew */
     kvt_reuse_class reuse;

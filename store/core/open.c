@@ -264,9 +264,10 @@ kvt_status open_variants(kvt_store *store, const kvt_store_options *options,
     }
     if (status == KVT_OK) status = ladder_add_costs(store, profile);
     if (status != KVT_OK) return status;
-    /* The variant of the fixed policies is among those that the store keeps. */
+    /* The variant of the fixed policies is among those that the store keeps, and does not wait. */
     for (uint32_t i = 0; i < costs->variant_count; i++)
-        if (memcmp(&costs->variants[i].variant, &options->variant, sizeof options->variant) == 0)
+        if (memcmp(&costs->variants[i].variant, &options->variant, sizeof options->variant) == 0 &&
+            costs->variants[i].loss_upper <= options->loss.loss_limit)
             return KVT_OK;
     (void)snprintf(profile->message, profile->message_size,
                    "the fixed policies' variant is not in the ladder within loss_limit");

@@ -4,6 +4,10 @@
  * within the limits of loss. Without a ladder, and for entries of any other layout, there are exact
  * variants alone.
  *
+ * A variant that is beyond a limit for want of observations alone waits: it is in the ladder, so
+ * that its losses can be observed, and the policy's limit keeps every entry from it until the
+ * entry's class has shown that it loses little enough (kvt_quality_observe).
+ *
  * Variants stand in the order of what they ask of an entry: exact, lossy, lossy with fewer tokens,
  * the same by the caller's scores. So an entry's variants are the leading ones, up to what it
  * allows (docs/STORE.md, Token drop). A row of the catalog whose variant is not among the present
@@ -53,26 +57,45 @@ static void ladder_note_left_out(const kvt_store_options *options, kvt_profile *
                    (unsigned)left_out);
 }
 
-/* Whether a variant keeps both limits. Its bound for entries then counts in the scale of the mean
- * limit, so that one comparison with one bound keeps both, also once observed losses scale it. A
- * variant whose entries were not looked at keeps no limit of theirs. */
-static bool ladder_keeps(const kvt_store_options *options, kvt_codec_curve *variant)
+/* Brings a variant's bound for entries to the scale of the mean limit, so that one comparison with
+ * one bound keeps both limits, also once observed losses scale it. A variant whose entries were not
+ * looked at keeps no limit of theirs: false. */
+static bool ladder_scale(const kvt_store_options *options, kvt_codec_curve *variant)
 {
     const double mean = options->loss.loss_limit, entry = options->loss.entry_loss_limit;
-    if (variant->loss_upper > mean) return false;
     if (entry >= 1.0) return true;
-    if (variant->loss_entry == 0.0 || variant->loss_entry > entry) return false;
+    if (variant->loss_entry == 0.0) return false;
     variant->loss_upper = fmax(variant->loss_upper, variant->loss_entry / entry * mean);
     return true;
 }
 
+/* Whether a variant is beyond the limit only because its class was not measured: once observations
+ * have taken the place of the widening (kvt_offer_build), its bound may be within. A bound of 1 was
+ * cut, so it does not tell. */
+static bool ladder_waits(double limit, const kvt_codec_curve *variant)
+{
+    const double measured = variant->loss_upper / fmax(variant->loss_widening, 1.0);
+    return fmax(measured, variant->loss) <= limit && variant->loss_entry < 1.0;
+}
+
 uint32_t ladder_limit(const kvt_store_options *options, kvt_codec_curve *rungs, uint32_t count)
 {
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (ladder_keeps(options, &rungs[i])) rungs[kept++] = rungs[i];
+    const double limit = options->loss.loss_limit;
+    kvt_codec_curve waiting[PROFILE_RUNGS_MAX];
+    uint32_t kept = 0, waiting_count = 0;
+    assert(count <= PROFILE_RUNGS_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!ladder_scale(options, &rungs[i])) continue;
+        if (rungs[i].loss_upper <= limit)
+            rungs[kept++] = rungs[i];
+        else if (ladder_waits(limit, &rungs[i]))
+            waiting[waiting_count++] = rungs[i];
+    }
     profile_ladder_choose(rungs, &kept, LADDER_VARIANTS_MAX);
-    return kept;
+    if (kept == LADDER_VARIANTS_MAX) return kept;
+    profile_ladder_choose(waiting, &waiting_count, LADDER_VARIANTS_MAX - kept);
+    memcpy(&rungs[kept], waiting, waiting_count * sizeof waiting[0]);
+    return kept + waiting_count;
 }
 
 kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_profile *profile,

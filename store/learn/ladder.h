@@ -16,11 +16,11 @@ KVT_NODISCARD kvt_status ladder_open(kvt_store *store, const kvt_store_options *
                                      kvt_profile *profile, char *note, size_t note_size,
                                      char *message, size_t message_size);
 
-/* Leaves the rungs of one calibration that are within both limits of loss, as many as a store takes
- * beside raw and lossless. Returns how many. */
+/* Leaves the rungs of one calibration that are within both limits of loss, then those that wait for
+ * observations, as many as a store takes beside raw and lossless. Returns how many. */
 uint32_t ladder_limit(const kvt_store_options *options, kvt_codec_curve *rungs, uint32_t count);
 
-/* Puts the variants within both limits of loss behind the exact variants, whose number it keeps. */
+/* Puts the variants of the ladder behind the exact variants, whose number it keeps. */
 KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile);
 
 /* Whether entries of a layout may be lossy. */

@@ -219,8 +219,16 @@ double learn_variant_loss(const kvt_store *store, const store_entry *entry, kvt_
 double learn_variant_loss_upper(const kvt_store *store, const store_entry *entry,
                                 kvt_variant variant);
 
+/* Whether a variant was beyond the limit at the open for want of observations, and nothing observed
+ * of the entry's class has brought it within since (ladder.c). Lock held. */
+bool learn_variant_waits(const kvt_store *store, const store_entry *entry, kvt_variant variant);
+
 /* How the entry's losses and their bounds stand to those of the curves. Control lock held. */
 online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *entry);
+
+/* Of an entry of a class (below KVT_REUSE_CLASSES) of which nothing of its own was observed. Lock
+ * held. */
+online_loss_factor learn_class_factor(const kvt_store *store, uint32_t class_id);
 
 /* A use of an entry. */
 typedef struct learn_use {

@@ -21,15 +21,27 @@ uint32_t learn_class_of(uint32_t class_id)
     return class_id < KVT_REUSE_CLASSES ? class_id : 0;
 }
 
-online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *entry)
+/* Of an entry of the class with such observations of its own; the curves' figures before any. */
+static online_loss_factor learn_factor_of(const kvt_store *store, uint32_t class_id,
+                                          const online_loss_entry *own)
 {
     assert(store_is_locked(store));
     const store_learn *learn = store->learn;
-    const online_loss_class *of_class = &learn->losses[learn_class_of(entry->class_id)];
+    const online_loss_class *of_class = &learn->losses[class_id];
     if (of_class->observations == 0) return (online_loss_factor){1, 1};
-    static const online_loss_entry nothing = {0};
-    return online_loss_expect(&learn->loss_prior, of_class,
-                              entry->rare != NULL ? &entry->rare->loss : &nothing);
+    return online_loss_expect(&learn->loss_prior, of_class, own);
+}
+
+online_loss_factor learn_class_factor(const kvt_store *store, uint32_t class_id)
+{
+    return learn_factor_of(store, class_id, &(online_loss_entry){0, 0});
+}
+
+online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *entry)
+{
+    const uint32_t class_id = learn_class_of(entry->class_id);
+    if (entry->rare == NULL) return learn_class_factor(store, class_id);
+    return learn_factor_of(store, class_id, &entry->rare->loss);
 }
 
 /* The curve of a variant that the entry may be stored in, or NULL. */
@@ -58,8 +70,18 @@ double learn_variant_loss_upper(const kvt_store *store, const store_entry *entry
                                 kvt_variant variant)
 {
     const kvt_codec_curve *curve = learn_curve_of(store, entry, variant);
+    const online_loss_factor factor = learn_loss_factor(store, entry);
+    double loss, upper;
     if (curve == NULL) return 0;
-    return curve->loss_upper > curve->loss ? curve->loss_upper : curve->loss;
+    kvt_offer_losses(curve, factor.mean, factor.upper, &loss, &upper);
+    return upper;
+}
+
+bool learn_variant_waits(const kvt_store *store, const store_entry *entry, kvt_variant variant)
+{
+    const kvt_codec_curve *curve = learn_curve_of(store, entry, variant);
+    return curve != NULL && curve->loss_upper > store->loss_limit &&
+           learn_variant_loss_upper(store, entry, variant) > store->loss_limit;
 }
 
 /* ---- reuse ---- */

@@ -238,7 +238,9 @@ static void load_row(void *context, const profile_learned *row)
     if (strcmp(row->kind, "loss") == 0 && strcmp(row->part, "factor") == 0) {
         online_loss_class_resume(&learn->losses[number], &learn->loss_prior, row->value,
                                  row->weight, row->observations);
-        learn->factors[number] = row->value;
+        learn->factors[number] = online_loss_expect(&learn->loss_prior, &learn->losses[number],
+                                                    &(online_loss_entry){0, 0})
+                                     .upper;
     }
     bool prior = strcmp(row->kind, "reuse") == 0 && strcmp(row->part, "prior_uses") == 0;
     if (prior && number != 0 && row->observations >= LEARN_PRIOR_USES)

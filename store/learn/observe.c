@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define LEARN_FACTOR_OFF                                                                           \
-    0.05 /* a class's factor that moved by more gives its entries new options */
+    0.05 /* a bound of a class's factor that moved by more gives its entries new options */
 
 kvt_status kvt_store_flush(kvt_store *store)
 {
@@ -224,12 +224,11 @@ kvt_status kvt_quality_observe(kvt_store *store, const kvt_key *key, kvt_variant
             (void)online_loss_observe(&learn->loss_prior, &learn->losses[class_id], &rare->loss,
                                       loss / mean, weight);
             store_recost(store, entry);
-            /* All entries of a class follow a factor that moved: in the background, with a new
+            /* All entries of a class follow a bound that moved: in the background, with a new
              * epoch. */
-            double factor =
-                online_loss_class_factor(&learn->loss_prior, &learn->losses[class_id], NULL);
-            if (fabs(factor / learn->factors[class_id] - 1) >= LEARN_FACTOR_OFF) {
-                learn->factors[class_id] = factor;
+            const double upper = learn_class_factor(store, class_id).upper;
+            if (fabs(upper / learn->factors[class_id] - 1) >= LEARN_FACTOR_OFF) {
+                learn->factors[class_id] = upper;
                 learn_begin_epoch(store);
             }
         }
@@ -248,10 +247,7 @@ kvt_status kvt_class_stats_get(kvt_store *store, uint32_t class_id, kvt_class_st
     kvt_class_stats whole = {0};
     pthread_mutex_lock(&store->lock);
     const online_loss_class *of_class = &learn->losses[class_id];
-    const online_loss_entry none = {0, 0};
-    online_loss_factor factor = {1, 1};
-    if (of_class->observations != 0)
-        factor = online_loss_expect(&learn->loss_prior, of_class, &none);
+    const online_loss_factor factor = learn_class_factor(store, class_id);
     whole.loss_factor = factor.mean;
     whole.loss_factor_upper = factor.upper;
     whole.loss_observations = of_class->observations;

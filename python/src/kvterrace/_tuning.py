@@ -62,10 +62,10 @@ class Tuning:
         self._need(status, "no such tenant, or too many spaces are given")
 
     def observe_quality(self, key, variant, loss, weight=1.0):
-        """Tells what an answer lost that was made from an entry's stored form. False: the entry is
-        not stored any more.
+        """Tells what an answer lost that was made from an entry in a lossy form. False: the entry
+        is not stored any more.
 
-        variant: the one that was read, as `describe` names it.
+        variant: the one that was read, as `describe` names it, or another of the store's ladder.
         loss: 1 - quality, in 0 to 1, against the answer from exact KV.
         weight: of the evidence; 1 = about as much text as one entry had in the profile's
         measurement.

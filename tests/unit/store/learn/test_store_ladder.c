@@ -302,7 +302,12 @@ TEST(entries_have_a_limit_of_their_own)
     assert_true(fabs(first[1].loss_upper - 0.004 / 0.005 * 0.01) < 1e-12);
     assert_true(press(store, options.loss.loss_limit) > 10);
     kvt_store_close(store);
-    options.loss.entry_loss_limit = 0.001; /* nothing keeps it */
+    options.loss.entry_loss_limit = 0.001; /* nothing keeps it; 8 bits may, once observed */
+    assert_ok(kvt_store_open(&options, &store, message, sizeof message));
+    assert_int_equal(store->costs.variant_count, store->exact_variants + 1);
+    assert_int_equal(press(store, 0.0), 0);
+    kvt_store_close(store);
+    options.loss.entry_loss_limit = 0.0005; /* nor then */
     assert_ok(kvt_store_open(&options, &store, message, sizeof message));
     assert_int_equal(store->costs.variant_count, store->exact_variants);
     kvt_store_close(store);
@@ -311,6 +316,133 @@ TEST(entries_have_a_limit_of_their_own)
         options.loss.entry_loss_limit = outside[i];
         assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
         assert_non_null(strstr(message, "entry_loss_limit"));
+    }
+}
+
+/* ---- variants that wait for observations ---- */
+
+/* A ladder for a class that was not measured: once its widening is gone, 4 bits are within the
+ * limit; what loses 0.006 is not. */
+static kvt_store_options waiting_options(uint64_t dram_bytes)
+{
+    sqlite3 *database = NULL;
+    kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, dram_bytes);
+    make_profile(true);
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    ladder_run_sql(database,
+                   "INSERT INTO calibration_choice (calibration_id, question, chosen, evidence) "
+                   "VALUES (1, 'bounds: factor for a class never measured', '2.5', 'made up')");
+    ladder_run_sql(database,
+                   "INSERT INTO quality_set (id, run_id, model_id, class, method, settings, "
+                   "context_tokens, continuation_tokens, entries, nll_nats, spearman_variants, "
+                   "sensitivity_sd, repeatability) VALUES (1, 1, 1, 'stories', 'continuation', "
+                   "'{}', 256, 256, 100, 2.0, 0.99, 0.53, 0.75)");
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+    options.loss.loss_limit = 0.0058;
+    return options;
+}
+
+static bool may_be_in(kvt_store *store, uint32_t number, kvt_variant variant)
+{
+    static kvt_explanation why;
+    const kvt_key key = support_key(number);
+    why = (kvt_explanation){.struct_size = sizeof why};
+    assert_ok(kvt_store_explain(store, &key, &why));
+    for (uint8_t i = 1; i < why.option_count; i++)
+        if (memcmp(&why.options[i].option.variant, &variant, sizeof variant) == 0)
+            return why.options[i].feasible;
+    fail_msg("the variant is no option");
+    return false;
+}
+
+/* Puts until the next entry may, or may not, be in the variant; one in eight is judged. */
+static uint32_t puts_until(kvt_store *store, kvt_variant variant, double loss, bool may)
+{
+    for (uint32_t puts = 1; puts <= 1000; puts++) {
+        const uint32_t number = 1000 + puts;
+        const kvt_key key = support_key(number);
+        assert_ok(put_entry(store, number, &ladder_layout));
+        const bool does = may_be_in(store, number, variant);
+        if (puts % 8 == 0) assert_ok(kvt_quality_observe(store, &key, variant, loss, 1));
+        assert_ok(kvt_store_delete(store, &key));
+        if (does == may) return puts;
+    }
+    return UINT32_MAX;
+}
+
+static uint32_t put_under_pressure(kvt_store *store, uint32_t first, kvt_variant variant)
+{
+    uint32_t count = 0;
+    for (uint32_t i = first; i < first + PRESSURE_ENTRIES; i++) {
+        const kvt_status status = put_entry(store, i, &ladder_layout);
+        assert_true(status == KVT_OK || status == KVT_REFUSED);
+    }
+    for (uint32_t i = first; i < first + PRESSURE_ENTRIES; i++)
+        count += check_entry(store, i) == upper_of(variant);
+    return count;
+}
+
+/* A variant that is beyond the limit for want of observations is taken by no entry and can be
+ * observed. Losses like its own admit it; when losses grow it is refused again, after 200 puts at
+ * most. */
+TEST(observations_admit_and_refuse)
+{
+    kvt_variant coarse;
+    kvt_store_options options = waiting_options(12 * LADDER_ENTRY_BYTES);
+    assert_ok(kvt_variant_parse("planes:k4v4,g64", &coarse));
+    kvt_store *store = support_open(&options);
+    assert_int_equal(store->costs.variant_count, store->exact_variants + 3);
+    assert_true(press(store, 0.002) > 10); /* its limit holds for every entry */
+    for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
+        const kvt_key key = support_key(i);
+        (void)!kvt_store_delete(store, &key);
+    }
+    const uint32_t until = puts_until(store, coarse, 0.004, true);
+    assert_true(until > 8 && until <= 200);
+    for (int i = 0; i < 10; i++)
+        (void)puts_until(store, coarse, 0.004, i % 2 == 0); /* more of the same */
+    assert_true(put_under_pressure(store, 2000, coarse) > 10);
+    for (uint32_t i = 2000; i < 2000 + PRESSURE_ENTRIES; i++) {
+        const kvt_key key = support_key(i);
+        (void)!kvt_store_delete(store, &key);
+    }
+    assert_true(puts_until(store, coarse, 0.015, false) <= 200);
+    assert_int_equal(put_under_pressure(store, 3000, coarse), 0);
+    kvt_store_close(store);
+}
+
+/* Records in an admitted variant come back at the next open with the figures that admitted it, and
+ * not without them. */
+TEST(admitted_rows_need_what_admitted_them)
+{
+    char message[256];
+    kvt_variant coarse;
+    sqlite3 *database = NULL;
+    kvt_store_options options = waiting_options(0);
+    const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
+    options.durability.catalog_path = catalog_path;
+    support_tier(&options, KVT_TIER_SSD, &device, 1);
+    assert_ok(kvt_variant_parse("planes:k4v4,g64", &coarse));
+    kvt_store *store = support_open(&options);
+    for (uint32_t i = 0; i < 20; i++) {
+        const kvt_key key = support_key(1000 + i);
+        assert_ok(put_entry(store, 1000 + i, &ladder_layout));
+        assert_ok(kvt_quality_observe(store, &key, coarse, 0.003, 1));
+        assert_ok(kvt_store_delete(store, &key));
+    }
+    const uint32_t count = put_under_pressure(store, 0, coarse);
+    assert_true(count > 10);
+    kvt_store_close(store);
+    for (int without = 0; without < 2; without++) {
+        uint32_t found = 0;
+        assert_ok(kvt_store_open(&options, &store, message, sizeof message));
+        for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++)
+            found += check_entry(store, i) == upper_of(coarse);
+        assert_int_equal(found, without ? 0 : count);
+        kvt_store_close(store);
+        assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+        ladder_run_sql(database, "DELETE FROM learned");
+        assert_int_equal(sqlite3_close(database), SQLITE_OK);
     }
 }
 
