@@ -20,7 +20,7 @@
 #define LOSS_QUESTION_SD    1.0 /* where no measurement tells */
 #define LOSS_ENTRY_LEAST    1e-3
 #define LOSS_SD_MOST        4.0
-#define LOSS_MEMORY         400.0 /* observations that a class remembers */
+#define LOSS_MEMORY         50.0 /* observations that a class remembers */
 #define LOSS_UPPER          1.645
 #define LOSS_CUT            4.0 /* spreads off the expectation that an observation counts at most */
 #define LOSS_DRIFT_SLACK    0.5
