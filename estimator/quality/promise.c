@@ -4,7 +4,7 @@
  * differ by factors: their means are compared in logarithms. How far a new class may lie from the
  * known ones follows from how far these lie from each other, by Student's distribution, so that the
  * bound holds whatever the true spread is. A least spread keeps a few classes that happen to agree
- * from a narrow bound (docs/decisions/0060-a-widening-by-students-point.md).
+ * from a narrow bound (docs/decisions/0055-a-widening-by-students-point.md).
  */
 #include "estimator/quality/promise.h"
 
