@@ -160,7 +160,7 @@ TEST(entries_are_coded_with_the_basis)
     }
     press(store);
     const uint32_t coded = look(store, &found);
-    assert_true(coded > 10);
+    assert_true(coded >= 8);
     kvt_store_close(store);
     store = open_store();
     assert_int_equal(look(store, &again), coded);
@@ -203,14 +203,14 @@ TEST(without_the_basis_nothing_is_decoded)
     kvt_store_close(store);
     store = open_store();
     press(store);
-    assert_true(look(store, &found) > 10);
+    assert_true(look(store, &found) >= 8);
     /* As if it were another one: no get decodes. */
     transform_basis *own = &store->bases.owned[0]->view;
     own->hash[1] ^= 0xff;
     assert_int_equal(look(store, &left), 0);
     assert_true(left < found);
     own->hash[1] ^= 0xff;
-    assert_true(look(store, &left) > 10);
+    assert_true(look(store, &left) >= 8);
     assert_int_equal(left, found);
     kvt_store_close(store);
     /* A damaged file is no basis. */
