@@ -5,7 +5,7 @@
 if(CMAKE_SCRIPT_MODE_FILE)
   set(text "/* Written by cmake/report.cmake. */\n")
   foreach(part page:page.html style:style.css
-      script:chart.js,verdicts.js,hosts.js,runs.js,loop.js,measurements.js,kinds.js)
+      script:chart.js,verdicts.js,hosts.js,runs.js,size.js,loop.js,measurements.js,kinds.js)
     string(REGEX MATCH "^([a-z]+):(.*)$" ignored ${part})
     set(name ${CMAKE_MATCH_1})
     string(REPLACE "," ";" files ${CMAKE_MATCH_2})
@@ -28,7 +28,7 @@ add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/report_parts.c
     -P ${CMAKE_CURRENT_LIST_FILE}
   DEPENDS ${CMAKE_CURRENT_LIST_FILE} ${report_source}/page.html ${report_source}/style.css
     ${report_source}/chart.js ${report_source}/verdicts.js ${report_source}/hosts.js
-    ${report_source}/runs.js ${report_source}/loop.js
+    ${report_source}/runs.js ${report_source}/size.js ${report_source}/loop.js
     ${report_source}/measurements.js ${report_source}/kinds.js
   COMMENT "Putting the page template into the command")
 target_sources(kvt_tools PRIVATE ${CMAKE_BINARY_DIR}/report_parts.c)

@@ -48,7 +48,7 @@ static void write_number(const char *key, double value, char *cell)
     else if (key_has(key, "bytes"))
         write_bytes(value, 1024, sizes, cell);
     else if (key_has(key, "per"))
-        snprintf(cell, TABLE_CELL_BYTES, "%.5g", value);
+        snprintf(cell, TABLE_CELL_BYTES, fabs(value) < 1e5 ? "%.5g" : "%.0f", value);
     else if (key_has(key, "s") || key_has(key, "seconds"))
         write_seconds(value, cell);
     else if (key_has(key, "ns"))

@@ -316,11 +316,14 @@ static kvt_status jsonl_add_blocks(trace_reader *reader, const jsonl_state *stat
                        state->agentic ? "down" : "up");
         return trace_fail(reader, reason);
     }
+    const uint32_t merged = reader->builder.workload->block_tokens / unit;
     for (size_t i = 0; i < count; i++) {
         const json_t *id = json_array_get(ids, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0) {
             return trace_fail(reader, "a hash id is not an integer from 0 to 2^63-1");
         }
+        /* An id stands for the whole prefix, so the last one of a merged block is that of all. */
+        if ((i + 1) % merged != 0) continue;
         kvt_status status =
             workload_build_block(&reader->builder, (uint64_t)json_integer_value(id));
         if (status != KVT_OK) return trace_check_build(reader, status);
@@ -373,8 +376,9 @@ static kvt_status jsonl_add_line(trace_reader *reader, jsonl_state *state, const
     }
     if (reader->builder.workload->request_count == 0) {
         state->agentic = json_object_get(object, "conv") != NULL;
-        reader->builder.workload->block_tokens =
-            state->agentic ? JSONL_BLOCK_AGENTIC : JSONL_BLOCK_MOONCAKE;
+        const uint32_t unit = state->agentic ? JSONL_BLOCK_AGENTIC : JSONL_BLOCK_MOONCAKE;
+        const uint32_t merged = reader->options->merge_to / unit;
+        reader->builder.workload->block_tokens = unit * (merged > 0 ? merged : 1);
         if (state->agentic) {
             reader->builder.workload->conversations_per_s = reader->options->conversations_per_s;
         }

@@ -90,6 +90,8 @@ typedef struct replay_trace_options {
     uint64_t limit;             /* requests to keep, from the first; 0 = all */
     double conversations_per_s; /* for traces whose clock starts anew in each conversation */
     bool keep_steps;            /* arrivals stay where the trace has them, for replay_resample */
+    uint32_t merge_to; /* tokens: of smaller blocks so many are one as make these, which ends with
+                          the last of them; what is left behind it is never cached. 0 = none */
 } replay_trace_options;
 
 /*

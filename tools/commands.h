@@ -16,6 +16,10 @@ enum { COMMAND_NAMES_MAX = 32 };
  * store.policy. KVT_OK; KVT_E_MEMORY. */
 kvt_status command_try_policies(kvt_config *config, const char *policies);
 
+/* Checks --workload and its absence beside --trace, whose - becomes standard input. EXIT_FINE or
+ * EXIT_USAGE. */
+int tools_check_workload(const char **trace, const char *workload);
+
 /* A list such as "lru,utility", cut at its commas. */
 typedef struct command_names {
     char *text; /* owned; the names point into it */
@@ -73,7 +77,8 @@ KVT_NODISCARD kvt_status report_page_write(const char *path, const char *name,
 /* ---- the commands ---- */
 
 extern const command_spec check_config_spec, clear_spec, decode_spec, encode_spec, inspect_spec,
-    profile_spec, recover_spec, replay_spec, report_spec, settings_spec, verify_spec;
+    profile_spec, recover_spec, replay_spec, report_spec, settings_spec, tools_size_spec,
+    verify_spec;
 
 /* Of profile. */
 extern const command_spec profile_attention_spec, profile_basis_spec, profile_calibrate_spec,

@@ -155,16 +155,23 @@ static const command_option replay_rows[] = {
     {0},
 };
 
+int tools_check_workload(const char **trace, const char *workload)
+{
+    if (workload != NULL && strcmp(workload, "poisson") != 0)
+        return command_misuse("unknown workload '%.200s': poisson is the one there is", workload);
+    if (*trace != NULL && workload != NULL)
+        return command_misuse("--trace and --workload exclude each other");
+    if (*trace != NULL && strcmp(*trace, "-") == 0) *trace = "/dev/stdin";
+    return EXIT_FINE;
+}
+
 static int replay_check(void *context)
 {
     replay_arguments *arguments = context;
-    const char *workload = arguments->workload;
-    if (workload != NULL && strcmp(workload, "poisson") != 0)
-        return command_misuse("unknown workload '%.200s': poisson is the one there is", workload);
-    if (!arguments->trace && !workload)
+    if (!arguments->trace && !arguments->workload)
         return command_misuse("what is to be replayed? --trace FILE or --workload poisson");
-    if (arguments->trace && workload)
-        return command_misuse("--trace and --workload exclude each other");
+    const int code = tools_check_workload(&arguments->trace, arguments->workload);
+    if (code != EXIT_FINE) return code;
     if ((arguments->mix != NULL || arguments->variant != NULL) && arguments->live)
         return command_misuse("--mix and --variant are of simulations, not of --mode live");
     const loop_arguments *loop = &arguments->loop;
@@ -180,7 +187,6 @@ static int replay_check(void *context)
     if (arguments->draw && !arguments->trace) return command_misuse("--draw goes with --trace");
     if (arguments->sessions && !arguments->draw)
         return command_misuse("--sessions goes with --draw");
-    if (arguments->trace && strcmp(arguments->trace, "-") == 0) arguments->trace = "/dev/stdin";
     return EXIT_FINE;
 }
 

@@ -28,7 +28,7 @@ class CommandTest(CommandCase):
     def test_help(self):
         for arguments in ([], ["profile"], ["profile", "devices"], ["profile", "import"],
                           ["profile", "export"], ["profile", "diff"], ["profile", "gc"],
-                          ["replay"], ["kvlab"],
+                          ["replay"], ["size"], ["kvlab"],
                           ["kvlab", "stripe"], ["kvlab", "codecs"],
                           ["report"], ["encode"], ["decode"], ["inspect"], ["verify"], ["recover"],
                           ["clear"], ["check-config"]):
@@ -38,7 +38,7 @@ class CommandTest(CommandCase):
                 self.assertIn("Usage: " + " ".join(name), text)
                 self.assertTrue(all(len(line) <= 80 for line in text.splitlines()), text)
         text = self.run_command("--help").stdout
-        for name in ("profile", "replay", "report", "encode", "decode", "inspect",
+        for name in ("profile", "size", "replay", "report", "encode", "decode", "inspect",
                      "verify", "recover", "clear", "check-config"):
             self.assertIn(f"\n  {name} ", text)
         self.assertRegex(self.run_command("--version").stdout, r"^kvterrace \d+\.\d+\.\d+\n$")

@@ -390,6 +390,7 @@ class PageTest(ReportCase):
             "replay": ["replay", *WORKLOAD, "--policy", "lru,utility", "--seeds", "2"],
             "profile": ["profile", "show", "--database", "p.db"],
             "settings": ["settings"],
+            "size": ["size", *WORKLOAD, "--draws", "2"],
         }
         self.run_command("profile", "import", os.path.join(
             os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles", "devices.json"),
@@ -401,7 +402,7 @@ class PageTest(ReportCase):
             self.assertTrue(documents[-1]["schema"].startswith(f"kvterrace-{kind}-"))
         verdicts = self.draw(*documents)["verdicts"]
         self.assertEqual([verdict["title"] for verdict in verdicts],
-                         ["Replay", "Profile", "settings"])
+                         ["Replay", "Profile", "settings", "How much DRAM and SSD"])
         self.assertIn("utility", verdicts[0]["sentences"][0]["text"])
 
     def test_standard_input(self):
@@ -525,6 +526,31 @@ class FigureTest(ReportCase):
                           "Loss by variant: measured, and predicted (hollow)"])
         self.assertEqual(len(set(drawn["figures"][0]["colours"].values())), 6)
 
+    def test_size(self):
+        def cell(dram, ssd, policy, mean, **more):
+            return {"cell": f"{dram} + {ssd}", "policy": policy, "dram_bytes": dram << 30,
+                    "ssd_bytes": ssd, "ttft_s_mean": mean, "ttft_s_p99": 9 * mean, "steady": True,
+                    "hit_token_ratio": 0.5, "gpu_hours_per_day": 20 * mean,
+                    "cost_per_month": {"dram": 1, "ssd": 2, "gpu": 3, "total": 123456}, **more}
+        cells = [cell(0, 0, "none", 2.0, steady=False), cell(64, 0, "utility", 1.5),
+                 cell(64, 4e12, "utility", 0.5, advised=True), cell(64, 4e12, "lru", 0.6),
+                 cell(128, 4e12, "utility", 0.4), cell(128, 0, "utility", 1.2)]
+        document = {"schema": "kvterrace-size-1", "pays": True, "verdict": ["Buy a.", "b", "c"],
+                    "saved_over": {"none": {"gpu_hours_per_day": {"low": 1}}}, "cells": cells,
+                    "assumptions": [{"option": "--gpu", "assumed": "a GPU"}]}
+        drawn = self.drawn_as_its_kind(document)
+        self.assertEqual(len(drawn["figures"]), 1)
+        self.assertIn("mean without a cache 2.00 s", drawn["figures"][0]["text"])
+        self.assertIn("$123,456", drawn["tables"][0])
+        self.assertIn("advised", drawn["tables"][0])
+        self.assertIn("--gpu", drawn["tables"][1])
+        self.assertEqual(self.states(document)[0][0], ("ahead", "Buy a."))
+        for change, state in (({"pays": False}, "behind"), ({"saved_over": None}, "note")):
+            self.assertEqual(self.states({**document, **change})[0][0][0], state)
+        sentences, following = self.states({**document, "interrupted": True})
+        self.assertEqual(sentences[-1][0], "warning")
+        self.assertIn("to its end", following)
+
     def test_grid_and_live(self):
         cell = {"cell": "turns8-zipf0.9-cap200-ssd14", "family": "sessions", "best_rival": "lru",
                 "bound": 1.0, "ratio": 0.9, "ratio_low": 0.8, "ratio_high": 1.0}
@@ -580,10 +606,10 @@ class FigureTest(ReportCase):
         keys = ("results", "configuration", "workload", "baselines", "mixes", "losses", "checks",
                 "sources", "drives", "rows", "devices", "break_even", "load", "codecs",
                 "runs", "quality_sets", "calibrations", "learned", "prefill", "sets", "cells",
-                "totals")
+                "totals", "verdict", "saved_over", "assumptions")
         documents = [{"schema": f"kvterrace-{kind}-1", **{key: wrong for key in keys}}
                      for wrong in (None, 7, "x", [], {}, [[]], [None], [{}], [{"a": None}], True)
-                     for kind in ("replay", "compare", "loop", "profile", "bench-codecs",
+                     for kind in ("replay", "size", "compare", "loop", "profile", "bench-codecs",
                                   "bench-stripe", "bench-policy", "bench-grid",
                                   "bench-live", "profile-quality", "other")]
         self.draw(*documents)

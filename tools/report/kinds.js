@@ -124,6 +124,7 @@ function drawGeneric(parent, document, verdict, prefix = "") {
 // Title, words and figures of a kind.
 const kinds = {
   "replay": ["Replay", verdictReplay, drawReplay],
+  "size": ["How much DRAM and SSD", verdictSize, drawSize],
   "compare": ["Comparison at equal quality", verdictCompare, drawCompare],
   "loop": ["The whole loop on a model", verdictLoop, drawLoop],
   "bench-grid": ["Grid of workloads", verdictGrid, drawGrid],

@@ -125,6 +125,29 @@ TEST(agentic_is_read)
     replay_workload_free(&workload);
 }
 
+/* A merged block is the prefix that ends with its last part; what is behind it is no block. */
+TEST(small_blocks_are_merged)
+{
+    char path[512], message[256];
+    replay_workload small, merged;
+    replay_trace_options options = plain_options;
+    trace_path("agentic_tiny.jsonl", path, sizeof path);
+    assert_ok(replay_workload_read(path, &options, &small, message, 256));
+    options.merge_to = 128;
+    assert_ok(replay_workload_read(path, &options, &merged, message, 256));
+    assert_int_equal(merged.block_tokens, 128);
+    assert_true(merged.block_refs > 0 && merged.distinct_blocks < small.distinct_blocks);
+    for (uint64_t i = 0; i < small.request_count; i++)
+        assert_int_equal(merged.requests[i].block_count, small.requests[i].input_tokens / 128);
+    replay_workload_free(&merged);
+    replay_workload_free(&small);
+    /* Mooncake's blocks are as large as they may become. */
+    trace_path("conversation_tiny.jsonl", path, sizeof path);
+    assert_ok(replay_workload_read(path, &options, &merged, message, 256));
+    assert_int_equal(merged.block_tokens, 512);
+    replay_workload_free(&merged);
+}
+
 TEST(limit_keeps_the_first)
 {
     char path[512], message[256];
