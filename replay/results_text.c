@@ -89,25 +89,76 @@ static const document_table text_tables[] = {
     {"results",
      RUN "TTFT_mean=ttft_s_mean p50=ttft_s_p50 p90=ttft_s_p90 p99=ttft_s_p99 wait=wait_s_mean "
          "service=service_ttft_s_mean blocked=blocked_io_s_mean put=put_s_mean rho peak=rho_peak"},
-    {"results",
-     RUN "block_hits=hit_block_ratio.total token_hits=hit_token_ratio.total "
-         "in_hbm=hit_token_ratio.hbm in_dram=hit_token_ratio.dram in_ssd=hit_token_ratio.ssd "
-         "loaded=used_token_ratio dram_read=bytes_read.dram ssd_read=bytes_read.ssd "
-         "dram_written=bytes_written.dram ssd_written=bytes_written.ssd quality=quality_mean"},
     {"results:hosts", RUN "host_blocks=hosts.local_block_ratio shared=hosts.remote_block_ratio "
                           "written=hosts.written_blocks_per_use"},
-    {"results", RUN "moves=moves_committed aborted=moves_aborted promoted=promotions "
-                    "demoted=demotions evicted=evictions decision=decision_ns_p50 "
-                    "p99=decision_ns_p99 refused busy=puts_busy plan_log"},
-    {"results:verified_gets", RUN "wall_s verified=verified_gets wrong=wrong_bytes failed_puts "
-                                  "load_failures moves_match"},
     {"results/explained", "block variant tier used=last_use_s_ago uses_per_s "
                           "expert=reuse_expert.says half_life=reuse_expert.half_life_s "
                           "weight=reuse_expert.weight share=reuse_expert.share_of_rate reason"},
     {0},
 };
 
-kvt_status replay_print_text(const replay_report *report, FILE *file)
+static const document_table text_verbose[] = {
+    {"results",
+     RUN "block_hits=hit_block_ratio.total token_hits=hit_token_ratio.total "
+         "in_hbm=hit_token_ratio.hbm in_dram=hit_token_ratio.dram in_ssd=hit_token_ratio.ssd "
+         "loaded=used_token_ratio dram_read=bytes_read.dram ssd_read=bytes_read.ssd "
+         "dram_written=bytes_written.dram ssd_written=bytes_written.ssd quality=quality_mean"},
+    {"results", RUN "moves=moves_committed aborted=moves_aborted promoted=promotions "
+                    "demoted=demotions evicted=evictions decision=decision_ns_p50 "
+                    "p99=decision_ns_p99 refused busy=puts_busy plan_log"},
+    {"results:verified_gets", RUN "wall_s verified=verified_gets wrong=wrong_bytes failed_puts "
+                                  "load_failures moves_match"},
+    {0},
+};
+
+/* Mean time to the first token over a policy's seeds; NAN: it was not run, or has no mean. */
+static double text_mean(const replay_report *report, const char *policy)
+{
+    double sum = 0.0;
+    uint32_t count = 0;
+    for (size_t i = 0; i < report->result_count; i++) {
+        const replay_result *result = &report->results[i];
+        if (strcmp(result->policy, policy) != 0) continue;
+        sum += results_has_mean(result) ? result->times.ttft_mean : NAN;
+        count++;
+    }
+    return count > 0 ? sum / count : NAN;
+}
+
+/* What the runs mean, in words: the engine, or without it the fastest policy, beside no cache and
+ * beside the fastest of the others. */
+static void text_verdict(const replay_report *report, FILE *file)
+{
+    static const char ours[] = "utility", none[] = "none";
+    const char *rival = NULL;
+    for (size_t i = 0; i < report->result_count; i++) {
+        const char *policy = report->results[i].policy;
+        const double mean = text_mean(report, policy);
+        if (strcmp(policy, ours) == 0 || strcmp(policy, none) == 0 ||
+            strcmp(policy, REPLAY_ORACLE) == 0 || !isfinite(mean))
+            continue;
+        if (rival == NULL || mean < text_mean(report, rival)) rival = policy;
+    }
+    const double empty = text_mean(report, none);
+    const char *first = isfinite(text_mean(report, ours)) || rival == NULL ? ours : rival;
+    const double mean = text_mean(report, first);
+    if (isfinite(mean)) {
+        fprintf(file, "%s takes %.3f s to the first token, in the mean%s", first, mean,
+                report->options->seeds > 1 ? "" : " of one seed");
+        if (isfinite(empty))
+            fprintf(file, "; that is %.3f of the %.3f s without a cache", mean / empty, empty);
+        if (rival != NULL && first != rival)
+            fprintf(file, "%s %.3f of the %.3f s of %s, the fastest of the others",
+                    isfinite(empty) ? ", and" : "; that is", mean / text_mean(report, rival),
+                    text_mean(report, rival), rival);
+        fprintf(file, ".\n");
+    }
+    if (report->profile_busy)
+        fprintf(file, "The machine was busy while its profile was measured: these times are too "
+                      "uncertain to compare by.\n");
+}
+
+kvt_status replay_print_text(const replay_report *report, bool verbose, FILE *file)
 {
     bool sound = true, unstable = false;
     char machine[RESULTS_MACHINE_BYTES];
@@ -119,21 +170,23 @@ kvt_status replay_print_text(const replay_report *report, FILE *file)
         /* Of fewer requests the 99th percentile is one or two of them. */
         if (report->workload->request_count < 500) (void)json_object_del(row, "ttft_s_p99");
     }
+    text_verdict(report, file);
+    if (unstable)
+        fprintf(file, "Where no mean is shown, rho or peak rho (the busiest part of the span) is "
+                      "at least 1: the queue grows as long as that lasts, and no mean exists.\n");
     results_describe(report->options, machine, sizeof machine);
     if (report->store == NULL) fprintf(file, "simulated: %s\n", machine);
     text_workload_notes(report->workload, file);
+    fputc('\n', file);
     if (sound) document_print_tables(root, text_tables, file);
+    if (verbose) fputc('\n', file);
+    if (sound && verbose) document_print_tables(root, text_verbose, file);
     json_decref(root);
     if (!sound) return KVT_E_MEMORY;
-    fprintf(file,
-            "\nin_hbm, in_dram, in_ssd: tokens found there, which add up to the token hits; "
-            "loaded: what was worth loading of them\n"
-            "variants, bounds, hosts, hints and reuse: --json, and the page of it that kvterrace "
-            "report makes\n");
-    if (unstable) {
-        fprintf(file, "-: at a rho or peak rho (the busiest part of the span) >= 1 the queue grows "
-                      "as long as that lasts; no mean exists\n");
-    }
+    if (verbose)
+        fprintf(file, "\nin_hbm, in_dram, in_ssd: tokens found there, which add up to the token "
+                      "hits; loaded: what was worth loading of them\nvariants, bounds, hints and "
+                      "reuse: --json, and the page of it that kvterrace report makes\n");
     if (report->options->note[0] != '\0') fprintf(file, "\n%s\n", report->options->note);
     return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
 }

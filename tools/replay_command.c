@@ -29,7 +29,7 @@ typedef struct replay_arguments {
     const char *workload; /* "poisson", or NULL */
     unsigned live;        /* the place of the mode in sim|live */
     const char *mix, *variant;
-    bool draw;
+    bool draw, verbose;
     uint32_t sessions;   /* 0: not given */
     loop_arguments loop; /* --model: of these, what the table below fills */
 } replay_arguments;
@@ -77,6 +77,8 @@ static const command_option replay_rows[] = {
                 "Draw the trace's sessions with replacement, for each seed anew"),
     COUNT_OPTION(replay_arguments, sessions, "sessions", 1, 1u << 24,
                  "Sessions of one draw (as many as the trace has)"),
+    FLAG_OPTION(replay_arguments, verbose, "verbose", 'v',
+                "Print hits, traffic and moves too, behind the times"),
     TEXT_OPTION(replay_arguments, report, "report", 'r', "FILE",
                 "Write a page too, as kvterrace report does"),
     SETTING_OPTION("store.profile", "database", 'd', "FILE", "Profile database (store.profile)"),
@@ -183,6 +185,8 @@ static int replay_check(void *context)
         return command_misuse("--text and the options below it are options of --model");
     if (loop->model != NULL && !arguments->live)
         return command_misuse("--model goes with --mode live");
+    if (loop->model != NULL && arguments->verbose)
+        return command_misuse("--verbose is not of --model");
     if (loop->model != NULL && loop->texts.count == 0) return command_misuse("--text is missing");
     if (arguments->draw && !arguments->trace) return command_misuse("--draw goes with --trace");
     if (arguments->sessions && !arguments->draw)
@@ -502,8 +506,9 @@ static kvt_status replay_print(replay_session *session)
                             .results = session->results,
                             .result_count = session->result_count,
                             .profile_busy = replay_is_profile_busy(session)};
-    kvt_status status = arguments->common.json ? replay_print_json(&report, stdout)
-                                               : replay_print_text(&report, stdout);
+    kvt_status status = arguments->common.json
+                            ? replay_print_json(&report, stdout)
+                            : replay_print_text(&report, arguments->verbose, stdout);
     if (status == KVT_OK && arguments->report) {
         status = report_page_write(arguments->report, report.workload->name, replay_print_page,
                                    &report, session->message, sizeof session->message);

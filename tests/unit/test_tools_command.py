@@ -341,8 +341,30 @@ class CommandTest(CommandCase):
         self.assertIn("ttft_s_mean", report)
         self.assertTrue(report.endswith("</html>\n"))
         self.assertNotIn("http://", report)
-        text = self.run_command(*arguments).stdout
-        self.assertIn("utility", text)
+        self.assertIn("utility", self.run_command(*arguments).stdout)
+
+    def test_replay_verdict(self):
+        """Words first: the engine, no cache, the fastest other policy; one table without -v."""
+        words = ["replay", *WORKLOAD, "--set", "tier.dram.capacity=4GiB", "--policy"]
+        means = {row["policy"]: row["ttft_s_mean"] for row in
+                 self.run_json(*words, "none,lru,gdsf,utility")["results"]}
+        rival = min("lru", "gdsf", key=means.get)
+        text = self.run_command(*words, "none,lru,gdsf,utility").stdout
+        self.assertEqual(text.splitlines()[0], (
+            f"utility takes {means['utility']:.3f} s to the first token, in the mean of one seed; "
+            f"that is {means['utility'] / means['none']:.3f} of the {means['none']:.3f} s without "
+            f"a cache, and {means['utility'] / means[rival]:.3f} of the {means[rival]:.3f} s of "
+            f"{rival}, the fastest of the others."))
+        self.assertNotIn("token_hits", text)
+        verbose = self.run_command(*words, "none,lru,gdsf,utility", "--verbose").stdout
+        for column in ("token_hits", "promoted"):
+            self.assertIn(column, verbose)
+        text = self.run_command(*words, "none,gdsf,lru").stdout
+        self.assertTrue(text.startswith(f"{rival} takes {means[rival]:.3f} s"), text)
+        self.assertNotIn("others", text)
+        self.assertTrue(self.run_command(*words, "none").stdout.startswith("simulated: "))
+        self.fails("--verbose is not of --model", *words, "lru", "--verbose", "--mode", "live",
+                   "--model", "x", "--text", "y")
 
     def test_replay_targets(self):
         """What cannot be written is said before the run, not after it."""

@@ -160,7 +160,22 @@ class VerdictTest(ReportCase):
         for text, start in zip(ahead, ("Mean time", "Median", "99th percentile")):
             self.assertTrue(text.startswith(start), text)
         self.assertIn(("note", "Where it is behind: nowhere that 5 seeds can tell."), sentences)
+        self.assertFalse(any("Without a cache" in text for _, text in sentences))
         self.assertIn("--mode live", following)
+
+    def test_beside_no_cache(self):
+        """Whether a cache is worth it at all is said beside the strongest policy."""
+        rows = [run(policy, seed, mean + seed / 1000) for seed in range(1, 6)
+                for policy, mean in (("none", 2.0), ("lru", 1.0), ("utility", 0.8))]
+        sentences, _ = self.states(replay(rows))
+        found = [row for row in sentences if row[1].startswith("Without a cache: ")]
+        self.assertEqual([state for state, _ in found], ["ahead"])
+        self.assertIn("is ahead of none, 803.00 ms against 2.003 s, ratio 0.401 [0.40", found[0][1])
+        self.assertIn("is ahead of lru, the strongest of the others", sentences[0][1])
+        rows = [run(policy, seed, mean) for seed in (1, 2) for policy, mean in
+                (("none", 1.0), ("lru", 2.0), ("utility", 1.5 + seed / 1000))]
+        self.assertIn("behind", [state for state, text in self.states(replay(rows))[0]
+                                 if text.startswith("Without a cache: ")])
 
     def test_behind(self):
         """The strongest rival is the one that decides, and it is named with what to do."""

@@ -162,6 +162,16 @@ function sayMetrics(document, results, verdict) {
     verdict.then("Run again with rivals: --policy none,lru,lru-leaf,gdsf,utility.");
 }
 
+// Whether a cache is worth it at all.
+function sayNone(results, verdict) {
+  const pair = pairOf(results, "none", "ttft_s_mean");
+  if (pair.seeds === 0 || rivalsOf(results).length < 2) return;
+  const state = stateOf(pair, 0);
+  verdict.say(state, `Without a cache: ${ours} ${orderOf(state, pair)} none, ` +
+    `${exactSeconds(pair.ours)} against ${exactSeconds(pair.others)}, ratio ` +
+    `${fixed(pair.ratio, 3)}${pair.seeds > 1 ? ` ${range(pair.low, pair.high)}` : ""}.`);
+}
+
 function sayOverload(results, verdict) {
   const rows = results.filter((row) => part(row, "ttft_s_mean") === null);
   if (rows.length === 0) return;
@@ -219,6 +229,7 @@ function verdictReplay(document, verdict) {
   sayOverload(results, verdict);
   if (results.some((row) => textOf(row, "policy") === ours)) {
     sayMetrics(document, results, verdict);
+    sayNone(results, verdict);
     sayBound(results, verdict);
   } else {
     sayLowest(results, verdict);

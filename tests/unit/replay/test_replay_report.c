@@ -191,10 +191,13 @@ TEST(the_table_names_every_run)
                             .profile_busy = true};
     FILE *file = tmpfile();
     assert_non_null(file);
-    assert_ok(replay_print_text(&report, file));
+    assert_ok(replay_print_text(&report, true, file));
     char *table = slurp(file);
     for (int i = 0; i < 3; i++)
         assert_int_equal(count_of(table, policies[i]) >= 2, 1);
     assert_non_null(strstr(table, "no mean exists"));
+    assert_non_null(strstr(table, "too uncertain"));
+    assert_non_null(strstr(table, "token_hits"));
+    assert_null(strstr(table, "without a cache"));
     replay_workload_free(&workload);
 }
