@@ -51,8 +51,9 @@ typedef struct size_study {
     double prices[SIZE_AXES + 1]; /* of a GB (1e9 bytes) a month; of an hour of a server */
     uint32_t threads, draws;
     double sample; /* share of the sessions; below 0: as many as some minutes of a core can do */
+    const replay_generator *generator;     /* NULL: the workload is a trace, or sampled */
     replay_workload workload;              /* as read or generated; then a sample of it */
-    replay_workload drawn[SIZE_DRAWS_MAX]; /* its sessions with replacement */
+    replay_workload drawn[SIZE_DRAWS_MAX]; /* sessions of it with replacement, or other seeds */
     uint32_t sessions, sampled;            /* 0: all of them are simulated */
     double room, pace; /* of a sample: its share of the blocks, and of the tokens and the time */
     uint64_t requests; /* these are of the whole workload */
@@ -77,10 +78,7 @@ int tools_size_axis_read(const char *option, const char *text, size_axis *axis);
 /* Adds the settings that --model and --gpu stand for; either may be NULL. */
 int tools_size_model_read(command_common *common, const char *model, const char *gpu);
 
-/* ---- size_grid.c: the runs ---- */
-
-/* Fills empty axes, and draws the simulated workloads. KVT_OK; KVT_E_MEMORY;
- * KVT_E_SPACE. */
+/* size_grid.c: fills empty axes, and draws workloads. KVT_OK; KVT_E_MEMORY; KVT_E_SPACE. */
 KVT_NODISCARD kvt_status tools_size_grid_make(size_study *study);
 
 /* Simulates the grid, then draws of its advised cell. KVT_OK; KVT_E_CANCELLED, with what was
@@ -120,9 +118,8 @@ const char *tools_size_format_bytes(char text[SIZE_TEXT_BYTES], uint64_t bytes);
 json_t *tools_size_document(const size_study *study, const size_advice *advice);
 void tools_size_print_text(json_t *document, FILE *out);
 
-/* ---- size_config.c: the advice's sizes and policy in the settings of the run ---- */
-
-/* KVT_OK; KVT_E_CONFIG; KVT_E_IO; KVT_E_MEMORY. */
+/* size_config.c: the run's settings with the advised sizes and policy. KVT_OK; KVT_E_CONFIG;
+ * KVT_E_IO; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status tools_size_config_write(size_study *study, const size_advice *advice,
                                                  const char *path);
 

@@ -149,20 +149,21 @@ static kvt_status size_prepare(const size_arguments *arguments, size_study *stud
 }
 
 /* Blocks are merged unless all is asked for: an engine's chunks are larger than most traces'. */
-static kvt_status size_read_workload(const size_arguments *arguments, size_study *study)
+static kvt_status size_read_workload(const size_arguments *arguments, replay_generator *generator,
+                                     size_study *study)
 {
     const replay_trace_options options = {.seed = study->options.seed,
                                           .limit = study->options.limit,
                                           .merge_to = study->sample < 1.0 ? SIZE_BLOCK_TOKENS : 0};
     replay_workload *own = &study->workload;
-    replay_generator generator;
     kvt_status status;
     if (arguments->trace != NULL) {
         status = command_read_trace(&arguments->common, arguments->trace, &options, own,
                                     study->message, sizeof study->message);
     } else {
-        replay_generator_read(arguments->common.config, &generator);
-        status = replay_workload_generate(&generator, own, study->message, sizeof study->message);
+        replay_generator_read(arguments->common.config, generator);
+        study->generator = generator;
+        status = replay_workload_generate(generator, own, study->message, sizeof study->message);
     }
     if (status == KVT_OK &&
         (own->block_refs == 0 ||
@@ -198,8 +199,7 @@ static kvt_status size_print(const size_arguments *arguments, size_study *study,
     if (status == KVT_OK && arguments->report != NULL)
         command_note(&arguments->common, "report: %s", arguments->report);
     if (status == KVT_OK && arguments->output != NULL && advice->run != NULL)
-        command_note(&arguments->common, "configuration: %s%s", arguments->output,
-                     advice->pays ? "" : ", of the cheapest cache, which does not pay");
+        command_note(&arguments->common, "configuration: %s", arguments->output);
     return status;
 }
 
@@ -215,6 +215,8 @@ static int size_study_run(const size_arguments *arguments, size_study *study)
     for (size_t i = 0; i < study->run_count; i++)
         finished += study->runs[i].done;
     tools_size_advise(study, &advice);
+    if (advice.run == NULL && !cancelled)
+        return command_misuse("--dram and --ssd leave no cell with any room");
     if (finished > 0 && (status = size_print(arguments, study, &advice)) != KVT_OK)
         return command_fail(status, study->message);
     if (!cancelled) return EXIT_FINE;
@@ -229,6 +231,7 @@ static int size_start(void *context)
     static const char *const sections[] = {"replay", "prefill", NULL};
     static const char *const all_sections[] = {"replay", "prefill", "workload", NULL};
     size_arguments *arguments = context;
+    replay_generator generator;
     size_study *study = calloc(1, sizeof *study);
     if (study == NULL) return command_fail(KVT_E_MEMORY, "");
     command_data_setting(&arguments->common, "replay.ladder", "profile:");
@@ -248,7 +251,7 @@ static int size_start(void *context)
     if (status == KVT_OK) {
         for (size_axis_name axis = 0; axis < SIZE_AXES && !arguments->assumed; axis++)
             study->owned[axis] = study->options.tiers[tools_size_tiers[axis]].capacity_bytes;
-        status = size_read_workload(arguments, study);
+        status = size_read_workload(arguments, &generator, study);
     }
     int code = status == KVT_OK
                    ? command_report_unused(&arguments->common,

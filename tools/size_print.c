@@ -19,8 +19,7 @@ const char *tools_size_format_bytes(char text[SIZE_TEXT_BYTES], uint64_t bytes)
     return text;
 }
 
-/* ---- what was assumed: a sentence each, and the option that changes it ---- */
-
+/* What was assumed, and the option that changes it. */
 __attribute__((format(printf, 3, 4))) static void print_assume(json_t *rows, const char *option,
                                                                const char *format, ...)
 {
@@ -31,27 +30,6 @@ __attribute__((format(printf, 3, 4))) static void print_assume(json_t *rows, con
     va_end(arguments);
     (void)json_array_append_new(
         rows, json_pack("{s:s, s:o}", "option", option, "assumed", view_string(text)));
-}
-
-static void print_assume_workload(json_t *rows, const size_study *study)
-{
-    const replay_workload *workload = &study->workload;
-    print_assume(rows, "--limit", "%s %" PRIu64 " requests, which stand for every day",
-                 study->options.limit > 0 ? "the first" : "all", study->requests);
-    if (workload->conversations_per_s > 0.0)
-        print_assume(rows, "--set workload.rate",
-                     "%g conversations begin in a second, as the trace has no common clock",
-                     workload->conversations_per_s);
-    if (study->sampled > 0)
-        print_assume(rows, "--sample",
-                     "%" PRIu32 " of %" PRIu32 " sessions, in %.3g of the room and of %.3g of the "
-                     "time, so that room, working set and load keep their proportions",
-                     study->sampled, study->sessions, study->room, study->pace);
-    if (study->sample < 1.0)
-        print_assume(rows, "--sample 1",
-                     "blocks of %" PRIu32 " tokens: smaller ones of a trace "
-                     "are merged",
-                     workload->block_tokens);
 }
 
 static json_t *print_assumptions(const size_study *study)
@@ -78,16 +56,29 @@ static json_t *print_assumptions(const size_study *study)
                          model->write.bytes_per_s * 1e-9,
                          model->source[0] != '\0' ? model->source : "by default");
     }
-    print_assume_workload(rows, study);
+    print_assume(rows, "--limit", "%s %" PRIu64 " requests, which stand for every day",
+                 study->options.limit > 0 ? "the first" : "all", study->requests);
+    if (study->workload.conversations_per_s > 0.0)
+        print_assume(rows, "--set workload.rate",
+                     "%g conversations begin in a second, as the trace has no common clock",
+                     study->workload.conversations_per_s);
+    if (study->sampled > 0)
+        print_assume(rows, "--sample",
+                     "%" PRIu32 " of %" PRIu32 " sessions, in %.3g of the room and of %.3g of the "
+                     "time, so that room, working set and load keep their proportions",
+                     study->sampled, study->sessions, study->room, study->pace);
+    if (study->sample < 1.0 && study->generator == NULL)
+        print_assume(rows, "--sample 1",
+                     "blocks of %" PRIu32 " tokens: smaller ones of a trace "
+                     "are merged",
+                     study->workload.block_tokens);
     print_assume(rows, "--price", "$%g a GB of DRAM and $%g a GB of SSD a month, $%g a GPU hour",
                  study->prices[SIZE_DRAM], study->prices[SIZE_SSD], study->prices[SIZE_AXES]);
     if (study->draws > 1)
-        print_assume(rows, "--draws", "intervals of 95 %% from %" PRIu32 " draws of the sessions",
-                     study->draws);
+        print_assume(rows, "--draws", "intervals of 95 %% from %" PRIu32 " %s", study->draws,
+                     study->generator != NULL ? "other seeds" : "draws of the sessions");
     return rows;
 }
-
-/* ---- the document ---- */
 
 static json_t *print_run(const size_run *run, const size_run *advised)
 {

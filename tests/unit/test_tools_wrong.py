@@ -210,6 +210,7 @@ CASES = [
     ([*SIZE, "--dram", "1g,lots"], "--dram: 'lots' is no larger size"),
     ([*SIZE, "--ssd", "1g,2g,1g"], "--ssd: '1g' is no larger size"),
     ([*SIZE, "--ssd", ",".join(map(str, range(25)))], "at most 24 sizes"),
+    ([*SIZE, "--dram", "0", "--ssd", "0"], "leave no cell with any room"),
     ([*SIZE, "--gpu", "b200"], "no preset is called llama-3.1-8b:b200"),
     ([*SIZE, "--gpu", "b200", "--database", "good.db"], "no prefill model"),
     ([*SIZE, "--model", "m", "--database", "good.db"], "how many bytes of KV has a token?"),
