@@ -53,13 +53,13 @@ static double advice_quantile(uint32_t degrees)
     return degrees <= count ? table[degrees - 1] : 2.262;
 }
 
-/* What the cell saves over another policy. Another stretch of the traffic would differ as the draws
- * do, so that their spread is the error of the one value. */
+/* What the cell saves over another policy, with the spread of the draws as its error: another
+ * stretch of the traffic would differ as they do. A draw without a mean has no say in seconds. */
 static void advice_compare(const size_study *study, size_advice *advice, size_policy over)
 {
     double sums[SIZE_SAVINGS] = {0}, squares[SIZE_SAVINGS] = {0};
     size_interval *saved = advice->saved[over];
-    uint32_t count = 0;
+    uint32_t counts[SIZE_SAVINGS] = {0};
     for (size_t s = 0; s < SIZE_SAVINGS; s++)
         saved[s] = (size_interval){.value = NAN, .low = NAN, .high = NAN};
     for (uint32_t draw = 0; draw <= study->draws; draw++) {
@@ -68,16 +68,18 @@ static void advice_compare(const size_study *study, size_advice *advice, size_po
         if (ours == NULL || other == NULL) continue;
         const double savings[SIZE_SAVINGS] = {other->mean_s - ours->mean_s,
                                               other->gpu_hours - ours->gpu_hours};
-        count += draw > 0;
         for (size_t s = 0; s < SIZE_SAVINGS; s++) {
             if (draw == 0) saved[s].value = savings[s];
-            sums[s] += draw > 0 ? savings[s] : 0.0;
-            squares[s] += draw > 0 ? savings[s] * savings[s] : 0.0;
+            if (draw == 0 || (s == SIZE_SECONDS && !(ours->steady && other->steady))) continue;
+            sums[s] += savings[s];
+            squares[s] += savings[s] * savings[s];
+            counts[s]++;
         }
     }
-    for (size_t s = 0; s < SIZE_SAVINGS && count > 1; s++) {
-        const double variance = (squares[s] - sums[s] * sums[s] / count) / (count - 1);
-        const double reach = advice_quantile(count - 1) * sqrt(fmax(0.0, variance));
+    for (size_t s = 0; s < SIZE_SAVINGS; s++) {
+        if (counts[s] < 2) continue;
+        const double variance = (squares[s] - sums[s] * sums[s] / counts[s]) / (counts[s] - 1);
+        const double reach = advice_quantile(counts[s] - 1) * sqrt(fmax(0.0, variance));
         saved[s].low = saved[s].value - reach;
         saved[s].high = saved[s].value + reach;
     }

@@ -34,8 +34,7 @@ typedef struct size_arguments {
     size_axis axes[SIZE_AXES];
 } size_arguments;
 
-#define SIZE_BLOCK_TOKENS 512u
-#define SIZE_MACHINE      "dram 256GiB, ssd 4TB at 6GB/s"
+#define SIZE_MACHINE "dram 256GiB, ssd 4TB at 6GB/s"
 
 static const command_option size_rows[] = {
     {.name = "trace",
@@ -154,7 +153,7 @@ static kvt_status size_read_workload(const size_arguments *arguments, replay_gen
 {
     const replay_trace_options options = {.seed = study->options.seed,
                                           .limit = study->options.limit,
-                                          .merge_to = study->sample < 1.0 ? SIZE_BLOCK_TOKENS : 0};
+                                          .merge_to = study->sample < 1.0 ? 512 : 0};
     replay_workload *own = &study->workload;
     kvt_status status;
     if (arguments->trace != NULL) {

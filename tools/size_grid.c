@@ -35,8 +35,8 @@ static void grid_place(size_study *study)
     }
 }
 
-/* Share of the sessions that the runs can have. Leaving out fewer than half costs more accuracy than
- * it saves seconds. */
+/* Share of the sessions that the runs can have. Leaving out fewer than half of them costs more
+ * accuracy than it saves seconds. */
 static double grid_share(const size_study *study)
 {
     const double cells = (double)study->axes[SIZE_DRAM].count * (double)study->axes[SIZE_SSD].count;
