@@ -37,6 +37,7 @@ reason() {
     apt-get*) echo "installs packages" ;;
     "make demo"*) echo "tests/bare.sh runs it" ;;
     "make test"*) echo "runs everything, this too" ;;
+    "make wheel"*) echo "make test-wheel runs it" ;;
     "make install"* | export\ PKG_CONFIG_PATH* | cc\ *)
         echo "tests/install/check_package.sh runs it" ;;
     *MODEL_FOLDER*) echo "names a model of your own" ;;
