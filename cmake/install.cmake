@@ -14,7 +14,8 @@ install(TARGETS kvterrace_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 # Data that the command finds there when the working directory has none of that name.
 set(data_dir ${CMAKE_INSTALL_DATADIR}/kvterrace)
-install(DIRECTORY profiles DESTINATION ${data_dir} FILES_MATCHING PATTERN "*.json")
+install(DIRECTORY profiles DESTINATION ${data_dir} FILES_MATCHING PATTERN "*.json"
+  PATTERN "*.kvtbasis")
 install(DIRECTORY reference_model/model reference_model/texts
   DESTINATION ${data_dir}/reference_model)
 install(FILES README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE NOTICE

@@ -107,6 +107,29 @@ TEST(published_losses_make_ladders)
     kvt_profile_close(profile);
 }
 
+/* A basis comes with its ladders: three bits lose less than five and a half without one. */
+TEST(a_real_model_has_a_basis)
+{
+    static const char *const files[] = {"smollm2-135m-instruct-transform.json",
+                                        "smollm2-135m-instruct-head.kvtbasis", NULL};
+    kvt_profile *profile = open_with(files);
+    const kvt_layout layout = {
+        .layers = 30, .kv_heads = 3, .head_dim = 64, .dtype = KVT_DTYPE_FP16};
+    kvt_codec_curve curves[KVT_VARIANTS_MAX];
+    char message[512] = "";
+    uint32_t count = 0;
+    const kvt_status status =
+        profile_rungs_read(profile, &layout, "smollm2-135m-instruct", "pooled", curves,
+                           KVT_VARIANTS_MAX, &count, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%s", message);
+    bool small = false;
+    for (uint32_t i = 0; i < count; i++)
+        small |= curves[i].variant.codec == KVT_CODEC_TRANSFORM && curves[i].stored_share < 0.2 &&
+                 curves[i].loss < 0.018 && curves[i].loss_upper < 0.05;
+    assert_true(small);
+    kvt_profile_close(profile);
+}
+
 /* Curves and ladders of a real model: of each task, and of tasks that were not measured. */
 TEST(a_real_model_has_ladders)
 {
