@@ -101,9 +101,12 @@ class Kvtc:
         for side in (0, 1):
             rows = np.concatenate([self.rows(kv, side) for kv in taught])
             mean = rows.mean(0)
+            rows = (rows - mean).astype(np.float32)
+            variance, axes = np.linalg.eigh(rows.T @ rows / len(rows))
             # Of fewer rows than elements the other directions are not known.
-            _, spread, axes = np.linalg.svd(rows - mean, full_matrices=False)
-            self.sides.append((mean, axes.astype(np.float32), (spread ** 2) / len(rows)))
+            known = np.argsort(-variance)[:len(rows)]
+            self.sides.append((mean, np.ascontiguousarray(axes[:, known].T),
+                               np.maximum(variance[known].astype(np.float64), 0.0)))
         self.plans = {}
 
     def rows(self, kv, side):
