@@ -77,8 +77,9 @@ static kvt_status pool_settle_budget(tiers_pool *pool, uint64_t wanted, char *me
     return KVT_E_SPACE;
 }
 
-/* The pool's answer to its workers when an abandoned thread ends. */
+/* The pool's answers to its workers when an abandoned thread ends, and when bytes have come. */
 static tiers_worker_ended pool_drop_hold;
+static tiers_worker_arrived pool_count_arrived;
 
 /* Space that holds extents is kept: the device that comes back must have them where they were. The
  * mutex is held, or the pool is not open yet. */
@@ -97,7 +98,8 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
                                    .in_flight_bytes_max = options->in_flight_bytes_max,
                                    .timeout_ns = options->timeout_ns,
                                    .reweigh = pool->reweigh,
-                                   .spare = pool_trim_step};
+                                   .spare = pool_trim_step,
+                                   .arrived = pool_count_arrived};
     tiers_space *space = member->space;
     kvt_status status = KVT_OK;
     if (member->used_bytes == 0) status = tiers_space_open(head, end, &space);
@@ -296,6 +298,68 @@ void pool_job_finished(void *context, tiers_transfer *transfer, const tiers_job_
     if (released != NULL) released(released_context);
 }
 
+#define POOL_PIECE_LEAST UINT64_C(131072)
+
+uint64_t tiers_piece_bytes(uint64_t bytes)
+{
+    const uint64_t wanted = TIERS_PIECES_MAX / 2; /* a request is no longer than a piece */
+    const uint64_t grains = (bytes / TIERS_GRAIN_BYTES + wanted - 1) / wanted;
+    const uint64_t piece = grains * TIERS_GRAIN_BYTES;
+    return piece > POOL_PIECE_LEAST ? piece : POOL_PIECE_LEAST;
+}
+
+/* Bytes of a transfer that have come, from its first one on: whole pieces. done_mutex is held. */
+static uint64_t pool_arrived(const tiers_transfer *transfer)
+{
+    const tiers_arrival *arrival = transfer->arrival;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; bytes < transfer->bytes && arrival->left[i] == 0; i++)
+        bytes += arrival->piece_bytes;
+    return bytes < transfer->bytes ? bytes : transfer->bytes;
+}
+
+/* Sets how much of each piece is to come. done_mutex is held. */
+static void pool_expect(const tiers_transfer *transfer)
+{
+    tiers_arrival *arrival = transfer->arrival;
+    assert(arrival->piece_bytes > 0 && arrival->piece_bytes % TIERS_GRAIN_BYTES == 0);
+    assert(transfer->bytes <= TIERS_PIECES_MAX * arrival->piece_bytes);
+    for (uint32_t i = 0; i < TIERS_PIECES_MAX; i++) {
+        const uint64_t start = i * arrival->piece_bytes;
+        const uint64_t left = start < transfer->bytes ? transfer->bytes - start : 0;
+        arrival->left[i] = left < arrival->piece_bytes ? left : arrival->piece_bytes;
+    }
+    arrival->wanted_bytes = arrival->come != NULL ? arrival->piece_bytes : UINT64_MAX;
+}
+
+/* Counts a range that has come, and wakes the thread that waits for so many bytes: once. */
+static void pool_count_arrived(void *context, tiers_transfer *transfer, uint64_t at, uint64_t bytes)
+{
+    tiers_pool *pool = context;
+    tiers_arrival *arrival = transfer->arrival;
+    bool whole = false;
+    assert(at <= transfer->bytes && bytes <= transfer->bytes - at);
+    pthread_mutex_lock(&pool->done_mutex);
+    while (bytes > 0) {
+        uint64_t *left = &arrival->left[at / arrival->piece_bytes];
+        uint64_t in = arrival->piece_bytes - at % arrival->piece_bytes;
+        if (in > bytes) in = bytes;
+        assert(*left >= in && "a byte comes once");
+        *left -= in;
+        whole = whole || *left == 0;
+        at += in;
+        bytes -= in;
+    }
+    if (whole && pool_arrived(transfer) >= arrival->wanted_bytes) {
+        arrival->wanted_bytes = UINT64_MAX;
+        if (arrival->come != NULL)
+            arrival->come(arrival->context);
+        else
+            pthread_cond_broadcast(&pool->done);
+    }
+    pthread_mutex_unlock(&pool->done_mutex);
+}
+
 bool tiers_pool_serves(const tiers_pool *pool, const tiers_location *location)
 {
     for (uint32_t i = 0; i < location->share_count; i++) {
@@ -437,6 +501,7 @@ static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint
         members |= UINT64_C(1) << parts[i].member;
     pthread_mutex_lock(&pool->done_mutex);
     pool_begin_transfer(pool, transfer, members, count);
+    if (transfer->arrival != NULL) pool_expect(transfer);
     pthread_mutex_unlock(&pool->done_mutex);
     if (count == 0 && transfer->released != NULL) {
         transfer->released(transfer->released_context);
@@ -505,18 +570,36 @@ static bool pool_check(tiers_pool *pool, uint64_t members)
     return gone;
 }
 
-/* KVT_E_TIMEOUT and KVT_E_GONE leave the transfer in flight: the caller abandons it or waits again.
- * Between two wake-ups the waiter looks after the members itself. */
-kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
-                                     uint64_t deadline_ns)
+/* For how many bytes to wake somebody who lacks `bytes`: twice what is there, or half of the rest,
+ * so that a few wakes do for a fast reader of them, and a slow one begins early. */
+static uint64_t pool_wake_at(const tiers_transfer *transfer, uint64_t arrived, uint64_t bytes)
+{
+    const uint64_t half = (transfer->bytes - arrived) / 2;
+    const uint64_t more = arrived + (arrived < half ? arrived : half);
+    return more > bytes ? more : bytes;
+}
+
+/* Waits until so many bytes have come, or all. KVT_E_TIMEOUT and KVT_E_GONE leave the transfer in
+ * flight: the caller abandons it or waits again. Between two wake-ups the waiter looks after the
+ * members itself. */
+static kvt_status pool_await(tiers_pool *pool, tiers_transfer *transfer, uint64_t bytes,
+                             uint64_t deadline_ns, uint64_t *arrived_out)
 {
     kvt_status status = KVT_OK;
     uint64_t check_ns = base_clock_ns() + TIERS_CHECK_NS;
     pthread_mutex_lock(&pool->done_mutex);
+    if (arrived_out != NULL && !transfer->finished && pool_arrived(transfer) < bytes)
+        bytes = pool_wake_at(transfer, pool_arrived(transfer), bytes);
     while (!transfer->finished && status == KVT_OK) {
         uint64_t now = base_clock_ns();
+        if (arrived_out != NULL) {
+            *arrived_out = pool_arrived(transfer);
+            transfer->arrival->wanted_bytes = bytes;
+        }
         if (now >= deadline_ns) {
             status = KVT_E_TIMEOUT;
+        } else if (arrived_out != NULL && *arrived_out >= bytes && *arrived_out < transfer->bytes) {
+            status = KVT_QUEUED; /* with all bytes there the last word comes at once */
         } else if (now >= check_ns) {
             check_ns = now + TIERS_CHECK_NS;
             uint64_t members = transfer->members;
@@ -532,6 +615,30 @@ kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
     if (transfer->finished) status = transfer->status;
     pthread_mutex_unlock(&pool->done_mutex);
     return status;
+}
+
+kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
+                                     uint64_t deadline_ns)
+{
+    return pool_await(pool, transfer, 0, deadline_ns, NULL);
+}
+
+kvt_status tiers_transfer_await(tiers_pool *pool, tiers_transfer *transfer, uint64_t bytes,
+                                uint64_t deadline_ns, uint64_t *arrived_out)
+{
+    assert(transfer->arrival != NULL && bytes <= transfer->bytes);
+    return pool_await(pool, transfer, bytes, deadline_ns, arrived_out);
+}
+
+uint64_t tiers_transfer_arrived(tiers_pool *pool, tiers_transfer *transfer, uint64_t bytes)
+{
+    assert(transfer->arrival != NULL);
+    pthread_mutex_lock(&pool->done_mutex);
+    const uint64_t arrived = transfer->finished ? 0 : pool_arrived(transfer);
+    transfer->arrival->wanted_bytes =
+        arrived < bytes ? pool_wake_at(transfer, arrived, bytes) : UINT64_MAX;
+    pthread_mutex_unlock(&pool->done_mutex);
+    return arrived;
 }
 
 /* Wakes each member in the mask, to end the jobs of cancelled transfers. */

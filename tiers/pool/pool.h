@@ -179,6 +179,23 @@ uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tier
  * and has not fallen below 1 ms since. Never so in virtual time, which says nothing of ours. */
 bool tiers_pool_is_pressed(tiers_pool *pool);
 
+#define TIERS_PIECES_MAX 32u
+
+/* Which bytes of a transfer have come, by pieces of equal size. The caller zeroes it, sets the
+ * first field, and keeps it as long as the transfer; the rest is the pool's. */
+typedef struct tiers_arrival {
+    uint64_t piece_bytes;        /* a multiple of the grain, and at least the transfer's bytes over
+                             TIERS_PIECES_MAX */
+    void (*come)(void *context); /* as tiers_transfer_arrived says, and for the first piece, or the
+                                    transfer is awaited: NULL */
+    void *context;
+    uint64_t wanted_bytes;           /* that somebody waits for */
+    uint64_t left[TIERS_PIECES_MAX]; /* bytes of each piece that have not come */
+} tiers_arrival;
+
+/* Pieces for a transfer of so many bytes: a few, none too small to be woken for. */
+uint64_t tiers_piece_bytes(uint64_t bytes);
+
 /* The last word on a transfer that nobody waits for: it, its buffer and its location are no longer
  * used. Called on any thread, once, under no lock; must not call the pool. */
 typedef void tiers_transfer_released(void *context);
@@ -206,6 +223,7 @@ typedef struct tiers_transfer {
     uint64_t bytes;    /* a multiple of TIERS_GRAIN_BYTES, <= location->bytes */
     uint64_t offset;   /* start inside the object, a multiple of the grain; usually 0 */
     tiers_part *parts; /* the caller's, TIERS_MEMBERS_MAX of them, filled at the start; or NULL */
+    tiers_arrival *arrival;            /* the caller's, for tiers_transfer_await; or NULL */
     tiers_transfer_released *released; /* NULL: it is waited for, until it is abandoned */
     void *released_context;
     struct tiers_runs *runs; /* the pool's: one member's part of a gather (gather.h), which has no
@@ -245,6 +263,24 @@ KVT_NODISCARD kvt_status tiers_transfer_wait(tiers_pool *pool, tiers_transfer *t
  */
 KVT_NODISCARD kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
                                                    uint64_t deadline_ns);
+
+/*
+ * The same for the first bytes of a transfer that has `arrival`. KVT_QUEUED: *arrived_out bytes
+ * have come, at least those asked for but not all, and the transfer is in flight. Any other status
+ * is that of tiers_transfer_wait_until. A call that has to sleep is woken when as many more are
+ * there as are worth it: twice what there was, or half of the rest. One thread waits so.
+ */
+KVT_NODISCARD kvt_status tiers_transfer_await(tiers_pool *pool, tiers_transfer *transfer,
+                                              uint64_t bytes, uint64_t deadline_ns,
+                                              uint64_t *arrived_out);
+
+/*
+ * The bytes that have come of such a transfer, whole pieces; 0 when it has finished. Fewer than
+ * `bytes`: `come` is called once they are there, and more as above, unless the transfer finishes
+ * before: on a member's thread, under a lock of the pool, so that it must not call the pool. With 0
+ * bytes an earlier wish is taken back, and `come` is not being called when this returns.
+ */
+uint64_t tiers_transfer_arrived(tiers_pool *pool, tiers_transfer *transfer, uint64_t bytes);
 
 /* Hands a started transfer that nobody waits for to the pool, with its buffer. Pieces that no
  * device has yet are dropped. released is called when the last of the others has ended: at once,

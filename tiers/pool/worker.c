@@ -242,11 +242,14 @@ static bool worker_next_request(tiers_worker *worker, worker_job *job, kvt_io *i
                                 tiers_run **run_out)
 {
     const tiers_transfer *transfer = job->transfer;
+    const tiers_arrival *arrival = transfer->arrival;
     tiers_piece piece;
     *run_out = NULL;
     if (job->runs != NULL)
         return worker_next_of_runs(job->runs, worker->request_bytes, io, run_out);
-    if (!tiers_walk_next(&job->walk, worker->request_bytes, &piece)) return false;
+    uint32_t most = worker->request_bytes;
+    if (arrival != NULL && arrival->piece_bytes < most) most = (uint32_t)arrival->piece_bytes;
+    if (!tiers_walk_next(&job->walk, most, &piece)) return false;
     *io = (kvt_io){.kind = transfer->kind,
                    .bytes = piece.bytes,
                    .offset = piece.device_offset,
@@ -320,6 +323,11 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
         uint64_t done = io->bytes < job->estimate ? io->bytes : job->estimate;
         job->estimate -= done;
         atomic_fetch_sub(&worker->pending_bytes[job->rank], done);
+        tiers_transfer *transfer = job->transfer;
+        if (transfer->arrival != NULL)
+            worker->options.arrived(worker->context, transfer,
+                                    (uint64_t)((char *)io->buffer - (char *)transfer->buffer),
+                                    io->bytes);
     } else {
         if (io->status == KVT_E_GONE) worker_retire(worker, TIERS_RETIRED_GONE);
         if (io->status == KVT_E_IO) worker->failures++;

@@ -77,6 +77,10 @@ typedef void tiers_job_finished(void *context, tiers_transfer *transfer,
  * for the worker. */
 typedef bool tiers_worker_spare(void *context, tiers_worker *worker, kvt_device *device);
 
+/* Called on the worker's thread for each range of a transfer with `arrival` that has come. */
+typedef void tiers_worker_arrived(void *context, tiers_transfer *transfer, uint64_t at,
+                                  uint64_t bytes);
+
 /* The figures of a device as they were measured before; each device brings its own. */
 typedef struct tiers_worker_options {
     double read_bytes_per_s; /* above 0; the weight to begin with */
@@ -86,6 +90,7 @@ typedef struct tiers_worker_options {
     uint64_t timeout_ns;       /* 0 = TIERS_TIMEOUT_NS_DEFAULT; TIERS_TIMEOUT_NEVER (watchdog.h) */
     bool reweigh;              /* the weight follows what is measured */
     tiers_worker_spare *spare; /* NULL = none */
+    tiers_worker_arrived *arrived; /* NULL = none, and no transfer has `arrival` */
 } tiers_worker_options;
 
 /* The last call of an abandoned worker's thread, which no thread joins; it may free the worker. */

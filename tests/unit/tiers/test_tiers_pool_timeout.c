@@ -151,6 +151,84 @@ TEST(a_deadline_ends_the_wait_and_not_the_transfer)
     assert_true(tiers_pool_close(s.pool));
 }
 
+/* Reads whose third unit on the second member hangs: the bytes before it are there, whatever the
+ * size of the pieces, and no byte behind it is promised. */
+TEST(the_first_bytes_come_while_others_hang)
+{
+    static const uint64_t pieces[] = {4096, 12288, UNIT, 5 * 4096, 8 * UNIT};
+    unresponsive s;
+    atomic_uint released = 0;
+    unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
+    const tiers_extent *extent = &s.both->extents[0];
+    while (extent->member != 1)
+        extent++;
+    const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG,
+                                   .kinds = TIERS_FAULT_READS,
+                                   .offset = extent->offset + 2 * UNIT,
+                                   .bytes = UNIT};
+    for (uint32_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+        uint64_t arrived = 0;
+        tiers_arrival arrival = {.piece_bytes = pieces[i] < UNIT / 4 ? UNIT / 4 : pieces[i]};
+        tiers_transfer read = unresponsive_read(s.both, s.buffer);
+        const uint64_t piece = arrival.piece_bytes, there = 4 * UNIT / piece * piece;
+        read.arrival = &arrival;
+        memset(s.buffer, 0, 8 * UNIT);
+        unresponsive_hang(&s, &hang);
+        tiers_transfer_start(s.pool, &read);
+        /* A wait that asks for more than will come ends with its time. */
+        while (arrived < there) {
+            const kvt_status status =
+                tiers_transfer_await(s.pool, &read, arrived + 1, base_clock_ns() + MS, &arrived);
+            assert_true(status == KVT_QUEUED || status == KVT_E_TIMEOUT);
+            assert_true(arrived % piece == 0 && arrived <= 5 * UNIT);
+            assert_true(pool_scratch_holds(s.buffer, arrived, 5));
+        }
+        assert_int_equal(tiers_transfer_await(s.pool, &read, there, NEVER, &arrived), KVT_QUEUED);
+        assert_int_equal(
+            tiers_transfer_await(s.pool, &read, 5 * UNIT + 1, base_clock_ns() + 5 * MS, &arrived),
+            KVT_E_TIMEOUT);
+        assert_int_equal(tiers_transfer_await(s.pool, &read, 1, 0, &arrived), KVT_E_TIMEOUT);
+        if (i % 2 == 0) tiers_fault_clear(s.device);
+        if (i % 2 == 0)
+            assert_ok(tiers_transfer_await(s.pool, &read, 8 * UNIT, NEVER, &arrived));
+        else
+            tiers_transfer_abandon(s.pool, &read, count_released, &released);
+        tiers_fault_clear(s.device);
+        await(&released, (i + 1) / 2);
+        if (i % 2 == 0) assert_true(pool_scratch_holds(s.buffer, 8 * UNIT, 5));
+    }
+    tiers_pool_release(s.pool, s.both);
+    tiers_pool_release(s.pool, s.first_only);
+    assert_true(tiers_pool_close(s.pool));
+}
+
+/* A read that fails is told as a whole. */
+TEST(a_failed_read_ends_the_wait_for_its_first_bytes)
+{
+    unresponsive s;
+    uint64_t arrived = 0;
+    unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
+    const tiers_fault_rule fail = {.action = TIERS_FAULT_FAIL,
+                                   .kinds = TIERS_FAULT_READS,
+                                   .skip = 2,
+                                   .hits = 1,
+                                   .status = KVT_E_IO};
+    unresponsive_hang(&s, &fail);
+    tiers_arrival arrival = {.piece_bytes = UNIT};
+    tiers_transfer read = unresponsive_read(s.both, s.buffer);
+    read.arrival = &arrival;
+    tiers_transfer_start(s.pool, &read);
+    kvt_status status;
+    do
+        status = tiers_transfer_await(s.pool, &read, arrived + 1, NEVER, &arrived);
+    while (status == KVT_QUEUED);
+    assert_int_equal(status, KVT_E_IO);
+    assert_true(arrived <= 5 * UNIT);
+    tiers_pool_release(s.pool, s.both);
+    tiers_pool_release(s.pool, s.first_only);
+    assert_true(tiers_pool_close(s.pool));
+}
+
 /* An abandoned write may land late: its extents are nobody else's until then. */
 TEST(extents_of_an_abandoned_write_stay_held)
 {
