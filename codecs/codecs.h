@@ -138,6 +138,14 @@ KVT_NODISCARD kvt_status codecs_kept_tokens(const kvt_layout *layout, uint32_t f
                                             kvt_variant variant, uint32_t *tokens_out,
                                             uint32_t *sets_out);
 
+/*
+ * In how many steps a record of so many bytes may be decoded while it is read: 1 where it is only
+ * decoded once all of it is there, as a small one is, one with planes behind the first, whose
+ * layers end at the record's end, and one after a drop. Of a basis the widest span counts.
+ */
+uint32_t codecs_arriving_steps(const kvt_layout *layout, kvt_variant variant,
+                               uint64_t record_bytes);
+
 /* Bytes of the head of a record of this layout and variant: header slots and tables. 0 for a
  * variant that the layout does not have. */
 uint64_t codecs_head_bytes(const kvt_layout *layout, kvt_variant variant);

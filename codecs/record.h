@@ -306,6 +306,29 @@ KVT_NODISCARD kvt_status kvt_record_decode_of_many(const void *record, uint64_t 
                                                    const void *next, void *scratch,
                                                    uint64_t scratch_bytes);
 
+/* How much of a record has come that is still being read, from its start on. `await` waits until
+ * the first `bytes` bytes are there, and says how many are; a status other than KVT_OK ends the
+ * decoding, and is what it returns. A call that was ended so is made again with `done` as it left
+ * it, and goes on from there. */
+typedef struct kvt_record_arrival {
+    kvt_status (*await)(void *context, uint64_t bytes, uint64_t *arrived_out);
+    void *context;
+    uint32_t done; /* tasks that have been run; 0 at first */
+} kvt_record_arrival;
+
+/*
+ * kvt_record_decode_view of a record whose bytes are on their way: what has come is decoded, a
+ * task for each worker between two calls of `await`, on the calling thread, while the rest is read;
+ * once all is there, the rest of the tasks together. Bytes that have not come are not looked at.
+ */
+KVT_NODISCARD kvt_status kvt_record_decode_arriving(const void *record, uint64_t bytes,
+                                                    const kvt_record_spec *expected,
+                                                    const kvt_codec_workers *workers,
+                                                    kvt_record_arrival *arrival,
+                                                    const kvt_layout *layout, const kvt_view *view,
+                                                    uint32_t first_layer, uint32_t layer_count,
+                                                    void *scratch, uint64_t scratch_bytes);
+
 /* Asks for the head of a record that lies in memory, so that it comes while other work is done. */
 void kvt_record_prefetch(const void *record);
 

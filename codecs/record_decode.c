@@ -163,9 +163,12 @@ typedef struct record_decoder {
     const kvt_layout *layout;
     uint32_t first_layer;
     uint32_t layer_count;
-    bool of_many;     /* as record.h says, */
-    const void *next; /* and this */
-    uint8_t *scratch; /* lanes of one worker each */
+    bool of_many;                /* as record.h says, */
+    const void *next;            /* and this */
+    kvt_record_arrival *arrival; /* NULL: all bytes are there */
+    uint64_t record_bytes;
+    uint32_t first_task; /* of those that are run now */
+    uint8_t *scratch;    /* lanes of one worker each */
     uint64_t lane_bytes;
 } record_decoder;
 
@@ -179,6 +182,7 @@ static kvt_status record_decode_piece(void *argument, uint32_t index, uint32_t w
     const record_decoder *decoder = argument;
     const record_parsed *parsed = decoder->parsed;
     record_segment segment;
+    index += decoder->first_task;
     memcpy(&segment, parsed->table + (uint64_t)index * sizeof segment, sizeof segment);
     uint8_t *start = (uint8_t *)decoder->view->base[0] + index * parsed->plan.segment_bytes;
     view_rows target = view_rows_packed(start, segment.raw_bytes);
@@ -197,7 +201,7 @@ static kvt_status record_decode_indexed(void *argument, uint32_t index, uint32_t
     const record_plan *plan = &decoder->parsed->plan;
     uint32_t layer;
     kvt_side side;
-    record_matrix_name(plan, index, &layer, &side);
+    record_matrix_name(plan, decoder->first_task + index, &layer, &side);
     layer += decoder->first_layer;
     view_rows target =
         view_rows_of(decoder->view, decoder->layout, plan->stored.tokens, layer, side);
@@ -215,7 +219,8 @@ static kvt_status record_decode_spanned(void *argument, uint32_t index, uint32_t
     const record_decoder *decoder = argument;
     const record_plan *plan = &decoder->parsed->plan;
     const record_source source = record_source_of(decoder->record, decoder->parsed);
-    const uint32_t span = record_span_of(plan, decoder->first_layer, KVT_SIDE_K) + index;
+    const uint32_t span =
+        record_span_of(plan, decoder->first_layer, KVT_SIDE_K) + decoder->first_task + index;
     const uint32_t count = record_span_matrices(plan, span);
     view_rows rows[KVT_SPAN_MAX];
     const view_rows *targets[KVT_SPAN_MAX] = {NULL};
@@ -254,6 +259,63 @@ static kvt_status record_open_expected(const void *record, uint64_t bytes,
     return record_plan_take_basis(&parsed->plan, expected != NULL ? &expected->bases : NULL);
 }
 
+static void record_reach_segment(void *context, record_segment *segment)
+{
+    uint64_t *end = context;
+    if (segment->offset + segment->padded_bytes > *end)
+        *end = segment->offset + segment->padded_bytes;
+}
+
+/* Bytes of the record, from its start on, that a task looks at. */
+static uint64_t record_task_end(const record_decoder *decoder, uint32_t task)
+{
+    const record_parsed *parsed = decoder->parsed;
+    const record_plan *plan = &parsed->plan;
+    uint64_t end = 0;
+    if (plan->layout.dtype == KVT_DTYPE_OPAQUE) {
+        record_segment segment;
+        memcpy(&segment, parsed->table + (uint64_t)task * sizeof segment, sizeof segment);
+        return segment.offset + segment.padded_bytes;
+    }
+    /* Of a codec with spans a task is one, else a matrix; the part of a span is its first's. */
+    const uint32_t sides = kvt_layout_sides(&plan->layout);
+    const uint32_t first = sides * decoder->first_layer / plan->together + task;
+    for (uint32_t i = 0; i < record_span_matrices(plan, first); i++) {
+        record_matrix found;
+        uint32_t layer;
+        kvt_side side;
+        record_matrix_name(plan, first * plan->together + i, &layer, &side);
+        record_find_matrix(plan, parsed->table, &parsed->sections, layer, side, &found);
+        record_each_segment(&found, record_reach_segment, &end);
+    }
+    return end;
+}
+
+/* Runs the tasks of a decoder; of a record that is on its way, as its bytes come. */
+static kvt_status record_decode_tasks(record_decoder *decoder, const kvt_codec_workers *workers,
+                                      uint32_t count, record_step step)
+{
+    kvt_record_arrival *arrival = decoder->arrival;
+    const uint32_t most = record_worker_count(workers);
+    if (arrival == NULL) return record_run(workers, count, step, decoder);
+    while (arrival->done < count) {
+        const uint32_t left = count - arrival->done;
+        uint32_t run = 1;
+        uint64_t arrived = 0;
+        kvt_status status =
+            arrival->await(arrival->context, record_task_end(decoder, arrival->done), &arrived);
+        if (status != KVT_OK) return status;
+        if (arrived >= decoder->record_bytes) run = left;
+        while (run < left && run < most && record_task_end(decoder, arrival->done + run) <= arrived)
+            run++;
+        decoder->first_task = arrival->done;
+        status = record_run(workers, run, step, decoder);
+        if (status != KVT_OK) return status;
+        arrival->done += run;
+    }
+    return KVT_OK;
+}
+
 /* Decodes layers of a parsed record into a view. */
 static kvt_status record_decode_layers(record_decoder *decoder, uint32_t layers,
                                        const kvt_codec_workers *workers, uint64_t scratch_bytes)
@@ -267,7 +329,7 @@ static kvt_status record_decode_layers(record_decoder *decoder, uint32_t layers,
     /* Divided, as a hostile header may ask for any amount. */
     if (decoder->lane_bytes > scratch_bytes / record_worker_count(workers)) return KVT_E_SPACE;
     if (plan->layout.dtype == KVT_DTYPE_OPAQUE) {
-        return record_run(workers, plan->segment_count, record_decode_piece, decoder);
+        return record_decode_tasks(decoder, workers, plan->segment_count, record_decode_piece);
     }
     if (decoder->next != NULL) kvt_record_prefetch(decoder->next);
     if (record_has_spans(plan)) {
@@ -275,11 +337,11 @@ static kvt_status record_decode_layers(record_decoder *decoder, uint32_t layers,
         const uint32_t last = record_span_of(plan, decoder->first_layer + layers, KVT_SIDE_K);
         const bool inside =
             (decoder->first_layer + layers) * kvt_layout_sides(&plan->layout) % plan->together != 0;
-        return record_run(workers, layers == 0 ? 0 : last - first + inside, record_decode_spanned,
-                          decoder);
+        return record_decode_tasks(decoder, workers, layers == 0 ? 0 : last - first + inside,
+                                   record_decode_spanned);
     }
-    return record_run(workers, kvt_layout_sides(&plan->layout) * layers, record_decode_indexed,
-                      decoder);
+    return record_decode_tasks(decoder, workers, kvt_layout_sides(&plan->layout) * layers,
+                               record_decode_indexed);
 }
 
 kvt_status record_decode_packed(const void *record, uint64_t bytes, const kvt_record_spec *expected,
@@ -308,32 +370,44 @@ bool record_layout_fits(const record_plan *plan, const kvt_layout *layout)
            plan->stored.tokens <= layout->tokens && own->opaque_bytes == layout->opaque_bytes;
 }
 
-/* kvt_record_decode_view and kvt_record_decode_of_many. */
+/* Waits until the head of a record that is on its way is there. */
+static kvt_status record_await_head(const kvt_record_arrival *arrival, const void *record,
+                                    uint64_t bytes)
+{
+    record_header header;
+    uint32_t slot;
+    uint64_t arrived;
+    if (bytes < RECORD_TABLE_OFFSET) return KVT_E_CORRUPT;
+    kvt_status status = arrival->await(arrival->context, RECORD_TABLE_OFFSET, &arrived);
+    if (status == KVT_OK) status = record_choose_slot(record, false, &header, &slot);
+    if (status != KVT_OK) return status;
+    if (header.payload_offset > bytes) return KVT_E_CORRUPT;
+    return arrival->await(arrival->context, header.payload_offset, &arrived);
+}
+
+/* Decodes layers into a view. The decoder has layout, view, first layer, scratch, and what the
+ * calls differ in; layer_count as of kvt_record_decode_view. */
 static kvt_status record_decode_into(const void *record, uint64_t bytes,
                                      const kvt_record_spec *expected,
-                                     const kvt_codec_workers *workers, const kvt_layout *layout,
-                                     const kvt_view *view, uint32_t first_layer,
-                                     uint32_t layer_count, bool of_many, const void *next,
-                                     void *scratch, uint64_t scratch_bytes)
+                                     const kvt_codec_workers *workers, record_decoder *decoder,
+                                     uint32_t layer_count, uint64_t scratch_bytes)
 {
     record_parsed parsed;
-    assert(record != NULL && view != NULL && layout != NULL && (uintptr_t)scratch % 64 == 0);
+    assert(record != NULL && decoder->view != NULL && decoder->layout != NULL);
+    assert((uintptr_t)decoder->scratch % 64 == 0);
     assert(workers == NULL || (workers->count > 0 && workers->run != NULL));
-    kvt_status status = record_open_expected(record, bytes, expected, &parsed);
+    kvt_status status = KVT_OK;
+    if (decoder->arrival != NULL) status = record_await_head(decoder->arrival, record, bytes);
+    if (status == KVT_OK) status = record_open_expected(record, bytes, expected, &parsed);
     if (status != KVT_OK) return status;
-    if (!record_layout_fits(&parsed.plan, layout)) return KVT_E_SPACE;
-    const uint32_t layers = layout->layers;
-    if (first_layer > layers || layer_count > layers - first_layer) return KVT_E_ARGUMENT;
-    record_decoder decoder = {.record = record,
-                              .parsed = &parsed,
-                              .view = view,
-                              .layout = layout,
-                              .first_layer = first_layer,
-                              .of_many = of_many,
-                              .next = next,
-                              .scratch = scratch};
-    return record_decode_layers(&decoder, layer_count == 0 ? layers - first_layer : layer_count,
-                                workers, scratch_bytes);
+    if (!record_layout_fits(&parsed.plan, decoder->layout)) return KVT_E_SPACE;
+    const uint32_t first = decoder->first_layer, layers = decoder->layout->layers;
+    if (first > layers || layer_count > layers - first) return KVT_E_ARGUMENT;
+    decoder->record = record;
+    decoder->record_bytes = bytes;
+    decoder->parsed = &parsed;
+    return record_decode_layers(decoder, layer_count == 0 ? layers - first : layer_count, workers,
+                                scratch_bytes);
 }
 
 kvt_status kvt_record_decode_view(const void *record, uint64_t bytes,
@@ -342,8 +416,10 @@ kvt_status kvt_record_decode_view(const void *record, uint64_t bytes,
                                   uint32_t first_layer, uint32_t layer_count, void *scratch,
                                   uint64_t scratch_bytes)
 {
-    return record_decode_into(record, bytes, expected, workers, layout, view, first_layer,
-                              layer_count, false, NULL, scratch, scratch_bytes);
+    record_decoder decoder = {
+        .view = view, .layout = layout, .first_layer = first_layer, .scratch = scratch};
+    return record_decode_into(record, bytes, expected, workers, &decoder, layer_count,
+                              scratch_bytes);
 }
 
 kvt_status kvt_record_decode_of_many(const void *record, uint64_t bytes,
@@ -353,8 +429,30 @@ kvt_status kvt_record_decode_of_many(const void *record, uint64_t bytes,
                                      uint32_t layer_count, const void *next, void *scratch,
                                      uint64_t scratch_bytes)
 {
-    return record_decode_into(record, bytes, expected, workers, layout, view, first_layer,
-                              layer_count, true, next, scratch, scratch_bytes);
+    record_decoder decoder = {.view = view,
+                              .layout = layout,
+                              .first_layer = first_layer,
+                              .of_many = true,
+                              .next = next,
+                              .scratch = scratch};
+    return record_decode_into(record, bytes, expected, workers, &decoder, layer_count,
+                              scratch_bytes);
+}
+
+kvt_status kvt_record_decode_arriving(const void *record, uint64_t bytes,
+                                      const kvt_record_spec *expected,
+                                      const kvt_codec_workers *workers, kvt_record_arrival *arrival,
+                                      const kvt_layout *layout, const kvt_view *view,
+                                      uint32_t first_layer, uint32_t layer_count, void *scratch,
+                                      uint64_t scratch_bytes)
+{
+    record_decoder decoder = {.view = view,
+                              .layout = layout,
+                              .first_layer = first_layer,
+                              .arrival = arrival,
+                              .scratch = scratch};
+    return record_decode_into(record, bytes, expected, workers, &decoder, layer_count,
+                              scratch_bytes);
 }
 
 kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes,

@@ -202,6 +202,41 @@ uint32_t codecs_sink_tokens(kvt_variant variant, uint32_t first_position, uint32
     return record_overlap(0, KVT_SINK_TOKENS, first_position, tokens);
 }
 
+/* Less is read in a request or two, or decoded in the time that a wake takes. */
+#define ARRIVING_LEAST_BYTES   (UINT64_C(1) << 18) /* of a record, */
+#define ARRIVING_LEAST_DECODED (UINT64_C(1) << 20) /* and of its entry; */
+#define ARRIVING_LEAST_PLAIN   (UINT64_C(1) << 21) /* of a record without entropy coding */
+#define ARRIVING_STEP_BYTES    (UINT64_C(1) << 17) /* a record does not come in smaller steps */
+
+/* Units that are decoded one behind the other as a record's bytes come. */
+static uint64_t arriving_units(const kvt_layout *layout, const kvt_codec *codec,
+                               kvt_variant variant)
+{
+    static const transform_shape widest = {.span = TRANSFORM_SPAN_LAYERS4};
+    const uint32_t together = transform_span_layers(&widest);
+    if (layout->dtype == KVT_DTYPE_OPAQUE)
+        return (layout->opaque_bytes + RECORD_OPAQUE_BYTES - 1) / RECORD_OPAQUE_BYTES;
+    if ((codec->flags & KVT_CODEC_FLAG_SPANS) != 0)
+        return (layout->layers + together - 1) / together;
+    for (uint32_t side = 0; (codec->flags & KVT_CODEC_FLAG_PARTS) != 0 && side < 2; side++)
+        if (codec->matrix_planes(variant, (kvt_side)side, 0) > 1) return 1;
+    return (uint64_t)kvt_layout_sides(layout) * layout->layers;
+}
+
+uint32_t codecs_arriving_steps(const kvt_layout *layout, kvt_variant variant, uint64_t record_bytes)
+{
+    uint64_t bytes;
+    if (record_bytes < ARRIVING_LEAST_BYTES || codecs_drop_method(variant) != 0) return 1;
+    if (kvt_layout_bytes(layout, &bytes) != KVT_OK || bytes < ARRIVING_LEAST_DECODED) return 1;
+    const kvt_codec *codec = kvt_codec_find(variant.codec);
+    if (codec == NULL) return 1;
+    const bool plain = codec == &codecs_raw || (codec->flags & KVT_CODEC_FLAG_FIXED) != 0;
+    if (plain && record_bytes < ARRIVING_LEAST_PLAIN) return 1;
+    const uint64_t steps = record_bytes / ARRIVING_STEP_BYTES;
+    const uint64_t units = arriving_units(layout, codec, variant);
+    return (uint32_t)(units < steps ? units : steps);
+}
+
 uint64_t codecs_head_bytes(const kvt_layout *layout, kvt_variant variant)
 {
     record_plan plan;

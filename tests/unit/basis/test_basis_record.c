@@ -114,6 +114,53 @@ TEST(layers_come_alone)
     }
 }
 
+/* A record whose bytes come when they are waited for. */
+typedef struct coming {
+    const guarded *record;
+    guarded staging;
+    uint64_t arrived;
+} coming;
+
+static kvt_status coming_await(void *context, uint64_t bytes, uint64_t *arrived_out)
+{
+    coming *c = context;
+    assert_true(bytes <= c->record->bytes);
+    const bool lacks = bytes > c->arrived;
+    if (lacks)
+        memcpy(c->staging.data + c->arrived, c->record->data + c->arrived, bytes - c->arrived);
+    if (lacks) c->arrived = bytes;
+    *arrived_out = c->arrived;
+    return lacks ? KVT_BUSY : KVT_OK;
+}
+
+/* Spans are decoded as their bytes come, also from a layer within one on. */
+TEST(spans_come_with_their_bytes)
+{
+    for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
+        for (uint32_t first = 0; first < 6; first += 5) {
+            basis_record r = basis_record_make(span, KVT_DTYPE_BF16, 270, 0, 30);
+            if (first != 0) basis_record_spoil(&r, 9);
+            const kvt_layout *layout = &r.spec.layout;
+            const uint64_t layer = 2 * kvt_layout_matrix_bytes(layout);
+            coming c = {.record = &r.record, .staging = guarded_make(r.record.bytes)};
+            guarded own = guarded_make(r.decoded.bytes);
+            const kvt_view view = codecs_packed_view(layout, own.data);
+            kvt_record_arrival arrival = {coming_await, &c, 0};
+            kvt_status status;
+            basis_record_bind(&r);
+            do
+                status = kvt_record_decode_arriving(c.staging.data, r.record.bytes, &r.spec, NULL,
+                                                    &arrival, layout, &view, first, 0,
+                                                    r.scratch.data, r.scratch.bytes);
+            while (status == KVT_BUSY);
+            assert_status(status, KVT_OK);
+            guarded_check(&own, own.bytes);
+            assert_memory_equal(own.data + first * layer, r.decoded.data + first * layer,
+                                own.bytes - first * layer);
+        }
+    }
+}
+
 TEST(views_and_workers_make_the_same)
 {
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {

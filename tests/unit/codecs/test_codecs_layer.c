@@ -133,6 +133,85 @@ static void check_whole_record(site *s)
                      KVT_E_ARGUMENT);
 }
 
+/* A record of which the bytes come when they are waited for, a step at a time. */
+typedef struct coming {
+    const site *site;
+    char *staging;
+    uint64_t step;
+    uint64_t fails_behind; /* bytes that never come */
+    bool stalls;           /* bytes come between two calls */
+    uint64_t arrived;
+    uint32_t waits;
+} coming;
+
+static kvt_status coming_await(void *context, uint64_t bytes, uint64_t *arrived_out)
+{
+    coming *c = context;
+    c->waits++;
+    assert_true(bytes <= c->site->record_bytes);
+    if (bytes > c->fails_behind) return KVT_E_TIMEOUT;
+    const bool lacks = bytes > c->arrived;
+    uint64_t to = (bytes + c->step - 1) / c->step * c->step;
+    if (to > c->fails_behind) to = c->fails_behind;
+    if (to > c->arrived) {
+        memcpy(c->staging + c->arrived, c->site->record + c->arrived, to - c->arrived);
+        c->arrived = to;
+    }
+    *arrived_out = c->arrived;
+    return lacks && c->stalls ? KVT_BUSY : KVT_OK;
+}
+
+/* Decodes layers of a record that comes; what has not come is no byte of it. */
+static kvt_status decode_coming(const site *s, coming *c, uint32_t first, uint32_t count)
+{
+    const kvt_view view = codecs_packed_view(&layout, s->own);
+    kvt_record_arrival arrival = {coming_await, c, 0};
+    c->site = s;
+    c->staging = aligned(s->record_bytes);
+    c->arrived = c->waits = 0;
+    memset(c->staging, 0xee, s->record_bytes);
+    memset(s->own, 0, s->source_bytes);
+    kvt_status status;
+    do
+        status =
+            kvt_record_decode_arriving(c->staging, s->record_bytes, &s->spec, NULL, &arrival,
+                                       &layout, &view, first, count, s->scratch, s->scratch_bytes);
+    while (status == KVT_BUSY);
+    return status;
+}
+
+/* Records that are decoded as they come give the same, and fail as they do. */
+static void check_coming(const site *s)
+{
+    static const uint64_t steps[] = {4096, 65536, UINT64_C(1) << 40};
+    const uint64_t matrix = kvt_layout_matrix_bytes(&layout) * kvt_layout_sides(&layout);
+    coming c = {.fails_behind = s->record_bytes};
+    for (uint32_t i = 0; i < 3; i++) {
+        c.step = steps[i];
+        assert_ok(decode_coming(s, &c, 0, 0));
+        assert_memory_equal(s->own, s->whole, s->source_bytes);
+        if (i == 0 && codecs_arriving_steps(&layout, s->spec.variant, UINT64_C(1) << 30) > 1)
+            assert_true(c.waits > layout.layers);
+        assert_ok(decode_coming(s, &c, 2, 3));
+        assert_memory_equal(s->own + 2 * matrix, s->whole + 2 * matrix, 3 * matrix);
+        c.stalls = true;
+        assert_ok(decode_coming(s, &c, 0, 0));
+        assert_memory_equal(s->own, s->whole, s->source_bytes);
+        c.stalls = false;
+    }
+    c.step = 4096;
+    for (c.fails_behind = 0; c.fails_behind < s->record_bytes; c.fails_behind += 4096)
+        assert_int_equal(decode_coming(s, &c, 0, 0), KVT_E_TIMEOUT);
+    for (uint64_t at = 5; at < s->record_bytes; at += 1 + s->record_bytes / 41) {
+        s->record[at] ^= 16;
+        const kvt_status whole = kvt_record_decode(s->record, s->record_bytes, &s->spec, s->own,
+                                                   s->source_bytes, s->scratch, s->scratch_bytes);
+        assert_int_equal(decode_coming(s, &c, 0, 0), whole);
+        s->record[at] ^= 16;
+    }
+    assert_ok(decode_coming(s, &c, 0, 0));
+}
+
 static void check_variant(const char *name)
 {
     site s = make_site(name);
@@ -167,6 +246,7 @@ static void check_variant(const char *name)
     }
     assert_memory_equal(s.own, s.whole, s.source_bytes);
     check_whole_record(&s);
+    check_coming(&s);
     /* Layers share grains at their edges, and no more. */
     assert_true(read <= s.record_bytes - head_bytes + UINT64_C(131072) * layout.layers);
     head[100] ^= 1;
