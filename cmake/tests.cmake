@@ -59,7 +59,8 @@ set(KVT_WRAPPED_SCHEDULE pthread_mutex_lock pthread_mutex_unlock pthread_mutex_t
   pthread_cond_wait pthread_cond_timedwait pthread_cond_signal pthread_cond_broadcast
   pthread_create pthread_join pthread_detach base_clock_ns base_clock_seconds base_calendar_ns
   base_cpu_seconds base_sleep base_sleep_until getrandom kvt_record_encode_parallel
-  kvt_record_decode_parallel costs_probe_device costs_measure_variant)
+  kvt_record_decode_parallel costs_probe_device costs_measure_variant codecs_arriving_steps
+  tiers_piece_bytes)
 set(KVT_WRAPPED_torture_store_schedule ${KVT_WRAPPED_SCHEDULE})
 set(KVT_WRAPPED_torture_store_planted ${KVT_WRAPPED_SCHEDULE} transfer_move tiers_pool_close
   place_drain)

@@ -25,6 +25,7 @@ typedef struct kvt_cost_model {
     bool present[KVT_TIER_COUNT];    /* tiers that may hold entries */
     kvt_affine read[KVT_TIER_COUNT]; /* of the whole tier: its devices striped together */
     kvt_affine write[KVT_TIER_COUNT];
+    bool arriving[KVT_TIER_COUNT]; /* a get decodes what has come while it reads the rest */
     kvt_codec_curve variants[KVT_VARIANTS_MAX];
     uint32_t variant_count;
     kvt_prefill prefill;
@@ -66,6 +67,17 @@ typedef struct kvt_offer {
     const kvt_known_size *known; /* sizes of this entry's records */
     uint32_t known_count;
 } kvt_offer;
+
+/*
+ * Seconds that decoding adds to a read, as a pipeline of `steps` parts (codecs_arriving_steps): the
+ * longer of the two takes its time, and the other one its last part, or first. With one step all of
+ * the decoding comes behind the read.
+ */
+static inline double offer_decode_beside(double read_seconds, double decode_seconds, uint32_t steps)
+{
+    const double shorter = read_seconds < decode_seconds ? read_seconds : decode_seconds;
+    return steps > 1 ? decode_seconds - shorter * (1.0 - 1.0 / (double)steps) : decode_seconds;
+}
 
 /*
  * Seconds of option NONE. Where holes end a prefix (CONTIGUOUS), a path is worth storing as a whole

@@ -343,7 +343,7 @@ typedef struct kvt_get_info {
     kvt_variant variant;   /* of a hit, and with KVT_E_MISMATCH */
     uint64_t stored_bytes; /* bytes read */
     uint64_t read_ns;      /* device time, queueing included; 0 = read where it lies in memory */
-    uint64_t decode_ns;    /* verification and decoding */
+    uint64_t decode_ns;    /* verification and decoding, partly while the rest is read */
     uint64_t predicted_ns; /* that the get was expected to take when its read began; 0 = shared */
     uint64_t elapsed_ns;   /* that it took */
     bool shared;           /* waited on another get's read */

@@ -22,10 +22,11 @@ struct store_transfer {
     tiers_transfer transfer;
     store_staging *staging;
     staging_buffer buffer;
-
-    /* Of a transfer that no thread waits for. */
     tiers_pool *pool;
     const transfer_watch *watch;
+    tiers_arrival arrival; /* of one that is awaited piece by piece */
+
+    /* Of a transfer that no thread waits for. */
     transfer_landed *landed;
     void *context;
     tiers_transfer *all; /* `transfer`, or one for each range */
@@ -39,7 +40,7 @@ struct store_transfer {
 };
 
 /* The last word on an abandoned transfer. */
-static void transfer_end(void *context)
+static void transfer_last_word(void *context)
 {
     store_transfer *kept = context;
     assert(kept->buffer.abandoned);
@@ -47,19 +48,21 @@ static void transfer_end(void *context)
     free(kept);
 }
 
-kvt_status transfer_run(store_staging *staging, tiers_pool *pool, const tiers_transfer *wanted,
-                        uint64_t deadline_ns, const transfer_watch *watch, staging_buffer *buffer,
-                        transfer_report *report_out)
+kvt_status transfer_begin(store_staging *staging, tiers_pool *pool, const tiers_transfer *wanted,
+                          uint64_t piece_bytes, uint64_t deadline_ns, const transfer_watch *watch,
+                          store_transfer **transfer_out)
 {
-    assert(buffer->memory != NULL && wanted->bytes <= buffer->bytes);
-    assert((char *)wanted->buffer >= (char *)buffer->memory);
-    memset(report_out, 0, sizeof *report_out);
     size_t parts_bytes = watch != NULL ? TIERS_MEMBERS_MAX * sizeof(tiers_part) : 0;
     store_transfer *kept = malloc(sizeof *kept + parts_bytes);
     if (kept == NULL) return KVT_E_MEMORY;
     memset(kept, 0, sizeof *kept);
+    kept->staging = staging;
+    kept->pool = pool;
+    kept->watch = watch;
+    kept->arrival.piece_bytes = piece_bytes;
     tiers_transfer *transfer = &kept->transfer;
     transfer->parts = watch != NULL ? kept->parts : NULL;
+    transfer->arrival = piece_bytes != 0 ? &kept->arrival : NULL;
     transfer->kind = wanted->kind;
     transfer->waited = wanted->waited;
     transfer->location = wanted->location;
@@ -74,7 +77,23 @@ kvt_status transfer_run(store_staging *staging, tiers_pool *pool, const tiers_tr
     }
     if (!copied) tiers_transfer_start_until(pool, transfer, deadline_ns);
     if (watch != NULL) watch->started(watch->context, kept->parts, transfer->part_count);
-    kvt_status status = copied ? KVT_OK : tiers_transfer_wait_until(pool, transfer, deadline_ns);
+    *transfer_out = kept;
+    return KVT_OK;
+}
+
+kvt_status transfer_await(store_transfer *kept, uint64_t bytes, uint64_t deadline_ns,
+                          uint64_t *arrived_out)
+{
+    return tiers_transfer_await(kept->pool, &kept->transfer, bytes, deadline_ns, arrived_out);
+}
+
+kvt_status transfer_end(store_transfer *kept, uint64_t deadline_ns, staging_buffer *buffer,
+                        transfer_report *report_out)
+{
+    tiers_transfer *transfer = &kept->transfer;
+    const transfer_watch *watch = kept->watch;
+    kvt_status status = tiers_transfer_wait_until(kept->pool, transfer, deadline_ns);
+    *report_out = (transfer_report){0};
     if (status == KVT_OK) {
         report_out->started_ns = transfer->started_ns;
         report_out->finished_ns = transfer->finished_ns;
@@ -84,12 +103,11 @@ kvt_status transfer_run(store_staging *staging, tiers_pool *pool, const tiers_tr
         free(kept);
         return KVT_OK;
     }
-    kept->staging = staging;
     kept->buffer = *buffer;
     *buffer = (staging_buffer){0};
     assert(!kept->buffer.abandoned);
-    staging_abandon(staging, &kept->buffer);
-    tiers_transfer_abandon(pool, transfer, transfer_end, kept);
+    staging_abandon(kept->staging, &kept->buffer);
+    tiers_transfer_abandon(kept->pool, transfer, transfer_last_word, kept);
     return status;
 }
 
@@ -164,17 +182,21 @@ static store_transfer *transfer_make(store_staging *staging, tiers_pool *pool, u
 
 store_transfer *transfer_prepare(store_staging *staging, tiers_pool *pool,
                                  const tiers_transfer *wanted, const transfer_watch *watch,
-                                 staging_buffer *buffer, transfer_landed *landed, void *context)
+                                 staging_buffer *buffer, const transfer_owner *owner)
 {
     assert(buffer->memory != NULL && wanted->bytes <= buffer->bytes);
     size_t parts_bytes = watch != NULL ? TIERS_MEMBERS_MAX * sizeof(tiers_part) : 0;
-    store_transfer *kept = transfer_make(staging, pool, 1, parts_bytes, buffer, landed, context);
+    store_transfer *kept =
+        transfer_make(staging, pool, 1, parts_bytes, buffer, owner->landed, owner->context);
     if (kept == NULL) return NULL;
     kept->transfer = *wanted;
     kept->transfer.parts = watch != NULL ? kept->parts : NULL;
     kept->transfer.released = transfer_said;
     kept->transfer.released_context = kept;
     kept->watch = watch;
+    kept->arrival = (tiers_arrival){
+        .piece_bytes = owner->piece_bytes, .come = owner->come, .context = owner->context};
+    if (owner->piece_bytes != 0) kept->transfer.arrival = &kept->arrival;
     return kept;
 }
 
@@ -203,6 +225,11 @@ store_transfer *transfer_prepare_ranges(store_staging *staging, tiers_pool *pool
         memcpy(&kept->all[i], &one, sizeof one);
     }
     return kept;
+}
+
+uint64_t transfer_arrived(store_transfer *kept, uint64_t bytes)
+{
+    return tiers_transfer_arrived(kept->pool, &kept->transfer, bytes);
 }
 
 /* Compares two transfers by their places: by the first member of the object, then by offset. */
@@ -291,6 +318,7 @@ bool transfer_give_up(store_transfer *kept)
 {
     int flies = TRANSFER_FLIES;
     if (!atomic_compare_exchange_strong(&kept->state, &flies, TRANSFER_GIVEN_UP)) return false;
+    if (kept->transfer.arrival != NULL) (void)transfer_arrived(kept, 0); /* nobody is told more */
     staging_abandon(kept->staging, &kept->buffer);
     assert(kept->buffer.abandoned && atomic_load(&kept->holds) > 0);
     for (uint32_t i = 0; i < kept->count; i++)

@@ -34,6 +34,26 @@ typedef struct transfer_report {
     uint64_t finished_ns;
 } transfer_report;
 
+typedef struct store_transfer store_transfer;
+
+/*
+ * transfer_run in steps, for a caller that uses the first bytes while the rest is on its way:
+ * begin, any number of awaits, end.
+ *   piece_bytes  the first bytes come in steps of so many, as tiers_arrival says; 0: await is not
+ *                called
+ * begin: KVT_OK; KVT_E_TIMEOUT and KVT_E_MEMORY, and nothing was started. await: KVT_QUEUED, so
+ * many bytes have come, but not all; any other status is the one that end will give, unless the
+ * deadline of end is later. end: as transfer_run.
+ */
+KVT_NODISCARD kvt_status transfer_begin(store_staging *staging, tiers_pool *pool,
+                                        const tiers_transfer *wanted, uint64_t piece_bytes,
+                                        uint64_t deadline_ns, const transfer_watch *watch,
+                                        store_transfer **transfer_out);
+KVT_NODISCARD kvt_status transfer_await(store_transfer *transfer, uint64_t bytes,
+                                        uint64_t deadline_ns, uint64_t *arrived_out);
+KVT_NODISCARD kvt_status transfer_end(store_transfer *transfer, uint64_t deadline_ns,
+                                      staging_buffer *buffer, transfer_report *report_out);
+
 /*
  * Starts a transfer and waits, not beyond an instant of CLOCK_MONOTONIC in nanoseconds; a transfer
  * whose members lend their memory is a copy on the calling thread, which waits for nothing.
@@ -44,12 +64,20 @@ typedef struct transfer_report {
  * KVT_OK; KVT_E_TIMEOUT and KVT_E_MEMORY before the start (the buffer is the caller's still); the
  * pool's statuses.
  */
-KVT_NODISCARD kvt_status transfer_run(store_staging *staging, tiers_pool *pool,
-                                      const tiers_transfer *wanted, uint64_t deadline_ns,
-                                      const transfer_watch *watch, staging_buffer *buffer,
-                                      transfer_report *report_out);
+KVT_NODISCARD static inline kvt_status
+transfer_run(store_staging *staging, tiers_pool *pool, const tiers_transfer *wanted,
+             uint64_t deadline_ns, const transfer_watch *watch, staging_buffer *buffer,
+             transfer_report *report_out)
+{
+    store_transfer *transfer;
+    *report_out = (transfer_report){0};
+    const kvt_status status =
+        transfer_begin(staging, pool, wanted, 0, deadline_ns, watch, &transfer);
+    if (status != KVT_OK) return status;
+    return transfer_end(transfer, deadline_ns, buffer, report_out);
+}
 
-/* The same for a whole record, without a deadline. */
+/* transfer_run of a whole record, without a deadline. */
 KVT_NODISCARD kvt_status transfer_move(store_staging *staging, tiers_pool *pool, kvt_io_kind kind,
                                        const tiers_location *location, void *record, uint64_t bytes,
                                        const transfer_watch *watch, staging_buffer *buffer);
@@ -64,10 +92,18 @@ KVT_NODISCARD kvt_status transfer_move(store_staging *staging, tiers_pool *pool,
  * of landing and giving up comes first is decided by one exchange, so that `landed` is called for
  * exactly those that were not given up.
  */
-typedef struct store_transfer store_transfer;
 
 /* Called once when a transfer has landed, on any thread, under no lock; must not call the pool. */
 typedef void transfer_landed(void *context);
+
+/* The owner of such a transfer. piece_bytes: 0, or it is told by `come` when the first bytes that
+ * it asks for are there, in pieces of so many (tiers_arrival). */
+typedef struct transfer_owner {
+    transfer_landed *landed;
+    void (*come)(void *context);
+    void *context;
+    uint64_t piece_bytes;
+} transfer_owner;
 
 /*
  * Prepares a transfer.
@@ -77,7 +113,7 @@ typedef void transfer_landed(void *context);
  */
 store_transfer *transfer_prepare(store_staging *staging, tiers_pool *pool,
                                  const tiers_transfer *wanted, const transfer_watch *watch,
-                                 staging_buffer *buffer, transfer_landed *landed, void *context);
+                                 staging_buffer *buffer, const transfer_owner *owner);
 
 /* The same for ranges of a record that somebody waits for. Their bytes go where the ranges say in
  * the buffer. */
@@ -86,6 +122,9 @@ store_transfer *transfer_prepare_ranges(store_staging *staging, tiers_pool *pool
                                         const kvt_record_range *ranges, uint32_t count,
                                         staging_buffer *buffer, transfer_landed *landed,
                                         void *context);
+
+/* As tiers_transfer_arrived says, of a transfer with pieces. */
+uint64_t transfer_arrived(store_transfer *transfer, uint64_t bytes);
 
 /* Orders transfers by their places, without starting them: the kernel's block layer makes
  * neighbours that come one behind the other one request. */

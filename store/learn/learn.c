@@ -10,6 +10,7 @@
 #include "store/learn/learn.h"
 #include "base/wait.h"
 
+#include "codecs/codecs.h"
 #include "store/core/store.h"
 #include "tiers/pool/worker.h"
 
@@ -206,7 +207,7 @@ static double learn_observe_memory(store_learn *learn, learn_tier *tier, kvt_io_
 /* ---- codecs and whole gets ---- */
 
 /*
- * The seconds of a get: those of its devices, of its decoding, and an overhead beside both. The
+ * The seconds of a get: those of its devices, of its decoding behind them, and an overhead. The
  * overhead counts for at most three times the rest, or a millisecond. It is negative for a while
  * when the devices turn out faster than their model; at least a quarter of the devices' seconds
  * remains.
@@ -256,9 +257,13 @@ double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_vari
     all_seconds = learn_seconds(learn, LEARN_TIME_GET, (double)source_bytes, all_seconds);
     double curve = codec != NULL ? codec->decode_curve * (double)source_bytes : decode_seconds;
     double decode = codec != NULL ? online_factor_value(&codec->decode) * curve : decode_seconds;
-    double predicted = learn_get_seconds(slowest, overhead, decode);
+    const double read = slowest - transfer->waiting_seconds; /* of its own bytes */
+    double predicted =
+        learn_get_seconds(slowest, overhead, offer_decode_beside(read, decode, transfer->steps));
     online_error_observe(&tier->loads, predicted, all_seconds);
-    online_average_observe(&tier->overhead, all_seconds - decode_seconds - slowest,
+    online_average_observe(&tier->overhead,
+                           all_seconds - slowest -
+                               offer_decode_beside(read, decode_seconds, transfer->steps),
                            LEARN_OVERHEAD_SHARE);
     online_average_observe(&tier->waiting, transfer->waiting_seconds, LEARN_OVERHEAD_SHARE);
     if (codec != NULL)
@@ -282,6 +287,10 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
     /* A record that is decoded where it lies waits for nothing. */
     bool lent = tiers_pool_lends(pool, place->location);
     if (lent) parts[0] = (tiers_part){.member = parts[0].member, .bytes = parts[0].bytes};
+    const uint32_t steps =
+        lent || entry->kind->group_count != 0
+            ? 1
+            : codecs_arriving_steps(&entry->kind->layout, place->variant, place->record_bytes);
     double alone, seconds, decode = 0;
     pthread_mutex_lock(&learn->lock);
     seconds = learn_slowest(tier, KVT_IO_READ, parts, count, &alone);
@@ -289,6 +298,7 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
     if (codec != NULL)
         decode = codec->decode_curve * online_factor_value(&codec->decode) *
                  (double)entry->kind->source_bytes;
+    decode = offer_decode_beside(alone, decode, steps);
     seconds = learn_get_seconds(seconds, tier->overhead.value, decode);
     pthread_mutex_unlock(&learn->lock);
     return seconds;

@@ -114,6 +114,7 @@ typedef struct learn_transfer {
     double slowest_seconds; /* of the members, as predicted at the start */
     double waiting_seconds; /* of these, for what was ahead */
     double overhead_seconds;
+    uint32_t steps;  /* in which the record is decoded while it is read; 0: all at once */
     bool in_memory;  /* no worker is asked: the record is decoded where it lies, */
     uint32_t member; /* on this member, */
     uint64_t bytes;  /* so many */

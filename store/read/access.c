@@ -3,6 +3,7 @@
  * access.c - gets: their reads and their ends. access_begin.c has their beginning.
  *
  *     get   begin -> read, or join a read -> decode into the target -> observe
+ *     get   begin -> read and decode, part by part: a large record (docs/READS.md)
  *     get   begin -> decode into the target from where the record lies in memory
  *     get   begin -> copy, of an entry that a put has handed over
  *     get   begin -> not here -> asked for on other hosts (remote_get.c)
@@ -41,21 +42,123 @@
 
 /* ---- reads ---- */
 
+/* Decodes the record into the target; arrival: of one that is on its way, else NULL. The scratch of
+ * a read's owner lies behind the record in the same staging buffer; every other get has staging for
+ * scratch alone. */
+static kvt_status access_decode_record(const kvt_store *store, access_get *get,
+                                       kvt_record_arrival *arrival)
+{
+    const access_target *target = &get->target;
+    assert(get->record != NULL && (get->read == NULL || get->read->status == KVT_OK));
+    const staging_buffer *staging = get->owner ? &get->flying : &get->staging;
+    uint64_t before = get->owner ? staging_round(get->record_bytes) : 0;
+    void *scratch = staging->memory == NULL ? NULL : (char *)staging->memory + before;
+    if (arrival != NULL) {
+        const kvt_view packed = codecs_packed_view(&get->layout, target->data);
+        return kvt_record_decode_arriving(
+            get->record, get->record_bytes, &get->expected, store->workers, arrival, &get->layout,
+            target->view != NULL ? target->view : &packed, target->first_layer, target->layer_count,
+            scratch, staging->bytes - before);
+    }
+    if (kvt_variant_drops_tokens(get->variant))
+        return token_drop_decode(store, get, target, scratch, staging->bytes - before);
+    if (target->view != NULL && target->group_count != 0)
+        return record_groups_decode_views(get->record, get->record_bytes, &get->expected,
+                                          store->workers, target->groups, target->view,
+                                          target->group_count, target->first_layer,
+                                          target->layer_count, scratch, staging->bytes - before);
+    if (get->of_many && target->view != NULL)
+        return kvt_record_decode_of_many(get->record, get->record_bytes, &get->expected,
+                                         store->workers, &target->layout, target->view,
+                                         target->first_layer, target->layer_count, get->next_record,
+                                         scratch, staging->bytes - before);
+    if (target->view != NULL)
+        return kvt_record_decode_view(get->record, get->record_bytes, &get->expected,
+                                      store->workers, &target->layout, target->view,
+                                      target->first_layer, target->layer_count, scratch,
+                                      staging->bytes - before);
+    return kvt_record_decode_parallel(get->record, get->record_bytes, &get->expected,
+                                      store->workers, target->data, target->bytes, scratch,
+                                      staging->bytes - before);
+}
+
+/* A get's own read while it is under way, on the caller's thread. */
+typedef struct access_flight {
+    kvt_store *store;
+    access_get *get;
+    store_transfer *transfer; /* NULL: the read has ended */
+    uint64_t waited_ns;       /* for bytes to decode */
+} access_flight;
+
+/* Waits for the whole record, and ends the read. */
+static void access_end_flight(access_flight *flight)
+{
+    transfer_report report;
+    store_read *read = flight->get->read;
+    const kvt_status status =
+        transfer_end(flight->transfer, flight->get->deadline_ns, &read->buffer, &report);
+    flight->transfer = NULL;
+    read_end(flight->store, read, status, report.finished_ns - report.started_ns, false);
+}
+
+/* Waits for the first bytes of a record that is decoded as it comes. The read ends here, for those
+ * who have joined it, before the decoding does. */
+static kvt_status access_await(void *context, uint64_t bytes, uint64_t *arrived_out)
+{
+    access_flight *flight = context;
+    const access_get *get = flight->get;
+    const uint64_t from_ns = store_now_ns(flight->store);
+    kvt_status status = KVT_OK;
+    if (flight->transfer != NULL)
+        status = transfer_await(flight->transfer, bytes, get->deadline_ns, arrived_out);
+    if (status != KVT_QUEUED) {
+        if (flight->transfer != NULL) access_end_flight(flight);
+        *arrived_out = get->record_bytes;
+        status = get->read->status;
+    }
+    flight->waited_ns += store_now_ns(flight->store) - from_ns;
+    return status == KVT_QUEUED ? KVT_OK : status;
+}
+
+uint64_t access_piece_bytes(access_get *get)
+{
+    if (get->grouped) return 0;
+    get->transfer.steps = codecs_arriving_steps(&get->layout, get->variant, get->record_bytes);
+    return get->transfer.steps > 1 ? tiers_piece_bytes(get->record_bytes) : 0;
+}
+
+/* Reads the record of a get that owns its read and, where that pays, decodes it meanwhile. */
+static void access_fly(kvt_store *store, access_get *get)
+{
+    access_flight flight = {.store = store, .get = get};
+    const tiers_transfer wanted = access_transfer(get);
+    const transfer_watch *watch = learn_watch(store, get->tier, KVT_IO_READ, &get->transfer);
+    const uint64_t piece_bytes = access_piece_bytes(get);
+    const kvt_status status =
+        transfer_begin(store->staging, store->pools[get->tier], &wanted, piece_bytes,
+                       get->deadline_ns, watch, &flight.transfer);
+    if (status != KVT_OK) {
+        read_end(store, get->read, status, 0, false);
+        return;
+    }
+    if (piece_bytes != 0) {
+        kvt_record_arrival arrival = {access_await, &flight, 0};
+        const uint64_t from_ns = store_now_ns(store);
+        get->record = get->flying.memory;
+        get->decode_status = access_decode_record(store, get, &arrival);
+        get->decode_ns = store_now_ns(store) - from_ns - flight.waited_ns;
+        get->decoded = true;
+    }
+    if (flight.transfer != NULL) access_end_flight(&flight);
+}
+
 /* Brings the record of a get on the caller's thread: reads it, or waits for the get that is reading
  * it. No lock held. */
 static kvt_status access_bring(kvt_store *store, access_get *get)
 {
-    store_read *read = get->read;
-    if (get->owner) {
-        transfer_report report;
-        const tiers_transfer wanted = access_transfer(get);
-        const transfer_watch *watch = learn_watch(store, get->tier, KVT_IO_READ, &get->transfer);
-        const kvt_status status = transfer_run(store->staging, store->pools[get->tier], &wanted,
-                                               get->deadline_ns, watch, &read->buffer, &report);
-        read_end(store, read, status, report.finished_ns - report.started_ns, false);
-    }
-    const kvt_status status = read_wait(store, read, get->deadline_ns);
-    if (status == KVT_OK) get->record = read->buffer.memory;
+    if (get->owner) access_fly(store, get);
+    const kvt_status status = read_wait(store, get->read, get->deadline_ns);
+    get->record = status == KVT_OK ? get->read->buffer.memory : NULL;
     return status;
 }
 
@@ -203,41 +306,22 @@ static bool access_lets_go(kvt_store *store, access_get *get, kvt_status status)
     return true;
 }
 
-/* Decodes the record into the target. The scratch of a read's owner lies behind the record in the
- * same staging buffer; every other get has staging for scratch alone. */
-static kvt_status access_decode_record(const kvt_store *store, access_get *get)
+/* Says that all of a record has come. */
+static kvt_status access_have_all(void *context, uint64_t bytes, uint64_t *arrived_out)
 {
-    const access_target *target = &get->target;
-    assert(get->record != NULL && (get->read == NULL || get->read->status == KVT_OK));
-    const staging_buffer *staging = get->owner ? &get->read->buffer : &get->staging;
-    uint64_t before = get->owner ? staging_round(get->record_bytes) : 0;
-    void *scratch = staging->memory == NULL ? NULL : (char *)staging->memory + before;
-    if (kvt_variant_drops_tokens(get->variant))
-        return token_drop_decode(store, get, target, scratch, staging->bytes - before);
-    if (target->view != NULL && target->group_count != 0)
-        return record_groups_decode_views(get->record, get->record_bytes, &get->expected,
-                                          store->workers, target->groups, target->view,
-                                          target->group_count, target->first_layer,
-                                          target->layer_count, scratch, staging->bytes - before);
-    if (get->of_many && target->view != NULL)
-        return kvt_record_decode_of_many(get->record, get->record_bytes, &get->expected,
-                                         store->workers, &target->layout, target->view,
-                                         target->first_layer, target->layer_count, get->next_record,
-                                         scratch, staging->bytes - before);
-    if (target->view != NULL)
-        return kvt_record_decode_view(get->record, get->record_bytes, &get->expected,
-                                      store->workers, &target->layout, target->view,
-                                      target->first_layer, target->layer_count, scratch,
-                                      staging->bytes - before);
-    return kvt_record_decode_parallel(get->record, get->record_bytes, &get->expected,
-                                      store->workers, target->data, target->bytes, scratch,
-                                      staging->bytes - before);
+    (void)context, (void)bytes;
+    *arrived_out = UINT64_MAX;
+    return KVT_OK;
 }
 
-/* The same, and says whether the record is sound and needs another basis than the store's. */
+/* Decodes the record, or what is left of it, and says whether the record is sound and needs another
+ * basis than the store's. */
 static kvt_status access_decode(const kvt_store *store, access_get *get)
 {
-    kvt_status status = access_decode_record(store, get);
+    kvt_record_arrival rest = {access_have_all, NULL, get->decoded_tasks};
+    kvt_status status =
+        get->decoded ? get->decode_status
+                     : access_decode_record(store, get, get->decoded_tasks != 0 ? &rest : NULL);
     if (status != KVT_OK)
         status = place_judge(&get->expected, get->record, get->record_bytes, status);
     get->lacks_basis = status == KVT_E_MISMATCH;
@@ -313,8 +397,8 @@ static kvt_status access_complete(kvt_store *store, access_get *get, kvt_status 
     if (status == KVT_OK) status = access_decode(store, get);
     uint64_t decoded_ns = store_now_ns(store);
     learn_notes_begin(store);
-    access_note(store, get, status, decoded_ns - decode_started_ns, decoded_ns - get->began_ns,
-                info);
+    access_note(store, get, status, get->decode_ns + decoded_ns - decode_started_ns,
+                decoded_ns - get->began_ns, info);
     learn_notes_end(store);
     return access_finish(store, get, status);
 }
@@ -353,6 +437,27 @@ void access_complete_all(kvt_store *store, access_get *const *gets, uint32_t cou
 }
 
 /* ---- gets that no thread waits for ---- */
+
+/* What has come of a get that flies; the wait is its waiter's. */
+static kvt_status access_look(void *context, uint64_t bytes, uint64_t *arrived_out)
+{
+    const access_get *get = context;
+    *arrived_out = transfer_arrived(get->read->flight, bytes);
+    return *arrived_out >= bytes && base_clock_ns() < get->deadline_ns ? KVT_OK : KVT_BUSY;
+}
+
+void access_decode_some(kvt_store *store, access_get *get)
+{
+    kvt_record_arrival arrival = {access_look, get, get->decoded_tasks};
+    const uint64_t from_ns = store_now_ns(store);
+    assert(get->stage == ACCESS_FLIES && get->owner && get->read->flight != NULL);
+    if (get->decoded) return;
+    get->record = get->flying.memory;
+    get->decode_status = access_decode_record(store, get, &arrival);
+    get->decoded = get->decode_status != KVT_BUSY;
+    get->decoded_tasks = arrival.done;
+    get->decode_ns += store_now_ns(store) - from_ns;
+}
 
 void access_land(kvt_store *store, access_get *get)
 {

@@ -97,7 +97,7 @@ static kvt_status begin_read_of(kvt_store *store, store_entry *entry, access_get
     get->read = read_make(READ_WHOLE);
     if (get->read == NULL) return KVT_E_MEMORY;
     get->read->handle = get->handle;
-    get->read->buffer = get->staging;
+    get->read->buffer = get->flying = get->staging;
     get->staging = (staging_buffer){0};
     /* Gets that come before the read has ended join it. */
     entry->read = get->read;
@@ -117,6 +117,7 @@ static access_stage begin_enter(kvt_store *store, const begin_view *view, access
     assert(store_is_locked(store) && place != NULL && entry_is_visible(entry));
     get->class_id = entry->class_id;
     get->layout = entry->kind->layout;
+    get->grouped = entry->kind->group_count != 0;
     get->first_position = entry->first_position;
     get->tokens = get->layout.tokens;
     get->in_memory = view->in_memory;
@@ -238,8 +239,12 @@ static store_transfer *begin_read(kvt_store *store, access_get *get)
     if (get->deadline_ns == KVT_NO_DEADLINE || base_clock_ns() < get->deadline_ns) {
         const tiers_transfer wanted = access_transfer(get);
         const transfer_watch *watch = learn_watch(store, get->tier, KVT_IO_READ, &get->transfer);
+        const transfer_owner owner = {.landed = get->waiter.ended,
+                                      .come = get->come,
+                                      .context = get->waiter.context,
+                                      .piece_bytes = access_piece_bytes(get)};
         read->flight = transfer_prepare(store->staging, store->pools[get->tier], &wanted, watch,
-                                        &read->buffer, get->waiter.ended, get->waiter.context);
+                                        &read->buffer, &owner);
         if (read->flight != NULL) return read->flight;
         status = KVT_E_MEMORY;
     }

@@ -63,6 +63,7 @@ struct access_get {
     uint64_t record_bytes;
     bool of_many;            /* it comes with others that are large together, */
     const void *next_record; /* of which the next one's is here, or NULL; with a view */
+    bool grouped;            /* the entry has groups */
     bool waited;             /* somebody waits for it: its read goes before other reads */
     bool quiet;              /* for its timing alone: neither a use nor a get */
     store_staged *staged;    /* instead of all below: held as a user */
@@ -70,10 +71,15 @@ struct access_get {
     uint64_t serial; /* of the place that is read */
     kvt_variant variant;
     kvt_tier tier;
-    staging_buffer staging; /* scratch; an owner's lies in its read's buffer instead */
+    staging_buffer staging; /* scratch */
+    staging_buffer flying;  /* of an owner: a look at its read's buffer, with the scratch behind */
     uint64_t began_ns;      /* store_now_ns */
     uint64_t source_bytes;
     learn_transfer transfer;     /* owner */
+    bool decoded;                /* the record was, as it came, */
+    kvt_status decode_status;    /* with this */
+    uint32_t decoded_tasks;      /* of a get that no thread waits for, that were until now, */
+    uint64_t decode_ns;          /* in this time */
     kvt_layout layout;           /* of the entry, */
     uint32_t first_position;     /* its place in the chain, */
     uint32_t tokens;             /* and its tokens; those in the record once that is decoded */
@@ -92,6 +98,8 @@ struct access_get {
      * joined one, has ended: on any thread, maybe before access_begin_all has returned. NULL: the
      * thread that has begun the get waits. */
     read_waiter waiter;
+    transfer_landed *come; /* same context: bytes that access_decode_some lacked have come; on a
+                              device's thread, under a lock of the pool. NULL with no waiter */
 };
 
 /* The transfer of a get that owns its read: of the whole record. */
@@ -153,6 +161,13 @@ static inline void access_give_info(const kvt_get_info *info, kvt_get_info *give
     whole.kept = given->kept;
     struct_size_out(given, &whole, sizeof whole);
 }
+
+/* The pieces in which the record of a get comes to its decoder; 0: all at once. */
+uint64_t access_piece_bytes(access_get *get);
+
+/* Decodes what has come of a get that flies and owns its read. It does not land, and is not given
+ * up, meanwhile. No lock held. */
+void access_decode_some(kvt_store *store, access_get *get);
 
 /* A get that flew has arrived: it is READY, or may have to begin again (STARVES). No lock held. */
 void access_land(kvt_store *store, access_get *get);

@@ -116,6 +116,21 @@ static void get_landed(void *context)
     queue_arrive(item->queue, item);
 }
 
+/* Bytes that an item's decoding lacked have come. */
+static void get_come(void *context)
+{
+    queue_item *item = context;
+    queue_come(item->queue, item);
+}
+
+/* The task of an item's decoding. */
+static void get_decode(void *context)
+{
+    queue_item *item = context;
+    access_decode_some(item->queue->store, &item->get);
+    queue_decoded(item->queue, item);
+}
+
 /* Makes a get of a request, as far as it does not depend on the stored entry. Its status says
  * whether it may go on. */
 static void get_make(queue_item *item, uint64_t handle)
@@ -129,7 +144,8 @@ static void get_make(queue_item *item, uint64_t handle)
                                         .layer_count = item->layer_count},
                              .loss_max = item->loss_max,
                              .again = item->get.again,
-                             .waiter = {.ended = get_landed, .context = item}};
+                             .waiter = {.ended = get_landed, .context = item},
+                             .come = get_come};
     item->status = token_drop_ask(item->given, &item->get.target);
     if (!groups_are_named(item->view)) return;
     if (item->groups == NULL) /* it may have begun before */
@@ -273,6 +289,8 @@ static void get_mark(queue_item **items, uint32_t count)
         items[i]->in_flight = true;
         items[i]->begun_wholly = false;
         items[i]->given_up = false;
+        items[i]->more = false;
+        items[i]->decoding = (queue_task){.run = get_decode, .context = items[i]};
     }
 }
 
@@ -297,7 +315,10 @@ static void get_list_flying(kvt_queue *queue, queue_item **items, const access_s
         item->next_flying = queue->flying;
         queue->flying = item;
         queue->flying_count++;
-        if (item->in_flight) continue;
+        if (item->in_flight) {
+            queue_decode_more(queue, item);
+            continue;
+        }
         queue_append(&queue->arrived, item);
         pthread_cond_signal(&queue->work);
     }
@@ -455,7 +476,10 @@ void queue_gets_give_up(kvt_queue *queue, queue_item **items, uint32_t count)
     pthread_mutex_lock(&queue->lock);
     for (uint32_t i = 0; i < kept_count; i++) {
         kept[i]->given_up = false;
-        if (!kept[i]->in_flight) queue_append(&queue->arrived, kept[i]); /* it landed meanwhile */
+        if (kept[i]->in_flight)
+            queue_decode_more(queue, kept[i]);
+        else /* it landed meanwhile */
+            queue_append(&queue->arrived, kept[i]);
     }
     if (kept_count != 0) pthread_cond_broadcast(&queue->work);
     pthread_mutex_unlock(&queue->lock);

@@ -49,6 +49,13 @@ typedef struct queue_groups {
     kvt_view views[]; /* as many as the view names */
 } queue_groups;
 
+/* Work that a thread of the queue is to do before it begins requests. */
+typedef struct queue_task {
+    struct queue_task *next;
+    void (*run)(void *context);
+    void *context;
+} queue_task;
+
 /* One accepted request. Its place in memory does not change while the queue is open. */
 typedef struct queue_item {
     struct queue_item *next; /* in one of the lists */
@@ -74,23 +81,19 @@ typedef struct queue_item {
     kvt_get_info *given;            /* same, of a get; or NULL */
     struct queue_item *next_flying; /* in the list of those whose read is under way */
     struct kvt_queue *queue;
-    bool in_flight;    /* its read is, until it arrives */
-    bool begun_wholly; /* the thread that began the read has let go of the item */
-    bool given_up;     /* a thread is taking it back, */
-    bool cancels;      /* because its batch was cancelled; that thread's */
+    bool in_flight;      /* its read is, until it arrives */
+    bool begun_wholly;   /* the thread that began the read has let go of the item */
+    bool given_up;       /* a thread is taking it back, */
+    bool cancels;        /* because its batch was cancelled; that thread's */
+    bool decodes;        /* `decoding` was posted, or runs: it neither arrives nor is given up */
+    bool more;           /* bytes have come that it has not seen */
+    queue_task decoding; /* of what has come, while the read is under way */
     access_get get;
     kvt_status status; /* from here on what the completion says */
     kvt_get_info info;
     bool refused_loss;
     bool guess; /* of exists */
 } queue_item;
-
-/* Work that a thread of the queue is to do before it begins requests. */
-typedef struct queue_task {
-    struct queue_task *next;
-    void (*run)(void *context);
-    void *context;
-} queue_task;
 
 /* Items in a row, each in one list at a time. `count` is the length, so that a full queue refuses a
  * batch without a walk. */
@@ -180,6 +183,14 @@ void queue_complete(kvt_queue *queue, queue_item *const *items, uint32_t count);
 
 /* A begun item's read has landed. Any thread. */
 void queue_arrive(kvt_queue *queue, queue_item *item);
+
+/* Bytes have come of an item whose read is under way: its decoding is posted. Any thread. And: its
+ * decoding has done what it could. */
+void queue_come(kvt_queue *queue, queue_item *item);
+void queue_decoded(kvt_queue *queue, queue_item *item);
+
+/* The same as queue_come for one that could not be posted then. Lock held. */
+void queue_decode_more(kvt_queue *queue, queue_item *item);
 
 /* A thread decodes one entry, or QUEUE_SHARE_BYTES of several, before it hands the rest on. */
 typedef struct queue_share {

@@ -162,8 +162,53 @@ void queue_arrive(kvt_queue *queue, queue_item *item)
     item->in_flight = false;
     /* The thread that has begun it, or is taking it back, may not have let go of it yet; then that
      * thread lists it. */
-    if (item->begun_wholly && !item->given_up) queue_append(&queue->arrived, item);
+    if (item->begun_wholly && !item->given_up && !item->decodes)
+        queue_append(&queue->arrived, item);
     pthread_cond_signal(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* Hands a task to the queue's threads. Lock held. */
+static void queue_post_locked(kvt_queue *queue, queue_task *task)
+{
+    task->next = NULL;
+    assert(queue->tasks == NULL || queue->last_task->next == NULL);
+    if (queue->tasks == NULL)
+        queue->tasks = task;
+    else
+        queue->last_task->next = task;
+    queue->last_task = task;
+    pthread_cond_signal(&queue->work);
+}
+
+void queue_decode_more(kvt_queue *queue, queue_item *item)
+{
+    if (!item->more || item->decodes || !item->begun_wholly || item->given_up) return;
+    assert(item->state == QUEUE_BEGUN && item->in_flight);
+    item->more = false;
+    item->decodes = true;
+    queue_post_locked(queue, &item->decoding);
+}
+
+void queue_come(kvt_queue *queue, queue_item *item)
+{
+    pthread_mutex_lock(&queue->lock);
+    item->more = true;
+    queue_decode_more(queue, item);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void queue_decoded(kvt_queue *queue, queue_item *item)
+{
+    pthread_mutex_lock(&queue->lock);
+    assert(item->decodes);
+    item->decodes = false;
+    if (item->in_flight) {
+        queue_decode_more(queue, item);
+    } else { /* it has landed meanwhile */
+        queue_append(&queue->arrived, item);
+        pthread_cond_signal(&queue->work);
+    }
     pthread_mutex_unlock(&queue->lock);
 }
 
@@ -217,15 +262,8 @@ void queue_end_share(kvt_queue *queue)
 
 void queue_post(kvt_queue *queue, queue_task *task)
 {
-    task->next = NULL;
     pthread_mutex_lock(&queue->lock);
-    assert(queue->tasks == NULL || queue->last_task->next == NULL);
-    if (queue->tasks == NULL)
-        queue->tasks = task;
-    else
-        queue->last_task->next = task;
-    queue->last_task = task;
-    pthread_cond_signal(&queue->work);
+    queue_post_locked(queue, task);
     pthread_mutex_unlock(&queue->lock);
 }
 

@@ -165,7 +165,7 @@ static uint32_t queue_take_late(kvt_queue *queue, queue_item **items, uint64_t *
     bool check = queue->flying != NULL && now_ns >= queue->checked_ns + QUEUE_CHECK_NS;
     for (queue_item *item = queue->flying; item != NULL; item = item->next_flying) {
         assert(item->state == QUEUE_BEGUN);
-        if (!item->in_flight || !item->begun_wholly || item->given_up) continue;
+        if (!item->in_flight || !item->begun_wholly || item->given_up || item->decodes) continue;
         bool late = item->called_off || item->deadline_ns <= now_ns;
         if (late || check) {
             if (count == QUEUE_CHUNK) return count; /* the others are seen by the next look */

@@ -17,6 +17,7 @@
 #include "schedule_run.h"
 
 #include "base/clock.h"
+#include "codecs/codecs.h"
 #include "expected.h"
 #include "schedule.h"
 #include "store/core/store.h"
@@ -41,6 +42,23 @@ extern __typeof__(kvt_record_encode_parallel) __real_kvt_record_encode_parallel,
     __wrap_kvt_record_encode_parallel;
 extern __typeof__(kvt_record_decode_parallel) __real_kvt_record_decode_parallel,
     __wrap_kvt_record_decode_parallel;
+
+extern __typeof__(codecs_arriving_steps) __real_codecs_arriving_steps, __wrap_codecs_arriving_steps;
+extern __typeof__(tiers_piece_bytes) __wrap_tiers_piece_bytes;
+
+/* Records of the runs are small: they are decoded as they come all the same, in small pieces. */
+uint32_t __wrap_codecs_arriving_steps(const kvt_layout *of, kvt_variant variant,
+                                      uint64_t record_bytes)
+{
+    kvt_layout large = *of;
+    large.tokens += 1 << 16;
+    return __real_codecs_arriving_steps(&large, variant, record_bytes << 8);
+}
+
+uint64_t __wrap_tiers_piece_bytes(uint64_t bytes)
+{
+    return (bytes / 4 + 4095) / 4096 * 4096;
+}
 
 kvt_status __wrap_costs_probe_device(kvt_device *device, bool blank, uint64_t head_bytes,
                                      cost_device *out)

@@ -53,8 +53,8 @@ static store_transfer *site_prepare(site *s, uint32_t index)
                                  .location = s->locations[index],
                                  .buffer = buffer.memory,
                                  .bytes = GRAIN};
-    store_transfer *transfer =
-        transfer_prepare(s->staging, s->pool, &read, NULL, &buffer, site_landed, s);
+    const transfer_owner owner = {.landed = site_landed, .context = s};
+    store_transfer *transfer = transfer_prepare(s->staging, s->pool, &read, NULL, &buffer, &owner);
     assert_non_null(transfer);
     return transfer;
 }
