@@ -158,6 +158,7 @@ kvt_status replay_options_check(replay_options *options, char *message, size_t m
         if (model->capacity_bytes == 0) continue;
         options->model.read[tier] = model->read;
         options->model.write[tier] = model->write;
+        options->model.arriving[tier] = tier != KVT_TIER_DRAM; /* which is decoded where it lies */
         if (!options_affine_is_sound(&model->read)) {
             fault = options_speed_keys[tier][0];
         } else if (!options_affine_is_sound(&model->write)) {

@@ -153,9 +153,15 @@ uint64_t sim_remote_bytes(sim_state *sim, uint32_t tokens)
     return sim_options(sim, tokens)[option].read_bytes[sim->tier_of[option]];
 }
 
+/* What comes from other hosts is decoded when all of it is there, so the seconds are those of the
+ * curve. */
 double sim_remote_decode_s(sim_state *sim, uint32_t tokens)
 {
-    return sim_options(sim, tokens)[remote_option(sim)].decode_seconds;
+    const kvt_cost_model *model = &sim->options->model;
+    const uint32_t variant = (remote_option(sim) - 1) % model->variant_count;
+    if (!sim->options->partial_exact) tokens = sim->workload->block_tokens;
+    return (double)(tokens * sim->options->bytes_per_token) / (double)model->parallel_codecs /
+           model->variants[variant].decode_bytes_per_s;
 }
 
 uint32_t sim_remote_node(const sim_remote *remote, uint32_t block)

@@ -67,6 +67,7 @@ typedef struct cost_variant {
     uint64_t expected_bytes;
     double decode_seconds;
     double encode_seconds;
+    uint32_t steps; /* of decoding it while it is read; of groups 0: all at once */
 } cost_variant;
 
 /* Sizes of an entry that all its variants start from. */
@@ -202,6 +203,8 @@ static void cost_fill_variants(const kvt_cost_model *model, const kvt_offer *off
         offer_fill_bytes(offer, size, curve, i, &variants[i]);
         variants[i].decode_seconds = per_thread / curve->decode_bytes_per_s;
         variants[i].encode_seconds = per_thread / curve->encode_bytes_per_s;
+        variants[i].steps =
+            codecs_arriving_steps(&offer->layout, curve->variant, variants[i].expected_bytes);
     }
 }
 
@@ -300,9 +303,10 @@ static void cost_fill_option(const kvt_cost_model *model, const kvt_offer *offer
     option->variant = curve->variant;
     option->bytes[tier] = cost->planned_bytes;
     option->read_bytes[tier] = cost->expected_bytes;
-    option->load_seconds =
-        model->read[tier].request_seconds + (double)cost->expected_bytes * seconds_per_byte;
-    option->decode_seconds = cost->decode_seconds;
+    const double read_seconds = (double)cost->expected_bytes * seconds_per_byte;
+    option->load_seconds = model->read[tier].request_seconds + read_seconds;
+    option->decode_seconds = offer_decode_beside(read_seconds, cost->decode_seconds,
+                                                 model->arriving[tier] ? cost->steps : 1);
     option->encode_seconds = cost->encode_seconds;
     kvt_offer_losses(curve, offer->loss_factor, offer->loss_factor_upper, &option->loss,
                      &option->loss_upper);

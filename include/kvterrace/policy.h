@@ -54,7 +54,7 @@ typedef struct kvt_option {
     uint64_t read_bytes[KVT_TIER_PLACES]; /* bytes read from each tier by one get */
     double load_seconds;                  /* from the request until the stored bytes are in memory;
                                             for NONE the seconds of recomputing the entry */
-    double decode_seconds;                /* 0 for NONE */
+    double decode_seconds;                /* that decoding adds; 0 for NONE */
     double encode_seconds;                /* to make this option from the exact entry */
     double loss;                          /* 1 - quality, in [0,1]; 0 for exact options and NONE */
     double loss_upper;                    /* confidence bound of loss, in [loss,1]; 0 = loss. What

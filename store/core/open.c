@@ -343,6 +343,7 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
     store->costs.present[tier] = true;
     store->costs.read[tier] = costs_combine(costs, count, KVT_IO_READ);
     store->costs.write[tier] = costs_combine(costs, count, KVT_IO_WRITE);
+    store->costs.arriving[tier] = !tiers_pool_in_memory(store->pools[tier]);
     for (uint32_t i = 0; i < count; i++)
         learn_set_member(store, tier, i, &members[i].device->facts, &costs[i].read, &costs[i].write,
                          members[i].in_flight_bytes_max);

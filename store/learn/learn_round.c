@@ -71,6 +71,8 @@ void learn_cost_tier(kvt_store *store, kvt_tier tier)
     if (count == 0) return;
     store->costs.read[tier] = costs_combine(devices, count, KVT_IO_READ);
     store->costs.write[tier] = costs_combine(devices, count, KVT_IO_WRITE);
+    store->costs.arriving[tier] = !tiers_pool_in_memory(store->pools[tier]);
+    store->curve_costs.arriving[tier] = store->costs.arriving[tier];
     store->curve_costs.present[tier] = true;
     store->curve_costs.read[tier] = costs_combine(curves, count, KVT_IO_READ);
     store->curve_costs.write[tier] = costs_combine(curves, count, KVT_IO_WRITE);

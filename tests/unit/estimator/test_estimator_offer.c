@@ -162,6 +162,61 @@ TEST(options_have_the_promised_order_and_costs)
     }
 }
 
+/* From tiers that are read, a large record takes the longer of reading and decoding, and one part
+ * of the shorter; from lent memory, and as a small one, it takes both. */
+TEST(large_records_are_decoded_behind_the_read)
+{
+    kvt_cost_model model = small_model();
+    kvt_option options[KVT_OPTIONS_MAX];
+    model.arriving[KVT_TIER_HBM] = model.arriving[KVT_TIER_SSD] = true;
+    for (int small = 0; small < 2; small++) {
+        kvt_layout layout = block;
+        uint64_t source;
+        if (small) layout.tokens = 1;
+        assert_ok(kvt_layout_bytes(&layout, &source));
+        const kvt_offer offer = {.handle = 7, .layout = layout, .first_position = 512};
+        const kvt_policy_entry entry = build(&model, KVT_HOLES_MIXED, &offer, options);
+        for (uint32_t i = 1; i < entry.option_count; i++) {
+            const int tier = KVT_TIER_HBM + (int)(i - 1) / 2;
+            const double decode =
+                (double)source / (model.variants[(i - 1) % 2].decode_bytes_per_s * 2.0);
+            const double read = options[i].load_seconds - 1e-6 * tier;
+            const double both = fmax(read, decode) + fmin(read, decode) / 64.0;
+            const bool behind = !small && tier != KVT_TIER_DRAM;
+            assert_near(options[i].decode_seconds, behind ? both - read : decode, 1e-9);
+        }
+    }
+}
+
+/* What is decoded as it comes, and in how many steps at most. */
+TEST(steps_of_records)
+{
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+        uint32_t steps;
+    } cases[] = {{"raw", 64 << 20, 64},
+                 {"raw", 1 << 20, 1},
+                 {"lossless", 1 << 20, 8},
+                 {"lossless", 1 << 17, 1},
+                 {"kivi:k4v4,g64", 16 << 20, 64},
+                 {"planes:k4v4,g64", 64 << 20, 1},
+                 {"entropy:k0.25v0.5", 300 << 10, 2},
+                 {"drop:stream,50", 64 << 20, 1},
+                 {"transform:12345,s1", 64 << 20, 8}};
+    for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kvt_variant variant;
+        assert_ok(kvt_variant_parse(cases[i].name, &variant));
+        assert_int_equal(codecs_arriving_steps(&block, variant, cases[i].bytes), cases[i].steps);
+    }
+    const kvt_layout opaque = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 33 << 20};
+    const kvt_variant raw = {KVT_CODEC_RAW, 0, 0};
+    assert_int_equal(codecs_arriving_steps(&opaque, raw, 34 << 20), 5);
+    kvt_layout few = block;
+    few.tokens = 1;
+    assert_int_equal(codecs_arriving_steps(&few, raw, 64 << 20), 1);
+}
+
 /* Raw records are planned to the byte, whatever their layout. */
 TEST(raw_records_take_what_is_planned)
 {
