@@ -142,8 +142,8 @@ typedef struct tiers_worker_sync {
 /* Asks for a sync of the device after the operations that it has now. */
 void tiers_worker_sync_begin(tiers_worker *worker, tiers_worker_sync *sync);
 
-/* KVT_OK, also when its owner has retired the member meanwhile; KVT_E_IO; KVT_E_GONE, also when the
- * device does not answer. */
+/* KVT_OK, also when its owner retired the member before the device was asked; KVT_E_IO; KVT_E_GONE,
+ * also when the device does not answer. */
 KVT_NODISCARD kvt_status tiers_worker_sync_wait(tiers_worker *worker,
                                                 const tiers_worker_sync *sync);
 

@@ -234,9 +234,7 @@ kvt_status tiers_worker_sync_wait(tiers_worker *worker, const tiers_worker_sync 
     assert(sync->ticket > 0 && sync->ticket <= worker->sync_wanted && "begin gave the ticket");
     while (worker->sync_done < sync->ticket && status == KVT_OK) {
         uint64_t now_ns = base_clock_ns();
-        const bool retired = worker_check(worker, now_ns);
-        if (retired && atomic_load(&worker->why) == TIERS_RETIRED_ASKED) break;
-        if (retired)
+        if (worker_check(worker, now_ns))
             status = KVT_E_GONE;
         else
             base_condition_wait_until(&worker->synced, &worker->mutex, now_ns + TIERS_CHECK_NS);
