@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define STAGING_SHARE 64 /* of a tier may stay free for changes inside it */
-#define STAGING_SMALL 32 /* likewise in a small tier, for the smallest variant alone */
+#define STAGING_SMALL 32 /* likewise in a small tier */
 
 /* ---- equal runs ---- */
 
@@ -221,33 +221,32 @@ uint64_t options_second(const kvt_policy *policy, uint32_t first, uint32_t count
     return next;
 }
 
-/* The bytes of the smallest of some options in a tier; 0 when none lies there. */
-static uint64_t options_least(const kvt_policy *policy, uint32_t first, uint32_t count, int tier)
+/* The bytes of the largest of some options in a tier that have so many at most; 0 without one. */
+static uint64_t options_within(const kvt_policy *policy, uint32_t first, uint32_t count, int tier,
+                               uint64_t most)
 {
-    uint64_t least = 0;
+    uint64_t best = 0;
     for (uint32_t i = first; i < first + count; i++) {
         uint64_t bytes = policy->options[i].bytes[tier];
-        if (bytes > 0 && (least == 0 || bytes < least)) least = bytes;
+        if (bytes <= most && bytes > best) best = bytes;
     }
-    return least;
+    return best;
 }
 
 /*
  * Keeps free the room that one of these options needs for a while to become another inside a tier.
  * Without it a full tier would hold raw entries for ever, because nothing in it could be coded
  * smaller. The room only grows, since entries of all sizes share the tier. A tier of less than 64
- * such variants keeps the room of the smallest one, and none where it is less than 32 of these.
+ * such variants keeps the room of the largest variant that it has 32 times.
  */
 static void options_stage(kvt_policy *policy, uint32_t first, uint32_t count)
 {
     for (int tier = 0; tier < TIERS; tier++) {
         uint64_t next = options_second(policy, first, count, tier);
-        uint64_t most = policy->capacity[tier] / STAGING_SHARE;
-        if (next > most) {
-            next = options_least(policy, first, count, tier);
-            most = policy->capacity[tier] / STAGING_SMALL;
-        }
-        if (next > policy->staging[tier] && next <= most) policy->staging[tier] = next;
+        if (next > policy->capacity[tier] / STAGING_SHARE)
+            next =
+                options_within(policy, first, count, tier, policy->capacity[tier] / STAGING_SMALL);
+        if (next > policy->staging[tier]) policy->staging[tier] = next;
     }
 }
 
