@@ -286,10 +286,7 @@ static kvt_status profile_measure_codecs(kvt_profile *profile, const profile_arg
 {
     kvt_profile_kv kv[PROFILE_KV_MAX];
     worker_pool pool;
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t threads = processors < 1                 ? 1
-                       : processors > WORKER_POOL_MAX ? WORKER_POOL_MAX
-                                                      : (uint32_t)processors;
+    const uint32_t threads = worker_pool_threads();
     uint32_t count = 0;
     kvt_status status = KVT_OK;
     for (; count < arguments->kv.count && status == KVT_OK; count++) {

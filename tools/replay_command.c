@@ -54,13 +54,7 @@ typedef struct replay_session {
 } replay_session;
 
 static const command_option replay_rows[] = {
-    {.name = "trace",
-     .letter = 't',
-     .argument = "FILE",
-     .text = "Replay a trace: Mooncake JSONL, plain or zstd; - is standard input",
-     .kind = OPTION_TEXT,
-     .flags = OPTION_READS,
-     .offset = offsetof(replay_arguments, trace)},
+    TRACE_OPTION(replay_arguments, trace, "Replay a trace"),
     TEXT_OPTION(replay_arguments, workload, "workload", 'w', "poisson",
                 "Replay a generated workload, made by the settings in [workload]"),
     TEXT_OPTION(replay_arguments, policies, "policy", 'p', "LIST",

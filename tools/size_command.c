@@ -12,7 +12,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /*
  * Where no --price says otherwise, those of "Tutti" (arXiv 2605.03375, section 4.3), which takes
@@ -37,13 +36,7 @@ typedef struct size_arguments {
 #define SIZE_MACHINE "dram 256GiB, ssd 4TB at 6GB/s"
 
 static const command_option size_rows[] = {
-    {.name = "trace",
-     .letter = 't',
-     .argument = "FILE",
-     .text = "Requests: Mooncake JSONL, plain or zstd; - is standard input",
-     .kind = OPTION_TEXT,
-     .flags = OPTION_READS,
-     .offset = offsetof(size_arguments, trace)},
+    TRACE_OPTION(size_arguments, trace, "Requests"),
     TEXT_OPTION(size_arguments, workload, "workload", 'w', "poisson",
                 "Or a generated workload, made by the settings in [workload]"),
     TEXT_OPTION(size_arguments, machine, "machine", 0, "TEXT",
@@ -238,12 +231,7 @@ static int size_start(void *context)
     memcpy(study->prices, arguments->prices, sizeof study->prices);
     study->sample = arguments->sample;
     study->draws = arguments->draws;
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    study->threads = arguments->threads;
-    if (study->threads == 0)
-        study->threads = cores < 1                 ? 1
-                         : cores > WORKER_POOL_MAX ? WORKER_POOL_MAX
-                                                   : (uint32_t)cores;
+    study->threads = arguments->threads != 0 ? arguments->threads : worker_pool_threads();
     memcpy(study->axes, arguments->axes, sizeof study->axes);
     replay_options_init(&study->options);
     kvt_status status = size_prepare(arguments, study);

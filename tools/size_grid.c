@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * size_grid.c - the runs of kvterrace size: a workload that some minutes of a core can simulate,
- * cells around a machine, and
- * threads that simulate them. One thread, but for tools_size_grid_run's own.
+ * cells around a machine, and threads that simulate them. One thread, but for
+ * tools_size_grid_run's own.
  */
 #include "size.h"
 

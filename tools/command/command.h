@@ -107,6 +107,14 @@ typedef struct command_list {
 #define QUICK_OPTION(type, field, help)  FLAG_OPTION(type, field, "quick", 'Q', help)
 #define OUTPUT_OPTION(type, field, help) TEXT_OPTION(type, field, "output", 'o', "FILE", help)
 
+/* Requests that a file has; tools_check_workload takes - for standard input. */
+#define TRACE_OPTION(type, field, what)                                                            \
+    {                                                                                              \
+        .name = "trace", .letter = 't', .argument = "FILE",                                        \
+        .text = what ": Mooncake JSONL, plain or zstd; - is standard input", .kind = OPTION_TEXT,  \
+        .flags = OPTION_READS, .offset = offsetof(type, field)                                     \
+    }
+
 /* Where test files go. */
 #define FOLDER_OPTION(type, field, help) TEXT_OPTION(type, field, "directory", 'D', "DIR", help)
 

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <kvterrace/codec.h>
 
@@ -32,6 +33,14 @@ typedef struct worker_pool {
     bool ending;
     pthread_t threads[WORKER_POOL_MAX];
 } worker_pool;
+
+/* Threads for work that takes as many as there are processors: 1 to WORKER_POOL_MAX. */
+static inline uint32_t worker_pool_threads(void)
+{
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    if (processors < 1) return 1;
+    return processors > WORKER_POOL_MAX ? (uint32_t)WORKER_POOL_MAX : (uint32_t)processors;
+}
 
 /* Takes and runs one task. The lock is held before and after. */
 static inline void worker_pool_step(worker_pool *pool, uint32_t worker)
