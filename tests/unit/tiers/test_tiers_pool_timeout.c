@@ -85,6 +85,14 @@ static void unresponsive_open(unresponsive *s, uint64_t timeout_ns)
     memset(s->buffer, 0, 8 * UNIT);
 }
 
+/* Nothing of the pool is held by an operation any more. */
+static void unresponsive_close(unresponsive *s)
+{
+    tiers_pool_release(s->pool, s->both);
+    tiers_pool_release(s->pool, s->first_only);
+    assert_true(tiers_pool_close(s->pool));
+}
+
 static void unresponsive_hang(unresponsive *s, const tiers_fault_rule *rule)
 {
     assert_ok(tiers_fault_add(s->device, rule));
@@ -197,9 +205,7 @@ TEST(the_first_bytes_come_while_others_hang)
         await(&released, (i + 1) / 2);
         if (i % 2 == 0) assert_true(pool_scratch_holds(s.buffer, 8 * UNIT, 5));
     }
-    tiers_pool_release(s.pool, s.both);
-    tiers_pool_release(s.pool, s.first_only);
-    assert_true(tiers_pool_close(s.pool));
+    unresponsive_close(&s);
 }
 
 /* A read that fails is told as a whole. */
@@ -224,9 +230,7 @@ TEST(a_failed_read_ends_the_wait_for_its_first_bytes)
     while (status == KVT_QUEUED);
     assert_int_equal(status, KVT_E_IO);
     assert_true(arrived <= 5 * UNIT);
-    tiers_pool_release(s.pool, s.both);
-    tiers_pool_release(s.pool, s.first_only);
-    assert_true(tiers_pool_close(s.pool));
+    unresponsive_close(&s);
 }
 
 /* An abandoned write may land late: its extents are nobody else's until then. */
@@ -278,9 +282,7 @@ TEST(a_full_queue_has_a_deadline)
     assert_true(atomic_load(&released) <= TIERS_WORKER_JOBS);
     tiers_fault_clear(s.device);
     await(&released, TIERS_WORKER_JOBS + 1);
-    tiers_pool_release(s.pool, s.both);
-    tiers_pool_release(s.pool, s.first_only);
-    assert_true(tiers_pool_close(s.pool));
+    unresponsive_close(&s);
 }
 
 /* ---- timeout ---- */
@@ -347,9 +349,7 @@ TEST(a_lost_operation_retires_its_member)
     tiers_transfer_abandon(s.pool, &lost, count_released, &released);
     tiers_fault_clear(s.device);
     await(&released, 1);
-    tiers_pool_release(s.pool, s.both);
-    tiers_pool_release(s.pool, s.first_only);
-    assert_true(tiers_pool_close(s.pool));
+    unresponsive_close(&s);
 }
 
 /* A device that says busy has taken nothing, so its answers are no progress. No operation of a
@@ -380,9 +380,7 @@ TEST(a_busy_device_shows_no_progress)
     assert_int_equal(unresponsive_state(&s), KVT_DEVICE_GONE);
     tiers_fault_clear(s.device);
     await(&released, 2);
-    tiers_pool_release(s.pool, s.both);
-    tiers_pool_release(s.pool, s.first_only);
-    assert_true(tiers_pool_close(s.pool));
+    unresponsive_close(&s);
 }
 
 TEST(a_sync_that_hangs_ends_at_the_limit)
@@ -400,9 +398,7 @@ TEST(a_sync_that_hangs_ends_at_the_limit)
     while (tiers_pool_eject(s.pool, 1, &device) == KVT_BUSY)
         nap();
     kvt_device_close(device);
-    tiers_pool_release(s.pool, s.both);
-    tiers_pool_release(s.pool, s.first_only);
-    assert_true(tiers_pool_close(s.pool));
+    unresponsive_close(&s);
 }
 
 /* Some time after the sync has begun to wait for the operation. */
@@ -432,9 +428,7 @@ TEST(a_sync_goes_on_without_a_member_that_is_retired)
     assert_int_equal(unresponsive_state(&s), KVT_DEVICE_GONE);
     tiers_fault_clear(s.device);
     (void)!tiers_transfer_wait(s.pool, &read); /* it may have come before the member went */
-    tiers_pool_release(s.pool, s.both);
-    tiers_pool_release(s.pool, s.first_only);
-    assert_true(tiers_pool_close(s.pool));
+    unresponsive_close(&s);
 }
 
 /* ---- closing ---- */
