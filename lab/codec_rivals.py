@@ -64,12 +64,12 @@ class Rotation:
 
     def __init__(self, model):
         import numpy as np
+        from kvterrace.model_host import NEIGHBOURS
         self.frequencies = np.asarray(model.frequencies())
         if not len(self.frequencies):
             raise Refused("the rotation of this model differs between layers: kvtc needs one")
         self.np = np
-        self.halves = model.config.model_type not in ("cohere", "cohere2", "glm", "glm4", "gptj",
-                                                      "codegen")
+        self.halves = model.config.model_type not in NEIGHBOURS
 
     def turn(self, keys, positions, way):
         """keys [tokens][heads][dim]; way 1 turns to the positions, -1 back."""
@@ -165,8 +165,9 @@ class Kvtc:
         tokens, stored, elements, back = len(kv[0][0]), 0, 0, []
         for side in (0, 1):
             mean, axes, _ = self.sides[side]
-            groups = self.plans.setdefault((side, bits), None) or self.plan(side, bits)
-            self.plans[side, bits] = groups
+            if (side, bits) not in self.plans:
+                self.plans[side, bits] = self.plan(side, bits)
+            groups = self.plans[side, bits]
             x = self.rows(kv, side)
             y = (x - mean) @ axes.T
             made, packed = np.zeros_like(y), []
