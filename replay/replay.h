@@ -442,8 +442,8 @@ typedef struct replay_report {
 /* One JSON document, schema "kvterrace-replay-1". KVT_OK; KVT_E_MEMORY; KVT_E_IO. */
 KVT_NODISCARD kvt_status replay_print_json(const replay_report *report, FILE *file);
 
-/* What the runs mean in words, and the table of their times; verbose: hits, traffic and moves too.
- * KVT_OK; KVT_E_MEMORY; KVT_E_IO. */
+/* The meaning of the runs in words, and the table of their times; verbose: hits, traffic and moves
+ * too. KVT_OK; KVT_E_MEMORY; KVT_E_IO. */
 KVT_NODISCARD kvt_status replay_print_text(const replay_report *report, bool verbose, FILE *file);
 
 #endif

@@ -125,8 +125,8 @@ static double text_mean(const replay_report *report, const char *policy)
     return count > 0 ? sum / count : NAN;
 }
 
-/* What the runs mean, in words: the engine, or without it the fastest policy, beside no cache and
- * beside the fastest of the others. */
+/* The meaning of the runs in words: the engine, or without it the fastest policy, beside no cache
+ * and beside the fastest of the others. */
 static void text_verdict(const replay_report *report, FILE *file)
 {
     static const char ours[] = "utility", none[] = "none";

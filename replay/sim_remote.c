@@ -153,7 +153,7 @@ uint64_t sim_remote_bytes(sim_state *sim, uint32_t tokens)
     return sim_options(sim, tokens)[option].read_bytes[sim->tier_of[option]];
 }
 
-/* What comes from other hosts is decoded when all of it is there, so the seconds are those of the
+/* A copy of another host is decoded when all of it is there, so the seconds are those of the
  * curve. */
 double sim_remote_decode_s(sim_state *sim, uint32_t tokens)
 {

@@ -111,8 +111,8 @@ KVT_NODISCARD kvt_status kvt_offer_build(const kvt_cost_model *model, kvt_hole_m
 KVT_NODISCARD kvt_status kvt_offer_describe(const kvt_cost_model *model, kvt_hole_mode holes,
                                             const kvt_offer *offer, kvt_policy_entry *entry_out);
 
-/* What an entry loses in a variant, and its bound: the curve's by the factors of observed losses to
- * the curve's and of their bounds (0: 1); a lossy variant never counts as exact. */
+/* The loss of an entry in a variant, and its bound: the curve's, times the factors of observed
+ * losses and of their bounds (0: 1); a lossy variant never counts as exact. */
 void kvt_offer_losses(const kvt_codec_curve *curve, double factor, double factor_upper,
                       double *loss_out, double *upper_out);
 

@@ -94,7 +94,7 @@ kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier
     assert(store_is_locked(store));
     kvt_option options[KVT_OPTIONS_MAX];
     kvt_policy_entry offer;
-    /* What was stored under a weaker promise is not served under a stronger one. */
+    /* An entry stored under a weaker promise is not served under a stronger one. */
     if (learn_variant_waits(store, entry, variant)) return KVT_E_UNSUPPORTED;
     const bool scored = codecs_drop_method(variant) == KVT_DROP_SCORES;
     kvt_status status = store_offer_as(store, &store->costs, entry, scored, NULL, options, &offer);
