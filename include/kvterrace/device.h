@@ -42,6 +42,8 @@ typedef struct kvt_device_facts {
     char identity[96];   /* stable name of the hardware or file, for profiles */
     uint64_t prepare_ns; /* spent at open on writing a new file once, or on touching memory for the
                             first time; 0 for any other */
+    uint64_t prepared_bytes; /* memory: from its start on, touched at open; the rest is touched
+                                behind the opener's back. 0 for any other device */
 } kvt_device_facts;
 
 /* What to open. Zero means the stated default. Strings are copied. */

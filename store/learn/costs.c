@@ -211,6 +211,8 @@ kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_byte
      * the range is a hole again afterwards. */
     const bool holes = blank && (device->facts.flags & KVT_DEVICE_SPARSE) != 0;
     uint64_t end_bytes = device->facts.capacity_bytes;
+    /* Memory that nobody has touched is read and written at another speed than later. */
+    if (device->facts.prepared_bytes > head_bytes) end_bytes = device->facts.prepared_bytes;
     if (holes && end_bytes > head_bytes + COSTS_SPARSE_BYTES)
         end_bytes = head_bytes + COSTS_SPARSE_BYTES;
     kvt_status wrote = KVT_OK;

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_memory.c - host memory as a device: one arena, touched at open, transfers are copies.
+ * device_memory.c - host memory as a device: one arena, transfers are copies.
+ *
+ * First touch costs far more than a copy, and a big arena takes seconds. Opening touches the front
+ * alone; a thread touches the rest behind it, front to back, so that the memory is the device's
+ * soon and few writes pay for a page. A write may come before the thread.
  *
  * The arena consists of huge pages where the machine has them: of its pool (hugetlb) if that holds
  * so many, else transparent ones. With a node set, its pages come from that NUMA node alone, a
@@ -22,6 +26,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +36,9 @@ enum {
     MEMORY_ALIGN_BYTES = 64, /* a cache line: copies never share one */
     MEMORY_REQUEST_BYTES_MAX = 64 << 20,
     MEMORY_PAGE_BYTES = 4096,
-    MEMORY_HUGE_BYTES = 2 << 20
+    MEMORY_HUGE_BYTES = 2 << 20,
+    MEMORY_FRONT_BYTES = 128 << 20, /* touched at open */
+    MEMORY_CHUNK_BYTES = 32 << 20   /* touched before the thread looks whether it is to end */
 };
 
 /* arena_bytes is at least the capacity, a multiple of a huge page. cpus and before matter only with
@@ -47,10 +54,11 @@ typedef struct memory_device {
     node_cpus before; /* of the worker, while moved */
     bool moved;
     memory_stream_copy *stream_copy; /* NULL = memcpy for all sizes */
+    pthread_t filler;                /* touches what lies behind the front, where there is any */
+    bool filling;                    /* the thread was started */
+    atomic_bool closing;             /* the thread is to end */
 } memory_device;
 
-/* The arena is mapped and touched at open, so that no later write pays for a page or meets a lack
- * of memory. */
 /* ---- the arena ---- */
 
 /* Bytes that could be had without swapping; UINT64_MAX when the system does not say. Pre-faulting
@@ -69,44 +77,68 @@ static uint64_t memory_available_bytes(void)
     return kilobytes * 1024;
 }
 
-/* First touch costs far more than a copy, so it is paid here and not in the first writes. 0 or
- * an errno. The kernel call faults all pages in at once; the loop stands in for it on older
- * kernels. */
-static int memory_touch(const memory_device *memory)
+static size_t memory_front(const memory_device *memory)
+{
+    return memory->arena_bytes < MEMORY_FRONT_BYTES ? memory->arena_bytes : MEMORY_FRONT_BYTES;
+}
+
+/* Faults pages in without changing what they hold. 0 or an errno. The loop stands in for the
+ * kernel's call on older kernels. */
+static int memory_touch(const memory_device *memory, size_t first, size_t bytes)
 {
 #ifdef MADV_POPULATE_WRITE
-    if (madvise(memory->arena, memory->arena_bytes, MADV_POPULATE_WRITE) == 0) return 0;
+    if (madvise(memory->arena + first, bytes, MADV_POPULATE_WRITE) == 0) return 0;
     if (errno != EINVAL && errno != ENOSYS) return errno;
 #endif
     if (memory->hugetlb) return ENOTSUP; /* a page that cannot be had would end in a signal */
-    for (size_t at = 0; at < memory->arena_bytes; at += MEMORY_PAGE_BYTES)
-        ((volatile unsigned char *)memory->arena)[at] = 0;
+    for (size_t at = first; at < first + bytes; at += MEMORY_PAGE_BYTES)
+        (void)__atomic_fetch_or(memory->arena + at, 0, __ATOMIC_RELAXED);
     return 0;
 }
 
-/* The thread of memory_touch_on_node: moves to the node, then touches the arena. Returns the errno
- * as a pointer. */
+/* A thread of the node touches its pages fastest, whose zeroes then need not cross to it. */
+static void memory_go_there(const memory_device *memory)
+{
+    node_cpus before;
+    if (memory->on_node) (void)node_move_thread(&memory->cpus, &before);
+}
+
+/* The thread that touches the front. Returns the errno as a pointer. */
 static void *memory_touch_there(void *argument)
 {
     const memory_device *memory = argument;
-    node_cpus before;
-    (void)node_move_thread(&memory->cpus, &before); /* the pages are the node's in any case */
-    return (void *)(intptr_t)memory_touch(memory);
+    memory_go_there(memory); /* the pages are the node's in any case */
+    return (void *)(intptr_t)memory_touch(memory, 0, memory_front(memory));
 }
 
-/* On a thread of the node, whose zeroes then need not cross to it. Without a thread the caller
- * touches it: the pages come from the node all the same, only slower. */
-static int memory_touch_on_node(memory_device *memory)
+/* Without a thread the caller touches the front: the pages come from the node all the same, only
+ * slower. */
+static int memory_touch_front(memory_device *memory)
 {
     pthread_t thread;
     void *result = NULL;
-    if (base_thread_start(&thread, memory_touch_there, memory) != 0) return memory_touch(memory);
+    if (!memory->on_node || base_thread_start(&thread, memory_touch_there, memory) != 0)
+        return memory_touch(memory, 0, memory_front(memory));
     pthread_join(thread, &result);
     return (int)(intptr_t)result;
 }
 
-/* Maps and touches the arena with or without pages of the huge page pool. 0 or an errno. An arena
- * that cannot be bound or touched is unmapped again. */
+/* The thread that touches the rest. Where it fails, writes fault pages in themselves. */
+static void *memory_fill(void *argument)
+{
+    memory_device *memory = argument;
+    memory_go_there(memory);
+    for (size_t at = memory_front(memory); at < memory->arena_bytes && !memory->closing;) {
+        const size_t left = memory->arena_bytes - at;
+        const size_t bytes = left < MEMORY_CHUNK_BYTES ? left : MEMORY_CHUNK_BYTES;
+        if (memory_touch(memory, at, bytes) != 0) break;
+        at += bytes;
+    }
+    return NULL;
+}
+
+/* Maps the arena with or without pages of the huge page pool, and touches its front. 0 or an errno.
+ * An arena that cannot be bound or touched is unmapped again. */
 static int memory_map(memory_device *memory, bool hugetlb)
 {
     /* Pages of the pool are reserved at once, so that the mapping fails and not a touch. */
@@ -122,10 +154,8 @@ static int memory_map(memory_device *memory, bool hugetlb)
         error = node_bind_memory(memory->node, arena, memory->arena_bytes);
         /* With a single node it makes no difference, and sandboxes forbid the call. */
         if (error != 0 && node_count() == 1) error = 0;
-        if (error == 0) error = memory_touch_on_node(memory);
-    } else {
-        error = memory_touch(memory);
     }
+    if (error == 0) error = memory_touch_front(memory);
     if (error != 0) {
         munmap(arena, memory->arena_bytes);
         memory->arena = NULL;
@@ -133,7 +163,7 @@ static int memory_map(memory_device *memory, bool hugetlb)
     return error;
 }
 
-/* Whether at least half of the arena is in transparent huge pages, as the kernel says. Transparent
+/* Whether at least half of the front is in transparent huge pages, as the kernel says. Transparent
  * huge pages are a wish that the kernel may refuse, so the engine says what came of it. */
 static bool memory_is_huge(const memory_device *memory)
 {
@@ -153,7 +183,7 @@ static bool memory_is_huge(const memory_device *memory)
             huge_kilobytes += kilobytes;
     }
     fclose(file);
-    return huge_kilobytes * 1024 >= memory->arena_bytes / 2;
+    return huge_kilobytes * 1024 >= memory_front(memory) / 2;
 }
 
 /* ---- opening and closing ---- */
@@ -204,6 +234,7 @@ static kvt_status memory_open(const kvt_device_config *config, kvt_device **devi
     kvt_device_facts *facts = &memory->base.facts;
     facts->prepare_ns = base_clock_ns() - started;
     facts->capacity_bytes = capacity;
+    facts->prepared_bytes = capacity < MEMORY_FRONT_BYTES ? capacity : MEMORY_FRONT_BYTES;
     facts->align_bytes = MEMORY_ALIGN_BYTES;
     facts->request_bytes_max = MEMORY_REQUEST_BYTES_MAX;
     facts->depth_max = 1; /* done at once: a second one cannot overlap */
@@ -217,6 +248,8 @@ static kvt_status memory_open(const kvt_device_config *config, kvt_device **devi
     snprintf(facts->identity, sizeof facts->identity, "host-memory");
     if (config->on_node)
         snprintf(facts->identity, sizeof facts->identity, "host-memory-node%" PRIu32, config->node);
+    if (memory->arena_bytes > memory_front(memory))
+        memory->filling = base_thread_start(&memory->filler, memory_fill, memory) == KVT_OK;
     *device_out = &memory->base;
     return KVT_OK;
 }
@@ -225,6 +258,8 @@ static kvt_status memory_open(const kvt_device_config *config, kvt_device **devi
 static void memory_close(kvt_device *device)
 {
     memory_device *memory = (memory_device *)device;
+    memory->closing = true;
+    if (memory->filling) pthread_join(memory->filler, NULL);
     munmap(memory->arena, memory->arena_bytes);
     free(memory);
 }

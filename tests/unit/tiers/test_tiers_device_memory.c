@@ -5,6 +5,7 @@
 #include "device_scratch.h"
 
 #include <sched.h>
+#include <sys/mman.h>
 
 #include "tiers/devices/device_memory_copy.h"
 #include "tiers/devices/device_memory_node.h"
@@ -127,4 +128,46 @@ TEST(requests_of_all_sizes)
         assert_memory_equal(written, got, sizes[i]);
     }
     kvt_device_close(device);
+}
+
+/* Whether all pages of a device's memory are there. */
+static bool is_touched(kvt_device *device, uint64_t bytes)
+{
+    const size_t pages = bytes / 4096;
+    unsigned char *there = scratch_buffer(pages);
+    assert_int_equal(mincore(kvt_device_memory(device), bytes, there), 0);
+    for (size_t i = 0; i < pages; i++)
+        if ((there[i] & 1) == 0) return false;
+    return true;
+}
+
+/* A large arena is touched behind its opener, who writes meanwhile and loses nothing. */
+TEST(the_rest_is_touched_behind_the_opener)
+{
+    enum { BYTES = 320 << 20, PIECE = 1 << 20 };
+    kvt_device_config config = scratch_memory(BYTES);
+    unsigned char *written = scratch_buffer(PIECE);
+    unsigned char *got = scratch_buffer(PIECE);
+    kvt_device *device = scratch_open(&config);
+    assert_int_equal(device->facts.prepared_bytes, 128 << 20);
+    for (uint64_t at = 0; at < BYTES; at += 16 * PIECE) {
+        scratch_fill(written, PIECE, at);
+        assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, BYTES - PIECE - at, written, PIECE));
+    }
+    for (uint32_t i = 0; i < 6000 && !is_touched(device, BYTES); i++)
+        usleep(10000);
+    assert_true(is_touched(device, BYTES));
+    for (uint64_t at = 0; at < BYTES; at += 16 * PIECE) {
+        scratch_fill(written, PIECE, at);
+        assert_ok(kvt_device_transfer(device, KVT_IO_READ, BYTES - PIECE - at, got, PIECE));
+        assert_memory_equal(written, got, PIECE);
+    }
+    kvt_device_close(device);
+}
+
+TEST(closing_does_not_wait_for_the_rest)
+{
+    kvt_device_config config = scratch_memory(320 << 20);
+    for (uint32_t i = 0; i < 8; i++)
+        kvt_device_close(scratch_open(&config));
 }
