@@ -207,7 +207,7 @@ static kvt_status menu_speed(kvt_profile *profile, kvt_variant variant, kvt_code
                              char *message, size_t message_size)
 {
     static const char *const usual[] = {"raw", "lossless", "kivi:k4v4,g32", "planes:k4v4,g64",
-                                        "entropy:k0.25v0.5"};
+                                        "entropy:k0.25v0.5", "transform:00000,s1"};
     kvt_codec_curve speed;
     kvt_status status = KVT_MISS;
     for (size_t i = 0; status == KVT_MISS && i < sizeof usual / sizeof usual[0]; i++) {
