@@ -2,7 +2,7 @@
 # Short names for the common jobs; CMake does the work. Each job sets the machine up first, which
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
-.PHONY: setup configure torture soak soak-calls soak-python test-docs test-engines docs wheel
+.PHONY: setup needs-python configure torture soak soak-calls soak-python test-docs test-engines docs wheel
 .PHONY: soak-python-asan soak-python-tsan test-wheel
 .PHONY: lab bench-codecs
 .DEFAULT_GOAL := help
@@ -58,11 +58,16 @@ help:
 	@echo "V=1 shows all output; TESTS='unit/|install/' runs those tests alone"
 
 setup:
-	@tools/bootstrap.sh
+	@tools/bootstrap.sh $(NEEDS)
+
+needs-python:
+	@tools/bootstrap.sh python
 
 configure: setup
 	@$(STEP)/configure.log "Configuring" $(CMAKE) --preset release
 
+# Without root the library and the command are built where what they need is there.
+build: NEEDS := build
 build: configure
 	@$(STEP)/build.log "Building the library and the command" $(CMAKE) --build --preset release \
 		--target kvterrace_static kvterrace_shared kvterrace_command kvterrace_python
@@ -76,7 +81,8 @@ demo: build
 test: configure
 	@$(STEP)/build-all.log "Building the library, the command and the tests" \
 		$(CMAKE) --build --preset release
-	@ctest --preset release $(if $(TESTS),-R '$(TESTS)')
+	@ctest --preset release $(if $(TESTS),-R '$(TESTS)'); code=$$?; tests/skipped.sh $(BUILD); \
+		exit $$code
 
 CYCLES ?= 1000
 SEED ?= 1
@@ -162,7 +168,7 @@ docs: build
 	@$(STEP)/manual.log "Writing the manual page and the reference" $(CMAKE) --build \
 		--preset release --target kvterrace_manual
 
-wheel: build
+wheel: needs-python build
 	@$(STEP)/wheel.log "Making a wheel of the Python package" tools/make_wheel.sh $(BUILD)
 
 # The wheel in clean environments of each Python from 3.11 on that is here.

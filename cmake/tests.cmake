@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests: <kind-prefix>_<room>_*.c below tests/<kind>/ become one program each, linked to the objects
 # of the room they test and of the rooms that it may include. The label is kind and room.
-pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
 find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
 set(KVT_NEEDS_base base number ground)

@@ -15,6 +15,8 @@ kvt_script_test(unit/test_lint "unit;lint" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_lint.py)
 kvt_script_test(unit/test_commit_msg "unit;lint" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_commit_msg.py)
+kvt_script_test(unit/test_skipped "unit;lint" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_skipped.py)
 kvt_script_test(unit/test_base_key_python "unit;base" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_base_key.py)
 kvt_script_test(unit/test_make_api "unit;install" ${Python3_EXECUTABLE}

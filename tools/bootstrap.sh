@@ -1,7 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# bootstrap.sh [lint|fuzz]: installs the Debian packages that the build needs and that are missing.
-# Does nothing, quickly, when none is. Exit 2 when packages are missing and cannot be installed.
+# bootstrap.sh [build|python|lint|fuzz]: installs the Debian packages that are needed and missing:
+# for the library and the command (build), for the Python package too, for the tests too (without a
+# word), for lint and fuzzing. Does nothing, quickly, when none is missing. Exit 2 when packages are
+# missing and cannot be installed; for build, those of tests and Python are only left out then.
 # What apt says goes to build/setup-*.log (tools/step.sh).
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -11,15 +13,19 @@ logs=$(cd "$here/.." && pwd)/build
 # bench; the package redis-server would start one for good.
 # zstd: tests call the program.
 # zlib1g-dev: a static link of libsqlite3 takes libz, whose package libsqlite3-dev does not name.
-packages="gcc g++ libc6-dev make cmake pkg-config python3 libzstd-dev liburing-dev libsqlite3-dev
-zlib1g-dev libxxhash-dev libjansson-dev libinih-dev libopenblas-dev libssl-dev libcmocka-dev
-python3-dev python3-cffi redis-tools zstd"
+packages="gcc libc6-dev make cmake pkg-config python3 libzstd-dev liburing-dev libsqlite3-dev
+zlib1g-dev libxxhash-dev libjansson-dev libinih-dev libopenblas-dev libssl-dev"
+of_python="python3-dev python3-cffi"
+of_tests="g++ libcmocka-dev redis-tools zstd"
+wanted=""
 case "${1:-}" in
-lint) packages="$packages clang-format" ;;
-fuzz) packages="$packages clang libclang-rt-dev" ;;
-"") ;;
+build) wanted="$of_python $of_tests" ;;
+python) packages="$packages $of_python" ;;
+lint) packages="$packages $of_python $of_tests clang-format" ;;
+fuzz) packages="$packages $of_python $of_tests clang libclang-rt-dev" ;;
+"") packages="$packages $of_python $of_tests" ;;
 *)
-    echo "usage: bootstrap.sh [lint|fuzz]" >&2
+    echo "usage: bootstrap.sh [build|python|lint|fuzz]" >&2
     exit 2
     ;;
 esac
@@ -59,9 +65,10 @@ has_python() {
     return 1
 }
 
+# Those that are missing of the packages named.
 list_missing() {
     missing=""
-    for package in $packages; do
+    for package in "$@"; do
         is_installed "$package" 2>/dev/null || missing="$missing $package"
     done
 }
@@ -75,14 +82,28 @@ check_cmake() {
     fi
 }
 
+# Goes on without packages that are wanted alone.
+leave_out() {
+    # shellcheck disable=SC2086 # lists of words on purpose
+    list_missing $packages
+    [ -z "$missing" ] || return 1
+    # shellcheck disable=SC2086
+    list_missing $wanted
+    echo "$1 The tests and the Python package are left out where they need these:$missing" >&2
+    check_cmake
+    exit 0
+}
+
 give_up() {
+    [ -z "$wanted" ] || leave_out "$1"
     echo "$1 These packages are missing:" >&2
     echo "   $missing" >&2
     echo "Install them, for example: apt-get install$missing" >&2
     exit 2
 }
 
-list_missing
+# shellcheck disable=SC2086
+list_missing $packages $wanted
 if [ -z "$missing" ]; then
     check_cmake
     exit 0
@@ -131,6 +152,7 @@ if [ "$want_runtime" -eq 1 ]; then
     apt_install "libclang-rt-$major-dev" || give_up "apt-get install failed."
 fi
 
-list_missing
+# shellcheck disable=SC2086
+list_missing $packages $wanted
 [ -z "$missing" ] || give_up "Some packages did not become usable."
 check_cmake

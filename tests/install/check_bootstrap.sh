@@ -21,11 +21,13 @@ play() {
 }
 for tool in true gcc g++ make python3 redis-check-rdb zstd; do play "$tool" "exit 0"; done
 play cmake 'echo "cmake version 3.25.1"'
-play pkg-config "[ \"\$2\" != inih ] || [ -e $work/installed ]"
+play pkg-config "case \"\$2\" in inih) [ -e $work/installed ] ;;
+    cmocka) [ -e $work/tested ] ;; esac"
 
+: >"$work/tested"
 run() {
     code=0
-    env -i PATH="$work/bin" "$(command -v sh)" "$bootstrap" >"$work/out" 2>&1 || code=$?
+    env -i PATH="$work/bin" "$(command -v sh)" "$bootstrap" "$@" >"$work/out" 2>&1 || code=$?
 }
 expect() {
     [ "$code" -eq "$1" ] || { echo "exit $code, not $1"; cat "$work/out"; exit 1; }
@@ -64,6 +66,24 @@ expect 2 libinih-dev # apt-get fails: the end of its log is shown, and where the
 expect 2 "E: nothing works"
 expect 2 "The whole log: $work/build/setup-"
 : >"$work/installed"
+# What tests alone need is asked of whoever tests, and installed for whoever may.
+rm "$work/tested"
+play id 'echo 1000'
+play sudo 'exit 1'
+run
+expect 2 libcmocka-dev
+run build
+expect 0 "left out where they need these: libcmocka-dev"
+rm "$work/installed"
+run build
+expect 2 "apt-get install libinih-dev"
+! grep -q cmocka "$work/out" || { echo "asks for cmocka"; exit 1; }
+: >"$work/installed"
+play id 'echo 0'
+play apt-get "case \"\$*\" in *libcmocka-dev*) : >$work/tested ;; esac"
+run build
+expect 0 "Installing 1 packages with apt: "
+[ -e "$work/tested" ] || { echo "cmocka was not installed"; exit 1; }
 play cmake 'echo "cmake version 3.18.4"'
 run
 expect 2 "too old"
