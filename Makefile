@@ -2,8 +2,8 @@
 # Short names for the common jobs; CMake does the work. Each job sets the machine up first, which
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
-.PHONY: setup needs-python configure torture soak soak-calls soak-python test-docs test-engines docs wheel
-.PHONY: soak-python-asan soak-python-tsan test-wheel
+.PHONY: setup configure torture soak soak-calls soak-python test-docs test-engines docs wheel
+.PHONY: needs-python soak-python-asan soak-python-tsan test-wheel
 .PHONY: lab bench-codecs
 .DEFAULT_GOAL := help
 

@@ -206,8 +206,12 @@ static void menu_thin(menu_curves *curves, uint32_t most)
 static kvt_status menu_speed(kvt_profile *profile, kvt_variant variant, kvt_codec_curve *curve,
                              char *message, size_t message_size)
 {
-    static const char *const usual[] = {"raw", "lossless", "kivi:k4v4,g32", "planes:k4v4,g64",
-                                        "entropy:k0.25v0.5", "transform:00000,s1"};
+    static const char *const usual[] = {"raw",
+                                        "lossless",
+                                        "kivi:k4v4,g32",
+                                        "planes:k4v4,g64",
+                                        "entropy:k0.25v0.5",
+                                        "transform:00000,s1"};
     kvt_codec_curve speed;
     kvt_status status = KVT_MISS;
     for (size_t i = 0; status == KVT_MISS && i < sizeof usual / sizeof usual[0]; i++) {
