@@ -57,8 +57,8 @@ compile c example.c example "$@" | tee "$work/out"
 grep -q "^kvterrace $version: " "$work/out"
 compile c++ example_cpp.cpp example_cpp "$@"
 compile c embed_policy.c embed_policy "$@"
-compile c records.c records "$@" -lm
-compile c sparse.c sparse "$@" -lm
+compile c records.c records "$@"
+compile c sparse.c sparse "$@"
 compile c operate.c operate "$@"
 compile c engine.c engine "$@" | tee "$work/out"
 grep -q "^8 of 8 layers as computed" "$work/out"
