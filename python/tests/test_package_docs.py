@@ -103,8 +103,8 @@ class Pages(unittest.TestCase):
         settings = given.get("settings", {"tier.dram.capacity": "1GiB"})
         with tempfile.TemporaryDirectory() as folder:
             text = "".join(f"{key}={value}\n" for key, value in settings.items())
-            options = place(text, folder).splitlines()
-            self.assertIsNone(check_settings(os.devnull, *(f"--set={one}" for one in options)), page)
+            options = [f"--set={one}" for one in place(text, folder).splitlines()]
+            self.assertIsNone(check_settings(os.devnull, *options), page)
 
     def test_settings_files(self):
         count = 0
