@@ -9,6 +9,7 @@
 #include "profile_document.h"
 #include "profile_measure.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,8 +139,98 @@ static json_t *calibrate_refusal(const calibrate_report *report, const calibrate
                      "likelihood", calibrate_pack_likelihoods(report, options), "rungs", "ladders");
 }
 
+/* ---- what it means ---- */
+
+static const double verdict_limits[] = {0.01, 0.02, 0.05};
+#define VERDICT_LIMITS (sizeof verdict_limits / sizeof verdict_limits[0])
+
+/* What a limit leaves of a ladder. */
+typedef struct verdict_choice {
+    uint32_t count;
+    const calibrate_rung *smallest; /* NULL: none */
+} verdict_choice;
+
+__attribute__((format(printf, 2, 3))) static void verdict_say(json_t *sentences, const char *format,
+                                                              ...)
+{
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    (void)json_array_append_new(sentences, view_string(text));
+}
+
+static verdict_choice verdict_choose(const calibrate_ladder *ladder, double limit)
+{
+    verdict_choice choice = {0};
+    for (uint32_t i = 0; i < ladder->rung_count; i++) {
+        const calibrate_rung *rung = &ladder->rungs[i];
+        if (!rung->accepted || rung->loss_upper > limit) continue;
+        choice.count++;
+        if (choice.smallest == NULL || rung->bits_per_element < choice.smallest->bits_per_element)
+            choice.smallest = rung;
+    }
+    return choice;
+}
+
+/* What a limit leaves to entries of a class, or of none that was measured. */
+static void verdict_say_limit(json_t *sentences, const char *whose, const calibrate_ladder *ladder,
+                              double limit)
+{
+    const verdict_choice choice = verdict_choose(ladder, limit);
+    if (choice.smallest == NULL) {
+        verdict_say(sentences,
+                    "A loss limit of %g leaves no lossy variant to %s: such entries "
+                    "stay raw or lossless.",
+                    limit, whose);
+        return;
+    }
+    verdict_say(sentences,
+                "A loss limit of %g leaves %u lossy variant%s to %s; the smallest, %s, "
+                "has %.3g bits an element and loses at most %.4f in the mean.",
+                limit, choice.count, choice.count == 1 ? "" : "s", whose,
+                choice.smallest->variant.name, choice.smallest->bits_per_element,
+                choice.smallest->loss_upper);
+}
+
+/* The least of the limits that leaves something to any class; 0: none does. */
+static double verdict_least_limit(const calibrate_report *report)
+{
+    for (size_t limit = 0; limit < VERDICT_LIMITS; limit++)
+        for (uint32_t i = 0; i < report->ladder_count; i++)
+            if (verdict_choose(&report->ladders[i], verdict_limits[limit]).count > 0)
+                return verdict_limits[limit];
+    return 0.0;
+}
+
+/* What limits on loss leave of the ladders, and what takes them into use. */
+static json_t *verdict_of_ladders(const calibrate_report *report, const char *database)
+{
+    json_t *sentences = json_array();
+    const uint32_t top = report->ladder_count - 1;
+    const double least = verdict_least_limit(report);
+    const char *whose = top > 0 ? "a class that was not measured" : "these texts";
+    for (size_t limit = 0; limit < VERDICT_LIMITS; limit++)
+        verdict_say_limit(sentences, whose, &report->ladders[top], verdict_limits[limit]);
+    for (uint32_t i = 0; i < top && least > 0.0; i++)
+        verdict_say_limit(sentences, report->names[i], &report->ladders[i], least);
+    if (least > 0.0)
+        verdict_say(sentences,
+                    "These lines of [store] take the ladder: profile = %s, "
+                    "ladder = calibrated, loss_limit = %g.",
+                    database, least);
+    else
+        verdict_say(sentences, "Keep store.ladder = none: more entries, or entries that are "
+                               "longer, would show smaller losses with confidence.");
+    return sentences;
+}
+
+/* ---- the document ---- */
+
 /* The last ladder, of classes that were not measured or of the only one, stands at the top. */
-static json_t *calibrate_document(const calibrate_report *report, const calibrate_options *options)
+static json_t *calibrate_document(const calibrate_report *report, const calibrate_options *options,
+                                  const char *database)
 {
     const uint32_t top = report->ladder_count - 1;
     const calibrate_ladder *ladder = &report->ladders[top];
@@ -153,7 +244,8 @@ static json_t *calibrate_document(const calibrate_report *report, const calibrat
                                                        "evidence", choice->evidence));
     }
     return json_pack(
-        "{s:s, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "{s:s, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+        "s:o}",
         "schema", "kvterrace-profile-calibrate-2", "model", view_string(report->model.name),
         "digest", report->model.digest, "class", view_string(report->names[top]), "metric",
         options->model != NULL ? quality_metric_name(options->metric) : "attention", "use",
@@ -163,7 +255,8 @@ static json_t *calibrate_document(const calibrate_report *report, const calibrat
         calibrate_pack_ladders(report), "left_out",
         calibrate_pack_trials(report->classes, report->ladder_count > 1 ? CALIBRATE_LIMITS : 0),
         "documents_left_out", calibrate_pack_trials(report->documents, CALIBRATE_LIMITS),
-        "likelihood", calibrate_pack_likelihoods(report, options), "notes", notes);
+        "likelihood", calibrate_pack_likelihoods(report, options), "verdict",
+        verdict_of_ladders(report, database), "notes", notes);
 }
 
 static const document_table ladder_tables[] = {
@@ -230,8 +323,11 @@ static int calibrate_measure_all(measure_arguments *arguments, measure_work *wor
     if (status != KVT_OK)
         code = measure_fail(status, message);
     else
-        code = command_print_tables(&arguments->common, calibrate_document(report, &work->options),
-                                    ladder_tables);
+        code =
+            command_print_tables(&arguments->common,
+                                 calibrate_document(report, &work->options,
+                                                    command_profile_path(arguments->common.config)),
+                                 ladder_tables);
     for (uint32_t i = 0; status == KVT_OK && !arguments->common.json && i < report->note_count; i++)
         printf("%s%s\n", i == 0 ? "\n" : "", report->notes[i]);
     free(report);

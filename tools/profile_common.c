@@ -230,11 +230,21 @@ int measure_into_profile(measure_arguments *arguments,
     return code;
 }
 
+/* The sentences of "verdict" on stdout. */
+static void print_verdict(const json_t *document)
+{
+    const json_t *sentences = json_object_get(document, "verdict");
+    for (size_t i = 0; i < json_array_size(sentences); i++)
+        printf("%s%s\n", i == 0 ? "\nVerdict\n" : "",
+               json_string_value(json_array_get(sentences, i)));
+}
+
 int command_print_tables(const command_common *common, json_t *document,
                          const document_table *tables)
 {
     if (common->json || document == NULL) return command_print_document(document);
     document_print_tables(document, tables, stdout);
+    print_verdict(document);
     json_decref(document);
     return EXIT_FINE;
 }

@@ -38,7 +38,8 @@ KVT_NODISCARD kvt_status profile_break_even_add(json_t *document);
 /* An affine model of a device ("read", "write"); false when that was not measured. */
 bool view_affine(const json_t *device, const char *key, kvt_affine *out);
 
-/* Prints a document, which it releases: as JSON, or tables of it. Returns the exit code. */
+/* Prints a document, which it releases: as JSON, or tables of it and then the sentences of its
+ * "verdict", if it has one. Returns the exit code. */
 int command_print_tables(const command_common *common, json_t *document,
                          const document_table *tables);
 

@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,6 +66,44 @@ static json_t *pack_set(const quality_set_report *set, const char *model_name,
     return root;
 }
 
+#define VERDICT_LIMIT 0.01 /* the usual limit on loss */
+
+/* The variant with the fewest bits below the usual limit on loss, as a sentence. */
+static json_t *verdict_of_set(const quality_set_report *set, const calibrate_wanted *wanted)
+{
+    char text[512];
+    const quality_curve *best = NULL;
+    const char *name = NULL;
+    for (uint32_t i = 0; i < wanted->count; i++) {
+        const quality_curve *curve = &set->curves[i];
+        if (curve->entries == 0 || !(curve->loss_high <= VERDICT_LIMIT)) continue;
+        if (best != NULL && best->bits_per_element <= curve->bits_per_element) continue;
+        best = curve;
+        name = wanted->variants[i].name;
+    }
+    if (best == NULL)
+        (void)snprintf(text, sizeof text, "%s: no variant has a loss below %g with confidence.",
+                       set->class_name, VERDICT_LIMIT);
+    else
+        (void)snprintf(text, sizeof text,
+                       "%s: of the variants with a loss below %g %s has the fewest bits, %.3g an "
+                       "element: %.4f [%.4f, %.4f], from %u entries.",
+                       set->class_name, VERDICT_LIMIT, name, best->bits_per_element,
+                       best->loss_mean, best->loss_low, best->loss_high, best->entries);
+    return view_string(text);
+}
+
+static json_t *verdict_of_sets(const quality_report *report, const calibrate_wanted *wanted)
+{
+    json_t *sentences = json_array();
+    for (uint32_t i = 0; i < report->set_count; i++)
+        (void)json_array_append_new(sentences, verdict_of_set(&report->sets[i], wanted));
+    (void)json_array_append_new(
+        sentences,
+        json_string("profile calibrate makes a ladder of these losses, which a store takes."));
+    return sentences;
+}
+
 /* NULL: memory is short. */
 static json_t *quality_document(const quality_report *report, const calibrate_options *options)
 {
@@ -82,6 +121,7 @@ static json_t *quality_document(const quality_report *report, const calibrate_op
     for (uint32_t i = 0; i < report->set_count; i++)
         document_add(sets, pack_set(&report->sets[i], facts->name, options, &sound), &sound);
     document_put(root, "sets", sets, &sound);
+    document_put(root, "verdict", verdict_of_sets(report, options->wanted), &sound);
     if (sound) return root;
     json_decref(root);
     return NULL;

@@ -36,6 +36,18 @@ REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..",
 
 
 class ProfileTest(CommandCase):
+    def check_verdict(self, document, *calibrate):
+        """Each limit's sentence counts the variants that it leaves; the text ends with them."""
+        for sentence, limit in zip(document["verdict"], (0.01, 0.02, 0.05)):
+            left = [rung for rung in document["rungs"]
+                    if rung["accepted"] and rung["loss_upper"] <= limit]
+            self.assertIn(f"limit of {limit:g} leaves {len(left) or 'no'} lossy variant", sentence)
+            if left:
+                self.assertIn(min(left, key=lambda rung: rung["bits_per_element"])["variant"],
+                              sentence)
+        text = self.run_command(*calibrate).stdout
+        self.assertIn("\nVerdict\n" + "\n".join(document["verdict"]) + "\n", text)
+
     def test_calibrate_takes_what_was_measured(self):
         text = os.path.join(REFERENCE, "texts", "recall-512.jsonl")
         model = ["--model", os.path.join(REFERENCE, "model"), "--contexts", "2", "--text", text,
@@ -55,6 +67,7 @@ class ProfileTest(CommandCase):
         self.assertEqual(document["rungs"], document["ladders"][2]["rungs"])
         for trials in ("left_out", "documents_left_out"):
             self.assertEqual([trial["limit"] for trial in document[trials]], [0.01, 0.02, 0.05])
+        self.check_verdict(document, *calibrate)
         answers = self.run_json(*calibrate, "--use", "answers", "--variants", "planes:k4v4,g64")
         self.assertEqual(len(answers["rungs"]), 1)
         self.fails("unknown variant 'x'", *calibrate, "--variants", "x")

@@ -367,6 +367,13 @@ class VerdictTest(ReportCase):
                 self.assertIn(part, self.verdict(document)["sentences"][0]["text"])
 
 
+    def test_words_of_the_document(self):
+        verdict = self.verdict({"schema": "kvterrace-profile-calibrate-2",
+                                "verdict": ["A loss limit of 0.01 leaves two.", {"x": 1}, None]})
+        self.assertEqual([(said["state"], said["text"]) for said in verdict["sentences"]],
+                         [("note", "A loss limit of 0.01 leaves two.")])
+
+
 class PageTest(ReportCase):
     """The page around the figures."""
 

@@ -524,6 +524,13 @@ function verdictQuality(document, verdict) {
 
 // ---- all ----
 
+// The sentences that a command wrote into its document.
+function saySentences(document, verdict) {
+  const sentences = Array.isArray(document.verdict) ? document.verdict : [];
+  for (const sentence of sentences)
+    if (typeof sentence === "string") verdict.say("note", sentence);
+}
+
 // A document of a kind that has no words, or not the parts that they need.
 function sayOther(kind, known, verdict) {
   if (known) {
@@ -543,6 +550,7 @@ function sayOther(kind, known, verdict) {
 function verdictOf(document, kind, words) {
   const verdict = new Verdict();
   if (words) words(document, verdict);
+  else saySentences(document, verdict);
   if (verdict.sentences.length === 0) sayOther(kind, Boolean(words), verdict);
   verdict.then("Run the command again with other settings, and put both documents into one page.");
   return verdict;
