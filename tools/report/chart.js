@@ -291,9 +291,13 @@ function rowText(picture, layout, index) {
   const last = y - 13 - (layout.below ? 16 : 0);
   lines.forEach((line, i) => picture.append(
     shape("text", {class: "halo", x: 2, y: last - 16 * (lines.length - 1 - i)}, line)));
-  picture.append(layout.below ? shape("text", {class: "value halo", x: 2, y: y - 13}, value) :
-    shape("text", {class: "value halo", x: layout.width - 2, y: last, "text-anchor": "end"},
-      value));
+  const left = layout.below ? 2 : layout.width - 2 - textWidth(value);
+  const line = layout.below ? y - 13 : last;
+  // A bound's line goes on behind a value, where it would be read as a part of it.
+  picture.append(
+    shape("rect", {class: "back", x: left - 3, y: line - 13, width: textWidth(value) + 6,
+      height: 17}),
+    shape("text", {class: "value", x: left, y: line}, value));
 }
 
 // Stacked bars. rows: {name, colour, parts: [{name, value, opacity, colour}], text}; bound:
@@ -401,7 +405,15 @@ function usable(log, value) {
   return isNumber(value) && (!log || value > 0);
 }
 
-// Lines. series: {name, colour, points: [[x, y], ...], dash}.
+// Whether two lines lie on each other.
+function isHidden(one, other) {
+  const near = (a, b) => Math.abs(a - b) <= 0.01 * Math.max(Math.abs(a), Math.abs(b));
+  return one.points.length === other.points.length && one.points.every((point, i) =>
+    near(point[0], other.points[i][0]) && near(point[1], other.points[i][1]));
+}
+
+// Lines. series: {name, colour, points: [[x, y], ...], dash}. A line that would hide one before it
+// is dashed, so that both are seen.
 function lines(parent, options) {
   const series = options.series.map((one) => Object.assign({}, one, {
     points: one.points.filter((point) => usable(options.xLog, point[0]) &&
@@ -414,9 +426,10 @@ function lines(parent, options) {
   const legend = options.legend || series.map((one) => ({name: one.name, colour: one.colour}));
   figure(parent, Object.assign({}, options, {legend}), (width) => {
     const {picture, x, y} = plotFrame(width, options, edges);
-    for (const one of series) {
+    for (const [index, one] of series.entries()) {
+      const hides = series.slice(0, index).some((other) => isHidden(one, other));
       picture.append(shape("polyline", {class: "curve", stroke: one.colour,
-        "stroke-dasharray": one.dash ? "5 4" : null,
+        "stroke-dasharray": one.dash ? "5 4" : hides ? "10 10" : null,
         points: one.points.map((point) => `${x.at(point[0])},${y.at(point[1])}`).join(" ")},
       shape("title", {}, one.name)));
       if (one.points.length > 24) continue;

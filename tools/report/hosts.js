@@ -37,17 +37,20 @@ function hostTable(parent, runs) {
   const heads = ["policy", "seed", "found", "here", "elsewhere", "written per use", "published",
     "fetched", "offered", "other had it", "declined", "dropped", "written twice", "evicted",
     "peak bytes", "load error p50"];
-  table(parent, heads.map((name, i) => column(name, i === 0 ? "left" : undefined)),
-    runs.map((run) => {
-      const shared = run.hosts, all = shared.all || {};
-      return [{text: run.policy, colour: colourOf(run.policy)}, run.seed,
-        format.share(shared.found_block_ratio), format.share(shared.local_block_ratio),
-        format.share(shared.remote_block_ratio), format.ratio(shared.written_blocks_per_use),
-        format.bytes(all.published_bytes), format.bytes(all.fetched_bytes), shared.offered,
-        shared.deduplicated, shared.declined, shared.dropped, shared.written_twice,
-        shared.evicted, format.bytes(shared.peak_bytes),
-        isNumber(shared.load_error_p50) ? format.share(shared.load_error_p50) : "-"];
-    }));
+  const rows = runs.map((run) => {
+    const shared = run.hosts, all = shared.all || {};
+    return [{text: run.policy, colour: colourOf(run.policy)}, run.seed,
+      format.share(shared.found_block_ratio), format.share(shared.local_block_ratio),
+      format.share(shared.remote_block_ratio), format.ratio(shared.written_blocks_per_use),
+      format.bytes(all.published_bytes), format.bytes(all.fetched_bytes), shared.offered,
+      shared.deduplicated, shared.declined, shared.dropped, shared.written_twice,
+      shared.evicted, format.bytes(shared.peak_bytes),
+      isNumber(shared.load_error_p50) ? format.share(shared.load_error_p50) : "-"];
+  });
+  // What never happened needs no column.
+  const told = heads.map((_, i) => i < 2 || rows.some((row) => row[i] !== 0));
+  table(parent, heads.map((name, i) => column(name, i === 0 ? "left" : undefined))
+    .filter((_, i) => told[i]), rows.map((row) => row.filter((_, i) => told[i])));
 }
 
 function drawHosts(parent, results) {

@@ -78,7 +78,7 @@ function loopTimes(parent, groups) {
 
 function loopQuality(parent, groups) {
   points(parent, {
-    title: "Answers beside time", xTitle: "mean time to first token, seconds",
+    title: "Answers beside time", xTitle: "mean time to first token",
     yTitle: "mean ROUGE-L against the exact answers", xWrite: format.seconds,
     yWrite: format.ratio,
     points: groups.map((group) => ({name: group.name, colour: group.colour,

@@ -5,14 +5,16 @@
 // ---- codecs ----
 
 function bitsFigure(parent, title, rows, key, yTitle, nameOf) {
+  const positive = rows.map((row) => row[key]).filter((value) => value > 0);
+  const least = positive.length > 0 ? Math.min(...positive) : 1e-3;
   points(parent, {title, xTitle: "stored bits per element", yTitle, xWrite: format.plain,
     yWrite: (value) => value.toExponential(0).replace("e+", "e"), yLog: true, xZero: true,
-    legend: unique(rows.filter((row) => row[key] > 0).map((row) => familyOf(nameOf(row))))
+    legend: unique(rows.filter((row) => row[key] >= 0).map((row) => familyOf(nameOf(row))))
       .map((name) => ({name, colour: colourOf(name)})),
-    caption: "One mark per variant, lower left is better. Exact variants change nothing and have " +
-      "no place on a logarithmic scale.",
-    points: rows.map((row) => ({name: nameOf(row), x: row.bits_per_element, y: row[key],
-      low: row[key + "_low"], high: row[key + "_high"],
+    caption: "One mark per variant, lower left is better. A measured 0 has no place on a " +
+      "logarithmic scale: it lies at the lower edge, at half of the least of the others.",
+    points: rows.map((row) => ({name: nameOf(row), x: row.bits_per_element,
+      y: row[key] === 0 ? least / 2 : row[key], low: row[key + "_low"], high: row[key + "_high"],
       colour: colourOf(familyOf(nameOf(row)))}))});
 }
 
@@ -117,7 +119,8 @@ function profileLoads(parent, document) {
     const line = (row, name, dash) => ({name, dash, colour: colourOf(name),
       points: one.tokens.map((tokens, i) => [tokens, row.seconds[i]])});
     lines(parent, {title: `Seconds of a context, ${format.bytes(one.token_bytes)} of KV a token`,
-      xTitle: "tokens of the context", yTitle: "seconds", xLog: true, yLog: true,
+      xTitle: "tokens of the context", yTitle: "time of a load or a prefill",
+      xLog: true, yLog: true,
       xWrite: format.whole, yWrite: format.seconds, caption: "Dashed: computing. Where a " +
         "device's line is below it, loading raw KV is faster.",
       series: [...rowsOf(one.loads).map((row) => line(row, row.device)),

@@ -29,6 +29,15 @@ function tierFacts(tiers) {
   ].filter(Boolean).join(", ")]);
 }
 
+// How many hosts there are, and what they share; "" of one.
+function hostsFact(set) {
+  const remote = set.remote || {};
+  if (!(set.hosts > 1)) return "";
+  return `${set.hosts}, each with these servers and tiers, requests ${word(set.route)}` +
+    (remote.capacity_bytes > 0 ? `; they share ${format.bytes(remote.capacity_bytes)} on ` +
+      `${word(remote.nodes)} nodes` : "; they share nothing");
+}
+
 function replayFacts(parent, document) {
   const set = document.configuration || {}, load = document.workload || {};
   const first = rowsOf(document.results)[0] || {};
@@ -42,6 +51,7 @@ function replayFacts(parent, document) {
       "loads overlap the prefill layer by layer" : "loads precede the prefill"}${set.prefetch ?
       ", waiting requests prefetch" : ""}`],
     ...tierFacts(set.tiers),
+    ["hosts", hostsFact(set)],
     ["policy", `alpha ${format.alpha(set)}, half-life ${format.seconds(
       set.half_life_s)}, holes ${word(set.holes)}`],
     ["profile", set.profile],
@@ -75,25 +85,38 @@ function replayRatios(parent, ratios) {
     title: "utility beside each other policy, seed by seed",
     xTitle: "utility's time to first token over the other's: below 1 utility is faster",
     write: format.ratio, bound: {value: 1, name: "equal"}, least: 0.1,
-    caption: "Intervals of 95 % over the seeds that both ran.",
+    caption: ratios.some((row) => isNumber(row.low)) ?
+      "Intervals of 95 % over the seeds that both ran." : "One seed: there are no intervals.",
     rows: policies.flatMap((policy) => ratios.filter((row) => row.policy === policy).map((row) => ({
       name: `${policy}, ${metricNames[row.metric] || row.metric}`, value: row.ratio, low: row.low,
       high: row.high, colour: colourOf(policy)}))),
   });
 }
 
+// Of each policy the share of the requests that were answered by a time, mean over its seeds.
+function curvesOf(groups) {
+  return groups.map((group) => {
+    const curves = group.runs.map((run) => run.ttft_s_percentiles).filter(Array.isArray);
+    const length = curves.length > 0 ? curves[0].length : 0;
+    return {name: group.policy, colour: group.colour, dash: group.policy === "oracle",
+      points: Array.from({length}, (_, i) => [mean(curves.map((curve) => curve[i])),
+        i / (length - 1)])};
+  });
+}
+
 function replayCurves(parent, groups) {
   lines(parent, {
-    title: "Requests answered within a time", xTitle: "time to first token, seconds",
+    title: "Requests answered within a time", xTitle: "time to first token",
     yTitle: "share of the requests", xWrite: format.seconds, xLog: true,
     yWrite: (value) => Math.round(100 * value) + " %", yRange: [0, 1],
-    series: groups.map((group) => {
-      const curves = group.runs.map((run) => run.ttft_s_percentiles).filter(Array.isArray);
-      const length = curves.length > 0 ? curves[0].length : 0;
-      return {name: group.policy, colour: group.colour, dash: group.policy === "oracle",
-        points: Array.from({length}, (_, i) => [mean(curves.map((curve) => curve[i])),
-          i / (length - 1)])};
-    }),
+    series: curvesOf(groups),
+  });
+  lines(parent, {
+    title: "The slowest requests", xTitle: "time to first token",
+    yTitle: "share of the requests that take longer", xWrite: format.seconds, xLog: true,
+    yLog: true, yWrite: (value) => format.plain(100 * value) + " %",
+    series: curvesOf(groups).map((one) => Object.assign(one, {points: one.points.map(([x, y]) =>
+      [x, 1 - y]).filter(([, y]) => y > 0.0005 && y <= 0.2)})),
   });
 }
 

@@ -64,8 +64,8 @@ const quantiles = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.26
 
 // The geometric mean of the ratios over the seeds that both ran; its interval is Student's, on
 // logarithms. One seed has no interval, and no sentence then claims more than an order.
-function pairOf(results, other, key) {
-  const of = (policy) => results.filter((row) => textOf(row, "policy") === policy);
+function pairOf(results, other, key, name = "policy") {
+  const of = (policy) => results.filter((row) => textOf(row, name) === policy);
   const others = of(other), pairs = [];
   for (const row of of(ours)) {
     const seed = JSON.stringify(part(row, "seed"));
@@ -118,7 +118,9 @@ function orderOf(state, pair) {
     "takes less than" : "takes as long as");
 }
 
-function sayMetric(results, metric, verdict) {
+// The first sentence says whom it is compared with, over what, and at which quality; the others
+// say what differs from it.
+function sayMetric(results, metric, verdict, first) {
   const pair = strongest(results, metric.key);
   if (!pair) return "";
   const quality = meanOf(results, ours, "quality_mean");
@@ -127,12 +129,14 @@ function sayMetric(results, metric, verdict) {
   const state = stateOf(pair, given);
   const interval = pair.seeds > 1 ? ` ${range(pair.low, pair.high)} over ${pair.seeds} seeds` :
     ", one seed, so without an interval";
-  const paid = isNumber(quality) && isNumber(other) ?
+  const paid = isNumber(quality) && isNumber(other) && (first === "" || given > qualityStep) ?
     `; quality ${fixed(quality, 4)} against ${fixed(other, 4)}` +
     (given > qualityStep ? ", so it pays with quality" : "") : "";
-  verdict.say(state, `${metric.name}: ${ours} ${orderOf(state, pair)} ${pair.other}, the ` +
-    `strongest of the others: ${exactSeconds(pair.ours)} against ${exactSeconds(pair.others)}, ` +
-    `ratio ${fixed(pair.ratio, 3)}${interval}${paid}.`);
+  const whom = pair.other === first ? pair.other : `${pair.other}, the strongest of the others`;
+  const sure = pair.seeds > 1 || first === "" ? interval : "";
+  verdict.say(state, `${metric.name}: ${ours} ${orderOf(state, pair)} ${whom}: ` +
+    `${exactSeconds(pair.ours)} against ${exactSeconds(pair.others)}, ` +
+    `ratio ${fixed(pair.ratio, 3)}${sure}${paid}.`);
   if (state === "behind")
     verdict.then(`Keep store.policy = ${pair.other} for this workload, or give utility's tiers ` +
       "another size and replay again.");
@@ -143,7 +147,9 @@ function sayMetrics(document, results, verdict) {
   const requests = numberOf(part(document, "workload"), "requests", 0);
   const tail = requests >= requestsForTail;
   const metrics = tail ? told : told.slice(0, 2);
-  const states = metrics.map((metric) => sayMetric(results, metric, verdict));
+  const best = strongest(results, metrics[0].key);
+  const states = metrics.map((metric, i) => sayMetric(results, metric, verdict,
+    i > 0 && best ? best.other : ""));
   const behind = metrics.filter((metric, i) => states[i] === "behind");
   const median = strongest(results, "ttft_s_p50"), seeds = median ? median.seeds : 0;
   verdict.ratios = rivalsOf(results).flatMap((name) => metrics.map((metric) =>
@@ -170,6 +176,19 @@ function sayNone(results, verdict) {
   verdict.say(state, `Without a cache: ${ours} ${orderOf(state, pair)} none, ` +
     `${exactSeconds(pair.ours)} against ${exactSeconds(pair.others)}, ratio ` +
     `${fixed(pair.ratio, 3)}${pair.seeds > 1 ? ` ${range(pair.low, pair.high)}` : ""}.`);
+}
+
+// What hosts gained by the tier that they share.
+function saySharing(results, verdict) {
+  const shared = results.filter((row) => textOf(row, "policy") === ours).map((row) =>
+    part(row, "hosts")).filter((hosts) => numberOf(hosts, "count", 0) > 1);
+  if (shared.length === 0) return;
+  const found = mean(shared.map((hosts) => numberOf(hosts, "found_block_ratio", 0)));
+  const elsewhere = mean(shared.map((hosts) => numberOf(hosts, "remote_block_ratio", 0)));
+  verdict.say("note", `Sharing: of 100 uses of blocks ${ours} finds ${fixed(100 * found, 1)}, ` +
+    `${fixed(100 * elsewhere, 1)} of them on other hosts; without the shared tier at most ` +
+    `${fixed(100 * (found - elsewhere), 1)} would be found.`);
+  verdict.then("Replay without tier.remote.capacity: the difference is what sharing is worth.");
 }
 
 function sayOverload(results, verdict) {
@@ -230,6 +249,7 @@ function verdictReplay(document, verdict) {
   if (results.some((row) => textOf(row, "policy") === ours)) {
     sayMetrics(document, results, verdict);
     sayNone(results, verdict);
+    saySharing(results, verdict);
     sayBound(results, verdict);
   } else {
     sayLowest(results, verdict);
@@ -289,7 +309,6 @@ function verdictCompare(document, verdict) {
 // ---- the whole loop on a model ----
 
 const answersStep = 1e-3; // a smaller difference of mean ROUGE-L is none
-const timeStep = 0.02; // nor is a smaller one of times
 const errorAsked = 0.1; // of predicted seconds, median
 
 // The engine beside the fastest contender whose answers are as good.
@@ -306,7 +325,7 @@ function loopSayTimes(results, verdict) {
   }
   const other = names.reduce((a, b) => of(b, "ttft_s_mean") < of(a, "ttft_s_mean") ? b : a);
   const ratio = time / of(other, "ttft_s_mean");
-  const state = ratio < 1 - timeStep ? "ahead" : ratio > 1 + timeStep ? "behind" : "level";
+  const state = stateOf(pairOf(results, other, "ttft_s_mean", "contender"), 0);
   verdict.say(state, `Mean time to first token: utility ${exactSeconds(time)}, ${other} ` +
     `${exactSeconds(of(other, "ttft_s_mean"))} (${fixed(ratio, 3)} times), with ROUGE-L ` +
     `${fixed(quality, 4)} and ${fixed(of(other, "rouge_l"), 4)}; of the contenders that answer ` +
