@@ -20,6 +20,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* How Llama 3.1 stretches its rotation for contexts beyond those of its first training: pairs that
+ * turn less than `low` times in `context` tokens turn `factor` times slower, those that turn more
+ * than `high` times stay, and between the two the share that stays grows with the turns. */
+typedef struct model_rope_scale {
+    double factor; /* 0: none */
+    double low, high, context;
+} model_rope_scale;
+
 typedef struct model_config {
     uint32_t dim;
     uint32_t ffn_dim;
@@ -31,8 +39,9 @@ typedef struct model_config {
     uint32_t context; /* tokens seen in training; information, not a limit */
     float norm_eps;
     double rope_theta;
-    const double *frequencies; /* [rotary_dim / 2]; NULL: those of rope_theta over head_dim */
-    uint32_t rotary_dim;
+    model_rope_scale rope_scale;
+    const double *frequencies; /* [rotary_dim / 2]; NULL: model_frequency() says what follows */
+    uint32_t rotary_dim;       /* of frequencies */
     bool rope_halves; /* pairs (i, i + head_dim/2) as in HF; else (2i, 2i+1) as in llama2.c */
     bool tied;        /* the output matrix is the embedding */
     bool bare_norm;   /* inputs of linear layers are x / rms(x) / n, without weights (ternary) */
@@ -53,6 +62,11 @@ KVT_NODISCARD kvt_status model_open(const char *path, model **model_out, char *m
                                     size_t message_size);
 void model_close(model *m); /* NULL is allowed */
 const model_config *model_config_of(const model *m);
+
+/* How keys and queries turn: the first channels of a head, and radians a position of each of their
+ * pairs. Nobody else computes a frequency from a base. */
+uint32_t model_rotary_dim(const model_config *config);
+double model_frequency(const model_config *config, uint32_t pair);
 
 /* A digest of the weights, and their number. */
 uint64_t model_digest(const model *m);

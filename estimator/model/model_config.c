@@ -86,17 +86,26 @@ static const config_key config_keys[] = {
      "repetition_penalty suppress_tokens task_specific_params temperature top_k top_p typical_p"},
 };
 
-/* Keys of rope_parameters and of rope_scaling, which are the same object under two names. */
+/* Keys of rope_parameters and of rope_scaling, which are the same object under two names. The last
+ * row is of llama3 alone. */
 static const config_key config_rope_keys[] = {
-    {CONFIG_READ, "default", "rope_type type"},
+    {CONFIG_READ, "default llama3", "rope_type type"},
     {CONFIG_READ, NULL, "rope_theta"},
     {"rotation", "null 1", "partial_rotary_factor"},
+    {CONFIG_READ, NULL, "factor low_freq_factor high_freq_factor original_max_position_embeddings"},
 };
 
 enum {
     CONFIG_KEYS = sizeof config_keys / sizeof config_keys[0],
     CONFIG_ROPE_KEYS = sizeof config_rope_keys / sizeof config_rope_keys[0]
 };
+
+/* What one place of the file says of the rotation. */
+typedef struct config_rope {
+    double theta;           /* NaN: nothing */
+    bool typed;             /* `scale` says something, be it that there is none */
+    model_rope_scale scale; /* of llama3 */
+} config_rope;
 
 static kvt_status config_fail(const config_file *file, kvt_status status, const char *name,
                               const char *reason)
@@ -209,68 +218,117 @@ static long config_version(const config_file *file)
     return text != NULL ? strtol(text, NULL, 10) : 0;
 }
 
+/* The keys of a rope object whose type is `type`, and that there are no others. */
+static kvt_status config_check_rope(const config_file *file, const char *prefix, const json_t *rope,
+                                    const char *type)
+{
+    const size_t keys = CONFIG_ROPE_KEYS - (size_t)(strcmp(type, "llama3") != 0);
+    kvt_status status = KVT_OK;
+    /* The object is not changed; jansson's macro takes no const one. */
+    for (void *at = json_object_iter((json_t *)(uintptr_t)rope); status == KVT_OK && at != NULL;
+         at = json_object_iter_next((json_t *)(uintptr_t)rope, at)) {
+        const char *key = json_object_iter_key(at);
+        const json_t *member = json_object_iter_value(at);
+        status =
+            json_is_object(member)
+                ? model_map_say(KVT_E_UNSUPPORTED, file->message, file->message_size, file->path,
+                                "%s%.60s: rotary positions of a kind of layers are not "
+                                "supported, but those of all layers",
+                                prefix, key)
+                : config_check_key(file, prefix, config_rope_keys, keys, key, member);
+    }
+    return status;
+}
+
+/* The four numbers of llama3, of which none has a default. */
+static kvt_status config_read_scale(const config_file *file, const json_t *rope,
+                                    model_rope_scale *scale)
+{
+    const struct {
+        const char *key;
+        double *out;
+    } numbers[] = {{"factor", &scale->factor},
+                   {"low_freq_factor", &scale->low},
+                   {"high_freq_factor", &scale->high},
+                   {"original_max_position_embeddings", &scale->context}};
+    kvt_status status = KVT_OK;
+    for (size_t i = 0; status == KVT_OK && i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (json_object_get(rope, numbers[i].key) == NULL)
+            return config_fail(file, KVT_E_UNSUPPORTED, numbers[i].key,
+                               "is missing, and rotary positions of llama3 need it");
+        status = config_number(file, rope, numbers[i].key, numbers[i].out);
+    }
+    /* 0 means that nothing is scaled, and is not what the file may say. */
+    if (status == KVT_OK && scale->factor == 0.0)
+        status = config_fail(file, KVT_E_CORRUPT, "factor", "the rope factor is outside 1..1e6");
+    return status;
+}
+
 /* rope_scaling of transformers 4 or rope_parameters of transformers 5, which has the base as well.
  * Where the type is absent version 5 means "default"; version 4 takes no such object. */
 static kvt_status config_read_rope(const config_file *file, const char *name, bool typed,
-                                   double *theta)
+                                   config_rope *out)
 {
     static const char *const types[] = {"rope_type", "type"};
-    const json_t *rope = json_object_get(file->root, name), *member;
-    const char *key;
+    const json_t *rope = json_object_get(file->root, name);
+    const char *type = NULL;
     char prefix[32];
     if (rope == NULL || json_is_null(rope)) return KVT_OK;
     if (!json_is_object(rope)) return config_fail(file, KVT_E_PARSE, name, "no object");
     (void)snprintf(prefix, sizeof prefix, "%s.", name);
-    if (typed && json_object_get(rope, "rope_type") == NULL &&
-        json_object_get(rope, "type") == NULL)
-        return config_fail(file, KVT_E_UNSUPPORTED, name, "has no rope_type");
     /* The type first: it says what the others are for. */
     for (size_t i = 0; i < 2; i++) {
-        member = json_object_get(rope, types[i]);
+        const json_t *member = json_object_get(rope, types[i]);
         if (member == NULL) continue;
         kvt_status status =
             config_check_key(file, prefix, config_rope_keys, CONFIG_ROPE_KEYS, types[i], member);
         if (status != KVT_OK) return status;
+        if (type != NULL && strcmp(type, json_string_value(member)) != 0)
+            return config_fail(file, KVT_E_CORRUPT, name, "has two types that differ");
+        type = json_string_value(member);
     }
-    /* The object is not changed; jansson's macro takes no const one. */
-    for (void *at = json_object_iter((json_t *)(uintptr_t)rope); at != NULL;
-         at = json_object_iter_next((json_t *)(uintptr_t)rope, at)) {
-        key = json_object_iter_key(at);
-        member = json_object_iter_value(at);
-        kvt_status status =
-            json_is_object(member)
-                ? model_map_say(KVT_E_UNSUPPORTED, file->message, file->message_size, file->path,
-                                "%s%.60s: rotary positions of a kind of layers are not supported, "
-                                "but those of all layers",
-                                prefix, key)
-                : config_check_key(file, prefix, config_rope_keys, CONFIG_ROPE_KEYS, key, member);
-        if (status != KVT_OK) return status;
-    }
-    return config_number(file, rope, "rope_theta", theta);
+    if (type == NULL && typed)
+        return config_fail(file, KVT_E_UNSUPPORTED, name, "has no rope_type");
+    if (type == NULL) type = "default";
+    kvt_status status = config_check_rope(file, prefix, rope, type);
+    if (status == KVT_OK) status = config_number(file, rope, "rope_theta", &out->theta);
+    if (status == KVT_OK && strcmp(type, "llama3") == 0)
+        status = config_read_scale(file, rope, &out->scale);
+    out->typed = true;
+    return status;
+}
+
+static bool config_scales_differ(const model_rope_scale *a, const model_rope_scale *b)
+{
+    return a->factor != b->factor || a->low != b->low || a->high != b->high ||
+           a->context != b->context;
 }
 
 /* Where no base is given transformers 1 to 4 mean 10000. Later ones always write one. */
-static kvt_status config_read_theta(const config_file *file, double *theta_out)
+static kvt_status config_read_rotation(const config_file *file, model_config *c)
 {
-    double given[] = {(double)NAN, (double)NAN, (double)NAN};
+    config_rope given[] = {{.theta = (double)NAN}, {.theta = (double)NAN}, {.theta = (double)NAN}};
     const long version = config_version(file);
-    kvt_status status = config_number(file, file->root, "rope_theta", &given[0]);
+    kvt_status status = config_number(file, file->root, "rope_theta", &given[0].theta);
     if (status == KVT_OK) status = config_read_rope(file, "rope_scaling", true, &given[1]);
     if (status == KVT_OK) status = config_read_rope(file, "rope_parameters", false, &given[2]);
     if (status != KVT_OK) return status;
-    *theta_out = (double)NAN;
+    if (given[1].typed && given[2].typed && config_scales_differ(&given[1].scale, &given[2].scale))
+        return config_fail(file, KVT_E_CORRUPT, "rope_scaling", "differs from rope_parameters");
+    c->rope_scale = given[1].typed ? given[1].scale : given[2].scale;
+    c->rope_theta = (double)NAN;
     for (size_t i = 0; i < sizeof given / sizeof given[0]; i++) {
-        if (isnan(given[i])) continue;
-        if (!isnan(*theta_out) && *theta_out != given[i])
+        if (isnan(given[i].theta)) continue;
+        if (!isnan(c->rope_theta) && c->rope_theta != given[i].theta)
             return config_fail(file, KVT_E_CORRUPT, "rope_theta", "two that differ");
-        *theta_out = given[i];
+        c->rope_theta = given[i].theta;
     }
-    if (!isnan(*theta_out)) return KVT_OK;
+    if (!isnan(c->rope_theta)) return KVT_OK;
     if (version < 1 || version > 4)
         return config_fail(file, KVT_E_UNSUPPORTED, "rope_theta",
                            "is neither there nor in rope_parameters, and transformers_version does "
                            "not say that 10000 is meant");
-    *theta_out = 10000.0;
+    c->rope_theta = 10000.0;
     return KVT_OK;
 }
 
@@ -331,7 +389,7 @@ static kvt_status config_read(const config_file *file, model_config *c)
         status = config_u32(file, "head_dim", even, &c->head_dim);
     }
     if (status == KVT_OK) status = config_number(file, file->root, "rms_norm_eps", &eps);
-    if (status == KVT_OK) status = config_read_theta(file, &c->rope_theta);
+    if (status == KVT_OK) status = config_read_rotation(file, c);
     if (status != KVT_OK) return status;
     c->norm_eps = (float)eps;
     const char *fault = model_config_fault(c);

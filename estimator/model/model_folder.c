@@ -108,13 +108,13 @@ static bool folder_is_embedding(const safetensors_tensor *tensor, const model *m
     return true;
 }
 
-/* Whether the frequencies that old files carry are those of the base; bf16 keeps 8 bits of one. */
+/* Whether the frequencies that old files carry are the model's; bf16 keeps 8 bits of one. */
 static bool folder_is_frequencies(const safetensors_tensor *tensor, const model_config *c)
 {
     if (tensor->elements != c->head_dim / 2 || kvt_dtype_bytes(tensor->dtype) < 2) return false;
     for (uint32_t i = 0; i < c->head_dim / 2; i++) {
         float is;
-        const double wanted = pow(c->rope_theta, -2.0 * i / c->head_dim);
+        const double wanted = model_frequency(c, i);
         safetensors_read_fp32(tensor, i, 1, &is);
         if (!(fabs((double)is - wanted) <= wanted / 128 + 1e-6)) return false;
     }
@@ -136,7 +136,7 @@ static kvt_status folder_check_unused(model_folder *folder, const safetensors *f
         if (length >= ends && strcmp(tensor->name + length - ends, frequencies) == 0) {
             if (folder_is_frequencies(tensor, &m->config)) continue;
             return folder_fail(folder, KVT_E_UNSUPPORTED, tensor->name,
-                               "are not the frequencies of the rope base of config.json");
+                               "are not the frequencies that config.json asks for");
         }
         return model_map_say(KVT_E_UNSUPPORTED, folder->message, folder->message_size, folder->path,
                              "%.100s: is no tensor that the decoder knows", tensor->name);

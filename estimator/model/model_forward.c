@@ -212,7 +212,7 @@ static void forward_rotation_table(model_session *s, uint32_t row, uint32_t firs
     uint32_t half = c->head_dim / 2;
     float *cosine = s->cosine + (size_t)row * half, *sine = s->sine + (size_t)row * half;
     for (uint32_t i = 0; i < half; i++) {
-        double frequency = pow(c->rope_theta, -2.0 * i / c->head_dim);
+        const double frequency = model_frequency(c, i);
         for (uint32_t r = 0; r < rows; r++) {
             double angle = ((double)first + r) * frequency;
             cosine[(size_t)r * half + i] = (float)cos(angle);

@@ -62,8 +62,7 @@ static bool model_rotation_fits(const uint8_t *factors, const model_config *c)
         zero = factors[at] == 0;
     for (uint64_t i = 0; fits && !zero && i < rows * pairs; i++) {
         float cosine, sine;
-        const double angle =
-            (double)(i / pairs) * pow(c->rope_theta, -2.0 * (double)(i % pairs) / c->head_dim);
+        const double angle = (double)(i / pairs) * model_frequency(c, (uint32_t)(i % pairs));
         memcpy(&cosine, factors + i * sizeof cosine, sizeof cosine);
         memcpy(&sine, factors + (count + i) * sizeof sine, sizeof sine);
         fits = fabs((double)cosine - cos(angle)) < 1e-3 && fabs((double)sine - sin(angle)) < 1e-3;

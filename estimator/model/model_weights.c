@@ -24,7 +24,32 @@ const char *model_config_fault(const model_config *c)
     if (c->context == 0 || c->context > 1u << 30) return "the context is outside 1..2^30";
     if (!(c->norm_eps >= 0.0f && c->norm_eps < 1.0f)) return "the norm epsilon is outside 0..1";
     if (!(c->rope_theta >= 1.0 && c->rope_theta < 1e12)) return "the rope base is outside 1..1e12";
+    const model_rope_scale *s = &c->rope_scale;
+    if (s->factor == 0.0) return NULL;
+    if (!(s->factor >= 1.0 && s->factor <= 1e6)) return "the rope factor is outside 1..1e6";
+    if (!(s->low > 0.0 && s->high > s->low && s->high <= 1e6)) {
+        return "the rope's low_freq_factor and high_freq_factor do not ascend in 0..1e6";
+    }
+    if (!(s->context >= 1.0 && s->context <= 1073741824.0)) {
+        return "the rope's original context is outside 1..2^30";
+    }
     return NULL;
+}
+
+uint32_t model_rotary_dim(const model_config *c)
+{
+    return c->frequencies != NULL ? c->rotary_dim : c->head_dim;
+}
+
+double model_frequency(const model_config *c, uint32_t pair)
+{
+    const model_rope_scale *s = &c->rope_scale;
+    if (c->frequencies != NULL) return c->frequencies[pair];
+    const double plain = pow(c->rope_theta, -2.0 * pair / c->head_dim);
+    if (s->factor == 0.0) return plain;
+    const double turns = s->context * plain / (2.0 * acos(-1.0));
+    const double stays = fmin(fmax((turns - s->low) / (s->high - s->low), 0.0), 1.0);
+    return plain * (stays + (1.0 - stays) / s->factor);
 }
 
 const char *model_header_config(const model_header *h, model_config *config_out)

@@ -57,6 +57,15 @@ static bool rope_width_fits(uint32_t rotary_dim, uint32_t head_dim)
            rotary_dim / 2 <= QUALITY_ROPE_PAIRS;
 }
 
+void quality_rope_of(const model_config *config, quality_rope *rope_out)
+{
+    memset(rope_out, 0, sizeof *rope_out);
+    rope_out->rotary_dim = model_rotary_dim(config);
+    rope_out->pairing = config->rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS;
+    for (uint32_t i = 0; i < rope_out->rotary_dim / 2; i++)
+        rope_out->frequencies[i] = model_frequency(config, i);
+}
+
 static bool rope_set_theta(double theta, quality_rope *rope)
 {
     if (!(theta >= 1.0 && theta <= ROPE_THETA_MAX)) return false;

@@ -286,17 +286,17 @@ static bool dump_note(dump_notes *notes, const char *name, const double *numbers
     return true;
 }
 
-static bool dump_note_rope(dump_notes *notes, const kvt_rope *rope)
+static bool dump_note_rope(dump_notes *notes, const quality_rope *rope)
 {
     const double width = rope->rotary_dim;
-    char *pairing = strdup(rope->pairing == KVT_ROPE_HALVES ? "halves" : "neighbours");
-    if (pairing == NULL) return false;
-    notes->texts[notes->count] = pairing;
-    notes->list[notes->count++] = (safetensors_note){"rope_pairing", pairing};
+    if (rope->rotary_dim == 0) {
+        notes->list[notes->count++] = (safetensors_note){"rope_theta", "none"};
+        return true;
+    }
+    notes->list[notes->count++] = (safetensors_note){
+        "rope_pairing", rope->pairing == KVT_ROPE_HALVES ? "halves" : "neighbours"};
     return dump_note(notes, "rope_dim", &width, 1) &&
-           (rope->frequencies != NULL
-                ? dump_note(notes, "rope_frequencies", rope->frequencies, rope->rotary_dim / 2)
-                : dump_note(notes, "rope_theta", &rope->base, 1));
+           dump_note(notes, "rope_frequencies", rope->frequencies, rope->rotary_dim / 2);
 }
 
 static bool dump_annotate(const quality_dump_content *content, dump_notes *notes)
@@ -382,12 +382,10 @@ static kvt_status make_write(const evaluate_entry *entry, uint32_t queries, cons
                              char *message, size_t message_size)
 {
     const model_config *c = entry->config;
-    const kvt_rope rope = {.struct_size = sizeof rope,
-                           .rotary_dim = (uint16_t)c->head_dim,
-                           .pairing = c->rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS,
-                           .base = c->rope_theta};
+    quality_rope rope;
     float **places = NULL;
     uint32_t *positions = malloc(queries * sizeof *positions);
+    quality_rope_of(c, &rope);
     kvt_status status = positions != NULL ? make_queries(entry, queries, &places) : KVT_E_MEMORY;
     if (status != KVT_OK) {
         free(positions);

@@ -140,8 +140,8 @@ void quality_attention_disturb(quality_attention *attention, uint32_t layer, kvt
  *   rope_theta         the base of the frequencies; or "none": nothing turns
  *   rope_pairing       "halves" or "neighbours" (kvt_rope_pairing)
  *   rope_dim           channels of a head that turn; the whole head where it is absent
- *   rope_frequencies   of a scaled model, [rope_dim / 2] with commas between them, in radians a
- *                      position, instead of rope_theta
+ *   rope_frequencies   [rope_dim / 2] with commas between them, in radians a position, instead of
+ *                      rope_theta; dumps that are written here have them
  *   query_positions    of the query rows, with commas between them
  *   queries            "last" instead: the rows are the entry's last tokens
  */
@@ -191,6 +191,9 @@ typedef struct quality_rope {
     double frequencies[QUALITY_ROPE_PAIRS]; /* [rotary_dim / 2] */
 } quality_rope;
 
+/* How a model's keys turn. */
+void quality_rope_of(const model_config *config, quality_rope *rope_out);
+
 /* Reads "THETA,PAIRING[,DIM]" or "none", for heads of head_dim. KVT_OK; KVT_E_PARSE. */
 KVT_NODISCARD kvt_status quality_rope_parse(const char *text, uint32_t head_dim,
                                             quality_rope *rope_out);
@@ -214,7 +217,7 @@ typedef struct quality_dump_content {
     const void *const *v;
     const float *const *queries; /* [layers], each [query_rows][query_heads][head_dim] */
     uint32_t query_heads, query_rows;
-    const kvt_rope *rope;      /* as the metadata is to say it; NULL: it does not */
+    const quality_rope *rope;  /* as the metadata is to say it; NULL: it does not */
     const uint32_t *positions; /* of the query rows; NULL: the metadata does not say them */
 } quality_dump_content;
 

@@ -12,7 +12,6 @@
 
 #include <kvterrace/rope.h>
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,18 +129,12 @@ static const quality_source_type source_model = {.method = QUALITY_METHOD,
 quality_source quality_source_of_model(const quality_model *target, char *message,
                                        size_t message_size)
 {
-    const model_config *c = model_config_of(target->weights);
-    quality_source source = {
-        .type = &source_model,
-        .name = target->facts.name,
-        .rope = {.rotary_dim = c->frequencies != NULL ? c->rotary_dim : c->head_dim,
-                 .pairing = c->rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS},
-        .asked = true,
-        .message = message,
-        .message_size = message_size,
-        .target = target};
-    for (uint32_t i = 0; i < source.rope.rotary_dim / 2; i++)
-        source.rope.frequencies[i] =
-            c->frequencies != NULL ? c->frequencies[i] : pow(c->rope_theta, -2.0 * i / c->head_dim);
+    quality_source source = {.type = &source_model,
+                             .name = target->facts.name,
+                             .asked = true,
+                             .message = message,
+                             .message_size = message_size,
+                             .target = target};
+    quality_rope_of(model_config_of(target->weights), &source.rope);
     return source;
 }

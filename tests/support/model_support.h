@@ -102,11 +102,23 @@ static inline void naive_norm(const naive_model *m, const float *weight, const d
     }
 }
 
+/* Radians a position of a pair; those of long waves are slower in a scaled model. */
+static inline double naive_frequency(const model_config *c, uint32_t pair)
+{
+    const double plain = 1.0 / pow(c->rope_theta, 2.0 * pair / c->head_dim);
+    const double wave = 2.0 * acos(-1.0) / plain, context = c->rope_scale.context;
+    const double low = c->rope_scale.low, high = c->rope_scale.high;
+    if (c->rope_scale.factor == 0.0 || wave < context / high) return plain;
+    if (wave > context / low) return plain / c->rope_scale.factor;
+    const double share = (context / wave - low) / (high - low);
+    return (1.0 - share) * plain / c->rope_scale.factor + share * plain;
+}
+
 static inline void naive_rotate(const model_config *c, double *x, uint32_t heads, uint32_t position)
 {
     for (uint32_t h = 0; h < heads; h++, x += c->head_dim) {
         for (uint32_t i = 0; i < c->head_dim / 2; i++) {
-            double angle = position / pow(c->rope_theta, 2.0 * i / c->head_dim);
+            double angle = position * naive_frequency(c, i);
             uint32_t a = c->rope_halves ? i : 2 * i;
             uint32_t b = c->rope_halves ? i + c->head_dim / 2 : 2 * i + 1;
             double real = x[a] * cos(angle) - x[b] * sin(angle);

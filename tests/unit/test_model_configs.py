@@ -52,6 +52,10 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "attentio
          "pretraining_tp": 1, "use_cache": True}
 ROPE_4 = {"rope_theta": BASE, "rope_scaling": None}
 ROPE_5 = {"rope_parameters": {"rope_theta": BASE, "rope_type": "default"}}
+SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 512}
+SCALED_SPELLINGS = ({"rope_theta": BASE, "rope_scaling": SCALED},
+                    {"rope_parameters": {**SCALED, "rope_theta": BASE}})
 SPELLINGS = {
     "4.31, Llama 2": {**LLAMA, **ROPE_4, "torch_dtype": "float16",
                       "transformers_version": "4.31.0.dev0", "_name_or_path": "x/y"},
@@ -127,12 +131,20 @@ class ConfigTest(unittest.TestCase):
             with self.subTest(kind + ", all keys"):
                 self.assertEqual(self.run_model(self.folder).stdout, self.wanted)
 
-    @unittest.skipIf(transformers is None, "transformers is not installed")
-    def test_scaled_rotation_is_refused(self):
-        scaled = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
-                  "high_freq_factor": 4.0, "original_max_position_embeddings": 512}
-        for spelling in ({"rope_theta": BASE, "rope_scaling": scaled},
-                         {"rope_parameters": {**scaled, "rope_theta": BASE}}):
+    def test_scaled_rotation(self):
+        """Llama 3.1's in both spellings, by hand and as transformers saves it, is one model; it is
+        not the plain one, and other kinds are refused."""
+        for spelling in SCALED_SPELLINGS:
+            self.put(json.dumps({**SHAPE, **LLAMA, **spelling}))
+            found = self.run_model(self.folder).stdout
+            self.assertNotEqual(found, self.wanted)
+            self.wanted_scaled = getattr(self, "wanted_scaled", found)
+            self.assertEqual(found, self.wanted_scaled)
+        for kind in ("linear", "dynamic", "yarn", "longrope"):
+            self.put(json.dumps({**SHAPE, **LLAMA, "rope_theta": BASE,
+                                 "rope_scaling": {"rope_type": kind, "factor": 8.0}}))
+            self.assertIn('"%s" is not supported' % kind, self.run_model(self.folder, 1).stderr)
+        for spelling in SCALED_SPELLINGS if transformers is not None else ():
             if "rope_parameters" in spelling and transformers.__version__.startswith("4."):
                 continue
             try:
@@ -140,7 +152,7 @@ class ConfigTest(unittest.TestCase):
             except ValueError:
                 continue  # of before this kind of scaling
             config.save_pretrained(self.folder)
-            self.assertIn('"llama3" is not supported', self.run_model(self.folder, 1).stderr)
+            self.assertEqual(self.run_model(self.folder).stdout, self.wanted_scaled)
 
 
 if __name__ == "__main__":

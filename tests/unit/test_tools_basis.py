@@ -9,6 +9,7 @@ file that is none; and bases that calibrate learns on KV dumps.
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -206,6 +207,33 @@ class LearnTest(CommandCase):
         self.run_json(*self.learn[:-1], "q.db")
         self.assertEqual(self.bases("q.db"), before)  # and the same from the same dumps
 
+    def test_dumps_of_a_scaled_model(self):
+        """Keys of the same weights turn by other frequencies, and the dump says so."""
+        def frequencies(folder):
+            with open(self.path(os.path.join(folder, os.listdir(self.path(folder))[0])),
+                      "rb") as file:
+                header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+            return [float(number) for number in
+                    header["__metadata__"]["rope_frequencies"].split(",")]
+        with open(os.path.join(REFERENCE, "model", "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        config["rope_scaling"] = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                                  "high_freq_factor": 4.0, "original_max_position_embeddings": 512}
+        shutil.copytree(os.path.join(REFERENCE, "model"), self.path("scaled"))
+        self.put(os.path.join("scaled", "config.json"), json.dumps(config).encode())
+        self.run_command("profile", "dumps", "-o", "three", "--model", "scaled", "--text",
+                         os.path.join(REFERENCE, "texts", "recall-512.jsonl"), "--contexts", "1",
+                         "--context-tokens", "64", "--continuation-tokens", "16")
+        plain, scaled = frequencies("one"), frequencies("three")
+        for i, (was, is_now) in enumerate(zip(plain, scaled)):
+            self.assertAlmostEqual(was / 500000.0 ** (-i / 16), 1.0, places=12)
+            turns = 512 * was / (2 * math.pi)
+            share = min(max((turns - 1.0) / 3.0, 0.0), 1.0)
+            self.assertAlmostEqual(is_now / was, share + (1 - share) / 8.0, places=12)
+        self.assertEqual(scaled[0], plain[0])
+        self.assertEqual(scaled[-1], plain[-1] / 8)
+        self.assertLess(len(set(a / b for a, b in zip(scaled, plain)) - {1.0, 0.125}), 16)
+
     def test_what_dumps_do_not_say(self):
         self.rewrite("one", lambda header: header.pop("__metadata__"))
         self.fails("--rope is not given", *self.learn)
@@ -236,7 +264,8 @@ class LearnTest(CommandCase):
                    "p.db")
 
         def turn_otherwise(header):
-            header["__metadata__"]["rope_theta"] = "1000"
+            turns = header["__metadata__"]["rope_frequencies"].split(",")
+            header["__metadata__"]["rope_frequencies"] = ",".join(turns[:1] + ["0.5"] + turns[2:])
         os.mkdir(self.path("odd"))
         name = sorted(os.listdir(self.path("one")))[-1]
         shutil.move(self.path(os.path.join("one", name)), self.path(os.path.join("odd", name)))

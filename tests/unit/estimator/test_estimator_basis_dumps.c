@@ -49,15 +49,12 @@ static double draw(uint64_t *state)
     return sum;
 }
 
-static const kvt_rope turning = {.struct_size = sizeof turning,
-                                 .rotary_dim = WIDTH,
-                                 .pairing = KVT_ROPE_NEIGHBOURS,
-                                 .base = 100.0};
+#define BASE 100.0
 
 static void turn(float *head, uint32_t position)
 {
     for (uint32_t j = 0; j < WIDTH / 2; j++) {
-        const double angle = pow(turning.base, -2.0 * j / WIDTH) * position;
+        const double angle = pow(BASE, -2.0 * j / WIDTH) * position;
         const double x = (double)head[2 * j], y = (double)head[2 * j + 1];
         head[2 * j] = (float)(x * cos(angle) - y * sin(angle));
         head[2 * j + 1] = (float)(x * sin(angle) + y * cos(angle));
@@ -113,6 +110,8 @@ static void write_dump(const char *path, uint64_t seed, const dump_given *given)
     size_t count = 0;
     const uint32_t layers = given->layers != 0 ? given->layers : (uint32_t)LAYERS;
     if (given->rows > 0 && given->says_rope) {
+        static quality_rope turning;
+        assert_ok(quality_rope_parse("100,neighbours", WIDTH, &turning));
         const quality_dump_content content = {.layout = {.layers = (uint16_t)layers,
                                                          .kv_heads = KV_HEADS,
                                                          .head_dim = WIDTH,

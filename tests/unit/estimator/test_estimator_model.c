@@ -161,10 +161,14 @@ static void keys_turn_like_the_decoder(const naive_model *m, const model *loaded
     for (uint32_t i = 0; i < 20; i++) {
         memmove(whole + i * row, whole + kept[i] * row, row * sizeof *whole);
     }
+    double frequencies[NAIVE_WIDE];
+    for (uint32_t i = 0; i < layout.head_dim / 2u; i++)
+        frequencies[i] = naive_frequency(&m->c, i);
     const kvt_rope rope = {.struct_size = sizeof rope,
                            .rotary_dim = layout.head_dim,
                            .pairing = m->c.rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS,
-                           .base = m->c.rope_theta};
+                           .base = m->c.rope_theta,
+                           .frequencies = m->c.rope_scale.factor != 0.0 ? frequencies : NULL};
     assert_ok(kvt_keys_rerotate(&layout, &rope, kept, 20, 0, 0, whole, 20 * row * sizeof *whole));
     for (size_t i = 0; i < 20 * row; i++) {
         assert_true(fabsf(whole[i] - short_run[i]) < 2e-5f * (1.0f + fabsf(short_run[i])));
@@ -318,6 +322,17 @@ static const char folder_config[] =
     " \"rms_norm_eps\": 0.001, \"rope_theta\": 500000.0, \"hidden_act\": \"silu\","
     " \"attention_bias\": false, \"rope_scaling\": null, \"tie_word_embeddings\": %s}";
 
+/* Puts `to` in the place of `from`. */
+static void edit(char text[2048], const char *from, const char *to)
+{
+    char changed[2048];
+    const char *place = strstr(text, from);
+    assert_non_null(place);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(place - text), text, to,
+             place + strlen(from));
+    snprintf(text, 2048, "%s", changed);
+}
+
 static naive_model folder_model(bool tied, uint64_t seed)
 {
     model_config config = {.dim = 24,
@@ -350,6 +365,28 @@ TEST(folder_agrees_in_every_dtype)
         keys_turn_like_the_decoder(&m, loaded);
         model_close(loaded);
     }
+}
+
+/* Llama 3.1's rotation, with a pair in each of its three parts. */
+TEST(folder_with_scaled_rotation_agrees)
+{
+    char text[2048];
+    naive_model m = folder_model(true, 41);
+    m.c.rope_theta = 1000.0;
+    m.c.rope_scale = (model_rope_scale){.factor = 8.0, .low = 1.0, .high = 4.0, .context = 64.0};
+    assert_true(naive_frequency(&m.c, 0) == 1.0);
+    assert_true(naive_frequency(&m.c, 1) < 0.17 && naive_frequency(&m.c, 1) > 0.03);
+    snprintf(text, sizeof text, folder_config, "true");
+    edit(text, "500000.0", "1000.0");
+    edit(text, "\"rope_scaling\": null",
+         "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0, "
+         "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 64}");
+    write_text("config.json", text);
+    write_tensors(list_model(&m, KVT_DTYPE_FP32));
+    model *loaded = naive_open(folder);
+    compare_with_naive(&m, loaded);
+    keys_turn_like_the_decoder(&m, loaded);
+    model_close(loaded);
 }
 
 static void refused(const char *path, kvt_status wanted, const char *words)
@@ -389,14 +426,12 @@ TEST(folder_refuses_what_it_cannot_run)
     };
     naive_model m = folder_model(false, 31);
     tensor_list *list = list_model(&m, KVT_DTYPE_FP32);
-    char text[1024], changed[1100];
+    char text[1024], changed[2048];
     write_tensors(list);
     snprintf(text, sizeof text, folder_config, "false");
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
-        const char *place = strstr(text, edits[i].from);
-        assert_non_null(place);
-        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(place - text), text, edits[i].to,
-                 place + strlen(edits[i].from));
+        snprintf(changed, sizeof changed, "%s", text);
+        edit(changed, edits[i].from, edits[i].to);
         write_text("config.json", changed);
         refused(folder, edits[i].status, edits[i].words);
     }

@@ -57,6 +57,14 @@ static kvt_status read_edited(const char *from, const char *to, model_config *co
 }
 
 #define VERSION_5 "\"transformers_version\": \"5.19.0\""
+/* Llama 3.1's rotation: its type, and the numbers from the first factor on. */
+#define LLAMA3 "\"rope_type\": \"llama3\", "
+#define ODD(factor, low, high, context)                                                            \
+    "\"rope_parameters\": {" LLAMA3 THETA ", \"factor\": " factor ", \"low_freq_factor\": " low    \
+    ", \"high_freq_factor\": " high ", \"original_max_position_embeddings\": " context "}"
+#define SCALED                                                                                     \
+    "\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "                       \
+    "\"original_max_position_embeddings\": 512"
 /* A key more; another base; something else changed. */
 #define MORE(text, words)                                                                          \
     {                                                                                              \
@@ -89,15 +97,37 @@ static const struct {
     {"\"llama\"", "null", KVT_E_UNSUPPORTED, "model_type: null"},
     {"\"llama\"", "\"mistral\"", KVT_E_UNSUPPORTED, "sliding_window: is missing"},
     {"\"num_key_value_heads\": 1", "\"model_types\": 1", KVT_E_UNSUPPORTED, "model_types"},
-    ROPE("\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}, " THETA,
-         KVT_E_UNSUPPORTED, "rope_scaling.rope_type: \"llama3\" is not supported"),
+    ROPE("\"rope_scaling\": {" LLAMA3 "\"factor\": 8.0}, " THETA, KVT_E_UNSUPPORTED,
+         "low_freq_factor: is missing"),
+    ROPE("\"rope_scaling\": {" LLAMA3 SCALED ", \"beta_fast\": 32}, " THETA, KVT_E_UNSUPPORTED,
+         "rope_scaling.beta_fast: 32 is no setting"),
+    ROPE("\"rope_scaling\": {" SCALED "}, " THETA, KVT_E_UNSUPPORTED,
+         "rope_scaling: has no rope_type"),
+    ROPE("\"rope_scaling\": {\"type\": \"default\", " LLAMA3 SCALED "}, " THETA, KVT_E_CORRUPT,
+         "rope_scaling: has two types that differ"),
+    ROPE("\"rope_scaling\": {" LLAMA3 SCALED "}, \"rope_parameters\": {" THETA "}", KVT_E_CORRUPT,
+         "rope_scaling: differs from rope_parameters"),
+    ROPE("\"rope_scaling\": {" LLAMA3 SCALED "}", KVT_E_UNSUPPORTED, "rope_theta: is neither"),
+    ROPE("\"rope_parameters\": {" SCALED ", " THETA "}", KVT_E_UNSUPPORTED,
+         "rope_parameters.factor: 8.0 is no setting"),
+    ROPE("\"rope_parameters\": {" LLAMA3 THETA ", \"factor\": true}", KVT_E_PARSE,
+         "factor: no number"),
+    ROPE(ODD("0", "1", "4", "512"), KVT_E_CORRUPT, "the rope factor is outside"),
+    ROPE(ODD("0.5", "1", "4", "512"), KVT_E_CORRUPT, "the rope factor is outside"),
+    ROPE(ODD("-8", "1", "4", "512"), KVT_E_CORRUPT, "the rope factor is outside"),
+    ROPE(ODD("8", "4", "4", "512"), KVT_E_CORRUPT, "do not ascend"),
+    ROPE(ODD("8", "0", "4", "512"), KVT_E_CORRUPT, "do not ascend"),
+    ROPE(ODD("8", "1", "1e7", "512"), KVT_E_CORRUPT, "do not ascend"),
+    ROPE(ODD("8", "1", "4", "0"), KVT_E_CORRUPT, "the rope's original context"),
+    ROPE(ODD("8", "1", "4", "1e10"), KVT_E_CORRUPT, "the rope's original context"),
+    ROPE(ODD("8", "1", "4", "\"512\""), KVT_E_PARSE, "original_max_position_embeddings: no number"),
     ROPE("\"rope_scaling\": {\"factor\": 8.0, \"type\": \"linear\"}, " THETA, KVT_E_UNSUPPORTED,
          "rope_scaling.type: \"linear\" is not supported"),
     ROPE("\"rope_scaling\": {\"type\": \"default\", \"factor\": 8.0}, " THETA, KVT_E_UNSUPPORTED,
          "rope_scaling.factor: 8.0 is no setting"),
     ROPE("\"rope_scaling\": {}, " THETA, KVT_E_UNSUPPORTED, "rope_scaling: has no rope_type"),
     ROPE("\"rope_parameters\": {\"rope_type\": \"yarn\", " THETA "}", KVT_E_UNSUPPORTED,
-         "rope_parameters.rope_type: \"yarn\" is not supported, but one of: default"),
+         "rope_parameters.rope_type: \"yarn\" is not supported, but one of: default llama3"),
     ROPE("\"rope_parameters\": {\"full_attention\": {" THETA "}}", KVT_E_UNSUPPORTED,
          "rope_parameters.full_attention: rotary positions of a kind of layers"),
     ROPE("\"rope_parameters\": {" THETA ", \"partial_rotary_factor\": 0.5}", KVT_E_UNSUPPORTED,
@@ -179,6 +209,31 @@ TEST(settings_that_change_nothing)
             fail_msg("%s: '%s'", edits[i].to, message);
         assert_true(config.rope_theta == edits[i].theta && config.norm_eps == 0.001f);
         assert_true(config.dim == 24 && config.head_dim == 8 && !config.tied);
+    }
+}
+
+/* Both spellings of Llama 3.1's rotation, and both beside each other. */
+TEST(scaled_rotation_in_every_spelling)
+{
+    static const char *const spellings[] = {
+        "\"rope_scaling\": {" LLAMA3 SCALED "}, " THETA,
+        "\"rope_scaling\": {" SCALED ", \"type\": \"llama3\"}, " THETA,
+        "\"rope_parameters\": {" LLAMA3 SCALED ", " THETA "}",
+        "\"rope_parameters\": {" LLAMA3 SCALED ", \"partial_rotary_factor\": 1.0}, " THETA,
+        "\"rope_scaling\": {" LLAMA3 SCALED "}, \"rope_parameters\": {" LLAMA3 SCALED ", " THETA
+        "}"};
+    for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++) {
+        model_config config;
+        char message[256];
+        if (read_edited(THETA, spellings[i], &config, message) != KVT_OK)
+            fail_msg("%s: '%s'", spellings[i], message);
+        const model_rope_scale *s = &config.rope_scale;
+        assert_true(s->factor == 8.0 && s->low == 1.0 && s->high == 4.0 && s->context == 512.0);
+        assert_true(config.rope_theta == 500000.0);
+        /* 81 turns in 512 tokens stay; 3.1 do by 0.69; 0.1 are slowed down. */
+        assert_true(model_frequency(&config, 0) == 1.0);
+        assert_true(fabs(model_frequency(&config, 1) - 0.027344) < 1e-6);
+        assert_true(fabs(model_frequency(&config, 2) * 8.0 - pow(500000.0, -0.5)) < 1e-12);
     }
 }
 

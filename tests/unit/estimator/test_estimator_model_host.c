@@ -353,7 +353,9 @@ TEST(a_host_gives_what_the_model_gives)
         assert_ok(model_open(in_folder("model.bin"), &m, message, sizeof message));
         assert_true(model_digest(m) == model_digest(local));
         assert_true(model_parameters(m) == model_parameters(local));
-        assert_int_equal(model_config_of(m)->rotary_dim, c->head_dim);
+        assert_int_equal(model_rotary_dim(model_config_of(m)), model_rotary_dim(c));
+        for (uint32_t i = 0; i < c->head_dim / 2; i++)
+            assert_true(model_frequency(model_config_of(m), i) == model_frequency(c, i));
         assert_ok(model_session_open(local, &session[0]));
         assert_ok(model_session_open(m, &session[1]));
         for (int i = 0; i < 2; i++) {
