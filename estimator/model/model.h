@@ -2,8 +2,8 @@
 /*
  * model.h - a Llama-type decoder on the CPU: loads weights and runs the forward pass on top of any
  * given K and V. It is the evaluate of lossy codecs: what a model does with decoded KV, not how far
- * the numbers moved. RMSNorm, rotary positions, grouped-query causal attention, SwiGLU; all in fp32
- * with OpenBLAS for the products.
+ * the numbers moved. RMSNorm, rotary positions, grouped-query causal attention, SwiGLU, and biases
+ * of q, k and v where the model has them (Qwen2); all in fp32 with OpenBLAS for the products.
  *
  * Keys are post-RoPE everywhere. K and V of a layer are [tokens][kv_heads][head_dim].
  *
@@ -44,6 +44,7 @@ typedef struct model_config {
     uint32_t rotary_dim;       /* of frequencies */
     bool rope_halves; /* pairs (i, i + head_dim/2) as in HF; else (2i, 2i+1) as in llama2.c */
     bool tied;        /* the output matrix is the embedding */
+    bool biased;      /* q, k and v have biases, as in Qwen2 */
     bool bare_norm;   /* inputs of linear layers are x / rms(x) / n, without weights (ternary) */
 } model_config;
 

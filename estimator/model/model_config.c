@@ -23,6 +23,7 @@ typedef struct config_file {
     char *message;
     size_t message_size;
     const json_t *root;
+    const char *family; /* model_type; NULL until it is known */
 } config_file;
 
 /* Keys of config.json, one word for why they may be there, and their values: NULL, any; else the
@@ -34,7 +35,7 @@ typedef struct config_key {
 #define CONFIG_READ "read" /* by the functions below, which judge the value */
 
 static const config_key config_keys[] = {
-    {CONFIG_READ, "llama mistral", "model_type"},
+    {CONFIG_READ, "llama mistral qwen2", "model_type"},
     {CONFIG_READ, "silu swish", "hidden_act"},
     {CONFIG_READ, "true false", "tie_word_embeddings"},
     {CONFIG_READ, NULL,
@@ -42,13 +43,14 @@ static const config_key config_keys[] = {
      "head_dim vocab_size max_position_embeddings rms_norm_eps rope_theta rope_scaling "
      "rope_parameters transformers_version"},
     /* Neutral with these values alone: others are another forward pass. */
-    {"class", "null LlamaForCausalLM LLaMAForCausalLM MistralForCausalLM", "architectures"},
+    {"class", "null LlamaForCausalLM LLaMAForCausalLM MistralForCausalLM Qwen2ForCausalLM",
+     "architectures"},
     {"class", "null true", "is_llama_config"},
     {"code", "null {}", "auto_map"},
     {"bias", "null false", "attention_bias mlp_bias bias qkv_bias"},
     {"window", "null false", "sliding_window use_sliding_window"},
     {"window", "null full_attention", "layer_types"},
-    {"rotation", "null false", "rope_interleaved"},
+    {"rotation", "null false", "rope_interleaved use_mrope"},
     {"rotation", "null 1", "partial_rotary_factor"},
     {"scale", "null 1",
      "logit_scale logits_scaling embedding_multiplier residual_multiplier scale_emb"},
@@ -85,6 +87,9 @@ static const config_key config_keys[] = {
      "num_beam_groups num_beams num_return_sequences prefix remove_invalid_values "
      "repetition_penalty suppress_tokens task_specific_params temperature top_k top_p typical_p"},
 };
+
+/* Of qwen2 these say nothing where use_sliding_window, which is checked, is false or absent. */
+static const char config_qwen2_window[] = "sliding_window max_window_layers";
 
 /* Keys of rope_parameters and of rope_scaling, which are the same object under two names. The last
  * row is of llama3 alone. */
@@ -338,31 +343,38 @@ static kvt_status config_read_rotation(const config_file *file, model_config *c)
 static kvt_status config_check_family(const config_file *file)
 {
     static const char *const explicit[] = {"num_key_value_heads", "sliding_window"};
-    const char *family = json_string_value(json_object_get(file->root, "model_type"));
-    if (family == NULL) return config_fail(file, KVT_E_UNSUPPORTED, "model_type", "is missing");
-    for (size_t i = 0; strcmp(family, "mistral") == 0 && i < 2; i++)
+    const size_t count = strcmp(file->family, "mistral") == 0 ? 2
+                         : strcmp(file->family, "qwen2") == 0 ? 1
+                                                              : 0;
+    for (size_t i = 0; i < count; i++)
         if (json_object_get(file->root, explicit[i]) == NULL)
-            return config_fail(file, KVT_E_UNSUPPORTED, explicit[i],
-                               "is missing, and a mistral's default is not supported");
+            return model_map_say(KVT_E_UNSUPPORTED, file->message, file->message_size, file->path,
+                                 "%s: is missing, and a %s's default is not supported", explicit[i],
+                                 file -> family);
     return KVT_OK;
 }
 
-static kvt_status config_check_keys(const config_file *file)
+static kvt_status config_check_keys(config_file *file)
 {
     json_t *root = (json_t *)(uintptr_t)file->root;
-    kvt_status status = KVT_OK;
     /* What kind of model it is first, so that its other keys are not what is complained about. */
     const json_t *kind = json_object_get(root, "model_type");
-    if (kind != NULL)
-        status = config_check_key(file, "", config_keys, CONFIG_KEYS, "model_type", kind);
+    if (kind == NULL) return config_fail(file, KVT_E_UNSUPPORTED, "model_type", "is missing");
+    kvt_status status = config_check_key(file, "", config_keys, CONFIG_KEYS, "model_type", kind);
+    if (status != KVT_OK) return status;
+    file->family = json_string_value(kind);
     for (void *at = json_object_iter(root); status == KVT_OK && at != NULL;
-         at = json_object_iter_next(root, at))
-        status = config_check_key(file, "", config_keys, CONFIG_KEYS, json_object_iter_key(at),
-                                  json_object_iter_value(at));
+         at = json_object_iter_next(root, at)) {
+        const char *name = json_object_iter_key(at);
+        if (strcmp(file->family, "qwen2") == 0 && config_has_word(config_qwen2_window, name))
+            continue;
+        status =
+            config_check_key(file, "", config_keys, CONFIG_KEYS, name, json_object_iter_value(at));
+    }
     return status;
 }
 
-static kvt_status config_read(const config_file *file, model_config *c)
+static kvt_status config_read(config_file *file, model_config *c)
 {
     double eps = 1e-6;
     struct {
@@ -378,6 +390,7 @@ static kvt_status config_read(const config_file *file, model_config *c)
     if (!json_is_object(file->root)) return config_fail(file, KVT_E_PARSE, "line 1", "no object");
     kvt_status status = config_check_keys(file);
     if (status == KVT_OK) status = config_check_family(file);
+    c->biased = status == KVT_OK && strcmp(file->family, "qwen2") == 0;
     for (size_t i = 0; status == KVT_OK && i < sizeof sizes / sizeof sizes[0]; i++)
         status = config_u32(file, sizes[i].key, sizes[i].fallback, sizes[i].out);
     if (status == KVT_OK) status = config_u32(file, "num_key_value_heads", c->heads, &c->kv_heads);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_folder.c - a folder with config.json and model.safetensors, with the names that HF Llama
- * models use. What would change the forward pass and is not done here is refused by name: settings
- * (model_config.c), and tensors that no place of the model is for. Thread rule: see model.h.
+ * and Qwen2 models use. What would change the forward pass and is not done here is refused by name:
+ * settings (model_config.c), and tensors that no place of the model is for. Thread rule: model.h.
  */
 #include "estimator/model/model_internal.h"
 #include "estimator/model/safetensors.h"
@@ -70,8 +70,12 @@ static kvt_status folder_read_layer(model_folder *folder, const safetensors *fil
     status = folder_read(folder, file, name, vector, m->layers[l].norm_ffn);
     for (int matrix = 0; status == KVT_OK && matrix < MODEL_MATRICES; matrix++) {
         snprintf(name, sizeof name, "model.layers.%u.%s.weight", l, names[matrix]);
-        status = folder_read(folder, file, name, model_matrix_shape(&m->config, matrix),
-                             model_matrix(&m->layers[l], matrix));
+        const model_shape shape = model_matrix_shape(&m->config, matrix);
+        status = folder_read(folder, file, name, shape, model_matrix(&m->layers[l], matrix));
+        if (status != KVT_OK || !m->config.biased || matrix > MODEL_WV) continue;
+        snprintf(name, sizeof name, "model.layers.%u.%s.bias", l, names[matrix]);
+        status = folder_read(folder, file, name, (model_shape){1, shape.rows},
+                             m->layers[l].bias[matrix]);
     }
     return status;
 }

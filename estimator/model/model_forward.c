@@ -169,11 +169,20 @@ static void forward_linear(const float *x, const float *w, float *y, uint32_t ro
                 0.0f, y, out);
 }
 
+static void forward_add(float *x, const float *delta, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        x[i] += delta[i];
+}
+
 static void forward_matrix(model_session *s, uint32_t l, int matrix, const float *x, float *y,
                            uint32_t rows)
 {
-    forward_linear(x, model_matrix(&s->m->layers[l], matrix), y, rows,
-                   model_matrix_shape(&s->m->config, matrix));
+    const model_shape shape = model_matrix_shape(&s->m->config, matrix);
+    forward_linear(x, model_matrix(&s->m->layers[l], matrix), y, rows, shape);
+    if (!s->m->config.biased || matrix > MODEL_WV) return;
+    for (uint32_t r = 0; r < rows; r++)
+        forward_add(y + (size_t)r * shape.rows, s->m->layers[l].bias[matrix], shape.rows);
 }
 
 /* RMSNorm with weights; without them x / rms(x) / width, the ternary models' scaling. */
@@ -270,12 +279,6 @@ static void forward_attend(model_session *s, const model_request *q, uint32_t l,
         attend.kept = q->past->kept != NULL ? q->past->kept[l] : NULL;
     }
     model_attend_past(&attend, s->work);
-}
-
-static void forward_add(float *x, const float *delta, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        x[i] += delta[i];
 }
 
 /* Gives a request the rows of one layer that it asks for, from `row` on, but not attention's. */

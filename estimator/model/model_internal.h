@@ -16,6 +16,7 @@ typedef struct model_layer {
     float *norm_attention, *norm_ffn;
     float *wq, *wk, *wv, *wo;
     float *w1, *w2, *w3; /* gate [ffn][dim], down [dim][ffn], up [ffn][dim] */
+    float *bias[3];      /* of wq, wk and wv, [out]; NULL: none */
 } model_layer;
 
 struct model {
@@ -32,6 +33,8 @@ enum { MODEL_WQ, MODEL_WK, MODEL_WV, MODEL_WO, MODEL_W1, MODEL_W2, MODEL_W3, MOD
 typedef struct model_shape {
     uint32_t rows, columns;
 } model_shape;
+
+_Static_assert(MODEL_WQ == 0 && MODEL_WV == 2, "places of model_layer.bias");
 
 model_shape model_matrix_shape(const model_config *config, int matrix);
 float *model_matrix(model_layer *layer, int matrix);

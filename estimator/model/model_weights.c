@@ -105,6 +105,7 @@ static uint64_t model_layer_count(const model_config *c)
     for (int matrix = 0; matrix < MODEL_MATRICES; matrix++) {
         model_shape shape = model_matrix_shape(c, matrix);
         count += (uint64_t)shape.rows * shape.columns;
+        if (c->biased && matrix <= MODEL_WV) count += shape.rows;
     }
     return count;
 }
@@ -148,6 +149,8 @@ kvt_status model_make(const model_config *config, model **model_out)
             model_shape shape = model_matrix_shape(config, matrix);
             *model_matrix_place(&m->layers[l], matrix) =
                 model_take(&at, (uint64_t)shape.rows * shape.columns);
+            if (config->biased && matrix <= MODEL_WV)
+                m->layers[l].bias[matrix] = model_take(&at, shape.rows);
         }
     }
     assert(at == m->weights + model_weight_count(config));

@@ -25,6 +25,7 @@ typedef struct naive_model {
     float *embedding, *norm_final, *output;
     float *norm_attention[NAIVE_LAYERS_MAX], *norm_ffn[NAIVE_LAYERS_MAX];
     float *w[NAIVE_LAYERS_MAX][NAIVE_MATRICES];
+    float *bias[NAIVE_LAYERS_MAX][3];              /* of wq, wk, wv; NULL: none */
     float scale[NAIVE_LAYERS_MAX][NAIVE_MATRICES]; /* of ternary weights */
 } naive_model;
 
@@ -70,6 +71,7 @@ static inline naive_model naive_make(model_config config, uint64_t seed)
             size_t rows, count = naive_matrix(&config, i, &rows);
             m.scale[l][i] = 1.0f + (float)i;
             m.w[l][i] = naive_weights(count, &state, config.bare_norm, m.scale[l][i]);
+            if (config.biased && i < 3) m.bias[l][i] = naive_weights(rows, &state, false, 0);
         }
     }
     return m;
@@ -85,6 +87,12 @@ static inline void naive_product(const float *w, const double *x, size_t rows, s
         for (size_t i = 0; i < columns; i++)
             y[r] += (double)w[r * columns + i] * x[i];
     }
+}
+
+static inline void naive_bias(const float *bias, size_t rows, double *y)
+{
+    for (size_t r = 0; bias != NULL && r < rows; r++)
+        y[r] += (double)bias[r];
 }
 
 static inline void naive_norm(const naive_model *m, const float *weight, const double *x, size_t n,
@@ -162,6 +170,9 @@ static inline void naive_layer(const naive_model *m, uint32_t l, uint32_t positi
     naive_product(m->w[l][0], normed, query_dim, c->dim, q);
     naive_product(m->w[l][1], normed, kv_dim, c->dim, key);
     naive_product(m->w[l][2], normed, kv_dim, c->dim, value);
+    naive_bias(m->bias[l][0], query_dim, q);
+    naive_bias(m->bias[l][1], kv_dim, key);
+    naive_bias(m->bias[l][2], kv_dim, value);
     naive_rotate(c, q, c->heads, position);
     naive_rotate(c, key, c->kv_heads, position);
     for (uint32_t h = 0; h < c->heads; h++) {

@@ -9,6 +9,7 @@ listed here; where the package is installed, what it saves is tried as well.
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,36 @@ SPELLINGS = {
                       "hidden_act": "silu", "sliding_window": None,
                       "transformers_version": "5.19.0"},
 }
+# Qwen2, whose window says nothing unless it is switched on.
+QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "attention_dropout": 0.0,
+         "hidden_act": "silu", "initializer_range": 0.02, "max_window_layers": 28,
+         "use_cache": True, "use_sliding_window": False}
+QWEN2_SPELLINGS = {
+    "4.44": {**QWEN2, "rope_theta": BASE, "sliding_window": 32768, "torch_dtype": "bfloat16",
+             "transformers_version": "4.44.0"},
+    "4.40, mrope": {**QWEN2, "rope_theta": BASE, "sliding_window": 131072, "use_mrope": False,
+                    "transformers_version": "4.40.1"},
+    "4.57, all keys": {**EVERY_MODEL_4, **QWEN2, **ROPE_4, "sliding_window": None, "dtype": None,
+                       "layer_types": ["full_attention"] * SHAPE["num_hidden_layers"],
+                       "transformers_version": "4.57.3"},
+    "5.24": {**QWEN2, **ROPE_5, "sliding_window": None, "dtype": "float32", "pad_token_id": None,
+             "layer_types": ["full_attention"] * SHAPE["num_hidden_layers"],
+             "transformers_version": "5.24.0"},
+}
+
+
+def with_biases(data):
+    """A safetensors file with a bias of zero for each q, k and v."""
+    size = struct.unpack("<Q", data[:8])[0]
+    header, body = json.loads(data[8:8 + size]), bytearray(data[8 + size:])
+    for name in [name for name in header if name.endswith(("q_proj.weight", "k_proj.weight",
+                                                           "v_proj.weight"))]:
+        rows = header[name]["shape"][0]
+        header[name.replace(".weight", ".bias")] = {
+            "dtype": "F32", "shape": [rows], "data_offsets": [len(body), len(body) + 4 * rows]}
+        body += bytes(4 * rows)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(body)
 
 
 class ConfigTest(unittest.TestCase):
@@ -109,6 +140,27 @@ class ConfigTest(unittest.TestCase):
                 self.put(json.dumps({**SHAPE, **keys}))
                 self.assertEqual(self.run_model(self.folder).stdout, self.wanted)
 
+    def put_biases(self):
+        path = os.path.join(self.folder, "model.safetensors")
+        os.remove(path)
+        with open(os.path.join(MODEL, "model.safetensors"), "rb") as file, open(path, "wb") as out:
+            out.write(with_biases(file.read()))
+
+    def test_spellings_of_qwen2(self):
+        """Biases of zero make it the same model; each must be there, and the heads be said."""
+        shape = {key: value for key, value in SHAPE.items() if key != "num_key_value_heads"}
+        self.put(json.dumps({**SHAPE, **QWEN2_SPELLINGS["4.44"]}))
+        self.assertIn("weights: fewer", self.run_model(self.folder, 1).stderr)
+        self.put_biases()
+        for name, keys in QWEN2_SPELLINGS.items():
+            with self.subTest(name):
+                self.put(json.dumps({**SHAPE, **keys}))
+                self.assertEqual(self.run_model(self.folder).stdout, self.wanted)
+                self.put(json.dumps({**shape, **keys}))
+                self.assertIn("a qwen2's default", self.run_model(self.folder, 1).stderr)
+        self.put(json.dumps({**SHAPE, **LLAMA, **ROPE_4}))
+        self.assertIn(".bias: is no tensor", self.run_model(self.folder, 1).stderr)
+
     def test_another_base_is_another_model(self):
         """The comparison sees what it is for."""
         self.put(json.dumps({**SHAPE, **LLAMA, "rope_theta": 10000.0}))
@@ -116,12 +168,16 @@ class ConfigTest(unittest.TestCase):
 
     @unittest.skipIf(transformers is None, "transformers is not installed")
     def test_what_transformers_saves(self):
-        kinds = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig}
+        kinds = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig,
+                 "qwen2": transformers.Qwen2Config}
         with open(os.path.join(MODEL, "config.json"), encoding="utf-8") as file:
             keys = {**json.load(file), "sliding_window": None}
         for kind, made in kinds.items():
             given = {key: value for key, value in keys.items()
                      if (key, kind) != ("sliding_window", "llama") and key != "model_type"}
+            if kind == "qwen2":
+                self.put_biases()
+                given["sliding_window"] = 4096
             given["architectures"] = [made.__name__.replace("Config", "ForCausalLM")]
             config = made(**given)
             config.save_pretrained(self.folder)

