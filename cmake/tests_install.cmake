@@ -40,6 +40,8 @@ kvt_room_program(run_estimator_model tests/support/run_estimator_model.c)
 kvt_script_test(unit/test_model_smollm2 "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_model_smollm2.py $<TARGET_FILE:run_estimator_model>)
 set_tests_properties(unit/test_model_smollm2 PROPERTIES TIMEOUT 3600) # torch, texts of 7K tokens
+kvt_script_test(unit/test_model_random "unit;estimator" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_model_random.py $<TARGET_FILE:run_estimator_model>)
 kvt_script_test(unit/test_model_configs "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_model_configs.py $<TARGET_FILE:run_estimator_model>)
 kvt_script_test(unit/test_reference_convert "unit;estimator" ${Python3_EXECUTABLE}

@@ -52,10 +52,11 @@ typedef struct model model;
 typedef struct model_session model_session;
 
 /*
- * Loads a model: a folder with config.json and model.safetensors (HF Llama names, F32, F16 or
- * BF16), a file in the llama2.c layout, or one in the ternary layout (magic "24ka", version 1, four
- * two-bit weights per byte), or the Unix socket of a program that runs one (model_host.h). Sizes
- * are checked before anything is allocated or read, and weights must be finite.
+ * Loads a model: a folder with config.json and model.safetensors or the index of several such files
+ * (HF Llama names, F32, F16 or BF16), a file in the llama2.c layout, or one in the ternary layout
+ * (magic "24ka", version 1, four two-bit weights per byte), or the Unix socket of a program that
+ * runs one (model_host.h). Sizes are checked before anything is allocated or read, and weights must
+ * be finite.
  * KVT_OK; KVT_E_CORRUPT (sizes or values that do not fit); KVT_E_PARSE (config.json, a header);
  * KVT_E_UNSUPPORTED (sound, but no model of this kind); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
  */

@@ -409,29 +409,30 @@ static kvt_status config_read(config_file *file, model_config *c)
     return fault == NULL ? KVT_OK : config_fail(file, KVT_E_CORRUPT, "config", fault);
 }
 
+kvt_status model_config_parse(const char *name, const void *bytes, uint64_t size,
+                              model_config *config_out, char *message, size_t message_size)
+{
+    json_error_t error;
+    config_file file = {.path = name, .message = message, .message_size = message_size};
+    if (size > MODEL_CONFIG_BYTES_MAX)
+        return config_fail(&file, KVT_E_PARSE, "config", "larger than 1 MiB");
+    json_t *root = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL)
+        return model_map_say(KVT_E_PARSE, message, message_size, name, "line %d: %s", error.line,
+                             error.text);
+    file.root = root;
+    const kvt_status status = config_read(&file, config_out);
+    json_decref(root);
+    return status;
+}
+
 kvt_status model_config_read(const char *path, model_config *config_out, char *message,
                              size_t message_size)
 {
     model_map map;
-    json_error_t error;
-    config_file file = {.path = path, .message = message, .message_size = message_size};
     kvt_status status = model_map_open(path, &map, message, message_size);
     if (status != KVT_OK) return status;
-    json_t *root = NULL;
-    if (map.size > MODEL_CONFIG_BYTES_MAX) {
-        status = config_fail(&file, KVT_E_PARSE, "config", "larger than 1 MiB");
-        goto out;
-    }
-    root = json_loadb((const char *)map.bytes, map.size, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL) {
-        status = model_map_say(KVT_E_PARSE, message, message_size, path, "line %d: %s", error.line,
-                               error.text);
-        goto out;
-    }
-    file.root = root;
-    status = config_read(&file, config_out);
-out:
-    json_decref(root);
+    status = model_config_parse(path, map.bytes, map.size, config_out, message, message_size);
     model_map_close(&map);
     return status;
 }

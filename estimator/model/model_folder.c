@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model_folder.c - a folder with config.json and model.safetensors, with the names that HF Llama
- * and Qwen2 models use. What would change the forward pass and is not done here is refused by name:
- * settings (model_config.c), and tensors that no place of the model is for. Thread rule: model.h.
+ * model_folder.c - a folder with config.json and model.safetensors, or with an index of several
+ * files, with the names that HF Llama and Qwen2 models use. What would change the forward pass and
+ * is not done here is refused by name: settings (model_config.c), and tensors that no place of the
+ * model is for. Thread rule: model.h.
  */
 #include "estimator/model/model_internal.h"
-#include "estimator/model/safetensors.h"
+#include "estimator/model/model_tensors.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@ typedef struct model_folder {
     char path[4096]; /* of the file that is being read, for messages */
     char *message;
     size_t message_size;
-    bool *used; /* by place of the tensor among the file's */
+    model_tensors tensors;
 } model_folder;
 
 static kvt_status folder_fail(model_folder *folder, kvt_status status, const char *name,
@@ -37,12 +38,13 @@ static kvt_status folder_enter(model_folder *folder, const char *path, const cha
 }
 
 /* Reads a matrix, or with rows == 1 a vector, after checking that it has exactly this shape. */
-static kvt_status folder_read(model_folder *folder, const safetensors *file, const char *name,
-                              model_shape shape, float *target)
+static kvt_status folder_read(model_folder *folder, const char *name, model_shape shape,
+                              float *target)
 {
-    const safetensors_tensor *tensor = safetensors_find(file, name);
-    if (tensor == NULL) return folder_fail(folder, KVT_E_CORRUPT, name, "is missing");
-    folder->used[tensor - safetensors_at(file, 0)] = true;
+    model_tensor *found = model_tensors_find(&folder->tensors, name);
+    if (found == NULL) return folder_fail(folder, KVT_E_CORRUPT, name, "is missing");
+    const safetensors_tensor *tensor = found->tensor;
+    found->used = true;
     bool fits = shape.rows == 1 ? tensor->rank == 1 && tensor->shape[0] == shape.columns
                                 : tensor->rank == 2 && tensor->shape[0] == shape.rows &&
                                       tensor->shape[1] == shape.columns;
@@ -55,8 +57,7 @@ static kvt_status folder_read(model_folder *folder, const safetensors *file, con
     return KVT_OK;
 }
 
-static kvt_status folder_read_layer(model_folder *folder, const safetensors *file, model *m,
-                                    uint32_t l)
+static kvt_status folder_read_layer(model_folder *folder, model *m, uint32_t l)
 {
     static const char *const names[MODEL_MATRICES] = {
         "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
@@ -64,34 +65,33 @@ static kvt_status folder_read_layer(model_folder *folder, const safetensors *fil
     char name[128];
     model_shape vector = {1, m->config.dim};
     snprintf(name, sizeof name, "model.layers.%u.input_layernorm.weight", l);
-    kvt_status status = folder_read(folder, file, name, vector, m->layers[l].norm_attention);
+    kvt_status status = folder_read(folder, name, vector, m->layers[l].norm_attention);
     if (status != KVT_OK) return status;
     snprintf(name, sizeof name, "model.layers.%u.post_attention_layernorm.weight", l);
-    status = folder_read(folder, file, name, vector, m->layers[l].norm_ffn);
+    status = folder_read(folder, name, vector, m->layers[l].norm_ffn);
     for (int matrix = 0; status == KVT_OK && matrix < MODEL_MATRICES; matrix++) {
         snprintf(name, sizeof name, "model.layers.%u.%s.weight", l, names[matrix]);
         const model_shape shape = model_matrix_shape(&m->config, matrix);
-        status = folder_read(folder, file, name, shape, model_matrix(&m->layers[l], matrix));
+        status = folder_read(folder, name, shape, model_matrix(&m->layers[l], matrix));
         if (status != KVT_OK || !m->config.biased || matrix > MODEL_WV) continue;
         snprintf(name, sizeof name, "model.layers.%u.%s.bias", l, names[matrix]);
-        status = folder_read(folder, file, name, (model_shape){1, shape.rows},
-                             m->layers[l].bias[matrix]);
+        status = folder_read(folder, name, (model_shape){1, shape.rows}, m->layers[l].bias[matrix]);
     }
     return status;
 }
 
-static kvt_status folder_read_weights(model_folder *folder, const safetensors *file, model *m)
+static kvt_status folder_read_weights(model_folder *folder, model *m)
 {
     model_shape table = {m->config.vocab, m->config.dim};
-    kvt_status status = folder_read(folder, file, "model.embed_tokens.weight", table, m->embedding);
+    kvt_status status = folder_read(folder, "model.embed_tokens.weight", table, m->embedding);
     if (status == KVT_OK) {
-        status = folder_read(folder, file, "model.norm.weight", (model_shape){1, m->config.dim},
+        status = folder_read(folder, "model.norm.weight", (model_shape){1, m->config.dim},
                              m->norm_final);
     }
     if (status == KVT_OK && !m->config.tied)
-        status = folder_read(folder, file, "lm_head.weight", table, m->output);
+        status = folder_read(folder, "lm_head.weight", table, m->output);
     for (uint32_t l = 0; status == KVT_OK && l < m->config.layers; l++)
-        status = folder_read_layer(folder, file, m, l);
+        status = folder_read_layer(folder, m, l);
     return status;
 }
 
@@ -125,13 +125,13 @@ static bool folder_is_frequencies(const safetensors_tensor *tensor, const model_
     return true;
 }
 
-static kvt_status folder_check_unused(model_folder *folder, const safetensors *file, const model *m)
+static kvt_status folder_check_unused(model_folder *folder, const model *m)
 {
     static const char frequencies[] = "rotary_emb.inv_freq";
-    for (size_t i = 0; i < safetensors_count(file); i++) {
-        const safetensors_tensor *tensor = safetensors_at(file, i);
+    for (size_t i = 0; i < folder->tensors.count; i++) {
+        const safetensors_tensor *tensor = folder->tensors.list[i].tensor;
         const size_t length = strlen(tensor->name), ends = sizeof frequencies - 1;
-        if (folder->used[i]) continue;
+        if (folder->tensors.list[i].used) continue;
         if (m->config.tied && strcmp(tensor->name, "lm_head.weight") == 0) {
             if (folder_is_embedding(tensor, m)) continue;
             return folder_fail(folder, KVT_E_UNSUPPORTED, tensor->name,
@@ -149,37 +149,37 @@ static kvt_status folder_check_unused(model_folder *folder, const safetensors *f
 }
 
 /* Before memory is asked for: a small file must not claim a large model. */
-static kvt_status folder_check_size(model_folder *folder, const safetensors *file,
-                                    const model_config *config)
+static kvt_status folder_check_size(model_folder *folder, const model_config *config)
 {
+    const model_tensors *t = &folder->tensors;
     uint64_t elements = 0;
-    for (size_t i = 0; i < safetensors_count(file); i++)
-        if (__builtin_add_overflow(elements, safetensors_at(file, i)->elements, &elements))
+    for (size_t i = 0; i < t->count; i++)
+        if (__builtin_add_overflow(elements, t->list[i].tensor->elements, &elements))
             elements = UINT64_MAX;
     if (elements >= model_weight_count(config)) return KVT_OK;
     return folder_fail(folder, KVT_E_CORRUPT, "weights", "fewer than config.json asks for");
 }
 
-/* Goes on to the folder's weights, or says why there are none to read. */
+/* Goes on to the folder's weights, or says why there are none to read. The first of these that is
+ * there decides. */
 static kvt_status folder_enter_weights(model_folder *folder, const char *path)
 {
     static const struct {
-        const char *file, *reason;
-        bool instead; /* of model.safetensors, not beside it */
-    } others[] = {
-        {"adapter_config.json", "an adapter beside a model is not supported: merge it", false},
-        {"model.safetensors.index.json",
-         "weights in several files are not supported: save the model as one", true},
-        {"pytorch_model.bin", "weights that are not safetensors are not read", true},
+        const char *file, *refused; /* NULL: it is read */
+    } files[] = {
+        {"adapter_config.json", "an adapter beside a model is not supported: merge it"},
+        {"model.safetensors", NULL},
+        {"model.safetensors.index.json", NULL},
+        {"pytorch_model.bin", "weights that are not safetensors are not read"},
+        {"pytorch_model.bin.index.json", "weights that are not safetensors are not read"},
     };
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        kvt_status status = folder_enter(folder, path, "model.safetensors");
-        if (status == KVT_OK && others[i].instead && access(folder->path, F_OK) == 0) continue;
-        if (status == KVT_OK) status = folder_enter(folder, path, others[i].file);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        kvt_status status = folder_enter(folder, path, files[i].file);
         if (status != KVT_OK) return status;
-        if (access(folder->path, F_OK) == 0)
-            return model_map_say(KVT_E_UNSUPPORTED, folder->message, folder->message_size,
-                                 folder->path, "%s", others[i].reason);
+        if (access(folder->path, F_OK) != 0) continue;
+        if (files[i].refused == NULL) return KVT_OK;
+        return model_map_say(KVT_E_UNSUPPORTED, folder->message, folder->message_size, folder->path,
+                             "%s", files[i].refused);
     }
     return folder_enter(folder, path, "model.safetensors");
 }
@@ -189,25 +189,22 @@ kvt_status model_open_folder(const char *path, model **model_out, char *message,
 {
     model_folder folder = {.message = message, .message_size = message_size};
     model_config config;
-    safetensors *file = NULL;
     *model_out = NULL;
     kvt_status status = folder_enter(&folder, path, "config.json");
     if (status == KVT_OK) status = model_config_read(folder.path, &config, message, message_size);
     if (status == KVT_OK) status = folder_enter_weights(&folder, path);
-    if (status == KVT_OK) status = safetensors_open(folder.path, &file, message, message_size);
+    if (status == KVT_OK)
+        status = model_tensors_open(folder.path, &folder.tensors, message, message_size);
     if (status != KVT_OK) return status;
-    folder.used = calloc(safetensors_count(file) + 1, sizeof *folder.used);
-    if (folder.used == NULL) status = KVT_E_MEMORY;
-    if (status == KVT_OK) status = folder_check_size(&folder, file, &config);
+    status = folder_check_size(&folder, &config);
     if (status == KVT_OK) status = model_make(&config, model_out);
-    if (status == KVT_OK) status = folder_read_weights(&folder, file, *model_out);
-    if (status == KVT_OK) status = folder_check_unused(&folder, file, *model_out);
+    if (status == KVT_OK) status = folder_read_weights(&folder, *model_out);
+    if (status == KVT_OK) status = folder_check_unused(&folder, *model_out);
     if (status == KVT_OK) status = model_check_weights(*model_out, path, message, message_size);
     if (status != KVT_OK) {
         model_close(*model_out);
         *model_out = NULL;
     }
-    free(folder.used);
-    safetensors_close(file);
+    model_tensors_close(&folder.tensors);
     return status;
 }

@@ -83,6 +83,11 @@ KVT_NODISCARD kvt_status model_open_folder(const char *path, model **model_out, 
 KVT_NODISCARD kvt_status model_config_read(const char *path, model_config *config_out,
                                            char *message, size_t message_size);
 
+/* The same over bytes; `name` is for messages. */
+KVT_NODISCARD kvt_status model_config_parse(const char *name, const void *bytes, uint64_t size,
+                                            model_config *config_out, char *message,
+                                            size_t message_size);
+
 #define TOKENIZER_VOCAB_MAX (1u << 20)
 
 typedef struct tokenizer_piece {

@@ -59,7 +59,7 @@ def choose_entries(coder):
     """The summarisation entries whose contexts come nearest to LENGTHS."""
     made = make_token_texts.from_documents(
         coder, TEXTS, "summarisation", ["leval/gov_report_summ", "qmsum/val"],
-        make_token_texts.texts.Draw("test"), 40)
+        make_token_texts.texts.Draw("test"), 40, None)
     return [min(made, key=lambda entry: abs(entry["context"] - length)) for length in LENGTHS]
 
 

@@ -8,7 +8,7 @@
 #include "model_support.h"
 
 #include "estimator/model/model_internal.h"
-#include "estimator/model/safetensors.h"
+#include "estimator/model/model_tensors.h"
 
 #include <unistd.h>
 
@@ -270,12 +270,17 @@ static void write_reference_config(void)
 
 enum { TENSORS = 64, HALF = 16 /* pairs of a head of the reference model */ };
 
-static void put_tensors(const safetensors_tensor *tensors, size_t count)
+static void put_file(const char *name, const safetensors_tensor *tensors, size_t count)
 {
     char message[256] = "";
-    if (safetensors_write(in_folder("model.safetensors"), tensors, count, NULL, 0, message,
-                          sizeof message) != KVT_OK)
+    if (safetensors_write(in_folder(name), tensors, count, NULL, 0, message, sizeof message) !=
+        KVT_OK)
         fail_msg("%s", message);
+}
+
+static void put_tensors(const safetensors_tensor *tensors, size_t count)
+{
+    put_file("model.safetensors", tensors, count);
 }
 
 /* What a tensor without a place in the model says must be what the model is. */
@@ -336,13 +341,184 @@ TEST(other_kinds_are_named)
     write_text("model.bin", "GGUF and so on, and more than a header of seven numbers");
     refused(in_folder("model.bin"), KVT_E_CORRUPT, "convert_gguf.py");
     (void)unlink(in_folder("model.safetensors"));
-    write_text("model.safetensors.index.json", "{}");
-    refused(folder, KVT_E_UNSUPPORTED, "index.json: weights in several files");
-    (void)unlink(in_folder("model.safetensors.index.json"));
+    write_text("pytorch_model.bin.index.json", "{}");
+    refused(folder, KVT_E_UNSUPPORTED, "weights that are not safetensors");
+    (void)unlink(in_folder("pytorch_model.bin.index.json"));
     write_text("pytorch_model.bin", "{}");
     refused(folder, KVT_E_UNSUPPORTED, "weights that are not safetensors");
     (void)unlink(in_folder("pytorch_model.bin"));
     refused(folder, KVT_E_GONE, "model.safetensors");
+}
+
+/* ---- weights in several files ---- */
+
+#define INDEX "model.safetensors.index.json"
+
+static const char *const shard_names[] = {"model-00001-of-00002.safetensors",
+                                          "model-00002-of-00002.safetensors"};
+
+/* The reference model's tensors in turn in one of two files. */
+typedef struct shards {
+    safetensors *file;
+    safetensors_tensor tensors[2][TENSORS];
+    size_t count[2];
+} shards;
+
+static void shards_open(shards *s)
+{
+    char message[256] = "";
+    s->count[0] = s->count[1] = 0;
+    assert_ok(
+        safetensors_open(reference_file("model.safetensors"), &s->file, message, sizeof message));
+    for (size_t i = 0; i < safetensors_count(s->file); i++)
+        s->tensors[i % 2][s->count[i % 2]++] = *safetensors_at(s->file, i);
+    write_reference_config();
+}
+
+static void shards_put(const shards *s)
+{
+    for (size_t f = 0; f < 2; f++)
+        put_file(shard_names[f], s->tensors[f], s->count[f]);
+}
+
+/* The index of both files; `first` where that is not NULL instead of the first entry, and `more`
+ * before all. */
+static void put_index(const shards *s, const char *first, const char *more)
+{
+    FILE *file = fopen(in_folder(INDEX), "wb");
+    const char *comma = *more != '\0' ? ", " : "";
+    assert_non_null(file);
+    (void)fprintf(file, "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {%s", more);
+    for (size_t i = 0; i < s->count[0] + s->count[1]; i++) {
+        const size_t f = i % 2;
+        if (i == 0 && first != NULL) {
+            (void)fprintf(file, "%s%s", comma, first);
+            if (*first == '\0') continue;
+        } else {
+            (void)fprintf(file, "%s\"%s\": \"%s\"", comma, s->tensors[f][i / 2].name,
+                          shard_names[f]);
+        }
+        comma = ", ";
+    }
+    (void)fputs("}}", file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void shards_remove(shards *s)
+{
+    safetensors_close(s->file);
+    (void)unlink(in_folder(INDEX));
+    for (size_t f = 0; f < 2; f++)
+        (void)unlink(in_folder(shard_names[f]));
+}
+
+/* The same weights as of one file; files that the index does not name are not looked at. */
+TEST(weights_in_several_files)
+{
+    char path[512];
+    shards s;
+    snprintf(path, sizeof path, "%s/reference_model/model", getenv("KVT_SOURCE_DIR"));
+    model *whole = naive_open(path);
+    shards_open(&s);
+    shards_put(&s);
+    put_index(&s, NULL, "");
+    write_text("consolidated.safetensors", "not looked at");
+    model *loaded = naive_open(folder);
+    assert_int_equal(model_digest(loaded), model_digest(whole));
+    model_close(loaded);
+    write_text("model.safetensors", "goes before the index");
+    refused(folder, KVT_E_CORRUPT, "model.safetensors: ");
+    (void)unlink(in_folder("model.safetensors"));
+    (void)unlink(in_folder("consolidated.safetensors"));
+    shards_remove(&s);
+    model_close(whole);
+}
+
+TEST(indexes_that_do_not_fit_their_files)
+{
+    static const char *const away[] = {"/etc/model.safetensors",
+                                       "../model.safetensors",
+                                       "sub/model.safetensors",
+                                       "..",
+                                       ".safetensors",
+                                       ".hidden.safetensors",
+                                       "",
+                                       "model.bin",
+                                       "a\\\\b.safetensors",
+                                       "a\\nb.safetensors"};
+    shards s;
+    char text[256];
+    shards_open(&s);
+    shards_put(&s);
+    const char *name = s.tensors[0][0].name;
+    for (size_t i = 0; i < sizeof away / sizeof away[0]; i++) {
+        snprintf(text, sizeof text, "\"%s\": \"%s\"", name, away[i]);
+        put_index(&s, text, "");
+        refused(folder, KVT_E_PARSE, "is no name of a .safetensors file");
+    }
+    snprintf(text, sizeof text, "\"%s\": 1", name);
+    put_index(&s, text, "");
+    refused(folder, KVT_E_PARSE, "is no name of a .safetensors file");
+    snprintf(text, sizeof text, "\"%s\": \"%s\"", name, shard_names[1]);
+    put_index(&s, text, "");
+    refused(folder, KVT_E_CORRUPT, "is in model-00001-of-00002.safetensors instead of");
+    put_index(&s, "", "");
+    refused(folder, KVT_E_CORRUPT, "is in model-00001-of-00002.safetensors and not in the index");
+    put_index(&s, NULL, "\"zzz\": \"model-00001-of-00002.safetensors\"");
+    refused(folder, KVT_E_CORRUPT, "zzz: is not in model-00001-of-00002.safetensors, nor in");
+    put_index(&s, NULL, "\"a\": \"model-00003-of-00002.safetensors\"");
+    refused(folder, KVT_E_GONE, "model-00003-of-00002.safetensors");
+    snprintf(text, sizeof text, "\"%s\": \"%s\"", name, shard_names[0]);
+    put_index(&s, NULL, text);
+    refused(folder, KVT_E_PARSE, "duplicate");
+    put_index(&s, NULL, "");
+    s.tensors[1][s.count[1]++] = s.tensors[0][1];
+    shards_put(&s);
+    refused(folder, KVT_E_CORRUPT, "safetensors and in model-0000");
+    put_file(shard_names[1], s.tensors[1], s.count[1] - 2);
+    refused(folder, KVT_E_CORRUPT, "nor in another file");
+    write_text(shard_names[1], "no safetensors");
+    refused(folder, KVT_E_CORRUPT, "model-00002-of-00002.safetensors");
+    shards_remove(&s);
+}
+
+TEST(files_that_are_no_index)
+{
+    static const struct {
+        const char *text;
+        kvt_status status;
+        const char *words;
+    } files[] = {
+        {"{", KVT_E_PARSE, "line 1"},
+        {"[]", KVT_E_PARSE, "no object"},
+        {"{}", KVT_E_PARSE, "has no weight_map"},
+        {"{\"weight_map\": []}", KVT_E_PARSE, "has no weight_map"},
+        {"{\"weight_map\": {}}", KVT_E_CORRUPT, "names no tensor"},
+        {"{\"weight_map\": {\"a\": \"a.safetensors\"}, \"b\": 1}", KVT_E_PARSE, "b: is nothing"},
+    };
+    model_index index;
+    char message[256];
+    write_reference_config();
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        write_text(INDEX, files[i].text);
+        refused(folder, files[i].status, files[i].words);
+    }
+    write_text(INDEX, "");
+    refused(folder, KVT_E_CORRUPT, INDEX);
+    (void)unlink(in_folder(INDEX));
+    /* One file too many. */
+    static char text[32 * (MODEL_FILES_MAX + 2)];
+    size_t length = 0;
+    for (uint32_t i = 0; i <= MODEL_FILES_MAX; i++)
+        length +=
+            (size_t)snprintf(text + length, sizeof text - length, "%s\"%u\": \"%u.safetensors\"",
+                             i == 0 ? "{\"weight_map\": {" : ",", (unsigned)i, (unsigned)i);
+    (void)snprintf(text + length, sizeof text - length, "}}");
+    assert_int_equal(
+        model_index_parse("index", text, strlen(text), &index, message, sizeof message),
+        KVT_E_CORRUPT);
+    assert_non_null(strstr(message, "more than 1024 files"));
+    assert_null(index.root);
 }
 
 /* ---- llama2.c ---- */
