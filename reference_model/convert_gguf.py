@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a Llama or Qwen2 model from a GGUF file as the folder that transformers and, of Llama, the
-decoder open: config.json, model.safetensors, tokenizer.json and tokenizer_config.json. See
+"""Writes a Llama or Qwen2 model from a GGUF file as the folder that transformers and the decoder
+open: config.json, model.safetensors, tokenizer.json and tokenizer_config.json. See
 docs/REFERENCE_MODEL.md.
 
     reference_model/convert_gguf.py --gguf FILE.gguf --out DIR

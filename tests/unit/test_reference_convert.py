@@ -34,7 +34,7 @@ except (ImportError, SystemExit) as error:
     print("skipped: %s" % error)
     sys.exit(77)
 
-DIM, FFN, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 64, 96, 2, 4, 2, 16
+DIM, FFN, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 256, 96, 2, 4, 2, 64
 Q = gguf.GGMLQuantizationType
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
@@ -74,7 +74,8 @@ def interleaved(weight, heads):
 
 
 def write_gguf(path, architecture="llama", fields=(), types=(), replaced=(), left_out=(),
-               tokenizer=("gpt2", "smollm")):
+               tokenizer=("gpt2", "smollm"), raw=()):
+    """raw: (name, (type, bytes)) of tensors whose blocks are made by hand."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("Small")
     writer.add_license("apache-2.0")
@@ -106,7 +107,10 @@ def write_gguf(path, architecture="llama", fields=(), types=(), replaced=(), lef
         if architecture != "qwen2" and name.endswith("attn_k.weight"):
             weight = interleaved(weight, KV_HEADS)
         kind = dict(types).get(name)
-        if kind is None:
+        if name in dict(raw):
+            kind, blocks = dict(raw)[name]
+            writer.add_tensor(name, blocks, raw_dtype=kind)
+        elif kind is None:
             writer.add_tensor(name, weight)
         else:
             writer.add_tensor(name, gguf.quants.quantize(weight, kind), raw_dtype=kind)
@@ -114,6 +118,47 @@ def write_gguf(path, architecture="llama", fields=(), types=(), replaced=(), lef
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def q4_k_value(block, at):
+    """Element `at` of a block of 256: two fp16 factors, eight pairs of 6-bit scales and minima in
+    12 bytes, then nibbles, of which the low ones of 32 bytes go before the high ones."""
+    factor, least = struct.unpack("<ee", block[:4])
+    packed, part = block[4:16], at // 32
+    if part < 4:
+        scale, minimum = packed[part] & 63, packed[part + 4] & 63
+    else:
+        scale = packed[part + 4] & 15 | packed[part - 4] >> 6 << 4
+        minimum = packed[part + 4] >> 4 | packed[part] >> 6 << 4
+    nibble = block[16 + at // 64 * 32 + at % 32] >> at // 32 % 2 * 4 & 15
+    return factor * scale * nibble - least * minimum
+
+
+def q6_k_value(block, at):
+    """Element `at` of a block of 256: in each half 64 bytes of low nibbles and 32 of high pairs of
+    bits, then a signed scale for each 16 and an fp16 factor."""
+    half, quarter, place = at // 128, at % 128 // 32, at % 32
+    low = block[64 * half + place + quarter % 2 * 32] >> quarter // 2 * 4 & 15
+    high = block[128 + 32 * half + place] >> 2 * quarter & 3
+    scale, = struct.unpack("<b", block[192 + at // 16 :][:1])
+    factor, = struct.unpack("<e", block[208:210])
+    return factor * scale * ((high << 4 | low) - 32)
+
+
+# Of each kind that numpy cannot make: bytes of a block, where its factors lie, and its reader.
+SUPER_BLOCKS = {Q.Q4_K: (144, (0, 2), q4_k_value), Q.Q6_K: (210, (208,), q6_k_value)}
+
+
+def super_blocks(kind, rows):
+    """Random blocks of `rows` rows of 256, and their values."""
+    size, factors, value = SUPER_BLOCKS[kind]
+    draw = numpy.random.default_rng(kind.value)
+    blocks = draw.integers(0, 256, (rows, size)).astype(numpy.uint8)
+    for row in blocks:
+        for at in factors:
+            row[at : at + 2] = numpy.frombuffer(struct.pack("<e", 0.001 + 0.002 * row[at] / 255),
+                                                numpy.uint8)
+    return blocks, numpy.array([[value(bytes(row), at) for at in range(256)] for row in blocks])
 
 
 def read_safetensors(path):
@@ -188,6 +233,7 @@ class ConvertTest(unittest.TestCase):
             plain = convert_gguf.tokenizers.normalizers.NFC().normalize_str(said)
             self.assertEqual(text.decode(ids), plain)
         self.assertIn(TOKENS.index("the"), text.encode("the").ids)
+        self.decoder_runs()
 
     def decoder_runs(self):
         path = os.path.join(self.folder, "ids.jsonl")
@@ -202,6 +248,7 @@ class ConvertTest(unittest.TestCase):
     def test_quantised_weights_are_dequantised(self):
         kinds = {"blk.0.attn_q.weight": Q.Q4_1, "blk.0.ffn_up.weight": Q.Q8_0,
                  "blk.1.attn_k.weight": Q.Q4_0, "blk.1.ffn_down.weight": Q.Q5_1,
+                "blk.0.ffn_down.weight": Q.Q5_0,
                  "token_embd.weight": Q.BF16}
         write_gguf(self.path, types=kinds.items())
         convert_gguf.convert(self.path, self.out)
@@ -214,6 +261,21 @@ class ConvertTest(unittest.TestCase):
             is_now = interleaved(found[ours], heads) if heads else found[ours]
             self.assertTrue(numpy.array_equal(is_now, wanted), name)
             self.assertLess(float(numpy.abs(is_now - rows).max()), 0.07)
+
+    def test_super_blocks_are_dequantised(self):
+        """Q4_K and Q6_K, of which Q4_K_M files are made, by another reading of their layout."""
+        made = {"blk.0.ffn_up.weight": super_blocks(Q.Q4_K, FFN),
+                "blk.1.ffn_gate.weight": super_blocks(Q.Q6_K, FFN)}
+        kinds = dict(zip(made, (Q.Q4_K, Q.Q6_K)))
+        write_gguf(self.path, architecture="qwen2", tokenizer=("gpt2", "qwen2"),
+                   raw=[(name, (kinds[name], blocks)) for name, (blocks, _) in made.items()])
+        convert_gguf.convert(self.path, self.out)
+        found = read_safetensors(os.path.join(self.out, "model.safetensors"))
+        for name, (_, wanted) in made.items():
+            is_now = found[WEIGHTS[name][0]]
+            self.assertGreater(float(numpy.abs(wanted).max()), 0.5, name)
+            self.assertLess(float(numpy.abs(is_now - wanted).max()), 1e-6, name)
+        self.decoder_runs()
 
     def test_files_cut_short(self):
         write_gguf(self.path)
@@ -247,7 +309,7 @@ class ConvertTest(unittest.TestCase):
                 ("key_length", {"fields": [("llama.attention.value_length", "add_uint32", 8)]}),
                 ("attn_q.bias", {"replaced": {"blk.0.attn_q.bias": matrix[0]}}),
                 ("blk.1.ffn_up.weight is missing", {"left_out": ["blk.1.ffn_up.weight"]}),
-                ("has shape [64, 32]", {"replaced": {"blk.0.attn_output.weight": matrix[:, :32]}}),
+                ("has shape [256, 32]", {"replaced": {"blk.0.attn_output.weight": matrix[:, :32]}}),
                 ("infinite", {"replaced": {"blk.0.attn_output.weight": endless}}),
                 ("quantisation F64", {"replaced": {
                     "blk.1.ffn_down.weight":
