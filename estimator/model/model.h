@@ -66,7 +66,7 @@ void model_close(model *m); /* NULL is allowed */
 const model_config *model_config_of(const model *m);
 
 /* How keys and queries turn: the first channels of a head, and radians a position of each of their
- * pairs. Nobody else computes a frequency from a base. */
+ * pairs. The one place that turns a model's base into frequencies. */
 uint32_t model_rotary_dim(const model_config *config);
 double model_frequency(const model_config *config, uint32_t pair);
 
