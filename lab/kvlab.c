@@ -80,10 +80,13 @@ static int lab_start(lab_arguments *arguments)
         command_catch_interrupts();
     else
         lab_catch_interrupts();
+    command_processors processors;
+    command_others_begin(&processors);
     progress_start(&arguments->bar, &arguments->common);
     const kvt_status status = bench_case_run(arguments->one.bench, options, stdout,
                                              arguments->common.json, message, sizeof message);
     progress_end(&arguments->bar);
+    (void)command_others_end(&processors, &arguments->common);
     free(arguments->names.items);
     if (status == KVT_OK) return EXIT_FINE;
     if (status == KVT_E_CANCELLED) return command_fail(status, "interrupted");

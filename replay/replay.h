@@ -436,7 +436,8 @@ typedef struct replay_report {
     const replay_workload *workload;
     const replay_result *results;
     size_t result_count;
-    bool profile_busy; /* the machine was busy while the profile's devices were measured */
+    bool profile_busy;   /* the machine was busy while the profile's devices were measured */
+    double others_share; /* of a live run: what other programs took of the processors meanwhile */
 } replay_report;
 
 /* One JSON document, schema "kvterrace-replay-1". KVT_OK; KVT_E_MEMORY; KVT_E_IO. */

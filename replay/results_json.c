@@ -496,6 +496,8 @@ json_t *results_document(const replay_report *report, bool *sound)
     document_put(root, "machine", document_text(report->machine), sound);
     if (report->date != NULL) document_put(root, "date", json_string(report->date), sound);
     document_put(root, "profile_busy", json_boolean(report->profile_busy), sound);
+    if (report->store != NULL)
+        document_put(root, "others_share", document_number(report->others_share), sound);
     document_put(root, "configuration", json_configuration(report, sound), sound);
     document_put(root, "workload",
                  json_workload(report->workload, &report->options->model.prefill, sound), sound);

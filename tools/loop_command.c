@@ -37,6 +37,7 @@ typedef struct loop_work {
     loop_requests requests;
     loop_result *results; /* seed by seed, contenders in the order of the list */
     size_t result_count;
+    double others_share; /* of the processors */
     bool input_fault;
     command_progress bar;
     char message[COMMAND_MESSAGE_BYTES];
@@ -292,6 +293,7 @@ static kvt_status loop_print(loop_work *work)
                                 .command = work->common->line,
                                 .machine = run.machine,
                                 .date = run.date,
+                                .others_share = work->others_share,
                                 .site = &work->site,
                                 .requests = &work->requests,
                                 .ladder = &work->ladder,
@@ -343,8 +345,11 @@ int command_loop(const command_common *common, const loop_arguments *arguments)
         code = command_report_unused(common, sections);
     }
     if (status == KVT_OK && code == EXIT_FINE) {
+        command_processors processors;
         command_catch_interrupts();
+        command_others_begin(&processors);
         status = loop_run_all(work);
+        work->others_share = command_others_end(&processors, common);
         const bool cancelled = status == KVT_E_CANCELLED;
         if (status == KVT_OK || (cancelled && work->result_count > 0)) {
             kvt_status printed = loop_print(work);

@@ -41,6 +41,7 @@ typedef struct replay_session {
     kvt_store_options store; /* live only, with what it points to */
     void *store_owner;
     kvt_store_options live_store; /* the same with `profile` */
+    double others_share;          /* of the processors, in a live run */
     live_profile profile;         /* as it was at the beginning: all runs begin with it */
     replay_live live;
     replay_workload workload; /* of the first seed */
@@ -499,7 +500,8 @@ static kvt_status replay_print(replay_session *session)
                             .workload = &session->workload,
                             .results = session->results,
                             .result_count = session->result_count,
-                            .profile_busy = replay_is_profile_busy(session)};
+                            .profile_busy = replay_is_profile_busy(session),
+                            .others_share = session->others_share};
     kvt_status status = arguments->common.json
                             ? replay_print_json(&report, stdout)
                             : replay_print_text(&report, arguments->verbose, stdout);
@@ -652,8 +654,12 @@ static int replay_run_session(replay_arguments *arguments)
                                      arguments->workload ? all_sections : sections);
     }
     if (status == KVT_OK && code == EXIT_FINE) {
+        command_processors processors;
         command_catch_interrupts();
+        command_others_begin(&processors);
         status = replay_run_all(&session);
+        if (arguments->live)
+            session.others_share = command_others_end(&processors, &arguments->common);
         replay_keep_finished(&session);
         const bool cancelled = status == KVT_E_CANCELLED;
         if (cancelled)

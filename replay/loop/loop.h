@@ -337,6 +337,7 @@ typedef struct loop_report {
     const char *workload;
     const loop_result *results;
     size_t result_count;
+    double others_share; /* what other programs took of the processors meanwhile */
 } loop_report;
 
 /* KVT_OK; KVT_E_IO; KVT_E_MEMORY. */

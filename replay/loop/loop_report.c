@@ -142,6 +142,7 @@ static json_t *report_document(const loop_report *report, bool *sound)
     document_put(root, "command", document_text(report->command), sound);
     document_put(root, "machine", document_text(report->machine), sound);
     document_put(root, "date", document_text(report->date), sound);
+    document_put(root, "others_share", document_number(report->others_share), sound);
     document_put(root, "model", report_model(report->site, sound), sound);
     document_put(root, "classes", report_classes(report, sound), sound);
     document_put(workload, "name", document_text(report->workload), sound);

@@ -371,6 +371,14 @@ class VerdictTest(ReportCase):
                 self.assertIn(part, self.verdict(document)["sentences"][0]["text"])
 
 
+    def test_others_on_the_machine(self):
+        for share, said in ((0.43, True), (0.05, False), (None, False)):
+            document = loop([loop_run("lru", 2, 1), loop_run("utility", 1, 1)])
+            document["others_share"] = share
+            first = self.verdict(document)["sentences"][0]
+            self.assertEqual("took 43 % of the processors" in first["text"], said)
+            self.assertEqual(first["state"] == "warning", said)
+
     def test_words_of_the_document(self):
         verdict = self.verdict({"schema": "kvterrace-profile-calibrate-2",
                                 "verdict": ["A loss limit of 0.01 leaves two.", {"x": 1}, None]})

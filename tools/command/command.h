@@ -252,6 +252,17 @@ void command_suggest(char *message, size_t size, const char *text,
 void command_note(const command_common *common, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Seconds of the processors since the machine's start: all, those that were not idle, and this
+ * program's own. Zeros where the system does not say. */
+typedef struct command_processors {
+    double all, taken, own;
+} command_processors;
+
+/* Around what is timed by the clock: a note on stderr says when other programs took a tenth of the
+ * processors or more. Returns their share. */
+void command_others_begin(command_processors *load);
+double command_others_end(const command_processors *begin, const command_common *common);
+
 /* Prints a document on stdout and releases it. EXIT_FINE; NULL is short memory: EXIT_FAILED. */
 int command_print_document(json_t *document);
 

@@ -211,6 +211,17 @@ function sayBound(results, verdict) {
     `${fixed(100 * saved / bound, 1)} % of that.`);
 }
 
+// A share of the processors from which on other programs are named, as in tools/command.
+const othersShare = 0.1;
+
+function sayOthers(document, verdict) {
+  const share = numberOf(document, "others_share", 0);
+  if (!(share >= othersShare)) return;
+  verdict.say("warning", `Other programs took ${fixed(100 * share, 0)} % of the processors while ` +
+    "this ran: its times are too long by what that cost.");
+  verdict.then("Run it again when the machine is quiet.");
+}
+
 function sayLive(results, verdict) {
   const rows = results.filter((row) => textOf(row, "mode") === "live");
   const wrong = sumOf(rows, "wrong_bytes");
@@ -245,6 +256,7 @@ function verdictReplay(document, verdict) {
     verdict.then("Measure the profile again when the machine is quiet.");
   }
   if (live) sayLive(results, verdict);
+  sayOthers(document, verdict);
   sayOverload(results, verdict);
   if (results.some((row) => textOf(row, "policy") === ours)) {
     sayMetrics(document, results, verdict);
@@ -341,6 +353,7 @@ function verdictLoop(document, verdict) {
   const loads = results.filter((row) => isNumber(row.load_error_p50));
   const wrong = ["exact_wrong", "tokens_wrong", "positions_wrong"].reduce((sum, key) =>
     sum + sumOf(results, key), 0);
+  sayOthers(document, verdict);
   loopSayTimes(results, verdict);
   if (judged.length > 0)
     verdict.say(within === judged.length ? "met" : "missed", "Predicted losses lie within the " +
