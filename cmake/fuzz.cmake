@@ -14,7 +14,7 @@ foreach(source ${fuzz_sources})
   kvt_add_rooms(${name} ${KVT_LIBRARY_ROOMS} rivals replay inspect command quality
     exchange)
   target_link_libraries(${name} PRIVATE kvt_flags ${KVT_LIBRARY_DEPS} PkgConfig::JANSSON
-    PkgConfig::OPENBLAS)
+    PkgConfig::OPENBLAS PkgConfig::ZLIB)
   set(archive ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${name}.tar.zst)
   set(corpus)
   set(inputs)

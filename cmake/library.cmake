@@ -85,4 +85,4 @@ kvt_add_rooms(kvterrace_command ${KVT_LIBRARY_ROOMS} rivals replay tools command
   exchange)
 set_target_properties(kvterrace_command PROPERTIES OUTPUT_NAME kvterrace LINKER_LANGUAGE C)
 target_link_libraries(kvterrace_command PRIVATE kvt_flags ${KVT_LIBRARY_DEPS}
-  PkgConfig::JANSSON PkgConfig::OPENBLAS)
+  PkgConfig::JANSSON PkgConfig::OPENBLAS PkgConfig::ZLIB)

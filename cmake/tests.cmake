@@ -94,7 +94,7 @@ function(kvt_room_program name source)
   kvt_add_rooms(${name} ${needs})
   target_link_libraries(${name} PRIVATE kvt_flags ${KVT_LIBRARY_DEPS} PkgConfig::JANSSON)
   if("quality" IN_LIST KVT_NEEDS_${room})
-    target_link_libraries(${name} PRIVATE PkgConfig::OPENBLAS)
+    target_link_libraries(${name} PRIVATE PkgConfig::OPENBLAS PkgConfig::ZLIB)
   endif()
 endfunction()
 

@@ -457,7 +457,7 @@ kvt_status replay_workload_generate(const replay_generator *generator, replay_wo
         snprintf(message, message_size, "workload: %s",
                  status == KVT_E_MEMORY  ? "out of memory"
                  : status == KVT_E_SPACE ? "more block references than a replay can hold"
-                                         : "the arrivals span more than 31 days");
+                                         : "the arrivals span more than 100 days");
         return status;
     }
     snprintf(workload->name, sizeof workload->name, "poisson, %u contexts, zipf %g",

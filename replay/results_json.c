@@ -473,6 +473,7 @@ static json_t *json_workload(const replay_workload *workload, const kvt_prefill 
     json_t *object = json_object();
     const double per_s = workload->conversations_per_s;
     document_put(object, "name", json_string(workload->name), sound);
+    document_put(object, "note", document_text(workload->note), sound);
     document_put(object, "requests", json_integer((json_int_t)workload->request_count), sound);
     DOCUMENT_PUT_FIELDS(object, workload, sound, FIELD(block_tokens), FIELD(block_refs),
                         FIELD(distinct_blocks), FIELD(input_tokens));

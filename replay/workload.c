@@ -99,6 +99,18 @@ static kvt_status id_map_grow(workload_id_map *map)
     return KVT_OK;
 }
 
+kvt_status workload_id_map_slot(workload_id_map *map, uint64_t id, uint32_t **dense_out)
+{
+    if (map->slots == 0 || map->used * 2 >= map->slots) {
+        kvt_status status = id_map_grow(map);
+        if (status != KVT_OK) return status;
+    }
+    size_t slot = id_map_slot(map, id);
+    map->ids[slot] = id;
+    *dense_out = &map->dense[slot];
+    return KVT_OK;
+}
+
 kvt_status workload_build_dense_block(workload_builder *builder, uint32_t dense)
 {
     replay_workload *workload = builder->workload;
@@ -132,18 +144,14 @@ kvt_status workload_build_new_block(workload_builder *builder)
 
 kvt_status workload_build_block(workload_builder *builder, uint64_t id)
 {
-    workload_id_map *map = &builder->map;
-    if (map->slots == 0 || map->used * 2 >= map->slots) {
-        kvt_status status = id_map_grow(map);
-        if (status != KVT_OK) return status;
+    uint32_t *dense;
+    kvt_status status = workload_id_map_slot(&builder->map, id, &dense);
+    if (status != KVT_OK) return status;
+    if (*dense == UINT32_MAX) {
+        *dense = (uint32_t)builder->workload->distinct_blocks;
+        builder->map.used++;
     }
-    size_t slot = id_map_slot(map, id);
-    if (map->dense[slot] == UINT32_MAX) {
-        map->ids[slot] = id;
-        map->dense[slot] = (uint32_t)builder->workload->distinct_blocks;
-        map->used++;
-    }
-    return workload_build_dense_block(builder, map->dense[slot]);
+    return workload_build_dense_block(builder, *dense);
 }
 
 /*

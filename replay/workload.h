@@ -17,7 +17,7 @@
 
 #define REPLAY_TOKENS_MAX     (1u << 24) /* of one request */
 #define REPLAY_BLOCK_REFS_MAX (UINT64_C(1) << 31)
-#define REPLAY_ARRIVAL_MAX_NS (UINT64_C(31) * 86400 * 1000000000) /* a month of traffic */
+#define REPLAY_ARRIVAL_MAX_NS (UINT64_C(100) * 86400 * 1000000000) /* exact in a double */
 
 typedef struct replay_request {
     uint64_t arrival_ns;  /* from the workload's start; never falls from one request to the next */
@@ -29,7 +29,8 @@ typedef struct replay_request {
 } replay_request;
 
 typedef struct replay_workload {
-    char name[96]; /* file name or generator, for reports */
+    char name[96];  /* file name or generator, for reports */
+    char note[256]; /* what was assumed of a trace's rows, or "" */
     replay_request *requests;
     uint32_t *blocks; /* dense ids, request after request */
     uint64_t request_count;
@@ -92,13 +93,18 @@ typedef struct replay_trace_options {
     bool keep_steps;            /* arrivals stay where the trace has them, for replay_resample */
     uint32_t merge_to; /* tokens: of smaller blocks so many are one as make these, which ends with
                           the last of them; what is left behind it is never cached. 0 = none */
+    uint32_t block_tokens; /* of traces without ids of blocks, 1 .. 65536; 0 = 512 */
 } replay_trace_options;
 
 /*
- * Reads a trace file, plain or zstd-compressed (told by its first bytes). The format is told by
- * the first line:
- *   Mooncake JSONL   {"timestamp": ms, "input_length", "output_length", "hash_ids"}, 512 tokens
- *   agentic JSONL    the same with "conv"; a clock per conversation, 64 tokens
+ * Reads a trace file, plain or packed with zstd or gzip (told by its first bytes), with or without
+ * a byte order mark. The format is told by the first line, the size of blocks by their number:
+ *   JSONL   {"timestamp", "input_length", "output_length", "hash_ids"}, as Mooncake, Qwen-Bailian
+ *           and Dynamo write them, and the agentic traces with "conv": trace_json.c
+ *   CSV     a header that names instants, tokens and perhaps sessions, as Azure and BurstGPT have
+ *           it: trace_csv.c
+ * What sessions, instants and missing ids become: trace_rows.h. What was assumed is in the
+ * workload's note.
  * message gets file, line and reason. KVT_OK; KVT_E_PARSE (any malformed byte); KVT_E_GONE (no
  * such file); KVT_E_IO; KVT_E_MEMORY.
  */
@@ -176,6 +182,11 @@ KVT_NODISCARD kvt_status workload_build_request(workload_builder *builder, uint6
 KVT_NODISCARD kvt_status workload_build_block(workload_builder *builder, uint64_t id);
 KVT_NODISCARD kvt_status workload_build_new_block(workload_builder *builder);
 KVT_NODISCARD kvt_status workload_build_dense_block(workload_builder *builder, uint32_t dense);
+
+/* The value that an id has in the map, UINT32_MAX when none: then the caller sets it and counts it
+ * in `used`. Valid until the next call. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status workload_id_map_slot(workload_id_map *map, uint64_t id,
+                                              uint32_t **dense_out);
 
 /* Spreads quantised arrivals inside their step by the seed (sets grid_ns), orders requests by
  * arrival, keeps the first `limit` (0 = all) and counts. KVT_OK; KVT_E_MEMORY. */

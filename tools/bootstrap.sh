@@ -12,7 +12,8 @@ logs=$(cd "$here/.." && pwd)/build
 # redis-tools: its redis-check-rdb is a server when it is called redis-server, for tests and a
 # bench; the package redis-server would start one for good.
 # zstd: tests call the program.
-# zlib1g-dev: a static link of libsqlite3 takes libz, whose package libsqlite3-dev does not name.
+# zlib1g-dev: traces may be packed with gzip; and a static link of libsqlite3 takes libz, whose
+# package libsqlite3-dev does not name.
 packages="gcc libc6-dev make cmake pkg-config python3 libzstd-dev liburing-dev libsqlite3-dev
 zlib1g-dev libxxhash-dev libjansson-dev libinih-dev libopenblas-dev libssl-dev"
 of_python="python3-dev python3-cffi"

@@ -263,6 +263,7 @@ kvt_status command_read_trace(const command_common *common, const char *path,
     const uint64_t blocks = kvt_config_bytes(config, "replay.block_tokens");
     replay_trace_options trace = *options;
     trace.conversations_per_s = kvt_config_number(config, "workload.rate");
+    trace.block_tokens = (uint32_t)blocks;
     if (!(trace.conversations_per_s > 0.0 && trace.conversations_per_s <= 1e6)) {
         (void)snprintf(message, message_size,
                        "workload.rate: above 0, up to 1e6 conversations per second");
@@ -299,6 +300,8 @@ static kvt_status replay_make_workload(replay_session *session, uint64_t seed,
                                                sizeof session->message);
         if (status == KVT_OK && arguments->draw)
             status = replay_resample(&trace, seed, arguments->sessions, workload);
+        if (status == KVT_OK && seed == session->first_seed && workload->note[0] != '\0')
+            command_note(&arguments->common, "%s: %s", workload->name, workload->note);
         replay_workload_free(&trace);
         return status;
     }

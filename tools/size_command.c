@@ -152,6 +152,8 @@ static kvt_status size_read_workload(const size_arguments *arguments, replay_gen
     if (arguments->trace != NULL) {
         status = command_read_trace(&arguments->common, arguments->trace, &options, own,
                                     study->message, sizeof study->message);
+        if (status == KVT_OK && own->note[0] != '\0')
+            command_note(&arguments->common, "%s: %s", own->name, own->note);
     } else {
         replay_generator_read(arguments->common.config, generator);
         study->generator = generator;

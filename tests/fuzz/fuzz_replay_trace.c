@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_replay_trace.c - any bytes as a trace file: they are a workload that keeps its promises, or
- * a parse error with a message. The bytes are handed over through a file in memory.
+ * a parse error with a message: JSON lines and CSV, plain or packed. The bytes are handed over
+ * through a file in memory.
  */
 #include "replay/workload.h"
 
@@ -27,13 +28,21 @@ static void check_workload(const replay_workload *workload)
         }
         refs += request->block_count;
     }
-    if (refs != workload->block_refs) abort();
+    if (refs != workload->block_refs || refs < workload->distinct_blocks) abort();
+    if (memchr(workload->note, '\0', sizeof workload->note) == NULL) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const replay_trace_options options = {.seed = 1, .conversations_per_s = 1.0};
-    char path[64], message[256] = "";
+    /* Large blocks where a trace has none of its own: a short row may ask for 2^24 tokens. The size
+     * of the input picks one of the ways to read. */
+    const replay_trace_options options = {.seed = 1,
+                                          .conversations_per_s = 1.0,
+                                          .limit = size % 3 == 0 ? 5 : 0,
+                                          .keep_steps = size % 5 == 0,
+                                          .merge_to = size % 2 == 0 ? 512 : 0,
+                                          .block_tokens = 65536};
+    char path[64], message[512] = "";
     replay_workload workload;
     int file = memfd_create("trace", MFD_CLOEXEC);
     if (file < 0) return 0;

@@ -7,6 +7,7 @@
 Devices are small files in a temporary folder. Nothing here depends on how long anything takes.
 """
 
+import gzip
 import json
 import math
 import os
@@ -412,6 +413,34 @@ class CommandTest(CommandCase):
         self.assertIsNone(document["workload"]["conversations_per_s"])
         self.fails("workload.rate has no effect", "replay", "--trace", plain, "--set",
                    "workload.rate=2")
+
+    def test_replay_foreign_traces(self):
+        """What was assumed of a trace is said once, on stderr and in the document."""
+        azure = ("\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+                 "2024-05-10 00:00:00.009930+00:00,2162,5\r\n"
+                 "2024-05-10 00:00:01.017335+00:00,2399,6\r\n")
+        row = ('{"chat_id": %d, "parent_chat_id": -1, "timestamp": %d, "input_length": 30, '
+               '"output_length": 1, "type": "text", "turn": 1, "hash_ids": [1, 2]}\n')
+        chats = "".join(row % (i, i) for i in range(4)).encode()
+        for name, content, tokens, note in (
+                ("azure.csv", azure, 512, "each prompt is its own"),
+                ("azure.csv.gz", gzip.compress(azure.encode()), 512, "each prompt is its own"),
+                ("chats.jsonl.zst", gzip.compress(chats), 16, "timestamps are seconds"),
+                ("epoch.jsonl", b"\xef\xbb\xbf" + chats.replace(b'p": ', b'p": 173200000'), 16,
+                 "seconds since 1970, counted from the first request on")):
+            with self.subTest(name=name):
+                words = ["replay", "--trace", self.put(name, content), "--policy", "lru",
+                         "--seeds", "2"]
+                result = self.run_command(*words)
+                self.assertEqual(result.stderr.count(note), 1, result.stderr)
+                workload = self.run_json(*words)["workload"]
+                self.assertIn(note, workload["note"])
+                self.assertEqual(workload["block_tokens"], tokens)
+        words = ["replay", "--trace", "azure.csv", "--policy", "lru", "--set",
+                 "replay.block_tokens=100"]
+        self.assertEqual(self.run_json(*words)["workload"]["block_tokens"], 100)
+        self.assertIn("each prompt is its own", self.run_command(
+            "size", "--trace", "azure.csv", "--dram", "1GiB", "--ssd", "0").stderr)
 
     def test_replay_bad_traces(self):
         self.fails("no-such", "replay", "--trace", "no-such", code=2)

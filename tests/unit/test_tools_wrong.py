@@ -117,7 +117,12 @@ CASES = [
     (trace("hugetok.jsonl"), "hugetok.jsonl:1: input_length"),
     (trace("back.jsonl"), "back.jsonl:2: timestamp is before the one above"),
     (trace("text.jsonl"), "text.jsonl:1: "),
-    (trace("gzip.jsonl.zst"), "gzip.jsonl.zst:1: this is compressed with gzip: unpack it"),
+    (trace("gzip.jsonl.zst"), "gzip.jsonl.zst:1: damaged gzip data"),
+    (trace("nested.gz"), "nested.gz:1: the content is compressed with gzip: unpack it"),
+    (trace("cut.gz"), "cut.gz:2: the gzip data ends too early: the file was cut"),
+    (trace("names.csv"), "names.csv:1: no header of a CSV"),
+    (trace("burst.csv"), "burst.csv:3: request tokens are not an integer"),
+    (trace("fields.csv"), "fields.csv:2: 2 fields, and the header has 3"),
     (trace("/dev/null"), "the file is empty"),
     ([*SIM, "--policy", "lru2"], "unknown policy 'lru2'; did you mean 'lru'?"),
     ([*SIM, "--policy", ""], "unknown policy ''"),
@@ -132,10 +137,11 @@ CASES = [
     (["replay", "--trace", "trunc.jsonl", "--trace", "b"], "--trace is given twice: 'b'"),
     ([*SIM, "-json"], "did you mean '--json'?"),
     ([*LIVE, "--policy", "oracle"], "it is of simulations alone"),
-    (["replay", "--trace", "bom.jsonl"], "bom.jsonl:1: this is text with a byte order mark"),
-    (["replay", "--trace", "gzip.jsonl"], "gzip.jsonl:1: this is compressed with gzip: unpack it"),
-    (["replay", "--trace", "epoch.jsonl"], "not from 1970"),
-    (["replay", "--trace", "blocks.jsonl"], "holds 4 ids, and 1000 tokens in blocks of 512 make 2"),
+    (["replay", "--trace", "late.jsonl"], "late.jsonl:2: timestamp is more than 100 days behind"),
+    (["replay", "--trace", "far.jsonl"], "far.jsonl:1: timestamp is not a number of milliseconds"),
+    (["replay", "--trace", "blocks.jsonl"],
+     "blocks.jsonl:2: hash_ids holds 2 ids, and 1000 tokens in blocks of 256, as the rows above"),
+    (["replay", "--trace", "utf16.jsonl"], "text in UTF-16: save it as UTF-8"),
     (setting("replay.ladder=two.json"), "two.json: ladder[0].loss: is missing"),
     (["report", "later.json"], "is of another version of kvterrace"),
     (["check-config", "text.ini"], "this file holds other bytes"),
@@ -395,10 +401,16 @@ class WrongTest(CommandCase):
         self.put("ladder.ini", "[store]\nprofile = good.db\nladder = calibrated\n"
                  "ladder_layout = 32x8x128:bf16\n[tier.dram]\ncapacity = 64MiB\n")
         row = '{{"timestamp": {}, "input_length": 1000, "output_length": 1, "hash_ids": {}}}\n'
-        self.put("epoch.jsonl", row.format(1700000000000, [1, 2]))
-        self.put("blocks.jsonl", row.format(0, [1, 2, 3, 4]))
-        self.put("bom.jsonl", b"\xef\xbb\xbf" + row.format(0, [1, 2]).encode())
-        self.put("gzip.jsonl", gzip.compress(row.format(0, [1, 2]).encode()))
+        self.put("late.jsonl", row.format(1600000000000, [1, 2]) +
+                 row.format(1700000000000, [1, 2]))
+        self.put("far.jsonl", row.format(99999999999999, [1, 2]))
+        self.put("blocks.jsonl", row.format(0, [1, 2, 3, 4]) + row.format(0, [1, 2]))
+        self.put("nested.gz", gzip.compress(gzip.compress(row.format(0, [1, 2]).encode())))
+        self.put("cut.gz", gzip.compress(row.format(0, [1, 2]).encode())[:-9])
+        self.put("utf16.jsonl", row.format(0, [1, 2]).encode("utf-16"))
+        self.put("names.csv", "when,what,who\n1,2,3\n")
+        self.put("burst.csv", "Timestamp,Request tokens\n1,2\n2,many\n")
+        self.put("fields.csv", "Timestamp,Model,Request tokens\n1,2\n")
         self.put_rows("two.json", "[ladder]\nvariant,bits\nraw,16\n")
         self.put("later.json", '{"schema": "kvterrace-replay-99"}')
         drive = "[device.a]\ntier = ssd\nbackend = file\npath = {}\ncapacity = {}\n"

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <zlib.h>
 #include <zstd.h>
 
 static const replay_trace_options plain_options = {.seed = 7, .conversations_per_s = 0.1};
@@ -202,6 +203,7 @@ TEST(malformed_lines_are_refused)
 {
     expect_refused("", ":1:", "empty");
     expect_refused("\n", ":1:", "no JSON object");
+    expect_refused("\xef\xbb\xbf", ":1:", "empty");
     expect_refused("hello\n", ":1:", "no JSON object");
     expect_refused("{\n", ":1:", "column");
     expect_refused("{}\n", ":1:", "timestamp");
@@ -216,23 +218,264 @@ TEST(malformed_lines_are_refused)
     expect_refused(LINE("0", "-3", ""), ":1:", "input_length");
     expect_refused(LINE("0", "16777217", "1"), ":1:", "input_length");
     expect_refused(LINE("0", "512.5", "1"), ":1:", "input_length");
-    expect_refused(LINE("0", "513", "1"), ":1:", "rounded up");
-    expect_refused(LINE("0", "512", "1, 2"), ":1:", "rounded up");
+    expect_refused(LINE("0", "512", "1") LINE("0", "5000", "1"), ":2:", "blocks of 512");
+    expect_refused(LINE("0", "2000", "1, 2, 3, 4") LINE("0", "512", "1, 2"), ":2:",
+                   "holds 2 ids, and 512 tokens in blocks of 512, as the rows above have them, "
+                   "make 1");
+    expect_refused(LINE("0", "100", "1, 2, 3, 4, 5"), ":1:", "16 to 4096 tokens");
     expect_refused(LINE("0", "512", "-1"), ":1:", "hash id");
     expect_refused(LINE("0", "512", "1.0"), ":1:", "hash id");
-    expect_refused(LINE("0", "1024", "3, 3"), ":1:", "twice");
+    expect_refused(LINE("0", "512", "18446744073709551616"), ":1:", "column");
+    expect_refused(LINE("0", "512", "null"), ":1:", "hash id");
     expect_refused("{\"timestamp\": 0, \"timestamp\": 1}\n", ":1:", "column");
     expect_refused("{\"conv\": 3, \"timestamp\": 0, \"input_length\": 1, \"output_length\": 1, "
                    "\"hash_ids\": []}\n",
                    ":1:", "conv");
-    expect_refused("{\"timestamp\": 0, \"input_length\": 1, \"output_length\": 1}\n",
-                   ":1:", "hash_ids");
+    expect_refused(
+        LINE("0", "512", "1") "{\"timestamp\": 0, \"input_length\": 1, \"output_length\": 1}\n",
+        ":2:", "hash_ids");
+    expect_refused(
+        "{\"timestamp\": 0, \"input_length\": 1, \"output_length\": 1}\n" LINE("0", "512", "1"),
+        ":2:", "the first row has none");
 }
 
 TEST(other_formats_are_refused)
 {
-    expect_refused("TIMESTAMP,ContextTokens,GeneratedTokens\r\n", ":1:", "one object per line");
-    expect_refused("[1]\n", ":1:", "one object per line");
+    expect_refused("[1]\n", ":1:", "one request per line");
+    expect_refused("a,b,c\n1,2,3\n", ":1:", "no header of a CSV");
+    expect_refused("TIMESTAMP,ContextTokens\r\n", "no requests", "no requests");
+    expect_refused("PK\x03\x04 zip", ":1:", "a zip archive");
+}
+
+/* Reads a text and keeps the workload, which the caller frees. */
+static void expect_read(const char *text, replay_workload *workload, uint32_t block_tokens,
+                        uint64_t requests, uint64_t distinct)
+{
+    char message[256];
+    kvt_status status = read_text(text, workload, message);
+    if (status != KVT_OK) fail_msg("%s\n%s", message, text);
+    assert_int_equal(workload->request_count, requests);
+    assert_int_equal(workload->block_tokens, block_tokens);
+    assert_int_equal(workload->distinct_blocks, distinct);
+}
+
+#define CHAT(id, parent, time, ids)                                                                \
+    "{\"chat_id\": " id ", \"parent_chat_id\": " parent ", \"timestamp\": " time                   \
+    ", \"input_length\": 100, \"output_length\": 5, \"turn\": 1, \"hash_ids\": [" ids "]}\n"
+
+TEST(bailian_is_read)
+{
+    replay_workload workload;
+    expect_read(CHAT("7", "-1", "0.5", "1, 2, 2, 4, 5, 6, 7")
+                    CHAT("8", "7", "0.75", "1, 2, 2, 4, 5, 6, 8")
+                        CHAT("9", "-1", "1", "1, 2, 3, 4, 5, 6, 7"),
+                &workload, 16, 3, 7 + 1 + 5);
+    assert_int_equal(workload.requests[1].arrival_ns, 750000000);
+    assert_int_equal(workload.requests[0].session, workload.requests[1].session);
+    assert_int_not_equal(workload.requests[0].session, workload.requests[2].session);
+    assert_non_null(strstr(workload.note, "seconds"));
+    /* The block that comes twice is two prefixes. */
+    assert_int_not_equal(workload.blocks[1], workload.blocks[2]);
+    replay_workload_free(&workload);
+    expect_refused(CHAT("true", "-1", "0.5", "1, 2, 3, 4, 5, 6, 7"), ":1:", "chat_id");
+    expect_refused(CHAT("1", "{}", "0.5", "1, 2, 3, 4, 5, 6, 7"), ":1:", "parent_chat_id");
+    expect_refused(CHAT("1", "0", "-0.5", "1, 2, 3, 4, 5, 6, 7"), ":1:", "seconds");
+    expect_refused(CHAT("1", "0", "2", "1, 2, 3, 4, 5, 6, 7")
+                       CHAT("1", "0", "1", "1, 2, 3, 4, 5, 6, 7"),
+                   ":2:", "before the one above");
+}
+
+TEST(ids_of_64_bits_are_read)
+{
+    replay_workload workload;
+    expect_read(LINE("0", "1024", "9223372036854775808, 18446744073709551615")
+                    LINE("1", "1024", "9223372036854775808, 18446744073709551614")
+                        LINE("2", "1024", "9223372036854775807, 1"),
+                &workload, 512, 3, 5);
+    replay_workload_free(&workload);
+    /* Strings name blocks too, and digits inside of strings are left alone. */
+    expect_read("{\"timestamp\": 0, \"x\": \"a\\\"18446744073709551615\", \"input_length\": 512, "
+                "\"output_length\": 5, \"hash_ids\": [\"ab\"]}\n" LINE("1", "512", "\"ab\""),
+                &workload, 512, 2, 1);
+    replay_workload_free(&workload);
+}
+
+/* The size of blocks is what all rows agree with. */
+TEST(block_sizes_are_found)
+{
+    static const uint32_t sizes[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        for (int up = 0; up < 2; up++) {
+            char text[20000];
+            size_t used = 0;
+            for (uint32_t r = 1; r <= 3; r++) {
+                const uint32_t tokens = r * 5 * sizes[s] + r;
+                used += (size_t)snprintf(text + used, sizeof text - used,
+                                         "{\"timestamp\": %u, \"input_length\": %u, "
+                                         "\"output_length\": 1, \"hash_ids\": [0",
+                                         r, tokens);
+                for (uint32_t i = 1; i < r * 5 + (uint32_t)up; i++)
+                    used += (size_t)snprintf(text + used, sizeof text - used, ",%u", i);
+                used += (size_t)snprintf(text + used, sizeof text - used, "]}\n");
+            }
+            replay_workload workload;
+            expect_read(text, &workload, sizes[s], 3, 15 + (uint32_t)up);
+            replay_workload_free(&workload);
+        }
+    }
+}
+
+#define TURN(session, rest)                                                                        \
+    "{\"session_id\": " session ", " rest ", \"input_length\": 1500, \"output_length\": 5, "       \
+    "\"hash_ids\": [1, 2, 3]}\n"
+
+TEST(turns_come_after_their_delays)
+{
+    replay_workload workload;
+    expect_read(TURN("\"a\"", "\"timestamp\": 1000") TURN("\"a\"", "\"delay\": 500.5")
+                    TURN("\"b\"", "\"timestamp\": 20") TURN("\"a\"", "\"delay\": 1"),
+                &workload, 512, 4, 3);
+    assert_int_equal(workload.requests[0].arrival_ns, 20000000);
+    assert_int_equal(workload.requests[1].arrival_ns, 1000000000);
+    assert_int_equal(workload.requests[2].arrival_ns, 1500500000);
+    assert_int_equal(workload.requests[3].arrival_ns, 1501500000);
+    assert_int_equal(workload.requests[3].session, workload.requests[1].session);
+    assert_true(workload.conversations_per_s == 0.0);
+    replay_workload_free(&workload);
+    /* Without any instant the starts are drawn. */
+    expect_read(TURN("1", "\"delay\": 500") TURN("2", "\"delay\": 500") TURN("1", "\"delay\": 500"),
+                &workload, 512, 3, 3);
+    assert_true(workload.conversations_per_s > 0.0);
+    replay_workload_free(&workload);
+    expect_refused(TURN("1", "\"delay\": 500") TURN("2", "\"timestamp\": 5"), ":2:", "first row");
+    expect_refused(TURN("1", "\"timestamp\": 500") TURN("2", "\"delay\": 5"),
+                   ":2:", "timestamp is missing");
+    expect_refused(TURN("1", "\"timestamp\": 500") TURN("1", "\"delay\": -5"), ":2:", "delay");
+    expect_refused(TURN("1", "\"timestamp\": 500") TURN("1", "\"delay\": 1e300"), ":2:", "delay");
+    expect_refused(TURN("1", "\"timestamp\": 500") TURN("1", "\"x\": 1"), ":2:", "missing");
+    expect_refused(TURN("[]", "\"timestamp\": 500"), ":1:", "session_id");
+    expect_refused(TURN("1", "\"timestamp\": 0") TURN("1", "\"delay\": 8e9")
+                       TURN("1", "\"delay\": 8e9"),
+                   ":3:", "longer than 100 days");
+}
+
+/* The same requests, in whatever the instants are written. */
+TEST(instants_of_1970_are_taken_from_the_first)
+{
+    static const char *const units[][4] = {
+        {"1732000000", "1732000002", "1732000003.5", "seconds since 1970"},
+        {"1732000000000", "1732000002000", "1732000003500", "milliseconds since"},
+        {"1732000000000000", "1732000002000000", "1732000003500000", "microseconds"},
+        {"1732000000000000000", "1732000002000000000", "1732000003500000000", "nanoseconds"},
+        {"\"2024-11-19 07:06:40\"", "\"2024-11-19T07:06:42Z\"", "\"2024-11-19 09:06:43.5+02:00\"",
+         "dates"},
+    };
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        char text[512];
+        replay_workload workload;
+        size_t used = 0;
+        for (int row = 0; row < 3; row++)
+            used += (size_t)snprintf(text + used, sizeof text - used,
+                                     "{\"timestamp\": %s, \"input_length\": 500, "
+                                     "\"output_length\": 1, \"hash_ids\": [1]}\n",
+                                     units[i][row]);
+        expect_read(text, &workload, 512, 3, 1);
+        assert_int_equal(workload.requests[0].arrival_ns, 0);
+        assert_int_equal(workload.requests[1].arrival_ns, 2000000000);
+        assert_int_equal(workload.requests[2].arrival_ns, 3500000000);
+        assert_non_null(strstr(workload.note, units[i][3]));
+        replay_workload_free(&workload);
+    }
+    expect_refused(LINE("1732000000", "512", "1") LINE("1731999999", "512", "1"), ":2:", "before");
+    expect_refused(LINE("1732000000", "512", "1") LINE("1742000000", "512", "1"),
+                   ":2:", "100 days");
+    expect_refused(LINE("\"2024-13-01 00:00:00\"", "512", "1"), ":1:", "a date with a time");
+    expect_refused(LINE("\"2024-12-01 00:00:00+3\"", "512", "1"), ":1:", "a date with a time");
+    expect_refused(LINE("1732000000", "512", "1") LINE("\"2024-12-01 00:00:00\"", "512", "1"),
+                   ":2:", "numbers");
+}
+
+#define BURST "Timestamp,Session ID,Model,Request tokens,Response tokens\n"
+
+TEST(lengths_are_prompts_of_their_own)
+{
+    replay_workload workload;
+    expect_read("TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+                "2023-11-16 18:17:03.9799600,4808,10\r\n2023-11-16 18:17:04.0319600,3180,8\r\n",
+                &workload, 512, 2, 10 + 7);
+    assert_int_equal(workload.requests[1].arrival_ns, 52000000);
+    assert_non_null(strstr(workload.note, "each prompt is its own"));
+    replay_workload_free(&workload);
+    /* Session a: 2 blocks, one of them partial; then 4, of which the whole one is known; the rows
+     * without a session are alone, and one asks nothing. */
+    expect_read(BURST "19440110.0,a,\"GPT, \"\"4\"\"\",906,446\n19440161,,ChatGPT,1700.0,29\n"
+                      "19440192.5,a,GPT,2000,29\n19440193, ,ChatGPT,1700,0\n19440194,b,x,0,0\n",
+                &workload, 512, 4, 2 + 4 + 3 + 4);
+    assert_int_equal(workload.requests[0].session, workload.requests[2].session);
+    assert_int_equal(workload.requests[2].arrival_ns, 82500000000u);
+    assert_non_null(strstr(workload.note, "left out: 1"));
+    assert_non_null(strstr(workload.note, "begin with what was asked before"));
+    replay_workload_free(&workload);
+    /* Rows of JSON without ids are the same. */
+    expect_read(
+        "{\"session_id\": 1, \"timestamp\": 0, \"input_length\": 906, \"output_length\": 1}\n"
+        "{\"session_id\": 1, \"delay\": 10, \"input_length\": 2000, \"output_length\": 1}\n",
+        &workload, 512, 2, 2 + 3);
+    replay_workload_free(&workload);
+    expect_refused(BURST "1,a,b,2\n", ":2:", "4 fields, and the header has 5");
+    expect_refused(BURST "1,a,\"b,2,3\n", ":2:", "quotes");
+    expect_refused(BURST "1,a,b,-2,3\n", ":2:", "request tokens");
+    expect_refused(BURST "1,a,b,2.5,3\n", ":2:", "request tokens");
+    expect_refused(BURST "1,a,b,99999999999,3\n", ":2:", "request tokens");
+    expect_refused(BURST "1,a,b,2,many\n", ":2:", "response tokens");
+    expect_refused(BURST "now,a,b,2,3\n", ":2:", "timestamp");
+    expect_refused(BURST "-1,a,b,2,3\n", ":2:", "timestamp");
+    expect_refused(BURST "5,a,b,2,3\n4,a,b,2,3\n", ":3:", "before the one above");
+    expect_refused(BURST "5,a,b,0,3\n", "no requests", "no requests");
+}
+
+/* A gzip file of two members, as `cat` joins them; and one that was cut. */
+TEST(gzip_is_read)
+{
+    static const char *const parts[] = {"\xef\xbb\xbf" LINE("0", "512", "1"),
+                                        LINE("1", "512", "2") LINE("2", "512", "3")};
+    uint8_t packed[2000];
+    z_stream stream;
+    size_t bytes = 0;
+    for (int i = 0; i < 2; i++) {
+        memset(&stream, 0, sizeof stream);
+        assert_int_equal(deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, 0), Z_OK);
+        char *text = strdup(parts[i]);
+        assert_non_null(text);
+        stream.next_in = (Bytef *)text;
+        stream.avail_in = (uInt)strlen(text);
+        stream.next_out = packed + bytes;
+        stream.avail_out = (uInt)(sizeof packed - bytes);
+        assert_int_equal(deflate(&stream, Z_FINISH), Z_STREAM_END);
+        bytes = sizeof packed - stream.avail_out;
+        assert_int_equal(deflateEnd(&stream), Z_OK);
+        free(text);
+    }
+    replay_workload workload;
+    char message[256];
+    assert_ok(read_bytes(packed, bytes, &plain_options, &workload, message));
+    assert_int_equal(workload.request_count, 3);
+    replay_workload_free(&workload);
+    for (size_t cut = 2; cut < bytes; cut++) {
+        kvt_status status = read_bytes(packed, cut, &plain_options, &workload, message);
+        /* Behind the first member the file is whole. */
+        if (status == KVT_OK)
+            replay_workload_free(&workload);
+        else
+            assert_true(status == KVT_E_PARSE && strstr(message, "gzip") != NULL);
+    }
+    for (size_t at = 2; at < bytes; at++) {
+        packed[at] ^= 0x40;
+        kvt_status status = read_bytes(packed, bytes, &plain_options, &workload, message);
+        assert_true(status == KVT_OK || status == KVT_E_PARSE);
+        if (status == KVT_OK) replay_workload_free(&workload);
+        packed[at] ^= 0x40;
+    }
 }
 
 TEST(hostile_bytes_are_refused)

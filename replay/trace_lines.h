@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trace_read.h - the lines of a text file, plain or zstd-compressed, with bounds.
+ * trace_lines.h - the lines of a text file, plain or packed with zstd or gzip, with bounds.
  *
- * The file is streamed: memory stays at one line and the decoder's window (at most 128 MiB). One
- * thread per reader.
+ * The packing is told by the file's first bytes, and a byte order mark of UTF-8 is left out. The
+ * file is streamed: memory stays at one line and the decoder's window (at most 128 MiB). One thread
+ * per reader.
  */
-#ifndef REPLAY_TRACE_READ_H
-#define REPLAY_TRACE_READ_H
+#ifndef REPLAY_TRACE_LINES_H
+#define REPLAY_TRACE_LINES_H
 
 #include <kvterrace/config.h>
 
@@ -21,7 +22,8 @@ KVT_NODISCARD kvt_status replay_lines_open(const char *path, replay_line_reader 
 /*
  * The next line without its end ("\n" or "\r\n"), terminated, valid until the next call.
  * KVT_OK; KVT_END; KVT_E_PARSE (a NUL byte, a line longer than REPLAY_LINE_BYTES_MAX, damaged or
- * cut zstd data; message: file, line, reason); KVT_E_IO; KVT_E_MEMORY.
+ * cut zstd or gzip data, or bytes of another kind of file; message: file, line, reason); KVT_E_IO;
+ * KVT_E_MEMORY.
  */
 KVT_NODISCARD kvt_status replay_lines_next(replay_line_reader *reader, char **line_out,
                                            size_t *bytes_out, char *message, size_t message_size);
