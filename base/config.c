@@ -199,7 +199,7 @@ static void config_hint(const kvt_setting *setting, const char *text, char *mess
     const size_t used = size > 0 ? strlen(message) : 0;
     const char *hint = "";
     if (setting->kind == KVT_SETTING_NUMBER && search.length > 0 && text[search.length - 1] == '%')
-        hint = "; a share is written without '%', 95% as 0.95";
+        hint = "; '%' stands behind a share alone";
     if (strstr(text, " #") != NULL) hint = "; a comment behind a value begins with ';'";
     if (setting->choices) nearest_offer_list(&search, setting->choices);
     if (setting->kind == KVT_SETTING_SWITCH)

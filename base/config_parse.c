@@ -186,17 +186,19 @@ kvt_status kvt_parse_seconds(const char *text, double *seconds_out)
 }
 
 /* Letters are refused before strtod sees them, because it would read "inf", "nan" and hexadecimal
- * numbers. */
+ * numbers. A '%' behind it divides by 100. */
 kvt_status store_parse_number(const char *text, double *number_out)
 {
-    if (text[0] == '\0' || text[strspn(text, "0123456789+-.eE")] != '\0') return KVT_E_CONFIG;
+    const size_t digits = strspn(text, "0123456789+-.eE");
+    const bool percent = text[digits] == '%';
+    if (digits == 0 || text[digits + percent] != '\0') return KVT_E_CONFIG;
     locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
     if (plain == (locale_t)0) return KVT_E_CONFIG;
     char *end = NULL;
     double number = strtod_l(text, &end, plain);
     freelocale(plain);
-    if (end == text || *end != '\0' || !isfinite(number)) return KVT_E_CONFIG;
-    *number_out = number;
+    if (end != text + digits || !isfinite(number)) return KVT_E_CONFIG;
+    *number_out = percent ? number / 100 : number;
     return KVT_OK;
 }
 
@@ -209,8 +211,13 @@ kvt_status store_parse_count(const char *text, uint64_t *count_out)
                         sizeof parse_count_units / sizeof parse_count_units[0], count_out);
 }
 
+/* A switch in any case: Python has True, YAML has Yes. */
 kvt_status store_parse_switch(const char *text, bool *on_out)
 {
+    char lower[8] = "";
+    for (size_t i = 0; text[i] != '\0' && i < sizeof lower - 1; i++)
+        lower[i] = (char)(text[i] >= 'A' && text[i] <= 'Z' ? text[i] | 0x20 : text[i]);
+    if (strlen(text) == strlen(lower)) text = lower;
     *on_out = store_parse_choice(text, "yes|true|on|1");
     return *on_out || store_parse_choice(text, "no|false|off|0") ? KVT_OK : KVT_E_CONFIG;
 }
@@ -249,6 +256,9 @@ kvt_status store_check_value(const kvt_setting *setting, const char *text, const
         return kvt_parse_seconds(text, &number);
     case KVT_SETTING_NUMBER:
         *reason_out = "a finite number";
+        /* Half a request a second is no share of anything. */
+        if (strchr(text, '%') != NULL && !(setting->most > 0 && setting->most <= 1))
+            return KVT_E_CONFIG;
         return store_parse_number(text, &number);
     case KVT_SETTING_COUNT:
         *reason_out = "a whole number from 0, such as 500 or 10k";

@@ -98,8 +98,8 @@ static const kvt_setting settings_table[] = {
     CHOICE("store.holes", "contiguous", "contiguous|mixed", "store.policy=utility",
            "contiguous: an entry is useless without its ancestors; mixed: holes are recomputed"),
     NUMBER("store.high_watermark", "0.995", "store.policy=utility or store.catalog",
-           "background work makes room above this tier share"),
-    NUMBER("store.low_watermark", "0.99", "store.policy=utility", "and stops at this one"),
+           "background work makes room above this tier share", 0, 1),
+    NUMBER("store.low_watermark", "0.99", "store.policy=utility", "and stops at this one", 0, 1),
     BYTES("store.staging", "256MiB", ALWAYS, "memory for records in motion", 1 << 20, INFINITY),
     BYTES("store.put_staging", NULL, ALWAYS,
           "entries that were put and are not written yet; 0: a put returns when it is written; "

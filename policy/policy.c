@@ -83,7 +83,7 @@ static const char *policy_config_fault(const kvt_policy_config *config)
     if (config->holes > KVT_HOLES_MIXED) return "holes is not a kvt_hole_mode";
     if (!number_is_within(config->high_watermark, 0.0, 1.0) ||
         !number_is_within(config->low_watermark, 0.0, config->high_watermark)) {
-        return "the watermarks must be 0 <= low <= high <= 1";
+        return "the watermarks must be 0 <= low <= high <= 1; low is 0.99 where it is not set";
     }
     if (config->entries_expected > TABLES_LIMIT || config->ghosts_max > TABLES_LIMIT) {
         return "entries_expected and ghosts_max must not pass 2^28";

@@ -107,7 +107,7 @@ static int import_run(void *context)
             json_pack("{s:s, s:s, s:s, s:s, s:I}", "schema", "kvterrace-profile-import-1",
                       "version", kvt_version(), "database", command_profile_path(common->config),
                       "file", arguments->files.items[0], "rows", (json_int_t)rows));
-    command_note(common, "%llu rows imported", (unsigned long long)rows);
+    command_note(common, "%llu row%s imported", (unsigned long long)rows, rows == 1 ? "" : "s");
     return EXIT_FINE;
 }
 

@@ -209,11 +209,16 @@ kvt_status rows_open(rows_file *file, const char *path, char *message, size_t me
     if (status != KVT_OK) return status;
     memcpy(file->path, text.path, sizeof file->path);
     file->root = json_loadb(text.bytes, text.size, JSON_REJECT_DUPLICATES, &error);
+    const char first = text.size > 0 ? text.bytes[0] : '{';
     text_file_free(&text);
     if (file->root == NULL) {
-        char where[48];
+        char where[48], reason[JSON_ERROR_TEXT_LENGTH + 128];
         (void)snprintf(where, sizeof where, "line %d, column %d", error.line, error.column);
-        status = rows_say(file, where, error.text);
+        (void)snprintf(reason, sizeof reason, "%s%s", error.text,
+                       first != '{'
+                           ? "; rows of a profile are JSON, as kvterrace profile export writes them"
+                           : "");
+        status = rows_say(file, where, reason);
         return json_error_code(&error) == json_error_out_of_memory ? KVT_E_MEMORY : status;
     }
     status = json_is_object(file->root) ? rows_members(file)

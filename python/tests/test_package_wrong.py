@@ -269,14 +269,18 @@ class Words(PackageCase):
                      deadline="soon")
 
     def test_spaces(self):
-        """A space without a model, or with another spelling, shares with the wrong ones or with
-        nobody."""
+        """A space without a model shares with the wrong ones; spellings of a dtype are one."""
         Space = kvterrace.Space
         for fields in ({}, {"model": ""}, {"dtype": "bf16"}):
             self.refused(ArgumentError, "names its model", Space, **fields)
         for dtype, short in (("bfloat16", "bf16"), ("torch.bfloat16", "bf16"), ("half", "fp16"),
                              ("torch.float32", "fp32")):
-            self.refused(ArgumentError, f"written '{short}'", Space, model="m", dtype=dtype)
+            self.assertEqual(Space(model="m", dtype=dtype).hash,
+                             Space(model="m", dtype=short).hash)
+            self.assertEqual(kvterrace.Layout(1, 1, 8, dtype, 4),
+                             kvterrace.Layout(1, 1, 8, short, 4))
+        self.refused(ArgumentError, "not 'bf61'", kvterrace.Layout, 1, 1, 8, "bf61", 4)
+        self.refused(ArgumentError, "not 16", kvterrace.Layout, 1, 1, 8, 16, 4)
         self.refused(ArgumentError, "dtype", Space, model="m", dtype=16)
         self.refused(ArgumentError, "block_tokens", Space, model="m", block_tokens=0)
         self.assertEqual(Space(model="m", dtype="fp8_e4m3").fields["dtype"], "fp8_e4m3")

@@ -57,15 +57,9 @@ bool command_parse_count(const char *text, double least, double most, uint32_t *
 /* A plain number, or a share that may be in percent. NAN: neither. */
 static double options_number(const char *text, bool share)
 {
-    char *end = NULL;
-    errno = 0;
-    double value = strtod(text, &end);
-    if (end == text || text[0] == ' ' || errno != 0 || !isfinite(value)) return NAN;
-    if (share && *end == '%') {
-        value /= 100;
-        end++;
-    }
-    return *end == '\0' ? value : NAN;
+    double value;
+    if (!share && strchr(text, '%') != NULL) return NAN;
+    return store_parse_number(text, &value) == KVT_OK ? value : NAN;
 }
 
 static int options_refuse(const command_option *option, const char *value, const char *wanted)

@@ -530,7 +530,7 @@ function verdictProfile(document, verdict) {
         `writes at ${writes > 0 ? format.rate(writes) : "an unknown rate"}.`);
   }
   if (busy > 0) {
-    verdict.say("warning", `The machine was busy while ${busy} of the devices were measured: ` +
+    verdict.say("warning", `The machine was busy while devices were measured (${busy}): ` +
       "their figures are too uncertain to decide by.");
     verdict.then("Measure the devices again when the machine is quiet: profile devices.");
   }

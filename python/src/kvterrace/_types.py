@@ -23,6 +23,12 @@ def element_name(dtype):
     return DTYPE_SPELLINGS.get(name, name)
 
 
+def _named(dtype):
+    """The same of what a caller gives: a text, or torch's own object."""
+    torches = isinstance(dtype, str) or type(dtype).__module__ == "torch"
+    return element_name(dtype) if torches else dtype
+
+
 class Key(bytes):
     """The 32 bytes that name an entry. Plain bytes of that length are taken wherever a Key is."""
 
@@ -71,8 +77,8 @@ class Space:
     model names the weights and is needed. Further texts: revision, dtype, salt; numbers, left out
     for not said: block_tokens, layers, kv_heads, head_dim, sides, tensor_rank, tensor_ranks,
     pipeline_rank, pipeline_ranks; order is "layer_side" or "side_layer". extra: whatever else
-    decides, as bytes. Two spaces are the same when every field is, letter by letter: dtype is
-    written as Layout has it ("bf16"), and other spellings of the same are refused. A store that is
+    decides, as bytes. Two spaces are the same when every field is, letter by letter; a dtype
+    that Layout has is the same under its other names ("bfloat16", torch.bfloat16). A store that is
     opened for another model, dtype or block size has another space, so its keys miss.
     """
 
@@ -82,10 +88,8 @@ class Space:
 
     def __init__(self, *, order="layer_side", extra=b"", **fields):
         space, keep = new("kvt_space"), []
-        dtype = fields.get("dtype", "")
-        if isinstance(dtype, str) and element_name(dtype) != dtype:
-            raise wrong(f"dtype {dtype!r} is written {element_name(dtype)!r}, as in Layout: spaces "
-                        "of two spellings share nothing")
+        if "dtype" in fields:
+            fields["dtype"] = _named(fields["dtype"])
         if fields.get("block_tokens") == 0:
             raise wrong("block_tokens is the tokens of an entry; it is left out where they vary")
         for name, value in fields.items():
@@ -148,10 +152,10 @@ class Space:
 class Layout:
     """What an entry's bytes are: layers x sides x tokens x kv_heads x head_dim elements.
 
-    dtype is "fp16", "bf16", "fp32", "fp8" or "opaque"; sides is 2 for K and V, 1 for one matrix a
-    layer. order is "layer_side", [layer][K then V][token][head][dim], or "side_layer", [K then
-    V][layer][token][head][dim]. An opaque entry has opaque_bytes alone: it is kept as bytes, by the
-    raw and lossless codecs.
+    dtype is "fp16", "bf16", "fp32", "fp8" or "opaque", or a name of torch's for one; sides is 2 for
+    K and V, 1 for one matrix a layer. order is "layer_side", [layer][K then V][token][head][dim],
+    or "side_layer", [K then V][layer][token][head][dim]. An opaque entry has opaque_bytes alone: it
+    is kept as bytes, by the raw and lossless codecs.
     """
 
     layers: int = 0
@@ -165,6 +169,7 @@ class Layout:
     opaque_bytes: int = 0
 
     def __post_init__(self):
+        object.__setattr__(self, "dtype", _named(self.dtype))
         if self.dtype not in DTYPES:
             raise wrong(f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}")
         if self.order not in _ORDERS:

@@ -217,6 +217,29 @@ TEST(defaults)
     kvt_config_free(NULL);
 }
 
+/* What can mean one thing alone is taken, however it is written. */
+TEST(other_spellings)
+{
+    kvt_config *config = fresh();
+    char message[256] = "";
+    const char *const switches[] = {"store.lossless=NO", "store.format=True", "store.format=oN"};
+    for (size_t i = 0; i < 3; i++)
+        assert_ok(kvt_config_set(config, switches[i], message, sizeof message));
+    assert_false(kvt_config_switch(config, "store.lossless"));
+    assert_true(kvt_config_switch(config, "store.format"));
+    assert_ok(kvt_config_set(config, "store.high_watermark=95%", message, sizeof message));
+    assert_true(kvt_config_number(config, "store.high_watermark") == 0.95);
+    const char *const wrong[] = {"store.format=YESS",        "store.format=Y",
+                                 "store.hysteresis=125%",    "store.low_watermark=9%%",
+                                 "store.low_watermark=%",    "store.low_watermark=9% ;",
+                                 "store.low_watermark=0x9%", "store.format=falsehood"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        const kvt_status status = kvt_config_set(config, wrong[i], message, sizeof message);
+        if (status != KVT_E_CONFIG) fail_msg("%s was taken", wrong[i]);
+    }
+    kvt_config_free(config);
+}
+
 TEST(file)
 {
     kvt_config *config = fresh();
