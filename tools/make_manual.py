@@ -78,25 +78,48 @@ def make_manual(table, data_folder):
 
 # ---- completion ----
 
-def choices_of(option, policies):
+def values_of(setting):
+    """The words that a setting is one of, or none."""
+    return ["yes", "no"] if setting["kind"] == "switch" else (setting["choices"] or "").split("|")
+
+
+def choices_of(option, words):
     """The words that an option's argument is taken from, "file", or None when it is free."""
-    if option["name"] == "policy":
-        return policies
+    if option["name"] in words:
+        return words[option["name"]]
     if option["choices"]:
         return option["choices"].split("|")
     return "file" if option["file"] else None
 
 
-def make_bash(pages, settings, policies):
+def sections_of(settings):
+    return sorted({name.rpartition(".")[0].removesuffix(".*") for name in settings})
+
+
+def by_values(settings):
+    """{values: the settings that have them}"""
+    found = {}
+    for name, values in settings.items():
+        if values != [""]:
+            found.setdefault(" ".join(values), []).append(name)
+    return found
+
+
+def make_bash(pages, settings, words):
     out = ["# SPDX-License-Identifier: Apache-2.0",
            "# bash completion for kvterrace; written by tools/make_manual.py.",
            "_kvterrace() {",
            '    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} at=""',
-           '    local i words="" values=""',
-           f'    local settings="{" ".join(name + "=" for name in settings)}"',
-           "    # `--name=value` comes as three words.",
+           '    local i words="" values="" list="" front=""',
+           '    local settings="' +
+           " ".join(name + "=" for name in settings if "*" not in name) + '"',
+           "    # `--name=value` comes as three words, and so does the value of a setting.",
            '    [[ $word == "=" ]] && word=""',
            '    [[ $before == "=" ]] && before=${COMP_WORDS[COMP_CWORD-2]}',
+           '    case "$before" in']
+    for values, names in by_values(settings).items():
+        out += [f"    {'|'.join(names)}) values=\"{values}\" ;;"]
+    out += ["    esac",
            "    for ((i = 1; i < COMP_CWORD; i++)); do",
            '        case "$at/${COMP_WORDS[i]}" in']
     names = ["/" + "/".join(words_of(page)) for page in pages if words_of(page)]
@@ -109,7 +132,7 @@ def make_bash(pages, settings, policies):
                 continue
             names = ([f"-{option['letter']}"] if option["letter"] else []) + [f"--{option['name']}"]
             pattern = "|".join(f'"{at} {name}"' for name in names)
-            choices = choices_of(option, policies)
+            choices = choices_of(option, words)
             if option["name"] == "set":
                 out += [f"    {pattern}) compopt -o nospace 2>/dev/null || :; values=$settings ;;"]
             elif choices == "file":
@@ -117,17 +140,22 @@ def make_bash(pages, settings, policies):
             elif choices is None:
                 out += [f"    {pattern}) return ;;"]
             else:
-                out += [f'    {pattern}) values="{" ".join(choices)}" ;;']
+                more = " list=yes" if option["name"] == "policy" else ""
+                out += [f'    {pattern}) values="{" ".join(choices)}"{more} ;;']
     files = 'mapfile -t COMPREPLY < <(compgen -f -- "$word")'
     out += ["    esac", "    if [[ $values == files ]]; then", f"        {files}", "        return",
             "    elif [[ $values ]]; then",
-            '        mapfile -t COMPREPLY < <(compgen -W "$values" -- "$word")', "        return",
+            '        [[ $list && $word == *,* ]] && front=${word%,*}, && word=${word##*,}',
+            '        mapfile -t COMPREPLY < <(compgen -P "$front" -W "$values" -- "$word")',
+            "        return",
             "    fi", '    case "$at" in']
     for page in pages:
         at = "".join("/" + word for word in words_of(page))
         every = page["commands"] + [f"--{option['name']}" for option in page["options"]]
         if page["commands"]:
-            every += ["--help", "--version"]
+            every += ["--help", "--version", "help", "version"]
+        if page["operands"] == "[SECTION]":
+            every += sections_of(settings)
         out += [f'    "{at}") words="{" ".join(every)}" ;;']
     out += ["    esac", '    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")',
             "    # Where no command is to be chosen a file may come.",
@@ -142,40 +170,47 @@ def zsh_text(text):
                   else "\\" + match.group(), text)
 
 
-def zsh_option(option, policies):
+def zsh_option(option, words):
     names = ([f"-{option['letter']}"] if option["letter"] else []) + [
         f"--{option['name']}" + ("=" if option["argument"] else "")]
     action = ""
     if option["argument"]:
-        choices = "setting" if option["name"] == "set" else choices_of(option, policies)
+        choices = "setting" if option["name"] == "set" else choices_of(option, words)
         action = ":" + zsh_text(option["argument"]) + ":" + (
+            f"_values -s , policy {' '.join(choices)}" if option["name"] == "policy" else
             "_files" if choices == "file" else "_kvterrace_settings" if choices == "setting"
-            else f"({' '.join(choices)})" if choices else " ")
+            else f"({' '.join(map(zsh_text, choices))})" if choices else " ")
     return [f"'{name}[{zsh_text(option['text'])}]{action}'" for name in names]
 
 
-def make_zsh(pages, settings, policies):
+def make_zsh(pages, settings, words):
     out = ["#compdef kvterrace", "# SPDX-License-Identifier: Apache-2.0",
            "# zsh completion for kvterrace; written by tools/make_manual.py.", "",
            "_kvterrace_settings() {",
-           f"    compadd -S '' -- {' '.join(name + '=' for name in settings)}", "}", "",
-           "_kvterrace() {", '    local at="" i', "    local -a commands",
+           "    if ! compset -P '*='; then",
+           "        compadd -S '' -- " +
+           " ".join(name + "=" for name in settings if "*" not in name),
+           "        return", "    fi", '    case "${${IPREFIX%=}##*=}" in']
+    for values, names in by_values(settings).items():
+        out += [f"        {'|'.join(names)}) compadd -- {values} ;;"]
+    out += ["    esac", "}", "", "_kvterrace() {", '    local at="" i', "    local -a commands",
            "    for ((i = 2; i < CURRENT; i++)); do", '        case "$at/${words[i]}" in']
     summaries = {words_of(page): page["summary"] for page in pages}
     names = ["/" + "/".join(words_of(page)) for page in pages if words_of(page)]
     out += [f"        {'|'.join(names)}) at+=/${{words[i]}} ;;", "        esac", "    done",
             '    case "$at" in']
     for page in pages:
-        words = words_of(page)
-        at = "".join("/" + word for word in words)
-        lines = [part for option in page["options"] for part in zsh_option(option, policies)]
+        at = "".join("/" + word for word in words_of(page))
+        lines = [part for option in page["options"] for part in zsh_option(option, words)]
         out += [f'    "{at}")']
         if page["commands"]:
             out += ["        commands=(" +
-                    " ".join(f"'{name}:{zsh_text(summaries[words + (name,)])}'"
+                    " ".join(f"'{name}:{zsh_text(summaries[words_of(page) + (name,)])}'"
                              for name in page["commands"]) + ")",
                     "        _describe command commands"]
-        out += ["        _arguments -S " + " \\\n            ".join(lines + ["'*: :_files'"]),
+        rest = (f"'*: :({' '.join(sections_of(settings))})'" if page["operands"] == "[SECTION]"
+                else "'*: :_files'")
+        out += ["        _arguments -S " + " \\\n            ".join(lines + [rest]),
                 "        ;;"]
     out += ["    esac", "}", "", '_kvterrace "$@"']
     return "\n".join(out) + "\n"
@@ -232,15 +267,17 @@ def make_settings(page, settings):
 def main(command, folder, data_folder="share/kvterrace"):
     table, settings = ask(command, "--help"), ask(command, "settings")["settings"]
     pages = table["commands"]
-    names = [row["name"] for row in settings if "*" not in row["name"]]
-    policies = next(row["choices"] for row in settings if row["name"] == "store.policy").split("|")
+    values = {row["name"]: values_of(row) for row in settings}
+    # Of options whose argument has no list of its own.
+    words = {"policy": table["policies"], "workload": ["poisson"],
+             "variant": table["variants"]}
     os.makedirs(folder, exist_ok=True)
     with open(SETTINGS_PAGE, encoding="utf-8") as file:
         page = make_settings(file.read(), settings)
     for name, text in (("CONFIGURATION.md", page),
                        ("kvterrace.1", make_manual(table, data_folder)),
-                       ("kvterrace.bash", make_bash(pages, names, policies)),
-                       ("_kvterrace", make_zsh(pages, names, policies))):
+                       ("kvterrace.bash", make_bash(pages, values, words)),
+                       ("_kvterrace", make_zsh(pages, values, words))):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
 

@@ -283,16 +283,37 @@ class Answers(PackageCase):
             with self.assertRaises(kvterrace.StateError):
                 call()
 
+    def test_bytes_without_a_shape(self):
+        """Nothing says what recomputing them costs, and the refusal says that."""
+        store, key = self.store(policy="utility"), self.key("opaque")
+        self.assertIs(store.put(key, bytes(1000)), kvterrace.Outcome.REFUSED)
+        self.assertIn("needs recompute_seconds in its put", store.explain(key)["reason"])
+        self.assertTrue(store.put(key, bytes(1000), recompute_seconds=1.0))
+        closed = self.store()
+        closed.close()
+        self.assertEqual(repr(closed), "<kvterrace.Store, closed>")
+
     def test_what_it_says_of_itself(self):
         store = self.store()
+        self.assertIsNone(store.stats()["hit_rate"])
         store.put(self.key("a"), pattern(LAYOUT.bytes), LAYOUT)
         store.flush()
         store.get(self.key("a"))
+        self.assertIn("1 entries", repr(store))
+        self.assertIn("1 hits of 1 gets", repr(store))
         stats = store.stats()
+        self.assertEqual((stats["hits"], stats["hit_rate"]), (1, 1.0))
         self.assertEqual((stats["puts"], stats["gets"]), (1, 1))
         self.assertEqual(stats["tiers"]["dram"]["entries"], 1)
         said = store.explain(self.key("a"))
         self.assertTrue(said["reason"])
+        store.get(self.key("none"))
+        store.get(self.key("none"))
+        store.get(self.key("a"))
+        stats = store.stats()
+        self.assertEqual((stats["hits"], stats["hit_rate"]), (2, 0.5))
+        self.assertEqual(stats["tiers"]["dram"]["hit_rate"], 0.5)
+        self.assertEqual(stats["tiers"]["ssd"]["hit_rate"], 0.0)
         self.assertIn("dram", said["options"][0]["option"]["bytes"])
         self.assertIn("kvterrace_", store.metrics())
         self.assertEqual([one["tier"] for one in store.devices()], ["dram"])

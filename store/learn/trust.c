@@ -52,17 +52,17 @@ static const char *const trust_by_parent =
     "It is not stored: the entry of the preceding tokens, its parent, is not stored, and with "
     "store.holes = contiguous nothing is kept behind a hole. Put parents before children.";
 
-/* Keeps why a put was refused, in a ring of STORE_REFUSALS: POLICY, LEARNED, PARENT. Lock held. */
-static void trust_remember(kvt_store *store, uint64_t handle, store_refusal why)
+static const char *const trust_by_nothing =
+    "It is not stored: nothing says how long recomputing it takes, so storing it would save "
+    "nothing. An entry without a layout, which is opaque, needs recompute_seconds in its put.";
+
+/* Keeps why a put was refused, one of the texts above, in a ring of STORE_REFUSALS. Lock held. */
+static void trust_remember(kvt_store *store, uint64_t handle, const char *why)
 {
-    assert(why == STORE_REFUSAL_POLICY || why == STORE_REFUSAL_LEARNED ||
-           why == STORE_REFUSAL_PARENT);
     store_trust *trust = &store->trust;
     uint64_t at = trust->refusals++ % STORE_REFUSALS;
     trust->refused[at].handle = handle;
-    trust->refused[at].reason = why == STORE_REFUSAL_PARENT    ? trust_by_parent
-                                : why == STORE_REFUSAL_LEARNED ? trust_by_learned
-                                                               : trust_by_curve;
+    trust->refused[at].reason = why;
 }
 
 const char *trust_reason(const kvt_store *store, uint64_t handle)
@@ -274,14 +274,18 @@ kvt_status trust_note_refused(kvt_store *store, store_entry *entry, const kvt_po
     /* Behind a hole in its prefix no figure counts. */
     if (offer->parent != 0 && store->holes == KVT_HOLES_CONTIGUOUS &&
         entry_find_handle(&store->table, offer->parent) == NULL) {
-        trust_remember(store, entry->handle, STORE_REFUSAL_PARENT);
+        trust_remember(store, entry->handle, trust_by_parent);
         return KVT_REFUSED;
     }
     bool learned = !trust_gains(offer->options, offer->option_count) &&
                    trust_build_curve(store, entry, offer, options);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         trust_count(&trust->tiers[tier], 1, 0);
-    trust_remember(store, entry->handle, learned ? STORE_REFUSAL_LEARNED : STORE_REFUSAL_POLICY);
+    const bool costless = offer->options[KVT_OPTION_NONE].load_seconds <= 0.0;
+    trust_remember(store, entry->handle,
+                   learned    ? trust_by_learned
+                   : costless ? trust_by_nothing
+                              : trust_by_curve);
     if (learned) {
         store->counters.learned.puts_refused++;
         if (trust->learned++ % TRUST_SHARE != 0) return KVT_REFUSED;

@@ -58,7 +58,16 @@ expect devices kvterrace profile dev
 expect --report kvterrace replay --rep
 expect live kvterrace replay --mode = l
 expect utility kvterrace replay --policy u
+expect lru,utility kvterrace replay --policy lru,u
+expect lru,gdsf kvterrace replay --policy = lru,
+expect poisson kvterrace replay --workload po
+expect planes:k4v4,g64 kvterrace encode --variant pl
 expect store.policy= kvterrace replay --set store.pol
+expect lru kvterrace replay --set store.policy = l
+expect yes kvterrace replay --set store.lossless =
+expect workload kvterrace settings wor
+expect version kvterrace ver
+expect replay kvterrace help rep
 expect --database kvterrace profile quality --data
 expect --output kvterrace profile dumps --out
 expect settings kvterrace sett

@@ -62,6 +62,14 @@ class MannersTest(CommandCase):
         self.assertIn("\nPolicies: none lru", self.run_command("replay", "--help").stdout)
         self.assertIn("planes:k4v4,g64", self.run_command("encode", "--help").stdout)
 
+    def test_words_for_completion(self):
+        for word in ("-v", "-V"):
+            self.assertEqual(self.run_command(word).stdout, self.run_command("version").stdout)
+        self.fails("did you mean 'replay'?", "help", "replya")
+        table = self.run_json("--help")
+        self.assertIn("planes:k4v4,g64", table["variants"])
+        self.assertIn("gdsf", table["policies"])
+
     def test_settings(self):
         every = self.run_json("settings")["settings"]
         some = self.run_json("settings", "tier.dram", "workload")["settings"]

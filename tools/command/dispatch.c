@@ -109,7 +109,8 @@ static bool dispatch_take_option(const command_spec *group, int argc, char **arg
             *code_out = command_print_document(help_document(group, argv[0]));
         else
             help_print(group, argv[0], stdout);
-    } else if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
+    } else if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0 ||
+               strcmp(word, "-v") == 0) {
         printf("%.*s %s\n", (int)strcspn(argv[0], " "), argv[0], kvt_version());
     } else {
         return false;

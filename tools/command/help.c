@@ -137,7 +137,7 @@ void help_print(const command_spec *spec, const char *name, FILE *out)
         help_print_option(out, option);
     if (spec->commands != NULL)
         fputs("  -h, --help                Show this; with --json as a table of all commands\n"
-              "  -V, --version             Show the version\n"
+              "  -v, -V, --version         Show the version\n"
               "`COMMAND --help` tells more of each.\n",
               out);
     if (spec->details != NULL) {
@@ -209,10 +209,17 @@ static void help_add_commands(json_t *rows, const command_spec *spec, const char
 
 json_t *help_document(const command_spec *spec, const char *name)
 {
-    json_t *rows = json_array(), *codes = json_object();
+    json_t *rows = json_array(), *codes = json_object(), *variants = json_array();
+    json_t *policies = json_array();
+    const char *text;
+    for (size_t i = 0; (text = help_variant_at(i)) != NULL; i++)
+        (void)json_array_append_new(variants, json_string(text));
+    for (size_t i = 0; (text = kvt_policy_name_get(i)) != NULL; i++)
+        (void)json_array_append_new(policies, json_string(text));
     for (size_t i = 0; help_exit_codes[i][0] != NULL; i++)
         (void)json_object_set_new(codes, help_exit_codes[i][0], json_string(help_exit_codes[i][1]));
     help_add_commands(rows, spec, name);
-    return json_pack("{s:s, s:s, s:o, s:o}", "schema", "kvterrace-commands-1", "version",
-                     kvt_version(), "exit_codes", codes, "commands", rows);
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o}", "schema", "kvterrace-commands-1", "version",
+                     kvt_version(), "exit_codes", codes, "policies", policies, "variants", variants,
+                     "commands", rows);
 }

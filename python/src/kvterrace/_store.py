@@ -11,7 +11,7 @@ import weakref
 from . import _native, _queue
 from ._calls import Handle, Held, Source, describe, has_passed, instant, make_entry, packed_view
 from ._convert import TIERS, new, plain, variant_of
-from ._errors import failure, numbers, wrong
+from ._errors import StateError, failure, numbers, wrong
 from ._kvt import ffi, lib
 from ._memory import memory_of
 from ._tuning import Tuning
@@ -170,6 +170,17 @@ class Store(Tuning):
         self._process = os.getpid()
         _OPEN.add(self)
 
+    def __repr__(self):
+        try:
+            stats = self.stats()
+        except StateError:
+            return "<kvterrace.Store, closed>"
+        tiers = [f"{name} {tier['used_bytes']} of {tier['capacity_bytes']} bytes, "
+                 f"{tier['entries']} entries" for name, tier in stats["tiers"].items()
+                 if tier["capacity_bytes"]]
+        tiers.append(f"{stats['hits']} hits of {stats['gets']} gets")
+        return f"<kvterrace.Store: {'; '.join(tiers)}>"
+
     # ---- life ----
 
     def close(self):
@@ -246,6 +257,7 @@ class Store(Tuning):
         for _ in range(8):  # an entry that is put anew meanwhile may have another size
             status, what, _ = describe(self._handle, key)
             if not self._need(status):
+                self._count_miss(key)
                 return None
             data = bytearray(what.bytes)
             view = packed_view(ffi.from_buffer(data), len(data))
@@ -253,6 +265,16 @@ class Store(Tuning):
             if status != lib.KVT_E_ARGUMENT:
                 return data if self._need(status) else None
         return None
+
+    def _count_miss(self, key):
+        """Makes a get of what is not here one for the counters and the policy. Where other hosts
+        would be asked, whose entries have a size that nobody here knows, it stays unseen."""
+        if lib.guarded_kvt_remote_stats_get(self._handle, new("kvt_remote_stats")) != (
+                lib.KVT_E_UNSUPPORTED):
+            return
+        byte = bytearray(1)
+        lib.guarded_kvt_store_get(self._handle, key, packed_view(ffi.from_buffer(byte), 1), 0,
+                                  ffi.NULL)
 
     def get_into(self, key, target, *, deadline=None, info=None):
         """Reads an entry into `target`; True, or False on a miss, after which the target's content
@@ -458,7 +480,8 @@ class Store(Tuning):
         return plain(stats[0])
 
     def flush(self):
-        """Waits until every put that has returned has ended, and makes durable what is on SSD."""
+        """Waits until every put that has returned has ended, and makes durable what is on SSD.
+        Without a catalog it does the first alone: nothing outlives the store."""
         self._need(lib.guarded_kvt_store_flush(self._handle))
 
     def persist(self, *, deadline=None):
@@ -509,10 +532,16 @@ class Store(Tuning):
 
     def stats(self):
         """Counters since the open and gauges of now, as nested dicts by tier; names and units as in
-        kvterrace.h (kvt_store_stats)."""
+        kvterrace.h (kvt_store_stats). Beside those: hits, the gets that were served, and hit_rate,
+        their share of all gets, which each tier has too; None before the first get."""
         stats = new("kvt_store_stats")
         self._need(lib.guarded_kvt_store_stats_get(self._handle, stats))
-        return plain(stats[0])
+        result = plain(stats[0])
+        gets = result["gets"]
+        result["hits"] = gets - result["misses"]
+        for part in (result, *result["tiers"].values()):
+            part["hit_rate"] = part["hits"] / gets if gets else None
+        return result
 
     def explain(self, key):
         """Why an entry is where it is: a dict with the reason and each option's terms in seconds
