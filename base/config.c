@@ -200,6 +200,7 @@ static void config_hint(const kvt_setting *setting, const char *text, char *mess
     const char *hint = "";
     if (setting->kind == KVT_SETTING_NUMBER && search.length > 0 && text[search.length - 1] == '%')
         hint = "; '%' stands behind a share alone";
+    if (text[0] == '"' || text[0] == '\'') hint = "; quotes are part of a value: leave them out";
     if (strstr(text, " #") != NULL) hint = "; a comment behind a value begins with ';'";
     if (setting->choices) nearest_offer_list(&search, setting->choices);
     if (setting->kind == KVT_SETTING_SWITCH)
@@ -365,6 +366,16 @@ static void config_check_section(config_reading *reading, const char *line)
     char quoted[CONFIG_QUOTE_BYTES];
     config_say(reading->reason, sizeof reading->reason, "[%s]: unknown section",
                config_quote(line + 1, length, quoted));
+    for (size_t i = 0; (setting = kvt_setting_at(i)) != NULL; i++) {
+        const char *star = strchr(setting->name, '*');
+        if (star != setting->name + length + 1 || memcmp(setting->name, line + 1, length) != 0)
+            continue;
+        config_say(reading->reason, sizeof reading->reason,
+                   "[%.*s]: unknown section; each has a name, as [%.*s.NAME]", (int)length,
+                   line + 1, (int)length, line + 1);
+        config_fail(reading, KVT_E_CONFIG, reading->reason);
+        return;
+    }
     config_suggest_name(line + 1, length, true, reading->reason, sizeof reading->reason);
     config_fail(reading, KVT_E_CONFIG, reading->reason);
 }
@@ -383,10 +394,18 @@ static char *config_read_line(char *target, int size, void *stream)
         if (used == 0 && (c == ' ' || c == '\t')) continue;
         if (c == '\0' || used + 2 >= size) {
             config_fail(reading, KVT_E_CONFIG,
-                        c == '\0' ? "the line holds a zero byte" : "the line is too long");
+                        c == '\0' ? "the line holds a zero byte, as text in UTF-16 does: save it "
+                                    "as UTF-8"
+                                  : "the line is too long");
             return NULL;
         }
         target[used++] = (char)c;
+    }
+    target[used] = '\0';
+    if (used > 0 && strchr(target, '\r') != NULL && strchr(target, '\r') != target + used - 1) {
+        config_fail(reading, KVT_E_CONFIG,
+                    "the line holds a carriage return: lines end with a newline");
+        return NULL;
     }
     if (c == EOF && used == 0) return NULL;
     target[used] = '\n';

@@ -51,11 +51,14 @@ static void nearest_offer_span(nearest *search, const char *name, size_t length)
     const size_t most = search->length / 3 > 0 ? search->length / 3 : 1;
     if (search->length > NEAREST_LENGTH || length > NEAREST_LENGTH || search->length < 2) return;
     size_t distance = nearest_distance(search->text, search->length, name, length);
-    /* A text that is the beginning of a name counts as near, however much of the name is missing.
-     */
-    if (distance > most && search->length >= 3 && length > search->length &&
-        memcmp(search->text, name, search->length) == 0)
-        distance = most;
+    /* A text that is the beginning of a name, or its end behind a point, counts as near, however
+     * much of the name is missing. */
+    if (distance > most && search->length >= 3 && length > search->length) {
+        const char *end = name + (length - search->length);
+        if (memcmp(search->text, name, search->length) == 0 ||
+            (end[-1] == '.' && memcmp(search->text, end, search->length) == 0))
+            distance = most;
+    }
     if (distance == 0 && memcmp(search->text, name, length) == 0) return;
     if (distance > most || (search->best != NULL && distance >= search->distance)) return;
     search->best = name;

@@ -7,7 +7,8 @@
  *     if (search.best) ... "did you mean 'utility'?"
  *
  * An edit is a character too many, too few, another one, or two that changed places. Upper and
- * lower case are alike. A third of the text may be edits. Pure; any thread.
+ * lower case are alike. A third of the text may be edits; all of a name may be missing behind the
+ * text, or before it up to a point. Pure; any thread.
  */
 #ifndef BASE_NEAREST_H
 #define BASE_NEAREST_H

@@ -150,14 +150,17 @@ kvt_status trace_read_csv(trace_reader *reader, char *line)
 {
     csv_layout layout;
     size_t bytes;
-    const bool json = line[0] == '[' || strchr(line, ',') == NULL;
+    const char *fault =
+        line[0] == '['              ? "a JSON array: a trace is one object per line, without "
+                                      "brackets and commas around them"
+        : strchr(line, ',') != NULL ? "no header of a CSV: it names at least a timestamp and the "
+                                      "request tokens, as Azure's and BurstGPT's do"
+        : strpbrk(line, ";\t") != NULL ? "no header of a CSV: commas separate its fields"
+                                       : "the first line is no JSON object and no header of a CSV: "
+                                         "a trace is one request per line";
     csv_find_columns(line, &layout);
     if (layout.at[CSV_INSTANT] == SIZE_MAX || layout.at[CSV_INPUT] == SIZE_MAX)
-        return trace_fail(
-            reader, json ? "the first line is no JSON object and no header of a CSV: a trace is "
-                           "one request per line"
-                         : "no header of a CSV: it names at least a timestamp and the request "
-                           "tokens, as Azure's and BurstGPT's do");
+        return trace_fail(reader, fault);
     reader->unit = TRACE_SECONDS;
     reader->without_ids = true;
     for (;;) {

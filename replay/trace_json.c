@@ -11,6 +11,8 @@
  */
 #include "trace_rows.h"
 
+#include "base/nearest.h"
+
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -24,6 +26,25 @@ typedef struct json_rows {
     char *wide;          /* a line with integers above 2^63-1 as strings */
     size_t wide_room;
 } json_rows;
+
+/* A member that is missing or wrong, and what it was probably called. */
+static kvt_status json_fail_member(json_rows *rows, json_t *object, const char *name,
+                                   const char *wanted)
+{
+    char reason[256];
+    nearest search = {.text = name, .length = strlen(name)};
+    const char *key;
+    json_t *value;
+    const bool there = json_object_get(object, name) != NULL;
+    json_object_foreach(object, key, value)
+    {
+        if (!there) nearest_offer(&search, key);
+    }
+    snprintf(reason, sizeof reason, "%s is %s%s%s%.80s%s", name, there ? "not " : "missing",
+             there ? wanted : "", search.best != NULL ? "; '" : "",
+             search.best != NULL ? search.best : "", search.best != NULL ? "' is there" : "");
+    return trace_fail(rows->reader, reason);
+}
 
 /* A whole number from `least` to REPLAY_TOKENS_MAX. */
 static bool json_read_tokens(const json_t *value, uint32_t least, uint32_t *tokens_out)
@@ -92,12 +113,13 @@ static kvt_status json_read_session(json_rows *rows, const json_t *object, trace
     return trace_join(rows->reader, row->session, key);
 }
 
-static kvt_status json_add_blocks(json_rows *rows, const json_t *ids, const trace_row *row)
+static kvt_status json_add_blocks(json_rows *rows, json_t *object, const trace_row *row)
 {
     trace_reader *reader = rows->reader;
+    const json_t *ids = json_object_get(object, "hash_ids");
     if (reader->without_ids && ids == NULL) return trace_add_own(reader, row);
     if (reader->without_ids) return trace_fail(reader, "hash_ids, where the first row has none");
-    if (!json_is_array(ids)) return trace_fail(reader, "hash_ids is missing or not an array");
+    if (!json_is_array(ids)) return json_fail_member(rows, object, "hash_ids", "an array");
     kvt_status status = trace_count_ids(reader, json_array_size(ids));
     uint64_t chain = 0;
     for (size_t i = 0; i < json_array_size(ids) && status == KVT_OK; i++) {
@@ -130,7 +152,7 @@ static void json_find_shape(json_rows *rows, const json_t *object)
                     json_object_get(object, "timestamp") == NULL;
 }
 
-static kvt_status json_add_request(json_rows *rows, const json_t *object)
+static kvt_status json_add_request(json_rows *rows, json_t *object)
 {
     trace_reader *reader = rows->reader;
     trace_row row = {0};
@@ -139,17 +161,15 @@ static kvt_status json_add_request(json_rows *rows, const json_t *object)
     kvt_status status = json_read_instant(rows, object, &row);
     if (status != KVT_OK) return status;
     if (!row.has_instant && rows->session == NULL)
-        return trace_fail(reader, "timestamp is missing, and so is session_id with delay");
-    if (!json_read_tokens(json_object_get(object, "input_length"), 1, &row.input_tokens)) {
-        return trace_fail(reader, "input_length is missing or not an integer from 1 to 2^24");
-    }
-    if (!json_read_tokens(json_object_get(object, "output_length"), 0, &row.output_tokens)) {
-        return trace_fail(reader, "output_length is missing or not an integer from 0 to 2^24");
-    }
+        return json_fail_member(rows, object, "timestamp", "a time");
+    if (!json_read_tokens(json_object_get(object, "input_length"), 1, &row.input_tokens))
+        return json_fail_member(rows, object, "input_length", "an integer from 1 to 2^24");
+    if (!json_read_tokens(json_object_get(object, "output_length"), 0, &row.output_tokens))
+        return json_fail_member(rows, object, "output_length", "an integer from 0 to 2^24");
     status = json_read_session(rows, object, &row);
     if (status == KVT_OK) status = trace_add_request(reader, &row);
     if (status != KVT_OK) return status;
-    return json_add_blocks(rows, json_object_get(object, "hash_ids"), &row);
+    return json_add_blocks(rows, object, &row);
 }
 
 /* Hashes of 64 bits are integers that no parser of signed ones takes: they become strings. Copies
@@ -198,8 +218,13 @@ static kvt_status json_add_line(json_rows *rows, const char *line, size_t bytes)
     if (line == NULL) return KVT_E_MEMORY;
     json_t *object = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, &error);
     if (object == NULL) {
-        char reason[JSON_ERROR_TEXT_LENGTH + 32];
-        snprintf(reason, sizeof reason, "column %d: %s", error.column, error.text);
+        const enum json_error_code code = json_error_code(&error);
+        char reason[JSON_ERROR_TEXT_LENGTH + 96];
+        snprintf(reason, sizeof reason, "column %d: %s%s", error.column, error.text,
+                 code == json_error_premature_end_of_input ||
+                         code == json_error_end_of_input_expected
+                     ? ": each request is an object on one line, and nothing behind it"
+                     : "");
         return trace_fail(rows->reader, reason);
     }
     kvt_status status = json_add_request(rows, object);

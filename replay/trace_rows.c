@@ -105,6 +105,8 @@ static kvt_status trace_from_base(trace_reader *reader, uint64_t ns, uint64_t *i
 
 kvt_status trace_take_number(trace_reader *reader, long double value, uint64_t *instant_ns)
 {
+    if (reader->epoch != NULL && strcmp(reader->epoch, "dates") == 0)
+        return trace_fail(reader, "timestamp is a number, and the rows above have dates");
     if (!reader->based && !reader->own_clocks) trace_find_epoch(reader, (double)value);
     const long double ns = value * (long double)trace_unit_ns(reader);
     if (!(ns >= 0 && ns < 1.8e19L)) return trace_fail_instant(reader);

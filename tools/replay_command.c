@@ -238,7 +238,8 @@ static kvt_status replay_check_policy(const char *name, char *message, size_t me
                        "policy 'oracle' knows what comes: it is of simulations alone");
         return KVT_E_CONFIG;
     }
-    (void)snprintf(message, message_size, "unknown policy '%.100s'", name);
+    (void)snprintf(message, message_size, "unknown policy '%.100s'%s", name,
+                   name[0] == '\0' ? ": an empty name in the list" : "");
     command_suggest(message, message_size, name, kvt_policy_name_get);
     return KVT_E_CONFIG;
 }

@@ -57,6 +57,8 @@ static int settings_check(const settings_arguments *arguments)
             known = known || settings_is_in(setting->name, section);
             nearest_offer(&search, name);
         }
+        for (size_t k = 0; search.best == NULL && (setting = kvt_setting_at(k)) != NULL; k++)
+            nearest_offer(&search, setting->name);
         if (known) continue;
         if (search.best == NULL) return command_misuse("no section '%.100s'", section);
         return command_misuse("no section '%.100s'; did you mean '%s'?", section, search.best);

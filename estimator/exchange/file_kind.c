@@ -19,6 +19,10 @@ static const struct {
     {"text with a byte order mark: save it without one", 0, 3, "\xef\xbb\xbf"},
     {"text in UTF-16: save it as UTF-8", 0, 2, "\xff\xfe"},
     {"text in UTF-16: save it as UTF-8", 0, 2, "\xfe\xff"},
+    {"a Parquet file: convert it to lines of JSON or CSV", 0, 4, "PAR1"},
+    {"an Arrow file: convert it to lines of JSON or CSV", 0, 6, "ARROW1"},
+    {"an array of NumPy", 0, 6, "\x93NUMPY"},
+    {"a tar archive: unpack it", 257, 5, "ustar"},
     {"an SQLite database", 0, 15, "SQLite format 3"},
     {"a file of GGUF", 0, 4, "GGUF"},
     /* The length of a header of less than 4 GiB, then the header. */

@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-/* Words behind "this is ", from the first bytes of a file, of which 16 are enough; NULL: it may be
+/* Words behind "this is ", from the first bytes of a file, of which 262 are enough; NULL: it may be
  * plain text, or anything. A constant. */
 const char *file_kind_of(const void *head, size_t bytes);
 

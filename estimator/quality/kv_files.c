@@ -7,6 +7,7 @@
 #include "estimator/exchange/file_kind.h"
 
 #include "codecs/codecs.h"
+#include "codecs/record_format.h"
 #include "codecs/record_note.h"
 #include "codecs/transform_basis.h"
 #include "estimator/model/safetensors.h"
@@ -281,9 +282,15 @@ kvt_status kv_file_decode(const char *path, kvt_record_bases bases, const char *
                          : "holds no K and V matrices");
         } else if (status != KVT_OK) {
             const char *kind = file_kind_of(record.bytes, record.byte_count);
+            const bool begins =
+                record.byte_count >= 8 && memcmp(record.bytes, RECORD_MAGIC, 8) == 0;
             snprintf(message, message_size, "%s: %s%s", path,
-                     kind != NULL ? "no record: this is " : "",
-                     kind != NULL ? kind : kvt_status_text(status));
+                     kind != NULL ? "no record: this is "
+                     : begins     ? ""
+                                  : "no record: it does not begin as one",
+                     kind != NULL ? kind
+                     : begins     ? kvt_status_text(status)
+                                  : "");
         }
     }
     if (status == KVT_OK)

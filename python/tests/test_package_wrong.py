@@ -268,6 +268,23 @@ class Words(PackageCase):
         self.refused(ArgumentError, "deadline", self.store().get_into, self.key("a"), bytearray(1),
                      deadline="soon")
 
+    def test_which_number_is_wrong(self):
+        put, data, key = self.store().put, pattern(LAYOUT.bytes), self.key("a")
+        for name, value in (("recompute_seconds", -1), ("lifetime", float("inf")),
+                            ("recompute_seconds", float("nan")), ("class_id", 65536)):
+            self.refused(ArgumentError, f"{name}", put, key, data, LAYOUT, **{name: value})
+            self.refused(ArgumentError, f"not {value!r}", put, key, data, LAYOUT, **{name: value})
+        for name, value in (("tokens", None), ("layers", 2.0), ("kv_heads", "2"),
+                            ("head_dim", -1)):
+            self.refused(ArgumentError, f"{name} is {value!r}", kvterrace.Layout,
+                         **dict({"layers": 1, "kv_heads": 1, "head_dim": 8, "dtype": "bf16",
+                                 "tokens": 4}, **{name: value}))
+        self.refused(ArgumentError, "0 events", self.store().events, 0)
+        self.refused(ArgumentError, "device.NAME.KEY", kvterrace.Store,
+                     settings={"device": {"a": {"tier": "ssd"}}})
+        self.refused(ArgumentError, "revision is a text, not int", kvterrace.Space, model="m",
+                     revision=3)
+
     def test_spaces(self):
         """A space without a model shares with the wrong ones; spellings of a dtype are one."""
         Space = kvterrace.Space

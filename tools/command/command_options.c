@@ -103,6 +103,9 @@ static int options_take_list(const command_option *option, const char *value,
                    ? command_misuse("--%s: more than %.0f", option->name, option->most)
                    : command_misuse("Too many arguments: '%.200s'", value);
     }
+    if (option->argument != NULL && strcmp(option->argument, "KEY=VALUE") == 0 &&
+        strchr(value, '=') == NULL)
+        return options_refuse(option, value, option->argument);
     if (option->flags & OPTION_DATA) value = command_data_text(common, value);
     if (option->flags & OPTION_READS) command_add_input(common, value);
     command_list_add(list, value);
@@ -147,6 +150,8 @@ static int options_take(const command_option *option, const char *value, void *a
     switch (option->kind) {
     case OPTION_FLAG: *(bool *)field = true; return EXIT_FINE;
     case OPTION_TEXT:
+        if (value[0] == '\0' && option->name != NULL && strcmp(option->argument, "FILE") == 0)
+            return command_misuse("--%s: the name of the file is empty", option->name);
         if (option->flags & OPTION_DATA) value = command_data_path(common, value);
         if (option->flags & OPTION_READS) command_add_input(common, value);
         *(const char **)field = value;
@@ -291,9 +296,12 @@ const command_option *options_operands(const command_spec *spec)
     return NULL;
 }
 
-static int options_take_operand(const command_option *operands, const char *word, void *arguments)
+static int options_take_operand(const command_spec *spec, const char *word, void *arguments)
 {
-    if (operands == NULL) return command_misuse("Too many arguments: '%.200s'", word);
+    const command_option *operands = options_operands(spec);
+    if (operands == NULL)
+        return command_misuse("Too many arguments: '%.200s': %s takes options alone", word,
+                              spec->name);
     if (operands->extra != NULL) {
         const size_t length = strlen(word);
         const char *at = strstr(operands->extra, word);
@@ -314,7 +322,7 @@ int options_parse(const command_spec *spec, int argc, char **argv, void *argumen
     while (code == EXIT_FINE && words.next < argc) {
         const char *word = argv[words.next++];
         if (options_end || word[0] != '-' || word[1] == '\0') {
-            code = options_take_operand(operands, word, arguments);
+            code = options_take_operand(spec, word, arguments);
         } else if (strcmp(word, "--") == 0) {
             options_end = true;
         } else if (word[1] == '-') {

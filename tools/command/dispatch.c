@@ -91,7 +91,9 @@ static int dispatch_refuse(const command_spec *group, const char *name)
     nearest search = {.text = name, .length = strlen(name)};
     for (size_t i = 0; group->commands[i] != NULL; i++)
         nearest_offer(&search, group->commands[i]->name);
-    if (name[0] == '-') return command_misuse("unrecognized option '%.200s'", name);
+    if (name[0] == '-')
+        return command_misuse("unrecognized option '%.200s': options stand behind the command",
+                              name);
     if (search.best == NULL) return command_misuse("unknown command '%.200s'", name);
     return command_misuse("unknown command '%.200s'; did you mean '%s'?", name, search.best);
 }

@@ -53,6 +53,13 @@ def make_entry(key, layout, parent, numbers, groups, token_scores):
     return entry, keep
 
 
+def out_of_range(numbers):
+    """Which of an entry's numbers no put takes, for a message."""
+    most = {"recompute_seconds": 1e9, "lifetime_seconds": 1e9, "class_id": 65535}
+    return "; ".join(f"{name} is from 0 to {top:g}, not {numbers[name]!r}"
+                     for name, top in most.items() if not 0 <= numbers[name] <= top)
+
+
 class Handle:
     """A handle of bridge.h: ended once, freed with this object."""
 

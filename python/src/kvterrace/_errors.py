@@ -97,7 +97,9 @@ def numbers(method):
 
 def encoded(text, what):
     """A text as bytes for C, or ArgumentError: no text, half of a pair of surrogates, a zero."""
-    if not isinstance(text, str) or "\0" in text:
+    if not isinstance(text, str):
+        raise wrong(f"{what} is a text, not {type(text).__name__}")
+    if "\0" in text:
         raise wrong(f"{what} is a text without a zero")
     try:
         return text.encode()

@@ -9,7 +9,8 @@ import typing
 import weakref
 
 from . import _native, _queue
-from ._calls import Handle, Held, Source, describe, has_passed, instant, make_entry, packed_view
+from ._calls import (Handle, Held, Source, describe, has_passed, instant, make_entry, out_of_range,
+                     packed_view)
 from ._convert import TIERS, new, plain, variant_of
 from ._errors import StateError, failure, numbers, wrong
 from ._kvt import ffi, lib
@@ -71,6 +72,9 @@ def _assignments(settings, keywords):
                         *((setting_of(name), value) for name, value in keywords.items())]:
         if value is None:
             continue
+        if isinstance(value, (dict, list, tuple, set)):
+            raise wrong(f"{name} is a {type(value).__name__}: a setting has one value, and a "
+                        "device's is called device.NAME.KEY")
         if isinstance(value, bool):
             value = "yes" if value else "no"
         text = f"{name}={os.fspath(value) if isinstance(value, os.PathLike) else value}"
@@ -247,7 +251,7 @@ class Store(Tuning):
         del keep
         if status in OUTCOMES:
             return OUTCOMES[status]
-        raise self._fail(status)
+        raise self._fail(status, out_of_range(numbers) if status == lib.KVT_E_ARGUMENT else "")
 
     def get(self, key, *, deadline=None):
         """The entry's bytes as a new bytearray, or None on a miss. get_into saves the allocation.
@@ -670,7 +674,8 @@ class EventReader:
         except OverflowError:
             status = lib.KVT_E_ARGUMENT
         if status != lib.KVT_OK:
-            raise store._fail(status)
+            raise store._fail(status, f"no reader keeps {capacity} events"
+                              if status == lib.KVT_E_ARGUMENT else "")
         self._owner = Handle(lib.kvtpy_new(made[0]), lib.kvtpy_events_close)
         self.lost = 0  # events that came too fast for this reader, ever
 

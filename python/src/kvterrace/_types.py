@@ -182,7 +182,11 @@ class Layout:
                 "sides": self.sides if self.dtype != "opaque" else 0,
                 "opaque_bytes": self.opaque_bytes})
         except (OverflowError, TypeError) as error:
-            raise wrong(f"a number of the layout is out of range: {error}") from error
+            names = ("layers", "kv_heads", "head_dim", "tokens", "sides", "opaque_bytes")
+            bad = [f"{name} is {getattr(self, name)!r}" for name in names
+                   if type(getattr(self, name)) is not int or getattr(self, name) < 0]
+            raise wrong("a number of the layout is out of range: "
+                        f"{', '.join(bad) or error}") from error
         size = ffi.new("uint64_t *")
         status = lib.kvt_layout_bytes(made, size)
         if status != lib.KVT_OK:

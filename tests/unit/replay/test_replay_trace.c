@@ -241,7 +241,7 @@ TEST(malformed_lines_are_refused)
 
 TEST(other_formats_are_refused)
 {
-    expect_refused("[1]\n", ":1:", "one request per line");
+    expect_refused("[1]\n", ":1:", "a JSON array");
     expect_refused("a,b,c\n1,2,3\n", ":1:", "no header of a CSV");
     expect_refused("TIMESTAMP,ContextTokens\r\n", "no requests", "no requests");
     expect_refused("PK\x03\x04 zip", ":1:", "a zip archive");
