@@ -317,7 +317,7 @@ kvt_status kvt_config_set(kvt_config *config, const char *assignment, char *mess
                           size_t message_size)
 {
     const char *equals = strchr(assignment, '=');
-    if (!equals) {
+    if (!equals || equals == assignment) {
         char quoted[CONFIG_QUOTE_BYTES];
         config_say(message, message_size, "%s: expected key=value",
                    config_quote(assignment, strlen(assignment), quoted));

@@ -35,6 +35,7 @@ static const char *const csv_names[CSV_COLUMNS][8] = {
 typedef struct csv_layout {
     size_t fields;
     size_t at[CSV_COLUMNS]; /* SIZE_MAX: the file has no such column */
+    bool twice;             /* two columns mean the same */
 } csv_layout;
 
 /* Cuts a line into its fields, in place; quotes around a field are taken away, and "" inside of
@@ -87,19 +88,29 @@ static void csv_find_columns(char *header, csv_layout *layout)
 {
     char *fields[CSV_FIELDS_MAX];
     layout->fields = csv_cut(header, fields);
+    layout->twice = false;
     for (csv_column column = 0; column < CSV_COLUMNS; column++) {
         layout->at[column] = SIZE_MAX;
         for (size_t f = layout->fields; f-- > 0;)
             for (size_t n = 0; csv_names[column][n] != NULL; n++)
-                if (csv_is_name(fields[f], csv_names[column][n])) layout->at[column] = f;
+                if (csv_is_name(fields[f], csv_names[column][n])) {
+                    layout->twice |= layout->at[column] != SIZE_MAX && column != CSV_SESSION;
+                    layout->at[column] = f;
+                }
     }
+}
+
+/* strtod takes hexadecimal numbers and names, too. */
+static bool csv_is_number(const char *field)
+{
+    return isdigit((unsigned char)*field) && field[strspn(field, "0123456789.eE+-")] == '\0';
 }
 
 /* A whole number of tokens; "906.0", as tables of floats write it, is one. */
 static bool csv_read_tokens(const char *field, uint32_t *tokens_out)
 {
     char *end;
-    if (!isdigit((unsigned char)*field)) return false;
+    if (!csv_is_number(field)) return false;
     const double value = strtod(field, &end);
     if (*end != '\0' || !(value <= REPLAY_TOKENS_MAX) || value != floor(value)) return false;
     *tokens_out = (uint32_t)value;
@@ -110,9 +121,9 @@ static kvt_status csv_read_instant(trace_reader *reader, const char *field, trac
 {
     char *end;
     row->has_instant = true;
-    if (!isdigit((unsigned char)*field)) return trace_take_date(reader, "", &row->instant_ns);
     const long double number = strtold(field, &end);
-    if (*end == '\0') return trace_take_number(reader, number, &row->instant_ns);
+    if (csv_is_number(field) && *end == '\0')
+        return trace_take_number(reader, number, &row->instant_ns);
     return trace_take_date(reader, field, &row->instant_ns);
 }
 
@@ -161,6 +172,8 @@ kvt_status trace_read_csv(trace_reader *reader, char *line)
     csv_find_columns(line, &layout);
     if (layout.at[CSV_INSTANT] == SIZE_MAX || layout.at[CSV_INPUT] == SIZE_MAX)
         return trace_fail(reader, fault);
+    if (layout.twice)
+        return trace_fail(reader, "two columns are timestamps, request tokens or response tokens");
     reader->unit = TRACE_SECONDS;
     reader->without_ids = true;
     for (;;) {

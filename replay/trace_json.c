@@ -27,6 +27,10 @@ typedef struct json_rows {
     size_t wide_room;
 } json_rows;
 
+static const char *const json_members[] = {"timestamp", "input_length", "output_length",
+                                           "hash_ids",  "session_id",   "delay",
+                                           "chat_id",   "conv",         "parent_chat_id"};
+
 /* A member that is missing or wrong, and what it was probably called. */
 static kvt_status json_fail_member(json_rows *rows, json_t *object, const char *name,
                                    const char *wanted)
@@ -38,7 +42,11 @@ static kvt_status json_fail_member(json_rows *rows, json_t *object, const char *
     const bool there = json_object_get(object, name) != NULL;
     json_object_foreach(object, key, value)
     {
-        if (!there) nearest_offer(&search, key);
+        /* Another member of the format is not this one, misspelt. */
+        bool known = there;
+        for (size_t i = 0; i < sizeof json_members / sizeof *json_members; i++)
+            known |= strcmp(json_members[i], key) == 0;
+        if (!known) nearest_offer(&search, key);
     }
     snprintf(reason, sizeof reason, "%s is %s%s%s%.80s%s", name, there ? "not " : "missing",
              there ? wanted : "", search.best != NULL ? "; '" : "",

@@ -47,6 +47,10 @@ kvt_status replay_workload_read(const char *path, const replay_trace_options *op
         snprintf(message, message_size, "%s: no requests", path);
         status = KVT_E_PARSE;
     }
+    if (status == KVT_OK && workload->block_refs == 0) {
+        snprintf(message, message_size, "%s: hash_ids is empty in every row", path);
+        status = KVT_E_PARSE;
+    }
     if (status == KVT_OK) {
         trace_settle(&reader);
         status = workload_build_finish(&reader.builder, options->seed, options->limit);

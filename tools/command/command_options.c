@@ -95,6 +95,11 @@ static int options_take_choice(const command_option *option, const char *value, 
                           search.best);
 }
 
+static bool options_is_nameless(const command_option *option, const char *value)
+{
+    return value[0] == '\0' && option->name != NULL && strcmp(option->argument, "FILE") == 0;
+}
+
 static int options_take_list(const command_option *option, const char *value,
                              command_common *common, command_list *list)
 {
@@ -103,6 +108,8 @@ static int options_take_list(const command_option *option, const char *value,
                    ? command_misuse("--%s: more than %.0f", option->name, option->most)
                    : command_misuse("Too many arguments: '%.200s'", value);
     }
+    if (options_is_nameless(option, value))
+        return command_misuse("--%s: the name of the file is empty", option->name);
     if (option->argument != NULL && strcmp(option->argument, "KEY=VALUE") == 0 &&
         strchr(value, '=') == NULL)
         return options_refuse(option, value, option->argument);
@@ -150,7 +157,7 @@ static int options_take(const command_option *option, const char *value, void *a
     switch (option->kind) {
     case OPTION_FLAG: *(bool *)field = true; return EXIT_FINE;
     case OPTION_TEXT:
-        if (value[0] == '\0' && option->name != NULL && strcmp(option->argument, "FILE") == 0)
+        if (options_is_nameless(option, value))
             return command_misuse("--%s: the name of the file is empty", option->name);
         if (option->flags & OPTION_DATA) value = command_data_path(common, value);
         if (option->flags & OPTION_READS) command_add_input(common, value);
