@@ -409,7 +409,8 @@ static void trace_note(const trace_reader *reader, replay_workload *workload)
     } while (0)
     if (reader->without_ids)
         ADD("without ids of blocks each prompt is its own%s",
-            reader->shared ? ", but that a session's turns begin with what was asked before" : "");
+            reader->shared ? ", but that a session's turns begin with what was asked before"
+                           : ", so a cache serves nothing");
     else if (workload->block_tokens != 512 && !reader->own_clocks)
         ADD("blocks of %u tokens", (unsigned)workload->block_tokens);
     const bool dates = reader->epoch != NULL && strcmp(reader->epoch, "dates") == 0;

@@ -168,6 +168,13 @@ static kvt_status size_read_workload(const size_arguments *arguments, replay_gen
                        own->name);
         status = KVT_E_PARSE;
     }
+    if (status == KVT_OK && arguments->trace != NULL && own->repeated_refs == 0) {
+        (void)snprintf(study->message, sizeof study->message,
+                       "%.200s: no block comes twice, so these requests cannot tell what a cache "
+                       "is worth",
+                       own->name);
+        status = KVT_E_PARSE;
+    }
     return status;
 }
 

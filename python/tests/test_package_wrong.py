@@ -268,6 +268,16 @@ class Words(PackageCase):
         self.refused(ArgumentError, "deadline", self.store().get_into, self.key("a"), bytearray(1),
                      deadline="soon")
 
+    def test_what_a_store_alone_cannot_do(self):
+        store = self.store()
+        self.assertIsNone(store.flush())
+        self.refused(kvterrace.UnsupportedError, "nothing outlives it", store.persist)
+        self.refused(kvterrace.ConfigError, "nope.ini: No such file", kvterrace.Store, "nope.ini")
+        self.assertEqual(store.health(), [])
+        store.put(self.key("a"), pattern(LAYOUT.bytes), LAYOUT)
+        self.assertEqual(store.get(self.key("a"), deadline=-1), pattern(LAYOUT.bytes))
+        self.refused(ArgumentError, "deadline", store.get, self.key("a"), deadline=float("nan"))
+
     def test_which_number_is_wrong(self):
         put, data, key = self.store().put, pattern(LAYOUT.bytes), self.key("a")
         for name, value in (("recompute_seconds", -1), ("lifetime", float("inf")),

@@ -439,8 +439,12 @@ class CommandTest(CommandCase):
         words = ["replay", "--trace", "azure.csv", "--policy", "lru", "--set",
                  "replay.block_tokens=100"]
         self.assertEqual(self.run_json(*words)["workload"]["block_tokens"], 100)
-        self.assertIn("each prompt is its own", self.run_command(
-            "size", "--trace", "azure.csv", "--dram", "1GiB", "--ssd", "0").stderr)
+        self.fails("no block comes twice, so these requests cannot tell", "size", "--trace",
+                   "azure.csv", "--dram", "1GiB", "--ssd", "0")
+        turns = "Timestamp,Session ID,Request tokens\n1,a,900\n2,a,1900\n3,b,700\n"
+        self.assertIn("a session's turns begin with what was asked before", self.run_command(
+            "size", "--trace", self.put("turns.csv", turns), "--dram", "1GiB", "--ssd",
+            "0").stderr)
 
     def test_replay_bad_traces(self):
         self.fails("no-such", "replay", "--trace", "no-such", code=2)

@@ -517,6 +517,20 @@ class WrongTest(CommandCase):
                          "device.a.tier=dram", "--set", "device.a.backend=memory", "--set",
                          "device.a.capacity=64MiB", "--set", "device.a.read_bandwidth=1k")
 
+    def test_what_is_taken_with_a_note(self):
+        result = self.run_command("check-config", "--set", "tier.dram.capacity=1g", "--set",
+                                  "store.put_staging=2g", "e.ini")
+        self.assertIn("an eighth of the smallest tier", result.stderr)
+
+    def test_other_spellings(self):
+        """What can mean one thing alone is no error."""
+        for words in (["store.lossless=YES", "store.high_watermark=99.5%"],
+                      ["store.lossless=False", "store.low_watermark=90%"]):
+            self.run_command("check-config", "--set", "tier.dram.capacity=1g",
+                             *[part for word in words for part in ("--set", word)], "e.ini")
+        self.assertEqual(self.run_json(*SIM, "--policy", "none", "--set", "replay.warmup=50%")
+                         ["results"][0]["requests"], 10)
+
     def test_file_and_line(self):
         error = self.run_json("check-config", "typo.ini", code=2)["error"]
         self.assertEqual((error["file"], error["line"]), ("typo.ini", 2))

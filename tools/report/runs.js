@@ -45,6 +45,7 @@ function replayFacts(parent, document) {
     ["workload", `${word(load.name)}: ${format.whole(load.requests)} requests, ` +
       `${format.whole(load.input_tokens)} tokens in ${format.whole(load.distinct_blocks)} ` +
       `different blocks of ${word(load.block_tokens)} tokens`],
+    ["the trace", load.note],
     ["footprint", `${format.bytes(first.footprint_bytes)}; an unlimited cache hits ` +
       `${format.share(first.ideal_block_ratio)} of the blocks`],
     ["servers", `${word(set.servers)}, prefill ${word(set.prefill)}, ${set.overlap ?
