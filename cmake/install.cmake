@@ -24,6 +24,7 @@ install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING 
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # Absent when only the command was built, or without Python.
 install(FILES ${KVT_MANUAL}/kvterrace.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
+install(FILES ${KVT_MANUAL}/kvterrace.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5 OPTIONAL)
 install(FILES ${KVT_MANUAL}/kvterrace.bash RENAME kvterrace OPTIONAL
   DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 install(FILES ${KVT_MANUAL}/API.md OPTIONAL DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the manual page, the completions for bash and zsh, and the page of settings from the
-command's own tables.
+"""Writes the manual pages of the command and of its settings, the completions for bash and zsh, and
+docs/CONFIGURATION.md's tables from the command's own tables.
 
     tools/make_manual.py COMMAND FOLDER [DATA-FOLDER]
 
@@ -71,9 +71,35 @@ def make_manual(table, data_folder):
             roff("Under another prefix, share/kvterrace of that prefix. profiles/ and "
                  "reference_model/: curves, ladders, and a small model with texts. The command "
                  "looks here for relative paths that are not in its working folder."),
-            ".SH SEE ALSO", roff("README.md in the folder doc/kvterrace beside those files, and "
+            ".SH SEE ALSO", "kvterrace(5)", ".PP", roff("README.md in the folder doc/kvterrace beside those files, and "
                                  "docs/ in it: GUIDE.md, CONFIGURATION.md and the others.")]
     return "\n".join(out) + "\n"
+
+
+def make_settings_manual(table, settings):
+    """kvterrace(5): every setting, by section."""
+    out = ['.\\" SPDX-License-Identifier: Apache-2.0', '.\\" Written by tools/make_manual.py.',
+           f'.TH KVTERRACE 5 "" "kvterrace {table["version"]}" "File Formats"', ".SH NAME",
+           "kvterrace \\- settings of a store, of a simulation and of what they run on",
+           ".SH DESCRIPTION",
+           roff("A file of settings is INI text: [section], then name = value; a comment begins "
+                "with ; or #, behind a value with ; alone. Sizes take B, kB, MB, GB, TB and KiB, "
+                "MiB, GiB, TiB; times ns, us, ms, s, min, h; rates a size and /s. A name that "
+                "nothing knows, and a setting without effect, are errors. `kvterrace check-config "
+                "FILE` says what would be refused.")]
+    section = None
+    for row in fold_tiers(settings):
+        if row["name"].rpartition(".")[0] != section:
+            section = row["name"].rpartition(".")[0]
+            out += [f'.SH "[{roff(section.replace("*", "NAME"))}]"']
+        kind = row["choices"].replace("|", ", ") if row["choices"] else row["kind"]
+        facts = [kind + (f", {row['range']}" if row["range"] else ""),
+                 f"default {row['default']}" if row["default"] else "no default"]
+        if row["effect"]:
+            facts.append("has an effect with " + row["effect"].replace("|", " or "))
+        name = row["name"].rpartition(".")[2]
+        out += [".TP", f"\\fB{roff(name)}\\fR ({roff('; '.join(facts))})", roff(row["text"])]
+    return "\n".join(out + [".SH SEE ALSO", "kvterrace(1)"]) + "\n"
 
 
 # ---- completion ----
@@ -276,6 +302,7 @@ def main(command, folder, data_folder="share/kvterrace"):
         page = make_settings(file.read(), settings)
     for name, text in (("CONFIGURATION.md", page),
                        ("kvterrace.1", make_manual(table, data_folder)),
+                       ("kvterrace.5", make_settings_manual(table, settings)),
                        ("kvterrace.bash", make_bash(pages, values, words)),
                        ("_kvterrace", make_zsh(pages, values, words))):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:

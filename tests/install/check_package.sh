@@ -143,6 +143,9 @@ if [ -e "$man" ]; then
     bash=$prefix/share/bash-completion/completions/kvterrace
     zsh=$prefix/share/zsh/site-functions/_kvterrace
     "$here/check_manual.sh" "$command" "$man" "$bash" "$zsh"
+    settings=$prefix/share/man/man5/kvterrace.5
+    [ "$(grep -c '^\\fB' "$settings")" -gt 100 ] || { echo "kvterrace(5) lacks settings"; exit 1; }
+    grep -q '^\\fBloss_limit\\fR' "$settings" || { echo "kvterrace(5) lacks loss_limit"; exit 1; }
 else
     ! command -v python3 >/dev/null || { echo "there is no manual page"; exit 1; }
 fi
