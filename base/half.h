@@ -78,6 +78,34 @@ static inline uint16_t half_bf16_from_float(float value)
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/* fp8 is E4M3 without infinities: 1 bit of sign, 4 of exponent with a bias of 7, 3 of mantissa; the
+ * largest size is 448, and with all bits set but the sign it is NaN. To float: exact. */
+static inline float half_fp8_to_float(uint8_t fp8)
+{
+    /* Masks, and no branches over sums of floats, so that loops of this vectorise. */
+    uint32_t size = fp8 & 0x7fu;
+    uint32_t below = 0u - (uint32_t)(size < 8u);
+    uint32_t nan = size == 0x7fu ? 0x7fc00000u : 0;
+    /* Below 2^-6 the exponent is that of 2^-6, which stands for the bit that is not there. */
+    float small = half_bits_float((size << 20) + 0x3c800000u) - 0.015625f;
+    uint32_t bits = (half_float_bits(small) & below) | (((size << 20) + 0x3c000000u) & ~below);
+    return half_bits_float(bits | nan | (fp8 & 0x80u) << 24);
+}
+
+/* float to fp8, to the nearest, ties to even. Larger sizes become 448, infinity too. */
+static inline uint8_t half_fp8_from_float(float value)
+{
+    uint32_t bits = half_float_bits(value);
+    uint32_t size = bits & 0x7fffffffu;
+    uint32_t kept = size < 0x43e00000u ? size : 0x43e00000u;
+    /* Below 2^-6: adding 2^14 rounds to the subnormal step of 2^-9. */
+    uint32_t small = half_float_bits(half_bits_float(kept) + 16384.0f) - 0x46800000u;
+    uint32_t normal = (kept - 0x3c000000u + 0x7ffffu + ((kept >> 20) & 1u)) >> 20;
+    uint32_t below = 0u - (uint32_t)(kept < 0x3c800000u);
+    uint32_t nan = size > 0x7f800000u ? 0x7fu : 0;
+    return (uint8_t)((bits >> 24 & 0x80u) | (small & below) | (normal & ~below) | nan);
+}
+
 /* The nearest integer, ties to even, of |value| < 2^22. */
 static inline int32_t half_round_integer(float value)
 {

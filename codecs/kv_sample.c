@@ -6,6 +6,8 @@
  */
 #include "kv_sample.h"
 
+#include "base/half.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -136,6 +138,12 @@ static void sample_row(const sample_channels *channels, const uint64_t *words, u
         memcpy(target, bits, (size_t)count * sizeof bits[0]);
         return;
     }
+    if (dtype == KVT_DTYPE_FP8) {
+        for (uint32_t i = 0; i < count; i++) {
+            target[i] = half_fp8_from_float(half_bits_float(bits[i]));
+        }
+        return;
+    }
     if (dtype == KVT_DTYPE_BF16) {
         for (uint32_t i = 0; i < count; i++) {
             half[i] = sample_bf16(bits[i]);
@@ -189,7 +197,7 @@ void codecs_kv_sample_fill(const kvt_layout *layout, uint64_t seed, void *target
     kvt_status status = kvt_layout_bytes(layout, &bytes);
     assert(status == KVT_OK);
     (void)status;
-    if (layout->dtype == KVT_DTYPE_OPAQUE || layout->dtype == KVT_DTYPE_FP8) {
+    if (layout->dtype == KVT_DTYPE_OPAQUE) {
         sample_bytes(seed, target, bytes);
         return;
     }

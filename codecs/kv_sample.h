@@ -15,7 +15,7 @@
 #include <kvterrace/types.h>
 
 /* Fills target, kvt_layout_bytes(layout) long and aligned to the element, with values drawn by
- * seed. FP8 and opaque layouts get random bytes. The layout has been checked. */
+ * seed. Opaque layouts get random bytes. The layout has been checked. */
 void codecs_kv_sample_fill(const kvt_layout *layout, uint64_t seed, void *target);
 
 #endif

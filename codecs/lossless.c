@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless.c - codec 2 behind the table. Mode dense is lossless_dense.h for elements with exponents
- * and lossless_bytes.h for fp8 and opaque segments; mode fast is lossless_fast.h. Re-entrant.
+ * and lossless_bytes.h for opaque segments; mode fast is lossless_fast.h. Re-entrant.
  */
 #include "codecs.h"
 #include "lossless_bytes.h"
@@ -9,12 +9,6 @@
 #include "lossless_fast.h"
 
 static bool lossless_is_bytes(const kvt_layout *layout)
-{
-    return layout->dtype == KVT_DTYPE_OPAQUE || layout->dtype == KVT_DTYPE_FP8;
-}
-
-/* Opaque bytes may repeat. */
-static bool lossless_is_searched(const kvt_layout *layout)
 {
     return layout->dtype == KVT_DTYPE_OPAQUE;
 }
@@ -30,9 +24,9 @@ static kvt_status lossless_check(kvt_variant variant, const kvt_layout *layout)
 {
     if (variant.rate != 0) return KVT_E_UNSUPPORTED;
     if (variant.mode == KVT_LOSSLESS_DENSE) return KVT_OK;
-    /* fast knows elements with exponents only. */
-    return variant.mode == KVT_LOSSLESS_FAST && !lossless_is_bytes(layout) ? KVT_OK
-                                                                           : KVT_E_UNSUPPORTED;
+    /* fast knows elements with wide exponents only. */
+    const bool known = !lossless_is_bytes(layout) && layout->dtype != KVT_DTYPE_FP8;
+    return variant.mode == KVT_LOSSLESS_FAST && known ? KVT_OK : KVT_E_UNSUPPORTED;
 }
 
 /* A segment that would not shrink is refused, so the stored form is smaller than the source. */
@@ -47,11 +41,19 @@ static uint64_t lossless_scratch(kvt_variant variant, const kvt_layout *layout,
                                  uint64_t source_bytes)
 {
     if (variant.mode == KVT_LOSSLESS_FAST) return 0;
-    if (lossless_is_bytes(layout)) {
-        return lossless_bytes_scratch(lossless_is_searched(layout), source_bytes);
-    }
+    if (lossless_is_bytes(layout)) return lossless_bytes_scratch(source_bytes);
     const lossless_dense_shape shape = lossless_shape(layout);
-    return lossless_dense_scratch_bytes(&shape);
+    const uint64_t dense = lossless_dense_scratch_bytes(&shape);
+    if (layout->dtype != KVT_DTYPE_FP8) return dense;
+    const uint64_t runs = lossless_bytes_scratch(source_bytes); /* of segments of 0.2.0 */
+    return dense > runs ? dense : runs;
+}
+
+/* Whether a segment of fp8 is one of 0.2.0, runs of bytes. The word of its first run is a frame's or
+ * that of a full run; a tile's head ends with two zeros. */
+static bool lossless_is_runs(const uint8_t *source, uint64_t bytes)
+{
+    return bytes >= sizeof(uint32_t) && (source[2] | source[3]) != 0;
 }
 
 /* Whether a segment of these bytes is one of the layout. */
@@ -76,8 +78,7 @@ static kvt_status lossless_encode(kvt_variant variant, const kvt_layout *layout,
         return KVT_E_ARGUMENT;
     }
     if (lossless_is_bytes(layout)) {
-        return lossless_bytes_encode(lossless_is_searched(layout), source, source_bytes, target,
-                                     capacity, scratch, written_out);
+        return lossless_bytes_encode(source, source_bytes, target, capacity, scratch, written_out);
     }
     const lossless_dense_shape shape = lossless_shape(layout);
     return lossless_dense_encode(&shape, source, target, capacity, scratch, written_out);
@@ -95,9 +96,9 @@ static kvt_status lossless_decode(kvt_variant variant, const kvt_layout *layout,
     if (scratch == NULL || scratch_bytes < lossless_scratch(variant, layout, target->bytes)) {
         return KVT_E_ARGUMENT;
     }
-    if (lossless_is_bytes(layout)) {
-        return lossless_bytes_decode(lossless_is_searched(layout), source, source_bytes, target,
-                                     scratch);
+    if (lossless_is_bytes(layout) ||
+        (layout->dtype == KVT_DTYPE_FP8 && lossless_is_runs(source, source_bytes))) {
+        return lossless_bytes_decode(source, source_bytes, target, scratch);
     }
     const lossless_dense_shape shape = lossless_shape(layout);
     return lossless_dense_decode(&shape, source, source_bytes, target, scratch);

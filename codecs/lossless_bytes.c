@@ -23,23 +23,23 @@ typedef struct bytes_scratch {
     uint64_t packed_bytes;
 } bytes_scratch;
 
-static ZSTD_compressionParameters bytes_parameters(bool search)
+static ZSTD_compressionParameters bytes_parameters(void)
 {
     ZSTD_compressionParameters parameters = {
         .windowLog = 18, /* one run */
         .chainLog = 6,   /* not used by this strategy */
-        .hashLog = search ? 14 : 6,
+        .hashLog = 14,
         .searchLog = 1,
-        .minMatch = search ? 6 : 7,
-        .targetLength = search ? 1 : ZSTD_TARGETLENGTH_MAX, /* the step between tries */
+        .minMatch = 6,
+        .targetLength = 1, /* the step between tries */
         .strategy = ZSTD_fast,
     };
     return parameters;
 }
 
-static ZSTD_CCtx *bytes_encoder(const bytes_scratch *scratch, bool search)
+static ZSTD_CCtx *bytes_encoder(const bytes_scratch *scratch)
 {
-    const ZSTD_compressionParameters p = bytes_parameters(search);
+    const ZSTD_compressionParameters p = bytes_parameters();
     ZSTD_CCtx *context = ZSTD_initStaticCCtx(scratch->context, scratch->context_bytes);
     const struct {
         ZSTD_cParameter name;
@@ -66,9 +66,9 @@ static ZSTD_CCtx *bytes_encoder(const bytes_scratch *scratch, bool search)
 }
 
 /* Cuts the caller's scratch into its parts; scratch may be NULL. Returns the bytes needed. */
-static uint64_t bytes_cut(bool search, uint64_t bytes, uint8_t *scratch, bytes_scratch *parts)
+static uint64_t bytes_cut(uint64_t bytes, uint8_t *scratch, bytes_scratch *parts)
 {
-    const uint64_t encoder = ZSTD_estimateCCtxSize_usingCParams(bytes_parameters(search));
+    const uint64_t encoder = ZSTD_estimateCCtxSize_usingCParams(bytes_parameters());
     const uint64_t decoder = ZSTD_estimateDCtxSize();
     parts->context = scratch;
     parts->context_bytes = codecs_align(encoder > decoder ? encoder : decoder, BYTES_SCRATCH_ALIGN);
@@ -77,10 +77,10 @@ static uint64_t bytes_cut(bool search, uint64_t bytes, uint8_t *scratch, bytes_s
     return parts->context_bytes + codecs_align(parts->packed_bytes, BYTES_SCRATCH_ALIGN);
 }
 
-uint64_t lossless_bytes_scratch(bool search, uint64_t bytes)
+uint64_t lossless_bytes_scratch(uint64_t bytes)
 {
     bytes_scratch unused;
-    return bytes_cut(search, bytes, NULL, &unused);
+    return bytes_cut(bytes, NULL, &unused);
 }
 
 /* Appends one run, as a frame when that is smaller. */
@@ -101,7 +101,7 @@ static kvt_status bytes_append_run(rans_target *target, ZSTD_CCtx *encoder,
     return fits ? KVT_OK : KVT_E_SPACE;
 }
 
-kvt_status lossless_bytes_encode(bool search, const void *source, uint64_t bytes, void *target,
+kvt_status lossless_bytes_encode(const void *source, uint64_t bytes, void *target,
                                  uint64_t capacity, void *scratch, uint64_t *written_out)
 {
     bytes_scratch parts;
@@ -110,8 +110,8 @@ kvt_status lossless_bytes_encode(bool search, const void *source, uint64_t bytes
     rans_target out = {target, capacity < shrunk_max ? capacity : shrunk_max, 0};
     kvt_status status = KVT_OK;
     *written_out = 0;
-    bytes_cut(search, bytes, scratch, &parts);
-    ZSTD_CCtx *encoder = bytes_encoder(&parts, search);
+    bytes_cut(bytes, scratch, &parts);
+    ZSTD_CCtx *encoder = bytes_encoder(&parts);
     if (encoder == NULL) return KVT_E_UNSUPPORTED;
     for (uint64_t at = 0; status == KVT_OK && at < bytes; at += BYTES_RUN) {
         const uint64_t run = bytes - at < BYTES_RUN ? bytes - at : BYTES_RUN;
@@ -144,12 +144,12 @@ static bool bytes_decode_run(rans_source *source, ZSTD_DCtx *decoder, uint8_t *t
     return ZSTD_decompressDCtx(decoder, target, run, stored, bytes) == run;
 }
 
-kvt_status lossless_bytes_decode(bool search, const void *source, uint64_t bytes,
-                                 const view_rows *target, void *scratch)
+kvt_status lossless_bytes_decode(const void *source, uint64_t bytes, const view_rows *target,
+                                 void *scratch)
 {
     bytes_scratch parts;
     rans_source in = {source, bytes};
-    bytes_cut(search, target->bytes, scratch, &parts);
+    bytes_cut(target->bytes, scratch, &parts);
     ZSTD_DCtx *decoder = ZSTD_initStaticDCtx(parts.context, parts.context_bytes);
     if (decoder == NULL) return KVT_E_UNSUPPORTED;
     for (uint64_t at = 0; at < target->bytes; at += BYTES_RUN) {

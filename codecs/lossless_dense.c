@@ -13,12 +13,14 @@
 #include <string.h>
 
 enum {
+    DENSE_LOWS_SPARE = 128,  /* a turn of the coder, or a run of nibbles */
     DENSE_TILE_TOKENS = 256, /* so that a sum of exponents fits 16 bits */
     DENSE_TILE_CHANNELS = 1024,
     DENSE_HEAD_BYTES = 4,
     DENSE_KIND_RAW = 0,
     DENSE_KIND_BYTE = 1,
     DENSE_KIND_FP16 = 2,
+    DENSE_KIND_FP8 = 3,
     DENSE_FLAG_BASES = 1,
     DENSE_FLAG_NO_EXTRAS = 2,
     DENSE_FLAG_NARROW = 4,
@@ -33,9 +35,13 @@ enum {
     DENSE_STREAM_MIN = 1 << 18 /* bytes of a matrix from which on it is written past the caches */
 };
 
+_Static_assert((int)DENSE_LOWS_SPARE >= (int)RANS_STATES_MAX &&
+                   (int)DENSE_LOWS_SPARE >= (int)FAST_PACK,
+               "lows are read and unpacked past a tile's end");
+
 typedef struct dense_scratch {
     uint8_t *symbols; /* of a tile */
-    uint8_t *lows;    /* of a tile, when they are coded */
+    uint8_t *lows;    /* of a tile, when they are coded or packed */
     uint8_t *triples; /* of an fp16 tile: sign and two mantissa bits, a byte an element */
     rans_encode_table *encode_table;
     rans_decode_table *decode_table;
@@ -55,7 +61,8 @@ typedef struct dense_tile {
     uint64_t stride; /* bytes between starts of lines */
     uint64_t offset; /* bytes of its first element in the matrix */
     uint64_t extra_bytes;
-    bool stream; /* decode past the caches where the target is aligned */
+    uint64_t low_bytes; /* of lows that are stored as they are */
+    bool stream;        /* decode past the caches where the target is aligned */
 } dense_tile;
 
 static uint64_t dense_min(uint64_t a, uint64_t b)
@@ -88,7 +95,7 @@ static uint64_t dense_cut(const lossless_dense_shape *shape, uint8_t *scratch, d
     const bool triples = shape->dtype == KVT_DTYPE_FP16;
     uint64_t at = 0;
     parts->symbols = dense_place(scratch, &at, elements + RANS_STATES_MAX);
-    parts->lows = dense_place(scratch, &at, elements + RANS_STATES_MAX);
+    parts->lows = dense_place(scratch, &at, elements + DENSE_LOWS_SPARE);
     parts->triples = dense_place(scratch, &at, triples ? elements + 8 : 0);
     parts->encode_table = dense_place(scratch, &at, sizeof *parts->encode_table);
     parts->decode_table = dense_place(scratch, &at, sizeof *parts->decode_table);
@@ -104,7 +111,7 @@ uint64_t lossless_dense_scratch_bytes(const lossless_dense_shape *shape)
 static bool dense_taken(const lossless_dense_shape *shape)
 {
     bool known = shape->dtype == KVT_DTYPE_FP16 || shape->dtype == KVT_DTYPE_BF16 ||
-                 shape->dtype == KVT_DTYPE_FP32;
+                 shape->dtype == KVT_DTYPE_FP32 || shape->dtype == KVT_DTYPE_FP8;
     return known && shape->tokens > 0 && shape->row > 0;
 }
 
@@ -171,12 +178,23 @@ static bool dense_bits_clear(const dense_tile *tile, const uint8_t *source, uint
     return true;
 }
 
+/* Bytes of a nibble an element: in runs of FAST_PACK, each of whole bytes. */
+static uint64_t dense_nibble_bytes(uint32_t elements)
+{
+    return elements / FAST_PACK * (FAST_PACK / 2u) + (elements % FAST_PACK + 1) / 2;
+}
+
 /* Form and extras of a kind and flags. */
 static void dense_tile_settle(dense_tile *tile)
 {
     tile->form = FAST_FORM_BF16;
     tile->extra_bytes = 0;
-    if (tile->dtype == KVT_DTYPE_FP16 && tile->kind == DENSE_KIND_FP16) {
+    tile->low_bytes = tile->elements;
+    if (tile->dtype == KVT_DTYPE_FP8) {
+        tile->form = FAST_FORM_FP8;
+        tile->extra_bytes = dense_nibble_bytes(tile->elements);
+        tile->low_bytes = 0;
+    } else if (tile->dtype == KVT_DTYPE_FP16 && tile->kind == DENSE_KIND_FP16) {
         tile->form = FAST_FORM_FP16;
         tile->extra_bytes = (3 * (uint64_t)tile->elements + 7) / 8;
     } else if (tile->dtype == KVT_DTYPE_FP16) {
@@ -191,7 +209,9 @@ static void dense_tile_choose(dense_tile *tile, const uint8_t *source)
 {
     tile->kind = DENSE_KIND_BYTE;
     tile->flags = tile->tokens >= DENSE_BASES_TOKENS_MIN ? DENSE_FLAG_BASES : 0;
-    if (tile->dtype == KVT_DTYPE_FP16) {
+    if (tile->dtype == KVT_DTYPE_FP8) {
+        tile->kind = DENSE_KIND_FP8;
+    } else if (tile->dtype == KVT_DTYPE_FP16) {
         if (dense_bits_clear(tile, source, UINT64_C(0x0007000700070007))) {
             tile->flags |= DENSE_FLAG_NARROW;
         } else {
@@ -310,6 +330,37 @@ static bool dense_unpack_triples(const uint8_t *packed, uint64_t bytes, uint32_t
     return any == 0;
 }
 
+/* Nibbles, a byte each, to half as many bytes. nibbles has room for FAST_PACK behind. */
+static void dense_pack_nibbles(const fast_kernels *kernels, uint8_t *nibbles, uint32_t count,
+                               uint8_t *packed)
+{
+    uint32_t i = 0;
+    for (; i + FAST_PACK <= count; i += FAST_PACK) {
+        kernels->pack(nibbles + i, packed + i / 2);
+    }
+    const uint32_t half = (count - i + 1) / 2;
+    nibbles[count] = 0;
+    for (uint32_t k = 0; k < half; k++) {
+        packed[i / 2 + k] = (uint8_t)(nibbles[i + k] | nibbles[i + half + k] << 4);
+    }
+}
+
+/* False when a nibble behind the last element is not zero. */
+static bool dense_unpack_nibbles(const fast_kernels *kernels, const uint8_t *packed, uint32_t count,
+                                 uint8_t *nibbles)
+{
+    uint32_t i = 0;
+    for (; i + FAST_PACK <= count; i += FAST_PACK) {
+        kernels->unpack(packed + i / 2, nibbles + i);
+    }
+    const uint32_t half = (count - i + 1) / 2;
+    for (uint32_t k = 0; k < half; k++) {
+        nibbles[i + k] = packed[i / 2 + k] & 15;
+        nibbles[i + half + k] = packed[i / 2 + k] >> 4;
+    }
+    return (count - i) % 2 == 0 || nibbles[count] == 0;
+}
+
 /*
  * Whether a sample of lows is uneven enough to be worth a try: the chance that two agree is more
  * than a quarter above that of even bytes. Mantissas of real values stay below; those of values
@@ -365,9 +416,10 @@ static bool dense_code_tile(dense_tile *tile, const fast_kernels *kernels, const
 {
     uint8_t bases[DENSE_TILE_CHANNELS] = {0};
     const bool with_bases = (tile->flags & DENSE_FLAG_BASES) != 0;
-    const bool uneven = dense_uneven(tile, kernels, source);
+    const bool packed = tile->form == FAST_FORM_FP8;
+    const bool uneven = !packed && dense_uneven(tile, kernels, source);
     const uint64_t fixed = DENSE_HEAD_BYTES + (with_bases ? tile->channels : 0) + tile->extra_bytes;
-    if (fixed + (uneven ? 0 : tile->elements) > target->limit - target->used) return false;
+    if (fixed + (uneven ? 0 : tile->low_bytes) > target->limit - target->used) return false;
     uint8_t *head = target->bytes + target->used;
     uint8_t *extras = head + fixed - tile->extra_bytes;
     if (with_bases) {
@@ -375,12 +427,13 @@ static bool dense_code_tile(dense_tile *tile, const fast_kernels *kernels, const
         memcpy(head + DENSE_HEAD_BYTES, bases, tile->channels);
     }
     dense_start_bases(tile, bases);
-    dense_split(tile, kernels, source, bases, scratch, uneven ? scratch->lows : head + fixed,
-                extras);
+    dense_split(tile, kernels, source, bases, scratch,
+                uneven || packed ? scratch->lows : head + fixed, extras);
+    if (packed) dense_pack_nibbles(kernels, scratch->lows, tile->elements, extras);
     if (tile->form == FAST_FORM_FP16) {
         dense_pack_triples(scratch->triples, tile->elements, extras, tile->extra_bytes);
     }
-    target->used += fixed + (uneven ? 0 : tile->elements);
+    target->used += fixed + (uneven ? 0 : tile->low_bytes);
     if (uneven && !dense_append_lows(tile, target, scratch)) return false;
     const uint8_t fields[DENSE_HEAD_BYTES] = {tile->kind, tile->flags};
     memcpy(head, fields, sizeof fields);
@@ -445,7 +498,10 @@ static bool dense_head_sound(const dense_tile *tile, const uint8_t *head)
     uint8_t allowed = DENSE_FLAG_BASES | DENSE_FLAG_CODED_LOWS;
     if (head[2] | head[3]) return false;
     if (tile->kind == DENSE_KIND_RAW) return tile->flags == 0;
-    if (tile->kind == DENSE_KIND_FP16) {
+    if (tile->dtype == KVT_DTYPE_FP8) {
+        if (tile->kind != DENSE_KIND_FP8) return false;
+        allowed = DENSE_FLAG_BASES;
+    } else if (tile->kind == DENSE_KIND_FP16) {
         if (tile->dtype != KVT_DTYPE_FP16) return false;
     } else if (tile->kind != DENSE_KIND_BYTE) {
         return false;
@@ -539,7 +595,7 @@ static const uint8_t *dense_take_lows(const dense_tile *tile, rans_source *sourc
                                       const dense_scratch *scratch)
 {
     rans_stream stream;
-    if (!(tile->flags & DENSE_FLAG_CODED_LOWS)) return rans_take(source, tile->elements);
+    if (!(tile->flags & DENSE_FLAG_CODED_LOWS)) return rans_take(source, tile->low_bytes);
     if (rans_stream_open(&stream, source, tile->elements, scratch->decode_table) != KVT_OK ||
         rans_stream_read(&stream, tile->elements, scratch->lows) == 0 ||
         !rans_stream_finish(&stream)) {
@@ -575,6 +631,11 @@ static bool dense_decode_tile(dense_tile *tile, const fast_kernels *kernels, ran
     if (reader.extras == NULL) return false;
     reader.lows = dense_take_lows(tile, source, scratch);
     if (reader.lows == NULL) return false;
+    if (tile->form == FAST_FORM_FP8) {
+        if (!dense_unpack_nibbles(kernels, reader.extras, tile->elements, scratch->lows))
+            return false;
+        reader.lows = scratch->lows;
+    }
     if (tile->form == FAST_FORM_FP16 &&
         !dense_unpack_triples(reader.extras, tile->extra_bytes, tile->elements, scratch->triples)) {
         return false;

@@ -9,11 +9,14 @@
  *
  *   kind   0: raw, the head has 0 elsewhere and the tile's rows follow.
  *          1: lows = sign and 7 mantissa bits, a byte an element; of fp32 the 16 low bits as
- * extras, unless flag 2 says that all are zero. 2: fp16 in full. lows = mantissa bits 7..0; extras
- * = sign above mantissa bits 9..8, three bits an element from the low end of each byte on, up to a
- * whole byte. flags  1: bases. 2: see above. 4: bf16 inside fp16, kind 1: its low three mantissa
- * bits, which lows leave out, are zero. 8: lows are a stream of themselves plus 1, mod 256. stream
- * symbol = 128 + base - exponent mod 256; without bases the base is 0.
+ *             extras, unless flag 2 says that all are zero.
+ *          2: fp16 in full. lows = mantissa bits 7..0; extras = sign above mantissa bits 9..8,
+ *             three bits an element from the low end of each byte on, up to a whole byte.
+ *          3: fp8. extras = sign above three mantissa bits, four bits an element: of a run of 128
+ *             elements the first half in low ends, the second in high ones. No lows.
+ *   flags  1: bases. 2: see above. 4: bf16 inside fp16, kind 1: its low three mantissa bits, which
+ *          lows leave out, are zero. 8: lows are a stream of themselves plus 1, mod 256.
+ *   stream symbol = 128 + base - exponent mod 256; without bases the base is 0.
  *
  * Scratch is aligned to 64. No state, no allocation. Re-entrant.
  */
@@ -25,7 +28,7 @@
 typedef struct lossless_dense_shape {
     uint64_t tokens; /* at least 1 */
     uint64_t row;    /* channels of a token, at least 1 */
-    uint8_t dtype;   /* KVT_DTYPE_FP16, BF16 or FP32; others are not taken */
+    uint8_t dtype;   /* KVT_DTYPE_FP16, BF16, FP32 or FP8; others are not taken */
 } lossless_dense_shape;
 
 /* A matrix that does not shrink is refused: its own bytes are the bound. */

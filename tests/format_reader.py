@@ -386,29 +386,50 @@ def read_stream(stored, count):
     return out
 
 
+def read_nibbles(stored, elements):
+    """One number of four bits an element, from runs of 128."""
+    out = bytearray()
+    for at in range(0, elements, 128):
+        count = min(128, elements - at)
+        packed = stored.take((count + 1) // 2)
+        run = [x & 15 for x in packed] + [x >> 4 for x in packed]
+        need(not any(run[count:]), "nibble after the last element")
+        out += bytes(run[:count])
+    return out
+
+
 def read_tile(stored, dtype, element, channels, elements):
     """The elements of the next tile, token-major, as little-endian bytes."""
     kind, flags, zero = struct.unpack("<BBH", stored.take(4))
-    need(kind <= 2 and zero == 0, "tile head")
+    need(kind <= 3 and zero == 0, "tile head")
     if kind == 0:
         need(flags == 0, "flags of a raw tile")
         return stored.take(elements * element)
     narrow = flags & 4
+    need((kind == 3) == (dtype == "fp8"), "kind against dtype")
     need((kind == 2) == (dtype == "fp16" and not narrow), "kind against dtype")
     allowed = 9 | (2 if dtype == "fp32" else 0) | (4 if dtype == "fp16" else 0)
+    if dtype == "fp8":
+        allowed = 1
     need(not flags & ~allowed, "tile flags")
     bases = stored.take(channels) if flags & 1 else bytes(channels)
     extras = b""
     if kind == 2:
         extras = stored.take((3 * elements + 7) // 8)
+    elif kind == 3:
+        lows = read_nibbles(stored, elements)
     elif dtype == "fp32" and not flags & 2:
         extras = stored.take(2 * elements)
-    if flags & 8:
+    if kind == 3:
+        pass
+    elif flags & 8:
         lows = bytes((x - 1) & 255 for x in read_stream(stored, elements))
     else:
         lows = stored.take(elements)
     symbols = read_stream(stored, elements)
     exponents = [(128 + bases[i % channels] - x) & 255 for i, x in enumerate(symbols)]
+    if kind == 3:
+        return bytes((low & 8) << 4 | (e & 15) << 3 | low & 7 for e, low in zip(exponents, lows))
     if dtype == "fp32":
         high = struct.unpack(f"<{elements}H", extras) if extras else [0] * elements
         values = [
@@ -448,7 +469,8 @@ def decode_lossless(header, data, size):
     dtype, element = DTYPES[header["dtype"]]
     stored = Stored(data)
     out = bytearray(size)
-    if dtype in ("opaque", "fp8"):
+    runs = dtype == "opaque" or dtype == "fp8" and data[2:4] != b"\0\0"
+    if runs:
         for at in range(0, size, 1 << 18):
             count = min(1 << 18, size - at)
             out[at : at + count] = read_run(stored, count)

@@ -112,6 +112,24 @@ FAST_TARGET static void fast_merge_fp32(const uint8_t *restrict exponents,
     }
 }
 
+FAST_TARGET static void fast_split_fp8(const uint8_t *restrict source, uint32_t count,
+                                       uint8_t *restrict exponents, uint8_t *restrict lows)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        exponents[i] = source[i] >> 3 & 15;
+        lows[i] = (uint8_t)((source[i] >> 4 & 8) | (source[i] & 7));
+    }
+}
+
+FAST_TARGET static void fast_merge_fp8(const uint8_t *restrict exponents,
+                                       const uint8_t *restrict lows, uint32_t count,
+                                       uint8_t *restrict target)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        target[i] = (uint8_t)((lows[i] & 8) << 4 | (exponents[i] & 15) << 3 | (lows[i] & 7));
+    }
+}
+
 FAST_TARGET static void fast_split(unsigned form, const uint8_t *source, uint32_t count,
                                    const fast_parts *parts)
 {
@@ -123,6 +141,7 @@ FAST_TARGET static void fast_split(unsigned form, const uint8_t *source, uint32_
     case FAST_FORM_FP16:
         fast_split_fp16(source, count, parts->exponents, parts->lows, parts->signs, parts->pairs);
         break;
+    case FAST_FORM_FP8: fast_split_fp8(source, count, parts->exponents, parts->lows); break;
     default: fast_split_fp32(source, count, parts->exponents, parts->lows, parts->wides); break;
     }
 }
@@ -138,6 +157,7 @@ FAST_TARGET static void fast_merge(unsigned form, const fast_view *parts, uint32
     case FAST_FORM_FP16:
         fast_merge_fp16(parts->exponents, parts->lows, parts->signs, parts->pairs, count, target);
         break;
+    case FAST_FORM_FP8: fast_merge_fp8(parts->exponents, parts->lows, count, target); break;
     default: fast_merge_fp32(parts->exponents, parts->lows, parts->wides, count, target); break;
     }
 }

@@ -16,7 +16,8 @@ enum {
     FAST_FORM_BF16 = 0,
     FAST_FORM_FP16_NARROW = 1,
     FAST_FORM_FP16 = 2,
-    FAST_FORM_FP32 = 3
+    FAST_FORM_FP32 = 3,
+    FAST_FORM_FP8 = 4 /* of lossless_dense.h alone: lows are sign and mantissa, a nibble */
 };
 
 /* The parts of a run of elements. */

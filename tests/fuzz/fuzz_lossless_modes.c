@@ -57,17 +57,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_room room = {.bytes = 0};
     if (size < FUZZ_HEAD_BYTES) return 0;
     fuzz_arena_reset();
-    room.shape.dtype = (uint8_t)(1 + data[0] % 3);
+    room.shape.dtype = (uint8_t)(1 + data[0] % 4);
     room.shape.row = 1u + data[1] + (data[2] & 1 ? 1000u : 0u);
     room.shape.tokens = 1u + data[3] + (data[4] & 1 ? 256u : 0u);
     if (data[4] & FUZZ_SMALL) {
         room.shape.row = 1u + data[1] % 64;
         room.shape.tokens = 1u + data[3] % 16;
     }
-    room.fast = (data[2] & 4) != 0;
+    room.fast = (data[2] & 4) != 0 && room.shape.dtype != KVT_DTYPE_FP8;
     room.bytes = lossless_dense_bound(&room.shape);
     if (room.bytes > FUZZ_BYTES_MAX) return 0;
-    codecs_cpu_force((codecs_cpu)(data[0] / 3 % 3));
+    codecs_cpu_force((codecs_cpu)(data[0] / 4 % 3));
     room.scratch = fuzz_arena_take(lossless_dense_scratch_bytes(&room.shape));
     room.stored = fuzz_arena_take(room.bytes);
     room.decoded = fuzz_arena_take(room.bytes);

@@ -4,6 +4,7 @@
  * notice, and that damaged segments are refused.
  */
 #include "codecs/codec_table.h"
+#include "codecs/lossless_bytes.h"
 #include "codecs_support.h"
 
 #include <xxhash.h>
@@ -12,7 +13,7 @@
 #define PIN_BF16 UINT64_C(0xf8bcbecc889c4c0e)
 #define PIN_FP16 UINT64_C(0xf9e31344d51726a4)
 #define PIN_FP32 UINT64_C(0xe00c8551cd5c28eb)
-#define PIN_FP8  UINT64_C(0xc7f52f17b64803c1)
+#define PIN_FP8  UINT64_C(0xb0eefe88b35470d9)
 
 enum { TOKENS = 512, WIDTH = 1024 };
 
@@ -45,6 +46,7 @@ TEST(kv_like_entries_shrink)
     assert_true(bits_of(layout_of(KVT_DTYPE_BF16), NULL) <= 16.0 / 1.44);
     assert_true(bits_of(layout_of(KVT_DTYPE_FP16), NULL) <= 16.0 / 1.15);
     assert_true(bits_of(layout_of(KVT_DTYPE_FP32), NULL) <= 32.0 / 1.17);
+    assert_true(bits_of(layout_of(KVT_DTYPE_FP8), NULL) <= 8.0 / 1.2);
 }
 
 static float float_of_bits(uint32_t bits)
@@ -209,6 +211,35 @@ TEST(sample_looks_like_kv)
     }
     assert_in_range(biased, 70, 140);
     assert_true(largest > 30 * smallest);
+}
+
+/* Segments of fp8 as 0.2.0 wrote them, runs of bytes, are read. */
+TEST(fp8_of_the_first_release_is_read)
+{
+    const kvt_layout layout = {
+        .layers = 1, .kv_heads = 4, .head_dim = 128, .dtype = KVT_DTYPE_FP8, .tokens = 700};
+    const kvt_variant variant = {KVT_CODEC_LOSSLESS, KVT_LOSSLESS_DENSE, 0};
+    const kvt_codec *codec = kvt_codec_find(KVT_CODEC_LOSSLESS);
+    const uint64_t bytes = kvt_layout_matrix_bytes(&layout);
+    guarded source = guarded_make(2 * bytes);
+    guarded stored = guarded_make(bytes);
+    guarded target = guarded_make(bytes);
+    guarded writing = guarded_make(lossless_bytes_scratch(bytes));
+    guarded reading = guarded_make(codec->segment_scratch(variant, &layout, bytes));
+    uint64_t written;
+    codecs_kv_sample_fill(&layout, 8, source.data);
+    assert_status(
+        lossless_bytes_encode(source.data, bytes, stored.data, bytes, writing.data, &written),
+        KVT_OK);
+    assert_status(codec->decode_segment(variant, &layout, stored.data, written,
+                                        VIEW_ROWS_PACKED(target.data, bytes), reading.data,
+                                        reading.bytes),
+                  KVT_OK);
+    assert_memory_equal(target.data, source.data, bytes);
+    assert_status(codec->decode_segment(variant, &layout, stored.data, written - 1,
+                                        VIEW_ROWS_PACKED(target.data, bytes), reading.data,
+                                        reading.bytes),
+                  KVT_E_CORRUPT);
 }
 
 /* A run is one frame: what lies behind it decodes to nothing, and is refused all the same. */
