@@ -49,7 +49,8 @@ enum {
     CODECS_PLANES_V_FIRST = 1 << 12,
     CODECS_ENTROPY_V_CHANNEL = 1 << 20,
     CODECS_ENTROPY_MIDDLE = 1 << 21,
-    CODECS_BASIS_SHIFT = 10, /* of a basis in transform's rate */
+    CODECS_FP8_PLANES_MAX = 4, /* five would be larger than the elements */
+    CODECS_BASIS_SHIFT = 10,   /* of a basis in transform's rate */
     CODECS_BASIS_BITS = 20
 };
 

@@ -42,6 +42,8 @@ static kvt_status planes_check(kvt_variant variant, const kvt_layout *layout)
     const uint32_t both = CODECS_PLANES_V_CHANNEL | CODECS_PLANES_V_HEAD;
     if (variant.mode != 1 || variant.rate >> 13 != 0) return KVT_E_UNSUPPORTED;
     if (k < 1 || k > KVT_PLANES_MAX || v < 1 || v > KVT_PLANES_MAX) return KVT_E_UNSUPPORTED;
+    if (layout->dtype == KVT_DTYPE_FP8 && (k > CODECS_FP8_PLANES_MAX || v > CODECS_FP8_PLANES_MAX))
+        return KVT_E_UNSUPPORTED;
     if (log_group < 5 || log_group > 7) return KVT_E_UNSUPPORTED;
     if ((variant.rate & both) == both) return KVT_E_UNSUPPORTED;
     return group_layout_fits(layout) ? KVT_OK : KVT_E_UNSUPPORTED;

@@ -89,8 +89,8 @@ static kvt_status record_decode_parts(const uint8_t *record, const record_plan *
         parts[i].data = (uint8_t *)((uintptr_t)record + segment->offset);
     }
     const view_rows coded = view_rows_part(target, row, plan->extension.head_tokens, matrix.tokens);
-    kvt_status status =
-        plan->codec->decode_matrix(plan->variant, &matrix, parts, &coded, scratch, scratch_bytes);
+    const view_rows *wanted = &coded;
+    kvt_status status = record_code_decode(plan, &matrix, parts, &wanted, scratch, scratch_bytes);
     for (uint32_t i = 0; status == KVT_OK && i < count; i++) {
         status = record_segment_check(record, &found->parts[i]);
     }

@@ -126,9 +126,10 @@ static kvt_status record_encode_fixed_matrix(void *argument, uint32_t index, uin
     for (uint32_t i = 0; i < count; i++) {
         parts[i].data = writer->record + found.parts[i].offset;
     }
+    const void *coded = record_coded_rows(writer, rows);
     kvt_status status =
-        plan->codec->encode_matrix(plan->variant, &matrix, record_coded_rows(writer, rows), parts,
-                                   record_lane_scratch(writer), record_lane_scratch_bytes(writer));
+        record_code_encode(plan, &matrix, &coded, parts, record_lane_scratch(writer),
+                           record_lane_scratch_bytes(writer));
     if (status != KVT_OK) return status;
     for (uint32_t i = 0; i < count; i++) {
         record_close_segment(writer, found.parts_at[i], &found.parts[i]);
@@ -153,9 +154,10 @@ static kvt_status record_mark_layer(void *argument, uint32_t layer, uint32_t wor
         record_matrix_parts(plan, layer, (kvt_side)side, &matrix, parts, &count);
         matrix.extras = own.extras;
         const uint8_t *rows = record_rows_of(&own.rows, plan, layer, (kvt_side)side);
+        const void *coded = record_coded_rows(&own, rows);
         kvt_status status =
-            plan->codec->encode_matrix(plan->variant, &matrix, record_coded_rows(&own, rows), NULL,
-                                       record_lane_scratch(&own), record_lane_scratch_bytes(&own));
+            record_code_encode(plan, &matrix, &coded, NULL, record_lane_scratch(&own),
+                               record_lane_scratch_bytes(&own));
         if (status == KVT_RAW) record_matrix_set_raw(plan, layer, (kvt_side)side);
         if (status != KVT_OK && status != KVT_RAW) return status;
     }

@@ -53,11 +53,14 @@ static void record_matrix_describe(const record_plan *plan, uint32_t layer, kvt_
     matrix->tokens = plan->stored.tokens - record_raw_tokens(plan, side);
     matrix->kv_heads = plan->layout.kv_heads;
     matrix->head_dim = plan->layout.head_dim;
-    matrix->dtype = plan->layout.dtype;
+    /* fp8 is coded as bf16: record_code.c. */
+    const bool wide = plan->layout.dtype == KVT_DTYPE_FP8;
+    matrix->dtype = wide ? KVT_DTYPE_BF16 : plan->layout.dtype;
     matrix->side = (uint8_t)side;
     matrix->layer = (uint16_t)layer;
     matrix->planes =
         plan->codec->matrix_planes(plan->variant, side, record_level(plan->levels[layer], side));
+    if (wide && matrix->planes > CODECS_FP8_PLANES_MAX) matrix->planes = CODECS_FP8_PLANES_MAX;
 }
 
 void record_matrix_parts(const record_plan *plan, uint32_t layer, kvt_side side,
@@ -70,6 +73,8 @@ void record_matrix_parts(const record_plan *plan, uint32_t layer, kvt_side side,
     if (plan->together > 1 && number % plan->together != 0) return;
     record_matrix_describe(plan, layer, side, matrix_out);
     *count_out = plan->codec->matrix_parts(plan->variant, matrix_out, parts);
+    if (plan->layout.dtype == KVT_DTYPE_FP8 && (plan->codec->flags & KVT_CODEC_FLAG_FIXED) == 0)
+        parts[0].bytes = matrix_out->span * matrix_out->tokens * record_row_bytes(plan);
     assert(*count_out > 0 && *count_out <= KVT_PARTS_MAX);
 }
 
@@ -389,7 +394,7 @@ uint64_t record_codec_scratch(const record_plan *plan)
     for (uint32_t side = 0; side < sides; side++) {
         kvt_matrix matrix;
         record_matrix_widest(plan, (kvt_side)side, &matrix);
-        uint64_t bytes = plan->codec->matrix_scratch(plan->variant, &matrix);
+        uint64_t bytes = record_code_scratch(plan, &matrix);
         if (bytes > most) most = bytes;
     }
     return most;

@@ -204,6 +204,18 @@ void record_matrix_parts(const record_plan *plan, uint32_t layer, kvt_side side,
                          kvt_matrix *matrix_out, kvt_part parts[KVT_PARTS_MAX],
                          uint32_t *count_out);
 
+/* Scratch of the two calls below for the matrices of a span, of which `matrix` is the first. */
+uint64_t record_code_scratch(const record_plan *plan, const kvt_matrix *matrix);
+
+/* The plan's codec over the matrices of a span, as encode_matrix and encode_span of codec_table.h,
+ * and their opposites, say. Sources and targets are of the layout's elements. */
+kvt_status record_code_encode(const record_plan *plan, const kvt_matrix *matrix,
+                              const void *const *sources, kvt_part *parts, void *scratch,
+                              uint64_t scratch_bytes);
+kvt_status record_code_decode(const record_plan *plan, const kvt_matrix *matrix,
+                              const kvt_part *parts, const view_rows *const *targets, void *scratch,
+                              uint64_t scratch_bytes);
+
 /* Matrices of a record that is not opaque, and which one the index-th is: layer by layer, K before
  * V. */
 static inline uint32_t record_matrices(const record_plan *plan)

@@ -77,8 +77,7 @@ static kvt_status span_decode_part(const record_source *source, uint32_t layer, 
         coded[i] = view_rows_part(targets[i], row, plan->extension.head_tokens, matrix.tokens);
         wanted[i] = &coded[i];
     }
-    kvt_status status =
-        plan->codec->decode_span(plan->variant, &matrix, &parts[0], wanted, scratch, scratch_bytes);
+    kvt_status status = record_code_decode(plan, &matrix, parts, wanted, scratch, scratch_bytes);
     if (status != KVT_OK) return status;
     return record_segment_check(source->payload, &found.parts[0]);
 }

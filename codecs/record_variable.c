@@ -127,36 +127,24 @@ static uint64_t variable_list(const record_writer *writer, record_slot *slot, kv
     return room;
 }
 
-/* Encodes the coded rows of a span into its one part. */
-static kvt_status variable_encode_span(const record_writer *writer, record_slot *slot,
-                                       const kvt_matrix *matrix, const variable_rows *rows)
-{
-    const void *sources[KVT_SPAN_MAX];
-    assert(slot->part_count == 1 && matrix->span == slot->matrices);
-    for (uint32_t i = 0; i < slot->matrices; i++)
-        sources[i] = record_coded_rows(writer, rows->of[i]);
-    return writer->plan->codec->encode_span(writer->plan->variant, matrix, sources, slot->parts,
-                                            record_lane_scratch(writer),
-                                            record_lane_scratch_bytes(writer));
-}
-
 /* Encodes a span into its parts, which lie in `room` one after the other. */
 static void variable_encode_parts(const record_writer *writer, record_slot *slot,
                                   const kvt_matrix *matrix, const variable_rows *rows,
                                   uint8_t *room)
 {
     const record_plan *plan = writer->plan;
+    const void *sources[KVT_SPAN_MAX];
     uint64_t total = 0;
     for (uint32_t i = 0; i < slot->part_count; i++) {
         slot->parts[i].data = room;
         room += codecs_align(slot->parts[i].bytes, RECORD_SEGMENT_ALIGN);
     }
-    if (plan->codec->flags & KVT_CODEC_FLAG_SPANS)
-        slot->status = variable_encode_span(writer, slot, matrix, rows);
-    else
-        slot->status = plan->codec->encode_matrix(
-            plan->variant, matrix, record_coded_rows(writer, rows->of[0]), slot->parts,
-            record_lane_scratch(writer), record_lane_scratch_bytes(writer));
+    assert(matrix->span == slot->matrices);
+    for (uint32_t i = 0; i < slot->matrices; i++)
+        sources[i] = record_coded_rows(writer, rows->of[i]);
+    slot->status =
+        record_code_encode(plan, matrix, sources, slot->parts, record_lane_scratch(writer),
+                           record_lane_scratch_bytes(writer));
     for (uint32_t i = 0; slot->status == KVT_OK && i < slot->part_count; i++) {
         total += slot->parts[i].bytes;
     }

@@ -4,6 +4,7 @@ kept tokens, and the values of the codecs with groups, kivi and planes. After do
 Python's standard library only. entropy is checked as far as the record goes, not decoded.
 """
 
+import functools
 import struct
 
 EXTENSION = struct.Struct("<8I")
@@ -11,6 +12,7 @@ EXTENSION_FIELDS = (
     "head_tokens tail_k tail_v chain_tokens index_count level_count table_count zero"
 ).split()
 KIVI, PLANES, ENTROPY = 3, 4, 5
+FP8 = 4
 PLANE_BITS = (2, 1, 1, 2, 2)
 METADATA, DATA, INDEX, RAW_TOKENS = 3, 4, 6, 7
 NO_LAYER = 0xFFFFFFFF
@@ -71,6 +73,9 @@ class Plan:
             return 0
         level = nibble - 16 if nibble > 8 else nibble
         count = 1 if self.codec != PLANES else bits(self.rate, 3 * side, 3) + level
+        if self.header["dtype"] == FP8 and self.codec == PLANES:
+            self.need(max(bits(self.rate, 0, 3), bits(self.rate, 3, 3)) <= 4, "planes of fp8")
+            count = min(count, 4)
         self.need(1 <= count <= (5 if self.codec == PLANES else 1), "level")
         return count
 
@@ -152,6 +157,20 @@ def half(value):
         return float("inf") if value > 0 else float("-inf")
 
 
+@functools.cache
+def e4m3(word):
+    """The byte nearest to a finite bf16, of two as near the even one."""
+    size = struct.unpack("<f", struct.pack("<I", (word & 0x7FFF) << 16))[0]
+    near = min(range(0x7F), key=lambda x: (abs(e4m3_value(x) - min(size, 448.0)), x & 1))
+    return bytes([word >> 8 & 0x80 | near])
+
+
+def e4m3_value(byte):
+    """The value of a byte without a sign."""
+    exponent, mantissa = byte >> 3, byte & 7
+    return mantissa * 2.0**-9 if exponent == 0 else (8 + mantissa) * 2.0 ** (exponent - 10)
+
+
 def store(dtype, value):
     """An fp32 value, given exactly, as the bytes of an element."""
     if dtype == "fp16":
@@ -161,7 +180,8 @@ def store(dtype, value):
     if dtype == "fp32":
         return packed
     word = int.from_bytes(packed, "little")
-    return ((word + 0x7FFF + (word >> 16 & 1)) >> 16 & 0xFFFF).to_bytes(2, "little")
+    word = (word + 0x7FFF + (word >> 16 & 1)) >> 16 & 0xFFFF
+    return e4m3(word) if dtype == "fp8" else word.to_bytes(2, "little")
 
 
 def unpack_plane(data, width, count):

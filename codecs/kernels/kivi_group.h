@@ -138,12 +138,11 @@ extern const group_kernels group_kernels_avx2;
 extern const group_kernels group_kernels_avx512;
 #endif
 
-/* Whether the codecs of this file take a layout: fp16, bf16 or fp32, head_dim a multiple of 8. */
+/* Whether the codecs of this file take a layout: elements, of fp8 by record_code.c, and a head_dim
+ * that is a multiple of 8. */
 static inline bool group_layout_fits(const kvt_layout *layout)
 {
-    return (layout->dtype == KVT_DTYPE_FP16 || layout->dtype == KVT_DTYPE_BF16 ||
-            layout->dtype == KVT_DTYPE_FP32) &&
-           layout->head_dim % 8 == 0;
+    return layout->dtype != KVT_DTYPE_OPAQUE && layout->head_dim % 8 == 0;
 }
 
 /* G of groups along the rows: a unit that is shorter is one group, and G where that is a G. */

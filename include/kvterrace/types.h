@@ -55,7 +55,9 @@ typedef enum kvt_tier {
  * there that asks for something is refused with KVT_E_UNSUPPORTED. */
 #define KVT_TIER_PLACES 8
 
-/* Element types. FP8 and OPAQUE are carried as bytes: only the raw and lossless codecs apply. */
+/* Element types. FP8 is E4M3 without infinities, as torch's float8_e4m3fn; scales stay the
+ * engine's. E5M2, NVFP4 with its scales and all other small floats are OPAQUE, which is carried as
+ * bytes: only the raw and lossless codecs apply. */
 typedef enum kvt_dtype {
     KVT_DTYPE_OPAQUE = 0,
     KVT_DTYPE_FP16 = 1,

@@ -123,6 +123,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (codec->flags & KVT_CODEC_FLAG_PARTS) {
         if (layout.dtype == KVT_DTYPE_OPAQUE) return 0;
+        if (layout.dtype == KVT_DTYPE_FP8) layout.dtype = KVT_DTYPE_BF16; /* as the record does */
         layout.head_dim = (uint16_t)(8 + data[3] / 16 * 8 % (data[5] & FUZZ_SMALL ? 64 : 256));
         fuzz_parts(codec, &layout, data[5] / 2u, data + FUZZ_HEAD_BYTES, size - FUZZ_HEAD_BYTES);
         return 0;

@@ -110,6 +110,7 @@ static inline float element_at(const kvt_layout *layout, const uint8_t *bytes, u
         memcpy(&value, bytes + 4 * i, 4);
         return value;
     }
+    if (layout->dtype == KVT_DTYPE_FP8) return half_fp8_to_float(bytes[i]);
     memcpy(&half, bytes + 2 * i, 2);
     return layout->dtype == KVT_DTYPE_FP16 ? half_to_float(half) : half_bf16_to_float(half);
 }

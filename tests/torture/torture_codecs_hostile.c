@@ -232,6 +232,7 @@ static void damage(uint8_t *bytes, uint64_t count)
 
 /* One matrix or piece, as its codec gets it. */
 typedef struct hostile_parts {
+    record_plan plan;
     const kvt_codec *codec;
     kvt_variant variant;
     kvt_layout layout;
@@ -252,6 +253,7 @@ static bool parts_open(const hostile_case *c, kvt_side side, hostile_parts *p)
     memset(p, 0, sizeof *p);
     assert_status(record_parse(c->record.data, c->record_bytes, RECORD_DEPTH_LOAD, &parsed, NULL),
                   KVT_OK);
+    p->plan = parsed.plan;
     p->codec = parsed.plan.codec;
     p->variant = parsed.plan.variant;
     p->layout = parsed.plan.stored;
@@ -261,7 +263,7 @@ static bool parts_open(const hostile_case *c, kvt_side side, hostile_parts *p)
         assert_int_equal(p->count, found.part_count);
         memcpy(p->segments, found.parts, sizeof p->segments);
         p->target_bytes = p->matrix.tokens * record_row_bytes(&parsed.plan);
-        if (p->count != 0) p->scratch_bytes = p->codec->matrix_scratch(p->variant, &p->matrix);
+        if (p->count != 0) p->scratch_bytes = record_code_scratch(&p->plan, &p->matrix);
     } else {
         const uint64_t index = parsed.plan.extension.index_count + (uint64_t)side;
         memcpy(p->segments, parsed.table + index * sizeof p->segments[0], sizeof p->segments[0]);
@@ -314,8 +316,9 @@ static kvt_status parts_decode(hostile_case *c, hostile_parts *p, uint8_t *targe
         parts[i].bytes = p->stored[i].bytes;
         parts[i].data = p->stored[i].data;
     }
-    return p->codec->decode_matrix(p->variant, &p->matrix, parts, &rows, c->scratch.data,
-                                   p->scratch_bytes);
+    const view_rows *wanted = &rows;
+    return record_code_decode(&p->plan, &p->matrix, parts, &wanted, c->scratch.data,
+                              p->scratch_bytes);
 }
 
 /* Decodes damaged parts of a matrix on every level: one status, and the same bytes if that is OK.

@@ -20,7 +20,8 @@ _FORMATS = {"e": "fp16", "f": "fp32", "d": "fp64", "g": "fp128",
             "Zf": "complex", "Zd": "complex", "Zg": "complex"}
 _INTEGERS = frozenset("hHiIlLqQnN")
 _FLOAT_CODES = {(2, 16): "fp16", (2, 32): "fp32", (2, 64): "fp64", (4, 16): "bf16",
-                **{(code, 8): "fp8" for code in range(7, 15)}}
+                **{(code, 8): f"fp8 of DLPack's code {code}" for code in range(7, 15)},
+                (10, 8): "fp8"}
 _ORDERS = "@=<" if sys.byteorder == "little" else "@=>"
 _SIZES = {"opaque": 1, "fp8": 1, "fp16": 2, "bf16": 2, "fp32": 4}
 

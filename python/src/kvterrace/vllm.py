@@ -47,7 +47,7 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec  # noqa: E402
 
 _log = logging.getLogger("vllm.kvterrace")
 _DTYPES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32",
-           "float": "fp32", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+           "float": "fp32", "fp8": "fp8", "fp8_e4m3": "fp8"}
 _COUNTERS = {"load_misses": "Chunks that a load asked for and kvterrace did not have whole",
              "stores_refused": "Chunks that kvterrace's policy declined",
              "stores_failed": "Chunks that kvterrace could not take in time",

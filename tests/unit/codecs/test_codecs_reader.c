@@ -227,6 +227,21 @@ TEST(reader_decodes_groups_and_drops)
     }
 }
 
+/* As bf16 of the same values, rounded to E4M3 when they come back. */
+TEST(reader_decodes_groups_of_fp8)
+{
+    static const char *const variants[] = {"kivi:k2v4,g32", "kivi:k4v2,g64,half", "planes:k6v4,g64",
+                                           "planes:k3v2,g32,vhead"};
+    need_tools(*state);
+    for (unsigned i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+        kvt_layout layout = layout_of(i);
+        layout.dtype = KVT_DTYPE_FP8;
+        encoded e = encoded_make(layout, variants[i], NULL);
+        assert_status(e.status, KVT_OK);
+        check_values(*state, &e);
+    }
+}
+
 /* Without the extension, too; the flag alone says so. */
 TEST(reader_decodes_one_side)
 {
