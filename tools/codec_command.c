@@ -177,8 +177,8 @@ const command_spec encode_spec = {
     .summary = "encode a KV dump into a record, and say what it costs",
     .about = "Encodes a KV dump in safetensors: tensors k.LAYER and v.LAYER of shape [tokens, "
              "kv_heads, head_dim] in F16, BF16 or F32, layers from 0, and optional q.LAYER of "
-             "shape [rows, heads, head_dim]. Exact codecs take F8_E4M3 and F8_E5M2 as well. Says "
-             "what it costs and what is lost.",
+             "shape [rows, heads, head_dim]. K and V in F8_E4M3 are taken, too, by exact codecs "
+             "in F8_E5M2. Says what it costs and what is lost.",
     .example = "  kvterrace encode kv.safetensors --variant planes:k4v4,g32 -o kv.kvt\n"
                "  kvterrace encode kv.safetensors --basis m.kvtbasis --variant "
                "transform:s0.5",

@@ -130,7 +130,7 @@ static inline bool model_is_float(uint8_t dtype)
     return dtype == KVT_DTYPE_FP16 || dtype == KVT_DTYPE_BF16 || dtype == KVT_DTYPE_FP32;
 }
 
-/* `count` elements of a float dtype as fp32. */
+/* `count` elements of a float dtype, or of fp8 in E4M3, as fp32. */
 void model_convert(uint8_t dtype, const void *source, size_t count, float *target);
 
 /* One KV head of one query head over a block of rows; leading dimensions are in elements. */

@@ -135,6 +135,9 @@ void model_convert(uint8_t dtype, const void *source, size_t count, float *targe
         memcpy(target, source, count * sizeof *target);
     } else if (dtype == KVT_DTYPE_FP16) {
         convert_choose()(half, count, target);
+    } else if (dtype == KVT_DTYPE_FP8) {
+        for (size_t i = 0; i < count; i++)
+            target[i] = half_fp8_to_float(((const uint8_t *)source)[i]);
     } else {
         for (size_t i = 0; i < count; i++)
             target[i] = half_bf16_to_float(half[i]);

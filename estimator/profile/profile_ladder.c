@@ -158,6 +158,8 @@ static void rungs_add(kvt_profile *profile, const kvt_layout *layout, sqlite3_st
                           .loss_widening = rungs_share(sqlite3_column_double(statement, 7), 1e6)};
     const uint32_t span = profile_basis_span(profile, curve->variant);
     rungs->spans[rungs->count] = span;
+    /* A calibration of wider elements may have rungs that are larger than these are raw. */
+    if (curve->stored_share >= 1.0) return;
     if (!rungs_is_larger(rungs, curve, span) && rungs_takes(layout, curve->variant)) rungs->count++;
 }
 

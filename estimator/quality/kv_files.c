@@ -74,7 +74,7 @@ static kvt_status file_encode_dump(const quality_dump *dump, kvt_variant variant
     result->info = round_trip->info;
     result->nmse[0] = round_trip->nmse[0];
     result->nmse[1] = round_trip->nmse[1];
-    /* Attention over 8-bit floats is not computed. */
+    /* Of 8-bit floats only `profile attention` computes it. */
     result->queried = dump->query_rows > 0 && dump->layout.dtype != KVT_DTYPE_FP8;
     result->query_rows = dump->query_rows;
     return result->queried ? file_probe(dump, round_trip, &result->attention_error) : KVT_OK;
@@ -109,8 +109,9 @@ static kvt_status file_say_unsupported(const char *path, const kvt_layout *layou
         return KVT_E_MISMATCH;
     }
     snprintf(message, message_size,
-             "%s: this codec does not take %u heads x %u of that element type", path,
-             layout->kv_heads, layout->head_dim);
+             "%s: this codec does not take %u heads x %u of that element type%s", path,
+             layout->kv_heads, layout->head_dim,
+             layout->dtype == KVT_DTYPE_FP8 ? "; F8_E5M2 is stored exact alone" : "");
     return KVT_E_UNSUPPORTED;
 }
 
@@ -125,7 +126,10 @@ kvt_status kv_file_encode(const char *path, kvt_variant variant, kvt_record_base
     kvt_status status = quality_dump_open_bytes(path, &dump, message, message_size);
     if (status != KVT_OK) return status;
     result_out->ignored = dump.ignored;
-    status = file_encode_dump(&dump, variant, bases, &round_trip, result_out);
+    /* Lossy codecs read E4M3. */
+    if (strcmp(dump.type, file_notes[1]) == 0 && !kvt_codec_is_exact(variant))
+        status = KVT_E_UNSUPPORTED;
+    if (status == KVT_OK) status = file_encode_dump(&dump, variant, bases, &round_trip, result_out);
     if (status == KVT_E_UNSUPPORTED)
         status = file_say_unsupported(path, &dump.layout, variant, bases, message, message_size);
     if (status == KVT_OK) status = file_note_type(&dump, round_trip.record);

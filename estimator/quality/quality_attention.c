@@ -110,9 +110,10 @@ kvt_status quality_attention_open(const kvt_layout *layout, uint32_t query_heads
     uint64_t bytes;
     *out = NULL;
     kvt_status status = kvt_layout_bytes(layout, &bytes);
-    if (status != KVT_OK || !model_is_float(layout->dtype) || query_rows == 0 ||
-        query_rows > 1u << 16 || layout->tokens > MODEL_TOKENS_MAX || query_heads == 0 ||
-        query_heads > UINT16_MAX || query_heads % layout->kv_heads != 0) {
+    const bool numbers = model_is_float(layout->dtype) || layout->dtype == KVT_DTYPE_FP8;
+    if (status != KVT_OK || !numbers || query_rows == 0 || query_rows > 1u << 16 ||
+        layout->tokens > MODEL_TOKENS_MAX || query_heads == 0 || query_heads > UINT16_MAX ||
+        query_heads % layout->kv_heads != 0) {
         return KVT_E_ARGUMENT;
     }
     quality_attention *a = calloc(1, sizeof *a);

@@ -84,14 +84,16 @@ static uint32_t dump_count_layers(quality_dump *dump, bool *queries_out)
     return layers;
 }
 
-/* Whether elements are numbers that are read, or bytes that are carried. */
+/* Whether elements are numbers that are read, or bytes that are carried: F8_E5M2 is. */
 static kvt_status dump_check_type(const dump_check *check, const safetensors_tensor *tensor,
                                   bool bytes)
 {
-    if (tensor->dtype != KVT_DTYPE_OPAQUE && (tensor->dtype != KVT_DTYPE_FP8 || bytes))
-        return KVT_OK;
-    return dump_refuse(check, "%s: the element type %s is not F16, BF16 or F32", tensor->name,
-                       tensor->type);
+    const bool small = tensor->dtype == KVT_DTYPE_FP8;
+    const bool read = strcmp(tensor->type, "F8_E4M3") == 0 && tensor->name[0] != 'q';
+    if (tensor->dtype != KVT_DTYPE_OPAQUE && (!small || bytes || read)) return KVT_OK;
+    return dump_refuse(check,
+                       "%s: the element type %s is not F16, BF16 or F32, nor F8_E4M3 of K or V",
+                       tensor->name, tensor->type);
 }
 
 static kvt_status dump_check_first(const dump_check *check, uint32_t layers)

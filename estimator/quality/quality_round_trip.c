@@ -77,7 +77,6 @@ void quality_round_trip_close(quality_round_trip *round_trip)
 
 /* ---- comparison ---- */
 
-/* 8-bit floats are bytes here: codecs that take them are exact. */
 static double round_trip_value(uint8_t dtype, const uint8_t *bytes)
 {
     uint16_t half;
@@ -86,7 +85,7 @@ static double round_trip_value(uint8_t dtype, const uint8_t *bytes)
         memcpy(&value, bytes, sizeof value);
         return (double)value;
     }
-    if (dtype == KVT_DTYPE_FP8) return (double)*bytes;
+    if (dtype == KVT_DTYPE_FP8) return (double)half_fp8_to_float(*bytes);
     memcpy(&half, bytes, sizeof half);
     return (double)(dtype == KVT_DTYPE_BF16 ? half_bf16_to_float(half) : half_to_float(half));
 }

@@ -8,6 +8,7 @@
 #include "estimator/quality/quality_source.h"
 
 #include "codecs/kernels/checksum.h"
+#include "codecs/kernels/fp8_kernels.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -106,8 +107,21 @@ static kvt_status lesson_open_learners(lesson_run *run)
 
 static kvt_status lesson_feed(lesson_run *run, basis_purpose purpose)
 {
-    const kvt_status status =
-        basis_learners_entry(&run->learners, purpose, &run->kv.layout, run->kv.bytes);
+    const kvt_layout *layout = &run->kv.layout;
+    kvt_layout wide = *layout;
+    uint64_t bytes = 0;
+    uint16_t *widened = NULL;
+    kvt_status status = kvt_layout_bytes(layout, &bytes);
+    if (layout->dtype == KVT_DTYPE_FP8) {
+        wide.dtype = KVT_DTYPE_BF16; /* has the same values */
+        widened = malloc(bytes * sizeof *widened);
+        if (widened == NULL) return KVT_E_MEMORY;
+        fp8_widen(run->kv.bytes, bytes, widened);
+    }
+    if (status == KVT_OK)
+        status = basis_learners_entry(&run->learners, purpose, &wide,
+                                      widened != NULL ? (void *)widened : run->kv.bytes);
+    free(widened);
     if (status != KVT_E_UNSUPPORTED) return status;
     return quality_source_refuse(run->lesson->source, status,
                                  "elements that are not finite, or from 2^60 on");

@@ -39,6 +39,8 @@ kvt_status decode_source_dump(const char *path, uint32_t rows, decode_source *so
     const char *why = NULL;
     if (d->query_rows == 0)
         why = "there are no queries (q.<layer>)";
+    else if (d->layout.dtype == KVT_DTYPE_FP8)
+        why = "8-bit floats are not decoded over";
     else if (s.grows && d->query_rows >= d->layout.tokens)
         why = "more query rows than tokens";
     else if (s.tokens < DECODE_SINKS + DECODE_LOCAL + 64)

@@ -332,7 +332,10 @@ static bool options_parse_layout(const char *text, kvt_layout *layout)
     static const struct {
         const char *name;
         uint8_t dtype;
-    } dtypes[] = {{"bf16", KVT_DTYPE_BF16}, {"fp16", KVT_DTYPE_FP16}, {"fp32", KVT_DTYPE_FP32}};
+    } dtypes[] = {{"bf16", KVT_DTYPE_BF16},
+                  {"fp16", KVT_DTYPE_FP16},
+                  {"fp32", KVT_DTYPE_FP32},
+                  {"fp8", KVT_DTYPE_FP8}};
     uint16_t *const counts[] = {&layout->layers, &layout->kv_heads, &layout->head_dim};
     memset(layout, 0, sizeof *layout);
     for (size_t i = 0; i < 3; i++) {
@@ -367,7 +370,7 @@ static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
     if (!options_parse_layout(layout, &options->loss.ladder_layout)) {
         (void)snprintf(message, message_size,
                        "store.ladder_layout: '%s' is not LAYERSxHEADSxDIM:DTYPE[,drop] with DTYPE "
-                       "bf16, fp16 or fp32, such as 32x8x128:bf16",
+                       "bf16, fp16, fp32 or fp8, such as 32x8x128:bf16",
                        layout);
         return KVT_E_CONFIG;
     }

@@ -29,6 +29,7 @@ static const char *list[DUMPS];
 
 /* How a dump that a test writes differs from the others. */
 typedef struct dump_given {
+    uint8_t rounded;         /* K and V in FP8, or in BF16 with the same values; 0: in FP16 */
     uint32_t tokens, layers; /* 0: as all */
     uint32_t rows;           /* of queries; 0: none are written */
     bool says_rope, says_positions;
@@ -78,6 +79,18 @@ static void make_token(uint64_t *state, uint32_t token, float k[LAYERS][ROW], fl
     }
 }
 
+/* fp16 to the values of fp8, in place; each layer begins where it did. */
+static void round_rows(uint8_t dtype, uint16_t *rows, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t small = half_fp8_from_float(half_to_float(rows[i]));
+        if (dtype == KVT_DTYPE_BF16) rows[i] = half_bf16_from_float(half_fp8_to_float(small));
+        /* The bytes of a layer are closer, and behind what has been read. */
+        const uint32_t layer = i / (TOKENS * ROW), at = i % (TOKENS * ROW);
+        if (dtype == KVT_DTYPE_FP8) ((uint8_t *)(rows + layer * TOKENS * ROW))[at] = small;
+    }
+}
+
 static void write_dump(const char *path, uint64_t seed, const dump_given *given)
 {
     static uint16_t k[LAYERS][TOKENS * ROW], v[LAYERS][TOKENS * ROW];
@@ -105,6 +118,9 @@ static void write_dump(const char *path, uint64_t seed, const dump_given *given)
     }
     if (given->spoil != 0.0f) v[1][5 * ROW + 3] = half_from_float(given->spoil);
     if (given->spoil_query != 0.0f) q[1][3] = given->spoil_query;
+    if (given->rounded != 0) round_rows(given->rounded, &k[0][0], LAYERS * TOKENS * ROW);
+    if (given->rounded != 0) round_rows(given->rounded, &v[0][0], LAYERS * TOKENS * ROW);
+    const uint8_t dtype = given->rounded != 0 ? given->rounded : KVT_DTYPE_FP16;
     safetensors_tensor tensors[3 * LAYERS];
     char names[3 * LAYERS][16];
     size_t count = 0;
@@ -134,7 +150,8 @@ static void write_dump(const char *path, uint64_t seed, const dump_given *given)
         (void)snprintf(names[count], sizeof names[count], "%c.%u", "kvq"[side], (unsigned)i / 3);
         tensors[count] = (safetensors_tensor){
             .name = names[count],
-            .dtype = side == 2 ? KVT_DTYPE_FP32 : KVT_DTYPE_FP16,
+            .dtype = side == 2 ? KVT_DTYPE_FP32 : dtype,
+            .type = dtype == KVT_DTYPE_FP8 && side != 2 ? "F8_E4M3" : NULL,
             .rank = 3,
             .shape = {side == 2 ? given->rows : tokens, side == 2 ? HEADS : KV_HEADS, WIDTH},
             .data = side == 0   ? k[i / 3]
@@ -232,6 +249,27 @@ TEST(the_same_dumps_give_the_same_bytes)
     }
     quality_bases_free(&one);
     quality_bases_free(&two);
+}
+
+/* Of fp8 as of the wider elements with the same values. */
+TEST(dumps_of_fp8_teach)
+{
+    static const uint8_t dtypes[] = {KVT_DTYPE_FP8, KVT_DTYPE_BF16};
+    quality_bases bases[2];
+    for (size_t d = 0; d < 2; d++) {
+        const quality_lesson lesson = lesson_of(false, true);
+        for (uint32_t i = 0; i < DUMPS; i++)
+            write_dump(paths[i], 11 + i, &(dump_given){.rows = ROWS, .rounded = dtypes[d]});
+        bases[d] = learn(&lesson);
+    }
+    for (uint32_t i = 0; i < DUMPS; i++)
+        write_dump(paths[i], 11 + i, &usual);
+    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
+        assert_int_equal(bases[0].bytes[s], bases[1].bytes[s]);
+        assert_memory_equal(bases[0].objects[s], bases[1].objects[s], bases[0].bytes[s]);
+    }
+    quality_bases_free(&bases[0]);
+    quality_bases_free(&bases[1]);
 }
 
 /* Mean bits of an entry at a step, and the squared relative error of attention to it. */

@@ -266,7 +266,7 @@ TEST_WITH(dump_make, dump_remove, every_type_comes_back)
                 assert_int_not_equal(access(d->record, F_OK), 0);
                 continue;
             }
-            assert_true(v < 2 || !bytes || v == 5);
+            assert_true(v < 2 || strcmp(types[t].name, "F8_E5M2") != 0);
             status = kv_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
                                     sizeof message);
             if (status != KVT_OK) fail_msg("%s of %s: %s", variants[v], types[t].name, message);
@@ -314,6 +314,9 @@ TEST_WITH(dump_make, dump_remove, kinds_of_small_floats_do_not_mix)
         d->tensors[i].type = "F8_E4M3";
     }
     refuses(d, "q.0: the element type F8_E4M3");
+    for (size_t i = 0; i < d->count; i++) {
+        d->tensors[i].type = "F8_E5M2";
+    }
     char message[256] = "";
     quality_dump opened;
     for (size_t i = 0; i < d->count; i++)
@@ -321,7 +324,7 @@ TEST_WITH(dump_make, dump_remove, kinds_of_small_floats_do_not_mix)
     d->count = 2;
     dump_write(d);
     assert_status(quality_dump_open(d->path, &opened, message, sizeof message), KVT_E_PARSE);
-    assert_non_null(strstr(message, "k.0: the element type F8_E4M3"));
+    assert_non_null(strstr(message, "k.0: the element type F8_E5M2"));
 }
 
 TEST_WITH(dump_make, dump_remove, dumps_that_do_not_fit)

@@ -30,6 +30,13 @@ static const kvt_layout ladder_layout = {
     .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 512};
 #define LADDER_ENTRY_BYTES (512u * 1024u)
 
+/* The same in fp8: as many bytes. */
+static const kvt_layout small_layout = {
+    .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_FP8, .tokens = 1024};
+
+/* The layout of the entries that are put. */
+static const kvt_layout *entry_layout = &ladder_layout;
+
 enum { TEST_RUNGS = sizeof test_rungs / sizeof test_rungs[0] };
 
 /* Without a calibration the profile is empty. */
@@ -113,6 +120,12 @@ TEST(ladders_are_of_a_layout)
     layout.dtype = KVT_DTYPE_FP32;
     assert_ok(read_ladder(&layout, NULL, 8, curves, &count, message));
     assert_true(curves[0].stored_share == test_rungs[0].bits / 32.0);
+    /* Eight bits and more are nothing against fp8. */
+    layout.dtype = KVT_DTYPE_FP8;
+    assert_ok(read_ladder(&layout, NULL, 8, curves, &count, message));
+    assert_int_equal(count, 4);
+    assert_true(curves[0].loss == test_rungs[1].loss);
+    assert_true(curves[0].stored_share == test_rungs[1].bits / 8.0);
 }
 
 TEST(other_layouts_have_none)
@@ -179,7 +192,7 @@ TEST(stores_refuse_what_is_not_calibrated)
 
 static void fill_entry(uint32_t number, void *data)
 {
-    codecs_kv_sample_fill(&ladder_layout, 1000 + number, data);
+    codecs_kv_sample_fill(entry_layout, 1000 + number, data);
 }
 
 static kvt_status put_entry(kvt_store *store, uint32_t number, const kvt_layout *layout)
@@ -194,7 +207,7 @@ static kvt_status put_entry(kvt_store *store, uint32_t number, const kvt_layout 
 static void code_once(const void *data, kvt_variant variant, void *decoded)
 {
     static _Alignas(4096) char record[2 * LADDER_ENTRY_BYTES], scratch[2 << 20];
-    const kvt_record_spec spec = {.generation = 1, .layout = ladder_layout, .variant = variant};
+    const kvt_record_spec spec = {.generation = 1, .layout = *entry_layout, .variant = variant};
     uint64_t bytes, bound, scratch_bytes;
     assert_ok(kvt_record_bound(&spec, &bound, &scratch_bytes));
     assert_true(bound <= sizeof record && scratch_bytes <= sizeof scratch);
@@ -246,7 +259,7 @@ static uint32_t press(kvt_store *store, double limit)
 {
     uint32_t lossy = 0, held = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
-        kvt_status status = put_entry(store, i, &ladder_layout);
+        kvt_status status = put_entry(store, i, entry_layout);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
     }
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
@@ -257,6 +270,19 @@ static uint32_t press(kvt_store *store, double limit)
     }
     assert_true(held > 0);
     return lossy;
+}
+
+TEST(pressure_makes_entries_of_fp8_coarser)
+{
+    kvt_store_options options =
+        ladder_store_options(profile_path, &small_layout, 12 * LADDER_ENTRY_BYTES);
+    make_profile(true);
+    entry_layout = &small_layout;
+    kvt_store *store = support_open(&options);
+    const uint32_t lossy = press(store, options.loss.loss_limit);
+    kvt_store_close(store);
+    entry_layout = &ladder_layout;
+    assert_true(lossy > 15 && lossy <= 12 * 8 / 3); /* 3.5 bits of 8: 27 at most, and heads */
 }
 
 TEST(pressure_makes_entries_coarser)
