@@ -74,7 +74,9 @@ static const kvt_setting settings_table[] = {
            "lossy variants: none, or those of the calibration in store.profile"),
     TEXT("store.ladder_layout", NULL, LADDER,
          "layers, KV heads and head_dim of the entries that may be lossy, as 32x8x128:bf16; with "
-         ",drop behind it they may lose tokens, too, where an entry's layout says so"),
+         ",drop behind it they may lose tokens, too, where an entry's layout says so; with ,one "
+         "they "
+         "are of K alone and of V alone"),
     TEXT("store.ladder_model", NULL, LADDER,
          "model that was calibrated, by its name in the profile; absent: any"),
     TEXT("store.ladder_class", NULL, LADDER, "class of texts that was calibrated on; absent: any"),

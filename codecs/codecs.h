@@ -78,6 +78,13 @@ static inline uint32_t codecs_rate_field(kvt_variant variant, unsigned shift, un
     return (variant.rate >> shift) & ((1u << bits) - 1u);
 }
 
+/* Whether two layouts have the same sides, by whichever name. */
+static inline bool codecs_same_sides(const kvt_layout *a, const kvt_layout *b)
+{
+    return kvt_layout_sides(a) == kvt_layout_sides(b) &&
+           (a->sides == KVT_SIDES_V) == (b->sides == KVT_SIDES_V);
+}
+
 /* The drop stage of a variant's mode, and the variant without it. */
 static inline uint32_t codecs_drop_method(kvt_variant variant)
 {

@@ -49,8 +49,8 @@ static uint64_t lossless_scratch(kvt_variant variant, const kvt_layout *layout,
     return dense > runs ? dense : runs;
 }
 
-/* Whether a segment of fp8 is one of 0.2.0, runs of bytes. The word of its first run is a frame's or
- * that of a full run; a tile's head ends with two zeros. */
+/* Whether a segment of fp8 is one of 0.2.0, runs of bytes. The word of its first run is a frame's
+ * or that of a full run; a tile's head ends with two zeros. */
 static bool lossless_is_runs(const uint8_t *source, uint64_t bytes)
 {
     return bytes >= sizeof(uint32_t) && (source[2] | source[3]) != 0;

@@ -64,7 +64,7 @@ typedef struct kvt_codec_extras {
     uint32_t sink_tokens;   /* the first positions of the chain are stored raw */
     uint32_t recent_tokens; /* the last positions of the chain are stored raw */
     const int8_t *levels;   /* planes more or fewer for each [layer][K, V], or NULL; here and in
-                             * symbol_counts V's places are not read where there is one side */
+                             * symbol_counts only one's places are read where there is one side */
     const float *scores;    /* KVT_DROP_SCORES: [score_layers][tokens], higher is kept */
     uint32_t score_layers;  /* 1 or the layout's layers */
     uint32_t reserved;

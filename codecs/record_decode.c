@@ -366,8 +366,8 @@ bool record_layout_fits(const record_plan *plan, const kvt_layout *layout)
     const kvt_layout *own = &plan->layout;
     return own->layers == layout->layers && own->kv_heads == layout->kv_heads &&
            own->head_dim == layout->head_dim && own->dtype == layout->dtype &&
-           kvt_layout_sides(own) == kvt_layout_sides(layout) &&
-           plan->stored.tokens <= layout->tokens && own->opaque_bytes == layout->opaque_bytes;
+           codecs_same_sides(own, layout) && plan->stored.tokens <= layout->tokens &&
+           own->opaque_bytes == layout->opaque_bytes;
 }
 
 /* Waits until the head of a record that is on its way is there. */

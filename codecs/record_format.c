@@ -56,10 +56,10 @@ static void record_matrix_describe(const record_plan *plan, uint32_t layer, kvt_
     /* fp8 is coded as bf16: record_code.c. */
     const bool wide = plan->layout.dtype == KVT_DTYPE_FP8;
     matrix->dtype = wide ? KVT_DTYPE_BF16 : plan->layout.dtype;
-    matrix->side = (uint8_t)side;
+    matrix->side = (uint8_t)record_coded_side(plan, side);
     matrix->layer = (uint16_t)layer;
-    matrix->planes =
-        plan->codec->matrix_planes(plan->variant, side, record_level(plan->levels[layer], side));
+    matrix->planes = plan->codec->matrix_planes(plan->variant, (kvt_side)matrix->side,
+                                                record_level(plan->levels[layer], side));
     if (wide && matrix->planes > CODECS_FP8_PLANES_MAX) matrix->planes = CODECS_FP8_PLANES_MAX;
 }
 
@@ -202,7 +202,9 @@ static bool record_extension_fits(const record_plan *plan, bool dropped)
 bool record_drop_fits(const kvt_layout *layout, kvt_variant variant)
 {
     const uint32_t method = codecs_drop_method(variant);
-    return layout->tokens_may_drop && layout->layers <= KVT_LAYERS_MAX &&
+    /* Tokens are chosen by K. */
+    return layout->tokens_may_drop && layout->sides != KVT_SIDES_V &&
+           layout->layers <= KVT_LAYERS_MAX &&
            (layout->dtype == KVT_DTYPE_FP16 || layout->dtype == KVT_DTYPE_BF16 ||
             layout->dtype == KVT_DTYPE_FP32) &&
            method >= KVT_DROP_STREAM && method <= KVT_DROP_SCORES && codecs_drop_keep(variant) != 0;

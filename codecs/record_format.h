@@ -26,14 +26,16 @@
 #define RECORD_OPTIONAL_NOTE 1u /* flag of minor 2: a note is there (record_note.h) */
 
 /* Critical flags: the extension of minor 1 is there; the layout has one side; the record is of
- * groups, and record_groups.h reads it; the name of a basis lies behind the levels. */
+ * groups, and record_groups.h reads it; the name of a basis lies behind the levels; the one side
+ * is V, or that of a group is. */
 #define RECORD_CRITICAL_EXTENSION 1u
 #define RECORD_CRITICAL_ONE_SIDE  2u
 #define RECORD_CRITICAL_GROUPS    4u
 #define RECORD_CRITICAL_BASIS     8u
+#define RECORD_CRITICAL_V_ALONE   16u
 #define RECORD_CRITICAL_KNOWN                                                                      \
     (RECORD_CRITICAL_EXTENSION | RECORD_CRITICAL_ONE_SIDE | RECORD_CRITICAL_GROUPS |               \
-     RECORD_CRITICAL_BASIS)
+     RECORD_CRITICAL_BASIS | RECORD_CRITICAL_V_ALONE)
 
 #define RECORD_SLOT_BYTES    UINT64_C(4096)
 #define RECORD_TABLE_OFFSET  (2 * RECORD_SLOT_BYTES)
@@ -167,7 +169,8 @@ typedef struct record_plan {
     uint32_t plane_count; /* most planes of a matrix */
     bool extended;        /* minor 1 */
     bool parts;           /* the codec has parts */
-    bool grouped;         /* a head of groups, for record_write_slot alone */
+    bool grouped;         /* for record_write_slot alone: a head of groups, */
+    bool v_alone;         /* one of which has V alone */
     uint32_t first_position;
     uint32_t together; /* matrices that one data part holds, but for the last one: 1, or a span's */
     record_basis basis_name;             /* of a codec with spans; span 0: not known */
@@ -203,6 +206,12 @@ void record_matrix_set_raw(record_plan *plan, uint32_t layer, kvt_side side);
 void record_matrix_parts(const record_plan *plan, uint32_t layer, kvt_side side,
                          kvt_matrix *matrix_out, kvt_part parts[KVT_PARTS_MAX],
                          uint32_t *count_out);
+
+/* The side whose settings a matrix is coded with. */
+static inline kvt_side record_coded_side(const record_plan *plan, kvt_side side)
+{
+    return plan->layout.sides == KVT_SIDES_V ? KVT_SIDE_V : side;
+}
 
 /* Scratch of the two calls below for the matrices of a span, of which `matrix` is the first. */
 uint64_t record_code_scratch(const record_plan *plan, const kvt_matrix *matrix);

@@ -177,6 +177,7 @@ typedef struct groups_head {
     kvt_variant variant;
     uint32_t count;
     uint32_t plane_count;
+    bool v_alone; /* of a group */
     uint64_t record_bytes;
 } groups_head;
 
@@ -190,7 +191,8 @@ static void groups_write_head(uint8_t *record, const groups_head *head)
                               .payload_offset = RECORD_GROUPS_HEAD_BYTES,
                               .segment_count = head->count,
                               .plane_count = head->plane_count,
-                              .grouped = true};
+                              .grouped = true,
+                              .v_alone = head->v_alone};
     const record_header_values values = {
         .spec = head->spec,
         .variant = head->variant,
@@ -241,6 +243,7 @@ kvt_status record_groups_encode(const record_groups_spec *spec, const kvt_codec_
         if (status != KVT_OK) return status;
         if (info.spec.variant.codec != KVT_CODEC_RAW) head.variant = spec->variant;
         if (info.plane_count > head.plane_count) head.plane_count = info.plane_count;
+        if (made.layout.sides == KVT_SIDES_V) head.v_alone = true;
         groups_put_row(start, i, &made);
         head.record_bytes += made.bytes;
     }
@@ -269,7 +272,8 @@ bool record_is_grouped(const void *record, uint64_t bytes)
 static kvt_status groups_check_header(const record_header *header)
 {
     const kvt_codec *codec = kvt_codec_find(header->codec);
-    if (header->critical_flags != RECORD_CRITICAL_GROUPS) return KVT_E_CORRUPT;
+    if ((header->critical_flags & ~RECORD_CRITICAL_V_ALONE) != RECORD_CRITICAL_GROUPS)
+        return KVT_E_CORRUPT;
     if (header->generation == 0 || header->layers != 0 || header->kv_heads != 0 ||
         header->head_dim != 0 || header->dtype != KVT_DTYPE_OPAQUE || header->order != 0 ||
         header->tokens_may_drop != 0 || header->mode >> 8 != 0) {
@@ -297,13 +301,15 @@ static kvt_status groups_read_table(const uint8_t *table, const record_header *h
 {
     kvt_layout layouts[KVT_GROUPS_MAX];
     uint64_t at = RECORD_GROUPS_HEAD_BYTES;
+    uint32_t v_alone = 0;
     const uint64_t used = groups->count * sizeof(groups_row);
     if (checksum_of(table, GROUPS_TABLE_BYTES) != header->table_checksum) return KVT_E_CORRUPT;
     if (!record_is_zero(table + used, GROUPS_TABLE_BYTES - used)) return KVT_E_CORRUPT;
     for (uint32_t i = 0; i < groups->count; i++) {
         groups_row row;
         memcpy(&row, table + i * sizeof row, sizeof row);
-        if (row.reserved != 0 || row.layout.sides > 1) return KVT_E_CORRUPT;
+        if (row.reserved != 0 || row.layout.sides == KVT_SIDES_BOTH) return KVT_E_CORRUPT;
+        if (row.layout.sides == KVT_SIDES_V) v_alone = RECORD_CRITICAL_V_ALONE;
         if (row.offset != at || row.bytes % KVT_RECORD_ALIGN != 0 ||
             row.bytes < RECORD_TABLE_OFFSET + KVT_RECORD_ALIGN ||
             row.bytes > header->record_bytes - at) {
@@ -315,6 +321,7 @@ static kvt_status groups_read_table(const uint8_t *table, const record_header *h
         at += row.bytes;
     }
     if (at != header->record_bytes) return KVT_E_CORRUPT;
+    if ((header->critical_flags & RECORD_CRITICAL_V_ALONE) != v_alone) return KVT_E_CORRUPT;
     if (record_groups_layout(layouts, groups->count, &groups->layout) != KVT_OK)
         return KVT_E_CORRUPT;
     return groups->layout.opaque_bytes == header->source_bytes &&
@@ -493,8 +500,8 @@ static kvt_status groups_open_expected(const void *record, uint64_t bytes,
 static bool groups_same_layout(const kvt_layout *a, const kvt_layout *b)
 {
     return a->layers == b->layers && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
-           a->dtype == b->dtype && a->tokens == b->tokens &&
-           kvt_layout_sides(a) == kvt_layout_sides(b) && a->opaque_bytes == b->opaque_bytes;
+           a->dtype == b->dtype && a->tokens == b->tokens && codecs_same_sides(a, b) &&
+           a->opaque_bytes == b->opaque_bytes;
 }
 
 /* Where values go. */

@@ -63,7 +63,8 @@ static void record_read_layout(const record_header *header, kvt_layout *layout)
     layout->order = header->order;
     layout->tokens = header->logical_tokens;
     layout->tokens_may_drop = header->tokens_may_drop;
-    layout->sides = (header->critical_flags & RECORD_CRITICAL_ONE_SIDE) != 0;
+    if ((header->critical_flags & RECORD_CRITICAL_ONE_SIDE) != 0) layout->sides = KVT_SIDES_ONE;
+    if ((header->critical_flags & RECORD_CRITICAL_V_ALONE) != 0) layout->sides = KVT_SIDES_V;
     layout->opaque_bytes = header->opaque_bytes;
 }
 
@@ -97,6 +98,9 @@ static kvt_status record_read_plan(const record_header *header, const uint8_t *s
     memset(plan, 0, offsetof(record_plan, levels));
     record_read_layout(header, &plan->layout);
     if (header->generation == 0) return KVT_E_CORRUPT;
+    if (plan->layout.sides == KVT_SIDES_V &&
+        (header->critical_flags & RECORD_CRITICAL_ONE_SIDE) == 0)
+        return KVT_E_CORRUPT;
     if (!record_is_zero(header->reserved, sizeof header->reserved)) return KVT_E_CORRUPT;
     plan->codec = kvt_codec_find(header->codec);
     if (plan->codec == NULL) return KVT_E_VERSION;
@@ -318,10 +322,12 @@ void record_write_slot(uint8_t *record, uint64_t slot_offset, const record_plan 
         .minor = plan->extended ? RECORD_MINOR_EXTENSION : 0,
         .header_bytes = (uint32_t)record_header_bytes(plan),
         .sequence = values->sequence,
-        .critical_flags = (plan->extended ? RECORD_CRITICAL_EXTENSION : 0) |
-                          (layout->sides == 1 ? RECORD_CRITICAL_ONE_SIDE : 0) |
-                          (plan->grouped ? RECORD_CRITICAL_GROUPS : 0) |
-                          (plan->basis_name.span != 0 ? RECORD_CRITICAL_BASIS : 0),
+        .critical_flags =
+            (plan->extended ? RECORD_CRITICAL_EXTENSION : 0) |
+            (kvt_layout_sides(layout) == 1 ? RECORD_CRITICAL_ONE_SIDE : 0) |
+            (layout->sides == KVT_SIDES_V || plan->v_alone ? RECORD_CRITICAL_V_ALONE : 0) |
+            (plan->grouped ? RECORD_CRITICAL_GROUPS : 0) |
+            (plan->basis_name.span != 0 ? RECORD_CRITICAL_BASIS : 0),
         .generation = values->spec->generation,
         .layers = layout->layers,
         .kv_heads = layout->kv_heads,

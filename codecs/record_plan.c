@@ -20,7 +20,7 @@ static kvt_status record_plan_levels(record_plan *plan, const kvt_codec_extras *
     if (extras == NULL || extras->levels == NULL) return KVT_OK;
     for (uint32_t layer = 0; layer < plan->layout.layers; layer++) {
         for (uint32_t side = 0; side < kvt_layout_sides(&plan->layout); side++) {
-            int level = extras->levels[2 * layer + side];
+            int level = extras->levels[2 * layer + record_coded_side(plan, (kvt_side)side)];
             if (level < -KVT_LEVEL_LIMIT || level > KVT_LEVEL_LIMIT) return KVT_E_ARGUMENT;
             plan->levels[layer] |= (uint8_t)((level & 15) << (4 * side));
         }
@@ -41,7 +41,8 @@ static void record_plan_raw_tokens(record_plan *plan, const kvt_record_spec *spe
     const uint64_t chain = extension->chain_tokens;
     extension->head_tokens = record_overlap(0, sinks, first, tokens);
     for (uint32_t side = 0; side < kvt_layout_sides(&plan->layout); side++) {
-        uint32_t own = plan->codec->matrix_recent(plan->variant, (kvt_side)side, tokens);
+        const kvt_side coded = record_coded_side(plan, (kvt_side)side);
+        uint32_t own = plan->codec->matrix_recent(plan->variant, coded, tokens);
         uint64_t from = chain > recent ? chain - recent : 0;
         uint32_t window = recent != 0 ? record_overlap(from, chain, first, tokens) : 0;
         uint32_t tail = own > window ? own : window;
@@ -69,8 +70,10 @@ static kvt_status record_check_counts(const record_plan *plan, const kvt_codec_e
     if (extras->count_layers != 1 && extras->count_layers != plan->layout.layers) {
         return KVT_E_ARGUMENT;
     }
-    const uint32_t step = kvt_layout_sides(&plan->layout) == 2 ? 1 : 2; /* V's are not looked at */
-    for (uint32_t table = 0; table < 2 * extras->count_layers; table += step) {
+    /* Of one side the other one's are not looked at. */
+    const uint32_t step = kvt_layout_sides(&plan->layout) == 2 ? 1 : 2;
+    for (uint32_t table = record_coded_side(plan, KVT_SIDE_K); table < 2 * extras->count_layers;
+         table += step) {
         const uint32_t *counts = extras->symbol_counts + (uint64_t)table * KVT_ENTROPY_SYMBOLS;
         uint64_t sum = 0;
         for (uint32_t s = 0; s < KVT_ENTROPY_SYMBOLS; s++) {

@@ -261,8 +261,8 @@ static kvt_status source_open(kvt_sparse *s, const kvt_key *keys, size_t count, 
         if (status != KVT_OK) return status;
         const kvt_layout *own = &what.layout;
         if (own->layers != layout->layers || own->kv_heads != layout->kv_heads ||
-            own->head_dim != layout->head_dim || own->dtype != layout->dtype || own->sides == 1 ||
-            own->tokens > layout->tokens - token)
+            own->head_dim != layout->head_dim || own->dtype != layout->dtype ||
+            kvt_layout_sides(own) == 1 || own->tokens > layout->tokens - token)
             return KVT_E_MISMATCH;
         source->views[i] = (kvt_view){.struct_size = sizeof(kvt_view),
                                       .base = {source->memory + token * row},

@@ -190,9 +190,10 @@ def read_slot(data, at):
     need(slot[:8] == b"KVTR\r\n\x1a\n", f"slot at {at}: magic")
     need(xxh3_64(slot[:-8]) == u64(slot, SLOT - 8), f"slot at {at}: checksum")
     header = dict(zip(FIELDS, HEADER.unpack_from(slot)))
-    need(header["major"] == 1 and header["critical_flags"] <= 7, "a later version")
+    need(header["major"] == 1 and not header["critical_flags"] & ~23, "a later version")
     header["extended"] = header["critical_flags"] & 1
     header["sides"] = 1 if header["critical_flags"] & 2 else 2
+    header["coded"] = 1 if header["critical_flags"] & 16 else 0
     if header["minor"] <= 1:
         need(header["extended"] == header["minor"], "minor version of the extension")
         need(header["optional_flags"] == 0, "optional flags")
@@ -227,6 +228,7 @@ def read_header(data):
     need(header["generation"] > 0 and header["reserved"] == bytes(3), "generation or reserved")
     need(header["dtype"] in DTYPES and header["order"] <= 1, "dtype or order")
     need(header["sides"] == 2 or header["dtype"] != 0, "one side of an opaque entry")
+    need(header["critical_flags"] & 22 != 16, "V alone of two sides")
     if not header["extended"]:
         need(header["logical_tokens"] == header["stored_tokens"], "token counts")
     need(header["record_bytes"] % 4096 == 0, "record size")
@@ -611,7 +613,8 @@ def check_group(header, head, layout):
     for name, value in zip(LAYOUT_FIELDS, layout):
         need(head[name] == value, f"a group's {name}")
     sides, reserved, opaque_bytes = layout[len(LAYOUT_FIELDS) :]
-    need(sides <= 1 and (head["sides"] == 1) == sides and reserved == 0, "a group's sides")
+    own = (1 + 2 * head["coded"]) if head["sides"] == 1 else 0
+    need(sides == own and reserved == 0, "a group's sides")
     need(head["opaque_bytes"] == opaque_bytes, "a group's opaque bytes")
     need("note" not in head and not head["critical_flags"] & 4, "a group's slot")
     same = all(head[name] == header[name] for name in ("codec", "mode", "rate"))
@@ -622,7 +625,7 @@ def check_group(header, head, layout):
 def read_groups(data, header):
     """A record of groups: the segments of all, and the groups' bytes one after the other."""
     count = header["segment_count"]
-    need(header["critical_flags"] == 4 and header["dtype"] == 0, "head of groups")
+    need(header["critical_flags"] & ~16 == 4 and header["dtype"] == 0, "head of groups")
     need(not any(header[name] for name in ("layers", "kv_heads", "head_dim", "order")), "shape")
     need(1 <= count <= 64 and header["mode"] >> 8 == 0, "groups")
     need((header["table_offset"], header["table_bytes"]) == (2 * SLOT, SLOT), "table place")
@@ -650,6 +653,7 @@ def read_groups(data, header):
         heads.append(head)
         at += size
     need(at == header["record_bytes"], "record bytes")
+    need(header["coded"] == max(head["coded"] for head in heads), "V alone in a group")
     need(header["logical_tokens"] == max(head["logical_tokens"] for head in heads), "tokens")
     need(header["stored_tokens"] == header["logical_tokens"], "token counts")
     need(header["source_bytes"] == header["opaque_bytes"], "source bytes")

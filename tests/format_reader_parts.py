@@ -72,19 +72,25 @@ class Plan:
         if nibble == 8:
             return 0
         level = nibble - 16 if nibble > 8 else nibble
-        count = 1 if self.codec != PLANES else bits(self.rate, 3 * side, 3) + level
+        count = 1 if self.codec != PLANES else bits(self.rate, 3 * self.as_side(side), 3) + level
         if self.header["dtype"] == FP8 and self.codec == PLANES:
             self.need(max(bits(self.rate, 0, 3), bits(self.rate, 3, 3)) <= 4, "planes of fp8")
             count = min(count, 4)
         self.need(1 <= count <= (5 if self.codec == PLANES else 1), "level")
         return count
 
+    def as_side(self, side):
+        """The side whose fields of the rate apply."""
+        return side or self.header["coded"]
+
     def shape(self, side):
         """(group, channels of a unit, whether groups run along the columns)."""
         if self.codec == KIVI:
-            return 1 << bits(self.rate, 8, 4), self.header["head_dim"], side == 0
+            group = 1 << bits(self.rate, 8, 4)
+            return group, self.header["head_dim"], self.as_side(side) == 0
         unit = self.header["head_dim"] if bits(self.rate, 11, 1) else self.width
-        return 1 << bits(self.rate, 6, 4), unit, side == 0 or bits(self.rate, 10, 1) == 1
+        columns = self.as_side(side) == 0 or bits(self.rate, 10, 1) == 1
+        return 1 << bits(self.rate, 6, 4), unit, columns
 
     def groups(self, side):
         group, unit, columns = self.shape(side)
@@ -93,7 +99,9 @@ class Plan:
         return self.coded[side] * (self.width // unit) * -(-unit // group)
 
     def plane_width(self, side, plane):
-        return PLANE_BITS[plane] if self.codec == PLANES else bits(self.rate, 4 * side, 4)
+        if self.codec == PLANES:
+            return PLANE_BITS[plane]
+        return bits(self.rate, 4 * self.as_side(side), 4)
 
     def room(self):
         """Segments that the table has space for."""

@@ -84,13 +84,12 @@ static int ladder_read(kvt_profile *profile, const char *sql, const char *model,
     return result;
 }
 
-/* A model without a shape (0) holds for any layout of two sides. */
+/* A model without a shape (0) holds for any layout. */
 static kvt_status ladder_check_layout(kvt_profile *profile, const char *model,
                                       const kvt_layout *layout, char *message, size_t size)
 {
     sqlite3_stmt *row = NULL;
     kvt_status status = KVT_MISS;
-    if (profile_ladder_is_one_sided(layout, message, size)) return KVT_E_MISMATCH;
     int result = ladder_prepare(profile,
                                 "SELECT layers, kv_heads, head_dim FROM model WHERE name = ?1 "
                                 "ORDER BY id",

@@ -157,7 +157,8 @@ static void offer_add_group(const kvt_cost_model *model, const kvt_offer *offer,
     const kvt_offer_groups *groups = offer->groups;
     const bool lossy = (groups->lossy >> group & 1) != 0;
     const kvt_offer one = {.layout = groups->layouts[group],
-                           .first_position = offer->first_position};
+                           .first_position = offer->first_position,
+                           .shares = lossy ? offer->shares : NULL};
     offer_size size;
     kvt_status status = offer_measure(&one.layout, &size);
     assert(status == KVT_OK);

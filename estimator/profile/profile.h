@@ -234,8 +234,8 @@ KVT_NODISCARD kvt_status kvt_profile_prefill(kvt_profile *profile, const char *n
  * The accepted rungs of the newest calibration of a model with the layout's layers, KV heads and
  * head_dim, by falling size. Variants that drop tokens are among them only where the layout lets
  * them; of more rungs than capacity profile_ladder_choose leaves some out.
- *   layout       layers, kv_heads, head_dim, sides, dtype and tokens_may_drop are looked at; no
- *                calibration is of a layout of one side
+ *   layout       layers, kv_heads, head_dim, dtype and tokens_may_drop are looked at; a layout of
+ *                one side is K of a model whose K and V were calibrated
  *   model        by name, and class_name: of the texts that it was calibrated on; NULL: any
  *   curves       capacity of them, at least 2; speeds are 0 where the profile has none
  *   message      one line for a person on failure: what is there instead, and what differs

@@ -79,10 +79,6 @@ KVT_NODISCARD kvt_status profile_check_host(const kvt_profile *profile, const ch
 
 /* ---- profile_ladder.c ---- */
 
-/* Every calibration is of K and V: a model's queries read both. None holds for a layout of one
- * side, whose matrix serves as keys and values at once. */
-bool profile_ladder_is_one_sided(const kvt_layout *layout, char *message, size_t size);
-
 /* Of the measured variant of the same codec whose size is nearest: calibrated steps are finer than
  * the list of variants that are timed, and a codec's speed changes little along them. Of variants
  * that drop tokens first, one that does not may stand for those. A basis has a speed of its own. */

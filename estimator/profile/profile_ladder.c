@@ -14,14 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-bool profile_ladder_is_one_sided(const kvt_layout *layout, char *message, size_t size)
-{
-    if (layout == NULL || kvt_layout_sides(layout) == 2) return false;
-    profile_say(message, size,
-                "calibrations are of layouts with K and V; none holds for a layout of one side");
-    return true;
-}
-
 kvt_status profile_ladder_near_speed(kvt_profile *profile, const kvt_codec_curve *curve,
                                      kvt_codec_curve *speed)
 {
@@ -308,7 +300,6 @@ kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, co
         (void)snprintf(message, message_size, "a ladder needs a layout of K and V");
         return KVT_E_ARGUMENT;
     }
-    if (profile_ladder_is_one_sided(&one, message, message_size)) return KVT_E_MISMATCH;
     kvt_status status =
         rungs_find(profile, &one, model, class_name, &calibration, message, message_size);
     if (status == KVT_OK) status = rungs_read_all(profile, &one, calibration, &rungs);

@@ -52,8 +52,9 @@ typedef enum kvt_basis_span {
  * Settings that are left out take their defaults: kivi:k4v4,g64; planes:k4v4,g64;
  * entropy:k0.25v0.5; transform's step 0.5.
  *
- * In an entry of one side (kvt_layout.sides) the matrix of a layer is coded as K: K's settings
- * apply, those of V count for nothing, and lagkv chooses tokens by this matrix alone.
+ * In an entry of one side (kvt_layout.sides) the matrix of a layer is coded as K or as V: that
+ * side's settings apply, the other's count for nothing. lagkv chooses tokens by K alone, and no
+ * tokens of V alone are dropped.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_variant_parse(const char *name, kvt_variant *variant_out);
 

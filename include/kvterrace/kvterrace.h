@@ -126,9 +126,10 @@ typedef struct kvt_learning_options {
 typedef struct kvt_loss_options {
     bool ladder; /* offer the lossy variants of the profile's calibration of ladder_layout; false */
     kvt_layout ladder_layout; /* layers, kv_heads, head_dim, sides and dtype of the entries that may
-                               * be lossy; all others stay exact. One side: KVT_E_MISMATCH, no
-                               * calibration has it. tokens_may_drop 1: with the variants that drop
-                               * tokens, for entries whose layout says so, too */
+                               * be lossy; all others stay exact. One side: entries of K alone and
+                               * of V alone, of whichever width, of the calibrated model; never
+                               * MLA's latent, which is both. tokens_may_drop 1: with the variants
+                               * that drop tokens, for entries whose layout says so, too */
     const char *ladder_model; /* by its name in the profile; NULL = any of that layout */
     const char *ladder_class; /* of texts that it was calibrated on; NULL = any */
     double alpha_seconds;     /* see policy.h */
@@ -281,8 +282,9 @@ typedef struct kvt_entry {
  * An entry of groups is one entry: one key, place, variant and lifetime. Full attention, a sliding
  * window of fewer tokens, an index of one side and opaque state may be its groups, up to 2^46 bytes
  * together. The entry counts as many tokens as its longest group. Groups of the ladder's shape
- * (kvt_loss_options.ladder_layout, layers aside) may be stored lossy when together they have as
- * many layers as the ladder; all others are stored exact. No group drops tokens: one with
+ * (kvt_loss_options.ladder_layout, layers aside) may be stored lossy when together they have K and
+ * V of as many layers as the ladder, in groups of both or of K alone and V alone, whose width is
+ * any; all others are stored exact. No group drops tokens: one with
  * tokens_may_drop is KVT_E_ARGUMENT, and so are token scores.
  */
 

@@ -74,6 +74,14 @@ typedef enum kvt_order {
 
 typedef enum kvt_side { KVT_SIDE_K = 0, KVT_SIDE_V = 1 } kvt_side;
 
+/* The matrices of a layer. A layout of one side has one, which is side K in views, buffers and
+ * records and is coded as K or as V: K and V of different widths are two groups. */
+typedef enum kvt_sides {
+    KVT_SIDES_ONE = 1,  /* coded as K: K alone, MLA's latent, an index */
+    KVT_SIDES_BOTH = 2, /* K and V; 0 says the same */
+    KVT_SIDES_V = 3     /* V alone */
+} kvt_sides;
+
 /*
  * What an entry's bytes are. For KVT_DTYPE_OPAQUE only opaque_bytes counts and the shape fields are
  * zero; for every other dtype opaque_bytes is zero and the shape fields are at least 1.
@@ -86,8 +94,8 @@ typedef struct kvt_layout {
     uint8_t order;           /* kvt_order */
     uint32_t tokens;         /* tokens in this entry */
     uint8_t tokens_may_drop; /* 1: an encoder may drop tokens; 0 (default): token counts are kept */
-    uint8_t sides;       /* 0 or 2: K and V; 1: one matrix a layer, as MLA's latent or an index */
-    uint8_t reserved[2]; /* zero */
+    uint8_t sides;           /* kvt_sides, or 0: K and V */
+    uint8_t reserved[2];     /* zero */
     uint64_t opaque_bytes;
 } kvt_layout;
 
@@ -128,10 +136,10 @@ static inline uint32_t kvt_dtype_bytes(uint8_t dtype)
     }
 }
 
-/* Matrices of a layer: 2, or 1 when a layer has no V. The layout has been checked. */
+/* Matrices of a layer: 2, or 1 when it has one side. The layout has been checked. */
 static inline uint32_t kvt_layout_sides(const kvt_layout *layout)
 {
-    return layout->sides == 1 ? 1 : 2;
+    return layout->sides == KVT_SIDES_ONE || layout->sides == KVT_SIDES_V ? 1 : 2;
 }
 
 /* Bytes of one (layer, side) matrix [tokens][kv_heads][head_dim]; 0 for an opaque layout.
@@ -154,7 +162,8 @@ static inline kvt_status kvt_layout_bytes(const kvt_layout *layout, uint64_t *by
     const uint64_t limit = UINT64_C(1) << 46;
     *bytes_out = 0;
     if (layout->tokens_may_drop > 1 || layout->order > KVT_ORDER_SIDE_LAYER) return KVT_E_ARGUMENT;
-    if (layout->sides > 2 || (layout->reserved[0] | layout->reserved[1])) return KVT_E_ARGUMENT;
+    if (layout->sides > KVT_SIDES_V || (layout->reserved[0] | layout->reserved[1]))
+        return KVT_E_ARGUMENT;
     if (layout->dtype == KVT_DTYPE_OPAQUE) {
         if (layout->opaque_bytes == 0 || layout->opaque_bytes > limit) return KVT_E_ARGUMENT;
         if (layout->layers | layout->kv_heads | layout->head_dim | layout->sides) {

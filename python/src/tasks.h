@@ -137,7 +137,8 @@ static bool kvtpy_layout_equal(const kvt_layout *a, const kvt_layout *b)
     if (a->dtype == KVT_DTYPE_OPAQUE) return a->opaque_bytes == b->opaque_bytes;
     return a->layers == b->layers && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
            a->order == b->order && a->tokens == b->tokens &&
-           kvt_layout_sides(a) == kvt_layout_sides(b);
+           kvt_layout_sides(a) == kvt_layout_sides(b) &&
+           (a->sides == KVT_SIDES_V) == (b->sides == KVT_SIDES_V);
 }
 
 /* Whether what is stored under a key is what the caller takes it for. KVT_MISS: it is not stored;

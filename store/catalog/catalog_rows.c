@@ -86,14 +86,16 @@ kvt_status catalog_make_entries(store_catalog *catalog, const char *table)
     return catalog_exec(catalog, sql);
 }
 
-/* The column axis_order: the order, and one bit for a layout of one side, which a library without
- * such layouts finds out of range. */
+/* The column axis_order: the order, and bits for a layout of one side and for one of V, which a
+ * library without such layouts finds out of range. */
 #define CATALOG_ONE_SIDE 2u
+#define CATALOG_V_ALONE  4u
 
 /* The order of the axes as a row stores it. */
 static uint32_t catalog_order_of(const kvt_layout *layout)
 {
-    return layout->order | (layout->sides == 1 ? CATALOG_ONE_SIDE : 0);
+    const uint32_t one = kvt_layout_sides(layout) == 1 ? CATALOG_ONE_SIDE : 0;
+    return layout->order | one | (layout->sides == KVT_SIDES_V ? CATALOG_V_ALONE : 0);
 }
 
 /* Bytes of the column layouts: those of a row's groups. */
@@ -226,8 +228,11 @@ static void catalog_read_row(sqlite3_stmt *statement, catalog_row *row)
     row->layout.head_dim = (uint16_t)catalog_column(statement, 5, UINT16_MAX, &sound);
     row->layout.dtype = (uint8_t)catalog_column(statement, 6, UINT8_MAX, &sound);
     const uint64_t order = catalog_column(statement, 7, UINT8_MAX, &sound);
-    row->layout.order = (uint8_t)(order & ~CATALOG_ONE_SIDE);
-    row->layout.sides = (order & CATALOG_ONE_SIDE) != 0;
+    const uint64_t sides = order & (CATALOG_ONE_SIDE | CATALOG_V_ALONE);
+    row->layout.order = (uint8_t)(order - sides);
+    if (sides == CATALOG_ONE_SIDE) row->layout.sides = KVT_SIDES_ONE;
+    if (sides == (CATALOG_ONE_SIDE | CATALOG_V_ALONE)) row->layout.sides = KVT_SIDES_V;
+    sound = sound && sides != CATALOG_V_ALONE;
     row->layout.tokens = (uint32_t)catalog_column(statement, 8, UINT32_MAX, &sound);
     row->layout.tokens_may_drop = (uint8_t)catalog_column(statement, 9, 1, &sound);
     row->layout.opaque_bytes = catalog_column(statement, 10, INT64_MAX, &sound);

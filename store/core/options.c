@@ -326,7 +326,7 @@ static kvt_status options_read_prefill(kvt_config *config, kvt_store_options *op
     return kvt_prefill_preset_get(name, &options->prefill);
 }
 
-/* LAYERSxHEADSxDIM:DTYPE[,drop], such as 32x8x128:bf16. */
+/* LAYERSxHEADSxDIM:DTYPE[,drop|,one], such as 32x8x128:bf16. */
 static bool options_parse_layout(const char *text, kvt_layout *layout)
 {
     static const struct {
@@ -351,7 +351,9 @@ static bool options_parse_layout(const char *text, kvt_layout *layout)
             layout->dtype = dtypes[i].dtype;
     text += length;
     layout->tokens_may_drop = strcmp(text, ",drop") == 0;
-    return layout->dtype != KVT_DTYPE_OPAQUE && (*text == '\0' || layout->tokens_may_drop);
+    if (strcmp(text, ",one") == 0) layout->sides = KVT_SIDES_ONE;
+    return layout->dtype != KVT_DTYPE_OPAQUE &&
+           (*text == '\0' || layout->tokens_may_drop || layout->sides != 0);
 }
 
 /* Reads the settings of a ladder, which need a profile and a layout. */
@@ -368,10 +370,11 @@ static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
         return KVT_E_CONFIG;
     }
     if (!options_parse_layout(layout, &options->loss.ladder_layout)) {
-        (void)snprintf(message, message_size,
-                       "store.ladder_layout: '%s' is not LAYERSxHEADSxDIM:DTYPE[,drop] with DTYPE "
-                       "bf16, fp16, fp32 or fp8, such as 32x8x128:bf16",
-                       layout);
+        (void)snprintf(
+            message, message_size,
+            "store.ladder_layout: '%s' is not LAYERSxHEADSxDIM:DTYPE[,drop|,one] with DTYPE "
+            "bf16, fp16, fp32 or fp8, such as 32x8x128:bf16",
+            layout);
         return KVT_E_CONFIG;
     }
     options->loss.ladder_model =

@@ -26,9 +26,6 @@ static kvt_status store_offer_as(const kvt_store *store, const kvt_cost_model *f
     kvt_known_size known[LEARN_KNOWN_SIZES + 1];
     online_loss_factor factor = learn_loss_factor(store, entry);
     learn_size_shares(store, entry, shares);
-    /* In a variant that cannot be coded now an entry takes no less room than exact. */
-    for (uint32_t i = 0; i < figures->variant_count; i++)
-        if (!bases_has(store, figures->variants[i].variant)) shares[i] = 1.0;
     uint32_t known_count = learn_known_sizes(entry, known);
     if (measured != NULL && measured->bytes != 0) known[known_count++] = *measured;
     const entry_kind *kind = entry->kind;
@@ -36,6 +33,12 @@ static kvt_status store_offer_as(const kvt_store *store, const kvt_cost_model *f
                                      .count = kind->group_count,
                                      .exact = groups_exact(store),
                                      .lossy = groups_lossy(store, kind->groups, kind->group_count)};
+    /* In a variant that cannot be coded now an entry takes no less room than exact. */
+    for (uint32_t i = 0; i < figures->variant_count; i++) {
+        const kvt_variant variant = figures->variants[i].variant;
+        if (!bases_has(store, variant) || !groups_take(store, kind, groups.lossy, variant))
+            shares[i] = 1.0;
+    }
     const kvt_offer offer = {
         .groups = kind->group_count != 0 ? &groups : NULL,
         .handle = entry->handle,

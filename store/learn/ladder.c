@@ -21,6 +21,7 @@
 #include "codecs/codecs.h"
 #include "store/learn/costs.h"
 #include "store/learn/token_drop.h"
+#include "store/read/groups.h"
 
 #include "estimator/profile/profile.h"
 
@@ -211,8 +212,7 @@ kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile)
 bool ladder_allows(const kvt_store *store, const kvt_layout *layout)
 {
     const kvt_layout *ours = &store->ladder_layout;
-    return layout->layers == ours->layers && layout->kv_heads == ours->kv_heads &&
-           layout->head_dim == ours->head_dim && layout->dtype == ours->dtype &&
+    return layout->layers == ours->layers && groups_has_shape(ours, layout) &&
            kvt_layout_sides(layout) == kvt_layout_sides(ours);
 }
 

@@ -24,28 +24,45 @@ const kvt_entry *groups_take_entry(const kvt_entry *given, kvt_entry *whole)
     return whole;
 }
 
-/* Whether a group's layers are of the ladder's shape. */
-static bool groups_has_shape(const kvt_layout *ladder, const kvt_layout *group)
+bool groups_has_shape(const kvt_layout *ladder, const kvt_layout *group)
 {
+    const bool v_alone = group->sides == KVT_SIDES_V;
     return group->dtype != KVT_DTYPE_OPAQUE && group->kv_heads == ladder->kv_heads &&
-           group->head_dim == ladder->head_dim && group->dtype == ladder->dtype &&
-           kvt_layout_sides(group) == kvt_layout_sides(ladder);
+           (group->head_dim == ladder->head_dim || v_alone) && group->dtype == ladder->dtype;
 }
 
 uint64_t groups_lossy(const kvt_store *store, const kvt_layout *layouts, uint32_t count)
 {
     const kvt_layout *ladder = &store->ladder_layout;
     uint64_t mask = 0;
-    uint32_t layers = 0;
+    const bool both = kvt_layout_sides(ladder) == 2;
+    uint32_t k = 0, v = 0; /* layers */
     assert(count <= KVT_GROUPS_MAX);
     for (uint32_t i = 0; i < count; i++) {
-        if (!groups_has_shape(ladder, &layouts[i])) continue;
+        const bool one = kvt_layout_sides(&layouts[i]) == 1;
+        if (!groups_has_shape(ladder, &layouts[i]) || (!both && !one)) continue;
         mask |= UINT64_C(1) << i;
-        layers += layouts[i].layers;
+        if (layouts[i].sides != KVT_SIDES_V) k += layouts[i].layers;
+        if (layouts[i].sides == KVT_SIDES_V || !one) v += layouts[i].layers;
     }
     /* A calibration is of a model whose layers are all coded: of fewer, or more, nothing is known.
-     */
-    return layers == ladder->layers ? mask : 0;
+     * Entries of one side have one of them alone. */
+    const bool k_whole = k == ladder->layers || (!both && k == 0);
+    const bool v_whole = v == ladder->layers || (!both && v == 0);
+    return k_whole && v_whole ? mask : 0;
+}
+
+bool groups_take(const kvt_store *store, const entry_kind *kind, uint64_t lossy,
+                 kvt_variant variant)
+{
+    const kvt_layout *ladder = &store->ladder_layout;
+    if (variant.codec != KVT_CODEC_TRANSFORM) return true;
+    for (uint32_t i = 0; i < kind->group_count; i++) {
+        const kvt_layout *group = &kind->groups[i];
+        if ((lossy >> i & 1) == 0) continue;
+        if (group->layers != ladder->layers || !codecs_same_sides(group, ladder)) return false;
+    }
+    return true;
 }
 
 uint32_t groups_exact(const kvt_store *store)

@@ -22,6 +22,15 @@
  * the layout, or a group's layout is unsound. */
 const kvt_entry *groups_take_entry(const kvt_entry *given, kvt_entry *whole);
 
+/* Whether layers of a layout are of the ladder's shape, their number and sides aside: V alone may
+ * have another width. */
+bool groups_has_shape(const kvt_layout *ladder, const kvt_layout *group);
+
+/* Whether the lossy groups of a kind may be stored in a variant: a basis is of all layers, and of K
+ * and V. */
+bool groups_take(const kvt_store *store, const entry_kind *kind, uint64_t lossy,
+                 kvt_variant variant);
+
 /* Groups that lossy variants are for, a bit each; 0: exact variants alone. */
 uint64_t groups_lossy(const kvt_store *store, const kvt_layout *layouts, uint32_t count);
 

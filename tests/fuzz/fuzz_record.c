@@ -94,6 +94,8 @@ static kvt_record_spec fuzz_spec(const uint8_t *head)
         spec.layout.tokens = 1u + head[4] % 128;
         spec.layout.order = head[5] % 2;
         spec.layout.sides = head[5] >> 6 & 1;
+        if (spec.layout.sides == KVT_SIDES_ONE && (head[5] & 2) != 0)
+            spec.layout.sides = KVT_SIDES_V;
         if (head[5] >> 7 != 0) spec.layout.tokens = 1u + head[4] % 16u;
     }
     spec.variant.codec = KVT_CODEC_RAW;

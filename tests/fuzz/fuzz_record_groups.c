@@ -76,6 +76,7 @@ static kvt_layout fuzz_layout(const uint8_t *head, uint32_t group)
     layout.tokens = 1u + (uint32_t)(head[6] >> group) % 64;
     layout.order = (uint8_t)(head[4] >> 7);
     layout.sides = (uint8_t)((head[5] >> group) & 1);
+    if (layout.sides == KVT_SIDES_ONE && (head[4] & 64) != 0) layout.sides = KVT_SIDES_V;
     return layout;
 }
 
@@ -99,8 +100,7 @@ static uint64_t fuzz_build(const uint8_t *data, const uint8_t **record_out)
     for (uint32_t i = 0; i < spec.count; i++) {
         layouts[i] = fuzz_layout(data, i);
         variants[i] = spec.variant;
-        const bool exact =
-            layouts[i].dtype == KVT_DTYPE_OPAQUE || layouts[i].dtype == KVT_DTYPE_FP8;
+        const bool exact = layouts[i].dtype == KVT_DTYPE_OPAQUE;
         if (exact && spec.variant.codec != KVT_CODEC_RAW)
             variants[i] = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
     }

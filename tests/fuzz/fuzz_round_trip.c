@@ -36,7 +36,8 @@ static void fuzz_variant(uint8_t choice, kvt_variant *variant)
     if (kvt_variant_parse(name, variant) != KVT_OK) abort();
 }
 
-/* Bit 7 of the last head byte asks for a large entry, bits 5 and 6 for an instruction set. */
+/* Bit 7 of the last head byte asks for a large entry, bits 5 and 6 for an instruction set, 1 and 2
+ * for sides. */
 static bool fuzz_spec(const uint8_t *head, kvt_record_spec *spec)
 {
     const bool small = head[5] >> 7 == 0;
@@ -54,6 +55,7 @@ static bool fuzz_spec(const uint8_t *head, kvt_record_spec *spec)
         spec->layout.head_dim = (uint16_t)(small ? 8u * (1u + head[3] % 8u) : 1u + head[3] % 128u);
         spec->layout.tokens = 1u + head[4] % (small ? 16u : 256u);
         spec->layout.order = head[5] % 2;
+        spec->layout.sides = head[5] >> 1 & 3;
         spec->layout.tokens_may_drop = spec->variant.mode >> 8 != 0;
     }
     static const codecs_cpu levels[] = {CODECS_CPU_AVX512, CODECS_CPU_SCALAR, CODECS_CPU_AVX2,

@@ -58,7 +58,8 @@ typedef struct grouped {
 /* Whether a lossy variant is for a layout. */
 static inline bool groups_may_lose(const kvt_layout *layout)
 {
-    return layout->dtype == KVT_DTYPE_BF16 || layout->dtype == KVT_DTYPE_FP16;
+    return layout->dtype == KVT_DTYPE_BF16 || layout->dtype == KVT_DTYPE_FP16 ||
+           (layout->dtype == KVT_DTYPE_FP8 && kvt_layout_sides(layout) == 1);
 }
 
 /* Encodes `count` groups; those that take no lossy variant are stored in `exact`. */

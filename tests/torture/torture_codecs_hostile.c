@@ -482,7 +482,8 @@ static void run_case(const kvt_layout *layout, const char *variant, uint32_t sha
     if (!case_open(&c, layout, variant)) return;
     const uint32_t times = hostile_times * HOSTILE_PARTS / share;
     case_damage_parts(&c, KVT_SIDE_K, times);
-    if (layout->dtype != KVT_DTYPE_OPAQUE) case_damage_parts(&c, KVT_SIDE_V, times);
+    if (layout->dtype != KVT_DTYPE_OPAQUE && kvt_layout_sides(layout) == 2)
+        case_damage_parts(&c, KVT_SIDE_V, times);
     for (uint32_t i = 0; i < (hostile_times * HOSTILE_RECORDS / share); i++) {
         kvt_record_info info;
         codecs_cpu_force((codecs_cpu)(i % 3));
@@ -508,6 +509,7 @@ static void run_case(const kvt_layout *layout, const char *variant, uint32_t sha
 static void run_shapes(const shape *list, size_t count, uint32_t share)
 {
     static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32, KVT_DTYPE_FP8};
+    static const uint8_t sides[] = {0, KVT_SIDES_ONE, 0, KVT_SIDES_V, 0};
     for (size_t s = 0; s < count; s++) {
         for (size_t d = 0; d < sizeof dtypes; d++) {
             const kvt_layout layout = {.layers = 2,
@@ -515,6 +517,7 @@ static void run_shapes(const shape *list, size_t count, uint32_t share)
                                        .head_dim = list[s].dim,
                                        .dtype = dtypes[d],
                                        .order = (uint8_t)(d % 2),
+                                       .sides = sides[(s + d) % sizeof sides],
                                        .tokens = list[s].tokens};
             for (size_t v = 0; v < sizeof variants / sizeof variants[0]; v++) {
                 run_case(&layout, variants[v], share);

@@ -152,10 +152,11 @@ class Space:
 class Layout:
     """What an entry's bytes are: layers x sides x tokens x kv_heads x head_dim elements.
 
-    dtype is "fp16", "bf16", "fp32", "fp8" or "opaque", or a name of torch's for one; sides is 2 for
-    K and V, 1 for one matrix a layer. order is "layer_side", [layer][K then V][token][head][dim],
-    or "side_layer", [K then V][layer][token][head][dim]. An opaque entry has opaque_bytes alone: it
-    is kept as bytes, by the raw and lossless codecs.
+    dtype is "fp16", "bf16", "fp32", "fp8" (E4M3) or "opaque", or a name of torch's for one; sides
+    is 2 for K and V, 1 for one matrix a layer that is coded as K, 3 for V alone. order is
+    "layer_side", [layer][K then V][token][head][dim], or "side_layer", [K then
+    V][layer][token][head][dim]. An opaque entry has opaque_bytes alone: it is kept as bytes, by the
+    raw and lossless codecs.
     """
 
     layers: int = 0
@@ -213,7 +214,7 @@ def layout_from(made):
     if made.dtype == lib.KVT_DTYPE_OPAQUE:
         return Layout(opaque_bytes=made.opaque_bytes)
     return Layout(made.layers, made.kv_heads, made.head_dim, DTYPE_NAMES[made.dtype], made.tokens,
-                  lib.kvt_layout_sides(ffi.addressof(made)), _ORDER_NAMES[made.order],
+                  made.sides or lib.KVT_SIDES_BOTH, _ORDER_NAMES[made.order],
                   bool(made.tokens_may_drop))
 
 
@@ -384,5 +385,5 @@ def _count_blocks(layout, axes, tokens_per_block, memories):
     row = layout.kv_heads * layout.head_dim * {"fp16": 2, "bf16": 2, "fp32": 4}.get(layout.dtype, 1)
     unit = row * max(tokens_per_block, 1)
     unit *= layout.layers if "l" in axes else 1
-    unit *= layout.sides if "s" in axes else 1
+    unit *= 2 if "s" in axes and layout.sides == lib.KVT_SIDES_BOTH else 1
     return memories[0].bytes // unit if unit and memories else 0

@@ -89,6 +89,51 @@ TEST(groups_are_their_own_records)
     }
 }
 
+/* K of 192 and V of 128 in one entry: each side takes its own settings of every codec. */
+TEST(widths_of_k_and_v_differ)
+{
+    static const char *const lossy[] = {"kivi:k4v2,g64", "planes:k6v3,g64,vhead", "planes:k4v4,g32",
+                                        "entropy:k0.25v1"};
+    static const uint8_t dtypes[] = {KVT_DTYPE_BF16, KVT_DTYPE_FP8};
+    for (uint32_t i = 0; i < 2 * (sizeof lossy / sizeof lossy[0]); i++) {
+        const kvt_layout layouts[] = {{.layers = 3,
+                                       .kv_heads = 2,
+                                       .head_dim = 192,
+                                       .dtype = dtypes[i % 2],
+                                       .sides = KVT_SIDES_ONE,
+                                       .tokens = 96},
+                                      {.layers = 3,
+                                       .kv_heads = 2,
+                                       .head_dim = 128,
+                                       .dtype = dtypes[i % 2],
+                                       .sides = KVT_SIDES_V,
+                                       .tokens = 96}};
+        grouped g;
+        kvt_record_info info;
+        record_header header;
+        uint64_t k_bytes, v_bytes;
+        grouped_make(&g, layouts, 2, lossy[i / 2], "raw");
+        assert_status(g.status, KVT_OK);
+        assert_status(kvt_record_verify(g.record.data, g.record.bytes, &info), KVT_OK);
+        assert_status(kvt_layout_bytes(&layouts[0], &k_bytes), KVT_OK);
+        assert_status(kvt_layout_bytes(&layouts[1], &v_bytes), KVT_OK);
+        assert_int_equal(info.source_bytes, k_bytes + v_bytes);
+        guarded decoded = guarded_make(g.source.bytes);
+        assert_status(kvt_record_decode(g.record.data, g.record.bytes, &info.spec, decoded.data,
+                                        decoded.bytes, g.scratch.data, g.scratch.bytes),
+                      KVT_OK);
+        for (uint32_t group = 0; group < 2; group++)
+            check_group(&g, group, decoded.data);
+        assert_memory_not_equal(decoded.data, g.source.data, k_bytes);
+        assert_memory_not_equal(decoded.data + k_bytes, g.source.data + k_bytes, v_bytes);
+        memcpy(&header, g.record.data, sizeof header);
+        assert_int_equal(header.critical_flags, 20);
+        header.critical_flags = 4;
+        rewrite_head(&g, &header);
+        assert_status(kvt_record_parse(g.record.data, g.record.bytes, &info), KVT_E_CORRUPT);
+    }
+}
+
 /* Layers are counted over the groups; what lies outside of the range is not written. */
 TEST(layers_count_over_groups)
 {
@@ -247,6 +292,7 @@ TEST(contradictions_are_found)
         uint64_t at, value;
         unsigned width;
     } changes[] = {{24, 5, 4},
+                   {24, 20, 4},
                    {32, 2, 1},
                    {64, 10, 8},
                    {72, 1, 2},
@@ -275,6 +321,8 @@ TEST(contradictions_are_found)
                    {ROW + 8, 95, 4},
                    {ROW + 12, 1, 1},
                    {ROW + 13, 1, 1},
+                   {ROW + 13, 2, 1},
+                   {ROW + 13, 3, 1},
                    {ROW + 14, 1, 1},
                    {ROW + 16, 1, 8},
                    {ROW + 24, 0, 8},
@@ -293,7 +341,7 @@ TEST(contradictions_are_found)
     }
     /* Without the flag it is an opaque entry, which planes are not for. */
     assert_status(after_change(&g, 24, 0, 4), KVT_E_VERSION);
-    assert_status(after_change(&g, 24, 20, 4), KVT_E_VERSION);
+    assert_status(after_change(&g, 24, 36, 4), KVT_E_VERSION);
     assert_status(after_change(&g, 8, 2, 2), KVT_E_VERSION);
     assert_status(after_change(&g, 96, 99, 2), KVT_E_VERSION);
 }

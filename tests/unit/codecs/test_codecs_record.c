@@ -122,7 +122,7 @@ TEST(later_versions_are_told_apart)
     assert_status(parse(&e), KVT_E_VERSION);
     assert_status(encoded_decode(&e), KVT_E_VERSION);
     header = good;
-    header.critical_flags = 16;
+    header.critical_flags = 32;
     header_put(&e, 0, &header);
     assert_status(parse(&e), KVT_E_VERSION);
     header = good;

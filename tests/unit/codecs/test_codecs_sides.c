@@ -57,10 +57,10 @@ TEST(sizes_follow_the_sides)
             assert_int_equal(kvt_layout_matrix_offset(&layout, layer, KVT_SIDE_K), layer * matrix);
         }
     }
-    for (uint8_t sides = 0; sides < 4; sides++) {
+    for (uint8_t sides = 0; sides < 5; sides++) {
         layout.sides = sides;
-        assert_status(kvt_layout_bytes(&layout, &bytes), sides < 3 ? KVT_OK : KVT_E_ARGUMENT);
-        assert_int_equal(bytes, sides == 3 ? 0 : sides == 1 ? 3 * matrix : 6 * matrix);
+        assert_status(kvt_layout_bytes(&layout, &bytes), sides < 4 ? KVT_OK : KVT_E_ARGUMENT);
+        assert_int_equal(bytes, sides == 4 ? 0 : sides % 2 == 1 ? 3 * matrix : 6 * matrix);
     }
     layout = (kvt_layout){.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 64, .sides = 1};
     assert_status(kvt_layout_bytes(&layout, &bytes), KVT_E_ARGUMENT);
@@ -105,10 +105,30 @@ TEST(records_say_so)
         memcpy(e.record.data, &wrong, sizeof wrong);
         record_seal_slot(e.record.data);
         assert_status(kvt_record_parse(e.record.data, e.record.bytes, &info), KVT_E_CORRUPT);
-        wrong.critical_flags = header.critical_flags | 16u;
+        wrong.critical_flags = header.critical_flags | 32u;
         memcpy(e.record.data, &wrong, sizeof wrong);
         record_seal_slot(e.record.data);
         assert_status(kvt_record_parse(e.record.data, e.record.bytes, &info), KVT_E_VERSION);
+    }
+}
+
+/* V alone has a flag besides, which says nothing where there are two sides. */
+TEST(records_of_v_say_so)
+{
+    for (uint32_t i = 0; i < VARIANTS; i++) {
+        kvt_record_info info;
+        kvt_layout layout = latent_for(variants[i]);
+        if (layout.tokens_may_drop) continue;
+        layout.sides = KVT_SIDES_V;
+        encoded e = encoded_make(layout, variants[i], NULL);
+        record_header header = header_of(&e);
+        assert_int_equal(header.critical_flags & ~1u, 18);
+        assert_status(kvt_record_verify(e.record.data, e.record.bytes, &info), KVT_OK);
+        assert_memory_equal(&info.spec.layout, &layout, sizeof layout);
+        header.critical_flags &= ~2u;
+        memcpy(e.record.data, &header, sizeof header);
+        record_seal_slot(e.record.data);
+        assert_status(kvt_record_parse(e.record.data, e.record.bytes, &info), KVT_E_CORRUPT);
     }
 }
 
@@ -188,6 +208,40 @@ TEST(settings_of_k_apply)
     }
 }
 
+/* V alone is coded as V of two sides is, whatever is asked for K. */
+TEST(settings_of_v_apply)
+{
+    for (uint32_t i = 0; i < VARIANTS; i++) {
+        kvt_layout both = latent_for(variants[i]);
+        if (both.tokens_may_drop) continue;
+        both.sides = KVT_SIDES_V;
+        encoded one = encoded_make(both, variants[i], NULL);
+        const uint64_t matrix = kvt_layout_matrix_bytes(&both);
+        both.sides = 0;
+        uint8_t *source = test_zeros(6 * matrix);
+        for (uint32_t layer = 0; layer < 3; layer++)
+            memcpy(source + (2 * layer + 1) * matrix, one.source.data + layer * matrix, matrix);
+        encoded two = encoded_make(both, variants[i], source);
+        assert_status(encoded_decode(&one), KVT_OK);
+        assert_status(encoded_decode(&two), KVT_OK);
+        for (uint32_t layer = 0; layer < 3; layer++)
+            assert_memory_equal(one.decoded.data + layer * matrix,
+                                two.decoded.data + (2 * layer + 1) * matrix, matrix);
+    }
+}
+
+/* No tokens of V alone are dropped: they are chosen by K. */
+TEST(v_alone_keeps_its_tokens)
+{
+    uint64_t bound, scratch;
+    for (uint32_t i = 0; i < VARIANTS; i++) {
+        kvt_record_spec spec = codecs_support_spec(latent_for(variants[i]), variants[i]);
+        spec.layout.sides = KVT_SIDES_V;
+        assert_status(kvt_record_bound(&spec, &bound, &scratch),
+                      spec.layout.tokens_may_drop ? KVT_E_UNSUPPORTED : KVT_OK);
+    }
+}
+
 /* Planes are dropped, and steps made coarser, to what encoding gives. */
 TEST(coarser_records_are_made)
 {
@@ -225,7 +279,7 @@ TEST(coarser_records_are_made)
     }
 }
 
-/* Into a paged pool whose layers have addresses of their own; a view of two sides is refused. */
+/* Into a paged pool whose layers have addresses of their own; a view of other sides is refused. */
 TEST(views_have_one_side)
 {
     enum { BLOCK = 16, BLOCKS = 12 };
@@ -263,27 +317,38 @@ TEST(views_have_one_side)
         assert_status(kvt_record_decode_view(e.record.data, e.record.bytes, &e.spec, NULL, &other,
                                              &view, 0, 0, e.scratch.data, e.scratch.bytes),
                       KVT_E_SPACE);
+        kvt_layout values = latent;
+        values.sides = KVT_SIDES_V;
+        assert_status(kvt_record_decode_view(e.record.data, e.record.bytes, &e.spec, NULL, &values,
+                                             &view, 0, 0, e.scratch.data, e.scratch.bytes),
+                      KVT_E_SPACE);
     }
 }
 
-/* Levels and counts have places for V, which nobody reads. */
-TEST(extras_for_v_count_for_nothing)
+/* Levels and counts have places for both sides, of which one is read. */
+static void extras_of_one_side(uint8_t sides)
 {
+    kvt_layout layout = latent;
+    layout.sides = sides;
+    const bool v = sides == KVT_SIDES_V;
     static uint32_t counts[2][KVT_ENTROPY_SYMBOLS];
-    const int8_t levels[2][6] = {{-1, 0, 1, 0, 0, 0}, {-1, 100, 1, -100, 0, 3}};
+    const int8_t of_k[2][6] = {{-1, 0, 1, 0, 0, 0}, {-1, 100, 1, -100, 0, 3}};
+    const int8_t of_v[2][6] = {{0, -1, 0, 1, 0, 0}, {100, -1, -100, 1, 3, 0}};
+    const int8_t(*levels)[6] = v ? of_v : of_k;
+    memset(counts, 0, sizeof counts);
     for (uint32_t i = 0; i < KVT_ENTROPY_SYMBOLS; i++) {
-        counts[0][i] = i;
+        counts[v][i] = i;
     }
     for (uint32_t i = 0; i < 2; i++) {
         guarded records[2];
         for (uint32_t k = 0; k < 2; k++) {
-            encoded e = encoded_make(latent, i == 0 ? "planes:k4v4,g64" : "entropy", NULL);
+            encoded e = encoded_make(layout, i == 0 ? "planes:k4v4,g64" : "entropy", NULL);
             kvt_codec_extras extras = {.struct_size = sizeof extras, .sink_tokens = 1030};
             uint64_t bound, scratch, written;
             if (i == 0) extras.levels = levels[k];
             if (i == 1) extras.symbol_counts = counts[0];
             if (i == 1) extras.count_layers = 1;
-            counts[1][0] = k; /* V's: none is no reason to refuse */
+            counts[!v][0] = k; /* the other's: none is no reason to refuse */
             assert_status(kvt_record_bound(&e.spec, &bound, &scratch), KVT_OK);
             records[k] = guarded_make(bound);
             assert_status(kvt_record_encode_with(&e.spec, &extras, e.source.data, e.source.bytes,
@@ -295,4 +360,14 @@ TEST(extras_for_v_count_for_nothing)
         }
         assert_memory_equal(records[0].data, records[1].data, records[0].bytes);
     }
+}
+
+TEST(extras_for_v_count_for_nothing)
+{
+    extras_of_one_side(KVT_SIDES_ONE);
+}
+
+TEST(extras_for_k_count_for_nothing_of_v)
+{
+    extras_of_one_side(KVT_SIDES_V);
 }

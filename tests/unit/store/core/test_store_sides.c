@@ -24,7 +24,7 @@ TEST_BEFORE_EACH
     s->options.limits.put_backlog_seconds = 0;
 }
 
-/* MLA's latent, an index, and K and V under both of their names. */
+/* MLA's latent, V alone, and K and V under both of their names. */
 static kvt_layout layout_of(uint32_t number)
 {
     static const uint16_t dims[] = {576, 512, 64, 128};
@@ -34,7 +34,10 @@ static kvt_layout layout_of(uint32_t number)
                          .dtype = number % 3 == 0 ? KVT_DTYPE_FP16 : KVT_DTYPE_BF16,
                          .order = (uint8_t)(number % 2),
                          .tokens = 96};
-    layout.sides = number % 4 < 3 ? 1 : number % 8 == 3 ? 0 : 2;
+    layout.sides = number % 4 == 2   ? KVT_SIDES_V
+                   : number % 4 < 3  ? KVT_SIDES_ONE
+                   : number % 8 == 3 ? 0
+                                     : KVT_SIDES_BOTH;
     return layout;
 }
 
@@ -183,8 +186,9 @@ TEST(rows_say_so)
         uint32_t number;
         memcpy(&number, sqlite3_column_blob(statement, 0), sizeof number);
         const kvt_layout layout = layout_of(number);
+        const int one = kvt_layout_sides(&layout) == 1 ? 2 : 0;
         assert_int_equal(sqlite3_column_int(statement, 1),
-                         layout.order + (layout.sides == 1 ? 2 : 0));
+                         layout.order + one + (layout.sides == KVT_SIDES_V ? 4 : 0));
     }
     assert_int_equal(rows, ENTRIES);
     sqlite3_finalize(statement);

@@ -7,6 +7,8 @@
 #include "codecs/record_groups.h"
 #include "ladder_support.h"
 #include "steady_costs.h"
+#include "store/core/store.h"
+#include "store/read/groups.h"
 #include "store_folder.h"
 
 static const test_rung test_rungs[] = {
@@ -33,6 +35,27 @@ static const kvt_layout shapes[GROUPS] = {
     {.layers = 1, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 256},
     {.layers = 2, .kv_heads = 1, .head_dim = 32, .dtype = KVT_DTYPE_BF16, .sides = 1, .tokens = 64},
     {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 3000}};
+
+/* The ladder's two layers as K alone and V alone, whose heads are narrower. */
+static const kvt_layout widths[GROUPS] = {{.layers = 2,
+                                           .kv_heads = 2,
+                                           .head_dim = 64,
+                                           .dtype = KVT_DTYPE_BF16,
+                                           .sides = KVT_SIDES_ONE,
+                                           .tokens = 512},
+                                          {.layers = 2,
+                                           .kv_heads = 2,
+                                           .head_dim = 48,
+                                           .dtype = KVT_DTYPE_BF16,
+                                           .sides = KVT_SIDES_V,
+                                           .tokens = 512},
+                                          {.layers = 2,
+                                           .kv_heads = 1,
+                                           .head_dim = 32,
+                                           .dtype = KVT_DTYPE_BF16,
+                                           .sides = KVT_SIDES_ONE,
+                                           .tokens = 64},
+                                          {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 3000}};
 
 #define DATA_BYTES (1024u * 1024u)
 
@@ -156,7 +179,7 @@ static uint32_t press_groups(kvt_store *store, const kvt_layout *layouts, bool r
     return lossy;
 }
 
-TEST(groups_become_coarser)
+static void groups_come_back_coarser(const kvt_layout *layouts)
 {
     char message[256];
     kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 0);
@@ -164,18 +187,28 @@ TEST(groups_become_coarser)
     options.durability.catalog_path = catalog_path;
     support_tier(&options, KVT_TIER_SSD, &device, 1);
     kvt_store *store = support_open(&options);
-    const uint32_t lossy = press_groups(store, shapes, false);
+    const uint32_t lossy = press_groups(store, layouts, false);
     assert_true(lossy > 4);
     kvt_store_close(store);
     /* A restart serves the same. */
     assert_ok(kvt_store_open(&options, &store, message, sizeof message));
     uint32_t again = 0, held = 0;
     for (uint32_t i = 0; i < ENTRIES; i++)
-        again += check_groups(store, i, shapes, &held);
+        again += check_groups(store, i, layouts, &held);
     assert_int_equal(again, lossy);
     assert_int_equal(support_stats(store).recovery_drops, 0);
     assert_int_equal(support_stats(store).load_failures, 0);
     kvt_store_close(store);
+}
+
+TEST(groups_become_coarser)
+{
+    groups_come_back_coarser(shapes);
+}
+
+TEST(groups_of_two_widths_become_coarser)
+{
+    groups_come_back_coarser(widths);
 }
 
 /* From memory to a smaller SSD, step by step: exact records are coded anew, and lossy ones are made
@@ -203,7 +236,7 @@ TEST(groups_are_recoded)
     kvt_store_close(store);
 }
 
-/* One layer of the shape, or three: not what was calibrated. */
+/* One layer of the shape, or three, or K without V: not what was calibrated. */
 TEST(other_counts_of_layers_stay_exact)
 {
     char message[256];
@@ -218,5 +251,35 @@ TEST(other_counts_of_layers_stay_exact)
         assert_ok(kvt_store_open(&options, &store, message, sizeof message));
         assert_int_equal(press_groups(store, layouts, false), 0);
         kvt_store_close(store);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        kvt_layout layouts[GROUPS];
+        memcpy(layouts, widths, sizeof layouts);
+        if (i == 0) layouts[1].layers = 1;
+        if (i == 1) layouts[1].sides = KVT_SIDES_ONE;
+        assert_ok(kvt_store_open(&options, &store, message, sizeof message));
+        assert_int_equal(press_groups(store, layouts, false), 0);
+        kvt_store_close(store);
+    }
+}
+
+/* A basis is of K and V of all layers: where groups share these no variant of it is planned. */
+TEST(a_basis_is_for_whole_groups)
+{
+    static kvt_store store;
+    const kvt_variant transform = {.codec = KVT_CODEC_TRANSFORM, .mode = 1, .rate = 64};
+    const kvt_variant planes = {.codec = KVT_CODEC_PLANES, .mode = 1};
+    kvt_layout whole[2] = {ladder_layout, shapes[2]};
+    const kvt_layout *const entries[] = {whole, shapes, widths};
+    store.ladder_layout = ladder_layout;
+    for (uint32_t i = 0; i < 3; i++) {
+        entry_kind *kind = calloc(1, sizeof *kind + GROUPS * sizeof(kvt_layout));
+        kind->group_count = i == 0 ? 2 : GROUPS;
+        memcpy(kind->groups, entries[i], kind->group_count * sizeof(kvt_layout));
+        const uint64_t lossy = groups_lossy(&store, kind->groups, kind->group_count);
+        assert_int_equal(lossy, i == 0 ? 1 : 3);
+        assert_int_equal(groups_take(&store, kind, lossy, transform), i == 0);
+        assert_true(groups_take(&store, kind, lossy, planes));
+        free(kind);
     }
 }

@@ -149,10 +149,8 @@ TEST(other_layouts_have_none)
         KVT_E_MISMATCH);
     assert_string_equal(message, "calibrated is tiny, not large");
     kvt_profile_close(profile);
-    /* What was measured of K and V says nothing of one matrix that is both. */
-    layout.sides = 1;
-    assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_E_MISMATCH);
-    assert_non_null(strstr(message, "one side"));
+    layout.sides = KVT_SIDES_ONE; /* K of the model */
+    assert_ok(read_ladder(&layout, NULL, 8, curves, &count, message));
     layout.sides = 2;
     assert_ok(read_ladder(&layout, NULL, 8, curves, &count, message));
     layout = (kvt_layout){.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 4096};
@@ -177,10 +175,6 @@ TEST(stores_refuse_what_is_not_calibrated)
     options.loss.ladder_layout.kv_heads = 8;
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "2 layers x 2 KV heads x 64, not 2 x 8 x 64"));
-    options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
-    options.loss.ladder_layout.sides = 1;
-    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
-    assert_non_null(strstr(message, "one side"));
     options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
     options.loss.loss_limit = 1.5;
     assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
@@ -549,6 +543,34 @@ TEST(one_sided_entries_stay_exact)
     layout.sides = 1;
     layout.tokens = 1024;
     entries_stay_exact(&layout);
+}
+
+/* K alone and V alone, of another width, of a ladder of one side; K and V together stay exact then,
+ * and so does K of another width. */
+TEST(one_sided_entries_become_coarser)
+{
+    static const struct {
+        kvt_layout layout;
+        bool lossy;
+    } cases[] = {
+        {{2, 2, 64, KVT_DTYPE_BF16, 0, 1024, 0, KVT_SIDES_ONE, {0}, 0}, true},
+        {{2, 2, 128, KVT_DTYPE_BF16, 0, 512, 0, KVT_SIDES_V, {0}, 0}, true},
+        {{2, 2, 64, KVT_DTYPE_BF16, 0, 512, 0, KVT_SIDES_BOTH, {0}, 0}, false},
+        {{2, 2, 128, KVT_DTYPE_BF16, 0, 512, 0, KVT_SIDES_ONE, {0}, 0}, false},
+    };
+    kvt_layout one = ladder_layout;
+    one.sides = KVT_SIDES_ONE;
+    make_profile(true);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kvt_store_options options =
+            ladder_store_options(profile_path, &one, 12 * LADDER_ENTRY_BYTES);
+        entry_layout = &cases[i].layout;
+        kvt_store *store = support_open(&options);
+        const uint32_t lossy = press(store, options.loss.loss_limit);
+        kvt_store_close(store);
+        entry_layout = &ladder_layout;
+        assert_true(cases[i].lossy ? lossy > 30 : lossy == 0);
+    }
 }
 
 /* A stricter promise does not serve what was stored under a weaker one. */
