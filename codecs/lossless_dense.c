@@ -255,6 +255,8 @@ static void dense_make_bases(const dense_tile *tile, const fast_kernels *kernels
     while (dense_run_next(tile, &run)) {
         if (tile->form == FAST_FORM_BF16) {
             kernels->add_bf16(source + run.offset, run.count, sums + run.first);
+        } else if (tile->form == FAST_FORM_FP8) {
+            kernels->add_fp8(source + run.offset, run.count, sums + run.first);
         } else {
             kernels->split(tile->form, source + run.offset, run.count, &parts);
             kernels->add(buffers.exponents, run.count, sums + run.first);
@@ -282,6 +284,11 @@ static void dense_split(const dense_tile *tile, const fast_kernels *kernels, con
         if (tile->form == FAST_FORM_BF16) {
             kernels->part_bf16(source + run.offset, bases + run.first, run.count, symbols,
                                lows + run.at);
+            continue;
+        }
+        if (tile->form == FAST_FORM_FP8) {
+            kernels->part_fp8(source + run.offset, bases + run.first, run.count, symbols,
+                              lows + run.at);
             continue;
         }
         const fast_parts parts = {buffers.exponents, lows + run.at, buffers.signs, buffers.pairs,
@@ -544,6 +551,11 @@ static void dense_merge_run(const dense_reader *reader, const dense_run *run, ui
     static const uint8_t no_wides[2 * FAST_RUN];
     dense_buffers buffers;
     const dense_tile *tile = reader->tile;
+    if (tile->form == FAST_FORM_FP8) {
+        reader->kernels->merge_fp8(reader->bases + run->first, reader->symbols + run->at,
+                                   reader->lows + run->at, run->count, target);
+        return;
+    }
     if (dense_merge_fused(reader, run, target, in_place) == run->count) return;
     const bool wide = tile->form == FAST_FORM_FP32 && tile->extra_bytes > 0;
     const fast_view view = {buffers.exponents, reader->lows + run->at, buffers.signs, buffers.pairs,

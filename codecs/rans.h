@@ -67,12 +67,18 @@ typedef struct rans_encode_table {
     uint8_t slot_byte[RANS_SCALE];
 } rans_encode_table;
 
-/* Derived from a table, for decoding. By slot. */
+/* Derived from a table, for decoding. By slot; and in steps of sixteen slots, each the difference
+ * (exclusive or) from the step before it, begun anew in the middle: for look-ups in registers. */
+enum { RANS_STEP_BYTES = 16, RANS_STEPS = RANS_SCALE / RANS_STEP_BYTES };
+
 typedef struct rans_decode_table {
     uint8_t symbol[RANS_SCALE];
     uint8_t frequency[RANS_SCALE];
     uint8_t rank[RANS_SCALE];
     uint32_t entry[RANS_SCALE]; /* frequency << 16 | rank << 8 | symbol */
+    uint8_t symbol_steps[RANS_STEPS][RANS_STEP_BYTES];
+    uint8_t frequency_steps[RANS_STEPS][RANS_STEP_BYTES];
+    uint8_t rank_steps[RANS_STEPS][RANS_STEP_BYTES];
 } rans_decode_table;
 
 /* Counts symbols: all of them, or of a long stream one run of 64 in four, chosen by a hash so that

@@ -140,25 +140,14 @@ kvt_status rans_stream_open(rans_stream *stream, rans_source *source, uint64_t c
     return rans_decode_start(&stream->decoder, decode, state_count, states, code, code_bytes);
 }
 
-/* Whether one of eight bytes is zero. */
-static bool stream_has_zero(const uint8_t *symbols)
-{
-    uint64_t eight;
-    memcpy(&eight, symbols, sizeof eight);
-    return ((eight - UINT64_C(0x0101010101010101)) & ~eight & UINT64_C(0x8080808080808080)) != 0;
-}
-
 /* See rans_patch_avx512. */
 static const uint8_t *stream_patch(uint8_t *symbols, uint64_t count, const uint8_t *escape,
                                    const uint8_t *escape_end)
 {
-    for (uint64_t i = 0; i < count; i++) {
-        while (i + 8 <= count && !stream_has_zero(symbols + i)) {
-            i += 8;
-        }
-        if (i == count || symbols[i] != 0) continue;
+    uint8_t *const end = symbols + count;
+    while ((symbols = memchr(symbols, 0, (size_t)(end - symbols))) != NULL) {
         if (escape == escape_end) return NULL;
-        symbols[i] = *escape++;
+        *symbols++ = *escape++;
     }
     return escape;
 }

@@ -318,6 +318,17 @@ bool rans_any_escapes(const rans_encode_table *table, const uint8_t *symbols, ui
     return any != 0;
 }
 
+/* Differences of a table's steps. */
+static void rans_fill_steps(const uint8_t bytes[RANS_SCALE],
+                            uint8_t steps[RANS_STEPS][RANS_STEP_BYTES])
+{
+    for (uint32_t slot = 0; slot < RANS_SCALE; slot++) {
+        const bool first = slot % (RANS_SCALE / 2) < RANS_STEP_BYTES;
+        const uint8_t before = first ? 0 : bytes[slot - RANS_STEP_BYTES];
+        steps[slot / RANS_STEP_BYTES][slot % RANS_STEP_BYTES] = bytes[slot] ^ before;
+    }
+}
+
 void rans_fill_decode_table(const rans_table *table, rans_decode_table *decode)
 {
     uint32_t ranks[256] = {0};
@@ -329,4 +340,7 @@ void rans_fill_decode_table(const rans_table *table, rans_decode_table *decode)
         decode->rank[slot] = (uint8_t)rank;
         decode->entry[slot] = (uint32_t)table->of[s] << 16 | rank << 8 | s;
     }
+    rans_fill_steps(decode->symbol, decode->symbol_steps);
+    rans_fill_steps(decode->frequency, decode->frequency_steps);
+    rans_fill_steps(decode->rank, decode->rank_steps);
 }

@@ -112,24 +112,6 @@ FAST_TARGET static void fast_merge_fp32(const uint8_t *restrict exponents,
     }
 }
 
-FAST_TARGET static void fast_split_fp8(const uint8_t *restrict source, uint32_t count,
-                                       uint8_t *restrict exponents, uint8_t *restrict lows)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        exponents[i] = source[i] >> 3 & 15;
-        lows[i] = (uint8_t)((source[i] >> 4 & 8) | (source[i] & 7));
-    }
-}
-
-FAST_TARGET static void fast_merge_fp8(const uint8_t *restrict exponents,
-                                       const uint8_t *restrict lows, uint32_t count,
-                                       uint8_t *restrict target)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        target[i] = (uint8_t)((lows[i] & 8) << 4 | (exponents[i] & 15) << 3 | (lows[i] & 7));
-    }
-}
-
 FAST_TARGET static void fast_split(unsigned form, const uint8_t *source, uint32_t count,
                                    const fast_parts *parts)
 {
@@ -141,7 +123,6 @@ FAST_TARGET static void fast_split(unsigned form, const uint8_t *source, uint32_
     case FAST_FORM_FP16:
         fast_split_fp16(source, count, parts->exponents, parts->lows, parts->signs, parts->pairs);
         break;
-    case FAST_FORM_FP8: fast_split_fp8(source, count, parts->exponents, parts->lows); break;
     default: fast_split_fp32(source, count, parts->exponents, parts->lows, parts->wides); break;
     }
 }
@@ -157,7 +138,6 @@ FAST_TARGET static void fast_merge(unsigned form, const fast_view *parts, uint32
     case FAST_FORM_FP16:
         fast_merge_fp16(parts->exponents, parts->lows, parts->signs, parts->pairs, count, target);
         break;
-    case FAST_FORM_FP8: fast_merge_fp8(parts->exponents, parts->lows, count, target); break;
     default: fast_merge_fp32(parts->exponents, parts->lows, parts->wides, count, target); break;
     }
 }
@@ -241,6 +221,35 @@ FAST_TARGET static void fast_part_bf16(const uint8_t *restrict source,
     }
 }
 
+FAST_TARGET static void fast_add_fp8(const uint8_t *restrict source, uint32_t count,
+                                     uint16_t *restrict sums)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        sums[i] = (uint16_t)(sums[i] + (source[i] >> 3 & 15));
+    }
+}
+
+FAST_TARGET static void fast_part_fp8(const uint8_t *restrict source, const uint8_t *restrict bases,
+                                      uint32_t count, uint8_t *restrict distances,
+                                      uint8_t *restrict lows)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        distances[i] = (uint8_t)(bases[i] - (source[i] >> 3 & 15));
+        lows[i] = (uint8_t)((source[i] >> 4 & 8) | (source[i] & 7));
+    }
+}
+
+FAST_TARGET static void fast_merge_fp8(const uint8_t *restrict bases,
+                                       const uint8_t *restrict symbols,
+                                       const uint8_t *restrict lows, uint32_t count,
+                                       uint8_t *restrict target)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t exponent = (uint8_t)(bases[i] - symbols[i]);
+        target[i] = (uint8_t)((lows[i] & 8) << 4 | (exponent & 15) << 3 | (lows[i] & 7));
+    }
+}
+
 FAST_TARGET static void fast_pack(const uint8_t *restrict nibbles, uint8_t *restrict packed)
 {
     for (uint32_t i = 0; i < FAST_PACK / 2; i++) {
@@ -306,6 +315,9 @@ const fast_kernels FAST_TABLE = {
     .distance = fast_distance,
     .add_bf16 = fast_add_bf16,
     .part_bf16 = FAST_PART_BF16,
+    .add_fp8 = fast_add_fp8,
+    .part_fp8 = fast_part_fp8,
+    .merge_fp8 = fast_merge_fp8,
     .pack = fast_pack,
     .unpack = fast_unpack,
     .encode_bf16 = FAST_FUSED(fast_encode_bf16),

@@ -17,7 +17,7 @@ enum {
     FAST_FORM_FP16_NARROW = 1,
     FAST_FORM_FP16 = 2,
     FAST_FORM_FP32 = 3,
-    FAST_FORM_FP8 = 4 /* of lossless_dense.h alone: lows are sign and mantissa, a nibble */
+    FAST_FORM_FP8 = 4 /* of lossless_dense.h alone: not split and merged, but as below */
 };
 
 /* The parts of a run of elements. */
@@ -63,6 +63,13 @@ typedef struct fast_kernels {
     void (*add_bf16)(const uint8_t *source, uint32_t count, uint16_t *sums);
     void (*part_bf16)(const uint8_t *source, const uint8_t *bases, uint32_t count,
                       uint8_t *distances, uint8_t *lows);
+
+    /* Likewise for fp8 elements, whose lows are sign and mantissa, a nibble; and back. */
+    void (*add_fp8)(const uint8_t *source, uint32_t count, uint16_t *sums);
+    void (*part_fp8)(const uint8_t *source, const uint8_t *bases, uint32_t count,
+                     uint8_t *distances, uint8_t *lows);
+    void (*merge_fp8)(const uint8_t *bases, const uint8_t *symbols, const uint8_t *lows,
+                      uint32_t count, uint8_t *target);
 
     /* Whole runs of FAST_PACK nibbles to half as many bytes, and back. */
     void (*pack)(const uint8_t *nibbles, uint8_t *packed);

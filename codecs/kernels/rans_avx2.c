@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rans_avx2.c - the coder of rans.h, eight states to a register, a number of 32 bits each.
- * Re-entrant.
+ * rans_avx2.c - the coder of rans.h: decoding has 32 states in a pair of registers, encoding eight
+ * in one, a number of 32 bits each. Re-entrant.
  */
 #include "codecs/rans.h"
 
@@ -26,67 +26,145 @@ RANS_INLINE void rans_store_states(uint16_t *states, __m256i x)
     _mm_storeu_si128((void *)states, _mm256_castsi256_si128(words));
 }
 
-/* The bytes that are next, spread over the lanes whose bits are set: lane i takes byte number
- * popcount(mask below i). */
-RANS_INLINE __m256i rans_spread(const uint8_t *at, unsigned mask)
+/*
+ * Decoding has the states' low bytes, which are slots, in one register and their high bytes in
+ * another, as rans_avx512.c does; 32 states are such a pair. A table of 256 bytes is looked up in
+ * sixteen steps of sixteen bytes: a shuffle gives zero where the slot, minus sixteen for each step
+ * before, is negative, and the steps are stored as differences, so that those up to the slot's own
+ * add up to its byte. Slots of 128 and more are negative in the first eight steps and have the
+ * other eight. Saturation keeps what is negative so.
+ */
+enum { RANS_LANES = 32, RANS_PAIRS_MAX = RANS_STATES_MAX / RANS_LANES };
+
+typedef struct rans_pair {
+    __m256i low;
+    __m256i high;
+} rans_pair;
+
+RANS_INLINE rans_pair rans_load_pair(const uint16_t *states)
+{
+    const __m256i byte = _mm256_set1_epi16(0xff);
+    __m256i a = _mm256_loadu_si256((const void *)states);
+    __m256i b = _mm256_loadu_si256((const void *)(states + RANS_LANES / 2));
+    __m256i low = _mm256_packus_epi16(_mm256_and_si256(a, byte), _mm256_and_si256(b, byte));
+    __m256i high = _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
+    rans_pair x = {_mm256_permute4x64_epi64(low, 0xd8), _mm256_permute4x64_epi64(high, 0xd8)};
+    return x;
+}
+
+RANS_INLINE void rans_store_pair(uint16_t *states, rans_pair x)
+{
+    __m256i low = _mm256_permute4x64_epi64(x.low, 0xd8);
+    __m256i high = _mm256_permute4x64_epi64(x.high, 0xd8);
+    _mm256_storeu_si256((void *)states, _mm256_unpacklo_epi8(low, high));
+    _mm256_storeu_si256((void *)(states + RANS_LANES / 2), _mm256_unpackhi_epi8(low, high));
+}
+
+/* Symbols, frequencies and ranks of slots. */
+typedef struct rans_looked {
+    __m256i symbol;
+    __m256i frequency;
+    __m256i rank;
+} rans_looked;
+
+RANS_INLINE __m256i rans_step(const uint8_t steps[RANS_STEPS][RANS_STEP_BYTES], int step,
+                              __m256i slots)
+{
+    const __m128i bytes = _mm_loadu_si128((const void *)steps[step]);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), slots);
+}
+
+RANS_INLINE rans_looked rans_look_up(const rans_decode_table *table, __m256i slots)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    rans_looked looked = {zero, zero, zero};
+    __m256i left = slots;
+#pragma GCC unroll 16
+    for (int step = 0; step < RANS_STEPS; step++) {
+        if (step == RANS_STEPS / 2) left = _mm256_xor_si256(slots, _mm256_set1_epi8((char)0x80));
+        looked.symbol = _mm256_xor_si256(looked.symbol, rans_step(table->symbol_steps, step, left));
+        looked.frequency =
+            _mm256_xor_si256(looked.frequency, rans_step(table->frequency_steps, step, left));
+        looked.rank = _mm256_xor_si256(looked.rank, rans_step(table->rank_steps, step, left));
+        left = _mm256_subs_epi8(left, _mm256_set1_epi8(RANS_STEP_BYTES));
+    }
+    return looked;
+}
+
+/* The bytes that are next, spread over eight lanes whose bits are set. Moves *at. */
+RANS_INLINE long long rans_spread(const uint8_t **at, unsigned mask)
 {
     uint64_t bytes;
-    __builtin_memcpy(&bytes, at, sizeof bytes);
-    uint64_t lanes = _pdep_u64(mask, UINT64_C(0x0101010101010101)) * 0xff;
-    return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)_pdep_u64(bytes, lanes)));
-}
-
-RANS_INLINE __m256i rans_decode_eight(const int *table, __m256i x, const uint8_t **at,
-                                      __m256i *entry_out)
-{
-    const __m256i byte = _mm256_set1_epi32(0xff);
-    __m256i entry = _mm256_i32gather_epi32(table, _mm256_and_si256(x, byte), 4);
-    /* Both factors are below 2^15 and alone in their lanes. */
-    __m256i product = _mm256_madd_epi16(_mm256_srli_epi32(entry, 16), _mm256_srli_epi32(x, 8));
-    x = _mm256_add_epi32(product, _mm256_and_si256(_mm256_srli_epi32(entry, 8), byte));
-    *entry_out = entry;
-    __m256i due = _mm256_cmpgt_epi32(_mm256_set1_epi32(RANS_STATE_MIN), x);
-    unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(due));
-    __m256i taken = _mm256_or_si256(_mm256_slli_epi32(x, 8), rans_spread(*at, mask));
+    __builtin_memcpy(&bytes, *at, sizeof bytes);
     *at += (unsigned)__builtin_popcount(mask);
-    return _mm256_blendv_epi8(x, taken, due);
+    return (long long)_pdep_u64(bytes, _pdep_u64(mask, UINT64_C(0x0101010101010101)) * 0xff);
 }
 
-/* The low bytes of two registers of eight. */
-RANS_INLINE __m128i rans_low_bytes(__m256i a, __m256i b)
+/* The states after a symbol. lanes: those that are in use. */
+RANS_INLINE rans_pair rans_decode_pair(rans_pair x, const rans_looked *looked, const uint8_t **at,
+                                       const uint32_t lanes)
 {
-    const __m256i byte = _mm256_set1_epi32(0xff);
-    __m256i pairs = _mm256_packus_epi32(_mm256_and_si256(a, byte), _mm256_and_si256(b, byte));
-    pairs = _mm256_permute4x64_epi64(pairs, 0xd8);
-    return _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+    const __m256i byte = _mm256_set1_epi16(0xff);
+    const __m256i f = looked->frequency, r = looked->rank;
+    __m256i even = _mm256_mullo_epi16(_mm256_and_si256(f, byte), _mm256_and_si256(x.high, byte));
+    __m256i odd = _mm256_mullo_epi16(_mm256_srli_epi16(f, 8), _mm256_srli_epi16(x.high, 8));
+    even = _mm256_add_epi16(even, _mm256_and_si256(r, byte));
+    odd = _mm256_add_epi16(odd, _mm256_srli_epi16(r, 8));
+    x.low = _mm256_or_si256(_mm256_and_si256(even, byte), _mm256_slli_epi16(odd, 8));
+    x.high = _mm256_or_si256(_mm256_srli_epi16(even, 8), _mm256_andnot_si256(byte, odd));
+    const __m256i due = _mm256_cmpeq_epi8(x.high, _mm256_setzero_si256());
+    const uint32_t mask = (uint32_t)_mm256_movemask_epi8(due) & lanes;
+    const long long a = rans_spread(at, mask & 0xff), b = rans_spread(at, mask >> 8 & 0xff);
+    const long long c = rans_spread(at, mask >> 16 & 0xff), d = rans_spread(at, mask >> 24);
+    x.high = _mm256_blendv_epi8(x.high, x.low, due);
+    x.low = _mm256_blendv_epi8(x.low, _mm256_set_epi64x(d, c, b, a), due);
+    return x;
 }
 
-/* Turns until fewer bytes are left than one turn can take. */
-RANS_INLINE uint64_t rans_decode_eights(rans_decoder *decoder, uint8_t *symbols, uint64_t count,
-                                        const int eights)
+/* Turns until fewer bytes are left than one turn can take, and those that are looked at beyond. */
+RANS_INLINE uint64_t rans_decode_pairs(rans_decoder *decoder, uint8_t *symbols, uint64_t count,
+                                       const int pairs)
 {
-    const int *table = (const int *)decoder->table->entry;
+    const uint64_t turn = (uint64_t)pairs * RANS_LANES;
     const uint8_t *at = decoder->at;
-    const uint64_t turn = (uint64_t)eights * RANS_EIGHT;
-    __m256i x[RANS_EIGHTS_MAX];
+    rans_pair x[RANS_PAIRS_MAX];
     uint64_t i = 0;
-    for (int h = 0; h < eights; h++) {
-        x[h] = rans_load_states(decoder->states + h * RANS_EIGHT);
+    for (int p = 0; p < pairs; p++) {
+        x[p] = rans_load_pair(decoder->states + p * RANS_LANES);
     }
-    for (; count - i >= turn && (uint64_t)(decoder->end - at) >= turn; i += turn) {
-#pragma GCC unroll 16
-        for (int h = 0; h < eights; h += 2) {
-            __m256i first;
-            __m256i second;
-            x[h] = rans_decode_eight(table, x[h], &at, &first);
-            x[h + 1] = rans_decode_eight(table, x[h + 1], &at, &second);
-            _mm_storeu_si128((void *)(symbols + i + (uint64_t)h * RANS_EIGHT),
-                             rans_low_bytes(first, second));
+    for (; count - i >= turn && (uint64_t)(decoder->end - at) >= turn + sizeof(uint64_t);
+         i += turn) {
+#pragma GCC unroll 4
+        for (int p = 0; p < pairs; p++) {
+            const rans_looked looked = rans_look_up(decoder->table, x[p].low);
+            _mm256_storeu_si256((void *)(symbols + i + (uint64_t)p * RANS_LANES), looked.symbol);
+            x[p] = rans_decode_pair(x[p], &looked, &at, UINT32_MAX);
         }
     }
-    for (int h = 0; h < eights; h++) {
-        rans_store_states(decoder->states + h * RANS_EIGHT, x[h]);
+    for (int p = 0; p < pairs; p++) {
+        rans_store_pair(decoder->states + p * RANS_LANES, x[p]);
     }
+    decoder->at = at;
+    return i;
+}
+
+/* The same of 16 states, in half of a pair. */
+RANS_INLINE uint64_t rans_decode_half(rans_decoder *decoder, uint8_t *symbols, uint64_t count)
+{
+    enum { TURN = RANS_LANES / 2 };
+    uint16_t states[RANS_LANES] = {0};
+    const uint8_t *at = decoder->at;
+    uint64_t i = 0;
+    __builtin_memcpy(states, decoder->states, TURN * sizeof states[0]);
+    rans_pair x = rans_load_pair(states);
+    for (; count - i >= TURN && (uint64_t)(decoder->end - at) >= TURN + sizeof(uint64_t);
+         i += TURN) {
+        const rans_looked looked = rans_look_up(decoder->table, x.low);
+        _mm_storeu_si128((void *)(symbols + i), _mm256_castsi256_si128(looked.symbol));
+        x = rans_decode_pair(x, &looked, &at, UINT16_MAX);
+    }
+    rans_store_pair(states, x);
+    __builtin_memcpy(decoder->states, states, TURN * sizeof states[0]);
     decoder->at = at;
     return i;
 }
@@ -95,9 +173,9 @@ CODECS_TARGET_AVX2 uint64_t rans_decode_avx2(rans_decoder *decoder, uint8_t *sym
                                              uint64_t count)
 {
     switch (decoder->state_count) {
-    case 16: return rans_decode_eights(decoder, symbols, count, 2);
-    case 64: return rans_decode_eights(decoder, symbols, count, 8);
-    default: return rans_decode_eights(decoder, symbols, count, 16);
+    case 16: return rans_decode_half(decoder, symbols, count);
+    case 64: return rans_decode_pairs(decoder, symbols, count, 2);
+    default: return rans_decode_pairs(decoder, symbols, count, 4);
     }
 }
 
