@@ -47,8 +47,10 @@ kvt_status calibrate_tables_count(calibrate_tables *t, uint32_t tokens, const vo
 {
     const kvt_codec *codec = kvt_codec_find(t->variant.codec);
     kvt_layout layout = t->layout;
-    kvt_status status = KVT_OK;
+    void *widened;
     layout.tokens = tokens;
+    kvt_status status = quality_widen(&layout, &entry, &widened);
+    if (status != KVT_OK) return status;
     kvt_matrix matrix = {.tokens = tokens,
                          .kv_heads = layout.kv_heads,
                          .head_dim = layout.head_dim,
@@ -59,7 +61,7 @@ kvt_status calibrate_tables_count(calibrate_tables *t, uint32_t tokens, const vo
     uint64_t of_v = codec->matrix_scratch(t->variant, &matrix);
     if (of_v > bytes) bytes = of_v;
     void *scratch = tables_room(bytes);
-    if (scratch == NULL) return KVT_E_MEMORY;
+    if (scratch == NULL) status = KVT_E_MEMORY;
     for (uint32_t i = 0; status >= 0 && i < 2u * layout.layers; i++) {
         matrix.layer = (uint16_t)(i / 2);
         matrix.side = (uint8_t)(i % 2);
@@ -69,6 +71,7 @@ kvt_status calibrate_tables_count(calibrate_tables *t, uint32_t tokens, const vo
                                    t->counts + (size_t)i * KVT_ENTROPY_SYMBOLS);
     }
     free(scratch);
+    free(widened);
     return status == KVT_RAW ? KVT_OK : status;
 }
 

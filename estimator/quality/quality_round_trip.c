@@ -6,6 +6,7 @@
 
 #include "base/half.h"
 #include "codecs/codecs.h"
+#include "codecs/kernels/fp8_kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,20 @@ const char *quality_variant_codec(kvt_variant variant)
     const kvt_codec *codec = kvt_codec_find(variant.codec);
     if (quality_variant_drops(variant)) return "drop";
     return codec != NULL ? codec->name : "unknown";
+}
+
+kvt_status quality_widen(kvt_layout *layout, const void **entry, void **owned_out)
+{
+    uint64_t bytes = 0;
+    *owned_out = NULL;
+    kvt_status status = kvt_layout_bytes(layout, &bytes);
+    if (status != KVT_OK || layout->dtype != KVT_DTYPE_FP8) return status;
+    uint16_t *wide = malloc(bytes * sizeof *wide);
+    if (wide == NULL) return KVT_E_MEMORY;
+    fp8_widen(*entry, bytes, wide);
+    layout->dtype = KVT_DTYPE_BF16;
+    *entry = *owned_out = wide;
+    return KVT_OK;
 }
 
 kvt_status quality_round_trip_room(uint8_t **memory, uint64_t *capacity, uint64_t bytes)

@@ -63,6 +63,10 @@ KVT_NODISCARD kvt_status quality_round_trip_kv_open(const quality_round_trip *ro
                                                     quality_round_trip_kv *kv);
 void quality_round_trip_kv_close(quality_round_trip_kv *kv);
 
+/* For whoever has no fp8: makes *entry the bf16 of the same values and *layout that of these. Other
+ * elements stay as they are, and *owned_out is NULL; free it. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_widen(kvt_layout *layout, const void **entry, void **owned_out);
+
 /* Room for at least `bytes`, aligned to a page and with its pages touched; what was there is lost.
  * KVT_OK or KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status quality_round_trip_room(uint8_t **memory, uint64_t *capacity,

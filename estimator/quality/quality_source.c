@@ -8,7 +8,6 @@
 #include "estimator/quality/quality_source.h"
 
 #include "codecs/kernels/checksum.h"
-#include "codecs/kernels/fp8_kernels.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -107,20 +106,11 @@ static kvt_status lesson_open_learners(lesson_run *run)
 
 static kvt_status lesson_feed(lesson_run *run, basis_purpose purpose)
 {
-    const kvt_layout *layout = &run->kv.layout;
-    kvt_layout wide = *layout;
-    uint64_t bytes = 0;
-    uint16_t *widened = NULL;
-    kvt_status status = kvt_layout_bytes(layout, &bytes);
-    if (layout->dtype == KVT_DTYPE_FP8) {
-        wide.dtype = KVT_DTYPE_BF16; /* has the same values */
-        widened = malloc(bytes * sizeof *widened);
-        if (widened == NULL) return KVT_E_MEMORY;
-        fp8_widen(run->kv.bytes, bytes, widened);
-    }
-    if (status == KVT_OK)
-        status = basis_learners_entry(&run->learners, purpose, &wide,
-                                      widened != NULL ? (void *)widened : run->kv.bytes);
+    kvt_layout layout = run->kv.layout;
+    const void *entry = run->kv.bytes;
+    void *widened;
+    kvt_status status = quality_widen(&layout, &entry, &widened);
+    if (status == KVT_OK) status = basis_learners_entry(&run->learners, purpose, &layout, entry);
     free(widened);
     if (status != KVT_E_UNSUPPORTED) return status;
     return quality_source_refuse(run->lesson->source, status,
