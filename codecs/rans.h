@@ -51,12 +51,15 @@ typedef struct rans_table {
     uint8_t of[256];
 } rans_table;
 
+/* Tables for look-ups in registers of AVX2: steps of sixteen bytes, each the difference (exclusive
+ * or) from the step before it, begun anew in the middle of 256. */
+enum { RANS_STEP_BYTES = 16, RANS_STEPS = RANS_SCALE / RANS_STEP_BYTES };
+
 /* Derived from a table, for encoding. Symbols that the table lacks have the escape's place. */
 typedef struct rans_encode_table {
-    bool holes;          /* the table lacks a symbol between two that it has */
-    uint8_t first, last; /* symbols besides the escape */
-    uint32_t range[256]; /* start << 16 | frequency, by symbol; start = frequencies before */
-    float reciprocal[256];
+    bool holes;                /* the table lacks a symbol between two that it has */
+    uint8_t first, last;       /* symbols besides the escape */
+    uint32_t range[256];       /* start << 16 | frequency, by symbol; start = frequencies before */
     uint32_t slot[RANS_SCALE]; /* by start + rank */
     /* The same for registers of bytes, by index: its place among the table's symbols. */
     uint8_t index[256]; /* by symbol */
@@ -65,12 +68,17 @@ typedef struct rans_encode_table {
     uint8_t inverse_low[RANS_SYMBOLS_MAX];  /* of 65536 / frequency, rounded down, */
     uint8_t inverse_high[RANS_SYMBOLS_MAX]; /* at most 65535 */
     uint8_t slot_byte[RANS_SCALE];
+    /* The same in steps: by the distance from the first symbol plus one, 0 for the escape, with as
+     * many steps as the symbols take; 0: they take too many. */
+    uint32_t steps;
+    uint8_t frequency_steps[RANS_STEPS / 2][RANS_STEP_BYTES];
+    uint8_t start_steps[RANS_STEPS / 2][RANS_STEP_BYTES];
+    uint8_t inverse_low_steps[RANS_STEPS / 2][RANS_STEP_BYTES];
+    uint8_t inverse_high_steps[RANS_STEPS / 2][RANS_STEP_BYTES];
+    uint8_t slot_steps[RANS_STEPS][RANS_STEP_BYTES];
 } rans_encode_table;
 
-/* Derived from a table, for decoding. By slot; and in steps of sixteen slots, each the difference
- * (exclusive or) from the step before it, begun anew in the middle: for look-ups in registers. */
-enum { RANS_STEP_BYTES = 16, RANS_STEPS = RANS_SCALE / RANS_STEP_BYTES };
-
+/* Derived from a table, for decoding. By slot, and in steps. */
 typedef struct rans_decode_table {
     uint8_t symbol[RANS_SCALE];
     uint8_t frequency[RANS_SCALE];

@@ -270,6 +270,42 @@ static void rans_spread(const rans_table *table, uint8_t symbols[RANS_SCALE])
     }
 }
 
+/* The steps of a table of so many bytes. */
+static void rans_fill_steps(const uint8_t *bytes, uint32_t count, uint8_t (*steps)[RANS_STEP_BYTES])
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const bool first = i % (RANS_SCALE / 2) < RANS_STEP_BYTES;
+        const uint8_t before = first ? 0 : bytes[i - RANS_STEP_BYTES];
+        steps[i / RANS_STEP_BYTES][i % RANS_STEP_BYTES] = bytes[i] ^ before;
+    }
+}
+
+/* The steps of an encoder's tables: its bytes by index become ones by distance. */
+static void rans_fill_encode_steps(rans_encode_table *encode)
+{
+    enum { MOST = RANS_SCALE / 2 };
+    const uint32_t used = encode->last - encode->first + 2u;
+    uint8_t at[MOST] = {0}, bytes[MOST];
+    const struct {
+        const uint8_t *by_index;
+        uint8_t (*steps)[RANS_STEP_BYTES];
+    } tables[] = {{encode->frequency, encode->frequency_steps},
+                  {encode->start, encode->start_steps},
+                  {encode->inverse_low, encode->inverse_low_steps},
+                  {encode->inverse_high, encode->inverse_high_steps}};
+    rans_fill_steps(encode->slot_byte, RANS_SCALE, encode->slot_steps);
+    encode->steps = used <= MOST ? (used + RANS_STEP_BYTES - 1) / RANS_STEP_BYTES : 0;
+    for (uint32_t i = 1; encode->steps != 0 && i < used; i++) {
+        at[i] = encode->index[encode->first + i - 1];
+    }
+    for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++) {
+        for (uint32_t i = 0; i < MOST; i++) {
+            bytes[i] = tables[t].by_index[at[i]];
+        }
+        rans_fill_steps(bytes, MOST, tables[t].steps);
+    }
+}
+
 void rans_fill_encode_table(const rans_table *table, rans_encode_table *encode)
 {
     uint8_t symbols[RANS_SCALE];
@@ -281,7 +317,6 @@ void rans_fill_encode_table(const rans_table *table, rans_encode_table *encode)
     for (unsigned s = 0; s < 256; s++) {
         const uint32_t frequency = table->of[s];
         encode->range[s] = frequency > 0 ? start << 16 | frequency : encode->range[0];
-        encode->reciprocal[s] = frequency > 0 ? 1.0f / (float)frequency : encode->reciprocal[0];
         next[s] = start;
         if (frequency == 0) continue;
         const uint32_t inverse = frequency > 1 ? 65536 / frequency : 65535;
@@ -302,6 +337,7 @@ void rans_fill_encode_table(const rans_table *table, rans_encode_table *encode)
         encode->slot[place] = slot;
         encode->slot_byte[place] = (uint8_t)slot;
     }
+    rans_fill_encode_steps(encode);
 }
 
 bool rans_any_escapes(const rans_encode_table *table, const uint8_t *symbols, uint64_t count)
@@ -318,17 +354,6 @@ bool rans_any_escapes(const rans_encode_table *table, const uint8_t *symbols, ui
     return any != 0;
 }
 
-/* Differences of a table's steps. */
-static void rans_fill_steps(const uint8_t bytes[RANS_SCALE],
-                            uint8_t steps[RANS_STEPS][RANS_STEP_BYTES])
-{
-    for (uint32_t slot = 0; slot < RANS_SCALE; slot++) {
-        const bool first = slot % (RANS_SCALE / 2) < RANS_STEP_BYTES;
-        const uint8_t before = first ? 0 : bytes[slot - RANS_STEP_BYTES];
-        steps[slot / RANS_STEP_BYTES][slot % RANS_STEP_BYTES] = bytes[slot] ^ before;
-    }
-}
-
 void rans_fill_decode_table(const rans_table *table, rans_decode_table *decode)
 {
     uint32_t ranks[256] = {0};
@@ -340,7 +365,7 @@ void rans_fill_decode_table(const rans_table *table, rans_decode_table *decode)
         decode->rank[slot] = (uint8_t)rank;
         decode->entry[slot] = (uint32_t)table->of[s] << 16 | rank << 8 | s;
     }
-    rans_fill_steps(decode->symbol, decode->symbol_steps);
-    rans_fill_steps(decode->frequency, decode->frequency_steps);
-    rans_fill_steps(decode->rank, decode->rank_steps);
+    rans_fill_steps(decode->symbol, RANS_SCALE, decode->symbol_steps);
+    rans_fill_steps(decode->frequency, RANS_SCALE, decode->frequency_steps);
+    rans_fill_steps(decode->rank, RANS_SCALE, decode->rank_steps);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rans_avx2.c - the coder of rans.h: decoding has 32 states in a pair of registers, encoding eight
- * in one, a number of 32 bits each. Re-entrant.
+ * rans_avx2.c - the coder of rans.h, 32 states to a pair of registers: one has the states' low
+ * bytes, which are slots, the other their high bytes, as in rans_avx512.c. Re-entrant.
  */
 #include "codecs/rans.h"
 
@@ -11,28 +11,15 @@
 
 #include <immintrin.h>
 
-enum { RANS_EIGHT = 8, RANS_EIGHTS_MAX = RANS_STATES_MAX / RANS_EIGHT };
+enum { RANS_EIGHT = 8 };
 
 #define RANS_INLINE static inline __attribute__((always_inline)) CODECS_TARGET_AVX2
 
-RANS_INLINE __m256i rans_load_states(const uint16_t *states)
-{
-    return _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)states));
-}
-
-RANS_INLINE void rans_store_states(uint16_t *states, __m256i x)
-{
-    __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08);
-    _mm_storeu_si128((void *)states, _mm256_castsi256_si128(words));
-}
-
 /*
- * Decoding has the states' low bytes, which are slots, in one register and their high bytes in
- * another, as rans_avx512.c does; 32 states are such a pair. A table of 256 bytes is looked up in
- * sixteen steps of sixteen bytes: a shuffle gives zero where the slot, minus sixteen for each step
- * before, is negative, and the steps are stored as differences, so that those up to the slot's own
- * add up to its byte. Slots of 128 and more are negative in the first eight steps and have the
- * other eight. Saturation keeps what is negative so.
+ * A table of 256 bytes is looked up in sixteen steps of sixteen bytes: a shuffle gives zero where
+ * the place, minus sixteen for each step before, is negative, and the steps are stored as
+ * differences, so that those up to the place's own add up to its byte. Places of 128 and more are
+ * negative in the first eight steps and have the other eight. Saturation keeps what is negative so.
  */
 enum { RANS_LANES = 32, RANS_PAIRS_MAX = RANS_STATES_MAX / RANS_LANES };
 
@@ -67,11 +54,10 @@ typedef struct rans_looked {
     __m256i rank;
 } rans_looked;
 
-RANS_INLINE __m256i rans_step(const uint8_t steps[RANS_STEPS][RANS_STEP_BYTES], int step,
-                              __m256i slots)
+RANS_INLINE __m256i rans_step(const uint8_t step[RANS_STEP_BYTES], __m256i places)
 {
-    const __m128i bytes = _mm_loadu_si128((const void *)steps[step]);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), slots);
+    const __m128i bytes = _mm_loadu_si128((const void *)step);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), places);
 }
 
 RANS_INLINE rans_looked rans_look_up(const rans_decode_table *table, __m256i slots)
@@ -82,10 +68,10 @@ RANS_INLINE rans_looked rans_look_up(const rans_decode_table *table, __m256i slo
 #pragma GCC unroll 16
     for (int step = 0; step < RANS_STEPS; step++) {
         if (step == RANS_STEPS / 2) left = _mm256_xor_si256(slots, _mm256_set1_epi8((char)0x80));
-        looked.symbol = _mm256_xor_si256(looked.symbol, rans_step(table->symbol_steps, step, left));
+        looked.symbol = _mm256_xor_si256(looked.symbol, rans_step(table->symbol_steps[step], left));
         looked.frequency =
-            _mm256_xor_si256(looked.frequency, rans_step(table->frequency_steps, step, left));
-        looked.rank = _mm256_xor_si256(looked.rank, rans_step(table->rank_steps, step, left));
+            _mm256_xor_si256(looked.frequency, rans_step(table->frequency_steps[step], left));
+        looked.rank = _mm256_xor_si256(looked.rank, rans_step(table->rank_steps[step], left));
         left = _mm256_subs_epi8(left, _mm256_set1_epi8(RANS_STEP_BYTES));
     }
     return looked;
@@ -179,65 +165,128 @@ CODECS_TARGET_AVX2 uint64_t rans_decode_avx2(rans_decoder *decoder, uint8_t *sym
     }
 }
 
-/* The low bytes of the lanes of a mask, written so that they end at *at, which moves down. Eight
- * bytes before it are written. */
-RANS_INLINE void rans_put_bytes(__m256i x, unsigned mask, uint8_t **at)
+/* The bytes of the lanes of a mask, written so that they end at *at, which moves down. Eight bytes
+ * before it are written. */
+RANS_INLINE void rans_put_bytes(long long eight, unsigned mask, uint8_t **at)
 {
-    const unsigned count = (unsigned)__builtin_popcount(mask);
-    __m256i low = _mm256_and_si256(x, _mm256_set1_epi32(0xff));
-    __m256i pairs = _mm256_packus_epi32(low, low);
-    __m128i words =
-        _mm_unpacklo_epi64(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
-    uint64_t bytes = (uint64_t)_mm_cvtsi128_si64(_mm_packus_epi16(words, words));
-    uint64_t lanes = _pdep_u64(mask, UINT64_C(0x0101010101010101)) * 0xff;
+    const unsigned empty = RANS_EIGHT - (unsigned)__builtin_popcount(mask);
+    const uint64_t lanes = _pdep_u64(mask, UINT64_C(0x0101010101010101)) * 0xff;
     /* To the top, in two shifts because no lane at all would be one of 64. */
-    bytes = _pext_u64(bytes, lanes) << (4 * (RANS_EIGHT - count)) << (4 * (RANS_EIGHT - count));
+    const uint64_t bytes = _pext_u64((uint64_t)eight, lanes) << (4 * empty) << (4 * empty);
     __builtin_memcpy(*at - RANS_EIGHT, &bytes, sizeof bytes);
-    *at -= count;
+    *at -= RANS_EIGHT - empty;
 }
 
-/* One symbol of eight states. */
-RANS_INLINE __m256i rans_encode_eight(const rans_encode_table *table, const uint8_t *symbols,
-                                      __m256i x, uint8_t **at)
+/* Quotient and rest of 16 states, as in rans_avx512.c: the estimate is the quotient or one less. */
+RANS_INLINE __m256i rans_divide(__m256i x, __m256i frequency, __m256i inverse, __m256i *rest_out)
 {
-    __m256i symbol = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)symbols));
-    __m256i range = _mm256_i32gather_epi32((const int *)table->range, symbol, 4);
-    __m256 reciprocal = _mm256_i32gather_ps(table->reciprocal, symbol, 4);
-    __m256i frequency = _mm256_and_si256(range, _mm256_set1_epi32(0xff));
-    __m256i kept = _mm256_cmpgt_epi32(frequency, _mm256_srli_epi32(x, 8));
-    rans_put_bytes(x, ~(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(kept)) & 0xffu, at);
-    x = _mm256_blendv_epi8(_mm256_srli_epi32(x, 8), x, kept);
-    /* Half above the state is at least 1 / 510 away from a whole quotient, far more than fp32 errs
-     * here. */
-    __m256 half = _mm256_add_ps(_mm256_cvtepi32_ps(x), _mm256_set1_ps(0.5f));
-    __m256i quotient = _mm256_cvttps_epi32(_mm256_mul_ps(half, reciprocal));
-    __m256i rank = _mm256_sub_epi32(x, _mm256_madd_epi16(quotient, frequency));
-    __m256i place = _mm256_add_epi32(rank, _mm256_srli_epi32(range, 16));
-    __m256i slot = _mm256_i32gather_epi32((const int *)table->slot, place, 4);
-    return _mm256_or_si256(_mm256_slli_epi32(quotient, RANS_SCALE_BITS), slot);
+    const __m256i quotient = _mm256_mulhi_epu16(x, inverse);
+    const __m256i rest = _mm256_sub_epi16(x, _mm256_mullo_epi16(quotient, frequency));
+    const __m256i more = _mm256_cmpeq_epi16(_mm256_max_epu16(rest, frequency), rest);
+    *rest_out = _mm256_sub_epi16(rest, _mm256_and_si256(more, frequency));
+    return _mm256_sub_epi16(quotient, more);
 }
 
-RANS_INLINE uint64_t rans_encode_eights(const rans_encode_table *table, const uint8_t *symbols,
-                                        uint64_t count, const uint8_t *begin, uint8_t **at,
-                                        uint16_t *states, const int eights)
+/* One symbol of 32 states, of which the first `lanes` are in use; moves *at down. */
+RANS_INLINE rans_pair rans_encode_pair(const rans_encode_table *table, __m256i symbols, rans_pair x,
+                                       uint8_t **at, const int lanes)
 {
-    const uint64_t turn = (uint64_t)eights * RANS_EIGHT;
+    const __m256i byte = _mm256_set1_epi16(0xff);
+    const __m256i sixteen = _mm256_set1_epi8(RANS_STEP_BYTES);
+    const __m256i width = _mm256_set1_epi8((char)(table->last - table->first));
+    __m256i place = _mm256_sub_epi8(symbols, _mm256_set1_epi8((char)table->first));
+    const __m256i known = _mm256_cmpeq_epi8(_mm256_min_epu8(place, width), place);
+    place = _mm256_and_si256(_mm256_add_epi8(place, _mm256_set1_epi8(1)), known);
+    __m256i frequency = rans_step(table->frequency_steps[0], place);
+    __m256i start = rans_step(table->start_steps[0], place);
+    __m256i low = rans_step(table->inverse_low_steps[0], place);
+    __m256i high = rans_step(table->inverse_high_steps[0], place);
+    for (int step = 1; step < (int)table->steps; step++) {
+        place = _mm256_subs_epi8(place, sixteen);
+        frequency = _mm256_xor_si256(frequency, rans_step(table->frequency_steps[step], place));
+        start = _mm256_xor_si256(start, rans_step(table->start_steps[step], place));
+        low = _mm256_xor_si256(low, rans_step(table->inverse_low_steps[step], place));
+        high = _mm256_xor_si256(high, rans_step(table->inverse_high_steps[step], place));
+    }
+
+    const __m256i due = _mm256_cmpeq_epi8(_mm256_max_epu8(x.high, frequency), x.high);
+    const uint32_t mask = (uint32_t)_mm256_movemask_epi8(due);
+    if (lanes == RANS_LANES) {
+        rans_put_bytes(_mm256_extract_epi64(x.low, 3), mask >> 24, at);
+        rans_put_bytes(_mm256_extract_epi64(x.low, 2), mask >> 16 & 0xff, at);
+    }
+    rans_put_bytes(_mm256_extract_epi64(x.low, 1), mask >> 8 & 0xff, at);
+    rans_put_bytes(_mm256_extract_epi64(x.low, 0), mask & 0xff, at);
+    x.low = _mm256_blendv_epi8(x.low, x.high, due);
+    x.high = _mm256_andnot_si256(due, x.high);
+
+    __m256i rest_even;
+    __m256i rest_odd;
+    const __m256i even = rans_divide(
+        _mm256_or_si256(_mm256_and_si256(x.low, byte), _mm256_slli_epi16(x.high, 8)),
+        _mm256_and_si256(frequency, byte),
+        _mm256_or_si256(_mm256_and_si256(low, byte), _mm256_slli_epi16(high, 8)), &rest_even);
+    const __m256i odd = rans_divide(
+        _mm256_or_si256(_mm256_srli_epi16(x.low, 8), _mm256_andnot_si256(byte, x.high)),
+        _mm256_srli_epi16(frequency, 8),
+        _mm256_or_si256(_mm256_srli_epi16(low, 8), _mm256_andnot_si256(byte, high)), &rest_odd);
+    x.high = _mm256_or_si256(even, _mm256_slli_epi16(odd, 8));
+    place = _mm256_or_si256(rest_even, _mm256_slli_epi16(rest_odd, 8));
+    place = _mm256_add_epi8(place, start);
+    __m256i left = place;
+    x.low = _mm256_setzero_si256();
+#pragma GCC unroll 16
+    for (int step = 0; step < RANS_STEPS; step++) {
+        if (step == RANS_STEPS / 2) left = _mm256_xor_si256(place, _mm256_set1_epi8((char)0x80));
+        x.low = _mm256_xor_si256(x.low, rans_step(table->slot_steps[step], left));
+        left = _mm256_subs_epi8(left, sixteen);
+    }
+    return x;
+}
+
+RANS_INLINE uint64_t rans_encode_pairs(const rans_encode_table *table, const uint8_t *symbols,
+                                       uint64_t count, const uint8_t *begin, uint8_t **at,
+                                       uint16_t *states, const int pairs)
+{
+    const uint64_t turn = (uint64_t)pairs * RANS_LANES;
     uint8_t *next = *at;
-    __m256i x[RANS_EIGHTS_MAX];
-    for (int h = 0; h < eights; h++) {
-        x[h] = rans_load_states(states + h * RANS_EIGHT);
+    rans_pair x[RANS_PAIRS_MAX];
+    for (int p = 0; p < pairs; p++) {
+        x[p] = rans_load_pair(states + p * RANS_LANES);
     }
     while (count >= turn && (uint64_t)(next - begin) >= turn) {
         count -= turn;
-#pragma GCC unroll 16
-        for (int h = eights - 1; h >= 0; h--) {
-            x[h] =
-                rans_encode_eight(table, symbols + count + (uint64_t)h * RANS_EIGHT, x[h], &next);
+#pragma GCC unroll 4
+        for (int p = pairs - 1; p >= 0; p--) {
+            const uint8_t *from = symbols + count + (uint64_t)p * RANS_LANES;
+            x[p] = rans_encode_pair(table, _mm256_loadu_si256((const void *)from), x[p], &next,
+                                    RANS_LANES);
         }
     }
-    for (int h = 0; h < eights; h++) {
-        rans_store_states(states + h * RANS_EIGHT, x[h]);
+    for (int p = 0; p < pairs; p++) {
+        rans_store_pair(states + p * RANS_LANES, x[p]);
     }
+    *at = next;
+    return count;
+}
+
+/* The same with 16 states, in half of a pair. */
+RANS_INLINE uint64_t rans_encode_half(const rans_encode_table *table, const uint8_t *symbols,
+                                      uint64_t count, const uint8_t *begin, uint8_t **at,
+                                      uint16_t *of)
+{
+    enum { TURN = RANS_LANES / 2 };
+    uint16_t states[RANS_LANES] = {0};
+    uint8_t *next = *at;
+    __builtin_memcpy(states, of, TURN * sizeof states[0]);
+    rans_pair x = rans_load_pair(states);
+    while (count >= TURN && (uint64_t)(next - begin) >= TURN) {
+        count -= TURN;
+        const __m128i run = _mm_loadu_si128((const void *)(symbols + count));
+        x = rans_encode_pair(table, _mm256_castsi128_si256(run), x, &next, TURN);
+    }
+    rans_store_pair(states, x);
+    __builtin_memcpy(of, states, TURN * sizeof states[0]);
     *at = next;
     return count;
 }
@@ -246,10 +295,11 @@ CODECS_TARGET_AVX2 uint64_t rans_encode_avx2(const rans_encode_table *table, con
                                              uint64_t count, uint32_t state_count,
                                              const uint8_t *begin, uint8_t **at, uint16_t *states)
 {
+    if (table->steps == 0) return count;
     switch (state_count) {
-    case 16: return rans_encode_eights(table, symbols, count, begin, at, states, 2);
-    case 64: return rans_encode_eights(table, symbols, count, begin, at, states, 8);
-    default: return rans_encode_eights(table, symbols, count, begin, at, states, 16);
+    case 16: return rans_encode_half(table, symbols, count, begin, at, states);
+    case 64: return rans_encode_pairs(table, symbols, count, begin, at, states, 2);
+    default: return rans_encode_pairs(table, symbols, count, begin, at, states, 4);
     }
 }
 
