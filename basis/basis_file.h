@@ -36,7 +36,7 @@ KVT_NODISCARD kvt_status basis_bytes(const transform_shape *shape, uint64_t *byt
 KVT_NODISCARD kvt_status basis_read_head(const void *bytes, uint64_t count, uint64_t *bytes_out);
 
 /*
- * Reads an object. KVT_OK; KVT_E_VERSION (a later version); KVT_E_CORRUPT: cut short, the hash is
+ * Reads an object. KVT_OK; KVT_E_VERSION (another version); KVT_E_CORRUPT: cut short, the hash is
  * another one, a number is no number or out of range, a table is not sound, or the inverse does not
  * undo the forward matrix.
  *   bytes       aligned to 64

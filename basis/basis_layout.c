@@ -44,7 +44,7 @@ bool basis_place(const transform_shape *shape, basis_places *places_out)
     places_out->means = basis_section(&at, elements * sizeof(float));
     places_out->forward = basis_section(&at, matrices * sizeof(uint16_t));
     places_out->inverse = basis_section(&at, matrices * sizeof(uint16_t));
-    places_out->spreads = basis_section(&at, elements * sizeof(int16_t));
+    places_out->spreads = basis_section(&at, elements * TRANSFORM_BANDS * sizeof(int16_t));
     places_out->tables = basis_section(&at, TRANSFORM_CLASSES * BASIS_TABLE_BYTES);
     places_out->end = at;
     return true;

@@ -17,7 +17,7 @@
 #include <stddef.h>
 
 #define BASIS_MAGIC "KVTBASIS"
-enum { BASIS_VERSION = 1, BASIS_HASH_AT = 16 };
+enum { BASIS_VERSION = 2, BASIS_HASH_AT = 16 };
 
 typedef struct __attribute__((packed)) basis_header {
     uint8_t magic[8];

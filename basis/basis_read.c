@@ -110,6 +110,8 @@ static bool basis_numbers_sound(const transform_basis *basis)
         uint32_t bits;
         memcpy(&bits, &basis->means[i], sizeof bits);
         if ((bits >> 23 & 0xffu) > BASIS_EXPONENT_MAX) return false;
+    }
+    for (uint64_t i = 0; i < elements * TRANSFORM_BANDS; i++) {
         if (basis->spreads[i] < -BASIS_SPREAD_LIMIT || basis->spreads[i] > BASIS_SPREAD_LIMIT)
             return false;
     }
@@ -142,8 +144,7 @@ static kvt_status basis_read_header(const uint8_t *object, uint64_t count, basis
     if (count < BASIS_ALIGN) return KVT_E_CORRUPT;
     memcpy(header, object, sizeof *header);
     if (memcmp(header->magic, BASIS_MAGIC, sizeof header->magic) != 0) return KVT_E_CORRUPT;
-    if (header->version != BASIS_VERSION)
-        return header->version > BASIS_VERSION ? KVT_E_VERSION : KVT_E_CORRUPT;
+    if (header->version != BASIS_VERSION) return KVT_E_VERSION;
     basis->shape = (transform_shape){
         .layers = header->layers,
         .kv_heads = header->kv_heads,

@@ -64,7 +64,7 @@ kvt_status basis_write(transform_basis *basis, const basis_origin *origin, void 
     memcpy(object + places.means, basis->means, elements * sizeof(float));
     memcpy(object + places.forward, basis->forward, matrices * sizeof(uint16_t));
     memcpy(object + places.inverse, basis->inverse, matrices * sizeof(uint16_t));
-    memcpy(object + places.spreads, basis->spreads, elements * sizeof(int16_t));
+    memcpy(object + places.spreads, basis->spreads, elements * TRANSFORM_BANDS * sizeof(int16_t));
     basis_write_tables(basis, object + places.tables);
     basis_hash(object, places.end, basis->hash);
     memcpy(object + BASIS_HASH_AT, basis->hash, sizeof basis->hash);

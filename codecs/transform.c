@@ -27,9 +27,9 @@ kvt_status transform_turn_row(const transform_shape *shape, const double *freque
                              transform_row(shape) * sizeof *row);
 }
 
-/* Loads one head of a block as columns. */
-static void work_load(const transform_work *work, const uint8_t *rows, uint64_t row_bytes,
-                      uint32_t tokens, float *columns)
+/* Loads one head of a block as columns of tokens, as they are. */
+static void work_load_plain(const transform_work *work, const uint8_t *rows, uint64_t row_bytes,
+                            uint32_t tokens, float *columns)
 {
     const uint32_t width = work->segment->basis->shape.head_dim;
     float *held = work->scratch.rows;
@@ -46,10 +46,38 @@ static void work_load(const transform_work *work, const uint8_t *rows, uint64_t 
     }
 }
 
-/* The elements of a span of a block, turned back, without their means. False: not taken. */
-static bool work_gather(const transform_work *work, const void *const *matrices, uint32_t span,
-                        uint32_t block, uint32_t tokens)
+/* Loads one head of a block as columns of lanes: those of all groups' first tokens, of their second
+ * ones and so on. The last token stands for those that the last group lacks. */
+static void work_load(const transform_work *work, const uint8_t *rows, uint64_t row_bytes,
+                      uint32_t tokens, float *columns)
 {
+    const uint32_t width = work->segment->basis->shape.head_dim;
+    const uint32_t groups = (tokens + TRANSFORM_ALONG - 1) / TRANSFORM_ALONG;
+    float *held = work->scratch.rows;
+    for (uint32_t t = 0; t < TRANSFORM_ALONG; t++) {
+        for (uint32_t g = 0; g < SEGMENT_GROUP; g++) {
+            const uint32_t token = g * TRANSFORM_ALONG + t;
+            float *line = held + (uint64_t)g * width;
+            if (g < groups)
+                work->loads->load(work->segment->dtype,
+                                  rows + (token < tokens ? token : tokens - 1) * row_bytes, width,
+                                  line);
+            else
+                memset(line, 0, width * sizeof *line);
+        }
+        /* Lanes behind the groups' are written again with the next tokens. */
+        work->kernels->to_columns(held, width, columns + t * groups);
+    }
+}
+
+/* The elements of a span of a block, turned back, without their means; plain: as they are, else
+ * their frequencies. False: not taken. */
+static bool work_gather(const transform_work *work, const void *const *matrices, uint32_t span,
+                        uint32_t block, bool plain)
+{
+    const uint32_t tokens = block_tokens(work->segment, block);
+    const uint32_t groups = block_groups(work->segment, block);
+    const uint32_t lanes = plain ? tokens : groups * TRANSFORM_ALONG;
     const transform_basis *basis = work->segment->basis;
     const uint32_t head = basis->shape.head_dim;
     const uint64_t row_bytes = segment_row_bytes(work->segment);
@@ -63,41 +91,47 @@ static bool work_gather(const transform_work *work, const void *const *matrices,
                               (uint64_t)block * TRANSFORM_BLOCK_TOKENS * row_bytes +
                               (uint64_t)piece.first * element;
         float *columns = work->scratch.in + (uint64_t)i * head * TRANSFORM_LANES;
-        work_load(work, rows, row_bytes, tokens, columns);
-        if (piece.turns) transform_work_turn(work, columns, tokens);
-        for (uint32_t e = 0; e < head; e++)
-            taken &= work->kernels->centre(columns + (uint64_t)e * TRANSFORM_LANES,
-                                           means[(uint64_t)i * head + e], tokens);
+        if (plain)
+            work_load_plain(work, rows, row_bytes, tokens, columns);
+        else
+            work_load(work, rows, row_bytes, tokens, columns);
+        if (piece.turns) transform_work_turn(work, columns, lanes);
+        for (uint32_t e = 0; e < head; e++) {
+            float *column = columns + (uint64_t)e * TRANSFORM_LANES;
+            taken &= work->kernels->centre(column, means[(uint64_t)i * head + e], lanes);
+            if (plain) continue;
+            work->kernels->along(work->weights, column, groups, groups, column, groups);
+            taken &= work->kernels->centre(column, 0.0f, lanes);
+        }
     }
     return taken;
 }
 
 /* The codes of a span of a block. False: not taken. */
-static bool work_quantise(const transform_work *work, uint32_t span, uint32_t tokens)
+static bool work_quantise(const transform_work *work, uint32_t span, uint32_t lanes)
 {
     transform_product product =
-        transform_work_product(work, work->segment->basis->forward, span, tokens);
+        transform_work_product(work, work->segment->basis->forward, span, lanes);
     int16_t *codes = work->scratch.codes + (uint64_t)span * product.width * TRANSFORM_LANES;
     bool taken = true;
     for (; product.first < product.width; product.first += product.count) {
         work->kernels->multiply(&product);
         for (uint32_t o = 0; o < product.count; o++)
             taken &= work->kernels->quantise(
-                product.out + (uint64_t)o * TRANSFORM_LANES, &work->rounding, tokens,
+                product.out + (uint64_t)o * TRANSFORM_LANES, &work->rounding, lanes,
                 codes + (uint64_t)(product.first + o) * TRANSFORM_LANES);
     }
     return taken;
 }
 
 /* The codes of a block. False: not taken. */
-static bool work_code(const transform_work *work, const void *const *matrices, uint32_t block,
-                      uint32_t tokens)
+static bool work_code(const transform_work *work, const void *const *matrices, uint32_t block)
 {
+    const uint32_t lanes = block_groups(work->segment, block) * TRANSFORM_ALONG;
     bool taken = true;
-    transform_work_angles(work, block, true, false);
+    transform_work_angles(work, block, true, WORK_GROUPS);
     for (uint32_t span = 0; taken && span < work->span_count; span++)
-        taken =
-            work_gather(work, matrices, span, block, tokens) && work_quantise(work, span, tokens);
+        taken = work_gather(work, matrices, span, block, false) && work_quantise(work, span, lanes);
     return taken;
 }
 
@@ -140,25 +174,24 @@ kvt_status transform_encode(const transform_segment *segment, const void *const 
     rans_target out = target_start(segment, target, capacity);
     bool fits = segment_write_head(&work, segment->step, &out);
     for (uint32_t block = 0; fits && block < work.blocks; block++) {
-        const uint32_t tokens = block_tokens(segment, block);
-        if (!work_code(&work, matrices, block, tokens)) return KVT_RAW;
-        fits = transform_block_write(segment->basis, &work.order, work.scratch.codes, tokens,
-                                     &work.scratch.room, block_head_at(block), &out);
+        if (!work_code(&work, matrices, block)) return KVT_RAW;
+        fits = transform_block_write(segment->basis, &work.order, work.scratch.codes,
+                                     block_groups(segment, block), &work.scratch.room,
+                                     block_head_at(block), &out);
     }
     return target_finish(segment, &out, capacity, fits, written_out);
 }
 
 kvt_status transform_span_columns(const transform_segment *segment, const void *const *matrices,
-                                  uint32_t span, uint32_t block, void *scratch,
+                                  uint32_t span, uint32_t block, bool plain, void *scratch,
                                   const float **columns_out)
 {
     transform_work work;
     transform_work_start(&work, segment, segment->step, scratch);
     assert(span < work.span_count && block < work.blocks);
-    transform_work_angles(&work, block, true, false);
+    transform_work_angles(&work, block, true, plain ? WORK_LANES : WORK_GROUPS);
     *columns_out = work.scratch.in;
-    return work_gather(&work, matrices, span, block, block_tokens(segment, block)) ? KVT_OK
-                                                                                   : KVT_RAW;
+    return work_gather(&work, matrices, span, block, plain) ? KVT_OK : KVT_RAW;
 }
 
 kvt_status transform_block_codes(const transform_segment *segment, const void *const *matrices,
@@ -168,7 +201,7 @@ kvt_status transform_block_codes(const transform_segment *segment, const void *c
     transform_work_start(&work, segment, segment->step, scratch);
     assert(block < work.blocks);
     *codes_out = work.scratch.codes;
-    return work_code(&work, matrices, block, block_tokens(segment, block)) ? KVT_OK : KVT_RAW;
+    return work_code(&work, matrices, block) ? KVT_OK : KVT_RAW;
 }
 
 kvt_status transform_derive_step3(const transform_segment *segment, const void *source,
@@ -196,7 +229,7 @@ kvt_status transform_derive_step3(const transform_segment *segment, const void *
         }
         transform_order_make(segment->basis, work.first_element, work.elements, step, &work.order);
         fits = transform_block_write(segment->basis, &work.order, work.scratch.codes,
-                                     block_tokens(segment, block), &work.scratch.room,
+                                     block_groups(segment, block), &work.scratch.room,
                                      block_head_at(block), &out);
     }
     return target_finish(segment, &out, capacity, fits, written_out);

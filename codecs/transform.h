@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * transform.h - codec 8: a linear transform with a basis learnt per model, one uniform step, and an
- * order-0 entropy coder with the basis's tables. docs/codecs/transform.md has the arithmetic and
- * the format.
+ * transform.h - codec 8: a linear transform with a basis learnt per model, a cosine transform of
+ * each 16 tokens, one uniform step, and an order-0 entropy coder with the basis's tables.
+ * docs/codecs/transform.md has the arithmetic and the format.
  *
  * A segment is what is coded together: one matrix for spans of heads, the matrices of one layer, or
  * those of four. A segment is cut into blocks of 256 tokens that decode alone.
@@ -81,17 +81,18 @@ kvt_status transform_derive_step3(const transform_segment *segment, const void *
 /* ---- for those that learn a basis: what encoding makes on its way ---- */
 
 /* The elements of one span of a segment's block, turned back and without their means, as columns
- * [width][256] in scratch; places past the block's tokens are undefined. span counts from the
+ * [width][256] in scratch: of the block's tokens (plain), or of its lanes, 16 frequencies of each
+ * group of 16 tokens (transform_block.h). Places behind are undefined. span counts from the
  * segment's first one. KVT_OK or KVT_RAW (not taken). */
 kvt_status transform_span_columns(const transform_segment *segment, const void *const *matrices,
-                                  uint32_t span, uint32_t block, void *scratch,
+                                  uint32_t span, uint32_t block, bool plain, void *scratch,
                                   const float **columns_out);
 
-/* The codes of a segment's block as [elements][256] in scratch, in the same way. */
+/* The codes of a segment's block as [elements][256] of lanes in scratch. */
 kvt_status transform_block_codes(const transform_segment *segment, const void *const *matrices,
                                  uint32_t block, void *scratch, const int16_t **codes_out);
 
-/* The class of a component of this spread at a step, 0 .. TRANSFORM_CLASSES - 1. */
+/* The class of a unit of this spread at a step, 0 .. TRANSFORM_CLASSES - 1. */
 uint32_t transform_class(int16_t spread, uint32_t step);
 
 #endif

@@ -32,11 +32,14 @@ typedef enum transform_metric {
 } transform_metric;
 
 enum {
+    TRANSFORM_MODE = 2, /* of variants; 1, without the transform along tokens, is gone */
     TRANSFORM_CLASSES = 32,
     TRANSFORM_WIDTH_MAX = 8192,
     TRANSFORM_LAYERS_MAX = 1024,
     TRANSFORM_HASH_BYTES = 32,
     TRANSFORM_SPREAD_STEPS = 8, /* spreads and steps are compared as logarithms in eighths */
+    TRANSFORM_ALONG = 16,       /* tokens whose components are transformed together, too */
+    TRANSFORM_BANDS = 5,        /* of their frequencies: 0, 1, 2-3, 4-7, 8-15 */
     TRANSFORM_LOW_BITS_MAX = 12
 };
 
@@ -64,9 +67,16 @@ typedef struct transform_basis {
     const float *means;        /* [elements] */
     const uint16_t *forward;   /* bf16, span by span [element][component] */
     const uint16_t *inverse;   /* bf16, span by span [component][element] */
-    const int16_t *spreads;    /* [elements], by component: log2 of its deviation in eighths */
+    const int16_t *spreads; /* [elements][TRANSFORM_BANDS], by component: log2 of its deviation in
+                                  eighths */
     transform_table tables[TRANSFORM_CLASSES]; /* of class 0 unused */
 } transform_basis;
+
+/* The first frequency of a band; of TRANSFORM_BANDS their number. */
+static inline uint32_t transform_band_start(uint32_t band)
+{
+    return band == 0 ? 0 : 1u << (band - 1);
+}
 
 static inline uint32_t transform_row(const transform_shape *shape)
 {

@@ -16,7 +16,7 @@ static uint16_t transform_step_of(kvt_variant variant)
 static kvt_status transform_check(kvt_variant variant, const kvt_layout *layout)
 {
     const uint64_t row = (uint64_t)layout->kv_heads * layout->head_dim;
-    if (variant.mode != 1 || transform_step_of(variant) == 0) return KVT_E_UNSUPPORTED;
+    if (variant.mode != TRANSFORM_MODE || transform_step_of(variant) == 0) return KVT_E_UNSUPPORTED;
     if (variant.rate >> (CODECS_BASIS_SHIFT + CODECS_BASIS_BITS) != 0) return KVT_E_UNSUPPORTED;
     if (layout->dtype == KVT_DTYPE_OPAQUE) return KVT_E_UNSUPPORTED;
     return layout->layers <= TRANSFORM_LAYERS_MAX && row <= TRANSFORM_WIDTH_MAX ? KVT_OK

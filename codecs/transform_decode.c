@@ -53,7 +53,8 @@ static void work_inputs(const transform_work *work, uint32_t span, transform_pro
 
 /* Some tokens of a block, and where their rows lie in the targets. */
 typedef struct work_tokens {
-    uint32_t first; /* in the block */
+    uint32_t groups; /* of the block */
+    uint32_t first;  /* in the block */
     uint32_t count;
     uint64_t row; /* of the targets */
 } work_tokens;
@@ -78,33 +79,39 @@ static void work_store_row(const transform_work *work, const work_piece *piece, 
     }
 }
 
-/* Stores the columns of one head as rows. */
+/* Stores the columns of one head, of lanes in groups, as rows. */
 static void work_store(const transform_work *work, const work_piece *piece,
                        const work_tokens *tokens, const view_rows *target)
 {
     const uint32_t width = work->segment->basis->shape.head_dim;
     float *held = work->scratch.rows;
-    for (uint32_t i = 0; i < tokens->count; i += SEGMENT_GROUP) {
-        const uint32_t left = tokens->count - i;
-        const uint32_t group = left < SEGMENT_GROUP ? left : SEGMENT_GROUP;
-        /* Behind the block's last token the columns have anything, of which no row is kept. */
-        work->kernels->to_rows(work->scratch.out + tokens->first + i, width, held);
-        for (uint32_t t = 0; t < group; t++)
-            work_store_row(work, piece, tokens->row + i + t, held + (uint64_t)t * width, target);
+    for (uint32_t t = 0; t < TRANSFORM_ALONG; t++) {
+        /* Behind the groups' lanes are others, of which no row is kept. */
+        work->kernels->to_rows(work->scratch.out + t * tokens->groups, width, held);
+        for (uint32_t g = 0; g < tokens->groups; g++) {
+            const uint32_t token = g * TRANSFORM_ALONG + t;
+            if (token < tokens->first || token >= tokens->first + tokens->count) continue;
+            work_store_row(work, piece, tokens->row + token - tokens->first,
+                           held + (uint64_t)g * width, target);
+        }
     }
 }
 
-/* Some tokens of one head of a sparse product: what remains to be done to rows. */
-static void work_finish_rows(const transform_work *work, const work_piece *piece,
-                             const transform_sparse *sparse, uint32_t first, const float *means,
+/* A group's tokens of one head of a sparse product, from the sums of their frequencies: what
+ * remains to be done to rows. */
+static void work_finish_rows(const transform_work *work, const work_piece *piece, uint32_t group,
+                             const float *sums, uint32_t width, const float *means,
                              const work_tokens *tokens, const view_rows *target)
 {
     const transform_shape *shape = &work->segment->basis->shape;
     const uint32_t pairs = shape->rotary_dim / 2;
     const float step = (float)work->segment->step / (float)TRANSFORM_STEP_ONE;
-    for (uint32_t i = 0; i < sparse->tokens; i++) {
-        const uint32_t token = sparse->first_token + i;
-        float *row = sparse->out + (uint64_t)i * sparse->width + first;
+    float *held = work->scratch.rows;
+    work->kernels->back(work->weights, sums + (uint64_t)group * width,
+                        (uint64_t)tokens->groups * width, shape->head_dim, held, shape->head_dim);
+    for (uint32_t t = 0; t < TRANSFORM_ALONG; t++) {
+        const uint32_t token = group * TRANSFORM_ALONG + t;
+        float *row = held + (uint64_t)t * shape->head_dim;
         if (token < tokens->first || token >= tokens->first + tokens->count) continue;
         work->kernels->restore_row(row, step, means, shape->head_dim);
         if (piece->turns)
@@ -139,41 +146,42 @@ static void work_restore_sparse(const transform_work *work, uint32_t span,
 {
     const transform_basis *basis = work->segment->basis;
     const uint32_t head = basis->shape.head_dim, width = work->elements / work->span_count;
-    const uint32_t pieces = width / head, group = SEGMENT_GROUP;
+    const uint32_t pieces = width / head, lanes = tokens->groups * TRANSFORM_ALONG;
     const uint64_t first = (uint64_t)span * width;
     const float *means = basis->means + work->first_element + first;
-    const uint32_t end = (tokens->first + tokens->count + group - 1) / group * group;
     const uint32_t inputs = work_live(work, first, width);
     transform_sparse sparse = {
         .matrix = basis->inverse + transform_matrix_at(&basis->shape, work->first_span + span),
         .width = width,
-        .first_token = tokens->first / group * group,
         .codes = work_codes(work, first),
-        .out = work->scratch.in,
         .terms = work->scratch.terms,
         .at = work->scratch.at,
         .panel = (uint16_t *)(void *)work->scratch.panel};
-    for (; sparse.first_token < end; sparse.first_token += sparse.tokens) {
-        const uint32_t left = end - sparse.first_token;
+    for (; sparse.first_token < lanes; sparse.first_token += sparse.tokens) {
+        const uint32_t left = lanes - sparse.first_token;
         sparse.tokens = left < TRANSFORM_SPARSE_TOKENS ? left : TRANSFORM_SPARSE_TOKENS;
+        sparse.out = work->scratch.in + (uint64_t)sparse.first_token * width;
         work_sum_sparse(work, span, inputs, &sparse, targets);
-        for (uint32_t i = 0; i < pieces; i++) {
-            const work_piece piece = transform_work_piece(work, span * pieces + i);
-            if (targets[piece.matrix] != NULL)
-                work_finish_rows(work, &piece, &sparse, i * head, means + (uint64_t)i * head,
-                                 tokens, targets[piece.matrix]);
-        }
+    }
+    for (uint32_t i = 0; i < pieces; i++) {
+        const work_piece piece = transform_work_piece(work, span * pieces + i);
+        if (targets[piece.matrix] == NULL) continue;
+        for (uint32_t g = tokens->first / TRANSFORM_ALONG;
+             g * TRANSFORM_ALONG < tokens->first + tokens->count; g++)
+            work_finish_rows(work, &piece, g, work->scratch.in + (uint64_t)i * head, width,
+                             means + (uint64_t)i * head, tokens, targets[piece.matrix]);
     }
 }
 
 /* Elements of a span of a block, into the targets that are wanted. */
-static void work_restore(const transform_work *work, uint32_t span, uint32_t block_count,
-                         const work_tokens *tokens, const view_rows *const *targets)
+static void work_restore(const transform_work *work, uint32_t span, const work_tokens *tokens,
+                         const view_rows *const *targets)
 {
     const transform_basis *basis = work->segment->basis;
     const uint32_t head = basis->shape.head_dim;
     const float step = (float)work->segment->step / (float)TRANSFORM_STEP_ONE;
-    transform_product product = transform_work_product(work, basis->inverse, span, block_count);
+    const uint32_t groups = tokens->groups, lanes = groups * TRANSFORM_ALONG;
+    transform_product product = transform_work_product(work, basis->inverse, span, lanes);
     const uint32_t pieces = product.width / head;
     const float *means = basis->means + work->first_element + (uint64_t)span * product.width;
     work_inputs(work, span, &product);
@@ -182,10 +190,12 @@ static void work_restore(const transform_work *work, uint32_t span, uint32_t blo
         if (targets[piece.matrix] == NULL) continue;
         product.first = i * head;
         work->kernels->multiply(&product);
-        for (uint32_t e = 0; e < head; e++)
-            work->kernels->restore(product.out + (uint64_t)e * TRANSFORM_LANES, step,
-                                   means[(uint64_t)i * head + e], block_count);
-        if (piece.turns) transform_work_turn(work, product.out, block_count);
+        for (uint32_t e = 0; e < head; e++) {
+            float *column = product.out + (uint64_t)e * TRANSFORM_LANES;
+            work->kernels->back(work->weights, column, groups, groups, column, groups);
+            work->kernels->restore(column, step, means[(uint64_t)i * head + e], lanes);
+        }
+        if (piece.turns) transform_work_turn(work, product.out, lanes);
         work_store(work, &piece, tokens, targets[piece.matrix]);
     }
 }
@@ -204,21 +214,23 @@ kvt_status transform_decode(const transform_segment *segment, const void *source
         const uint32_t start = block * TRANSFORM_BLOCK_TOKENS;
         const uint32_t tokens = block_tokens(segment, block);
         if (start >= end || start + tokens <= first_token) {
-            at += transform_block_bytes(segment->basis, &work.order, tokens,
+            at += transform_block_bytes(segment->basis, &work.order, block_groups(segment, block),
                                         (const uint8_t *)source + block_head_at(block));
             continue;
         }
         const uint32_t from = first_token > start ? first_token - start : 0;
         const uint32_t to = end - start < tokens ? end - start : tokens;
-        const work_tokens wanted = {from, to - from, start + from - first_token};
+        const work_tokens wanted = {block_groups(segment, block), from, to - from,
+                                    start + from - first_token};
         kvt_status status = transform_work_read(&work, source, block, &at);
         if (status != KVT_OK) return status;
-        transform_work_angles(&work, block, false, work.kernels->list != NULL);
+        transform_work_angles(&work, block, false,
+                              work.kernels->list != NULL ? WORK_ROWS : WORK_GROUPS);
         for (uint32_t span = 0; span < work.span_count; span++) {
             if (work.kernels->list != NULL)
                 work_restore_sparse(&work, span, &wanted, targets);
             else
-                work_restore(&work, span, tokens, &wanted, targets);
+                work_restore(&work, span, &wanted, targets);
         }
     }
     return KVT_OK;

@@ -7,6 +7,8 @@
 
 #include <kvterrace/rope.h>
 
+#include <string.h>
+
 enum { SEGMENT_ALIGN = 64 };
 
 /* Matrices that one segment has, but for the last one of spans of layers. */
@@ -66,7 +68,7 @@ static uint64_t scratch_cut(const transform_shape *shape, uint8_t *scratch,
     parts->inputs = scratch_place(scratch, &at, width * sizeof(uint16_t));
     parts->codes = scratch_place(scratch, &at, elements * TRANSFORM_LANES * sizeof(int16_t));
     parts->live = scratch_place(scratch, &at, elements);
-    parts->by_class = scratch_place(scratch, &at, elements * sizeof(uint16_t));
+    parts->by_class = scratch_place(scratch, &at, elements * TRANSFORM_BANDS * sizeof(uint16_t));
     parts->room.symbols = scratch_place(scratch, &at, elements * TRANSFORM_LANES + RANS_STATES_MAX);
     parts->room.encode_table = scratch_place(scratch, &at, sizeof *parts->room.encode_table);
     parts->room.decode_table = scratch_place(scratch, &at, sizeof *parts->room.decode_table);
@@ -77,6 +79,37 @@ uint64_t transform_scratch_bytes(const transform_shape *shape)
 {
     transform_scratch parts;
     return scratch_cut(shape, NULL, &parts);
+}
+
+/* The weights of the orthonormal cosine transform (DCT-II) of 16 tokens. */
+static void work_make_weights(transform_work *work)
+{
+    /* cos(i pi / 32) / sqrt(8), i from 0 to 16. */
+    static const float quarter[17] = {0x1.6a09e6p-2f,
+                                      0x1.684b9cp-2f,
+                                      0x1.63150cp-2f,
+                                      0x1.5a730cp-2f,
+                                      0x1.4e7aeap-2f,
+                                      0x1.3f4a24p-2f,
+                                      0x1.2d062ep-2f,
+                                      0x1.17dc14p-2f,
+                                      0x1.000000p-2f,
+                                      0x1.cb598cp-3f,
+                                      0x1.92469cp-3f,
+                                      0x1.5553e4p-3f,
+                                      0x1.1517a8p-3f,
+                                      0x1.a4608ap-4f,
+                                      0x1.1a855ep-4f,
+                                      0x1.1be352p-5f,
+                                      0.0f};
+    for (uint32_t f = 0; f < TRANSFORM_ALONG; f++) {
+        for (uint32_t t = 0; t < TRANSFORM_ALONG / 2; t++) {
+            const uint32_t angle = (2 * t + 1) * f % 64; /* of pi / 32; 64 is a whole turn */
+            const uint32_t half = angle > 32 ? 64 - angle : angle;
+            const float value = half > 16 ? -quarter[32 - half] : quarter[half];
+            work->weights[f][t] = f == 0 ? 0.25f : value;
+        }
+    }
 }
 
 void transform_work_start(transform_work *work, const transform_segment *segment, uint32_t step,
@@ -99,17 +132,33 @@ void transform_work_start(transform_work *work, const transform_segment *segment
         divisor *= 3;
     work->rounding.inverse = (float)TRANSFORM_STEP_ONE / (float)inner;
     work->rounding.third = divisor > 1 ? 1.0f / (float)divisor : 0.0f;
+    work_make_weights(work);
     work->order.by_class = work->scratch.by_class;
     transform_order_make(segment->basis, work->first_element, work->elements, step, &work->order);
 }
 
 /* Keys come first in every segment that has some. */
-void transform_work_angles(const transform_work *work, uint32_t block, bool back, bool rows)
+/* A pair's row of 256 tokens becomes one of lanes. The last token stands for those that the last
+ * group lacks, as in what is loaded. */
+static void work_order_lanes(const transform_work *work, float *row, uint32_t tokens)
+{
+    const uint32_t groups = (tokens + TRANSFORM_ALONG - 1) / TRANSFORM_ALONG;
+    float columns[TRANSFORM_ALONG][TRANSFORM_LANES];
+    for (uint32_t t = tokens; t < groups * TRANSFORM_ALONG; t++)
+        row[t] = row[tokens - 1];
+    work->kernels->to_columns(row, TRANSFORM_ALONG, columns[0]);
+    for (uint32_t t = 0; t < TRANSFORM_ALONG; t++)
+        memcpy(row + (uint64_t)t * groups, columns[t], groups * sizeof *row);
+}
+
+void transform_work_angles(const transform_work *work, uint32_t block, bool back,
+                           work_layout layout)
 {
     const transform_basis *basis = work->segment->basis;
     const uint32_t pairs = basis->shape.rotary_dim / 2;
     const uint64_t first =
         (uint64_t)work->segment->first_position + (uint64_t)block * TRANSFORM_BLOCK_TOKENS;
+    const bool rows = layout == WORK_ROWS;
     const uint64_t pair_stride = rows ? 1 : TRANSFORM_LANES;
     if (!transform_work_piece(work, 0).turns) return;
     for (uint32_t pair = 0; pair < pairs; pair++) {
@@ -118,10 +167,15 @@ void transform_work_angles(const transform_work *work, uint32_t block, bool back
         work->kernels->angles(back ? 0 - one : one, first, rows ? pairs : 1,
                               work->scratch.cosine + pair * pair_stride,
                               work->scratch.sine + pair * pair_stride);
+        if (layout != WORK_GROUPS) continue;
+        work_order_lanes(work, work->scratch.cosine + pair * pair_stride,
+                         block_tokens(work->segment, block));
+        work_order_lanes(work, work->scratch.sine + pair * pair_stride,
+                         block_tokens(work->segment, block));
     }
 }
 
-void transform_work_turn(const transform_work *work, float *head, uint32_t tokens)
+void transform_work_turn(const transform_work *work, float *head, uint32_t lanes)
 {
     const transform_shape *shape = &work->segment->basis->shape;
     const uint32_t half = shape->rotary_dim / 2;
@@ -130,7 +184,7 @@ void transform_work_turn(const transform_work *work, float *head, uint32_t token
         const uint64_t at = (uint64_t)pair * TRANSFORM_LANES;
         float *x = head + (apart ? at : 2 * at);
         float *y = apart ? x + (uint64_t)half * TRANSFORM_LANES : x + TRANSFORM_LANES;
-        work->kernels->turn(x, y, work->scratch.cosine + at, work->scratch.sine + at, tokens);
+        work->kernels->turn(x, y, work->scratch.cosine + at, work->scratch.sine + at, lanes);
     }
 }
 
@@ -173,7 +227,7 @@ bool transform_work_check(const transform_work *work, const uint8_t *source, uin
     if (source[6] != segment->basis->shape.span || source[7] != 0) return false;
     for (uint32_t block = 0; block < work->blocks; block++) {
         const uint64_t one =
-            transform_block_bytes(segment->basis, &work->order, block_tokens(segment, block),
+            transform_block_bytes(segment->basis, &work->order, block_groups(segment, block),
                                   source + block_head_at(block));
         if (one > bytes - need) return false;
         need += one;
@@ -186,9 +240,9 @@ kvt_status transform_work_read(const transform_work *work, const uint8_t *source
 {
     const transform_segment *segment = work->segment;
     const uint8_t *head = source + block_head_at(block);
-    const uint32_t tokens = block_tokens(segment, block);
+    const uint32_t groups = block_groups(segment, block);
     const uint8_t *stored = source + *at;
-    *at += transform_block_bytes(segment->basis, &work->order, tokens, head);
-    return transform_block_read(segment->basis, &work->order, head, stored, tokens,
+    *at += transform_block_bytes(segment->basis, &work->order, groups, head);
+    return transform_block_read(segment->basis, &work->order, head, stored, groups,
                                 &work->scratch.room, work->scratch.codes, work->scratch.live);
 }

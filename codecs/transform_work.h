@@ -47,6 +47,7 @@ typedef struct transform_work {
     transform_scratch scratch;
     transform_order order;
     transform_rounding rounding;
+    float weights[16][8]; /* of the transform along tokens: [frequency][token below 8] */
     uint64_t first_element;
     uint32_t elements;
     uint32_t first_span;
@@ -72,6 +73,12 @@ static inline uint32_t block_tokens(const transform_segment *segment, uint32_t b
     return left < TRANSFORM_BLOCK_TOKENS ? left : TRANSFORM_BLOCK_TOKENS;
 }
 
+/* Groups of 16 tokens that a block's last ones are rounded up to. */
+static inline uint32_t block_groups(const transform_segment *segment, uint32_t block)
+{
+    return (block_tokens(segment, block) + TRANSFORM_ALONG - 1) / TRANSFORM_ALONG;
+}
+
 static inline uint64_t block_head_at(uint32_t block)
 {
     return SEGMENT_HEAD_BYTES + (uint64_t)block * TRANSFORM_BLOCK_HEAD_BYTES;
@@ -86,12 +93,17 @@ static inline const int16_t *work_codes(const transform_work *work, uint64_t com
 void transform_work_start(transform_work *work, const transform_segment *segment, uint32_t step,
                           void *scratch);
 
+/* How the tokens of a block lie: as lanes [token of a group][group], as lanes one after the other,
+ * or as rows, a token's pairs together. */
+typedef enum work_layout { WORK_GROUPS, WORK_LANES, WORK_ROWS } work_layout;
+
 /* Cosines and sines of a block for a segment with keys: by its tokens' positions, or back to
- * position 0; [pair][256], or a token's pairs together. */
-void transform_work_angles(const transform_work *work, uint32_t block, bool back, bool rows);
+ * position 0. */
+void transform_work_angles(const transform_work *work, uint32_t block, bool back,
+                           work_layout layout);
 
 /* Turns the columns of one head of K. */
-void transform_work_turn(const transform_work *work, float *head, uint32_t tokens);
+void transform_work_turn(const transform_work *work, float *head, uint32_t lanes);
 
 work_piece transform_work_piece(const transform_work *work, uint32_t piece);
 

@@ -195,7 +195,7 @@ static bool name_transform_setting(name_reader *reader, kvt_variant *variant)
     }
     if (*reader->at != '\0' && *reader->at != ',') return false;
     name_put_field(variant, CODECS_BASIS_SHIFT, CODECS_BASIS_BITS, basis);
-    variant->mode = 1; /* without a basis there is no variant */
+    variant->mode = TRANSFORM_MODE; /* without a basis there is no variant */
     return true;
 }
 

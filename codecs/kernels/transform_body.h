@@ -45,6 +45,78 @@ TRANSFORM_TARGET static void body_multiply(const transform_product *product)
 }
 #endif
 
+/* Sixteen lanes as one vector, which the compiler cuts to the registers that there are. */
+typedef float body_vector __attribute__((vector_size(TRANSFORM_LANE_GROUP * sizeof(float))));
+
+#define BODY_TAKE(vector, from, lanes)                                                             \
+    do {                                                                                           \
+        if ((lanes) == TRANSFORM_LANE_GROUP)                                                       \
+            memcpy(&(vector), from, sizeof(vector));                                               \
+        else                                                                                       \
+            (vector) = (body_vector){0}, memcpy(&(vector), from, (lanes) * sizeof(float));         \
+    } while (0)
+#define BODY_KEEP(vector, to, lanes)                                                               \
+    memcpy(to, &(vector),                                                                          \
+           (lanes) == TRANSFORM_LANE_GROUP ? sizeof(vector) : (lanes) * sizeof(float))
+
+TRANSFORM_TARGET static void body_along(const float weights[16][8], const float *in,
+                                        uint64_t in_stride, uint32_t count, float *out,
+                                        uint64_t out_stride)
+{
+    for (uint32_t first = 0; first < count; first += TRANSFORM_LANE_GROUP) {
+        const uint32_t left = count - first;
+        const uint32_t lanes = left < TRANSFORM_LANE_GROUP ? left : TRANSFORM_LANE_GROUP;
+        body_vector sums[8], differences[8];
+#pragma GCC unroll 8
+        for (uint32_t t = 0; t < 8; t++) {
+            body_vector x, y;
+            BODY_TAKE(x, in + t * in_stride + first, lanes);
+            BODY_TAKE(y, in + (15 - t) * in_stride + first, lanes);
+            sums[t] = x + y;
+            differences[t] = x - y;
+        }
+#pragma GCC unroll 16
+        for (uint32_t f = 0; f < 16; f++) {
+            const body_vector *taken = f % 2 == 0 ? sums : differences;
+            body_vector sum = weights[f][0] * taken[0];
+#pragma GCC unroll 8
+            for (uint32_t t = 1; t < 8; t++) {
+                const body_vector term = weights[f][t] * taken[t];
+                sum = sum + term;
+            }
+            BODY_KEEP(sum, out + f * out_stride + first, lanes);
+        }
+    }
+}
+
+TRANSFORM_TARGET static void body_back(const float weights[16][8], const float *in,
+                                       uint64_t in_stride, uint32_t count, float *out,
+                                       uint64_t out_stride)
+{
+    for (uint32_t first = 0; first < count; first += TRANSFORM_LANE_GROUP) {
+        const uint32_t left = count - first;
+        const uint32_t lanes = left < TRANSFORM_LANE_GROUP ? left : TRANSFORM_LANE_GROUP;
+        body_vector held[16];
+#pragma GCC unroll 16
+        for (uint32_t f = 0; f < 16; f++)
+            BODY_TAKE(held[f], in + f * in_stride + first, lanes);
+#pragma GCC unroll 8
+        for (uint32_t t = 0; t < 8; t++) {
+            body_vector even = weights[0][t] * held[0], odd = weights[1][t] * held[1];
+#pragma GCC unroll 7
+            for (uint32_t f = 2; f < 16; f += 2) {
+                const body_vector one = weights[f][t] * held[f];
+                const body_vector other = weights[f + 1][t] * held[f + 1];
+                even = even + one;
+                odd = odd + other;
+            }
+            const body_vector x = even + odd, y = even - odd;
+            BODY_KEEP(x, out + t * out_stride + first, lanes);
+            BODY_KEEP(y, out + (15 - t) * out_stride + first, lanes);
+        }
+    }
+}
+
 TRANSFORM_TARGET static bool body_centre(float *restrict in, float mean, uint32_t tokens)
 {
     const uint32_t lanes = body_lanes(tokens);
@@ -223,7 +295,7 @@ TRANSFORM_TARGET static void body_narrow(uint8_t dtype, const float *restrict va
     .angles = body_angles, .centre = body_centre, .quantise = body_quantise, .turn = body_turn,    \
     .widen = body_widen, .to_columns = TRANSFORM_TO_COLUMNS, .to_rows = TRANSFORM_TO_ROWS,         \
     .restore = body_restore, .restore_row = body_restore_row, .turn_row = body_turn_row,           \
-    .narrow = body_narrow
+    .along = body_along, .back = body_back, .narrow = body_narrow
 
 #if !defined(TRANSFORM_SPARSE)
 #define TRANSFORM_SPARSE

@@ -112,6 +112,18 @@ typedef struct transform_kernels {
      * neighbours. */
     void (*turn_row)(float *row, const float *c, const float *s, uint32_t pairs, bool apart);
 
+    /* The cosine transform of 16 tokens, for each of count places k: token t is in[t * in_stride +
+     * k], frequency f out[f * out_stride + k] = sum over t below 8, ascending, of weights[f][t] *
+     * (token t + token 15 - t), of the difference where f is odd. in and out may be the same, with
+     * the same stride, of up to 16 places. */
+    void (*along)(const float weights[16][8], const float *in, uint64_t in_stride, uint32_t count,
+                  float *out, uint64_t out_stride);
+
+    /* Its inverse: tokens t and 15 - t are the sum and the difference of two sums over frequencies,
+     * ascending, of weights[f][t] * frequency f: of the even ones and of the odd ones. */
+    void (*back)(const float weights[16][8], const float *in, uint64_t in_stride, uint32_t count,
+                 float *out, uint64_t out_stride);
+
     /* Elements of finite values below 2^100 in size: limited to the dtype's largest, to the
      * nearest, ties to even. */
     void (*narrow)(uint8_t dtype, const float *values, uint32_t count, uint8_t *target);

@@ -23,6 +23,18 @@ static float sample_normal(uint64_t *state)
     return (float)((sum - 2.0) * 1.7320508);
 }
 
+/* The deviation of a component over all frequencies. */
+static float sample_deviation(const int16_t *spreads)
+{
+    float variance = 0.0f;
+    for (uint32_t band = 0; band < TRANSFORM_BANDS; band++) {
+        const uint32_t count = transform_band_start(band + 1) - transform_band_start(band);
+        variance += (float)count / TRANSFORM_ALONG *
+                    exp2f(2.0f * (float)spreads[band] / TRANSFORM_SPREAD_STEPS);
+    }
+    return sqrtf(variance);
+}
+
 /* One token's vector of a span, at position 0. */
 static void sample_vector(const transform_basis *basis, uint32_t span, uint64_t *state, float *out)
 {
@@ -32,7 +44,7 @@ static void sample_vector(const transform_basis *basis, uint32_t span, uint64_t 
     memcpy(out, basis->means + first, width * sizeof *out);
     for (uint32_t c = 0; c < width; c++, inverse += width) {
         const float y =
-            sample_normal(state) * exp2f((float)basis->spreads[first + c] / TRANSFORM_SPREAD_STEPS);
+            sample_normal(state) * sample_deviation(basis->spreads + (first + c) * TRANSFORM_BANDS);
         for (uint32_t e = 0; e < width; e++)
             out[e] += y * half_bf16_to_float(inverse[e]);
     }

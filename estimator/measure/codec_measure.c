@@ -134,7 +134,7 @@ static bool codec_basis_variant_at(const codec_run *run, const profile_basis *ba
         run->settings.quick ? 1 : sizeof codec_basis_steps / sizeof codec_basis_steps[0];
     if (index >= count) return false;
     *out = (kvt_variant){.codec = KVT_CODEC_TRANSFORM,
-                         .mode = 1,
+                         .mode = TRANSFORM_MODE,
                          .rate = transform_hash_start(basis->view.hash) << PROFILE_BASIS_SHIFT |
                                  codec_basis_steps[index]};
     return true;

@@ -54,14 +54,14 @@ static bool learner_allocate(basis_learner *l)
     l->means = calloc(l->elements, sizeof *l->means);
     l->forward = calloc(matrices, sizeof *l->forward);
     l->inverse = calloc(matrices, sizeof *l->inverse);
-    l->spreads = calloc(l->elements, sizeof *l->spreads);
+    l->spreads = calloc(l->elements * TRANSFORM_BANDS, sizeof *l->spreads);
     l->scratch = aligned_alloc(64, scratch);
     l->metric = calloc(l->elements * shape->head_dim, sizeof *l->metric);
     l->rows = calloc(shape->layers, sizeof *l->rows);
     l->weights = calloc((size_t)shape->layers * shape->sides, sizeof *l->weights);
     l->moments = calloc(matrices, sizeof *l->moments);
     l->sums = calloc(l->elements, sizeof *l->sums);
-    l->squares = calloc(l->elements, sizeof *l->squares);
+    l->squares = calloc(l->elements * TRANSFORM_BANDS, sizeof *l->squares);
     l->counts = calloc(TRANSFORM_CLASSES, sizeof *l->counts);
     return l->frequencies != NULL && l->means != NULL && l->forward != NULL && l->inverse != NULL &&
            l->spreads != NULL && l->scratch != NULL && l->metric != NULL && l->rows != NULL &&
@@ -142,6 +142,12 @@ static uint32_t learn_block_tokens(const transform_segment *segment, uint32_t bl
     return left < TRANSFORM_BLOCK_TOKENS ? left : TRANSFORM_BLOCK_TOKENS;
 }
 
+/* Groups of 16 that tokens are rounded up to. */
+static uint32_t learn_groups(uint32_t tokens)
+{
+    return (tokens + TRANSFORM_ALONG - 1) / TRANSFORM_ALONG;
+}
+
 /* The first span of a segment. */
 static uint32_t learn_first_span(const basis_learner *learner, const transform_segment *segment)
 {
@@ -169,23 +175,25 @@ static void learn_moments(basis_learner *learner, uint32_t span, const float *co
 
 /* Adds the squares of a block's components. room: [width][256] and [width][width] floats. */
 static void learn_squares(basis_learner *learner, uint32_t span, const float *columns,
-                          uint32_t tokens, float *room)
+                          uint32_t groups, float *room)
 {
+    const uint32_t lanes = groups * TRANSFORM_ALONG;
     const uint32_t width = transform_width_of(&learner->shape, span);
     const uint16_t *forward = learner->forward + transform_matrix_at(&learner->shape, span);
-    double *squares = learner->squares + (uint64_t)span * learner->width;
+    double *squares = learner->squares + (uint64_t)span * learner->width * TRANSFORM_BANDS;
     float *components = room;
     float *wide = room + (size_t)width * TRANSFORM_BLOCK_TOKENS;
     for (size_t i = 0; i < (size_t)width * width; i++)
         wide[i] = half_bf16_to_float(forward[i]);
-    cblas_sgemm(CblasColMajor, CblasNoTrans, CblasTrans, (int)tokens, (int)width, (int)width, 1.0f,
+    cblas_sgemm(CblasColMajor, CblasNoTrans, CblasTrans, (int)lanes, (int)width, (int)width, 1.0f,
                 columns, TRANSFORM_BLOCK_TOKENS, wide, (int)width, 0.0f, components,
                 TRANSFORM_BLOCK_TOKENS);
-    for (uint32_t c = 0; c < width; c++) {
-        for (uint32_t t = 0; t < tokens; t++) {
-            const double value = (double)components[c * TRANSFORM_BLOCK_TOKENS + t];
-            squares[c] += value * value;
-        }
+    for (uint32_t i = 0; i < width * TRANSFORM_BANDS; i++) {
+        const uint32_t band = i % TRANSFORM_BANDS;
+        const float *row = components + i / TRANSFORM_BANDS * TRANSFORM_BLOCK_TOKENS;
+        for (uint32_t k = transform_band_start(band) * groups;
+             k < transform_band_start(band + 1) * groups; k++)
+            squares[i] += (double)row[k] * (double)row[k];
     }
 }
 
@@ -201,15 +209,29 @@ static kvt_status learn_columns(basis_learner *learner, basis_purpose purpose,
         for (uint32_t span = 0; span < part->spans; span++) {
             const float *columns;
             if (transform_span_columns(&part->segment, part->matrices, span, block,
-                                       learner->scratch, &columns) != KVT_OK)
+                                       purpose == BASIS_LEARN, learner->scratch,
+                                       &columns) != KVT_OK)
                 return KVT_E_UNSUPPORTED;
             if (purpose == BASIS_LEARN)
                 learn_moments(learner, first + span, columns, tokens, room);
             else
-                learn_squares(learner, first + span, columns, tokens, room);
+                learn_squares(learner, first + span, columns, learn_groups(tokens), room);
         }
     }
     return KVT_OK;
+}
+
+/* Counts a component's codes of one band, whose spread is given by its place. */
+static void learn_count_unit(basis_learner *learner, uint64_t unit, uint32_t step,
+                             const int16_t *codes, uint32_t groups)
+{
+    const uint32_t class = transform_class(learner->spreads[unit], step);
+    const uint32_t band = (uint32_t)(unit % TRANSFORM_BANDS);
+    for (uint32_t k = transform_band_start(band) * groups;
+         k < transform_band_start(band + 1) * groups; k++) {
+        const int high = codes[k] >> learner->basis.tables[class].low_bits;
+        learner->counts[class][high >= -127 && high <= 127 ? high + 128 : 0]++;
+    }
 }
 
 /* Counts the codes of one segment at each step that all of them fit. */
@@ -228,13 +250,10 @@ static void learn_count(basis_learner *learner, learn_part *part)
             if (transform_block_codes(&part->segment, part->matrices, block, learner->scratch,
                                       &codes) != KVT_OK)
                 continue;
-            for (uint32_t c = 0; c < elements; c++, codes += TRANSFORM_BLOCK_TOKENS) {
-                const uint32_t class = transform_class(learner->spreads[first + c], learn_steps[i]);
-                for (uint32_t t = 0; t < tokens; t++) {
-                    const int high = codes[t] >> learner->basis.tables[class].low_bits;
-                    learner->counts[class][high >= -127 && high <= 127 ? high + 128 : 0]++;
-                }
-            }
+            for (uint32_t c = 0; c < elements * TRANSFORM_BANDS; c++)
+                learn_count_unit(learner, first * TRANSFORM_BANDS + c, learn_steps[i],
+                                 codes + (uint64_t)(c / TRANSFORM_BANDS) * TRANSFORM_BLOCK_TOKENS,
+                                 learn_groups(tokens));
         }
     }
 }
@@ -259,8 +278,11 @@ uint32_t learner_table_start(uint32_t class, uint64_t counts[256])
 static void learn_spreads(basis_learner *learner)
 {
     if (learner->spreads_made) return;
-    for (uint64_t i = 0; i < learner->elements; i++) {
-        const double variance = learner->squares[i] / (double)learner->spread;
+    for (uint64_t i = 0; i < learner->elements * TRANSFORM_BANDS; i++) {
+        const uint32_t band = (uint32_t)(i % TRANSFORM_BANDS);
+        const double count =
+            (double)learner->spread * (transform_band_start(band + 1) - transform_band_start(band));
+        const double variance = learner->squares[i] / count;
         double spread = variance > 0.0 ? 0.5 * TRANSFORM_SPREAD_STEPS * log2(variance)
                                        : (double)-LEARN_SPREAD_LIMIT;
         spread = fmin(fmax(spread, (double)-LEARN_SPREAD_LIMIT), (double)LEARN_SPREAD_LIMIT);
@@ -307,7 +329,7 @@ kvt_status basis_learner_entry(basis_learner *learner, basis_purpose purpose,
     }
     free(room);
     if (purpose == BASIS_LEARN) learner->learnt += layout->tokens - KVT_SINK_TOKENS;
-    if (purpose == BASIS_SPREAD) learner->spread += layout->tokens - KVT_SINK_TOKENS;
+    if (purpose == BASIS_SPREAD) learner->spread += learn_groups(layout->tokens - KVT_SINK_TOKENS);
     if (purpose == BASIS_COUNT) learner->counted = true;
     return status;
 }

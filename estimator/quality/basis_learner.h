@@ -32,8 +32,8 @@ struct basis_learner {
     uint64_t learnt; /* tokens */
     bool solved;
 
-    double *squares; /* [elements], of components of the SPREAD entries */
-    uint64_t spread; /* tokens */
+    double *squares; /* [elements][TRANSFORM_BANDS], of components of the SPREAD entries */
+    uint64_t spread; /* groups of 16 tokens */
     bool spreads_made;
     uint64_t (*counts)[256]; /* [TRANSFORM_CLASSES] */
     bool counted;

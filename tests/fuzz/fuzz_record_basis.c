@@ -50,7 +50,7 @@ static kvt_record_spec fuzz_spec(const uint8_t *head)
                    .order = head[1] / 3 % 2,
                    .sides = basis->shape.sides == 1,
                    .tokens = 1u + (head[2] | head[3] << 8) % 300u},
-        .variant = {KVT_CODEC_TRANSFORM, 1,
+        .variant = {KVT_CODEC_TRANSFORM, TRANSFORM_MODE,
                     transform_hash_start(basis->hash) << 10 | steps[head[4] % 8]},
         .first_position = head[5] % 8u,
         .bases = {fuzz_list, FUZZ_BASES}};

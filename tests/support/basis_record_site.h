@@ -117,7 +117,8 @@ static inline basis_record basis_record_make(uint8_t span, uint8_t dtype, uint32
         .key = {{1, 2, 3}},
         .generation = 9,
         .layout = {.layers = 6, .kv_heads = 2, .head_dim = 16, .dtype = dtype, .tokens = tokens},
-        .variant = {KVT_CODEC_TRANSFORM, 1, transform_hash_start(r.made.basis.hash) << 10 | step},
+        .variant = {KVT_CODEC_TRANSFORM, TRANSFORM_MODE,
+                    transform_hash_start(r.made.basis.hash) << 10 | step},
         .first_position = first};
     basis_record_rooms(&r);
     basis_record_draw(&r, 5);

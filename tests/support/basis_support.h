@@ -48,7 +48,9 @@ static inline void basis_made_span(basis_made *made, uint32_t span, uint64_t *st
         mirror[i] = basis_made_random(state);
         length += mirror[i] * mirror[i];
         made->means[first + i] = (float)basis_made_random(state) * 0.25f;
-        made->spreads[first + i] = (int16_t)(24 - (int)(64 * i / width));
+        for (uint32_t band = 0; band < TRANSFORM_BANDS; band++)
+            made->spreads[(first + i) * TRANSFORM_BANDS + band] =
+                (int16_t)(24 - (int)(64 * i / width));
     }
     for (uint32_t e = 0; e < width; e++) {
         for (uint32_t c = 0; c < width; c++) {
@@ -99,7 +101,7 @@ static inline basis_made basis_made_of(transform_shape shape, uint64_t seed)
     made.means = test_zeros(elements * sizeof *made.means);
     made.forward = test_zeros(matrices * sizeof *made.forward);
     made.inverse = test_zeros(matrices * sizeof *made.inverse);
-    made.spreads = test_zeros(elements * sizeof *made.spreads);
+    made.spreads = test_zeros(elements * TRANSFORM_BANDS * sizeof *made.spreads);
     if (made.frequencies == NULL || made.means == NULL || made.forward == NULL ||
         made.inverse == NULL || made.spreads == NULL)
         abort();

@@ -20,7 +20,7 @@ def table():
     return bytes([0, len(body)]) + body + bytes(254 - len(body))
 
 
-def make_basis(span=HEAD, layers=2, heads=2, dim=32, sides=2, version=1, model=b"test-model"):
+def make_basis(span=HEAD, layers=2, heads=2, dim=32, sides=2, version=2, model=b"test-model"):
     """A basis whose matrices are the identity: no key turns, every code is a rounded element."""
     width = {HEAD: dim, LAYER: sides * heads * dim, LAYERS4: 4 * sides * heads * dim}[span]
     elements = layers * sides * heads * dim
@@ -31,7 +31,7 @@ def make_basis(span=HEAD, layers=2, heads=2, dim=32, sides=2, version=1, model=b
                              for row in range(own))
     body = section(struct.pack(f"<{elements}f", *[0.0] * elements))
     body += section(matrices) * 2
-    body += section(struct.pack(f"<{elements}h", *[-8] * elements))
+    body += section(struct.pack(f"<{5 * elements}h", *[-8] * 5 * elements))
     body += section(bytes(256) + 31 * table())
     size = ALIGN + len(body)
     head = b"KVTBASIS" + struct.pack("<II", version, ALIGN) + bytes(32)

@@ -79,7 +79,8 @@ static inline void site_draw_token(const transform_site *site, uint64_t *state, 
         for (uint32_t e = 0; e < wide; e++)
             elements[at + e] = basis->means[first + at + e];
         for (uint32_t c = 0; c < wide; c++) {
-            const double y = site_normal(state) * pow(2.0, basis->spreads[first + at + c] / 8.0);
+            const double spread = basis->spreads[(first + at + c) * TRANSFORM_BANDS] / 8.0;
+            const double y = site_normal(state) * pow(2.0, spread);
             for (uint32_t e = 0; e < wide; e++)
                 elements[at + e] +=
                     (float)(y * (double)half_bf16_to_float(inverse[(uint64_t)c * wide + e]));

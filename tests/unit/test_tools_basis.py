@@ -119,7 +119,7 @@ class BasisTest(CommandCase):
         self.put_dump("kv.safetensors")
         digest, data = self.put_basis("b.kvtbasis")
         variant = f"transform:{digest[:5].upper()}"
-        later, _ = make_basis(version=2)
+        later, _ = make_basis(version=3)
         flipped = bytearray(data)
         flipped[9000] ^= 1
         # Sound by its hash, but G does not undo F.
@@ -133,7 +133,7 @@ class BasisTest(CommandCase):
                                     ("empty", b"", "not a basis"),
                                     ("long", data + bytes(1), "grown"),
                                     ("text", b"hello" * 2000, "not a basis"),
-                                    ("later", later, "later version"),
+                                    ("later", later, "another version"),
                                     ("flipped", bytes(flipped), "damaged"),
                                     ("undone", bytes(undone), "undo each other")):
             self.put(name, content)

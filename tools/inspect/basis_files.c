@@ -43,7 +43,7 @@ static kvt_status basis_file_refuse(const char *path, kvt_status status, char *m
     const kvt_status looked =
         got == (ssize_t)sizeof head ? basis_read_head(head, sizeof head, &said) : KVT_E_CORRUPT;
     if (looked == KVT_E_VERSION)
-        (void)snprintf(message, message_size, "%.300s: a basis of a later version", path);
+        (void)snprintf(message, message_size, "%.300s: a basis of another version", path);
     else if (looked != KVT_OK)
         (void)snprintf(message, message_size,
                        "%.300s: not a basis (.kvtbasis), or cut short in its head", path);

@@ -21,7 +21,14 @@ static transform_segment segment_of(const transform_basis *basis, uint32_t index
                                .dtype = dtype};
 }
 
-/* The largest distance of a component of a decoded token from the original's, in steps. */
+/* What weighs token t in frequency f of sixteen. */
+static double along_weight(uint32_t f, uint32_t t)
+{
+    return f == 0 ? 0.25 : cos((2.0 * t + 1.0) * f * 3.14159265358979 / 32.0) / sqrt(8.0);
+}
+
+/* The largest distance of a frequency of a component of decoded tokens from the original's, in
+ * steps, in the groups of sixteen that are whole. */
 static double worst_component(const transform_site *site)
 {
     const transform_segment *segment = &site->segment;
@@ -30,19 +37,29 @@ static double worst_component(const transform_site *site)
     const uint64_t first = (uint64_t)site_first_matrix(segment) * transform_row(&basis->shape);
     float *before = test_alloc(count * sizeof *before);
     float *after = test_alloc(count * sizeof *after);
+    double *off_by = test_alloc((uint64_t)count * TRANSFORM_ALONG * sizeof *off_by);
     double worst = 0.0;
-    for (uint32_t t = 0; t < segment->tokens; t++) {
+    for (uint32_t t = 0; t < segment->tokens / TRANSFORM_ALONG * TRANSFORM_ALONG; t++) {
         site_token(site, t, false, before);
         site_token(site, t, true, after);
-        for (uint32_t at = 0; at < count;) {
-            const uint32_t span = (uint32_t)((first + at) / transform_width(&basis->shape));
+        for (uint32_t f = 0; f < TRANSFORM_ALONG; f++) {
+            for (uint32_t i = 0; i < count; i++) {
+                double *sum = &off_by[(uint64_t)f * count + i];
+                if (t % TRANSFORM_ALONG == 0) *sum = 0.0;
+                *sum += along_weight(f, t % TRANSFORM_ALONG) * ((double)after[i] - before[i]);
+            }
+        }
+        for (uint32_t at = 0;
+             t % TRANSFORM_ALONG == TRANSFORM_ALONG - 1 && at < count * TRANSFORM_ALONG;) {
+            const uint32_t f = at / count, in = at % count;
+            const uint32_t span = (uint32_t)((first + in) / transform_width(&basis->shape));
             const uint32_t width = transform_width_of(&basis->shape, span);
             const uint16_t *forward = basis->forward + transform_matrix_at(&basis->shape, span);
             for (uint32_t c = 0; c < width; c++) {
                 double off = 0.0;
                 for (uint32_t e = 0; e < width; e++)
                     off += (double)half_bf16_to_float(forward[(uint64_t)e * width + c]) *
-                           ((double)after[at + e] - (double)before[at + e]);
+                           off_by[(uint64_t)f * count + in + e];
                 off = fabs(off) * TRANSFORM_STEP_ONE / segment->step;
                 worst = off > worst ? off : worst;
             }
@@ -262,7 +279,8 @@ TEST(components_come_back_within_half_a_step)
     }
 }
 
-/* Without a rounding of its own: an identity, means of zero, elements that are whole steps. */
+/* Without a rounding of its own: an identity, means of zero, elements that are whole steps and stay
+ * for sixteen tokens. */
 TEST(whole_steps_come_back_exactly)
 {
     transform_shape shape = small_shape;
@@ -275,7 +293,9 @@ TEST(whole_steps_come_back_exactly)
     memset(made.means, 0, transform_elements(&shape) * sizeof(float));
     transform_site site = site_make(segment_of(&made.basis, 3, 77, KVT_DTYPE_FP16, 1), 9);
     for (uint64_t i = 0; i < site.matrix_bytes / 2; i++) {
-        const float value = roundf(site_element(&site, 0, i, false) * 64.0f) / 64.0f;
+        const uint64_t row = transform_row(&shape), token = i / row / 16 * 16;
+        const float value =
+            roundf(site_element(&site, 0, token * row + i % row, false) * 64.0f) / 64.0f;
         codecs_element_store(site.matrices[0], i, KVT_DTYPE_FP16,
                              fabsf(value) < 16.0f ? value + 0.0f : 0.0f);
     }
@@ -288,8 +308,9 @@ TEST(whole_steps_come_back_exactly)
  * element's own rounding is coarser than that. */
 TEST(an_orthonormal_basis_gives_the_input_back)
 {
-    enum { TOKENS = 300, SCALE = 32 };
-    const double most = 16.0 / (4.0 * SCALE) * 0.5 / TRANSFORM_STEP_ONE; /* sum of |G| half steps */
+    enum { TOKENS = 300, SCALE = 16 };
+    /* The sum of |G| half steps, of sixteen frequencies with weights whose squares are 1 in all. */
+    const double most = 4.0 * 16.0 / (4.0 * SCALE) * 0.5 / TRANSFORM_STEP_ONE;
     transform_shape shape = small_shape;
     uint64_t seed = 3, exact = 0, elements;
     shape.rotary_dim = 0;
@@ -299,9 +320,9 @@ TEST(an_orthonormal_basis_gives_the_input_back)
         made.forward[i] = half_bf16_from_float((minus ? -0.25f : 0.25f) * SCALE);
         made.inverse[i] = half_bf16_from_float((minus ? -0.25f : 0.25f) / SCALE);
     }
-    for (uint64_t i = 0; i < transform_elements(&shape); i++) {
-        made.means[i] = 0.0f;
-        made.spreads[i] = 8 * 5; /* 2^5: elements of about 1, times the scale */
+    for (uint64_t i = 0; i < transform_elements(&shape) * TRANSFORM_BANDS; i++) {
+        made.means[i / TRANSFORM_BANDS] = 0.0f;
+        made.spreads[i] = 8 * 4; /* 2^4: elements of about 1, times the scale */
     }
     transform_site site = site_make(segment_of(&made.basis, 5, TOKENS, KVT_DTYPE_BF16, 1), 9);
     elements = site.matrix_bytes / 2;
@@ -314,10 +335,9 @@ TEST(an_orthonormal_basis_gives_the_input_back)
         const double after = site_element(&site, 0, i, true);
         const double half_unit = fabs(before) * 0x1p-8; /* of bf16, at the most */
         assert_true(fabs(after - before) <= most + half_unit);
-        if (fabs(before) >= 0.5) assert_true(after == before);
         exact += after == before;
     }
-    assert_true(exact * 10 > elements * 8);
+    assert_true(exact * 10 > elements * 7);
 }
 
 TEST(a_derived_step_is_the_encoded_one)
@@ -419,8 +439,8 @@ TEST(tokens_stand_alone)
     site.segment.tokens = 300;
     assert_status(site_encode(&site), KVT_OK);
     assert_status(site_decode(&site, 0, 300), KVT_OK);
-    for (uint32_t m = 0; m < 2; m++) {
-        assert_memory_equal(site.decoded[m].data, whole[m], 300 * row_bytes);
+    for (uint32_t m = 0; m < 2; m++) { /* the last group is another one there */
+        assert_memory_equal(site.decoded[m].data, whole[m], 300 / 16 * 16 * row_bytes);
     }
 }
 
@@ -452,7 +472,8 @@ TEST(bits_are_near_the_entropy_of_the_codes)
         double entropy = 0.0;
         assert_status(site_encode(&site), KVT_OK);
         for (uint32_t i = 0; i < 8 * 64; i++) {
-            const double deviation = pow(2.0, made.spreads[512 + i] / 8.0) * 64.0 / step;
+            const double deviation =
+                pow(2.0, made.spreads[(512 + i) * TRANSFORM_BANDS] / 8.0) * 64.0 / step;
             for (int code = -2000; code <= 2000; code++) {
                 const double p = 0.5 * (erf((code + 0.5) / deviation * 0.70710678) -
                                         erf((code - 0.5) / deviation * 0.70710678));

@@ -226,7 +226,11 @@ TEST(components_are_what_the_basis_says)
     }
     for (uint32_t i = 0; i < 32; i++) {
         const double deviation = sqrt(moments[i][i]) * 4.0 / 64.0;
-        const double said = exp2(l.basis.spreads[i] / 8.0);
+        double variance = 0.0;
+        for (uint32_t band = 0; band < TRANSFORM_BANDS; band++)
+            variance += exp2(l.basis.spreads[i * TRANSFORM_BANDS + band] / 4.0) / TRANSFORM_ALONG *
+                        (transform_band_start(band + 1) - transform_band_start(band));
+        const double said = sqrt(variance);
         if (said > 0.125) assert_true(deviation > 0.85 * said && deviation < 1.18 * said);
         for (uint32_t j = 0; j < i; j++)
             assert_true(fabs(moments[i][j]) < 0.25 * sqrt(moments[i][i] * moments[j][j]) + 0.05);

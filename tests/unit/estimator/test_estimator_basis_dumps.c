@@ -277,7 +277,7 @@ static double code(const quality_bases *bases, uint32_t span, const char *path, 
 {
     const transform_basis *views[] = {&bases->bases[span - 1]};
     const uint32_t step = 64;
-    const kvt_variant variant = {KVT_CODEC_TRANSFORM, 1,
+    const kvt_variant variant = {KVT_CODEC_TRANSFORM, TRANSFORM_MODE,
                                  transform_hash_start(views[0]->hash) << 10 | step};
     quality_attention *attention;
     quality_dump dump;
@@ -358,9 +358,13 @@ TEST(a_basis_says_what_it_was_made_with)
 /* The mean spread of K of a layer in the unit of the step, in powers of two. */
 static double spread_of_keys(const transform_basis *head, uint32_t layer)
 {
+    const int16_t *spreads = head->spreads + 2 * layer * ROW * TRANSFORM_BANDS;
     double sum = 0.0;
-    for (uint32_t e = 0; e < ROW; e++)
-        sum += head->spreads[2 * layer * ROW + e] / (8.0 * ROW);
+    for (uint32_t i = 0; i < ROW * TRANSFORM_BANDS; i++) {
+        const uint32_t band = i % TRANSFORM_BANDS;
+        const uint32_t of_band = transform_band_start(band + 1) - transform_band_start(band);
+        sum += spreads[i] * (double)of_band / (8.0 * ROW * TRANSFORM_ALONG);
+    }
     return sum;
 }
 
@@ -583,7 +587,7 @@ TEST(a_real_dump_teaches)
         assert_int_equal(basis->shape.metric, TRANSFORM_METRIC_QUERIES);
         /* Components are by falling spread: the first of a span are far above its last. */
         const uint32_t width = transform_width_of(&basis->shape, 0);
-        assert_true(basis->spreads[0] > basis->spreads[width - 1] + 16);
+        assert_true(basis->spreads[0] > basis->spreads[(width - 1) * TRANSFORM_BANDS] + 16);
     }
     quality_bases_free(&bases);
 }

@@ -388,13 +388,14 @@ TEST(bases_are_measured)
     assert_ok(kvt_profile_measure_codecs(profile, &request));
     kvt_codec_curve curve;
     const uint32_t start = transform_hash_start(made.basis.hash) << PROFILE_BASIS_SHIFT;
-    const kvt_variant variant = {KVT_CODEC_TRANSFORM, 1, start | 64};
+    const kvt_variant variant = {KVT_CODEC_TRANSFORM, TRANSFORM_MODE, start | 64};
     assert_ok(kvt_profile_codec(profile, variant, &curve));
     assert_true(curve.encode_bytes_per_s > 0.0 && curve.decode_bytes_per_s > 0.0);
     /* Drawn from its spreads, nothing falls back to raw. */
     assert_true(curve.stored_share < 0.5);
-    const kvt_variant damaged = {
-        KVT_CODEC_TRANSFORM, 1, transform_hash_start(other.basis.hash) << PROFILE_BASIS_SHIFT | 64};
+    const kvt_variant damaged = {KVT_CODEC_TRANSFORM, TRANSFORM_MODE,
+                                 transform_hash_start(other.basis.hash) << PROFILE_BASIS_SHIFT |
+                                     64};
     assert_int_equal(kvt_profile_codec(profile, damaged, &curve), KVT_MISS);
     kvt_profile_close(profile);
 }

@@ -61,8 +61,9 @@ TEST(a_basis_comes_in_and_out)
     assert_ok(profile_basis_at(profile, 0, &out));
     profile_basis_free(&out);
     assert_int_equal(profile_basis_at(profile, 1, &out), KVT_MISS);
-    const kvt_variant variant = {
-        .codec = KVT_CODEC_TRANSFORM, .mode = 1, .rate = start << PROFILE_BASIS_SHIFT | 64};
+    const kvt_variant variant = {.codec = KVT_CODEC_TRANSFORM,
+                                 .mode = TRANSFORM_MODE,
+                                 .rate = start << PROFILE_BASIS_SHIFT | 64};
     assert_int_equal(profile_basis_span(profile, variant), TRANSFORM_SPAN_HEAD);
     assert_int_equal(profile_basis_span(profile, (kvt_variant){.codec = KVT_CODEC_RAW}), 0);
     kvt_profile_close(profile);
