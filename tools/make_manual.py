@@ -71,8 +71,9 @@ def make_manual(table, data_folder):
             roff("Under another prefix, share/kvterrace of that prefix. profiles/ and "
                  "reference_model/: curves, ladders, and a small model with texts. The command "
                  "looks here for relative paths that are not in its working folder."),
-            ".SH SEE ALSO", "kvterrace(5)", ".PP", roff("README.md in the folder doc/kvterrace beside those files, and "
-                                 "docs/ in it: GUIDE.md, CONFIGURATION.md and the others.")]
+            ".SH SEE ALSO", "kvterrace(5)", ".PP",
+            roff("README.md in the folder doc/kvterrace beside those files, and "
+                 "docs/ in it: GUIDE.md, CONFIGURATION.md and the others.")]
     return "\n".join(out) + "\n"
 
 
