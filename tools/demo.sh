@@ -69,7 +69,6 @@ step "2/4 What variants cost in answers: a small model with recall, asked about 
     --text recall=reference_model/texts/recall-512.jsonl --database "$demo/profile.db"
 "$command" profile show --database "$demo/profile.db" --json >"$demo/profile.json"
 "$command" report "$demo/profile.json" -o "$demo/profile.html"
-"$command" report "$demo/profile.json"
 
 step "3/4 Virtual time: a Poisson workload on 8 prefill servers, 100 GB of DRAM and 400 GB of SSD"
 set -- --database "$demo/profile.db"

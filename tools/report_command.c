@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The files of tools/report/, each with a 0 behind it. */
 extern const unsigned char report_part_page[];
@@ -216,9 +217,11 @@ static int report_run(void *context)
     const report_arguments *arguments = context;
     const command_common *common = &arguments->common;
     char message[COMMAND_MESSAGE_BYTES] = "";
-    json_t *entries = json_array();
     int code = EXIT_FINE;
     kvt_status status = KVT_OK;
+    if (arguments->output == NULL && isatty(STDOUT_FILENO))
+        return command_misuse("a page of HTML is nothing for a terminal: -o FILE, or a pipe");
+    json_t *entries = json_array();
     if (arguments->output != NULL)
         status = command_check_target(common, "output", arguments->output, message, sizeof message);
     if (status == KVT_OK) status = report_read_all(arguments, entries, message, sizeof message);

@@ -18,7 +18,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from command_case import WORKLOAD, CommandCase  # noqa: E402
+from command_case import WORKLOAD, CommandCase, command_line  # noqa: E402
 
 NODE = shutil.which("node")
 DRAW_PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support",
@@ -438,6 +438,16 @@ class PageTest(ReportCase):
         self.assertEqual([verdict["title"] for verdict in verdicts],
                          ["Replay", "Profile", "settings", "How much DRAM and SSD"])
         self.assertIn("utility", verdicts[0]["sentences"][0]["text"])
+
+    def test_a_terminal_gets_no_page(self):
+        path = self.put("one.json", json.dumps(replay([run("lru", 1, 1)])))
+        master, slave = os.openpty()
+        result = subprocess.run(command_line("report", path), stdout=slave,
+                                stderr=subprocess.PIPE, text=True, check=False)
+        os.close(slave)
+        os.close(master)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("-o FILE", result.stderr)
 
     def test_standard_input(self):
         self.put("one.json", json.dumps(replay([run("lru", 1, 1.0)])))
