@@ -11,7 +11,7 @@ set(KVT_FUZZ_RUNS 5000 CACHE STRING "inputs per fuzz target in a test run")
 foreach(source ${fuzz_sources})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source} ${CMAKE_SOURCE_DIR}/tests/support/test_memory.c)
-  kvt_add_rooms(${name} ${KVT_LIBRARY_ROOMS} rivals replay inspect command quality
+  kvt_add_rooms(${name} ${KVT_LIBRARY_ROOMS} wire rivals replay inspect command quality
     exchange)
   target_link_libraries(${name} PRIVATE kvt_flags ${KVT_LIBRARY_DEPS} PkgConfig::JANSSON
     PkgConfig::OPENBLAS PkgConfig::ZLIB)

@@ -53,6 +53,7 @@ ROOM_INCLUDES = {
     "estimator/predict": {"codecs", "estimator/profile", "estimator/measure"},
     "estimator/model": {"codecs", "codecs/kernels"},
     "remote": set(),
+    "serve/wire": set(),
     "estimator/exchange": {"estimator/profile"},
     "estimator/quality": {"codecs", "codecs/kernels", "basis", "estimator/profile",
                           "estimator/exchange", "estimator/model"},
