@@ -12,6 +12,7 @@ set(KVT_NEEDS_estimator estimator exchange quality basis codecs tiers ${KVT_NEED
 set(KVT_NEEDS_wire wire ${KVT_NEEDS_base})
 set(KVT_NEEDS_remote remote ${KVT_NEEDS_base})
 set(KVT_NEEDS_store store remote exchange estimator basis codecs tiers ${KVT_NEEDS_policy})
+set(KVT_NEEDS_server server wire ${KVT_NEEDS_store})
 set(KVT_NEEDS_sparse sparse ${KVT_NEEDS_store})
 # What replays, and what lab/ benches; both stand on all the rooms.
 set(KVT_NEEDS_replay replay inspect command quality ${KVT_NEEDS_sparse})

@@ -54,6 +54,7 @@ ROOM_INCLUDES = {
     "estimator/model": {"codecs", "codecs/kernels"},
     "remote": set(),
     "serve/wire": set(),
+    "serve/server": {"serve/wire"},
     "estimator/exchange": {"estimator/profile"},
     "estimator/quality": {"codecs", "codecs/kernels", "basis", "estimator/profile",
                           "estimator/exchange", "estimator/model"},

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * server.h - lends a store to other processes of the host (docs/SERVE.md).
+ *
+ *     server_options options = {.path = "store.sock"};
+ *     server *lends;
+ *     kvt_status status = server_open(store, &options, &lends, message, sizeof message);
+ *     if (status == KVT_OK) status = server_run(lends);    until server_stop
+ *     server_close(lends);
+ *
+ * Today it carries out exists, put and get whose memory lies in regions; all other kinds complete
+ * with KVT_E_UNSUPPORTED.
+ *
+ * Thread rule: one server_run; server_stop from any thread or signal handler.
+ */
+#ifndef SERVE_SERVER_SERVER_H
+#define SERVE_SERVER_SERVER_H
+
+#include <kvterrace/kvterrace.h>
+#include <sys/types.h>
+
+typedef struct server server;
+
+/* Zero: the defaults. Read during server_open. */
+typedef struct server_options {
+    const char *path;   /* of the socket */
+    mode_t mode;        /* of it; 0 = 0600 */
+    const uid_t *users; /* who may connect; NULL: this process's user */
+    size_t user_count;
+    uint32_t sessions;         /* at most; 0 = 64; at most 1024 */
+    uint32_t depth;            /* entries of a channel's ring, at most; 0 = 1024 */
+    uint64_t registered_bytes; /* of a client, together; 0 = 2^40 */
+} server_options;
+
+/* Listens. The store stays the caller's and open until server_close. SIGUSR2 of the process gets a
+ * handler that does nothing: it ends waits at bells that clients have spoilt. KVT_OK;
+ * KVT_E_ARGUMENT; KVT_E_MEMORY; what wire_listen says. message: one line after a failure. */
+KVT_NODISCARD kvt_status server_open(kvt_store *store, const server_options *options,
+                                     server **server_out, char *message, size_t message_size);
+
+/* Serves until server_stop, then ends all sessions. KVT_OK; KVT_E_IO. */
+KVT_NODISCARD kvt_status server_run(server *lends);
+
+/* Makes server_run return. */
+void server_stop(server *lends);
+
+/* Sessions now. */
+uint32_t server_sessions(server *lends);
+
+/* Removes the socket and frees the server, which does not run. NULL is allowed. */
+void server_close(server *lends);
+
+#endif
