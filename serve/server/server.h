@@ -32,8 +32,9 @@ typedef struct server_options {
     uint64_t registered_bytes; /* of a client, together; 0 = 2^40 */
 } server_options;
 
-/* Listens. The store stays the caller's and open until server_close. SIGUSR2 of the process gets a
- * handler that does nothing: it ends waits at bells that clients have spoilt. KVT_OK;
+/* Listens. The store stays the caller's and open until server_close; its put_staging_bytes are
+ * above 0, because a client may change what it puts while the put runs. SIGUSR2 of the process gets
+ * a handler that does nothing: it ends waits at bells that clients have spoilt. KVT_OK;
  * KVT_E_ARGUMENT; KVT_E_MEMORY; what wire_listen says. message: one line after a failure. */
 KVT_NODISCARD kvt_status server_open(kvt_store *store, const server_options *options,
                                      server **server_out, char *message, size_t message_size);
