@@ -7,8 +7,13 @@ drives=$1
 build=$2
 command=$3
 
-[ -x "$build/emulated_drive" ] || exit 77
-[ "$(id -u)" -eq 0 ] && [ -w /dev/fuse ] || exit 77
+skip() {
+    echo "skipped: $1"
+    exit 77
+}
+
+[ -x "$build/emulated_drive" ] || skip "emulated_drive is not built (libfuse3-dev)"
+[ "$(id -u)" -eq 0 ] && [ -w /dev/fuse ] || skip "needs root and /dev/fuse"
 folder=$(mktemp -d)/drives
 run() { "$drives" --at "$folder" --build "$build" "$@"; }
 finish() {
@@ -22,7 +27,7 @@ fail() {
     exit 1
 }
 
-run up --size 32Mi --ram 0 --for 550 400 800 >/dev/null || exit 77
+run up --size 32Mi --ram 0 --for 550 400 800 >/dev/null || skip "the drives do not come up here"
 sed -i 's/^emulated = yes$/&\ntimeout = 0/' "$folder/drives.ini" # however busy the machine is
 "$command" stripe --quick --json --config "$folder/drives.ini" >"$folder/bench.json"
 grep -q '"engine": "io_uring+direct\|"engine": "threads+direct' "$folder/bench.json" ||

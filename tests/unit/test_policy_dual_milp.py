@@ -64,7 +64,7 @@ def main(writer, count=COUNT):
     try:
         import highspy  # pylint: disable=import-outside-toplevel
     except ImportError:
-        print("test_policy_dual_milp: skipped, the Python package highspy is not installed")
+        print("skipped: the Python package highspy is not installed")
         return SKIP
     with tempfile.TemporaryDirectory(prefix="kvterrace-dual-") as folder:
         path = os.path.join(folder, "instances.jsonl")

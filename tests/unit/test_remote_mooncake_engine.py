@@ -155,7 +155,7 @@ def main():
     only = sys.argv[6] if len(sys.argv) > 6 else None
     wheel = os.environ.get("KVT_MOONCAKE_WHEEL")
     if not wheel or not os.path.exists(os.path.join(folder, "libmooncake_store.so")):
-        print("KVT_MOONCAKE_WHEEL names no wheel, or Python's headers are absent: left out")
+        print("skipped: KVT_MOONCAKE_WHEEL names no wheel, or Python's headers are absent")
         return 77
     environment = dict(os.environ, LD_LIBRARY_PATH=folder, GLOG_minloglevel="2")
     engine = Engine(wheel, 2)
