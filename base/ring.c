@@ -45,7 +45,7 @@ static uint64_t ring_looks(const base_ring *ring)
     return ring->entries + 64;
 }
 
-/* What a producer sees of the entry at a position that nobody has claimed. KVT_OK: free; KVT_BUSY:
+/* The entry at a position that nobody has claimed, as a producer sees it. KVT_OK: free; KVT_BUSY:
  * claimed or posted a round ago; KVT_E_CORRUPT: neither, unless it has been claimed meanwhile. */
 static kvt_status ring_free(const base_ring *ring, uint64_t position)
 {

@@ -33,7 +33,7 @@
 #define BASE_RING_ENTRIES_MAX (UINT32_C(1) << 20)
 #define BASE_RING_BODY_WORDS  7
 
-/* What the taker of an entry gets: 56 bytes. */
+/* The part of an entry that its taker gets: 56 bytes. */
 typedef struct base_ring_body {
     uint64_t words[BASE_RING_BODY_WORDS];
 } base_ring_body;

@@ -27,46 +27,27 @@ kvt_status transform_turn_row(const transform_shape *shape, const double *freque
                              transform_row(shape) * sizeof *row);
 }
 
-/* Loads one head of a block as columns of tokens, as they are. */
-static void work_load_plain(const transform_work *work, const uint8_t *rows, uint64_t row_bytes,
-                            uint32_t tokens, float *columns)
-{
-    const uint32_t width = work->segment->basis->shape.head_dim;
-    float *held = work->scratch.rows;
-    for (uint32_t first = 0; first < tokens; first += SEGMENT_GROUP) {
-        for (uint32_t t = 0; t < SEGMENT_GROUP; t++) {
-            float *line = held + (uint64_t)t * width;
-            if (first + t < tokens)
-                work->loads->load(work->segment->dtype, rows + (first + t) * row_bytes, width,
-                                  line);
-            else
-                memset(line, 0, width * sizeof *line);
-        }
-        work->kernels->to_columns(held, width, columns + first);
-    }
-}
-
-/* Loads one head of a block as columns of lanes: those of all groups' first tokens, of their second
- * ones and so on. The last token stands for those that the last group lacks. */
+/* Loads one head of a block as columns: of its tokens as they are (plain), or of lanes, all groups'
+ * first tokens, their second ones and so on. The last token stands for those that the last group
+ * lacks; behind the groups, and behind plain tokens, zeros are loaded. */
 static void work_load(const transform_work *work, const uint8_t *rows, uint64_t row_bytes,
-                      uint32_t tokens, float *columns)
+                      uint32_t tokens, bool plain, float *columns)
 {
     const uint32_t width = work->segment->basis->shape.head_dim;
-    const uint32_t groups = (tokens + TRANSFORM_ALONG - 1) / TRANSFORM_ALONG;
+    const uint32_t groups = transform_groups(tokens);
     float *held = work->scratch.rows;
-    for (uint32_t t = 0; t < TRANSFORM_ALONG; t++) {
-        for (uint32_t g = 0; g < SEGMENT_GROUP; g++) {
-            const uint32_t token = g * TRANSFORM_ALONG + t;
-            float *line = held + (uint64_t)g * width;
-            if (g < groups)
-                work->loads->load(work->segment->dtype,
-                                  rows + (token < tokens ? token : tokens - 1) * row_bytes, width,
-                                  line);
+    for (uint32_t part = 0; part < (plain ? groups : TRANSFORM_ALONG); part++) {
+        for (uint32_t i = 0; i < SEGMENT_GROUP; i++) {
+            const uint32_t token = plain ? part * SEGMENT_GROUP + i : i * TRANSFORM_ALONG + part;
+            const uint32_t taken = token < tokens ? token : tokens - 1;
+            float *line = held + (uint64_t)i * width;
+            if (plain ? token < tokens : i < groups)
+                work->loads->load(work->segment->dtype, rows + taken * row_bytes, width, line);
             else
                 memset(line, 0, width * sizeof *line);
         }
-        /* Lanes behind the groups' are written again with the next tokens. */
-        work->kernels->to_columns(held, width, columns + t * groups);
+        /* Lanes behind the groups' are written again with the next part. */
+        work->kernels->to_columns(held, width, columns + part * (plain ? SEGMENT_GROUP : groups));
     }
 }
 
@@ -91,10 +72,7 @@ static bool work_gather(const transform_work *work, const void *const *matrices,
                               (uint64_t)block * TRANSFORM_BLOCK_TOKENS * row_bytes +
                               (uint64_t)piece.first * element;
         float *columns = work->scratch.in + (uint64_t)i * head * TRANSFORM_LANES;
-        if (plain)
-            work_load_plain(work, rows, row_bytes, tokens, columns);
-        else
-            work_load(work, rows, row_bytes, tokens, columns);
+        work_load(work, rows, row_bytes, tokens, plain, columns);
         if (piece.turns) transform_work_turn(work, columns, lanes);
         for (uint32_t e = 0; e < head; e++) {
             float *column = columns + (uint64_t)e * TRANSFORM_LANES;

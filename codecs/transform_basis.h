@@ -72,6 +72,12 @@ typedef struct transform_basis {
     transform_table tables[TRANSFORM_CLASSES]; /* of class 0 unused */
 } transform_basis;
 
+/* Groups of tokens that are transformed together; the last one is filled up. */
+static inline uint32_t transform_groups(uint32_t tokens)
+{
+    return (tokens + TRANSFORM_ALONG - 1) / TRANSFORM_ALONG;
+}
+
 /* The first frequency of a band; of TRANSFORM_BANDS their number. */
 static inline uint32_t transform_band_start(uint32_t band)
 {

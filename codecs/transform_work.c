@@ -142,7 +142,7 @@ void transform_work_start(transform_work *work, const transform_segment *segment
  * group lacks, as in what is loaded. */
 static void work_order_lanes(const transform_work *work, float *row, uint32_t tokens)
 {
-    const uint32_t groups = (tokens + TRANSFORM_ALONG - 1) / TRANSFORM_ALONG;
+    const uint32_t groups = transform_groups(tokens);
     float columns[TRANSFORM_ALONG][TRANSFORM_LANES];
     for (uint32_t t = tokens; t < groups * TRANSFORM_ALONG; t++)
         row[t] = row[tokens - 1];

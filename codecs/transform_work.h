@@ -76,7 +76,7 @@ static inline uint32_t block_tokens(const transform_segment *segment, uint32_t b
 /* Groups of 16 tokens that a block's last ones are rounded up to. */
 static inline uint32_t block_groups(const transform_segment *segment, uint32_t block)
 {
-    return (block_tokens(segment, block) + TRANSFORM_ALONG - 1) / TRANSFORM_ALONG;
+    return transform_groups(block_tokens(segment, block));
 }
 
 static inline uint64_t block_head_at(uint32_t block)

@@ -22,7 +22,7 @@ typedef enum csv_column {
     CSV_COLUMNS = 4
 } csv_column;
 
-/* What the columns are called; case, blanks and underscores do not count. */
+/* Names of the columns; case, blanks and underscores do not count. */
 static const char *const csv_names[CSV_COLUMNS][8] = {
     [CSV_INSTANT] = {"timestamp", "arrivaltime", "arrivedat", "arrivaltimestamp", NULL},
     [CSV_INPUT] = {"requesttokens", "contexttokens", "inputtokens", "inputlength", "prompttokens",

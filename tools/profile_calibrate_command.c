@@ -141,9 +141,6 @@ static json_t *calibrate_refusal(const calibrate_report *report, const calibrate
 
 /* ---- what it means ---- */
 
-static const double verdict_limits[] = {0.01, 0.02, 0.05};
-#define VERDICT_LIMITS (sizeof verdict_limits / sizeof verdict_limits[0])
-
 /* What a limit leaves of a ladder. */
 typedef struct verdict_choice {
     uint32_t count;
@@ -197,10 +194,10 @@ static void verdict_say_limit(json_t *sentences, const char *whose, const calibr
 /* The least of the limits that leaves something to any class; 0: none does. */
 static double verdict_least_limit(const calibrate_report *report)
 {
-    for (size_t limit = 0; limit < VERDICT_LIMITS; limit++)
+    for (size_t limit = 0; limit < CALIBRATE_LIMITS; limit++)
         for (uint32_t i = 0; i < report->ladder_count; i++)
-            if (verdict_choose(&report->ladders[i], verdict_limits[limit]).count > 0)
-                return verdict_limits[limit];
+            if (verdict_choose(&report->ladders[i], report->documents[limit].limit).count > 0)
+                return report->documents[limit].limit;
     return 0.0;
 }
 
@@ -211,8 +208,8 @@ static json_t *verdict_of_ladders(const calibrate_report *report, const char *da
     const uint32_t top = report->ladder_count - 1;
     const double least = verdict_least_limit(report);
     const char *whose = top > 0 ? "a class that was not measured" : "these texts";
-    for (size_t limit = 0; limit < VERDICT_LIMITS; limit++)
-        verdict_say_limit(sentences, whose, &report->ladders[top], verdict_limits[limit]);
+    for (size_t limit = 0; limit < CALIBRATE_LIMITS; limit++)
+        verdict_say_limit(sentences, whose, &report->ladders[top], report->documents[limit].limit);
     for (uint32_t i = 0; i < top && least > 0.0; i++)
         verdict_say_limit(sentences, report->names[i], &report->ladders[i], least);
     if (least > 0.0)

@@ -105,7 +105,7 @@ enum {
     CONFIG_ROPE_KEYS = sizeof config_rope_keys / sizeof config_rope_keys[0]
 };
 
-/* What one place of the file says of the rotation. */
+/* The rotation as one place of the file has it. */
 typedef struct config_rope {
     double theta;           /* NaN: nothing */
     bool typed;             /* `scale` says something, be it that there is none */

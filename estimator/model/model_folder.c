@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_folder.c - a folder with config.json and model.safetensors, or with an index of several
- * files, with the names that HF Llama and Qwen2 models use. What would change the forward pass and
- * is not done here is refused by name: settings (model_config.c), and tensors that no place of the
- * model is for. Thread rule: model.h.
+ * files, with the names that HF Llama and Qwen2 models use. Settings that would
+ * change the forward pass and are not done here are refused by name (model_config.c), and so are
+ * tensors that no place of the model is for. Thread rule: model.h.
  */
 #include "estimator/model/model_internal.h"
 #include "estimator/model/model_tensors.h"

@@ -142,12 +142,6 @@ static uint32_t learn_block_tokens(const transform_segment *segment, uint32_t bl
     return left < TRANSFORM_BLOCK_TOKENS ? left : TRANSFORM_BLOCK_TOKENS;
 }
 
-/* Groups of 16 that tokens are rounded up to. */
-static uint32_t learn_groups(uint32_t tokens)
-{
-    return (tokens + TRANSFORM_ALONG - 1) / TRANSFORM_ALONG;
-}
-
 /* The first span of a segment. */
 static uint32_t learn_first_span(const basis_learner *learner, const transform_segment *segment)
 {
@@ -215,7 +209,7 @@ static kvt_status learn_columns(basis_learner *learner, basis_purpose purpose,
             if (purpose == BASIS_LEARN)
                 learn_moments(learner, first + span, columns, tokens, room);
             else
-                learn_squares(learner, first + span, columns, learn_groups(tokens), room);
+                learn_squares(learner, first + span, columns, transform_groups(tokens), room);
         }
     }
     return KVT_OK;
@@ -253,7 +247,7 @@ static void learn_count(basis_learner *learner, learn_part *part)
             for (uint32_t c = 0; c < elements * TRANSFORM_BANDS; c++)
                 learn_count_unit(learner, first * TRANSFORM_BANDS + c, learn_steps[i],
                                  codes + (uint64_t)(c / TRANSFORM_BANDS) * TRANSFORM_BLOCK_TOKENS,
-                                 learn_groups(tokens));
+                                 transform_groups(tokens));
         }
     }
 }
@@ -329,7 +323,8 @@ kvt_status basis_learner_entry(basis_learner *learner, basis_purpose purpose,
     }
     free(room);
     if (purpose == BASIS_LEARN) learner->learnt += layout->tokens - KVT_SINK_TOKENS;
-    if (purpose == BASIS_SPREAD) learner->spread += learn_groups(layout->tokens - KVT_SINK_TOKENS);
+    if (purpose == BASIS_SPREAD)
+        learner->spread += transform_groups(layout->tokens - KVT_SINK_TOKENS);
     if (purpose == BASIS_COUNT) learner->counted = true;
     return status;
 }

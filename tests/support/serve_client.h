@@ -6,7 +6,7 @@
 #ifndef KVT_TESTS_SUPPORT_SERVE_CLIENT_H
 #define KVT_TESTS_SUPPORT_SERVE_CLIENT_H
 
-#include "cases.h"
+#include "peer_support.h"
 
 #include "base/clock.h"
 #include "serve/wire/peer_socket.h"
@@ -159,13 +159,7 @@ static inline kvt_status client_post(serve_client *at, uint32_t kind, const kvt_
         if (status != KVT_OK) return status;
         request.argument_bytes = (uint32_t)bytes;
     }
-    const base_ring_body body = wire_request_body(&request);
-    uint64_t position;
-    status = base_ring_claim(&at->submissions, &at->claimed, 1, &position);
-    if (status == KVT_OK) status = base_ring_post(&at->submissions, position, &body);
-    if (status == KVT_OK && base_ring_wakes(&at->submissions))
-        status = wire_bell_ring(at->bells[0]);
-    return status;
+    return peer_post(&at->submissions, &at->claimed, at->bells[0], &request);
 }
 
 /* Takes the next completion, waited for; KVT_E_GONE: the session has ended. */

@@ -9,7 +9,6 @@
 
 #include "serve/server/server.h"
 
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -25,17 +24,6 @@ static uint32_t descriptors_before;
 
 /* The clients of a case; those that it has not closed are closed behind it. */
 static serve_client first, second, many[5];
-
-static uint32_t open_descriptors(void)
-{
-    uint32_t count = 0;
-    DIR *list = opendir("/proc/self/fd");
-    assert_non_null(list);
-    while (readdir(list) != NULL)
-        count++;
-    closedir(list);
-    return count;
-}
 
 static void *server_runs(void *argument)
 {

@@ -4,9 +4,11 @@
  * descriptor, requests and completions in rings. And a server that writes anything: no completion
  * is taken for a request that is not open.
  */
+#include "peer_support.h"
 #include "ring_support.h"
 #include "wire_support.h"
 
+#include "base/clock.h"
 #include "serve/wire/peer_socket.h"
 #include "serve/wire/pending.h"
 #include "serve/wire/shared_memory.h"
@@ -17,7 +19,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #define ENTRIES  16u
 #define REQUESTS 5000u
@@ -32,13 +33,6 @@ typedef struct side {
     base_ring submissions, completions;
     _Atomic uint64_t claimed;
 } side;
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
-}
 
 /* The next message, waited for; its descriptors go to `descriptors`. */
 static kvt_status next_message(int socket, wire_expected expected, wire_message *message_out,
@@ -81,7 +75,8 @@ static kvt_status server_welcomes(side *at)
     kvt_status status =
         next_message(at->socket, (wire_expected){WIRE_FROM_CLIENT, 0, 0}, &message, descriptors);
     if (status != KVT_OK) return status;
-    status = wire_answer_hello(&message.hello, &wire_test_speaks, &limits, now_ns(), &answer);
+    status =
+        wire_answer_hello(&message.hello, &wire_test_speaks, &limits, base_clock_ns(), &answer);
     if (status != KVT_OK) return status;
     return wire_send(at->socket, &answer, NULL, 0);
 }
@@ -208,7 +203,7 @@ static void client_opens(side *at, const char *path)
     wire_message message, answer;
     int descriptors[WIRE_DESCRIPTORS_MAX] = {-1, -1, -1};
     assert_ok(wire_connect(path, &at->socket));
-    wire_hello_make(&message, &wire_test_speaks, "a test", now_ns());
+    wire_hello_make(&message, &wire_test_speaks, "a test", base_clock_ns());
     const wire_hello hello = message.hello;
     assert_ok(wire_send(at->socket, &message, NULL, 0));
     assert_ok(
@@ -250,13 +245,7 @@ static kvt_status client_asks(side *at, wire_pending *pending, uint32_t word)
     request.argument = request.number % ENTRIES * 8;
     memcpy(at->area + PAGE + request.argument, &word, sizeof word);
     if (word % 10 == 9) request.argument = PAGE - 2;
-    const base_ring_body body = wire_request_body(&request);
-    uint64_t position;
-    status = base_ring_claim(&at->submissions, &at->claimed, 1, &position);
-    if (status == KVT_OK) status = base_ring_post(&at->submissions, position, &body);
-    if (status == KVT_OK && base_ring_wakes(&at->submissions))
-        status = wire_bell_ring(at->bells[0]);
-    return status;
+    return peer_post(&at->submissions, &at->claimed, at->bells[0], &request);
 }
 
 /* Takes one completion, waited for. */

@@ -3,11 +3,11 @@
  * test_wire_socket.c - a server listens at a path that is nobody else's; messages come whole with
  * their descriptors, or not at all; nothing that a peer sends leaves a descriptor behind.
  */
+#include "peer_support.h"
 #include "wire_support.h"
 
 #include "serve/wire/peer_socket.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -35,17 +35,6 @@ TEST_AFTER_EACH
         (void)unlink(name);
     }
     assert_int_equal(rmdir(folder), 0);
-}
-
-static uint32_t open_descriptors(void)
-{
-    uint32_t count = 0;
-    DIR *list = opendir("/proc/self/fd");
-    assert_non_null(list);
-    while (readdir(list) != NULL)
-        count++;
-    closedir(list);
-    return count;
 }
 
 /* Both ends of a connection. */
