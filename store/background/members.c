@@ -96,6 +96,8 @@ static kvt_status members_eject(kvt_store *store, kvt_tier tier, uint32_t member
 
 kvt_status kvt_device_change(kvt_store *store, const char *name, kvt_device_action action)
 {
+    const base_store_calls *other = base_store_calls_of(store);
+    if (other != NULL) return other->device_change(store, name, action);
     kvt_tier tier;
     uint32_t member;
     tiers_member_stats stats;
@@ -275,6 +277,7 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
 kvt_status kvt_device_add(kvt_store *store, kvt_tier tier, const kvt_device_config *given,
                           char *message, size_t message_size)
 {
+    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
     char unused[1];
     if (store == NULL || given == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

@@ -36,6 +36,11 @@ static void close_free_places(kvt_store *store, const entry_table *table)
 
 void kvt_store_close(kvt_store *store)
 {
+    const base_store_calls *other = base_store_calls_of(store);
+    if (other != NULL) {
+        other->close(store);
+        return;
+    }
     if (store == NULL || !fork_guard_is_ours(store)) return;
     queue_stop_all(store);
     uint64_t deadline_ns = 0; /* until when entries may be written, CLOCK_MONOTONIC; 0 = none is */

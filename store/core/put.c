@@ -111,6 +111,8 @@ static const kvt_entry *put_take_entry(const kvt_entry *given, kvt_entry *whole)
 
 kvt_status kvt_store_put(kvt_store *store, const kvt_entry *given, const kvt_view *view)
 {
+    const base_store_calls *other = base_store_calls_of(store);
+    if (other != NULL) return other->put(store, given, view);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (given == NULL || view == NULL) return KVT_E_ARGUMENT;
     kvt_entry whole = {0};

@@ -9,6 +9,8 @@
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
+#include "base/calls.h"
+#include "base/fork_guard.h"
 #include "codecs/record.h"
 #include "store/background/backoff.h"
 #include "store/background/copies.h"
@@ -95,6 +97,7 @@ typedef struct store_tallies {
 #define STORE_SHARES 1024u /* hash chains of load_share.c */
 
 struct kvt_store {
+    const base_store_calls *elsewhere; /* NULL: it is of this process (base/calls.h) */
     pthread_mutex_t lock;
     pthread_cond_t changed;        /* an entry's state or readers; the queue; space */
     pthread_cond_t background_due; /* ends the background's pause: stopping, or plan_waits */
@@ -232,28 +235,6 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
 /* Lowers the policy's capacity of the SSD tier, which a recovery has raised to the pool's, as far
  * as the entries stored there allow. In the background round until it is down. Lock held. */
 void store_settle_capacity(kvt_store *store);
-
-/*
- * Whether a store belongs to this process. A child of fork has a copy of a store, but neither its
- * threads nor, in its locks, their state: a call would wait for ever, and closing would end what
- * the parent uses. So every call on a store, or on a handle that came from one, asks first. It
- * costs one load: a handler of pthread_atfork counts in the child. Any thread.
- * tests/unit/sparse/test_sparse_fork.c calls everything that the headers declare.
- */
-
-/* How many forks lie between the first process and this one, as far as the library was there. */
-extern _Atomic uint32_t fork_guard_count;
-
-/* Counts from now on. Called by every open. */
-void fork_guard_start(void);
-
-/* Whether a handle was made by this process; `forks` is the count that it was made with. Handles
- * that may outlive their store, as queues, loads and readers of events, keep a count of their own.
- */
-static inline bool fork_guard_is_current(uint32_t forks)
-{
-    return atomic_load_explicit(&fork_guard_count, memory_order_relaxed) == forks;
-}
 
 /* Whether the store was opened by this process. */
 static inline bool fork_guard_is_ours(const kvt_store *store)

@@ -129,26 +129,3 @@ double store_copy_seconds(const kvt_store *store, uint64_t bytes)
     assert(store_is_locked(store));
     return store->handover.copy_seconds_per_byte * (double)bytes;
 }
-
-/* ---- forks ---- */
-
-_Atomic uint32_t fork_guard_count;
-
-/* Runs in the child of every fork, which has one thread: stores of the parent know another count
- * and refuse all calls. */
-static void fork_guard_in_child(void)
-{
-    atomic_fetch_add_explicit(&fork_guard_count, 1, memory_order_relaxed);
-}
-
-/* Runs once in a process. A store that is opened before any other registers the handler. */
-static void fork_guard_register(void)
-{
-    (void)pthread_atfork(NULL, NULL, fork_guard_in_child);
-}
-
-void fork_guard_start(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    (void)pthread_once(&once, fork_guard_register);
-}

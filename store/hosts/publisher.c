@@ -697,6 +697,7 @@ void publisher_stop(store_remote *remote)
 
 kvt_status kvt_remote_flush(kvt_store *store, uint64_t deadline_ns)
 {
+    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
     if (store == NULL) return KVT_E_UNSUPPORTED;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (store->remote == NULL) return KVT_E_UNSUPPORTED;

@@ -138,6 +138,7 @@ typedef struct load_poke {
  * when nothing is, complete becomes the number of layers.
  */
 struct kvt_load {
+    const base_load_calls *elsewhere; /* NULL: of a store of this process (base/calls.h) */
     kvt_store *store;
     kvt_queue *queue;
     uint32_t forks;            /* fork_guard_count of the process that began it */

@@ -183,6 +183,8 @@ static void queue_stop(kvt_queue *queue)
 
 kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kvt_queue **queue_out)
 {
+    const base_store_calls *other = base_store_calls_of(store);
+    if (other != NULL) return other->queue_open(store, options, queue_out);
     kvt_queue_options whole = {.struct_size = sizeof whole};
     if (store == NULL || queue_out == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
@@ -232,6 +234,11 @@ void queue_stop_all(kvt_store *store)
 
 void kvt_queue_close(kvt_queue *queue)
 {
+    const base_queue_calls *other = base_queue_calls_of(queue);
+    if (other != NULL) {
+        other->close(queue);
+        return;
+    }
     if (!queue_is_ours(queue)) return;
     kvt_store *store = queue_unregister(queue);
     queue_stop(queue);
@@ -245,6 +252,8 @@ void kvt_queue_close(kvt_queue *queue)
 
 int kvt_queue_fd(const kvt_queue *queue)
 {
+    const base_queue_calls *other = base_queue_calls_of(queue);
+    if (other != NULL) return other->fd(queue);
     return queue_is_ours(queue) ? queue->event_fd : -1;
 }
 
@@ -385,6 +394,8 @@ static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
 kvt_status kvt_queue_submit(kvt_queue *queue, const kvt_request *requests, size_t count,
                             uint64_t *batch_out)
 {
+    const base_queue_calls *other = base_queue_calls_of(queue);
+    if (other != NULL) return other->submit(queue, requests, count, batch_out);
     if (queue == NULL || (requests == NULL && count != 0)) return KVT_E_ARGUMENT;
     if (!queue_is_ours(queue)) return KVT_E_STATE;
     if (count > queue->depth) return KVT_E_ARGUMENT;
@@ -435,6 +446,8 @@ static kvt_completion queue_completion(const queue_item *item)
 
 size_t kvt_queue_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity)
 {
+    const base_queue_calls *other = base_queue_calls_of(queue);
+    if (other != NULL) return other->drain(queue, completions, capacity);
     if (!queue_is_ours(queue) || completions == NULL || capacity == 0) return 0;
     if (!struct_size_is_sound(completions, QUEUE_COMPLETION_LEAST)) return 0;
     uint32_t stride = struct_size_of(completions);
@@ -466,6 +479,8 @@ size_t kvt_queue_drain(kvt_queue *queue, kvt_completion *completions, size_t cap
 
 kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns)
 {
+    const base_queue_calls *other = base_queue_calls_of(queue);
+    if (other != NULL) return other->wait(queue, deadline_ns);
     if (queue == NULL) return KVT_E_ARGUMENT;
     if (!queue_is_ours(queue)) return KVT_E_STATE;
     bool waiting = true;
@@ -511,6 +526,8 @@ static uint32_t queue_cancel_waiting(kvt_queue *queue, queue_list *list, uint64_
 
 kvt_status kvt_queue_cancel(kvt_queue *queue, uint64_t batch)
 {
+    const base_queue_calls *other = base_queue_calls_of(queue);
+    if (other != NULL) return other->cancel(queue, batch);
     if (queue == NULL) return KVT_E_ARGUMENT;
     if (!queue_is_ours(queue)) return KVT_E_STATE;
     uint32_t found = 0;
@@ -534,6 +551,8 @@ kvt_status kvt_queue_cancel(kvt_queue *queue, uint64_t batch)
 
 kvt_status kvt_queue_stats_get(kvt_queue *queue, kvt_queue_stats *stats)
 {
+    const base_queue_calls *other = base_queue_calls_of(queue);
+    if (other != NULL) return other->stats(queue, stats);
     if (queue == NULL || stats == NULL) return KVT_E_ARGUMENT;
     if (!struct_size_is_sound(stats, QUEUE_STATS_LEAST)) return KVT_E_ARGUMENT;
     if (!queue_is_ours(queue)) return KVT_E_STATE;

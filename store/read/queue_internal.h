@@ -112,6 +112,7 @@ typedef struct queue_batches {
 } queue_batches;
 
 struct kvt_queue {
+    const base_queue_calls *elsewhere; /* NULL: of a store of this process (base/calls.h) */
     kvt_store *store;
     struct kvt_queue *next, *previous; /* the store's open queues */
     int event_fd;                      /* -1: nobody waits for it */

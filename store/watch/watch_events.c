@@ -46,6 +46,7 @@ struct kvt_events {
 
 kvt_status kvt_events_open(kvt_store *store, uint32_t capacity, kvt_events **events_out)
 {
+    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
     if (store == NULL || events_out == NULL) return KVT_E_ARGUMENT;
     *events_out = NULL;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

@@ -156,6 +156,7 @@ static kvt_status watch_replace(const char *path, const char *text, size_t bytes
 
 kvt_status kvt_watch_write(kvt_store *store, const char *path)
 {
+    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
     if (store == NULL || path == NULL || path[0] == '\0') return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     size_t bytes = 0;
