@@ -94,7 +94,8 @@ typedef struct kvt_request {
     const kvt_entry *entry; /* put; borrowed until the completion, as all that it points to */
     const kvt_view *view; /* get, put; borrowed until the completion, its arrays and the KV, too */
     uint64_t deadline_ns; /* get, put: until when to wait for devices and for room;
-                             KVT_NO_DEADLINE = for as long as it takes; 0 = not at all */
+                             KVT_NO_DEADLINE = for as long as it takes; 0 = not at all;
+                             KVT_STORE_DEADLINE: as kvt_store_get has it */
     double loss_max;      /* get: a miss when the stored variant's loss may pass this, by its upper
                              confidence bound; 0 = whatever the store keeps; below 0 = exact
                              variants alone */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * channel.c - one channel: takes requests from the ring, answers those that wait for nothing, gives
- * the others to a queue of the store, and posts what became of them. Everything here but
- * open and close runs on the channel's thread.
+ * channel.c - a channel's life: it is opened with its area, takes requests from the ring, has them
+ * carried out, rings the client's bell, and ends.
+ *
+ * Thread rule: the channel's thread; open and close are the session's.
  */
-#include "serve/server/server_internal.h"
+#include "serve/server/channel_internal.h"
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -19,10 +20,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define CHANNEL_BATCH 64u
-
-/* There is an entry free: each request that was taken has one kept for it. */
-static kvt_status channel_post(server_channel *channel, const wire_completion *done)
+kvt_status server_channel_post(server_channel *channel, const wire_completion *done)
 {
     const base_ring_body body = wire_completion_body(done);
     uint64_t position;
@@ -32,122 +30,43 @@ static kvt_status channel_post(server_channel *channel, const wire_completion *d
     return status == KVT_OK ? KVT_OK : KVT_E_CORRUPT;
 }
 
-static kvt_status channel_answer(server_channel *channel, const wire_request *request,
+kvt_status server_channel_answer(server_channel *channel, const wire_request *request,
                                  kvt_status status)
 {
     const wire_completion done = {
         .number = request->number, .kind = request->kind, .status = status};
-    return channel_post(channel, &done);
+    return server_channel_post(channel, &done);
 }
 
-/* ---- gets and puts ---- */
+#define CHANNEL_SHARE_NS 50000 /* that the thread gives to gets before it looks at the ring again */
 
-/* Notes that a request names regions, or that it no longer does. */
-static void channel_count_uses(server_channel *channel, uint64_t regions, bool begins)
-{
-    server_session *session = channel->session;
-    pthread_mutex_lock(&session->lock);
-    for (uint32_t i = 0; i < WIRE_REGIONS_MAX; i++) {
-        if ((regions >> i & 1) == 0) continue;
-        assert(begins || session->uses[i] > 0);
-        session->uses[i] += begins ? 1 : (uint32_t)-1;
-    }
-    pthread_mutex_unlock(&session->lock);
-}
+/* ---- its thread ---- */
 
-static void channel_forget(server_channel *channel, channel_request *one)
+/* Carries out a request that was taken, or gives it to the queue. */
+static kvt_status channel_serve(server_channel *channel, const base_ring_body *body)
 {
-    if (one->memory == NULL) return;
-    channel_count_uses(channel, one->record.regions, false);
-    free(one->memory);
-    one->memory = NULL;
-    one->next_free = channel->first_free;
-    channel->first_free = (uint32_t)(one - channel->requests);
-    channel->in_flight--;
-}
-
-/* Copies a request's record and reads the copy; the regions that it names stay mapped. */
-static kvt_status channel_read_record(server_channel *channel, channel_request *one)
-{
-    const wire_request *request = &one->request;
-    const size_t bytes = request->argument_bytes;
-    const size_t bases = wire_record_bases(bytes), copy = (bytes + 7) / 8 * 8;
-    uint8_t *memory = malloc(copy + bases * 2 * sizeof(void *) + 8);
-    if (memory == NULL) return KVT_E_MEMORY;
-    memcpy(memory, channel->area + channel->places.arguments + request->argument, bytes);
-    one->record =
-        (wire_record){.bases = (void **)(void *)(memory + copy),
-                      .bases_bytes = (uint64_t *)(void *)(memory + copy + bases * sizeof(void *))};
-    server_session *session = channel->session;
-    pthread_mutex_lock(&session->lock);
+    wire_request request;
     const kvt_status status =
-        wire_record_read(request->kind, memory, bytes, session->regions, &one->record);
-    for (uint32_t i = 0; status == KVT_OK && i < WIRE_REGIONS_MAX; i++)
-        session->uses[i] += one->record.regions >> i & 1;
-    pthread_mutex_unlock(&session->lock);
-    if (status != KVT_OK) {
-        free(memory);
-        return status;
+        wire_request_read(body, channel->places.argument_bytes, SERVER_RECORD_BYTES, &request);
+    /* An unsound request begins a batch as others do. */
+    if ((request.urgency & WIRE_BATCH_BEGINS) != 0) {
+        const kvt_status submitted = server_channel_submit(channel);
+        if (submitted != KVT_OK) return submitted;
+        channel->batch++;
     }
-    one->memory = memory;
-    return KVT_OK;
-}
-
-/* Makes the queue's request of a get or a put. */
-static kvt_status channel_begin(server_channel *channel, const wire_request *request,
-                                kvt_request *out)
-{
-    channel_request *one = &channel->requests[channel->first_free];
-    assert(channel->first_free < channel->places.entries && one->memory == NULL);
-    one->request = *request;
-    const kvt_status status = channel_read_record(channel, one);
-    if (status != KVT_OK) return status;
-    *out = (kvt_request){.struct_size = sizeof *out,
-                         .kind = request->kind,
-                         .urgency = request->urgency,
-                         .view = &one->record.view,
-                         .user = channel->first_free};
-    if (request->kind == WIRE_PUT) {
-        one->record.entry.key = request->key;
-        out->entry = &one->record.entry;
-        out->deadline_ns = one->record.put.deadline_ns;
-    } else {
-        out->key = request->key;
-        out->deadline_ns = one->record.get.deadline_ns;
-        out->loss_max = one->record.get.loss_max;
-        out->first_layer = one->record.get.first_layer;
-        out->layer_count = one->record.get.layer_count;
-    }
-    channel->first_free = one->next_free;
-    channel->in_flight++;
-    return KVT_OK;
-}
-
-/* Gives the queue a batch; what it does not accept is answered here. */
-static kvt_status channel_submit(server_channel *channel, const kvt_request *batch, size_t count)
-{
-    kvt_status status = count > 0 ? kvt_queue_submit(channel->queue, batch, count, NULL) : KVT_OK;
-    if (status == KVT_OK) return KVT_OK;
-    const kvt_status refused = status;
-    status = KVT_OK;
-    for (size_t i = 0; i < count && status == KVT_OK; i++) {
-        channel_request *one = &channel->requests[batch[i].user];
-        const wire_request request = one->request;
-        channel_forget(channel, one);
-        status = channel_answer(channel, &request, refused);
-    }
-    return status;
+    if (status != KVT_OK) return server_channel_answer(channel, &request, status);
+    const bool queued =
+        request.kind == WIRE_GET || request.kind == WIRE_PUT || request.kind == WIRE_DELETE;
+    return queued ? server_channel_begin(channel, &request)
+                  : server_channel_call(channel, &request);
 }
 
 /* Takes up to a batch of requests. KVT_OK, *moved_out when there was one; KVT_E_CORRUPT. */
 static kvt_status channel_take(server_channel *channel, bool *moved_out)
 {
-    kvt_request batch[CHANNEL_BATCH];
-    size_t count = 0;
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < CHANNEL_BATCH && status == KVT_OK; i++) {
         base_ring_body body;
-        wire_request request;
         status = base_ring_take(&channel->submissions, channel->next, &body);
         if (status != KVT_OK) break;
         channel->next++;
@@ -156,55 +75,18 @@ static kvt_status channel_take(server_channel *channel, bool *moved_out)
         if (channel->in_flight == channel->places.entries ||
             base_ring_room(&channel->completions, &channel->claimed, channel->in_flight) != KVT_OK)
             return KVT_E_CORRUPT;
-        status =
-            wire_request_read(&body, channel->places.argument_bytes, SERVER_RECORD_BYTES, &request);
-        if (status == KVT_OK && request.kind == WIRE_EXISTS)
-            status = channel_answer(channel, &request,
-                                    kvt_store_exists(channel->session->lends->store, &request.key));
-        else if (status == KVT_OK && (request.kind == WIRE_GET || request.kind == WIRE_PUT)) {
-            status = channel_begin(channel, &request, &batch[count]);
-            if (status == KVT_OK)
-                count++;
-            else
-                status = channel_answer(channel, &request, status);
-        } else {
-            status =
-                channel_answer(channel, &request, status == KVT_OK ? KVT_E_UNSUPPORTED : status);
-        }
+        status = channel_serve(channel, &body);
     }
     if (status != KVT_OK && status != KVT_END) return status;
-    return channel_submit(channel, batch, count);
-}
-
-/* Posts what the queue has completed. */
-static kvt_status channel_drain(server_channel *channel, bool *moved_out)
-{
-    kvt_completion done[CHANNEL_BATCH];
-    done[0].struct_size = sizeof done[0];
-    const size_t count = kvt_queue_drain(channel->queue, done, CHANNEL_BATCH);
-    kvt_status status = KVT_OK;
-    for (size_t i = 0; i < count && status == KVT_OK; i++) {
-        channel_request *one = &channel->requests[done[i].user];
-        const wire_completion tells = {
-            .number = one->request.number,
-            .status = done[i].status,
-            .kind = one->request.kind,
-            .tier = (uint8_t)done[i].tier,
-            .flags = (uint8_t)((done[i].timed_out ? WIRE_TIMED_OUT : 0) |
-                               (done[i].refused_loss ? WIRE_REFUSED_LOSS : 0) |
-                               (done[i].refused_tokens ? WIRE_REFUSED_TOKENS : 0) |
-                               (done[i].guess ? WIRE_GUESS : 0)),
-            .variant = done[i].variant,
-            .stored_bytes = done[i].stored_bytes,
-            .elapsed_ns = done[i].elapsed_ns};
-        channel_forget(channel, one);
-        status = channel_post(channel, &tells);
+    status = server_channel_submit(channel);
+    /* Gets of what lies in memory are carried out here, without a hand-over. */
+    if (status == KVT_OK && *moved_out && channel->in_flight > 0) {
+        const kvt_status waited =
+            kvt_queue_wait(channel->queue, base_clock_ns() + CHANNEL_SHARE_NS);
+        (void)waited;
     }
-    *moved_out = *moved_out || count > 0;
     return status;
 }
-
-/* ---- its thread ---- */
 
 static void channel_sleep(server_channel *channel)
 {
@@ -230,7 +112,7 @@ static void *channel_run(void *argument)
     while (status == KVT_OK && !channel_stopped(channel)) {
         bool moved = false;
         status = channel_take(channel, &moved);
-        if (status == KVT_OK) status = channel_drain(channel, &moved);
+        if (status == KVT_OK) status = server_channel_drain(channel, &moved);
         if (channel->posted && base_ring_wakes(&channel->completions) &&
             wire_bell_ring(channel->bells[1]) == KVT_E_IO)
             status = KVT_E_IO;
@@ -239,8 +121,8 @@ static void *channel_run(void *argument)
     }
     /* No request touches a region after this. */
     kvt_queue_close(channel->queue);
-    for (uint32_t i = 0; i < channel->places.entries; i++)
-        channel_forget(channel, &channel->requests[i]);
+    server_channel_forget_all(channel);
+    server_channel_leases_forget(channel);
     if (status != KVT_OK) status = wire_bell_ring(channel->session->wake);
     atomic_store(&channel->gone, true);
     return NULL;
@@ -264,6 +146,8 @@ static kvt_status channel_make_area(server_channel *channel, int *area_out)
         status = wire_memory_map(*area_out, 0, places->area_bytes, WIRE_SEALED_SIZE, &address);
     if (status != KVT_OK) return status;
     channel->area = address;
+    if (places->staging_bytes > 0)
+        channel->staging = (wire_region){channel->area + places->staging, places->staging_bytes};
     base_ring_make(channel->area + places->submissions, places->entries);
     base_ring_make(channel->area + places->completions, places->entries);
     status = base_ring_attach(&channel->submissions, channel->area + places->submissions, ring,
@@ -303,15 +187,17 @@ kvt_status server_channel_open(server_session *session, const wire_open_channel 
                                wire_channel *answer, int descriptors[3],
                                server_channel **channel_out)
 {
-    if (asked->entries > session->lends->depth || asked->argument_bytes > SERVER_AREA_BYTES ||
-        asked->staging_bytes != 0)
+    if (asked->entries > session->lends->depth || asked->argument_bytes > SERVER_AREA_BYTES)
         return KVT_E_ARGUMENT;
+    if (asked->staging_bytes > session->lends->staging_bytes - session->staging_bytes)
+        return KVT_E_SPACE;
     server_channel *channel = calloc(1, sizeof *channel);
     if (channel == NULL) return KVT_E_MEMORY;
     *channel = (server_channel){
         .session = session, .bells = {-1, -1}, .stop = -1, .poller = -1, .places = *answer};
     channel->places.entries = asked->entries;
     channel->places.argument_bytes = asked->argument_bytes;
+    channel->places.staging_bytes = asked->staging_bytes;
     channel->requests = calloc(asked->entries, sizeof *channel->requests);
     for (uint32_t i = 0; channel->requests != NULL && i < asked->entries; i++)
         channel->requests[i].next_free = i + 1;
@@ -331,11 +217,20 @@ kvt_status server_channel_open(server_session *session, const wire_open_channel 
         channel_free(channel);
         return status;
     }
+    session->staging_bytes += asked->staging_bytes;
     *answer = channel->places;
     descriptors[1] = channel->bells[0];
     descriptors[2] = channel->bells[1];
     *channel_out = channel;
     return KVT_OK;
+}
+
+bool server_channel_is_quiet(const server_channel *channel)
+{
+    /* The word is the client's to write, too: it can end its own session early, or have it end with
+     * the time. */
+    return atomic_load(&channel->in_flight) == 0 &&
+           atomic_load(&channel->submissions.words->asleep) != 0;
 }
 
 void server_channel_close(server_channel *channel)
@@ -350,5 +245,7 @@ void server_channel_close(server_channel *channel)
         base_sleep(pause);
     }
     pthread_join(channel->thread, NULL);
+    assert(channel->session->staging_bytes >= channel->places.staging_bytes);
+    channel->session->staging_bytes -= channel->places.staging_bytes;
     channel_free(channel);
 }

@@ -2,14 +2,18 @@
 /* server.c - listens, starts a session for each client, and joins those that have ended. */
 #include "serve/server/server_internal.h"
 
+#include "base/clock.h"
 #include "base/thread.h"
 #include "serve/wire/shared_memory.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void handle_nothing(int number)
@@ -20,28 +24,58 @@ static void handle_nothing(int number)
 /* Fills a server that is zero but for its store; what it has is given back by server_close. */
 static kvt_status server_fill(server *lends, const server_options *options)
 {
-    const uid_t own = geteuid();
+    const uid_t own[] = {geteuid(), 0};
     lends->listener = (wire_listener){.socket = -1, .lock = -1};
-    lends->stop = lends->reaps = -1;
+    lends->stop = lends->leave = lends->end = lends->reaps = -1;
+    lends->leave_ms = options->leave_ms != 0 ? options->leave_ms : 2000;
+    lends->staging_bytes =
+        options->staging_bytes != 0 ? options->staging_bytes : UINT64_C(256) << 20;
     lends->session_most = options->sessions != 0 ? options->sessions : 64;
     lends->depth = options->depth != 0 ? options->depth : 1024;
     lends->registered_bytes =
         options->registered_bytes != 0 ? options->registered_bytes : UINT64_C(1) << 40;
     if (lends->session_most > 1024 || !base_ring_is_size(lends->depth) ||
-        lends->registered_bytes % WIRE_PAGE != 0 || lends->registered_bytes > WIRE_MEMORY_MAX)
+        lends->registered_bytes % WIRE_PAGE != 0 || lends->registered_bytes > WIRE_MEMORY_MAX ||
+        lends->staging_bytes % WIRE_PAGE != 0 || lends->staging_bytes > WIRE_MEMORY_MAX)
         return KVT_E_ARGUMENT;
-    lends->user_count = options->users != NULL ? options->user_count : 1;
+    const size_t users = options->users != NULL ? options->user_count : 1;
+    lends->operator_count = options->operators != NULL ? options->operator_count : 2;
+    lends->user_count = users + lends->operator_count;
     lends->users = calloc(lends->user_count + 1, sizeof *lends->users);
     lends->sessions = calloc(lends->session_most, sizeof *lends->sessions);
     if (lends->users == NULL || lends->sessions == NULL) return KVT_E_MEMORY;
-    memcpy(lends->users, options->users != NULL ? options->users : &own,
-           lends->user_count * sizeof own);
+    memcpy(lends->users, options->users != NULL ? options->users : own, users * sizeof *own);
+    memcpy(lends->users + users, options->operators != NULL ? options->operators : own,
+           lends->operator_count * sizeof *own);
     if (getrandom(&lends->instance, sizeof lends->instance, 0) != sizeof lends->instance)
         return KVT_E_IO;
     lends->instance |= 1;
-    kvt_status status = wire_bell_make(&lends->stop);
-    if (status == KVT_OK) status = wire_bell_make(&lends->reaps);
+    int *const bells[] = {&lends->stop, &lends->leave, &lends->end, &lends->reaps};
+    kvt_status status = KVT_OK;
+    for (size_t i = 0; i < sizeof bells / sizeof *bells && status == KVT_OK; i++)
+        status = wire_bell_make(bells[i]);
     return status;
+}
+
+/* Gives the socket's path to a group, and only then the mode that lets the group in. The path is
+ * held by a descriptor: what somebody has put in its place is not touched. */
+static kvt_status server_share(const server *lends, const server_options *options, mode_t mode,
+                               char *message, size_t message_size)
+{
+    char name[64];
+    struct stat found;
+    const int held = open(options->path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", held);
+    const bool ours = held >= 0 && fstat(held, &found) == 0 &&
+                      found.st_dev == lends->listener.device &&
+                      found.st_ino == lends->listener.inode;
+    const bool done = ours && fchownat(held, "", (uid_t)-1, *options->group, AT_EMPTY_PATH) == 0 &&
+                      chmod(name, mode) == 0;
+    if (!done)
+        snprintf(message, message_size, "%s: its group: %s", options->path,
+                 held < 0 || ours ? strerror(errno) : "somebody has replaced it");
+    if (held >= 0) close(held);
+    return done ? KVT_OK : KVT_E_READ_ONLY;
 }
 
 kvt_status server_open(kvt_store *store, const server_options *options, server **server_out,
@@ -55,9 +89,12 @@ kvt_status server_open(kvt_store *store, const server_options *options, server *
     const struct sigaction action = {.sa_handler = handle_nothing};
     kvt_status status = server_fill(lends, options);
     if (status == KVT_OK && sigaction(SERVER_SIGNAL, &action, NULL) != 0) status = KVT_E_IO;
+    const mode_t mode = options->mode != 0 ? options->mode : 0600;
     if (status == KVT_OK)
-        status = wire_listen(options->path, options->mode != 0 ? options->mode : 0600,
+        status = wire_listen(options->path, options->group != NULL ? mode & 0700 : mode,
                              &lends->listener, message, message_size);
+    if (status == KVT_OK && options->group != NULL)
+        status = server_share(lends, options, mode, message, message_size);
     if (status != KVT_OK) {
         server_close(lends);
         return status;
@@ -91,7 +128,12 @@ static void server_begin(server *lends, int socket)
         return;
     }
     server_session *session = &lends->sessions[place];
-    *session = (server_session){.lends = lends, .socket = socket, .wake = wake, .taken = true};
+    *session = (server_session){.lends = lends,
+                                .socket = socket,
+                                .wake = wake,
+                                .process = -1,
+                                .results_memory = -1,
+                                .taken = true};
     pthread_mutex_init(&session->lock, NULL);
     atomic_fetch_add(&lends->session_count, 1);
     if (base_thread_start(&session->thread, server_session_run, session) == KVT_OK) return;
@@ -100,6 +142,34 @@ static void server_begin(server *lends, int socket)
     close(wake);
     session->taken = false;
     atomic_fetch_sub(&lends->session_count, 1);
+}
+
+void server_lend(server *lends, kvt_store *store)
+{
+    lends->store = store;
+}
+
+static void server_ring(int bell)
+{
+    const kvt_status status = wire_bell_ring(bell);
+    (void)status;
+}
+
+/* Has the sessions end: first those whose requests have completed, then all. */
+static void server_leave(server *lends)
+{
+    const uint64_t end_ns = base_clock_ns() + lends->leave_ms * UINT64_C(1000000);
+    wire_listener_close(&lends->listener);
+    atomic_store(&lends->leave_ns, end_ns);
+    server_ring(lends->leave);
+    for (uint64_t now_ns = base_clock_ns(); now_ns < end_ns; now_ns = base_clock_ns()) {
+        struct pollfd wait = {.fd = lends->reaps, .events = POLLIN};
+        server_reap(lends, false);
+        if (server_sessions(lends) == 0) break;
+        (void)poll(&wait, 1, (int)((end_ns - now_ns) / 1000000 + 1));
+    }
+    server_ring(lends->end);
+    server_reap(lends, true);
 }
 
 kvt_status server_run(server *lends)
@@ -126,15 +196,13 @@ kvt_status server_run(server *lends)
             status = came;
         }
     }
-    server_stop(lends);
-    server_reap(lends, true);
+    server_leave(lends);
     return status;
 }
 
 void server_stop(server *lends)
 {
-    const kvt_status status = wire_bell_ring(lends->stop);
-    (void)status;
+    server_ring(lends->stop);
 }
 
 uint32_t server_sessions(server *lends)
@@ -146,8 +214,9 @@ void server_close(server *lends)
 {
     if (lends == NULL) return;
     wire_listener_close(&lends->listener);
-    if (lends->stop >= 0) close(lends->stop);
-    if (lends->reaps >= 0) close(lends->reaps);
+    const int bells[] = {lends->stop, lends->leave, lends->end, lends->reaps};
+    for (size_t i = 0; i < sizeof bells / sizeof *bells; i++)
+        if (bells[i] >= 0) close(bells[i]);
     free(lends->users);
     free(lends->sessions);
     free(lends);

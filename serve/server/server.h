@@ -5,11 +5,10 @@
  *     server_options options = {.path = "store.sock"};
  *     server *lends;
  *     kvt_status status = server_open(store, &options, &lends, message, sizeof message);
- *     if (status == KVT_OK) status = server_run(lends);    until server_stop
+ *     if (status == KVT_OK) status = server_run(lends);    until server_stop, and its end
  *     server_close(lends);
  *
- * Today it carries out exists, put and get whose memory lies in regions; all other kinds complete
- * with KVT_E_UNSUPPORTED.
+ * It carries out all kinds of requests but layered loads, which complete with KVT_E_UNSUPPORTED.
  *
  * Thread rule: one server_run; server_stop from any thread or signal handler.
  */
@@ -25,24 +24,36 @@ typedef struct server server;
 typedef struct server_options {
     const char *path;   /* of the socket */
     mode_t mode;        /* of it; 0 = 0600 */
-    const uid_t *users; /* who may connect; NULL: this process's user */
+    const gid_t *group; /* of it; NULL: as the system gives it */
+    const uid_t *users; /* who may connect, beside the operators; NULL: this process's user */
     size_t user_count;
+    const uid_t *operators; /* who may change what others have: clear, maintain, tenants, spaces,
+                               devices; NULL: this process's user and root */
+    size_t operator_count;
     uint32_t sessions;         /* at most; 0 = 64; at most 1024 */
     uint32_t depth;            /* entries of a channel's ring, at most; 0 = 1024 */
     uint64_t registered_bytes; /* of a client, together; 0 = 2^40 */
+    uint64_t staging_bytes;    /* the same; 0 = 256 MiB */
+    uint32_t leave_ms; /* after server_stop: how long requests under way may take; 0 = 2000 */
 } server_options;
 
-/* Listens. The store stays the caller's and open until server_close; its put_staging_bytes are
+/* Listens; clients that connect wait for server_run. The store may be NULL until server_lend, and
+ * stays the caller's and open until server_close; its put_staging_bytes are
  * above 0, because a client may change what it puts while the put runs. SIGUSR2 of the process gets
  * a handler that does nothing: it ends waits at bells that clients have spoilt. KVT_OK;
  * KVT_E_ARGUMENT; KVT_E_MEMORY; what wire_listen says. message: one line after a failure. */
 KVT_NODISCARD kvt_status server_open(kvt_store *store, const server_options *options,
                                      server **server_out, char *message, size_t message_size);
 
-/* Serves until server_stop, then ends all sessions. KVT_OK; KVT_E_IO. */
+/* Names the store of a server that was opened without one, before server_run. */
+void server_lend(server *lends, kvt_store *store);
+
+/* Serves until server_stop. Then no client connects any more, those that are there are told, and
+ * a session ends when none of its requests is under way, or after leave_ms; a flush, persist or
+ * clear that has begun goes on to its end. KVT_OK; KVT_E_IO. */
 KVT_NODISCARD kvt_status server_run(server *lends);
 
-/* Makes server_run return. */
+/* Makes server_run leave and return. */
 void server_stop(server *lends);
 
 /* Sessions now. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * server_internal.h - sessions and channels of a server.
+ * server_internal.h - sessions of a server. A channel's own state is in channel_internal.h.
  *
- * Thread rule: a session belongs to its thread, but for its regions, which `lock` guards; a channel
- * belongs to its thread, but for what its comments say.
+ * Thread rule: a session belongs to its thread, but for its regions and leases, which `lock`
+ * guards.
  */
 #ifndef SERVE_SERVER_SERVER_INTERNAL_H
 #define SERVE_SERVER_SERVER_INTERNAL_H
@@ -20,63 +20,62 @@
 #include <stdbool.h>
 
 #define SERVER_CHANNELS     8u
-#define SERVER_RECORD_BYTES 65536u               /* of an argument record, at most */
+#define SERVER_RECORD_BYTES (1u << 20)           /* of an argument record, at most */
 #define SERVER_AREA_BYTES   (UINT64_C(64) << 20) /* of a channel's arguments, at most */
 #define SERVER_HELLO_MS     5000
 #define SERVER_SIGNAL       SIGUSR2
 
 typedef struct server_session server_session;
 
-/* A get or a put that the queue has. */
-typedef struct channel_request {
-    wire_request request;
-    wire_record record;
-    void *memory; /* the record's copy and its addresses */
-    uint32_t next_free;
-} channel_request;
+typedef struct server_channel server_channel;
 
-typedef struct server_channel {
-    server_session *session;
-    kvt_queue *queue;
-    wire_channel places; /* of its area */
-    char *area;
-    base_ring submissions, completions;
-    _Atomic uint64_t claimed;  /* of completions */
-    uint64_t next;             /* submission */
-    int bells[2];              /* ours, the client's */
-    int stop, poller;          /* descriptors of our own; stop: written by the session's thread */
-    channel_request *requests; /* as many as entries */
-    uint32_t first_free, in_flight;
-    bool posted;      /* since the client's bell was rung */
-    atomic_bool gone; /* its thread touches nothing any more; read by the session's */
-    pthread_t thread;
-} server_channel;
+/* A lease that a channel has begun. */
+typedef struct server_lease {
+    struct server_lease *next;
+    const server_channel *channel;
+    uint64_t number;       /* that the client knows */
+    uint64_t store_number; /* that it has in the store */
+    uint64_t until_ns;
+} server_lease;
 
 struct server_session {
     server *lends;
     int socket;
-    int wake; /* an eventfd that a channel writes when it ends by itself */
+    int wake;    /* an eventfd that a channel writes when it ends by itself */
+    int process; /* a pidfd of the client's; -1: the socket alone says when it ends */
     uint32_t protocol;
+    bool is_operator; /* may change what others have */
+    bool told;        /* that the server leaves */
+    uint32_t quiet;   /* looks since then at which no request was under way */
+    int results_memory;
+    void *results; /* its mapping: results that are too large for a message; NULL: none yet */
     pthread_t thread;
     bool taken;        /* main's: the place holds a session */
     atomic_bool ended; /* its thread touches nothing any more; main joins it */
     pthread_mutex_t lock;
     wire_region regions[WIRE_REGIONS_MAX];
     uint32_t uses[WIRE_REGIONS_MAX]; /* requests that name it */
+    server_lease *leases;            /* under `lock`, with the two below */
+    uint32_t lease_count;
+    uint64_t lease_last; /* number */
     uint64_t registered_bytes;
+    uint64_t staging_bytes; /* of its channels */
     server_channel *channels[SERVER_CHANNELS];
 };
 
 struct server {
     kvt_store *store;
     wire_listener listener;
-    uid_t *users;
-    size_t user_count;
-    uint32_t session_most, depth;
-    uint64_t registered_bytes;
+    uid_t *users; /* who may connect; the last operator_count of them may change things */
+    size_t user_count, operator_count;
+    uint32_t session_most, depth, leave_ms;
+    uint64_t registered_bytes, staging_bytes; /* of a client */
     uint64_t instance;
-    int stop;  /* an eventfd that is never read */
-    int reaps; /* one that each session writes at its end */
+    _Atomic uint64_t leave_ns; /* when sessions end, once `leave` has rung */
+    int stop;                  /* an eventfd that is never read, as the next two: main stops */
+    int leave;                 /* sessions tell their clients, and end when nothing is under way */
+    int end;                   /* sessions end */
+    int reaps;                 /* one that each session writes at its end */
     server_session *sessions;
     _Atomic uint32_t session_count;
 };
@@ -84,12 +83,21 @@ struct server {
 /* Runs a session on a thread of its own: `argument` is a server_session with lends and socket. */
 void *server_session_run(void *argument);
 
+/* Carries out a WIRE_CALL and sends its answer. KVT_OK; what wire_send says. */
+KVT_NODISCARD kvt_status server_call(server_session *session, const wire_message *asked);
+
 /* Opens a channel as asked, whose thread serves from then on. The answer is complete but for its
  * number; of the descriptors that go with it, the area is the caller's to close. KVT_OK;
- * KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_THREAD. */
+ * KVT_E_ARGUMENT; KVT_E_SPACE (staging beyond the session's limit); KVT_E_MEMORY; KVT_E_THREAD. */
 KVT_NODISCARD kvt_status server_channel_open(server_session *session,
                                              const wire_open_channel *asked, wire_channel *answer,
                                              int descriptors[3], server_channel **channel_out);
+
+/* Whether no request of a channel is under way. The session's thread. */
+bool server_channel_is_quiet(const server_channel *channel);
+
+/* Whether no request of a channel is under way. The session's thread. */
+bool server_channel_is_quiet(const server_channel *channel);
 
 /* Ends a channel: cancels what its queue has, and frees it. */
 void server_channel_close(server_channel *channel);

@@ -6,26 +6,85 @@
 #include "serve/server/server_internal.h"
 
 #include "base/clock.h"
+#include "serve/wire/control.h"
 #include "serve/wire/shared_memory.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#define SERVER_LEAVE_LOOK_MS 10
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+/* Has `process` end with the client's process: a child of fork may hold the socket open beyond it.
+ * Without a pidfd the socket alone says it. KVT_OK; KVT_E_GONE: the process has ended. */
+static kvt_status session_watch(server_session *session, const wire_peer *peer)
+{
+    socklen_t size = sizeof session->process;
+    if (getsockopt(session->socket, SOL_SOCKET, SO_PEERPIDFD, &session->process, &size) == 0)
+        return KVT_OK;
+    session->process = -1;
+    if (peer->process <= 0) return KVT_OK;
+    session->process = (int)syscall(SYS_pidfd_open, peer->process, 0);
+    return session->process < 0 && errno == ESRCH ? KVT_E_GONE : KVT_OK;
+}
+
+static bool session_is_quiet(const server_session *session)
+{
+    for (uint32_t i = 0; i < SERVER_CHANNELS; i++) {
+        const server_channel *channel = session->channels[i];
+        if (channel != NULL && !server_channel_is_quiet(channel)) return false;
+    }
+    return true;
+}
+
+/* The server leaves: tells the client once. KVT_OK: requests are under way; KVT_E_CANCELLED: none
+ * was at two looks, or their time has passed; what wire_send says. */
+static kvt_status session_leave(server_session *session)
+{
+    const uint64_t now_ns = base_clock_ns(), end_ns = atomic_load(&session->lends->leave_ns);
+    const uint64_t left_ns = end_ns > now_ns ? end_ns - now_ns : 0;
+    if (session->protocol == 0 || left_ns == 0) return KVT_E_CANCELLED;
+    if (!session->told) {
+        wire_message message;
+        wire_message_make(&message, WIRE_LEAVING, session->protocol, 0);
+        message.one.value = (uint32_t)(left_ns / 1000000);
+        session->told = true;
+        return wire_send(session->socket, &message, NULL, 0);
+    }
+    session->quiet = session_is_quiet(session) ? session->quiet + 1 : 0;
+    return session->quiet < 2 ? KVT_OK : KVT_E_CANCELLED;
+}
 
 /* Waits for a packet. KVT_OK; KVT_E_TIMEOUT; KVT_E_CANCELLED (the server stops, or a channel has
  * ended by itself); what wire_receive says. */
 static kvt_status session_next(server_session *session, int timeout_ms, wire_packet *packet_out)
 {
-    struct pollfd waits[] = {{.fd = session->socket, .events = POLLIN},
-                             {.fd = session->lends->stop, .events = POLLIN},
-                             {.fd = session->wake, .events = POLLIN}};
     for (;;) {
-        const int count = poll(waits, sizeof waits / sizeof *waits, timeout_ms);
+        struct pollfd waits[] = {
+            {.fd = session->socket, .events = POLLIN},
+            {.fd = session->lends->end, .events = POLLIN},
+            {.fd = session->wake, .events = POLLIN},
+            {.fd = session->process, .events = POLLIN},
+            {.fd = session->told ? -1 : session->lends->leave, .events = POLLIN}};
+        const int count = poll(waits, sizeof waits / sizeof *waits,
+                               session->told ? SERVER_LEAVE_LOOK_MS : timeout_ms);
         if (count < 0 && errno != EINTR) return KVT_E_IO;
-        if (count == 0) return KVT_E_TIMEOUT;
         if (count < 0) continue;
         if (waits[1].revents != 0 || waits[2].revents != 0) return KVT_E_CANCELLED;
+        if (waits[3].revents != 0) return KVT_E_GONE;
+        if (waits[4].revents != 0 || (session->told && count == 0)) {
+            const kvt_status status = session_leave(session);
+            if (status != KVT_OK) return status;
+            continue;
+        }
+        if (count == 0) return KVT_E_TIMEOUT;
         const kvt_status status = wire_receive(session->socket, packet_out);
         if (status != KVT_END) return status;
     }
@@ -43,6 +102,7 @@ static kvt_status session_agree(server_session *session)
                                 .struct_count = WIRE_STRUCTS};
     const wire_welcome limits = {.instance = lends->instance,
                                  .registered_bytes = lends->registered_bytes,
+                                 .staging_bytes = lends->staging_bytes,
                                  .depth = lends->depth,
                                  .channels = SERVER_CHANNELS,
                                  .argument_bytes = SERVER_RECORD_BYTES};
@@ -150,6 +210,7 @@ static kvt_status session_carry_out(server_session *session, const wire_message 
     case WIRE_REGISTER: return session_register(session, asked, packet->descriptors[0]);
     case WIRE_RELEASE:
         return session_done(session, asked, session_release(session, asked->one.value));
+    case WIRE_CALL: return server_call(session, asked);
     default: return KVT_E_CORRUPT;
     }
 }
@@ -177,6 +238,9 @@ void *server_session_run(void *argument)
     const server *lends = session->lends;
     wire_peer peer;
     kvt_status status = wire_peer_check(session->socket, lends->users, lends->user_count, &peer);
+    if (status == KVT_OK) status = session_watch(session, &peer);
+    for (size_t i = 0; status == KVT_OK && i < lends->operator_count; i++)
+        if (lends->users[lends->user_count - 1 - i] == peer.user) session->is_operator = true;
     if (status == KVT_OK) status = session_agree(session);
     if (status == KVT_OK) status = session_serve(session);
     for (uint32_t i = 0; i < SERVER_CHANNELS; i++)
@@ -185,8 +249,11 @@ void *server_session_run(void *argument)
         assert(session->uses[i] == 0);
         wire_memory_unmap(session->regions[i].address, session->regions[i].bytes);
     }
-    close(session->socket);
-    close(session->wake);
+    wire_memory_unmap(session->results, WIRE_RESULT_MAX);
+    const int descriptors[] = {session->socket, session->wake, session->process,
+                               session->results_memory};
+    for (size_t i = 0; i < sizeof descriptors / sizeof *descriptors; i++)
+        if (descriptors[i] >= 0) close(descriptors[i]);
     pthread_mutex_destroy(&session->lock);
     const uint64_t one = 1;
     atomic_store(&session->ended, true);

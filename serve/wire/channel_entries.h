@@ -12,9 +12,29 @@
 
 #include <kvterrace/queue.h>
 #include <kvterrace/types.h>
+#include <stdbool.h>
 #include <string.h>
 
-/* What a request asks for. The first six are those of a queue. */
+/*
+ * What a request asks for. The first six are those of a queue. Each kind uses of a request:
+ *
+ *     get, put                     a record (request_records.h)
+ *     exists, delete               the key
+ *     prefetch                     the key; argument: kvt_tier
+ *     touch                        the key, or a list of keys as record (key_records.h); answer:
+ *                                  keys that are stored. Of one key KVT_MISS where it is not
+ *     match, lease begin, hint     a list of keys; answer: keys that match, lease, keys that got it
+ *     lease extend                 a wire_extend
+ *     lease end                    argument: the lease
+ *     describe                     the key, and a wire_describe
+ *     cancel                       argument: the number of an open request, whose whole batch is
+ *                                  called off. KVT_MISS: it is not open, or nothing of the batch
+ *                                  could be called off
+ *
+ * An exists of an entry that another host is known to have is KVT_OK with WIRE_GUESS. A lease's
+ * number is the session's: every channel of it may name the lease, which ends with the channel that
+ * began it.
+ */
 typedef enum wire_request_kind {
     WIRE_GET = KVT_REQUEST_GET,
     WIRE_PUT = KVT_REQUEST_PUT,
@@ -31,17 +51,21 @@ typedef enum wire_request_kind {
     WIRE_LOAD_RELEASE = 13,
     WIRE_LOAD_END = 14,
     WIRE_CANCEL = 15,
-    WIRE_REQUEST_KINDS = 16
+    WIRE_DESCRIBE = 16,
+    WIRE_REQUEST_KINDS = 17
 } wire_request_kind;
 
 typedef struct wire_request {
     uint64_t number;         /* comes back with the completion (pending.h) */
     uint16_t kind;           /* wire_request_kind */
-    uint16_t urgency;        /* kvt_request_class */
+    uint16_t urgency;        /* kvt_request_class, and WIRE_BATCH_BEGINS */
     uint32_t argument_bytes; /* of the record at `argument`; 0: a small number is there */
     uint64_t argument;       /* from the begin of the area's arguments, a multiple of 8 */
     kvt_key key;
 } wire_request;
+
+/* A batch is the requests from one with this bit to the next one with it. */
+#define WIRE_BATCH_BEGINS 0x8000u
 
 typedef struct wire_completion {
     uint64_t number;
@@ -83,6 +107,31 @@ static inline base_ring_body wire_completion_body(const wire_completion *complet
     return body;
 }
 
+static inline uint32_t wire_request_class(const wire_request *request)
+{
+    return request->urgency & ~WIRE_BATCH_BEGINS;
+}
+
+/* Whether a kind may have a record, or must: neither, the argument is a number. */
+static inline bool wire_kind_fits(uint32_t kind, bool record)
+{
+    switch (kind) {
+    case WIRE_GET:
+    case WIRE_PUT:
+    case WIRE_MATCH:
+    case WIRE_LEASE_BEGIN:
+    case WIRE_LEASE_EXTEND:
+    case WIRE_HINT:
+    case WIRE_DESCRIBE: return record;
+    case WIRE_EXISTS:
+    case WIRE_PREFETCH:
+    case WIRE_DELETE:
+    case WIRE_LEASE_END:
+    case WIRE_CANCEL: return !record;
+    default: return true;
+    }
+}
+
 /*
  * Takes a request out of a body that was taken from the ring.
  *   area_bytes   of the channel's arguments
@@ -97,7 +146,8 @@ KVT_NODISCARD static inline kvt_status wire_request_read(const base_ring_body *b
     memcpy(request_out, body, sizeof *request_out);
     if (request_out->kind < WIRE_GET || request_out->kind >= WIRE_REQUEST_KINDS)
         return KVT_E_ARGUMENT;
-    if (request_out->urgency > KVT_CLASS_BACKGROUND) return KVT_E_ARGUMENT;
+    if (wire_request_class(request_out) > KVT_CLASS_BACKGROUND) return KVT_E_ARGUMENT;
+    if (!wire_kind_fits(request_out->kind, request_out->argument_bytes != 0)) return KVT_E_ARGUMENT;
     if (request_out->argument_bytes == 0) return KVT_OK;
     if (request_out->argument_bytes > most || request_out->argument % 8 != 0) return KVT_E_ARGUMENT;
     if (request_out->argument > area_bytes ||

@@ -17,6 +17,7 @@ typedef struct message_kind {
     uint8_t descriptors;
     bool opens;   /* before a protocol is spoken */
     bool answers; /* a question of the other side */
+    bool varies;  /* it ends with as much as it says */
     bool (*is_sound)(const wire_message *message);
 } message_kind;
 
@@ -121,19 +122,56 @@ static bool done_is_sound(const wire_message *message)
     return message->head.status >= -99 && message->head.status <= 99;
 }
 
+/* The bytes behind a call's or a result's members, and zeros up to the message's end. */
+static bool tail_is_sound(const wire_message *message, const uint64_t *tail, uint32_t bytes)
+{
+    const uint32_t room = message->head.bytes - (uint32_t)offsetof(wire_call, argument);
+    if (bytes > room || room - bytes >= 8) return false;
+    for (uint32_t i = bytes; i < room; i++)
+        if (((const uint8_t *)tail)[i] != 0) return false;
+    return true;
+}
+
+static bool call_is_sound(const wire_message *message)
+{
+    return tail_is_sound(message, message->call.argument, message->call.bytes);
+}
+
+static bool result_is_sound(const wire_message *message)
+{
+    return done_is_sound(message) &&
+           tail_is_sound(message, message->result.result, message->result.bytes);
+}
+
+static bool result_memory_is_sound(const wire_message *message)
+{
+    return done_is_sound(message) && message->result.bytes > 0;
+}
+
+#define CALL_HEAD offsetof(wire_call, argument)
+
 static const message_kind message_kinds[] = {
-    [WIRE_HELLO] = {sizeof(wire_hello), WIRE_FROM_CLIENT, 0, true, false, hello_is_sound},
-    [WIRE_WELCOME] = {sizeof(wire_welcome), WIRE_FROM_SERVER, 0, false, true, welcome_is_sound},
-    [WIRE_REFUSED] = {sizeof(wire_refused), WIRE_FROM_SERVER, 0, true, true, refused_is_sound},
-    [WIRE_OPEN_CHANNEL] = {sizeof(wire_open_channel), WIRE_FROM_CLIENT, 0, false, false,
+    [WIRE_HELLO] = {sizeof(wire_hello), WIRE_FROM_CLIENT, 0, true, false, false, hello_is_sound},
+    [WIRE_WELCOME] = {sizeof(wire_welcome), WIRE_FROM_SERVER, 0, false, true, false,
+                      welcome_is_sound},
+    [WIRE_REFUSED] = {sizeof(wire_refused), WIRE_FROM_SERVER, 0, true, true, false,
+                      refused_is_sound},
+    [WIRE_OPEN_CHANNEL] = {sizeof(wire_open_channel), WIRE_FROM_CLIENT, 0, false, false, false,
                            open_is_sound},
-    [WIRE_CHANNEL] = {sizeof(wire_channel), WIRE_FROM_SERVER, 3, false, true, channel_is_sound},
-    [WIRE_CLOSE_CHANNEL] = {sizeof(wire_one), WIRE_FROM_CLIENT, 0, false, false, one_is_sound},
-    [WIRE_REGISTER] = {sizeof(wire_register), WIRE_FROM_CLIENT, 1, false, false, register_is_sound},
-    [WIRE_REGION] = {sizeof(wire_one), WIRE_FROM_SERVER, 0, false, true, region_is_sound},
-    [WIRE_RELEASE] = {sizeof(wire_one), WIRE_FROM_CLIENT, 0, false, false, one_is_sound},
-    [WIRE_DONE] = {sizeof(wire_head), WIRE_FROM_SERVER, 0, false, true, done_is_sound},
-    [WIRE_LEAVING] = {sizeof(wire_one), WIRE_FROM_SERVER, 0, false, false, one_is_sound},
+    [WIRE_CHANNEL] = {sizeof(wire_channel), WIRE_FROM_SERVER, 3, false, true, false,
+                      channel_is_sound},
+    [WIRE_CLOSE_CHANNEL] = {sizeof(wire_one), WIRE_FROM_CLIENT, 0, false, false, false,
+                            one_is_sound},
+    [WIRE_REGISTER] = {sizeof(wire_register), WIRE_FROM_CLIENT, 1, false, false, false,
+                       register_is_sound},
+    [WIRE_REGION] = {sizeof(wire_one), WIRE_FROM_SERVER, 0, false, true, false, region_is_sound},
+    [WIRE_RELEASE] = {sizeof(wire_one), WIRE_FROM_CLIENT, 0, false, false, false, one_is_sound},
+    [WIRE_DONE] = {sizeof(wire_head), WIRE_FROM_SERVER, 0, false, true, false, done_is_sound},
+    [WIRE_LEAVING] = {sizeof(wire_one), WIRE_FROM_SERVER, 0, false, false, false, one_is_sound},
+    [WIRE_CALL] = {CALL_HEAD, WIRE_FROM_CLIENT, 0, false, false, true, call_is_sound},
+    [WIRE_RESULT] = {CALL_HEAD, WIRE_FROM_SERVER, 0, false, true, true, result_is_sound},
+    [WIRE_RESULT_MEMORY] = {CALL_HEAD, WIRE_FROM_SERVER, 1, false, true, false,
+                            result_memory_is_sound},
 };
 
 #define MESSAGE_KINDS (sizeof message_kinds / sizeof *message_kinds)
@@ -174,10 +212,11 @@ kvt_status wire_message_read(const void *packet, size_t size, uint32_t descripto
     if (head.kind < WIRE_HELLO || head.kind >= MESSAGE_KINDS) return KVT_E_CORRUPT;
     const message_kind *kind = &message_kinds[head.kind];
     if (size < kind->bytes || descriptors != kind->descriptors) return KVT_E_CORRUPT;
-    for (size_t i = kind->bytes; i < size; i++)
+    const size_t known = kind->varies ? size : kind->bytes;
+    for (size_t i = known; i < size; i++)
         if (bytes[i] != 0) return KVT_E_CORRUPT;
-    memcpy(message_out, packet, kind->bytes);
-    message_out->head.bytes = kind->bytes;
+    memcpy(message_out, packet, known);
+    message_out->head.bytes = (uint32_t)known;
     return head_is_sound(&head, expected) && kind->is_sound(message_out) ? KVT_OK : KVT_E_CORRUPT;
 }
 

@@ -42,7 +42,10 @@ typedef enum wire_kind {
     WIRE_REGION = 8,
     WIRE_RELEASE = 9,
     WIRE_DONE = 10,
-    WIRE_LEAVING = 11
+    WIRE_LEAVING = 11,
+    WIRE_CALL = 12,
+    WIRE_RESULT = 13,
+    WIRE_RESULT_MEMORY = 14
 } wire_kind;
 
 typedef enum wire_side { WIRE_FROM_CLIENT = 1, WIRE_FROM_SERVER = 2 } wire_side;
@@ -121,6 +124,27 @@ typedef struct wire_register {
     uint32_t zero;
 } wire_register;
 
+#define WIRE_CALL_ROOM (WIRE_MESSAGE_MAX - 32)
+
+/* A call on the store (control.h). The message ends with the argument, filled up with zeros to a
+ * multiple of 8. */
+typedef struct wire_call {
+    wire_head head;
+    uint32_t call;  /* wire_call_number */
+    uint32_t bytes; /* of the argument */
+    uint64_t argument[WIRE_CALL_ROOM / 8];
+} wire_call;
+
+/* Its answer, with the call's status in the head. Of the result in memory the message says how
+ * large it is, and ends there. Descriptor: the memory, which is the session's: its content stays
+ * until the next call. */
+typedef struct wire_result {
+    wire_head head;
+    uint32_t call;  /* that was asked */
+    uint32_t bytes; /* of the result */
+    uint64_t result[WIRE_CALL_ROOM / 8];
+} wire_result;
+
 typedef union wire_message {
     wire_head head;
     wire_hello hello;
@@ -130,6 +154,8 @@ typedef union wire_message {
     wire_channel channel;
     wire_one one;
     wire_register registers;
+    wire_call call;
+    wire_result result;
 } wire_message;
 
 _Static_assert(sizeof(wire_head) == 24, "head");
@@ -140,6 +166,10 @@ _Static_assert(sizeof(wire_open_channel) == 48, "open channel");
 _Static_assert(sizeof(wire_channel) == 88 && offsetof(wire_channel, area_bytes) == 80, "channel");
 _Static_assert(sizeof(wire_one) == 32, "one number");
 _Static_assert(sizeof(wire_register) == 48, "register");
+_Static_assert(sizeof(wire_call) == WIRE_MESSAGE_MAX && offsetof(wire_call, argument) == 32,
+               "call");
+_Static_assert(sizeof(wire_result) == WIRE_MESSAGE_MAX && offsetof(wire_result, result) == 32,
+               "result");
 
 /* Zeroes a message and fills its head. number is 0 for WIRE_LEAVING alone. */
 void wire_message_make(wire_message *message, wire_kind kind, uint32_t protocol, uint32_t number);

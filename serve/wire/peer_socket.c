@@ -87,7 +87,10 @@ static kvt_status path_free(const char *path, const struct sockaddr_un *address,
         return status_of(error);
     }
     if (!S_ISSOCK(found.st_mode)) {
-        snprintf(message, message_size, "%s: there is something that is no socket", path);
+        snprintf(message, message_size,
+                 S_ISLNK(found.st_mode) ? "%s: it is a symbolic link"
+                                        : "%s: there is something that is no socket",
+                 path);
         return KVT_E_ARGUMENT;
     }
     const int probe = socket_make(SOCK_NONBLOCK);

@@ -2,39 +2,19 @@
 /* request_records.c - reads and writes records, front to back. */
 #include "serve/wire/request_records.h"
 
-#include "base/struct_size.h"
 #include "serve/wire/channel_entries.h"
+#include "serve/wire/record_rest.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <string.h>
 
-const wire_struct wire_structs[WIRE_STRUCTS] = {{"get", sizeof(wire_get), 32},
-                                                {"put", sizeof(wire_put), 104},
+const wire_struct wire_structs[WIRE_STRUCTS] = {{"get", sizeof(wire_get), 40},
+                                                {"put", sizeof(wire_put), 112},
                                                 {"view", sizeof(wire_view), 72},
                                                 {"place", sizeof(wire_place), 24}};
 
-/* What is left of a record. */
-typedef struct cursor {
-    const uint8_t *at;
-    size_t left;
-} cursor;
-
-/* Takes the structure at the cursor, of `size` bytes here and in the first version. */
-static bool cursor_take(cursor *from, void *out, size_t size)
-{
-    uint32_t has;
-    if (from->left < sizeof has) return false;
-    memcpy(&has, from->at, sizeof has);
-    if (has < size || has > from->left || has % 8 != 0) return false;
-    for (size_t i = size; i < has; i++)
-        if (from->at[i] != 0) return false;
-    memcpy(out, from->at, size);
-    from->at += has;
-    from->left -= has;
-    return true;
-}
-
-static kvt_status take_places(cursor *from, const wire_view *view, const wire_region *regions,
+static kvt_status take_places(record_rest *from, const wire_view *view, const wire_region *regions,
                               wire_record *out)
 {
     if (view->base_count > from->left / sizeof(wire_place)) return KVT_E_ARGUMENT;
@@ -42,24 +22,24 @@ static kvt_status take_places(cursor *from, const wire_view *view, const wire_re
     for (uint32_t i = 0; i < view->base_count; i++) {
         wire_place place;
         memcpy(&place, from->at + i * sizeof place, sizeof place);
-        if (place.region >= WIRE_REGIONS_MAX || place.zero != 0) return KVT_E_ARGUMENT;
+        if (place.region > WIRE_STAGING || place.zero != 0) return KVT_E_ARGUMENT;
         const wire_region *region = &regions[place.region];
         if (region->address == NULL || place.bytes > region->bytes ||
             place.offset > region->bytes - place.bytes)
             return KVT_E_ARGUMENT;
         out->bases[i] = region->address + place.offset;
         out->bases_bytes[i] = place.bytes;
-        out->regions |= UINT64_C(1) << place.region;
+        if (place.region != WIRE_STAGING) out->regions |= UINT64_C(1) << place.region;
     }
     from->at += view->base_count * sizeof(wire_place);
     from->left -= view->base_count * sizeof(wire_place);
     return KVT_OK;
 }
 
-static kvt_status take_view(cursor *from, const wire_region *regions, wire_record *out)
+static kvt_status take_view(record_rest *from, const wire_region *regions, wire_record *out)
 {
     wire_view view;
-    if (!cursor_take(from, &view, sizeof view) || view.zero != 0) return KVT_E_ARGUMENT;
+    if (!record_take(from, &view, sizeof view) || view.zero != 0) return KVT_E_ARGUMENT;
     if (view.bases_kind == KVT_BASES_GROUPS) return KVT_E_UNSUPPORTED;
     const bool arrays =
         view.bases_kind == KVT_BASES_LAYERS || view.bases_kind == KVT_BASES_LAYERS_SIDES;
@@ -105,47 +85,128 @@ static kvt_status check_put_bases(const wire_record *record, uint32_t base_count
     return base_count == layout->layers * sides ? KVT_OK : KVT_E_ARGUMENT;
 }
 
+/* The layouts of a put's groups, whose entry comes packed. */
+static kvt_status take_groups(record_rest *from, wire_record *out)
+{
+    const uint32_t count = out->put.group_count;
+    if (count == 0) return KVT_OK;
+    if (count > KVT_GROUPS_MAX || count > from->left / sizeof(kvt_layout)) return KVT_E_ARGUMENT;
+    out->entry.group_count = count;
+    out->entry.groups = (const kvt_layout *)(const void *)from->at;
+    from->at += count * sizeof(kvt_layout);
+    from->left -= count * sizeof(kvt_layout);
+    return KVT_OK;
+}
+
+/* The scores of a put's tokens, behind all else. */
+static kvt_status take_scores(record_rest *from, wire_record *out)
+{
+    const uint32_t count = out->put.token_score_count;
+    const size_t blocks = out->view.block_count * sizeof(uint32_t);
+    if (count == 0) return KVT_OK;
+    if (count > (from->left - blocks) / sizeof(float)) return KVT_E_ARGUMENT;
+    out->entry.token_score_count = count;
+    out->entry.token_scores = (const float *)(const void *)(from->at + blocks);
+    return KVT_OK;
+}
+
+static kvt_status read_put(record_rest *from, const wire_region *regions, wire_record *out)
+{
+    wire_put *put = &out->put;
+    if (!record_take(from, put, sizeof *put) || put->has_parent > 1) return KVT_E_ARGUMENT;
+    out->entry = (kvt_entry){.struct_size = sizeof out->entry,
+                             .parent = put->has_parent ? &put->parent : NULL,
+                             .layout = put->layout,
+                             .first_position = put->first_position,
+                             .recompute_seconds = put->recompute_seconds,
+                             .class_id = put->class_id,
+                             .tenant = put->tenant,
+                             .request_tokens = put->request_tokens,
+                             .lifetime_seconds = put->lifetime_seconds};
+    uint32_t base_count = 0;
+    kvt_status status = take_groups(from, out);
+    if (from->left >= sizeof(wire_view))
+        memcpy(&base_count, from->at + offsetof(wire_view, base_count), sizeof base_count);
+    if (status == KVT_OK) status = take_view(from, regions, out);
+    if (status == KVT_OK) status = take_scores(from, out);
+    return status == KVT_OK ? check_put_bases(out, base_count) : status;
+}
+
+static kvt_status read_get(record_rest *from, const wire_region *regions, wire_record *out)
+{
+    wire_get *get = &out->get;
+    const size_t bytes = from->left;
+    if (!record_take(from, get, sizeof *get)) return KVT_E_ARGUMENT;
+    if (get->got_bytes == 0 ? get->kept_capacity != 0
+                            : get->got_bytes < sizeof(wire_got) || get->got_bytes % 8 != 0 ||
+                                  get->got_bytes > bytes)
+        return KVT_E_ARGUMENT;
+    /* The stored entry says how many addresses are read, and it is not known here. */
+    uint32_t head[2];
+    if (from->left < sizeof head) return KVT_E_ARGUMENT;
+    memcpy(head, from->at, sizeof head);
+    if (head[1] == KVT_BASES_LAYERS || head[1] == KVT_BASES_LAYERS_SIDES) return KVT_E_UNSUPPORTED;
+    return take_view(from, regions, out);
+}
+
 kvt_status wire_record_read(uint32_t kind, const void *record, size_t bytes,
                             const wire_region *regions, wire_record *out)
 {
-    cursor from = {.at = record, .left = bytes};
-    if (kind == WIRE_GET) {
-        if (!cursor_take(&from, &out->get, sizeof out->get) || out->get.zero != 0)
-            return KVT_E_ARGUMENT;
-        /* The stored entry says how many addresses are read, and it is not known here. */
-        uint32_t head[2];
-        if (from.left < sizeof head) return KVT_E_ARGUMENT;
-        memcpy(head, from.at, sizeof head);
-        if (head[1] == KVT_BASES_LAYERS || head[1] == KVT_BASES_LAYERS_SIDES)
-            return KVT_E_UNSUPPORTED;
-        return take_view(&from, regions, out);
-    }
-    if (!cursor_take(&from, &out->put, sizeof out->put) || out->put.has_parent > 1)
-        return KVT_E_ARGUMENT;
-    uint32_t base_count = 0;
-    if (from.left >= sizeof(wire_view))
-        memcpy(&base_count, from.at + offsetof(wire_view, base_count), sizeof base_count);
-    kvt_status status = take_view(&from, regions, out);
-    if (status == KVT_OK) status = check_put_bases(out, base_count);
-    out->entry = (kvt_entry){.struct_size = sizeof out->entry,
-                             .parent = out->put.has_parent ? &out->put.parent : NULL,
-                             .layout = out->put.layout,
-                             .first_position = out->put.first_position,
-                             .recompute_seconds = out->put.recompute_seconds,
-                             .class_id = out->put.class_id,
-                             .tenant = out->put.tenant,
-                             .request_tokens = out->put.request_tokens,
-                             .lifetime_seconds = out->put.lifetime_seconds};
-    return status;
+    record_rest from = {.at = record, .left = bytes};
+    assert((uintptr_t)record % 8 == 0);
+    return kind == WIRE_GET ? read_get(&from, regions, out) : read_put(&from, regions, out);
 }
 
 /* ---- writing ---- */
+
+wire_put wire_put_of(const kvt_entry *entry, uint64_t deadline_ns)
+{
+    wire_put put = {.struct_size = sizeof put,
+                    .has_parent = entry->parent != NULL,
+                    .layout = entry->layout,
+                    .first_position = entry->first_position,
+                    .class_id = entry->class_id,
+                    .tenant = entry->tenant,
+                    .request_tokens = entry->request_tokens,
+                    .recompute_seconds = entry->recompute_seconds,
+                    .lifetime_seconds = entry->lifetime_seconds,
+                    .deadline_ns = deadline_ns,
+                    .group_count = entry->group_count,
+                    .token_score_count = entry->token_score_count};
+    if (entry->parent != NULL) put.parent = *entry->parent;
+    return put;
+}
+
+static uint32_t view_blocks(const kvt_view *view)
+{
+    return view->blocks != NULL ? view->block_count : 0;
+}
+
+static size_t view_bytes(const kvt_view *view, uint32_t base_count)
+{
+    return sizeof(wire_view) + base_count * sizeof(wire_place) +
+           view_blocks(view) * sizeof(uint32_t);
+}
+
+size_t wire_get_bytes(const wire_get *get, const kvt_view *view, uint32_t base_count)
+{
+    const size_t record = sizeof *get + view_bytes(view, base_count);
+    const uint64_t most = UINT32_MAX, kept = get->kept_capacity < most ? get->kept_capacity : most;
+    const size_t answer = get->got_bytes + kept * sizeof(uint32_t);
+    return record > answer ? record : answer;
+}
+
+size_t wire_put_bytes(const wire_put *put, const kvt_view *view, uint32_t base_count)
+{
+    return sizeof *put + put->group_count * sizeof(kvt_layout) + view_bytes(view, base_count) +
+           put->token_score_count * sizeof(float);
+}
 
 /* The place of an address in the regions; false: it lies in none of them, or leaves it. */
 static bool find_place(const wire_region *regions, const void *address, uint64_t bytes,
                        wire_place *place_out)
 {
-    for (uint32_t i = 0; i < WIRE_REGIONS_MAX; i++) {
+    for (uint32_t i = 0; i <= WIRE_STAGING; i++) {
         const uint64_t offset = (uint64_t)((uintptr_t)address - (uintptr_t)regions[i].address);
         if (regions[i].address == NULL || offset >= regions[i].bytes) continue;
         if (bytes > regions[i].bytes - offset) continue;
@@ -155,19 +216,14 @@ static bool find_place(const wire_region *regions, const void *address, uint64_t
     return false;
 }
 
-kvt_status wire_record_write(const void *head, const kvt_view *view, uint32_t base_count,
-                             const wire_region *regions, void *out, size_t capacity,
-                             size_t *bytes_out)
+/* Writes a view at `at`, where it has room. */
+static kvt_status write_view(const kvt_view *view, uint32_t base_count, const wire_region *regions,
+                             uint8_t *at)
 {
     const bool arrays = view->bases != NULL;
-    const uint32_t head_bytes = struct_size_of(head);
     if (view->bases_kind == KVT_BASES_GROUPS || view->memory != KVT_MEMORY_HOST)
         return KVT_E_UNSUPPORTED;
     if (base_count == 0 || (!arrays && base_count > 2)) return KVT_E_ARGUMENT;
-    const uint32_t block_count = view->blocks != NULL ? view->block_count : 0;
-    const size_t bytes = head_bytes + sizeof(wire_view) + base_count * sizeof(wire_place) +
-                         block_count * sizeof(uint32_t);
-    if (bytes > capacity) return KVT_E_SPACE;
     const wire_view written = {.struct_size = sizeof written,
                                .bases_kind = view->bases_kind,
                                .dtype = view->dtype,
@@ -179,10 +235,7 @@ kvt_status wire_record_write(const void *head, const kvt_view *view, uint32_t ba
                                .head_stride = view->head_stride,
                                .tokens_per_block = view->tokens_per_block,
                                .first_slot = view->first_slot,
-                               .block_count = block_count};
-    uint8_t *at = out;
-    memcpy(at, head, head_bytes);
-    at += head_bytes;
+                               .block_count = view_blocks(view)};
     memcpy(at, &written, sizeof written);
     at += sizeof written;
     for (uint32_t i = 0; i < base_count; i++, at += sizeof(wire_place)) {
@@ -194,7 +247,79 @@ kvt_status wire_record_write(const void *head, const kvt_view *view, uint32_t ba
         if (!find_place(regions, address, length, &place)) return KVT_E_ARGUMENT;
         memcpy(at, &place, sizeof place);
     }
-    if (block_count > 0) memcpy(at, view->blocks, block_count * sizeof(uint32_t));
+    if (written.block_count > 0) memcpy(at, view->blocks, written.block_count * sizeof(uint32_t));
+    return KVT_OK;
+}
+
+kvt_status wire_get_write(const wire_get *get, const kvt_view *view, uint32_t base_count,
+                          const wire_region *regions, void *out, size_t capacity, size_t *bytes_out)
+{
+    const size_t record = sizeof *get + view_bytes(view, base_count);
+    const size_t most = wire_get_bytes(get, view, base_count);
+    if (get->kept_capacity != 0 && get->got_bytes == 0) return KVT_E_ARGUMENT;
+    if (record > capacity || get->got_bytes > capacity) return KVT_E_SPACE;
+    wire_get written = *get;
+    written.struct_size = sizeof written;
+    memcpy(out, &written, sizeof written);
+    *bytes_out = most < capacity ? most : capacity;
+    return write_view(view, base_count, regions, (uint8_t *)out + sizeof *get);
+}
+
+kvt_status wire_put_write(const wire_put *put, const kvt_layout *groups, const float *scores,
+                          const kvt_view *view, uint32_t base_count, const wire_region *regions,
+                          void *out, size_t capacity, size_t *bytes_out)
+{
+    const size_t bytes = wire_put_bytes(put, view, base_count);
+    const size_t group_bytes = put->group_count * sizeof *groups;
+    const size_t score_bytes = put->token_score_count * sizeof *scores;
+    wire_put written = *put;
+    uint8_t *at = out;
+    if (bytes > capacity) return KVT_E_SPACE;
+    written.struct_size = sizeof written;
+    memcpy(at, &written, sizeof written);
+    at += sizeof written;
+    if (group_bytes > 0) memcpy(at, groups, group_bytes);
+    if (score_bytes > 0) memcpy((uint8_t *)out + bytes - score_bytes, scores, score_bytes);
     *bytes_out = bytes;
+    return write_view(view, base_count, regions, at + group_bytes);
+}
+
+/* ---- how a get was served ---- */
+
+size_t wire_got_write(const wire_get *get, const kvt_get_info *info, void *out)
+{
+    const kvt_kept_tokens *kept = info->kept;
+    const wire_got got = {.struct_size = get->got_bytes,
+                          .shared = info->shared,
+                          .read_ns = info->read_ns,
+                          .decode_ns = info->decode_ns,
+                          .predicted_ns = info->predicted_ns,
+                          .kept_count = kept->count,
+                          .kept_sets = kept->sets};
+    const size_t positions = (size_t)kept->sets * kept->count * sizeof *kept->positions;
+    assert(get->got_bytes >= sizeof got);
+    memset(out, 0, get->got_bytes);
+    memcpy(out, &got, sizeof got);
+    if (positions > 0) memcpy((uint8_t *)out + get->got_bytes, kept->positions, positions);
+    return get->got_bytes + positions;
+}
+
+kvt_status wire_got_read(const void *answer, size_t bytes, kvt_get_info *info)
+{
+    record_rest from = {.at = answer, .left = bytes};
+    kvt_kept_tokens *kept = info->kept;
+    wire_got got;
+    if (!record_take(&from, &got, sizeof got) || got.shared > 1) return KVT_E_CORRUPT;
+    const uint64_t positions = (uint64_t)got.kept_sets * got.kept_count;
+    if (positions > from.left / sizeof(uint32_t)) return KVT_E_CORRUPT;
+    if (positions > (kept != NULL ? kept->capacity : 0)) return KVT_E_CORRUPT;
+    info->read_ns = got.read_ns;
+    info->decode_ns = got.decode_ns;
+    info->predicted_ns = got.predicted_ns;
+    info->shared = got.shared != 0;
+    if (kept == NULL) return KVT_OK;
+    kept->count = got.kept_count;
+    kept->sets = got.kept_sets;
+    if (positions > 0) memcpy(kept->positions, from.at, positions * sizeof *kept->positions);
     return KVT_OK;
 }

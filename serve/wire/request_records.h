@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * request_records.h - what a get and a put say beside their entry of the ring: a record in the
- * channel's area, which the server copies before it reads it (docs/SERVE.md, Records).
+ * channel's area, which the server copies before it reads it (docs/SERVE.md, Records); and what the
+ * server writes over a get's.
  *
- *     record = wire_get or wire_put, then wire_view, then its places, then its block numbers
+ *     get = wire_get, wire_view, places, block numbers        answer = wire_got, positions
+ *     put = wire_put, layouts of groups, wire_view, places, block numbers, token scores
  *
  * Each structure begins with its size, a multiple of 8, as its writer knows it; a reader takes a
- * smaller one down to the first version's and a larger one whose further bytes are zero. Groups of
- * layers and token scores have no record yet.
+ * smaller one down to the first version's and a larger one whose further bytes are zero. Views of
+ * groups have no record: an entry of groups comes and goes packed.
  *
  * Thread rule: any thread; nothing here allocates or calls the system.
  */
@@ -24,14 +26,32 @@
 #define WIRE_REGIONS_MAX 64u /* of a session */
 #define WIRE_STRUCTS     4u
 
+/* The region that a place names for the channel's own staging (wire_channel.staging). It is the
+ * last one of an array of regions, which so has WIRE_REGIONS_MAX + 1. */
+#define WIRE_STAGING WIRE_REGIONS_MAX
+
 typedef struct wire_get {
     uint32_t struct_size;
     uint32_t first_layer;
     uint32_t layer_count;
-    uint32_t zero;
-    uint64_t deadline_ns;
+    uint32_t got_bytes;   /* sizeof(wire_got) of the client, which is written over the record with
+                             KVT_OK; 0: not wanted */
+    uint64_t deadline_ns; /* KVT_STORE_DEADLINE, too */
     double loss_max;
+    uint64_t kept_capacity; /* kvt_kept_tokens.capacity, for positions behind the wire_got; above 0
+                               only with one */
 } wire_get;
+
+/* How a get was served, beside its completion. */
+typedef struct wire_got {
+    uint32_t struct_size;
+    uint32_t shared; /* 0 or 1 */
+    uint64_t read_ns;
+    uint64_t decode_ns;
+    uint64_t predicted_ns;
+    uint32_t kept_count; /* as of kvt_kept_tokens: sets times count positions of 4 bytes follow */
+    uint32_t kept_sets;
+} wire_got;
 
 typedef struct wire_put {
     uint32_t struct_size;
@@ -45,6 +65,8 @@ typedef struct wire_put {
     double recompute_seconds;
     double lifetime_seconds;
     uint64_t deadline_ns;
+    uint32_t group_count;       /* layouts that follow; `layout` is zero then */
+    uint32_t token_score_count; /* floats at the record's end */
 } wire_put;
 
 /* A kvt_view without its addresses: base_count places follow it, then block_count numbers of 4
@@ -67,13 +89,14 @@ typedef struct wire_view {
 
 /* Bytes of a region. */
 typedef struct wire_place {
-    uint32_t region;
+    uint32_t region; /* WIRE_STAGING, too */
     uint32_t zero;
     uint64_t offset, bytes;
 } wire_place;
 
-_Static_assert(sizeof(wire_get) == 32, "get");
-_Static_assert(sizeof(kvt_layout) == 24 && sizeof(wire_put) == 104, "put");
+_Static_assert(sizeof(wire_get) == 40, "get");
+_Static_assert(sizeof(wire_got) == 40, "got");
+_Static_assert(sizeof(kvt_layout) == 24 && sizeof(wire_put) == 112, "put");
 _Static_assert(sizeof(wire_view) == 72, "view");
 _Static_assert(sizeof(wire_place) == 24, "place");
 
@@ -92,7 +115,7 @@ typedef struct wire_record {
     wire_put put;
     kvt_entry entry;
     kvt_view view;
-    uint64_t regions; /* bits of those that the view names */
+    uint64_t regions; /* bits of those that the view names; staging has none */
     void **bases;     /* given by the reader's caller: room for wire_record_bases() of each */
     uint64_t *bases_bytes;
 } wire_record;
@@ -107,25 +130,64 @@ static inline size_t wire_record_bases(size_t bytes)
  * Reads a copy of a record that nobody else writes.
  *   kind     WIRE_GET or WIRE_PUT
  *   record   aligned to 8; read for as long as the result is used
- *   regions  WIRE_REGIONS_MAX of them
+ *   bytes    of the copy; a get's may be longer than the record
+ *   regions  WIRE_REGIONS_MAX + 1 of them
  *   out      `bases` and `bases_bytes` are set; all else is filled
- * KVT_OK: every place lies in its region; whether the view fits its entry is for the call to say.
- * KVT_E_ARGUMENT: the record, or a place; KVT_E_UNSUPPORTED: groups.
+ * KVT_OK: every place lies in its region, and a get's wire_got in the copy's bytes; whether the
+ * view fits its entry is for the call to say. KVT_E_ARGUMENT: the record, or a place;
+ * KVT_E_UNSUPPORTED: views of groups; a get's view with an address a layer.
  */
 KVT_NODISCARD kvt_status wire_record_read(uint32_t kind, const void *record, size_t bytes,
                                           const wire_region *regions, wire_record *out);
 
+/* A put of an entry. Its key goes into the request. */
+wire_put wire_put_of(const kvt_entry *entry, uint64_t deadline_ns);
+
+/* The largest record and answer of a get or a put: what the writers below need, or more. */
+size_t wire_get_bytes(const wire_get *get, const kvt_view *view, uint32_t base_count);
+size_t wire_put_bytes(const wire_put *put, const kvt_view *view, uint32_t base_count);
+
 /*
- * Writes a record.
- *   head         a wire_get or a wire_put whose struct_size is set
- *   view         without groups; its addresses lie in one of `regions` each, or in none
- *   out          capacity bytes, aligned to 8
- * KVT_OK, with the record's bytes in *bytes_out; KVT_E_SPACE (capacity); KVT_E_ARGUMENT (an address
- * in no region; a count that its kind does not have); KVT_E_UNSUPPORTED (groups).
+ * Write a record.
+ *   get, put     all is set but struct_size
+ *   groups       put->group_count of them
+ *   scores       put->token_score_count of them
+ *   view         not of groups; its addresses lie in one of `regions` each
  *   base_count   addresses of the view: 1 or 2, or those of `bases`
+ *   regions      WIRE_REGIONS_MAX + 1 of them, where this process has them
+ *   out          capacity bytes, aligned to 8
+ *   bytes_out    of the record; of a get with the room for its answer, whose positions are as many
+ *                as the capacity leaves room for
+ * KVT_OK; KVT_E_SPACE (capacity); KVT_E_ARGUMENT (an address in no region; a count that its kind
+ * does not have; positions without a wire_got); KVT_E_UNSUPPORTED (a view of groups, memory that is
+ * not the host's).
  */
-KVT_NODISCARD kvt_status wire_record_write(const void *head, const kvt_view *view,
-                                           uint32_t base_count, const wire_region *regions,
-                                           void *out, size_t capacity, size_t *bytes_out);
+KVT_NODISCARD kvt_status wire_get_write(const wire_get *get, const kvt_view *view,
+                                        uint32_t base_count, const wire_region *regions, void *out,
+                                        size_t capacity, size_t *bytes_out);
+KVT_NODISCARD kvt_status wire_put_write(const wire_put *put, const kvt_layout *groups,
+                                        const float *scores, const kvt_view *view,
+                                        uint32_t base_count, const wire_region *regions, void *out,
+                                        size_t capacity, size_t *bytes_out);
+
+/* Positions that a get's record has room for: its capacity, or as many as fit into `bytes`. */
+static inline uint64_t wire_get_positions(const wire_get *get, size_t bytes)
+{
+    const uint64_t room = bytes > get->got_bytes ? (bytes - get->got_bytes) / sizeof(uint32_t) : 0;
+    return get->kept_capacity < room ? get->kept_capacity : room;
+}
+
+/* Writes how a get was served over its record, as the get asks: info and info->kept are filled, and
+ * the positions are no more than wire_get_positions. Returns the bytes. */
+size_t wire_got_write(const wire_get *get, const kvt_get_info *info, void *out);
+
+/*
+ * Reads how a get was served, once.
+ *   answer   completion.answer_bytes of the record's place
+ *   info     this library's: read_ns, decode_ns, predicted_ns and shared are set; with `kept` its
+ *            count, sets and positions, for which kept->capacity is the bound
+ * KVT_OK; KVT_E_CORRUPT: the server has written something else.
+ */
+KVT_NODISCARD kvt_status wire_got_read(const void *answer, size_t bytes, kvt_get_info *info);
 
 #endif

@@ -151,6 +151,9 @@ bool access_answer(kvt_store *store, const kvt_key *key, const access_target *ta
 /* Reads and decodes an entry for its timing alone: it counts as no use, and as no get. */
 void access_time_entry(kvt_store *store, const kvt_key *key);
 
+/* The instant of a get's deadline, where the caller leaves it to the store. */
+uint64_t access_deadline(const kvt_store *store, uint64_t deadline_ns);
+
 /* Whether a caller's info has a size that some version of this library has had. NULL is sound. */
 bool access_info_is_sound(const kvt_get_info *info);
 

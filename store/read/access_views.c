@@ -59,6 +59,13 @@ static kvt_status views_get(kvt_store *store, const kvt_key *key, const kvt_view
     } while (true);
 }
 
+uint64_t access_deadline(const kvt_store *store, uint64_t deadline_ns)
+{
+    if (deadline_ns != KVT_STORE_DEADLINE) return deadline_ns;
+    if (store->get_deadline_ns == KVT_NO_DEADLINE) return KVT_NO_DEADLINE;
+    return base_clock_ns() + store->get_deadline_ns;
+}
+
 kvt_status kvt_store_get(kvt_store *store, const kvt_key *key, const kvt_view *view,
                          uint64_t deadline_ns, kvt_get_info *info)
 {
@@ -66,10 +73,7 @@ kvt_status kvt_store_get(kvt_store *store, const kvt_key *key, const kvt_view *v
     if (other != NULL) return other->get(store, key, view, deadline_ns, info);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || view == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
-    if (deadline_ns == KVT_STORE_DEADLINE) {
-        deadline_ns = store->get_deadline_ns;
-        if (deadline_ns != KVT_NO_DEADLINE) deadline_ns += base_clock_ns();
-    }
+    deadline_ns = access_deadline(store, deadline_ns);
     if (view->bases_kind != KVT_BASES_PACKED || view->dtype != 0)
         return views_get(store, key, view, deadline_ns, info);
     const kvt_layout any = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = view->base_bytes[0]};

@@ -316,7 +316,7 @@ static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *gi
     item->urgency = request->urgency;
     item->tier = request->tier;
     item->key = request->key;
-    item->deadline_ns = request->deadline_ns;
+    item->deadline_ns = access_deadline(queue->store, request->deadline_ns);
     item->loss_max = request->loss_max;
     item->view = request->view;
     item->first_layer = request->first_layer;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_wire.c - any bytes as a packet, a request, a completion and a record: a value or a status.
- * What is read is written as it was, a hello's answer is one that its client can read, and what
- * passes lies inside of its area or region.
+ * fuzz_wire.c - any bytes as a packet, a request and a completion: a value or a status. What is
+ * read is written as it was, a hello's answer is one that its client can read, and what passes lies
+ * inside of its area.
  *
  * The first byte of the input says who has sent the packet, how many descriptors came with it, and
  * how far the two sides have agreed.
@@ -10,7 +10,6 @@
 #include "base/ring.h"
 #include "serve/wire/channel_entries.h"
 #include "serve/wire/messages.h"
-#include "serve/wire/request_records.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,38 +85,10 @@ static void read_entries(const uint8_t *data, size_t size)
     if (sound == KVT_OK && kvt_tier_name(completion.tier) == NULL) abort();
 }
 
-static void read_record(uint32_t kind, const uint8_t *data, size_t size)
-{
-    char *const address = (char *)(uintptr_t)0x100000;
-    const wire_region regions[WIRE_REGIONS_MAX] = {[2] = {address, 65536}};
-    const size_t count = wire_record_bases(size);
-    /* Exactly as much as the server gives. */
-    uint64_t *copy = malloc(size + 1);
-    void **bases = malloc((count + 1) * sizeof *bases);
-    uint64_t *bytes = malloc((count + 1) * sizeof *bytes);
-    wire_record record = {.bases = bases, .bases_bytes = bytes};
-    if (copy == NULL || bases == NULL || bytes == NULL) abort();
-    memcpy(copy, data, size);
-    if (wire_record_read(kind, copy, size, regions, &record) == KVT_OK) {
-        const kvt_view *view = &record.view;
-        if (record.regions != 1u << 2) abort();
-        const char *from = view->bases != NULL ? view->bases[0] : view->base[0];
-        const uint64_t length = view->bases != NULL ? view->bases_bytes[0] : view->base_bytes[0];
-        if (from < address || from > address + 65536 || length > 65536) abort();
-        if (length > (uint64_t)(address + 65536 - from)) abort();
-        const char *end = (const char *)copy + size;
-        if (view->blocks != NULL && (const char *)(view->blocks + view->block_count) > end) abort();
-    }
-    free(copy);
-    free(bases);
-    free(bytes);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1) return 0;
     read_packet(data[0], data + 1, size - 1);
     read_entries(data + 1, size - 1);
-    read_record((data[0] & 1) != 0 ? WIRE_PUT : WIRE_GET, data + 1, size - 1);
     return 0;
 }

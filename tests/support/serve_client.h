@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * serve_client.h - a client of a server, as plain as it can be: one channel, one region, calls that
- * post and wait. It trusts the server.
+ * serve_client.h - a client of a server, as plain as it can be: one channel, calls that post and
+ * wait. It trusts the server.
  */
 #ifndef KVT_TESTS_SUPPORT_SERVE_CLIENT_H
 #define KVT_TESTS_SUPPORT_SERVE_CLIENT_H
@@ -9,6 +9,7 @@
 #include "peer_support.h"
 
 #include "base/clock.h"
+#include "serve/wire/key_records.h"
 #include "serve/wire/peer_socket.h"
 #include "serve/wire/pending.h"
 #include "serve/wire/request_records.h"
@@ -20,7 +21,7 @@
 #include <unistd.h>
 
 #define CLIENT_ENTRIES 16u
-#define CLIENT_RECORD  1024u /* bytes for the record of each open request */
+#define CLIENT_RECORD  16384u /* bytes for the record of each open request */
 
 typedef struct serve_client {
     int socket, bells[2];
@@ -31,7 +32,7 @@ typedef struct serve_client {
     _Atomic uint64_t claimed;
     uint64_t next;
     wire_pending pending;
-    wire_region regions[WIRE_REGIONS_MAX]; /* where the client has them */
+    wire_region regions[WIRE_REGIONS_MAX + 1]; /* where the client has them */
 } serve_client;
 
 /* The next message of the server; its descriptors go to `descriptors`. KVT_E_GONE: the session has
@@ -40,14 +41,14 @@ static inline kvt_status client_message(serve_client *at, uint32_t least, uint32
                                         wire_message *message_out, int descriptors[3])
 {
     wire_packet packet;
-    const wire_expected expected = {WIRE_FROM_SERVER, least, most};
+    const wire_expected comes = {WIRE_FROM_SERVER, least, most};
     struct pollfd wait = {.fd = at->socket, .events = POLLIN};
     while (poll(&wait, 1, -1) < 0)
         continue;
     kvt_status status = wire_receive(at->socket, &packet);
     if (status != KVT_OK) return status;
-    status = wire_message_read(packet.bytes, packet.size, packet.descriptor_count, &expected,
-                               message_out);
+    status =
+        wire_message_read(packet.bytes, packet.size, packet.descriptor_count, &comes, message_out);
     for (uint32_t i = 0; i < packet.descriptor_count; i++)
         descriptors[i] = packet.descriptors[i];
     return status;
@@ -82,7 +83,8 @@ static inline kvt_status client_hello(serve_client *at, const char *path)
     return wire_check_welcome(&answer.welcome, &message.hello, &speaks, NULL);
 }
 
-static inline kvt_status client_open_channel(serve_client *at)
+/* Opens a channel with so much staging, which is the client's last region. */
+static inline kvt_status client_open_staged(serve_client *at, uint64_t staging_bytes)
 {
     wire_message message, answer;
     int descriptors[3];
@@ -90,6 +92,7 @@ static inline kvt_status client_open_channel(serve_client *at)
     wire_message_make(&message, WIRE_OPEN_CHANNEL, at->protocol, ++at->number);
     message.open.entries = CLIENT_ENTRIES;
     message.open.argument_bytes = CLIENT_ENTRIES * CLIENT_RECORD;
+    message.open.staging_bytes = staging_bytes;
     kvt_status status = client_ask(at, &message, NULL, 0, &answer, descriptors);
     if (status != KVT_OK) return status;
     at->places = answer.channel;
@@ -99,6 +102,8 @@ static inline kvt_status client_open_channel(serve_client *at)
     close(descriptors[0]);
     if (status != KVT_OK) return status;
     at->area = address;
+    if (staging_bytes > 0)
+        at->regions[WIRE_STAGING] = (wire_region){at->area + at->places.staging, staging_bytes};
     const size_t ring = base_ring_bytes(CLIENT_ENTRIES);
     status =
         base_ring_attach(&at->submissions, at->area + at->places.submissions, ring, CLIENT_ENTRIES);
@@ -106,6 +111,11 @@ static inline kvt_status client_open_channel(serve_client *at)
         status = base_ring_attach(&at->completions, at->area + at->places.completions, ring,
                                   CLIENT_ENTRIES);
     return status == KVT_OK ? wire_pending_init(&at->pending, CLIENT_ENTRIES) : status;
+}
+
+static inline kvt_status client_open_channel(serve_client *at)
+{
+    return client_open_staged(at, 0);
 }
 
 /* Registers `bytes` of new memory, which stays mapped here until client_close. */
@@ -141,25 +151,46 @@ static inline kvt_status client_one(serve_client *at, wire_kind kind, uint32_t v
     return client_ask(at, &message, NULL, 0, &answer, (int[3]){0});
 }
 
+/* The record of a request, and where the server writes its answer. */
+static inline char *client_record(serve_client *at, const wire_request *request)
+{
+    return at->area + at->places.arguments + request->number % CLIENT_ENTRIES * CLIENT_RECORD;
+}
+
+/* A request that has its number, and no record yet. */
+static inline kvt_status client_make(serve_client *at, uint32_t kind, const kvt_key *key,
+                                     wire_request *request)
+{
+    *request = (wire_request){.kind = (uint16_t)kind};
+    if (key != NULL) request->key = *key;
+    return wire_pending_open(&at->pending, (wire_request_kind)kind, CLIENT_RECORD,
+                             &request->number);
+}
+
+/* Posts a request, whose record is written where bytes is above 0. */
+static inline kvt_status client_send(serve_client *at, wire_request *request, size_t bytes)
+{
+    request->argument_bytes = (uint32_t)bytes;
+    if (bytes > 0) request->argument = request->number % CLIENT_ENTRIES * CLIENT_RECORD;
+    return peer_post(&at->submissions, &at->claimed, at->bells[0], request);
+}
+
 /* Posts a request; head is a wire_get or wire_put, or NULL for kinds without a record. */
 static inline kvt_status client_post(serve_client *at, uint32_t kind, const kvt_key *key,
                                      const void *head, const kvt_view *view, uint64_t *number_out)
 {
-    wire_request request = {.kind = (uint16_t)kind, .key = *key};
-    kvt_status status =
-        wire_pending_open(&at->pending, (wire_request_kind)kind, CLIENT_RECORD, &request.number);
+    wire_request request;
+    size_t bytes = 0;
+    kvt_status status = client_make(at, kind, key, &request);
+    char *record = client_record(at, &request);
     if (status != KVT_OK) return status;
     *number_out = request.number;
-    if (head != NULL) {
-        size_t bytes;
-        request.argument = request.number % CLIENT_ENTRIES * CLIENT_RECORD;
-        status = wire_record_write(head, view, 1, at->regions,
-                                   at->area + at->places.arguments + request.argument,
-                                   CLIENT_RECORD, &bytes);
-        if (status != KVT_OK) return status;
-        request.argument_bytes = (uint32_t)bytes;
-    }
-    return peer_post(&at->submissions, &at->claimed, at->bells[0], &request);
+    if (head != NULL && kind == WIRE_GET)
+        status = wire_get_write(head, view, 1, at->regions, record, CLIENT_RECORD, &bytes);
+    else if (head != NULL)
+        status =
+            wire_put_write(head, NULL, NULL, view, 1, at->regions, record, CLIENT_RECORD, &bytes);
+    return status == KVT_OK ? client_send(at, &request, bytes) : status;
 }
 
 /* Takes the next completion, waited for; KVT_E_GONE: the session has ended. */
@@ -192,6 +223,40 @@ static inline kvt_status client_call(serve_client *at, uint32_t kind, const kvt_
     if (status == KVT_OK) status = client_take(at, &done);
     if (status != KVT_OK) return status;
     return done.number == number ? done.status : KVT_E_CORRUPT;
+}
+
+/* Posts a request, waits for its completion, with no other open, and gives its status. */
+static inline kvt_status client_finish(serve_client *at, wire_request *request, size_t bytes,
+                                       wire_completion *done_out)
+{
+    kvt_status status = client_send(at, request, bytes);
+    if (status == KVT_OK) status = client_take(at, done_out);
+    if (status != KVT_OK) return status;
+    return done_out->number == request->number ? done_out->status : KVT_E_CORRUPT;
+}
+
+/* A call on a list of keys. The answer, if any, is at client_record of *request_out. */
+static inline kvt_status client_list(serve_client *at, uint32_t kind, const wire_list *list,
+                                     const kvt_key *keys, wire_request *request_out,
+                                     wire_completion *done_out)
+{
+    size_t bytes = 0;
+    kvt_status status = client_make(at, kind, NULL, request_out);
+    if (status == KVT_OK)
+        status = wire_list_write(kind, list, keys, client_record(at, request_out), CLIENT_RECORD,
+                                 &bytes);
+    return status == KVT_OK ? client_finish(at, request_out, bytes, done_out) : status;
+}
+
+/* A call on one key, or on a number. */
+static inline kvt_status client_plain(serve_client *at, uint32_t kind, const kvt_key *key,
+                                      uint64_t argument)
+{
+    wire_request request;
+    wire_completion done;
+    kvt_status status = client_make(at, kind, key, &request);
+    request.argument = argument;
+    return status == KVT_OK ? client_finish(at, &request, 0, &done) : status;
 }
 
 static inline void client_close(serve_client *at)

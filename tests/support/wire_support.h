@@ -5,6 +5,7 @@
 
 #include "cases.h"
 
+#include "serve/wire/control.h"
 #include "serve/wire/messages.h"
 
 #include <stdbool.h>
@@ -34,7 +35,8 @@ static inline void wire_test_message(wire_kind kind, wire_message *message,
                                      uint32_t *descriptors_out)
 {
     const uint32_t protocol = kind == WIRE_HELLO || kind == WIRE_REFUSED ? 0 : 2;
-    *descriptors_out = kind == WIRE_CHANNEL ? 3 : kind == WIRE_REGISTER ? 1 : 0;
+    const bool memory = kind == WIRE_REGISTER || kind == WIRE_RESULT_MEMORY;
+    *descriptors_out = kind == WIRE_CHANNEL ? 3 : memory ? 1 : 0;
     wire_message_make(message, kind, protocol, kind == WIRE_LEAVING ? 0 : 7);
     switch (kind) {
     case WIRE_HELLO: wire_hello_make(message, &wire_test_speaks, "an engine", 5 * SECOND); break;
@@ -73,13 +75,25 @@ static inline void wire_test_message(wire_kind kind, wire_message *message,
     case WIRE_RELEASE:
     case WIRE_LEAVING: message->one.value = 3; break;
     case WIRE_DONE: message->head.status = KVT_E_SPACE; break;
+    case WIRE_CALL: {
+        const wire_index_argument argument = {.at = {sizeof argument, 400}, .index = 2};
+        wire_call_make(message, WIRE_CALL_DEVICE_STATS, protocol, 7, &argument);
+        break;
+    }
+    case WIRE_RESULT:
+        wire_result_make(message, WIRE_CALL_METRICS, protocol, 7, KVT_OK, "a text", 7);
+        break;
+    case WIRE_RESULT_MEMORY:
+        wire_result_make(message, WIRE_CALL_METRICS, protocol, 7, KVT_OK, NULL, 100000);
+        break;
     }
 }
 
 static inline wire_expected wire_test_expected(wire_kind kind)
 {
     const bool server = kind == WIRE_WELCOME || kind == WIRE_REFUSED || kind == WIRE_CHANNEL ||
-                        kind == WIRE_REGION || kind == WIRE_DONE || kind == WIRE_LEAVING;
+                        kind == WIRE_REGION || kind == WIRE_DONE || kind == WIRE_LEAVING ||
+                        kind == WIRE_RESULT || kind == WIRE_RESULT_MEMORY;
     return (wire_expected){server ? WIRE_FROM_SERVER : WIRE_FROM_CLIENT, 0, 3};
 }
 

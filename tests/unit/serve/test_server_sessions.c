@@ -233,7 +233,7 @@ TEST(bad_requests_are_answered_and_the_session_goes_on)
     assert_ok(client_puts(&first, 1, memory));
     const kvt_key key = support_key(1);
     /* Kinds that are not carried out yet, and one that does not exist. */
-    assert_int_equal(client_call(&first, WIRE_MATCH, &key, NULL, NULL), KVT_E_UNSUPPORTED);
+    assert_int_equal(client_call(&first, WIRE_LOAD_END, &key, NULL, NULL), KVT_E_UNSUPPORTED);
     /* No record; a view of another size; a layout that is none. */
     assert_int_equal(client_call(&first, WIRE_GET, &key, NULL, NULL), KVT_E_ARGUMENT);
     assert_int_equal(client_call(&first, WIRE_GET, &key, &any_get, KVT_PACKED(memory, ENTRY - 64)),
@@ -485,18 +485,4 @@ TEST(reads_of_a_dead_client_touch_nothing)
         assert_ok(client_gets(&second, i, other));
     serve_end();
     serve_begin(support_open_memory("lru", 64 << 20, 8 << 20));
-}
-
-TEST(a_server_that_stops_ends_its_sessions)
-{
-    char *memory;
-    void *failed;
-    client_ready(&first, &memory);
-    assert_ok(client_puts(&first, 1, memory));
-    server_stop(lends);
-    assert_int_equal(pthread_join(thread, &failed), 0);
-    assert_null(failed);
-    assert_ended(&first);
-    assert_int_equal(server_sessions(lends), 0);
-    assert_int_equal(pthread_create(&thread, NULL, server_runs, lends), 0);
 }

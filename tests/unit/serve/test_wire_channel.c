@@ -333,6 +333,17 @@ TEST(a_request_that_leaves_its_area_is_refused)
         {WIRE_PUT, 1, 64, 4096, KVT_E_ARGUMENT},
         {WIRE_PUT, 1, 8, UINT64_MAX - 7, KVT_E_ARGUMENT},
         {WIRE_PUT, 3, 0, 0, KVT_E_ARGUMENT},
+        /* A batch begins with it. */
+        {WIRE_PUT, WIRE_BATCH_BEGINS | 2, 64, 0, KVT_OK},
+        {WIRE_PUT, WIRE_BATCH_BEGINS | 3, 64, 0, KVT_E_ARGUMENT},
+        {WIRE_PUT, 0x4000, 64, 0, KVT_E_ARGUMENT},
+        /* A record where there is none, and none where there is one. */
+        {WIRE_MATCH, 0, 0, 0, KVT_E_ARGUMENT},
+        {WIRE_DESCRIBE, 0, 0, 0, KVT_E_ARGUMENT},
+        {WIRE_EXISTS, 0, 8, 0, KVT_E_ARGUMENT},
+        {WIRE_LEASE_END, 0, 8, 0, KVT_E_ARGUMENT},
+        {WIRE_TOUCH, 0, 8, 0, KVT_OK},
+        {WIRE_TOUCH, 0, 0, 0, KVT_OK},
         {0, 0, 0, 0, KVT_E_ARGUMENT},
         {WIRE_REQUEST_KINDS, 0, 0, 0, KVT_E_ARGUMENT},
         {UINT16_MAX, 0, 0, 0, KVT_E_ARGUMENT},

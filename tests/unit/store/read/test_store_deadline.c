@@ -3,6 +3,7 @@
  * test_store_deadline.c - a store on devices that neither answer nor fail: gets end at their
  * deadline, puts at the timeout, close at once, and nothing is written or lost afterwards.
  */
+#include "queued.h"
 #include "store_support.h"
 
 #include "base/clock.h"
@@ -212,10 +213,22 @@ TEST(the_setting_is_every_gets_deadline)
     site_hang(&s, 0);
     assert_int_equal(support_get(s.store, 3, &info), KVT_MISS);
     assert_true(info.timed_out);
-    tiers_fault_clear(s.faults[0].device);
-    site_await_staging(&s);
     kvt_key key = support_key(3);
     static char data[SUPPORT_ENTRY_BYTES];
+    /* A queue's, too. */
+    kvt_queue *queue;
+    const kvt_request request = {.struct_size = sizeof request,
+                                 .kind = KVT_REQUEST_GET,
+                                 .key = key,
+                                 .view = KVT_PACKED(data, sizeof data),
+                                 .deadline_ns = KVT_STORE_DEADLINE};
+    assert_ok(kvt_queue_open(s.store, NULL, &queue));
+    const kvt_completion done = queued_call(queue, &request);
+    assert_int_equal(done.status, KVT_MISS);
+    assert_true(done.timed_out);
+    kvt_queue_close(queue);
+    tiers_fault_clear(s.faults[0].device);
+    site_await_staging(&s);
     assert_ok(kvt_store_get(s.store, &key, KVT_PACKED(data, sizeof data), NEVER, &info));
     assert_false(info.timed_out);
     kvt_store_close(s.store);

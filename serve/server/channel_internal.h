@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * channel_internal.h - one channel: what it has of its area, its queue and its requests.
+ *
+ * Thread rule: a channel belongs to its thread, but for what its comments say.
+ */
+#ifndef SERVE_SERVER_CHANNEL_INTERNAL_H
+#define SERVE_SERVER_CHANNEL_INTERNAL_H
+
+#include "serve/server/server_internal.h"
+
+#define CHANNEL_BATCH 64u /* requests that are given to the queue at once, at most */
+
+/* A request that the queue has: a get, a put or a delete. */
+typedef struct channel_request {
+    wire_request request;
+    wire_record record;   /* of a get or a put */
+    kvt_get_info info;    /* of a get that asks for it */
+    kvt_kept_tokens kept; /* the same; its positions are of our heap, too */
+    void *memory;         /* the record's copy and its addresses */
+    uint64_t batch;       /* of the client */
+    uint64_t queue_batch; /* of the queue; several may have a part of a client's; 0: not yet */
+    bool open;
+    uint32_t next_free;
+} channel_request;
+
+struct server_channel {
+    server_session *session;
+    kvt_queue *queue;
+    wire_channel places; /* of its area */
+    char *area;
+    wire_region staging; /* of it */
+    base_ring submissions, completions;
+    _Atomic uint64_t claimed;  /* of completions */
+    uint64_t next;             /* submission */
+    int bells[2];              /* ours, the client's */
+    int stop, poller;          /* descriptors of our own; stop: written by the session's thread */
+    channel_request *requests; /* as many as entries */
+    uint32_t first_free;
+    _Atomic uint32_t in_flight; /* requests that are not completed; read by the session's thread */
+    uint64_t copied_bytes;      /* of records of the requests in flight */
+    uint64_t batch;             /* of the client: counts those that have begun */
+    kvt_request waiting[CHANNEL_BATCH]; /* for the queue, all of one batch */
+    uint32_t waiting_count;
+    bool posted;      /* since the client's bell was rung */
+    atomic_bool gone; /* its thread touches nothing any more; read by the session's */
+    pthread_t thread;
+};
+
+/* Posts a completion, for which an entry is free: each request that was taken has one kept for it.
+ * KVT_OK; KVT_E_CORRUPT. */
+KVT_NODISCARD kvt_status server_channel_post(server_channel *channel, const wire_completion *done);
+
+/* Posts one that says no more than a status. */
+KVT_NODISCARD kvt_status server_channel_answer(server_channel *channel, const wire_request *request,
+                                               kvt_status status);
+
+/* The record of a request in the client's memory: copied once, or written. */
+static inline char *channel_record(const server_channel *channel, const wire_request *request)
+{
+    return channel->area + channel->places.arguments + request->argument;
+}
+
+/* ---- requests of the queue (channel_requests.c) ---- */
+
+/* Makes the queue's request of a get, a put or a delete, which waits for server_channel_submit.
+ * KVT_OK: or it was answered; KVT_E_CORRUPT as server_channel_post. */
+KVT_NODISCARD kvt_status server_channel_begin(server_channel *channel, const wire_request *request);
+
+/* Gives the queue the requests that wait; when it refuses them they are answered. KVT_OK;
+ * KVT_E_CORRUPT. */
+KVT_NODISCARD kvt_status server_channel_submit(server_channel *channel);
+
+/* Calls off the batch of the open request of that number, when nothing waits for
+ * server_channel_submit. KVT_OK; KVT_MISS. */
+KVT_NODISCARD kvt_status server_channel_cancel(server_channel *channel, uint64_t number);
+
+/* Posts what the queue has completed. KVT_OK, *moved_out when there was something;
+ * KVT_E_CORRUPT. */
+KVT_NODISCARD kvt_status server_channel_drain(server_channel *channel, bool *moved_out);
+
+/* Frees what requests in flight have; the queue is closed. */
+void server_channel_forget_all(server_channel *channel);
+
+/* ---- calls that wait for nothing (channel_calls.c) ---- */
+
+/* Carries out a request of another kind and posts its completion. KVT_OK; KVT_E_CORRUPT. */
+KVT_NODISCARD kvt_status server_channel_call(server_channel *channel, const wire_request *request);
+
+/* Forgets the leases that a channel has begun; its queue's close has ended them. */
+void server_channel_leases_forget(server_channel *channel);
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * session_calls.c - carries out a client's calls on the store, by a function for each shape of
+ * call. It runs on the session's thread, which a long call (flush, persist, clear) keeps for as
+ * long as it takes: the session's channels go on, its messages wait.
+ *
+ * A result is made in memory of the server's own, because calls read what they fill; what is too
+ * large for a message is copied to the memory that the session shares with its client.
+ */
+#include "serve/server/server_internal.h"
+
+#include "serve/wire/control.h"
+#include "serve/wire/shared_memory.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What a call gives back: `bytes` of memory that the answer's maker frees. */
+typedef struct call_result {
+    char *memory;
+    uint32_t bytes;
+} call_result;
+
+/* Makes room for a result, zeroed, of which the public structure at `at` has the size asked for. */
+static kvt_status result_make(call_result *out, size_t bytes, size_t at, uint32_t asked)
+{
+    assert(bytes <= WIRE_RESULT_MAX && (asked == 0 || at + asked <= bytes));
+    out->memory = calloc(1, bytes + 8);
+    if (out->memory == NULL) return KVT_E_MEMORY;
+    out->bytes = (uint32_t)bytes;
+    if (asked != 0) memcpy(out->memory + at, &asked, sizeof asked);
+    return KVT_OK;
+}
+
+/* Calls that fill one public structure. */
+static kvt_status call_fill(kvt_store *store, uint32_t call, const wire_argument *argument,
+                            call_result *out)
+{
+    const uint32_t asked = argument->at.result_size;
+    const kvt_status status = result_make(out, asked, 0, asked);
+    if (status != KVT_OK) return status;
+    void *fills = out->memory;
+    switch (call) {
+    case WIRE_CALL_STATS: return kvt_store_stats_get(store, fills);
+    case WIRE_CALL_DEVICE_STATS: return kvt_device_stats_get(store, argument->index.index, fills);
+    case WIRE_CALL_CLASS_STATS: return kvt_class_stats_get(store, argument->index.index, fills);
+    case WIRE_CALL_SPACE_STATS: return kvt_space_stats_get(store, argument->space.space, fills);
+    default: return kvt_store_persist(store, argument->deadline.deadline_ns, fills);
+    }
+}
+
+static kvt_status call_health(kvt_store *store, const wire_argument *argument, call_result *out)
+{
+    const uint32_t asked = argument->at.result_size;
+    kvt_status overall;
+    size_t count;
+    kvt_status status = kvt_health_get(store, NULL, 0, &count, &overall);
+    if (status != KVT_OK) return status;
+    const size_t most = (WIRE_RESULT_MAX - sizeof(wire_health)) / asked;
+    size_t room = count < argument->index.index ? count : argument->index.index;
+    if (room > most) room = most;
+    status =
+        result_make(out, sizeof(wire_health) + room * asked, sizeof(wire_health), room ? asked : 0);
+    if (status != KVT_OK) return status;
+    wire_health *health = (wire_health *)(void *)out->memory;
+    if (room > 0)
+        status =
+            kvt_health_get(store, (kvt_health_item *)(void *)(health + 1), room, &count, &overall);
+    if (status != KVT_OK) return status;
+    *health = (wire_health){.count = count, .overall = overall};
+    if (count < room) out->bytes = (uint32_t)(sizeof *health + count * asked);
+    return KVT_OK;
+}
+
+/* Moves a text out of a structure that may be too short for the pointer to it. */
+static void text_take(char *item, uint32_t asked, size_t offset, char *text, size_t size)
+{
+    const char *from;
+    if (offset + sizeof from > asked) return;
+    memcpy(&from, item + offset, sizeof from);
+    memset(item + offset, 0, sizeof from);
+    for (size_t i = 0; from != NULL && i + 1 < size && from[i] != '\0'; i++)
+        text[i] = from[i];
+}
+
+static kvt_status call_explain(kvt_store *store, const wire_argument *argument, call_result *out)
+{
+    const uint32_t asked = argument->at.result_size;
+    kvt_status status =
+        result_make(out, sizeof(wire_explained) + asked, sizeof(wire_explained), asked);
+    if (status != KVT_OK) return status;
+    wire_explained *explained = (wire_explained *)(void *)out->memory;
+    char *item = (char *)(explained + 1);
+    status = kvt_store_explain(store, &argument->key.key, (kvt_explanation *)(void *)item);
+    text_take(item, asked, offsetof(kvt_explanation, reason), explained->reason,
+              sizeof explained->reason);
+    text_take(item, asked, offsetof(kvt_explanation, reuse_expert), explained->reuse_expert,
+              sizeof explained->reuse_expert);
+    return status;
+}
+
+static kvt_status call_count(kvt_store *store, uint32_t call, const wire_argument *argument,
+                             call_result *out)
+{
+    kvt_status status = result_make(out, sizeof(wire_count), 0, 0);
+    if (status != KVT_OK) return status;
+    wire_count *count = (wire_count *)(void *)out->memory;
+    if (call == WIRE_CALL_MAINTAIN) {
+        uint32_t moves = 0;
+        status = kvt_store_maintain(store, &moves);
+        count->count = moves;
+        return status;
+    }
+    const uint32_t conditions = argument->clear.conditions;
+    const kvt_clear_filter filter = {.struct_size = sizeof filter,
+                                     .by_space = (conditions & WIRE_CLEAR_SPACE) != 0,
+                                     .by_tenant = (conditions & WIRE_CLEAR_TENANT) != 0,
+                                     .everything = (conditions & WIRE_CLEAR_EVERYTHING) != 0,
+                                     .tenant = argument->clear.tenant,
+                                     .space = argument->clear.space};
+    return kvt_store_clear(store, &filter, &count->count);
+}
+
+/* The metrics grow between the two calls by a few bytes at most. */
+static kvt_status call_metrics(kvt_store *store, call_result *out)
+{
+    const size_t room = kvt_metrics_write(store, NULL, 0) + 4096;
+    kvt_status status = room <= WIRE_RESULT_MAX ? result_make(out, room, 0, 0) : KVT_E_SPACE;
+    if (status != KVT_OK) return status;
+    const size_t bytes = kvt_metrics_write(store, out->memory, room);
+    out->bytes = (uint32_t)(bytes < room ? bytes : room);
+    return bytes != 0 ? KVT_OK : KVT_E_STATE;
+}
+
+static kvt_status call_operations(kvt_store *store, const wire_argument *argument, call_result *out)
+{
+    const size_t most = WIRE_RESULT_MAX / sizeof(kvt_operation);
+    const size_t room = argument->index.index < most ? argument->index.index : most;
+    size_t count = 0;
+    kvt_status status = result_make(out, room * sizeof(kvt_operation), 0, 0);
+    if (status != KVT_OK) return status;
+    status = kvt_operations_get(store, (kvt_operation *)(void *)out->memory, room, &count);
+    out->bytes = (uint32_t)(count * sizeof(kvt_operation));
+    return status;
+}
+
+static kvt_status call_run(kvt_store *store, uint32_t call, const wire_argument *argument,
+                           call_result *out)
+{
+    switch (call) {
+    case WIRE_CALL_HEALTH: return call_health(store, argument, out);
+    case WIRE_CALL_EXPLAIN: return call_explain(store, argument, out);
+    case WIRE_CALL_MAINTAIN:
+    case WIRE_CALL_CLEAR: return call_count(store, call, argument, out);
+    case WIRE_CALL_METRICS: return call_metrics(store, out);
+    case WIRE_CALL_OPERATIONS: return call_operations(store, argument, out);
+    case WIRE_CALL_FLUSH: return kvt_store_flush(store);
+    case WIRE_CALL_SPACE_SET:
+        return kvt_space_set(store, argument->space.space, argument->space.tenant);
+    case WIRE_CALL_TENANT_SET:
+        return kvt_tenant_set(store, argument->tenant.tenant, &argument->tenant.limits);
+    case WIRE_CALL_DEVICE_CHANGE:
+        return kvt_device_change(store, argument->device.name,
+                                 (kvt_device_action)argument->device.action);
+    default: return call_fill(store, call, argument, out);
+    }
+}
+
+/* Copies a result to the memory that the session and its client share, made at first need. The
+ * server never reads it. */
+static kvt_status result_share(server_session *session, const call_result *result)
+{
+    if (session->results == NULL) {
+        int made;
+        kvt_status status = wire_memory_make("kvterrace-results", WIRE_RESULT_MAX, &made);
+        if (status != KVT_OK) return status;
+        status = wire_memory_map(made, 0, WIRE_RESULT_MAX, WIRE_SEALED_SIZE, &session->results);
+        if (status != KVT_OK) {
+            close(made);
+            return status;
+        }
+        session->results_memory = made;
+    }
+    memcpy(session->results, result->memory, result->bytes);
+    return KVT_OK;
+}
+
+kvt_status server_call(server_session *session, const wire_message *asked)
+{
+    const uint32_t call = asked->call.call;
+    call_result result = {0};
+    wire_argument argument;
+    wire_message answer;
+    kvt_status status = wire_call_read(&asked->call, &argument);
+    if (status == KVT_OK && wire_call_kinds[call].changes && !session->is_operator)
+        status = KVT_E_READ_ONLY;
+    if (status == KVT_OK) status = call_run(session->lends->store, call, &argument, &result);
+    /* A persist that failed says how far it came. */
+    if (status < 0 && (call != WIRE_CALL_PERSIST || status == KVT_E_ARGUMENT)) result.bytes = 0;
+    if (result.bytes > WIRE_CALL_ROOM) {
+        const kvt_status shared = result_share(session, &result);
+        if (shared != KVT_OK) {
+            status = shared;
+            result.bytes = 0;
+        }
+    }
+    wire_result_make(&answer, call, session->protocol, asked->head.number, status, result.memory,
+                     result.bytes);
+    free(result.memory);
+    return wire_send(session->socket, &answer, &session->results_memory,
+                     answer.head.kind == WIRE_RESULT_MEMORY ? 1 : 0);
+}
