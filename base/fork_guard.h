@@ -16,17 +16,17 @@
 #include <stdint.h>
 
 /* How many forks lie between the first process and this one, as far as the library was there. */
-extern _Atomic uint32_t fork_guard_count;
+extern _Atomic uint32_t base_fork_guard_count;
 
 /* Counts from now on. Called by every open. Returns the count, for the handle to keep. */
-uint32_t fork_guard_start(void);
+uint32_t base_fork_guard_start(void);
 
 /* Whether a handle was made by this process; `forks` is the count that it was made with. Handles
  * that may outlive their store, as queues, loads and readers of events, keep a count of their own.
  */
 static inline bool fork_guard_is_current(uint32_t forks)
 {
-    return atomic_load_explicit(&fork_guard_count, memory_order_relaxed) == forks;
+    return atomic_load_explicit(&base_fork_guard_count, memory_order_relaxed) == forks;
 }
 
 #endif

@@ -36,6 +36,7 @@
 #define WEIGHING_POLICIES "store.policy=utility|adaptcache"
 #define LADDER            "store.ladder=calibrated"
 #define DURABLE           "store.catalog and device.?.tier=ssd"
+#define LENT              "serve.socket"
 #define VALKEY            "remote.*.backend=valkey"
 #define PRESENT(tier)     "tier." tier ".capacity or device.?.tier=" tier
 
@@ -267,6 +268,21 @@ static const kvt_setting settings_table[] = {
            "simulation: the bound of the workload and each run's regrets"),
     TEXT("replay.plan_log", NULL, ALWAYS,
          "file that receives every move; of several runs, FILE.POLICY.SEED"),
+
+    TEXT("serve.socket", NULL, ALWAYS, "path of the socket of `kvterrace serve`, up to 107 bytes"),
+    TEXT("serve.mode", "0600", LENT, "its mode, in octal"),
+    TEXT("serve.group", NULL, LENT, "its group"),
+    TEXT("serve.users", NULL, LENT,
+         "who may connect, by name or number; absent: the server's user"),
+    TEXT("serve.operators", NULL, LENT,
+         "who may also clear and drain; absent: the server's user and root"),
+    COUNT("serve.sessions", "64", LENT, "clients at once", 1, 1024),
+    COUNT("serve.depth", "1024", LENT, "requests of a channel, a power of two", 2, 1 << 20),
+    BYTES("serve.registered", "1TiB", LENT, "memory that a client may register", 4096,
+          (double)(UINT64_C(1) << 46)),
+    BYTES("serve.staging", "256MiB", LENT, "staging of a client", 4096,
+          (double)(UINT64_C(1) << 46)),
+    SECONDS("serve.leave", "2", LENT, "time for requests under way, at the end", 0, 3600),
 
     NUMBER("workload.rate", "1", ALWAYS,
            "requests a second (Poisson); of traces without a clock, conversations", DBL_MIN, 1e6),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The library, static and shared, from the rooms that make it, and the command.
 set(KVT_LIBRARY_ROOMS ground number base codecs basis policy tiers estimator remote store decide
-    sparse)
+    sparse wire client)
 set(KVT_LIBRARY_DEPS PkgConfig::ZSTD PkgConfig::URING PkgConfig::SQLITE PkgConfig::XXHASH
     PkgConfig::INIH Threads::Threads ${CMAKE_DL_LIBS} m)
 # What a static link needs besides, for kvterrace.pc.
@@ -81,8 +81,8 @@ target_include_directories(kvterrace_shared INTERFACE
 
 # The command takes the objects of the rooms and not the library: it looks inside them.
 add_executable(kvterrace_command)
-kvt_add_rooms(kvterrace_command ${KVT_LIBRARY_ROOMS} rivals replay tools command inspect quality
-  exchange)
+kvt_add_rooms(kvterrace_command ${KVT_LIBRARY_ROOMS} wire server rivals replay tools command inspect
+  quality exchange)
 set_target_properties(kvterrace_command PROPERTIES OUTPUT_NAME kvterrace LINKER_LANGUAGE C)
 target_link_libraries(kvterrace_command PRIVATE kvt_flags ${KVT_LIBRARY_DEPS}
   PkgConfig::JANSSON PkgConfig::OPENBLAS PkgConfig::ZLIB)

@@ -11,8 +11,10 @@ set(KVT_NEEDS_tiers tiers ${KVT_NEEDS_base})
 set(KVT_NEEDS_estimator estimator exchange quality basis codecs tiers ${KVT_NEEDS_base})
 set(KVT_NEEDS_wire wire ${KVT_NEEDS_base})
 set(KVT_NEEDS_remote remote ${KVT_NEEDS_base})
-set(KVT_NEEDS_store store remote exchange estimator basis codecs tiers ${KVT_NEEDS_policy})
-set(KVT_NEEDS_server server wire ${KVT_NEEDS_store})
+set(KVT_NEEDS_store client server wire store remote exchange estimator basis codecs tiers
+    ${KVT_NEEDS_policy})
+set(KVT_NEEDS_server ${KVT_NEEDS_store})
+set(KVT_NEEDS_client ${KVT_NEEDS_store})
 set(KVT_NEEDS_sparse sparse ${KVT_NEEDS_store})
 # What replays, and what lab/ benches; both stand on all the rooms.
 set(KVT_NEEDS_replay replay inspect command quality ${KVT_NEEDS_sparse})
@@ -47,6 +49,7 @@ set(KVT_WRAPPED_STEADY costs_probe_device costs_measure_variant learn_open)
 foreach(subject drop groups_ladder ladder)
   set(KVT_WRAPPED_test_store_${subject} ${KVT_WRAPPED_STEADY} store_now_ns)
 endforeach()
+set(KVT_WRAPPED_test_server_drop ${KVT_WRAPPED_STEADY} store_now_ns)
 list(APPEND KVT_WRAPPED_test_store_ladder staging_acquire)
 set(KVT_WRAPPED_test_replay_live_forms ${KVT_WRAPPED_STEADY}) # requests come by the real clock
 set(KVT_WRAPPED_test_store_copies kvt_policy_adopt)
@@ -106,9 +109,13 @@ add_library(kvt_test_cases OBJECT ${CMAKE_SOURCE_DIR}/tests/support/cases.c
 target_link_libraries(kvt_test_cases PRIVATE kvt_flags PkgConfig::CMOCKA)
 
 # Unit tests' stores open with an engine that is not there where the environment says so.
-add_library(kvt_absent_engine OBJECT ${CMAKE_SOURCE_DIR}/tests/support/absent_engine.c)
-target_link_libraries(kvt_absent_engine PRIVATE kvt_flags)
-target_include_directories(kvt_absent_engine PRIVATE ${CMAKE_SOURCE_DIR}/include)
+# They may be another process's, too.
+foreach(stand_in absent_engine lent_store)
+  add_library(kvt_${stand_in} OBJECT ${CMAKE_SOURCE_DIR}/tests/support/${stand_in}.c)
+  target_link_libraries(kvt_${stand_in} PRIVATE kvt_flags)
+  target_include_directories(kvt_${stand_in} PRIVATE ${CMAKE_SOURCE_DIR}
+    ${CMAKE_SOURCE_DIR}/include)
+endforeach()
 
 # What a store measures of memory is measured once in a program of these rooms.
 add_library(kvt_brief_costs OBJECT ${CMAKE_SOURCE_DIR}/tests/support/brief_costs.c)
@@ -130,8 +137,8 @@ function(kvt_test_program source kind)
     target_link_options(${name} PRIVATE LINKER:--wrap=${wrapped})
   endforeach()
   if(name MATCHES "^test_store_" AND NOT name MATCHES "_remote")
-    target_link_libraries(${name} PRIVATE kvt_absent_engine)
-    target_link_options(${name} PRIVATE LINKER:--wrap=kvt_store_open)
+    target_link_libraries(${name} PRIVATE kvt_absent_engine kvt_lent_store)
+    target_link_options(${name} PRIVATE LINKER:--wrap=kvt_store_open LINKER:--wrap=kvt_store_close)
   endif()
   if(name MATCHES "^(test|torture)_(store|sparse)_" AND NOT name MATCHES "_costs$"
       AND NOT "costs_probe_device" IN_LIST KVT_WRAPPED_${name})
@@ -153,6 +160,8 @@ foreach(pair "unit;test" "conform;conform" "golden;golden" "torture;torture")
   endforeach()
 endforeach()
 
+target_link_libraries(test_sparse_fork PRIVATE kvt_lent_store)
+
 # Tests of what is here alone, with an engine that is not there: docs/TESTING.md, An absent engine.
 set(KVT_ABSENT_refuses access basis_lack copies deadline groups hint lifetime load load_shared
   put put_view queue queue_batches queue_puts queue_shares sizes staging view watch)
@@ -164,6 +173,14 @@ foreach(mode refuses silent)
     set_tests_properties(${name} PROPERTIES LABELS "unit;store" SKIP_RETURN_CODE 77 TIMEOUT 1200
       ENVIRONMENT "${KVT_TEST_ENVIRONMENT};KVT_TEST_ENGINE=${mode}")
   endforeach()
+endforeach()
+
+# The same programs over a store that a server lends: docs/TESTING.md, Over a connection.
+foreach(subject access deadline groups hint lease put_view queue_puts sides)
+  set(name unit/test_store_${subject}_lent)
+  add_test(NAME ${name} COMMAND test_store_${subject} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS "unit;client" SKIP_RETURN_CODE 77 TIMEOUT 1200
+    ENVIRONMENT "${KVT_TEST_ENVIRONMENT};KVT_TEST_LENT=1")
 endforeach()
 
 # Tests of what a store decides flush hundreds of times: their few MiB of files lie in memory, where

@@ -19,8 +19,8 @@
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
 
-#include "base/calls.h"
 #include "base/clock.h"
+#include "base/handle_calls.h"
 #include "sequence.h"
 
 /* One layer's rows of one head. */

@@ -32,7 +32,7 @@
 
 #include <kvterrace/names.h>
 
-#include "base/calls.h"
+#include "base/handle_calls.h"
 #include "kept.h"
 #include "sequence.h"
 

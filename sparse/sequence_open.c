@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/calls.h"
+#include "base/handle_calls.h"
 #include "base/struct_size.h"
 #include "kept.h"
 #include "sequence.h"

@@ -5,9 +5,9 @@
 #include "commands.h"
 
 static const command_spec *const main_commands[] = {
-    &profile_spec,      &tools_size_spec, &replay_spec, &report_spec,  &encode_spec,
-    &decode_spec,       &inspect_spec,    &verify_spec, &recover_spec, &clear_spec,
-    &check_config_spec, &settings_spec,   NULL,
+    &profile_spec, &tools_size_spec,   &replay_spec,   &report_spec,  &encode_spec,
+    &decode_spec,  &inspect_spec,      &verify_spec,   &recover_spec, &clear_spec,
+    &serve_spec,   &check_config_spec, &settings_spec, NULL,
 };
 
 static const command_spec main_spec = {

@@ -572,7 +572,7 @@ static kvt_status open_steps(open_state *state)
 /* Fills the members that follow from the options alone, and makes the locks. */
 static void open_fill_store(kvt_store *store, const kvt_store_options *options)
 {
-    store->forks = fork_guard_start();
+    store->forks = base_fork_guard_start();
     store->zero_ns = base_clock_ns() - STORE_PAST_NS;
     base_brief_lock_init(&store->lock);
     pthread_mutex_init(&store->observer_lock, NULL);

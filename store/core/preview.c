@@ -85,7 +85,7 @@ kvt_status kvt_store_variants(const kvt_store_options *options, kvt_profile *pro
     char note[1] = "";
     kvt_store *store = calloc(1, sizeof *store);
     if (store == NULL) return KVT_E_MEMORY;
-    store->forks = atomic_load(&fork_guard_count);
+    store->forks = atomic_load(&base_fork_guard_count);
     pthread_mutex_init(&store->bases.lock, NULL);
     cost_profile costs = {.profile = profile,
                           .foreign = options->learning.profile_foreign,

@@ -9,8 +9,8 @@
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
-#include "base/calls.h"
 #include "base/fork_guard.h"
+#include "base/handle_calls.h"
 #include "codecs/record.h"
 #include "store/background/backoff.h"
 #include "store/background/copies.h"
@@ -97,7 +97,7 @@ typedef struct store_tallies {
 #define STORE_SHARES 1024u /* hash chains of load_share.c */
 
 struct kvt_store {
-    const base_store_calls *elsewhere; /* NULL: it is of this process (base/calls.h) */
+    const base_store_calls *elsewhere; /* NULL: it is of this process (base/handle_calls.h) */
     pthread_mutex_t lock;
     pthread_cond_t changed;        /* an entry's state or readers; the queue; space */
     pthread_cond_t background_due; /* ends the background's pause: stopping, or plan_waits */
@@ -161,7 +161,7 @@ struct kvt_store {
     bool format;
     bool shared;    /* other threads may have the store: shared state needs the lock */
     bool opened;    /* wholly */
-    uint32_t forks; /* fork_guard_count of the process that opened it */
+    uint32_t forks; /* base_fork_guard_count of the process that opened it */
     kvt_codec_workers workers_given;
     const kvt_codec_workers *workers;        /* these, or NULL */
     pthread_mutex_t wear_lock;               /* under it only locks of pool and catalog */

@@ -471,8 +471,7 @@ static kvt_status load_check_begin(kvt_queue *queue, const kvt_key *keys,
 kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view *const *views,
                           size_t count, const kvt_load_options *options, kvt_load **load_out)
 {
-    const base_queue_calls *other = base_queue_calls_of(queue);
-    if (other != NULL) return other->load_begin(queue, keys, views, count, options, load_out);
+    if (base_calls_at(queue) != NULL) return KVT_E_UNSUPPORTED;
     kvt_load_options whole = {.struct_size = sizeof whole, .deadline_ns = KVT_NO_DEADLINE};
     if (options == NULL) options = &whole;
     options = struct_size_in(options, &whole, sizeof whole, LOAD_OPTIONS_LEAST);
@@ -500,8 +499,6 @@ kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view 
 
 uint32_t kvt_load_layers(const kvt_load *load)
 {
-    const base_load_calls *other = base_load_calls_of(load);
-    if (other != NULL) return other->layers(load);
     return fork_guard_is_current(load->forks) ? atomic_load(&load->complete) : 0;
 }
 
@@ -517,8 +514,6 @@ static kvt_status load_wait_status(const kvt_load *load, uint32_t layers, bool w
 
 kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
 {
-    const base_load_calls *other = base_load_calls_of(load);
-    if (other != NULL) return other->wait(load, layers, deadline_ns);
     if (load == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
     const uint64_t given_ns = deadline_ns;
@@ -549,11 +544,6 @@ kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
 
 void kvt_load_release(kvt_load *load, uint32_t layers)
 {
-    const base_load_calls *other = base_load_calls_of(load);
-    if (other != NULL) {
-        other->release(load, layers);
-        return;
-    }
     if (load == NULL || !fork_guard_is_current(load->forks)) return;
     pthread_mutex_lock(&load->lock);
     if (!load->asks && layers > load->layers) layers = load->layers;
@@ -564,8 +554,6 @@ void kvt_load_release(kvt_load *load, uint32_t layers)
 
 kvt_status kvt_load_status(kvt_load *load, size_t index)
 {
-    const base_load_calls *other = base_load_calls_of(load);
-    if (other != NULL) return other->status(load, index);
     if (load == NULL || index >= load->count) return KVT_E_ARGUMENT;
     if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
     pthread_mutex_lock(&load->lock);
@@ -592,8 +580,6 @@ void load_orphan(kvt_load *load)
 
 kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *result_out)
 {
-    const base_load_calls *other = base_load_calls_of(load);
-    if (other != NULL) return other->end(load, statuses, result_out);
     bool sized = result_out == NULL || struct_size_is_sound(result_out, LOAD_RESULT_LEAST);
     if (load == NULL) return sized ? KVT_OK : KVT_E_ARGUMENT;
     if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;

@@ -138,10 +138,9 @@ typedef struct load_poke {
  * when nothing is, complete becomes the number of layers.
  */
 struct kvt_load {
-    const base_load_calls *elsewhere; /* NULL: of a store of this process (base/calls.h) */
     kvt_store *store;
     kvt_queue *queue;
-    uint32_t forks;            /* fork_guard_count of the process that began it */
+    uint32_t forks;            /* base_fork_guard_count of the process that began it */
     kvt_load *next, *previous; /* the queue's open loads; under the queue's lock */
     bool listed;               /* among them; same */
     kvt_load_options options;

@@ -33,6 +33,14 @@ static void get_settle(kvt_queue *queue, const get_outcome *outcome)
     queue_put_back(queue, outcome->back, outcome->back_count);
 }
 
+/* The bytes that a get asks for: of one that found nothing, those of its packed buffer. */
+static uint64_t get_bytes(const queue_item *item)
+{
+    const kvt_view *view = item->view;
+    if (item->get.target.bytes != 0 || view == NULL) return item->get.target.bytes;
+    return view->bases_kind == KVT_BASES_PACKED ? view->base_bytes[0] : 0;
+}
+
 /* Shows a get that has ended to those who watch. */
 static void get_note(kvt_store *store, const queue_item *item)
 {
@@ -43,7 +51,7 @@ static void get_note(kvt_store *store, const queue_item *item)
                                        .status = item->status,
                                        .failure = get->failure,
                                        .tokens = get->tokens,
-                                       .data_bytes = get->target.bytes,
+                                       .data_bytes = get_bytes(item),
                                        .refused_loss = item->refused_loss});
 }
 

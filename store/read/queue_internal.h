@@ -112,11 +112,11 @@ typedef struct queue_batches {
 } queue_batches;
 
 struct kvt_queue {
-    const base_queue_calls *elsewhere; /* NULL: of a store of this process (base/calls.h) */
+    const base_queue_calls *elsewhere; /* NULL: of a store of this process (base/handle_calls.h) */
     kvt_store *store;
     struct kvt_queue *next, *previous; /* the store's open queues */
     int event_fd;                      /* -1: nobody waits for it */
-    uint32_t forks;                    /* fork_guard_count of the process that opened it */
+    uint32_t forks;                    /* base_fork_guard_count of the process that opened it */
     uint32_t depth;
     uint32_t made; /* of items, that were ever accepted; the memory of the others is untouched */
     uint32_t thread_count;

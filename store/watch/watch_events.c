@@ -31,7 +31,7 @@ _Static_assert(sizeof(kvt_event) == 128, "the size of an event is public");
  * `capacity` events lie between them. */
 struct kvt_events {
     struct kvt_events *next; /* of the store's; under readers_lock */
-    uint32_t forks;          /* fork_guard_count of the process that opened it */
+    uint32_t forks;          /* base_fork_guard_count of the process that opened it */
     int fd;                  /* an eventfd, readable while taken != written */
     uint32_t capacity;
     pthread_mutex_t lock;

@@ -148,7 +148,7 @@ static const char *const worlds[][16] = {
     {NULL},
     {"store.policy=lru", NULL},
     {"store.policy=utility", "store.profile=p.db", "store.learn=no", "store.ladder=calibrated",
-     "store.tick=0", NULL},
+     "store.tick=0", "serve.socket=s", NULL},
     {"store.catalog=c.db", "store.profile=p.db", "store.watch_path=w", "tier.hbm.capacity=1GiB",
      "tier.dram.capacity=1GiB", "device.one.tier=ssd", "device.one.backend=file",
      "device.two.tier=ssd", "device.two.backend=nvme", "remote.one.address=h:1",

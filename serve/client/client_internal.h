@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client_internal.h - a store that a server lends: its connection, its channels, and requests on
+ * their way (docs/SERVE.md, The client).
+ *
+ *     client_link.c       the connection: hello, questions by the socket, loss and return
+ *     client_regions.c    memory that the server has mapped, too
+ *     client_channel.c    rings and area of one channel: room, posting, taking, waiting
+ *     client_transfer.c   one get or put through a channel: its record, staging, copies
+ *     client_calls.c      the blocking calls, by the channel of the store
+ *     client_connect.c   makes and ends a store; which calls stand for which public function
+ *     client_control.c    the calls by the socket
+ *     client_queue.c      a queue, by a channel of its own
+ *
+ * Lock order: client_store.lock, then one client_channel.lock. No lock is held over a copy of KV,
+ * nor over a wait but for an answer of the server's to a question by the socket.
+ */
+#ifndef SERVE_CLIENT_CLIENT_INTERNAL_H
+#define SERVE_CLIENT_CLIENT_INTERNAL_H
+
+#include "base/fork_guard.h"
+#include "base/handle_calls.h"
+#include "serve/client/client_range.h"
+#include "serve/wire/messages.h"
+#include "serve/wire/pending.h"
+#include "serve/wire/request_records.h"
+
+#include <kvterrace/connect.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define CLIENT_TEXTS          64u
+#define CLIENT_PAUSE_FIRST_NS UINT64_C(10000000) /* before a lost server is looked for again */
+
+typedef struct client_channel client_channel;
+typedef struct client_request client_request;
+
+/* The memory and bells of a channel, as of one connection. It goes when its channel has left it and
+ * no request holds a part of it. */
+typedef struct client_area {
+    char *memory;
+    wire_channel places;
+    base_ring submissions, completions;
+    _Atomic uint64_t claimed; /* of submissions */
+    uint64_t next;            /* completion */
+    int bells[2];             /* the server's, ours */
+    wire_pending pending;
+    client_request **open; /* by the places of pending */
+    client_range arguments, staging;
+    uint32_t users; /* the channel, requests with parts, and a thread that sleeps at the bell */
+} client_area;
+
+/* One channel. All under its lock. */
+struct client_channel {
+    struct client_store *store;
+    client_channel *next; /* of the store's; under store->lock */
+    pthread_mutex_t lock;
+    pthread_cond_t arrived; /* completions, room, an area, the end of an area */
+    client_area *area;      /* NULL: there is no connection */
+    uint32_t number;        /* the server's */
+    uint32_t entries;       /* of the rings */
+    uint64_t staging_bytes; /* asked for */
+    uint32_t roomless;      /* threads that wait for parts of the area */
+    bool reading;           /* a thread sleeps at the bell, for all */
+    int poller;             /* of a queue's channel, which watches bell and socket; else -1 */
+    /* Told of each request that has completed and is not waited for, under the lock. */
+    void (*completed)(client_channel *channel, client_request *request);
+    wire_region regions[WIRE_REGIONS_MAX + 1]; /* the last one is the area's staging */
+};
+
+/* A request that is made, posted or completed. */
+struct client_request {
+    client_area *area; /* whose parts it holds; NULL: none */
+    uint64_t record_at, record_bytes, staging_at, staging_bytes;
+    wire_request body;    /* argument_bytes and argument as its maker says, if it has no record */
+    wire_completion done; /* once completed */
+    bool posted, completed;
+    bool waited; /* by a thread: the channel's owner is not told of it */
+};
+
+typedef struct client_store {
+    const base_store_calls *elsewhere; /* first, as in every handle */
+    uint32_t forks;
+    _Atomic uint32_t holders; /* the owner, until kvt_store_close, and each queue */
+    char path[108];
+    char name[64];
+    uint32_t *users;
+    uint32_t user_count;
+
+    pthread_mutex_t lock; /* of all that follows */
+    int socket;           /* -1: none */
+    bool dead;            /* the socket is of no use any more */
+    bool closed;
+    uint32_t protocol, number; /* of the last question */
+    uint64_t retry_ns, pause_ns;
+    wire_welcome limits;       /* of the server that is connected, or was */
+    char *texts[CLIENT_TEXTS]; /* of explanations; NULL from the first free place on */
+    client_channel *channels;
+    client_channel calls; /* of the blocking calls; the last of `channels` */
+} client_store;
+
+/* ---- client_link.c ---- */
+
+/* Whether calls on the store may go on: KVT_OK; KVT_E_STATE (in a child of fork). */
+KVT_NODISCARD kvt_status client_enter(const kvt_store *handle, client_store **store_out);
+
+/*
+ * Asks the server, and waits for its answer; connects before that, if there is no connection.
+ *   question      its head is made by wire_message_make with number 0, which is set here
+ *   descriptors   sent with it
+ *   answer        the message
+ *   received      room for WIRE_DESCRIPTORS_MAX of the answer's, the caller's to close; may be NULL
+ *                 where the answer has none
+ * KVT_OK: an answer of the kind `expected`; the answer's status, where it is WIRE_DONE or has
+ * another one than KVT_OK; KVT_E_GONE (no connection, or it was lost).
+ */
+KVT_NODISCARD kvt_status client_ask(client_store *store, wire_message *question,
+                                    const int *descriptors, uint32_t descriptor_count,
+                                    wire_kind expected, wire_message *answer, int *received);
+
+/* The same under the lock, of a connection that is there. */
+KVT_NODISCARD kvt_status client_ask_locked(client_store *store, wire_message *question,
+                                           const int *descriptors, uint32_t descriptor_count,
+                                           wire_kind expected, wire_message *answer, int *received);
+
+/* Connects again when that is due and the connection has been lost, with all channels and regions.
+ * KVT_OK: the channel has an area; KVT_E_GONE. Takes both locks. Waits for nothing when another
+ * thread is connecting. */
+KVT_NODISCARD kvt_status client_restore(client_store *store, const client_channel *channel);
+
+/* Adds a channel that has its entries and staging_bytes to the store, and opens it. What it has is
+ * given back by client_channel_end. */
+KVT_NODISCARD kvt_status client_channel_begin(client_store *store, client_channel *channel);
+void client_channel_end(client_channel *channel);
+
+/* Connects a store that is filled; message: why not, a line. What kvt_connect says. */
+KVT_NODISCARD kvt_status client_link_begin(client_store *store, char *message, size_t size);
+
+/* Ends the connection, for good. */
+void client_link_end(client_store *store);
+
+/* Gives back one hold of the store; the last one frees it. */
+void client_let_go(client_store *store);
+
+/* ---- client_regions.c ---- */
+
+/* Registers all regions of the store anew with the server that it has connected to; fills the
+ * tables of its channels. Under store->lock. */
+KVT_NODISCARD kvt_status client_regions_restore(client_store *store);
+
+/* Fills the table of a channel that is new. Under store->lock. */
+void client_regions_tell(client_store *store, client_channel *channel);
+
+/* The store has been closed: its regions are nobody's. */
+void client_regions_leave(client_store *store);
+
+/* ---- client_channel.c ---- */
+
+/* Makes an area of what the server has answered; the descriptors are the area's or closed. KVT_OK;
+ * KVT_E_CORRUPT; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status client_area_make(const wire_channel *places, const int descriptors[3],
+                                          client_area **area_out);
+
+/* Under the channel's lock: puts an area into a channel that has none; takes the channel's away,
+ * whose open requests complete as lost. */
+void client_channel_attach(client_channel *channel, client_area *area, int socket);
+void client_channel_detach(client_channel *channel, int socket);
+
+/* The status of a request that is lost: posted, or not yet. */
+kvt_status client_lost(uint32_t kind, bool posted);
+
+/* Takes parts of the area for a request that has none; both sizes may be 0. Under the lock.
+ * KVT_OK; KVT_BUSY (not now); KVT_E_SPACE (never); KVT_E_GONE (no area). */
+KVT_NODISCARD kvt_status client_request_room(client_channel *channel, client_request *request,
+                                             uint64_t record_bytes, uint64_t staging_bytes);
+
+/* Gives its parts back. Under the lock. NULL parts are allowed. */
+void client_request_free(client_channel *channel, client_request *request);
+
+/* Posts a request. Under the lock. KVT_OK; KVT_BUSY (the ring is full); KVT_E_GONE (its area is no
+ * longer the channel's). */
+KVT_NODISCARD kvt_status client_request_post(client_channel *channel, client_request *request);
+
+/* Takes all completions that are there. Under the lock. True: some request has completed. */
+bool client_channel_take(client_channel *channel);
+
+/* Looks whether the connection is lost, after a take that found nothing. Under the lock. True: it
+ * is, and all that was open has completed. */
+bool client_channel_look(client_channel *channel);
+
+/* Waits for something to change: completions, room, the area. Under the lock, which is let go
+ * meanwhile. KVT_OK; KVT_E_TIMEOUT. */
+KVT_NODISCARD kvt_status client_channel_wait(client_channel *channel, uint64_t deadline_ns);
+
+static inline void *client_record_of(const client_request *request)
+{
+    return request->area->memory + request->area->places.arguments + request->record_at;
+}
+
+static inline void *client_staging_of(const client_request *request)
+{
+    return request->area->memory + request->area->places.staging + request->staging_at;
+}
+
+/* ---- client_queue.c ---- */
+
+KVT_NODISCARD kvt_status client_queue_open(kvt_store *handle, const kvt_queue_options *options,
+                                           kvt_queue **queue_out);
+
+/* The channel of a connected queue. */
+client_channel *client_queue_channel(kvt_queue *queue);
+
+#endif

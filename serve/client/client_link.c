@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client_link.c - the connection of a client: hello, questions by the socket, and the way back
+ * when it is lost. A lost connection is restored by the next call that wants one, if its pause has
+ * passed: there is no thread that waits for a server.
+ */
+#include "serve/client/client_calls.h"
+
+#include "base/clock.h"
+#include "base/wait.h"
+#include "serve/wire/peer_socket.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define CLIENT_PAUSE_LAST_NS UINT64_C(1000000000)
+#define CLIENT_HELLO_NS      UINT64_C(5000000000) /* for a server's answer to hello */
+#define CLIENT_RECORD_BYTES  4096u                /* of the arguments, for each entry of a ring */
+
+static const wire_speaks client_speaks = {.protocol_least = WIRE_PROTOCOL,
+                                          .protocol_most = WIRE_PROTOCOL,
+                                          .library = KVT_VERSION_MAJOR << 16 |
+                                                     KVT_VERSION_MINOR << 8 | KVT_VERSION_PATCH,
+                                          .structs = wire_structs,
+                                          .struct_count = WIRE_STRUCTS};
+
+kvt_status client_enter(const kvt_store *handle, client_store **store_out)
+{
+    client_store *store = (client_store *)(uintptr_t)handle;
+    *store_out = store;
+    return fork_guard_is_current(store->forks) ? KVT_OK : KVT_E_STATE;
+}
+
+/* ---- messages ---- */
+
+/* The next message, waited for until an instant. KVT_OK; KVT_E_TIMEOUT; KVT_E_GONE; KVT_E_CORRUPT.
+ * Descriptors that came with it are in *packet_out, also after a failure. */
+static kvt_status link_next(int socket, uint32_t least, uint32_t most, uint64_t deadline_ns,
+                            wire_packet *packet_out, wire_message *message_out)
+{
+    const wire_expected expected = {WIRE_FROM_SERVER, least, most};
+    packet_out->descriptor_count = 0;
+    for (;;) {
+        const uint64_t now_ns = base_clock_ns();
+        if (now_ns >= deadline_ns) return KVT_E_TIMEOUT;
+        struct pollfd waits = {.fd = socket, .events = POLLIN};
+        const int timeout_ms =
+            deadline_ns == KVT_NO_DEADLINE ? -1 : (int)((deadline_ns - now_ns) / 1000000 + 1);
+        if (poll(&waits, 1, timeout_ms) < 0 && errno != EINTR) return KVT_E_GONE;
+        if (waits.revents == 0) continue;
+        kvt_status status = wire_receive(socket, packet_out);
+        if (status == KVT_END) continue;
+        if (status != KVT_OK) return status == KVT_E_CORRUPT ? status : KVT_E_GONE;
+        status = wire_message_read(packet_out->bytes, packet_out->size,
+                                   packet_out->descriptor_count, &expected, message_out);
+        /* The end of the socket says so, too. */
+        if (status != KVT_OK || message_out->head.kind != WIRE_LEAVING) return status;
+    }
+}
+
+static void link_die(client_store *store)
+{
+    if (store->socket >= 0) (void)shutdown(store->socket, SHUT_RDWR);
+    store->dead = true;
+}
+
+/* The answer that was expected, or, of a failure, the one to all questions. */
+static bool is_answer(const wire_message *answer, wire_kind expected)
+{
+    const uint32_t kind = answer->head.kind;
+    if (kind == expected) return true;
+    if (expected == WIRE_RESULT && kind == WIRE_RESULT_MEMORY) return true;
+    return kind == WIRE_DONE && answer->head.status != KVT_OK;
+}
+
+kvt_status client_ask_locked(client_store *store, wire_message *question, const int *descriptors,
+                             uint32_t descriptor_count, wire_kind expected, wire_message *answer,
+                             int *received)
+{
+    wire_packet packet;
+    if (store->socket < 0 || store->dead) return KVT_E_GONE;
+    question->head.protocol = (uint16_t)store->protocol;
+    if (++store->number == 0) store->number = 1;
+    question->head.number = store->number;
+    kvt_status status = wire_send(store->socket, question, descriptors, descriptor_count);
+    if (status == KVT_OK)
+        status = link_next(store->socket, store->protocol, store->protocol, KVT_NO_DEADLINE,
+                           &packet, answer);
+    else
+        packet.descriptor_count = 0;
+    const bool known = status == KVT_OK && answer->head.number == question->head.number &&
+                       is_answer(answer, expected);
+    if (!known) {
+        /* An answer that is none: nothing is sure of this server any more. */
+        wire_packet_close(&packet);
+        link_die(store);
+        return KVT_E_GONE;
+    }
+    for (uint32_t i = 0; received != NULL && i < packet.descriptor_count; i++)
+        received[i] = packet.descriptors[i];
+    if (received == NULL) wire_packet_close(&packet);
+    return answer->head.status;
+}
+
+kvt_status client_ask(client_store *store, wire_message *question, const int *descriptors,
+                      uint32_t descriptor_count, wire_kind expected, wire_message *answer,
+                      int *received)
+{
+    kvt_status status = client_restore(store, NULL);
+    if (status != KVT_OK) return status;
+    pthread_mutex_lock(&store->lock);
+    status = client_ask_locked(store, question, descriptors, descriptor_count, expected, answer,
+                               received);
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* ---- hello ---- */
+
+static void say(char *message, size_t size, const char *text)
+{
+    if (size > 0) (void)snprintf(message, size, "%s", text);
+}
+
+/* Whose server it is. */
+static kvt_status link_check_peer(const client_store *store)
+{
+    const uid_t own[] = {geteuid(), 0};
+    wire_peer peer;
+    _Static_assert(sizeof(uid_t) == sizeof *store->users, "users are numbers of 4 bytes");
+    if (store->users == NULL) return wire_peer_check(store->socket, own, 2, &peer);
+    return wire_peer_check(store->socket, (const uid_t *)store->users, store->user_count, &peer);
+}
+
+/* Agrees with the server. message: why not. */
+static kvt_status link_hello(client_store *store, char *message, size_t size)
+{
+    wire_message hello, answer;
+    wire_packet packet;
+    const char *lacks = NULL;
+    wire_hello_make(&hello, &client_speaks, store->name, base_clock_ns());
+    kvt_status status = wire_send(store->socket, &hello, NULL, 0);
+    if (status == KVT_OK)
+        status = link_next(store->socket, 0, WIRE_PROTOCOL, base_clock_ns() + CLIENT_HELLO_NS,
+                           &packet, &answer);
+    if (status == KVT_E_TIMEOUT) say(message, size, "the server does not answer");
+    if (status == KVT_E_CORRUPT) say(message, size, "what answers is no kvterrace server");
+    if (status == KVT_E_GONE)
+        say(message, size, "the server has closed the connection: it may be full, or leaving");
+    if (status != KVT_OK) return status;
+    wire_packet_close(&packet);
+    if (answer.head.kind == WIRE_REFUSED) {
+        say(message, size, answer.refused.text);
+        return answer.head.status;
+    }
+    status = answer.head.kind == WIRE_WELCOME
+                 ? wire_check_welcome(&answer.welcome, &hello.hello, &client_speaks, &lacks)
+                 : KVT_E_CORRUPT;
+    if (status == KVT_E_VERSION && size > 0)
+        (void)snprintf(message, size, "the server is too old: it lacks members of \"%s\"",
+                       lacks != NULL ? lacks : "?");
+    if (status == KVT_E_CORRUPT) say(message, size, "what answers is no kvterrace server");
+    if (status != KVT_OK) return status;
+    store->limits = answer.welcome;
+    store->protocol = answer.welcome.protocol;
+    store->number = answer.head.number;
+    return KVT_OK;
+}
+
+/* ---- channels ---- */
+
+/* Staging of the channels that are open. Under store->lock. */
+static uint64_t link_staging(const client_store *store)
+{
+    uint64_t bytes = 0;
+    for (client_channel *channel = store->channels; channel != NULL; channel = channel->next) {
+        pthread_mutex_lock(&channel->lock);
+        if (channel->area != NULL) bytes += channel->area->places.staging_bytes;
+        pthread_mutex_unlock(&channel->lock);
+    }
+    return bytes < store->limits.staging_bytes ? bytes : store->limits.staging_bytes;
+}
+
+/* Opens a channel at the server that is connected. Under store->lock. */
+static kvt_status link_open_channel(client_store *store, client_channel *channel)
+{
+    wire_message question, answer;
+    int descriptors[WIRE_DESCRIPTORS_MAX];
+    client_area *area;
+    /* Half of what is left at most, so that there is some for every queue to come. */
+    const uint64_t most =
+        (store->limits.staging_bytes - link_staging(store)) / 2 / WIRE_PAGE * WIRE_PAGE;
+    wire_message_make(&question, WIRE_OPEN_CHANNEL, store->protocol, 1);
+    question.open.entries =
+        channel->entries < store->limits.depth ? channel->entries : store->limits.depth;
+    question.open.argument_bytes = (uint64_t)question.open.entries * CLIENT_RECORD_BYTES;
+    question.open.staging_bytes = channel->staging_bytes < most ? channel->staging_bytes : most;
+    kvt_status status =
+        client_ask_locked(store, &question, NULL, 0, WIRE_CHANNEL, &answer, descriptors);
+    if (status != KVT_OK) return status;
+    status = client_area_make(&answer.channel, descriptors, &area);
+    if (status != KVT_OK) {
+        link_die(store);
+        return status;
+    }
+    pthread_mutex_lock(&channel->lock);
+    channel->number = answer.channel.channel;
+    client_regions_tell(store, channel);
+    client_channel_attach(channel, area, store->socket);
+    pthread_cond_broadcast(&channel->arrived);
+    pthread_mutex_unlock(&channel->lock);
+    return KVT_OK;
+}
+
+kvt_status client_channel_begin(client_store *store, client_channel *channel)
+{
+    pthread_mutex_init(&channel->lock, NULL);
+    base_condition_init(&channel->arrived);
+    channel->store = store;
+    pthread_mutex_lock(&store->lock);
+    const kvt_status status = link_open_channel(store, channel);
+    if (status == KVT_OK) {
+        channel->next = store->channels;
+        store->channels = channel;
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (status == KVT_OK) return KVT_OK;
+    pthread_cond_destroy(&channel->arrived);
+    pthread_mutex_destroy(&channel->lock);
+    return status;
+}
+
+void client_channel_end(client_channel *channel)
+{
+    client_store *store = channel->store;
+    wire_message question, answer;
+    pthread_mutex_lock(&store->lock);
+    client_channel **at = &store->channels;
+    while (*at != channel)
+        at = &(*at)->next;
+    *at = channel->next;
+    const bool open = channel->area != NULL && !store->dead;
+    if (open) {
+        /* Nothing is written to memory of its requests after the answer. */
+        wire_message_make(&question, WIRE_CLOSE_CHANNEL, store->protocol, 1);
+        question.one.value = channel->number;
+        const kvt_status status =
+            client_ask_locked(store, &question, NULL, 0, WIRE_DONE, &answer, NULL);
+        (void)status;
+    }
+    pthread_mutex_lock(&channel->lock);
+    client_channel_detach(channel, store->socket);
+    while (channel->reading)
+        pthread_cond_wait(&channel->arrived, &channel->lock);
+    pthread_mutex_unlock(&channel->lock);
+    pthread_mutex_unlock(&store->lock);
+    pthread_cond_destroy(&channel->arrived);
+    pthread_mutex_destroy(&channel->lock);
+}
+
+/* ---- loss and return ---- */
+
+/* Takes the connection away from all channels. Under store->lock. */
+static void link_close(client_store *store)
+{
+    if (store->socket < 0) return;
+    link_die(store);
+    for (client_channel *channel = store->channels; channel != NULL; channel = channel->next) {
+        pthread_mutex_lock(&channel->lock);
+        (void)client_channel_take(channel);
+        client_channel_detach(channel, store->socket);
+        /* The end of the socket wakes it. */
+        while (channel->reading)
+            pthread_cond_wait(&channel->arrived, &channel->lock);
+        pthread_mutex_unlock(&channel->lock);
+    }
+    close(store->socket);
+    store->socket = -1;
+}
+
+/* Connects, with all regions and channels. Under store->lock, without a socket. */
+static kvt_status link_open(client_store *store, char *message, size_t size)
+{
+    kvt_status status = wire_connect(store->path, &store->socket);
+    if (status != KVT_OK) {
+        store->socket = -1;
+        if (size > 0)
+            (void)snprintf(message, size, "%s: %s", store->path,
+                           status == KVT_E_GONE        ? "no server listens there"
+                           : status == KVT_E_ARGUMENT  ? "no path of a socket"
+                           : status == KVT_E_READ_ONLY ? "no permission to connect"
+                                                       : kvt_status_text(status));
+        return status;
+    }
+    store->dead = false;
+    status = link_check_peer(store);
+    if (status == KVT_E_READ_ONLY) say(message, size, "the server is another user's");
+    if (status == KVT_OK) status = link_hello(store, message, size);
+    if (status == KVT_OK) status = client_regions_restore(store);
+    for (client_channel *channel = store->channels; channel != NULL && status == KVT_OK;
+         channel = channel->next)
+        status = link_open_channel(store, channel);
+    if (status != KVT_OK) link_close(store);
+    return status;
+}
+
+/* Whether the connection is there. Under store->lock. */
+static bool link_is_up(const client_store *store)
+{
+    struct pollfd asked = {.fd = store->socket, .events = 0};
+    return store->socket >= 0 && !store->dead && poll(&asked, 1, 0) <= 0;
+}
+
+kvt_status client_restore(client_store *store, const client_channel *channel)
+{
+    kvt_status status = KVT_E_GONE;
+    if (pthread_mutex_trylock(&store->lock) != 0) {
+        if (channel != NULL) return KVT_E_GONE; /* somebody connects, or asks for long */
+        pthread_mutex_lock(&store->lock);
+    }
+    const uint64_t now_ns = base_clock_ns();
+    if (store->closed) {
+        status = KVT_E_STATE;
+    } else if (link_is_up(store)) {
+        status = KVT_OK;
+    } else {
+        link_close(store);
+        if (now_ns >= store->retry_ns) {
+            status = link_open(store, NULL, 0) == KVT_OK ? KVT_OK : KVT_E_GONE;
+            if (status == KVT_OK) store->pause_ns = CLIENT_PAUSE_FIRST_NS;
+            store->retry_ns = base_clock_ns() + store->pause_ns;
+            if (status != KVT_OK && store->pause_ns < CLIENT_PAUSE_LAST_NS)
+                store->pause_ns = store->pause_ns * 2 < CLIENT_PAUSE_LAST_NS ? store->pause_ns * 2
+                                                                             : CLIENT_PAUSE_LAST_NS;
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* ---- open and close ---- */
+
+kvt_status client_link_begin(client_store *store, char *message, size_t size)
+{
+    pthread_mutex_lock(&store->lock);
+    const kvt_status status = link_open(store, message, size);
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+void client_link_end(client_store *store)
+{
+    pthread_mutex_lock(&store->lock);
+    store->closed = true;
+    link_close(store);
+    pthread_mutex_unlock(&store->lock);
+}
+
+void client_let_go(client_store *store)
+{
+    if (atomic_fetch_sub(&store->holders, 1) != 1) return;
+    if (store->channels != NULL) {
+        assert(store->channels == &store->calls && store->socket < 0);
+        pthread_cond_destroy(&store->calls.arrived);
+        pthread_mutex_destroy(&store->calls.lock);
+    }
+    pthread_mutex_destroy(&store->lock);
+    for (uint32_t i = 0; i < CLIENT_TEXTS; i++)
+        free(store->texts[i]);
+    free(store->users);
+    free(store);
+}

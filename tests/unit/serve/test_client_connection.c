@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_client_connection.c - a client beside a server in another process that is killed, comes back
+ * and is none: every call ends with the status that connect.h names, no byte is wrong, and what was
+ * flushed is there.
+ */
+#include "peer_support.h"
+#include "store_support.h"
+
+#include "base/clock.h"
+#include "serve/server/server.h"
+#include "serve/wire/peer_socket.h"
+
+#include <fcntl.h>
+#include <kvterrace/connect.h>
+#include <kvterrace/lookup.h>
+#include <kvterrace/names.h>
+#include <kvterrace/queue.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#define ENTRY   SUPPORT_ENTRY_BYTES
+#define SECOND  UINT64_C(1000000000)
+#define THREADS 4
+
+static char folder[64], path[96], disk[96], catalog[96];
+static pid_t server_process;
+static kvt_store *store; /* connected */
+
+/* The child: a store with an SSD in the folder, lent until it is killed. */
+static void serve(void)
+{
+    char message[256];
+    kvt_store *own;
+    server *lends;
+    kvt_store_options options;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    kvt_store_options_init(&options);
+    const kvt_device_config file = support_file_config("disk", disk, 32 << 20);
+    options.policy = "lru";
+    options.durability.catalog_path = catalog;
+    options.limits.staging_bytes = 4 << 20;
+    options.limits.put_staging_bytes = 4 << 20;
+    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &file, .device_count = 1};
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
+    const server_options lent = {.path = path, .staging_bytes = 4 << 20};
+    if (kvt_store_open(&options, &own, message, sizeof message) != KVT_OK ||
+        server_open(own, &lent, &lends, message, sizeof message) != KVT_OK) {
+        (void)fprintf(stderr, "server: %s\n", message);
+        _exit(1);
+    }
+    _exit(server_run(lends) == KVT_OK ? 0 : 1);
+}
+
+static void server_begin(void)
+{
+    server_process = fork();
+    assert_true(server_process >= 0);
+    if (server_process == 0) serve();
+}
+
+static void server_kill(void)
+{
+    int how;
+    if (server_process <= 0) return;
+    assert_int_equal(kill(server_process, SIGKILL), 0);
+    assert_int_equal(waitpid(server_process, &how, 0), server_process);
+    server_process = 0;
+}
+
+/* Connects as soon as the server listens. */
+static kvt_status try_connect(const kvt_connect_options *options)
+{
+    char message[256];
+    const uint64_t until_ns = base_clock_ns() + 30 * SECOND;
+    kvt_status status = KVT_E_GONE;
+    while (status == KVT_E_GONE && base_clock_ns() < until_ns) {
+        status = kvt_connect(path, options, &store, message, sizeof message);
+        if (status == KVT_E_GONE) usleep(2000);
+    }
+    return status;
+}
+
+TEST_BEFORE_EACH
+{
+    support_make_folder(folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/socket", folder);
+    snprintf(disk, sizeof disk, "%s/disk", folder);
+    snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
+    store = NULL;
+    server_begin();
+}
+
+TEST_AFTER_EACH
+{
+    kvt_store_close(store);
+    server_kill();
+    support_remove_folder(folder);
+}
+
+/* Puts entries, however slow the disk is. */
+static void puts_all(uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++) {
+        kvt_status status;
+        while ((status = support_put(store, i)) == KVT_BUSY)
+            assert_ok(kvt_store_flush(store));
+        assert_true(status == KVT_OK || status == KVT_EXISTS);
+    }
+}
+
+/* Waits until calls are served again; how long that took. */
+static uint64_t wait_until_served(void)
+{
+    const uint64_t begin_ns = base_clock_ns();
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    while (kvt_store_stats_get(store, &stats) != KVT_OK) {
+        assert_true(base_clock_ns() - begin_ns < 60 * SECOND);
+        usleep(1000);
+    }
+    return base_clock_ns() - begin_ns;
+}
+
+TEST(nobody_there)
+{
+    char message[256];
+    kvt_store *none = NULL;
+    static const char *const wrong[] = {"", "/nonexistent/socket", "socket_that_is_not_there"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        message[0] = '\0';
+        const kvt_status status = kvt_connect(wrong[i], NULL, &none, message, sizeof message);
+        assert_true(status == KVT_E_GONE || status == KVT_E_ARGUMENT);
+        assert_null(none);
+        assert_true(strlen(message) > 0);
+    }
+    char longest[300];
+    memset(longest, 'x', sizeof longest);
+    longest[299] = '\0';
+    assert_int_equal(kvt_connect(longest, NULL, &none, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_connect(NULL, NULL, &none, NULL, 0), KVT_E_ARGUMENT);
+    kvt_connect_options options = {.struct_size = sizeof options, .depth = 3};
+    assert_int_equal(kvt_connect(path, &options, &none, message, sizeof message), KVT_E_ARGUMENT);
+    options.struct_size = 4;
+    assert_int_equal(kvt_connect(path, &options, &none, message, sizeof message), KVT_E_ARGUMENT);
+}
+
+TEST(another_users_server_is_refused)
+{
+    char message[256];
+    kvt_store *none = NULL;
+    assert_ok(try_connect(NULL));
+    const uint32_t other = geteuid() + 1;
+    const kvt_connect_options options = {
+        .struct_size = sizeof options, .users = &other, .user_count = 1};
+    assert_int_equal(kvt_connect(path, &options, &none, message, sizeof message), KVT_E_READ_ONLY);
+    assert_non_null(strstr(message, "another user"));
+}
+
+TEST(a_server_that_is_gone_is_a_store_without_entries)
+{
+    kvt_get_info info = {.struct_size = sizeof info};
+    size_t count = 1;
+    uint64_t lease = 1;
+    bool held[2] = {true, true};
+    const kvt_key keys[2] = {support_key(0), support_key(1)};
+    kvt_description what = {.struct_size = sizeof what};
+    double seconds[2];
+    assert_ok(try_connect(NULL));
+    puts_all(0, 2);
+    server_kill();
+    assert_int_equal(support_get(store, 0, &info), KVT_MISS);
+    assert_int_equal(support_get(store, 0, NULL), KVT_MISS);
+    assert_int_equal(support_put(store, 7), KVT_REFUSED);
+    assert_int_equal(kvt_store_exists(store, &keys[0]), KVT_MISS);
+    assert_int_equal(kvt_store_delete(store, &keys[0]), KVT_E_GONE);
+    assert_int_equal(kvt_store_describe(store, &keys[0], &what), KVT_MISS);
+    assert_int_equal(kvt_store_prefetch(store, &keys[0], KVT_TIER_DRAM), KVT_MISS);
+    assert_ok(kvt_store_match(store, keys, 2, KVT_MATCH(.load_seconds = seconds), &count));
+    assert_int_equal(count, 0);
+    assert_true(seconds[0] != seconds[0]);
+    count = 1;
+    assert_ok(kvt_store_touch(store, keys, 2, &count));
+    assert_int_equal(count, 0);
+    assert_int_equal(kvt_lease_begin(store, NULL, keys, 2, base_clock_ns() + SECOND, held, &lease),
+                     KVT_MISS);
+    assert_true(!held[0] && !held[1] && lease == 0);
+    assert_int_equal(kvt_store_flush(store), KVT_E_GONE);
+    assert_int_equal(kvt_store_maintain(store, NULL), KVT_E_GONE);
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(kvt_store_stats_get(store, &stats), KVT_E_GONE);
+    kvt_queue *queue = NULL;
+    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_E_GONE);
+}
+
+TEST(what_was_flushed_is_there_when_it_comes_back)
+{
+    const uint32_t before = open_descriptors();
+    assert_ok(try_connect(NULL));
+    puts_all(0, 40);
+    assert_ok(kvt_store_persist(store, KVT_NO_DEADLINE, NULL));
+    for (int round = 0; round < 3; round++) {
+        server_kill();
+        assert_int_equal(support_get(store, 0, NULL), KVT_MISS);
+        server_begin();
+        (void)wait_until_served();
+        for (uint32_t i = 0; i < 40; i++)
+            assert_ok(support_get(store, i, NULL));
+    }
+    kvt_store_close(store);
+    store = NULL;
+    assert_int_equal(open_descriptors(), before);
+}
+
+TEST(regions_come_back_too)
+{
+    void *memory = NULL, *other = NULL;
+    assert_ok(try_connect(NULL));
+    puts_all(0, 4);
+    assert_ok(kvt_store_persist(store, KVT_NO_DEADLINE, NULL));
+    assert_ok(kvt_region_make(store, 2 * ENTRY, &memory));
+    assert_ok(kvt_region_make(store, 1, &other));
+    assert_ok(kvt_region_free(store, other));
+    server_kill();
+    server_begin();
+    (void)wait_until_served();
+    char expected[ENTRY];
+    for (uint32_t i = 0; i < 4; i++) {
+        const kvt_key key = support_key(i);
+        support_fill(i, expected);
+        assert_ok(kvt_store_get(store, &key, KVT_PACKED(memory, ENTRY), KVT_NO_DEADLINE, NULL));
+        assert_memory_equal(memory, expected, ENTRY);
+    }
+    kvt_store_close(store);
+    store = NULL;
+    memset(memory, 1, ENTRY); /* it is the caller's still */
+    assert_ok(kvt_region_free(NULL, memory));
+    assert_int_equal(kvt_region_free(NULL, memory), KVT_E_ARGUMENT);
+}
+
+TEST(regions_save_the_staging)
+{
+    void *memory = NULL;
+    const kvt_connect_options options = {.struct_size = sizeof options, .staging_bytes = ENTRY};
+    assert_ok(try_connect(&options));
+    /* Two entries as one opaque one are too large for the staging, and not for a region. */
+    kvt_entry large = support_entry(support_key(9), (kvt_layout){.opaque_bytes = 2 * ENTRY}, 1);
+    large.layout.dtype = KVT_DTYPE_OPAQUE;
+    char *plain = test_zeros(2 * ENTRY);
+    assert_int_equal(kvt_store_put(store, &large, KVT_PACKED(plain, 2 * ENTRY)), KVT_E_SPACE);
+    assert_ok(kvt_region_make(store, 2 * ENTRY, &memory));
+    memset(memory, 0x5b, 2 * ENTRY);
+    assert_ok(kvt_store_put(store, &large, KVT_PACKED(memory, 2 * ENTRY)));
+    memset(memory, 0, 2 * ENTRY);
+    assert_int_equal(
+        kvt_store_get(store, &large.key, KVT_PACKED(plain, 2 * ENTRY), KVT_NO_DEADLINE, NULL),
+        KVT_E_SPACE);
+    assert_ok(
+        kvt_store_get(store, &large.key, KVT_PACKED(memory, 2 * ENTRY), KVT_NO_DEADLINE, NULL));
+    for (uint32_t i = 0; i < 2 * ENTRY; i++)
+        assert_int_equal(((char *)memory)[i], 0x5b);
+    assert_ok(kvt_region_free(store, memory));
+    /* Memory of the caller's own. */
+    const int descriptor = memfd_create("mine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_true(descriptor >= 0 && ftruncate(descriptor, 2 * ENTRY) == 0);
+    void *mine = mmap(NULL, 2 * ENTRY, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    assert_true(mine != MAP_FAILED);
+    assert_int_equal(kvt_region_add(store, descriptor, 0, 2 * ENTRY, mine), KVT_E_UNSUPPORTED);
+    assert_int_equal(fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    assert_int_equal(kvt_region_add(store, descriptor, 0, 4 * ENTRY, mine), KVT_E_ARGUMENT);
+    assert_ok(kvt_region_add(store, descriptor, 0, 2 * ENTRY, mine));
+    close(descriptor);
+    assert_ok(kvt_store_get(store, &large.key, KVT_PACKED(mine, 2 * ENTRY), KVT_NO_DEADLINE, NULL));
+    assert_int_equal(((char *)mine)[2 * ENTRY - 1], 0x5b);
+    assert_ok(kvt_region_free(store, mine));
+    munmap(mine, 2 * ENTRY);
+}
+
+/* Requests of a queue that are under way when the server is killed complete, each once. */
+TEST(requests_under_way_end)
+{
+    enum { MANY = 200 };
+    static char data[MANY][ENTRY];
+    static kvt_view views[MANY];
+    static kvt_request requests[MANY];
+    static kvt_entry entries[MANY];
+    kvt_completion done[MANY];
+    kvt_queue *queue = NULL;
+    assert_ok(try_connect(NULL));
+    puts_all(0, 100);
+    const kvt_queue_options options = {.struct_size = sizeof options, .depth = MANY};
+    assert_ok(kvt_queue_open(store, &options, &queue));
+    for (int round = 0; round < 10; round++) {
+        for (uint32_t i = 0; i < MANY; i++) {
+            const bool put = i % 4 == 3;
+            const uint32_t number = put ? 1000 + (uint32_t)round * MANY + i : i % 100;
+            views[i] = kvt_view_packed(data[i], ENTRY);
+            requests[i] = (kvt_request){.struct_size = sizeof requests[i],
+                                        .kind = put ? KVT_REQUEST_PUT : KVT_REQUEST_GET,
+                                        .key = support_key(number),
+                                        .view = &views[i],
+                                        .deadline_ns = KVT_NO_DEADLINE,
+                                        .user = i};
+            if (!put) continue;
+            support_fill(number, data[i]);
+            entries[i] = support_entry(support_key(number), support_layout, 1);
+            requests[i].entry = &entries[i];
+        }
+        assert_ok(kvt_queue_submit(queue, requests, MANY, NULL));
+        if (round % 2 == 1) server_kill();
+        bool seen[MANY] = {false};
+        for (size_t count = 0; count < MANY;) {
+            struct pollfd waits = {.fd = kvt_queue_fd(queue), .events = POLLIN};
+            assert_true(poll(&waits, 1, 20000) == 1);
+            done[0].struct_size = sizeof done[0];
+            const size_t now = kvt_queue_drain(queue, done, MANY);
+            for (size_t i = 0; i < now; i++) {
+                const uint64_t user = done[i].user;
+                assert_true(user < MANY && !seen[user]);
+                seen[user] = true;
+                if (requests[user].kind == KVT_REQUEST_PUT) {
+                    assert_true(done[i].status == KVT_OK || done[i].status == KVT_EXISTS ||
+                                done[i].status == KVT_E_GONE || done[i].status == KVT_REFUSED);
+                    continue;
+                }
+                if (done[i].status != KVT_OK) assert_int_equal(done[i].status, KVT_MISS);
+                if (done[i].status != KVT_OK) continue;
+                char expected[ENTRY];
+                support_fill((uint32_t)user % 100, expected);
+                assert_memory_equal(data[user], expected, ENTRY);
+            }
+            count += now;
+        }
+        assert_int_equal(kvt_queue_drain(queue, done, MANY), 0);
+        assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_END);
+        if (round % 2 == 1) {
+            server_begin();
+            (void)wait_until_served();
+            puts_all(0, 100);
+        }
+    }
+    kvt_store_close(store);
+    store = NULL;
+    assert_int_equal(kvt_queue_submit(queue, requests, 1, NULL), KVT_E_STATE);
+    kvt_queue_close(queue);
+}
+
+static void *works(void *argument)
+{
+    const uint32_t number = *(const uint32_t *)argument;
+    for (uint32_t i = 0; i < 300; i++) {
+        const uint32_t one = number * 1000 + i;
+        const kvt_status put = support_put(store, one);
+        if (put != KVT_OK && put != KVT_BUSY && put != KVT_REFUSED && put != KVT_E_GONE)
+            return argument;
+        const kvt_status got = support_get(store, one, NULL);
+        if (got != KVT_OK && got != KVT_MISS) return argument;
+        if (i % 50 == 0) {
+            kvt_store_stats stats = {.struct_size = sizeof stats};
+            (void)!kvt_store_stats_get(store, &stats);
+        }
+    }
+    return NULL;
+}
+
+/* Threads share one connection, which is lost and comes back under them. */
+TEST(threads_beside_a_server_that_dies)
+{
+    pthread_t threads[THREADS];
+    uint32_t numbers[THREADS];
+    /* Little staging, so that they wait for room as well. */
+    const kvt_connect_options options = {
+        .struct_size = sizeof options, .depth = 4, .staging_bytes = 2 * ENTRY};
+    assert_ok(try_connect(&options));
+    for (uint32_t i = 0; i < THREADS; i++) {
+        numbers[i] = i + 1;
+        assert_int_equal(pthread_create(&threads[i], NULL, works, &numbers[i]), 0);
+    }
+    for (int round = 0; round < 4; round++) {
+        usleep(30000);
+        server_kill();
+        server_begin();
+    }
+    for (uint32_t i = 0; i < THREADS; i++) {
+        void *failed;
+        assert_int_equal(pthread_join(threads[i], &failed), 0);
+        assert_null(failed);
+    }
+}
+
+/* A child of fork has no store; the parent's goes on. */
+TEST(a_child_of_fork)
+{
+    int how;
+    assert_ok(try_connect(NULL));
+    puts_all(0, 1);
+    kvt_queue *queue = NULL;
+    assert_ok(kvt_queue_open(store, NULL, &queue));
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        const kvt_key key = support_key(0);
+        kvt_store_stats stats = {.struct_size = sizeof stats};
+        const bool refused = kvt_store_exists(store, &key) == KVT_E_STATE &&
+                             kvt_store_stats_get(store, &stats) == KVT_E_STATE &&
+                             support_get(store, 0, NULL) == KVT_E_STATE &&
+                             kvt_queue_wait(queue, 0) == KVT_E_STATE && kvt_queue_fd(queue) == -1;
+        kvt_queue_close(queue);
+        kvt_store_close(store);
+        _exit(refused ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    assert_ok(support_get(store, 0, NULL));
+    kvt_queue_close(queue);
+}
+
+/* A listener that answers a hello with bytes of its own: the client believes nothing. */
+static void *answers_nonsense(void *argument)
+{
+    wire_listener *listener = argument;
+    for (int i = 0; i < 40; i++) {
+        int peer = -1;
+        struct pollfd waits = {.fd = listener->socket, .events = POLLIN};
+        if (poll(&waits, 1, 10000) != 1 || wire_accept(listener, &peer) != KVT_OK) return argument;
+        wire_packet packet;
+        struct pollfd reads = {.fd = peer, .events = POLLIN};
+        (void)poll(&reads, 1, 10000);
+        (void)!wire_receive(peer, &packet);
+        uint8_t bytes[256];
+        for (size_t k = 0; k < sizeof bytes; k++)
+            bytes[k] = (uint8_t)(i * 31 + (int)k * 7);
+        if (i % 4 != 0) memcpy(bytes, packet.bytes, 16); /* our own hello, or nearly */
+        if (i % 8 != 7) (void)!write(peer, bytes, i % 3 == 0 ? 24 : sizeof bytes);
+        close(peer);
+    }
+    return NULL;
+}
+
+TEST(what_answers_is_no_server)
+{
+    char message[256], other[96];
+    wire_listener listener;
+    pthread_t thread;
+    void *failed;
+    kvt_store *none = NULL;
+    snprintf(other, sizeof other, "%s/other", folder);
+    assert_ok(wire_listen(other, 0600, &listener, message, sizeof message));
+    assert_int_equal(pthread_create(&thread, NULL, answers_nonsense, &listener), 0);
+    for (int i = 0; i < 40; i++) {
+        message[0] = '\0';
+        const kvt_status status = kvt_connect(other, NULL, &none, message, sizeof message);
+        assert_true(status == KVT_E_CORRUPT || status == KVT_E_GONE);
+        assert_true(strlen(message) > 0);
+        assert_null(none);
+    }
+    assert_int_equal(pthread_join(thread, &failed), 0);
+    assert_null(failed);
+    wire_listener_close(&listener);
+}
