@@ -112,6 +112,19 @@ static const command_spec store_spec = {
     RUNS(store, NULL),
 };
 
+static const command_spec serve_spec = {
+    .name = "serve",
+    .summary = "a store that another process lends, beside one's own",
+    .about = "Looks entries up and gets them, one by one and in batches, into regions and through "
+             "staging, in a store of this process and in one that `kvterrace serve` lends, in "
+             "turns; from configured drives, which are overwritten, with 1, 2 and 4 clients.",
+    .details = "A round trip is one wake each way between two processes by eventfd, measured in "
+               "the same repeat; round_trips is what a lookup takes beyond its own.",
+    .example = "  kvlab serve --quick",
+    .options = list_options,
+    RUNS_ON_DRIVES(serve),
+};
+
 static const command_option live_options[] = {QUICK("Two settings and half the requests"), {0}};
 
 static const command_spec live_spec = {
@@ -367,6 +380,6 @@ static const command_spec decode_spec = {
 };
 
 const command_spec *const lab_commands[] = {
-    &adaptcache_spec, &codecs_spec, &decode_spec, &live_spec,      &pipeline_spec, &policy_spec,
-    &sequence_spec,   &store_spec,  &stripe_spec, &transform_spec, NULL,
+    &adaptcache_spec, &codecs_spec, &decode_spec, &live_spec,   &pipeline_spec,  &policy_spec,
+    &sequence_spec,   &serve_spec,  &store_spec,  &stripe_spec, &transform_spec, NULL,
 };

@@ -30,6 +30,11 @@ extern const bench_case bench_pipeline_case;
  * KVT_E_CORRUPT: bytes were wrong, or a call failed. */
 extern const bench_case bench_store_case;
 
+/* A store that `kvterrace serve`, from the folder of this program, lends, beside the same store in
+ * this process: lookups, gets and batches in DRAM; with devices, which are overwritten, gets of 1, 2
+ * and 4 clients from them. KVT_E_CORRUPT: bytes were wrong, or a call failed. */
+extern const bench_case bench_serve_case;
+
 /* A store on throttled memory beside the simulator: mean times to the first token of six policies
  * in eight settings, ranks, wrong bytes. quick: two settings, half the requests. KVT_E_MISMATCH: a
  * mean differs by more than 10 %, policies that the simulator tells apart rank otherwise, or bytes
