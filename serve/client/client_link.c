@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define CLIENT_PAUSE_LAST_NS UINT64_C(1000000000)
+#define CLIENT_PAUSE_LAST_NS UINT64_C(100000000)
 #define CLIENT_HELLO_NS      UINT64_C(5000000000) /* for a server's answer to hello */
 #define CLIENT_RECORD_BYTES  4096u                /* of the arguments, for each entry of a ring */
 
