@@ -2,10 +2,10 @@
 /*
  * check_config.c - kvterrace check-config: what a configuration says, before anything is opened.
  *
- * Every line is checked against the table of settings. Then the file is read the way the store and
- * both modes of replay read it, without opening devices, catalog or profile, and what they would
- * refuse is refused here: values out of range, tiers that their devices cannot hold, settings
- * without effect, files that cannot be what they are named as, no tier at all.
+ * Every line is checked against the table of settings. Then the file is read the way the store, its
+ * server and both modes of replay read it, without opening devices, catalog or profile, and what
+ * they would refuse is refused here: values out of range, tiers that their devices cannot hold,
+ * settings without effect, files that cannot be what they are named as, no tier at all.
  * The machine is this one: what its memory and file systems do not have is refused as well. What
  * opening alone can tell stays unseen: what lies on drives, whether a drive or a GPU answers,
  * locks, permissions. One thread.
@@ -101,6 +101,7 @@ static int check_run(void *context)
     if (status == KVT_OK)
         status = inspect_settings(&arguments->common, &options, message, sizeof message);
     if (status == KVT_OK) status = replay_settings_check(config, &options, message, sizeof message);
+    if (status == KVT_OK) status = tools_check_serve(config, &options, message, sizeof message);
     int code = status == KVT_OK ? command_report_unused(&arguments->common, every_section)
                                 : command_fail_input(status, message);
     if (code == EXIT_FINE) {

@@ -65,6 +65,13 @@ typedef struct loop_arguments {
 /* Runs the contenders and prints them; returns the exit code. */
 int command_loop(const command_common *common, const loop_arguments *arguments);
 
+/* ---- serve_command.c ---- */
+
+/* Checks [serve] as kvterrace serve does, in a configuration that names a socket; options are its
+ * store's. KVT_OK; KVT_E_CONFIG with a message. */
+KVT_NODISCARD kvt_status tools_check_serve(kvt_config *config, const kvt_store_options *options,
+                                           char *message, size_t message_size);
+
 /* ---- report_command.c ---- */
 
 /* Writes the page of what `print` prints, one JSON document, to a file, whole or not at all; the

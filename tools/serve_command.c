@@ -144,8 +144,8 @@ static kvt_status serve_read_group(const char *text, gid_t *group, char *message
 }
 
 /* Fills what the settings say; the texts stay the configuration's. KVT_OK; KVT_E_CONFIG. */
-static kvt_status serve_read(kvt_config *config, serve_settings *out, char *message,
-                             size_t message_size)
+static kvt_status serve_read(kvt_config *config, const kvt_store_options *store,
+                             serve_settings *out, char *message, size_t message_size)
 {
     server_options *options = &out->options;
     const char *users = kvt_config_text(config, "serve.users");
@@ -178,6 +178,12 @@ static kvt_status serve_read(kvt_config *config, serve_settings *out, char *mess
                  options->staging_bytes % 4096 != 0 ? "staging" : "registered");
         return KVT_E_CONFIG;
     }
+    if (store->limits.put_staging_bytes == 0) {
+        snprintf(message, message_size,
+                 "store.put_staging: 0 leaves entries in their client's memory while they are "
+                 "stored; a server needs more");
+        return KVT_E_CONFIG;
+    }
     options->mode = (mode_t)bits;
     if (group != NULL) {
         options->group = &out->group;
@@ -194,6 +200,14 @@ static kvt_status serve_read(kvt_config *config, serve_settings *out, char *mess
                                   &options->operator_count, message, message_size);
     }
     return status;
+}
+
+kvt_status tools_check_serve(kvt_config *config, const kvt_store_options *options, char *message,
+                             size_t message_size)
+{
+    serve_settings settings = {.group = 0};
+    if (!kvt_config_has(config, "serve.socket")) return KVT_OK;
+    return serve_read(config, options, &settings, message, message_size);
 }
 
 /* ---- the run ---- */
@@ -281,13 +295,7 @@ static int serve_run(void *context)
     serve_run_state run = {0};
     void *owner = NULL;
     kvt_status status = kvt_store_options_read(config, &options, &owner, message, sizeof message);
-    if (status == KVT_OK) status = serve_read(config, &settings, message, sizeof message);
-    if (status == KVT_OK && options.limits.put_staging_bytes == 0) {
-        (void)snprintf(message, sizeof message,
-                       "store.put_staging: 0 leaves entries in their client's memory while they "
-                       "are stored; a server needs more");
-        status = KVT_E_CONFIG;
-    }
+    if (status == KVT_OK) status = serve_read(config, &options, &settings, message, sizeof message);
     int code = status == KVT_OK ? command_report_unused(&arguments->common, sections)
                                 : command_fail_input(status, message);
     if (code == EXIT_FINE) code = serve_store(arguments, &settings, &options, &run);

@@ -9,6 +9,7 @@ the store closed, and names what is wrong with a socket, a setting or a catalog.
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -176,9 +177,13 @@ class ServeTest(CommandCase):
         self.stop(server)
 
     def test_wrong(self):
-        def wrong(part, *settings, code=2):
+        self.run_command("check-config", self.config)
+
+        def wrong(part, *settings, code=2, checked=False):
             arguments = [word for setting in settings for word in ("--set", setting)]
             self.fails(part, "serve", "--config", self.config, *arguments, code=code)
+            if checked:
+                self.fails(part, "check-config", self.config, *arguments, code=code)
             self.assertFalse(os.path.exists(self.path("catalog.db")), settings)
 
         self.put("file", "text")
@@ -192,11 +197,11 @@ class ServeTest(CommandCase):
         wrong("serve.mode: '-600'", "serve.mode=-600")
         wrong("serve.group: there is no group no-such", "serve.group=no-such")
         wrong("serve.users: there is no user no-such", "serve.users=0,no-such")
-        wrong("serve.users: up to 256", "serve.users=0,,1")
+        wrong("serve.users: up to 256", "serve.users=0,,1", checked=True)
         wrong("serve.operators: there is no user 4294967295", "serve.operators=4294967295")
-        wrong("serve.depth: 100 is no power of two", "serve.depth=100")
+        wrong("serve.depth: 100 is no power of two", "serve.depth=100", checked=True)
         wrong("serve.staging: no multiple of 4 KiB", "serve.staging=5000")
-        wrong("store.put_staging: 0", "store.put_staging=0")
+        wrong("store.put_staging: 0", "store.put_staging=0", checked=True)
         wrong("serve.sessions: 1 to 1024", "serve.sessions=2000")
         wrong("serve.leave: 0 to 3600", "serve.leave=4000")
         wrong("serve.registered: 4096 to", "serve.registered=100")
@@ -222,6 +227,13 @@ class ServeTest(CommandCase):
         self.assertIn("Type=notify", text)
         line = re.search(r"ExecStart=\S+ (.*)", text)[1].split()
         self.assertEqual(line[0], "serve")
+        if shutil.which("systemd-analyze") is None:
+            return
+        text = re.sub(r"ExecStart=\S+", "ExecStart=" + command_line()[0], text)
+        checked = subprocess.run(
+            ["systemd-analyze", "verify", self.put("kvterrace.service", text)], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        self.assertEqual((checked.returncode, checked.stdout), (0, ""))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define ENTRY  SUPPORT_ENTRY_BYTES
@@ -130,7 +131,7 @@ static kvt_status call(serve_client *at, wire_call_number number, const void *ar
     const wire_result *got = &answer.result;
     assert_true(answer.head.kind == WIRE_RESULT || answer.head.kind == WIRE_RESULT_MEMORY);
     result_in_memory = answer.head.kind == WIRE_RESULT_MEMORY;
-    memset(&result, 0xee, sizeof result);
+    memset(&result, 0xee, 2 * WIRE_SIZE_MAX);
     if (result_in_memory) {
         void *memory;
         assert_ok(wire_memory_map(descriptors[0], 0, WIRE_RESULT_MAX, WIRE_SEALED_SIZE, &memory));
@@ -494,6 +495,9 @@ TEST(a_session_ends_with_the_process_that_connected)
 {
     int ready[2];
     pid_t held = 0;
+    const int own = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    if (own < 0) skip();
+    close(own);
     assert_int_equal(pipe(ready), 0);
     assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     const pid_t child = fork();
