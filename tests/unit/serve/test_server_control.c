@@ -114,7 +114,7 @@ static union {
     kvt_class_stats class_stats;
     kvt_space_stats space;
     kvt_persist_info persist;
-    kvt_operation operations[1];
+    kvt_operation operations[WIRE_RESULT_MAX / sizeof(kvt_operation)];
 } result;
 static size_t result_count;
 static bool result_in_memory;
