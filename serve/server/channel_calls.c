@@ -16,7 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEASES_MAX 4096u /* of a session */
+/* Of a session. */
+#define LEASES_MAX     4096u
+#define LEASE_KEYS_MAX (1u << 20) /* of all its leases */
 
 /* A call: its copy of a record, and the completion that it fills. */
 typedef struct channel_asked {
@@ -135,6 +137,18 @@ static kvt_status call_match(const channel_asked *asked)
 
 /* ---- leases ---- */
 
+/* Takes a lease out of a session's list. Lock held. */
+static server_lease *lease_take(server_session *session, server_lease **at)
+{
+    server_lease *lease = *at;
+    if (lease == NULL) return NULL;
+    assert(session->lease_count > 0 && session->lease_keys >= lease->key_count);
+    session->lease_count--;
+    session->lease_keys -= lease->key_count;
+    *at = lease->next;
+    return lease;
+}
+
 /* The pointer to a lease of a session, or to the NULL at the end. Lock held. */
 static server_lease **lease_find(server_session *session, uint64_t number)
 {
@@ -150,14 +164,10 @@ static void leases_drop(server_session *session, const server_channel *channel, 
     pthread_mutex_lock(&session->lock);
     for (server_lease **at = &session->leases; *at != NULL;) {
         server_lease *lease = *at;
-        if (channel != NULL ? lease->channel != channel : lease->until_ns > now_ns) {
+        if (channel != NULL ? lease->channel != channel : lease->until_ns > now_ns)
             at = &lease->next;
-            continue;
-        }
-        *at = lease->next;
-        free(lease);
-        assert(session->lease_count > 0);
-        session->lease_count--;
+        else
+            free(lease_take(session, at));
     }
     pthread_mutex_unlock(&session->lock);
 }
@@ -172,12 +182,14 @@ static bool lease_enter(server_session *session, server_lease *lease)
 {
     leases_drop(session, NULL, base_clock_ns());
     pthread_mutex_lock(&session->lock);
-    const bool fits = session->lease_count < LEASES_MAX;
+    const bool fits = session->lease_count < LEASES_MAX &&
+                      lease->key_count <= LEASE_KEYS_MAX - session->lease_keys;
     if (fits) {
         lease->number = ++session->lease_last;
         lease->next = session->leases;
         session->leases = lease;
         session->lease_count++;
+        session->lease_keys += lease->key_count;
     }
     pthread_mutex_unlock(&session->lock);
     return fits;
@@ -195,7 +207,8 @@ static kvt_status call_lease_begin(const channel_asked *asked)
     bool *held = malloc(list.count + 1);
     status = lease != NULL && held != NULL ? KVT_OK : KVT_E_MEMORY;
     if (status == KVT_OK) {
-        *lease = (server_lease){.channel = asked->channel, .until_ns = list.instant_ns};
+        *lease = (server_lease){
+            .channel = asked->channel, .until_ns = list.instant_ns, .key_count = list.count};
         status = kvt_lease_begin(store_of(asked), asked->channel->queue, keys, list.count,
                                  list.instant_ns, held, &lease->store_number);
     }
@@ -234,11 +247,7 @@ static kvt_status call_lease_end(const channel_asked *asked)
 {
     server_session *session = asked->channel->session;
     pthread_mutex_lock(&session->lock);
-    server_lease **at = lease_find(session, asked->request->argument), *lease = *at;
-    if (lease != NULL) {
-        *at = lease->next;
-        session->lease_count--;
-    }
+    server_lease *lease = lease_take(session, lease_find(session, asked->request->argument));
     pthread_mutex_unlock(&session->lock);
     if (lease == NULL) return KVT_MISS;
     const kvt_status status = kvt_lease_end(store_of(asked), lease->store_number);

@@ -36,6 +36,7 @@ typedef struct server_lease {
     uint64_t number;       /* that the client knows */
     uint64_t store_number; /* that it has in the store */
     uint64_t until_ns;
+    uint32_t key_count;
 } server_lease;
 
 struct server_session {
@@ -55,8 +56,8 @@ struct server_session {
     pthread_mutex_t lock;
     wire_region regions[WIRE_REGIONS_MAX];
     uint32_t uses[WIRE_REGIONS_MAX]; /* requests that name it */
-    server_lease *leases;            /* under `lock`, with the two below */
-    uint32_t lease_count;
+    server_lease *leases;            /* under `lock`, with the three below */
+    uint32_t lease_count, lease_keys;
     uint64_t lease_last; /* number */
     uint64_t registered_bytes;
     uint64_t staging_bytes; /* of its channels */

@@ -486,6 +486,26 @@ TEST(a_session_s_leases_are_bounded)
     assert_ok(client_list(&second, WIRE_LEASE_BEGIN, &list, keys, &request, &done));
 }
 
+/* Keys of all leases of a session, too: one entry may be in any number of them. */
+TEST(the_keys_of_a_session_s_leases_are_bounded)
+{
+    static kvt_key many[500];
+    kvt_key keys[KEYS];
+    wire_request request;
+    wire_completion done = {0};
+    serve_memory();
+    list_keys(keys);
+    for (uint32_t i = 0; i < 500; i++)
+        many[i] = keys[0];
+    wire_list list = {.count = 500, .instant_ns = base_clock_ns() + UINT64_C(1000000000000)};
+    for (uint32_t i = 0; i < (1 << 20) / 500; i++)
+        assert_ok(client_list(&second, WIRE_LEASE_BEGIN, &list, many, &request, &done));
+    assert_int_equal(client_list(&second, WIRE_LEASE_BEGIN, &list, many, &request, &done),
+                     KVT_E_MEMORY);
+    assert_ok(client_plain(&second, WIRE_LEASE_END, NULL, 1));
+    assert_ok(client_list(&second, WIRE_LEASE_BEGIN, &list, many, &request, &done));
+}
+
 /* ---- batches ---- */
 
 /* Posts a get of an entry into staging. */
