@@ -120,6 +120,9 @@ KVT_NODISCARD kvt_status base_ring_post(base_ring *ring, uint64_t position,
 KVT_NODISCARD kvt_status base_ring_take(base_ring *ring, uint64_t position,
                                         base_ring_body *body_out);
 
+/* Whether the entry at a position that was posted has been taken, as far as its word says. */
+bool base_ring_was_taken(const base_ring *ring, uint64_t position);
+
 /* Asks the producers for the bell. True: the entry at the position is not there, and the consumer
  * may sleep until its bell rings. False: look again, nothing was asked. */
 bool base_ring_sleeps(base_ring *ring, uint64_t position);

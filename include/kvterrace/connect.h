@@ -48,6 +48,10 @@ typedef struct kvt_connect_options {
     const uint32_t *users;  /* whose server it may be; NULL = this process's user and root */
     uint32_t user_count;
     uint32_t reserved;
+    double patience_seconds; /* how long calls and requests wait for a server that is gone, or that
+                                leaves, before they end as above: a restart of the server is a pause
+                                then. Those that it had begun end at once; 0 = not at all; at most
+                                1e6 */
 } kvt_connect_options;
 
 /*

@@ -3,6 +3,7 @@
  * share. */
 #include "serve/client/client_calls.h"
 
+#include "base/clock.h"
 #include "base/struct_size.h"
 #include "serve/client/client_transfer.h"
 #include "serve/wire/key_records.h"
@@ -16,7 +17,8 @@
 #define CALLS_WORTH_LEAST       STRUCT_SIZE_THROUGH(kvt_worth, guessed)
 #define CALLS_EXPECTED_LEAST    STRUCT_SIZE_THROUGH(kvt_expectation, seconds)
 #define CALLS_PREFIX_MAX        (UINT32_C(1) << 20)
-#define CALLS_KEYS              1024u /* of one request's record */
+#define CALLS_LOOK_NS           UINT64_C(2000000) /* between two looks for a server */
+#define CALLS_KEYS              1024u             /* of one request's record */
 
 /* ---- one request ---- */
 
@@ -24,21 +26,58 @@
  * says. */
 typedef kvt_status call_prepare(client_channel *channel, client_request *request, void *context);
 
+/* Connects where there is no connection, for as long as the store has patience. KVT_OK: look
+ * again. */
+static kvt_status call_connect(client_channel *channel, uint64_t deadline_ns, uint64_t *lost_ns)
+{
+    client_store *store = channel->store;
+    const uint64_t now_ns = base_clock_ns();
+    const bool first = *lost_ns == 0;
+    if (first) *lost_ns = now_ns;
+    if (!first && now_ns - *lost_ns >= store->patience_ns) return KVT_E_GONE;
+    if (!first && now_ns >= deadline_ns) return KVT_E_GONE;
+    pthread_mutex_unlock(&channel->lock);
+    const kvt_status status = client_restore(store, channel);
+    if (status == KVT_E_GONE && store->patience_ns > 0) base_sleep(CALLS_LOOK_NS);
+    pthread_mutex_lock(&channel->lock);
+    return status == KVT_E_GONE && store->patience_ns > 0 ? KVT_OK : status;
+}
+
 /* Waits for room, and connects where there is no connection. KVT_OK: look again. */
 static kvt_status call_wait(client_channel *channel, kvt_status why, uint64_t deadline_ns,
-                            bool *tried)
+                            uint64_t *lost_ns)
 {
-    if (why == KVT_E_GONE) {
-        if (*tried) return KVT_E_GONE;
-        *tried = true;
-        pthread_mutex_unlock(&channel->lock);
-        const kvt_status status = client_restore(channel->store, channel);
-        pthread_mutex_lock(&channel->lock);
-        return status;
-    }
+    if (why == KVT_E_GONE) return call_connect(channel, deadline_ns, lost_ns);
     channel->roomless++;
     const kvt_status status = client_channel_wait(channel, deadline_ns);
     channel->roomless--;
+    return status;
+}
+
+/* One try of call_do; the lock is held. KVT_OK: it has completed. */
+static kvt_status call_once(client_channel *channel, client_request *request, call_prepare *prepare,
+                            void (*fill)(void *context), void *context, uint64_t deadline_ns,
+                            uint64_t *lost_ns)
+{
+    kvt_status status = KVT_OK;
+    while (prepare != NULL) {
+        status = prepare(channel, request, context);
+        if (status != KVT_BUSY && status != KVT_E_GONE) break;
+        status = call_wait(channel, status, deadline_ns, lost_ns);
+        if (status != KVT_OK) break;
+    }
+    if (status == KVT_OK && fill != NULL) {
+        pthread_mutex_unlock(&channel->lock);
+        fill(context);
+        pthread_mutex_lock(&channel->lock);
+    }
+    while (status == KVT_OK) {
+        status = client_request_post(channel, request);
+        if (status != KVT_BUSY && (status != KVT_E_GONE || prepare != NULL)) break;
+        status = call_wait(channel, status, deadline_ns, lost_ns);
+    }
+    while (status == KVT_OK && !request->completed)
+        status = client_channel_wait(channel, KVT_NO_DEADLINE);
     return status;
 }
 
@@ -53,28 +92,20 @@ static kvt_status call_wait(client_channel *channel, kvt_status why, uint64_t de
 static kvt_status call_do(client_channel *channel, client_request *request, call_prepare *prepare,
                           void (*fill)(void *context), void *context, uint64_t deadline_ns)
 {
-    kvt_status status = KVT_OK;
-    bool tried = false;
+    uint64_t lost_ns = 0;
+    kvt_status status;
     request->waited = true;
     pthread_mutex_lock(&channel->lock);
-    while (prepare != NULL) {
-        status = prepare(channel, request, context);
-        if (status != KVT_BUSY && status != KVT_E_GONE) break;
-        status = call_wait(channel, status, deadline_ns, &tried);
+    for (;;) {
+        status = call_once(channel, request, prepare, fill, context, deadline_ns, &lost_ns);
+        const bool lost = status == KVT_E_GONE || (status == KVT_OK && request->untaken);
+        if (!lost) break;
+        /* The server has not seen it: it may go to the next one. */
+        client_request_free(channel, request);
+        request->untaken = false;
+        status = call_connect(channel, deadline_ns, &lost_ns);
         if (status != KVT_OK) break;
     }
-    if (status == KVT_OK && fill != NULL) {
-        pthread_mutex_unlock(&channel->lock);
-        fill(context);
-        pthread_mutex_lock(&channel->lock);
-    }
-    while (status == KVT_OK) {
-        status = client_request_post(channel, request);
-        if (status != KVT_BUSY && (status != KVT_E_GONE || prepare != NULL)) break;
-        status = call_wait(channel, status, deadline_ns, &tried);
-    }
-    while (status == KVT_OK && !request->completed)
-        status = client_channel_wait(channel, KVT_NO_DEADLINE);
     pthread_mutex_unlock(&channel->lock);
     return status;
 }

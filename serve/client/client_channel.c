@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #define CLIENT_RECORD_UNIT 64u
+#define CLIENT_LOOK_NS     UINT64_C(5000000) /* between two looks for a server */
 
 /* ---- areas ---- */
 
@@ -112,8 +113,8 @@ void client_channel_attach(client_channel *channel, client_area *area, int socke
     channel->regions[WIRE_STAGING] = (wire_region){.address = area->memory + area->places.staging,
                                                    .bytes = area->places.staging_bytes};
     if (channel->poller < 0) return;
-    /* A socket without events of its own still tells its end. */
-    struct epoll_event bell = {.events = EPOLLIN}, ends = {.events = 0};
+    /* The socket tells its end, and that the server leaves. */
+    struct epoll_event bell = {.events = EPOLLIN}, ends = {.events = EPOLLIN};
     (void)epoll_ctl(channel->poller, EPOLL_CTL_ADD, area->bells[1], &bell);
     (void)epoll_ctl(channel->poller, EPOLL_CTL_ADD, socket, &ends);
     (void)base_ring_sleeps(&area->completions, area->next);
@@ -134,8 +135,10 @@ void client_channel_detach(client_channel *channel, int socket)
         client_request *request = area->open[i];
         if (request == NULL) continue;
         area->open[i] = NULL;
-        request->done = (wire_completion){.kind = request->body.kind,
-                                          .status = client_lost(request->body.kind, true)};
+        request->untaken = !base_ring_was_taken(&area->submissions, request->position);
+        request->done =
+            (wire_completion){.kind = request->body.kind,
+                              .status = client_lost(request->body.kind, !request->untaken)};
         request->completed = true;
         if (!request->waited) channel->completed(channel, request);
     }
@@ -210,6 +213,7 @@ kvt_status client_request_post(client_channel *channel, client_request *request)
     wire_request *body = &request->body;
     uint64_t position;
     if (area == NULL || (request->area != NULL && request->area != area)) return KVT_E_GONE;
+    if (atomic_load(&channel->store->leaving)) return KVT_E_GONE;
     if (request->record_bytes > 0) body->argument = request->record_at;
     kvt_status status = wire_pending_open(&area->pending, (wire_request_kind)body->kind,
                                           body->argument_bytes, &body->number);
@@ -222,8 +226,9 @@ kvt_status client_request_post(client_channel *channel, client_request *request)
         (void)shutdown(channel->store->socket, SHUT_RDWR);
         return KVT_E_GONE;
     }
+    request->position = position;
     request->posted = true;
-    request->completed = false;
+    request->completed = request->untaken = false;
     area->open[body->number % area->places.entries] = request;
     if (base_ring_wakes(&area->submissions)) status = wire_bell_ring(area->bells[0]);
     return KVT_OK;
@@ -271,8 +276,9 @@ bool client_channel_take(client_channel *channel)
 bool client_channel_look(client_channel *channel)
 {
     if (channel->area == NULL) return true;
-    struct pollfd asked = {.fd = channel->store->socket, .events = 0};
-    if (poll(&asked, 1, 0) <= 0) return false;
+    struct pollfd asked = {.fd = channel->store->socket, .events = POLLIN};
+    if (poll(&asked, 1, 0) > 0 && asked.revents == POLLIN) client_hear(channel->store);
+    if ((asked.revents & ~POLLIN) == 0) return false;
     client_channel_detach(channel, channel->store->socket);
     return true;
 }
@@ -282,7 +288,7 @@ static kvt_status channel_sleep(client_channel *channel, uint64_t deadline_ns)
 {
     client_area *area = channel->area;
     struct pollfd waits[] = {{.fd = area->bells[1], .events = POLLIN},
-                             {.fd = channel->store->socket, .events = 0}};
+                             {.fd = channel->store->socket, .events = POLLIN}};
     const uint64_t now_ns = base_clock_ns();
     int timeout_ms = -1;
     if (deadline_ns != KVT_NO_DEADLINE) {
@@ -298,7 +304,8 @@ static kvt_status channel_sleep(client_channel *channel, uint64_t deadline_ns)
     pthread_mutex_lock(&channel->lock);
     channel->reading = false;
     if (count > 0 && waits[0].revents != 0) wire_bell_clear(area->bells[1]);
-    if (count > 0 && waits[1].revents != 0) {
+    if (count > 0 && waits[1].revents == POLLIN) client_hear(channel->store);
+    if (count > 0 && (waits[1].revents & ~POLLIN) != 0) {
         /* What the server has posted before its end counts. */
         (void)client_channel_take(channel);
         client_channel_detach(channel, waits[1].fd);
@@ -311,7 +318,14 @@ static kvt_status channel_sleep(client_channel *channel, uint64_t deadline_ns)
 
 kvt_status client_channel_wait(client_channel *channel, uint64_t deadline_ns)
 {
-    if (client_channel_take(channel) || channel->area == NULL) return KVT_OK;
+    if (client_channel_take(channel)) return KVT_OK;
+    if (channel->area == NULL) {
+        /* Whoever waits for a server looks for it. */
+        const uint64_t until_ns = base_clock_ns() + CLIENT_LOOK_NS;
+        (void)base_condition_wait_until(&channel->arrived, &channel->lock,
+                                        until_ns < deadline_ns ? until_ns : deadline_ns);
+        return base_clock_ns() < deadline_ns ? KVT_OK : KVT_E_TIMEOUT;
+    }
     if (!channel->reading) return channel_sleep(channel, deadline_ns);
     return base_condition_wait_until(&channel->arrived, &channel->lock, deadline_ns)
                ? KVT_OK

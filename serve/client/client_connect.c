@@ -12,8 +12,9 @@
 #include <sys/prctl.h>
 
 #define CLIENT_DEPTH         256u
+#define CLIENT_PATIENCE_MAX  1e6
 #define CLIENT_STAGING       (UINT64_C(64) << 20)
-#define CLIENT_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_connect_options, reserved)
+#define CLIENT_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_connect_options, patience_seconds)
 
 static void client_store_close(kvt_store *handle)
 {
@@ -62,9 +63,12 @@ static kvt_status store_fill(client_store *store, const char *address,
                             .forks = base_fork_guard_start(),
                             .holders = 1,
                             .socket = -1,
-                            .pause_ns = CLIENT_PAUSE_FIRST_NS};
+                            .pause_ns = CLIENT_PAUSE_FIRST_NS,
+                            .patience_ns = (uint64_t)(options->patience_seconds * 1e9)};
     pthread_mutex_init(&store->lock, NULL);
     const uint32_t depth = options->depth != 0 ? options->depth : CLIENT_DEPTH;
+    if (!(options->patience_seconds >= 0 && options->patience_seconds <= CLIENT_PATIENCE_MAX))
+        return KVT_E_ARGUMENT;
     if (!base_ring_is_size(depth) || strlen(address) >= sizeof store->path) return KVT_E_ARGUMENT;
     (void)snprintf(store->path, sizeof store->path, "%s", address);
     if (options->name != NULL)
@@ -105,8 +109,9 @@ kvt_status kvt_connect(const char *address, const kvt_connect_options *options,
     if (store == NULL) return KVT_E_MEMORY;
     kvt_status status = store_fill(store, address, options);
     if (status == KVT_E_ARGUMENT)
-        (void)snprintf(message, message_size, "%s",
-                       "the address is too long, or the depth no power of two");
+        (void)snprintf(
+            message, message_size, "%s",
+            "the address is too long, the depth no power of two, or the patience negative");
     if (status == KVT_OK) status = client_link_begin(store, message, message_size);
     if (status != KVT_OK) {
         if (message_size > 0 && message[0] == '\0')

@@ -74,8 +74,10 @@ struct client_request {
     uint64_t record_at, record_bytes, staging_at, staging_bytes;
     wire_request body;    /* argument_bytes and argument as its maker says, if it has no record */
     wire_completion done; /* once completed */
+    uint64_t position;    /* in the ring, once posted */
     bool posted, completed;
-    bool waited; /* by a thread: the channel's owner is not told of it */
+    bool untaken; /* it completed because its connection was lost, before the server had taken it */
+    bool waited;  /* by a thread: the channel's owner is not told of it */
 };
 
 typedef struct client_store {
@@ -90,9 +92,12 @@ typedef struct client_store {
     pthread_mutex_t lock; /* of all that follows */
     int socket;           /* -1: none */
     bool dead;            /* the socket is of no use any more */
+    atomic_bool
+        leaving; /* the server takes no more: nothing is posted until there is another one */
     bool closed;
     uint32_t protocol, number; /* of the last question */
     uint64_t retry_ns, pause_ns;
+    uint64_t patience_ns;      /* that calls wait for a server; fixed */
     wire_welcome limits;       /* of the server that is connected, or was */
     char *texts[CLIENT_TEXTS]; /* of explanations; NULL from the first free place on */
     client_channel *channels;
@@ -180,6 +185,10 @@ void client_request_free(client_channel *channel, client_request *request);
 /* Posts a request. Under the lock. KVT_OK; KVT_BUSY (the ring is full); KVT_E_GONE (its area is no
  * longer the channel's). */
 KVT_NODISCARD kvt_status client_request_post(client_channel *channel, client_request *request);
+
+/* Reads what the server says without being asked, which is that it leaves, when no question is under
+ * way. Under the channel's lock. */
+void client_hear(client_store *store);
 
 /* Takes all completions that are there. Under the lock. True: some request has completed. */
 bool client_channel_take(client_channel *channel);

@@ -42,7 +42,8 @@ kvt_status client_enter(const kvt_store *handle, client_store **store_out)
 /* The next message, waited for until an instant. KVT_OK; KVT_E_TIMEOUT; KVT_E_GONE; KVT_E_CORRUPT.
  * Descriptors that came with it are in *packet_out, also after a failure. */
 static kvt_status link_next(int socket, uint32_t least, uint32_t most, uint64_t deadline_ns,
-                            wire_packet *packet_out, wire_message *message_out)
+                            atomic_bool *leaving, wire_packet *packet_out,
+                            wire_message *message_out)
 {
     const wire_expected expected = {WIRE_FROM_SERVER, least, most};
     packet_out->descriptor_count = 0;
@@ -59,9 +60,30 @@ static kvt_status link_next(int socket, uint32_t least, uint32_t most, uint64_t 
         if (status != KVT_OK) return status == KVT_E_CORRUPT ? status : KVT_E_GONE;
         status = wire_message_read(packet_out->bytes, packet_out->size,
                                    packet_out->descriptor_count, &expected, message_out);
-        /* The end of the socket says so, too. */
         if (status != KVT_OK || message_out->head.kind != WIRE_LEAVING) return status;
+        if (leaving != NULL) atomic_store(leaving, true);
     }
+}
+
+void client_hear(client_store *store)
+{
+    wire_packet packet;
+    wire_message message;
+    const wire_expected expected = {WIRE_FROM_SERVER, store->protocol, store->protocol};
+    if (pthread_mutex_trylock(&store->lock) != 0) return; /* whoever asks hears it */
+    const kvt_status status =
+        store->socket >= 0 && !store->dead ? wire_receive(store->socket, &packet) : KVT_END;
+    if (status == KVT_OK) {
+        const bool leaves = wire_message_read(packet.bytes, packet.size, packet.descriptor_count,
+                                              &expected, &message) == KVT_OK &&
+                            message.head.kind == WIRE_LEAVING;
+        wire_packet_close(&packet);
+        atomic_store(&store->leaving, true);
+        if (!leaves) (void)shutdown(store->socket, SHUT_RDWR); /* nobody has asked for it */
+    } else if (status == KVT_E_CORRUPT) {
+        (void)shutdown(store->socket, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&store->lock);
 }
 
 static void link_die(client_store *store)
@@ -91,7 +113,7 @@ kvt_status client_ask_locked(client_store *store, wire_message *question, const 
     kvt_status status = wire_send(store->socket, question, descriptors, descriptor_count);
     if (status == KVT_OK)
         status = link_next(store->socket, store->protocol, store->protocol, KVT_NO_DEADLINE,
-                           &packet, answer);
+                           &store->leaving, &packet, answer);
     else
         packet.descriptor_count = 0;
     const bool known = status == KVT_OK && answer->head.number == question->head.number &&
@@ -147,7 +169,7 @@ static kvt_status link_hello(client_store *store, char *message, size_t size)
     wire_hello_make(&hello, &client_speaks, store->name, base_clock_ns());
     kvt_status status = wire_send(store->socket, &hello, NULL, 0);
     if (status == KVT_OK)
-        status = link_next(store->socket, 0, WIRE_PROTOCOL, base_clock_ns() + CLIENT_HELLO_NS,
+        status = link_next(store->socket, 0, WIRE_PROTOCOL, base_clock_ns() + CLIENT_HELLO_NS, NULL,
                            &packet, &answer);
     if (status == KVT_E_TIMEOUT) say(message, size, "the server does not answer");
     if (status == KVT_E_CORRUPT) say(message, size, "what answers is no kvterrace server");
@@ -299,6 +321,7 @@ static kvt_status link_open(client_store *store, char *message, size_t size)
         return status;
     }
     store->dead = false;
+    atomic_store(&store->leaving, false);
     status = link_check_peer(store);
     if (status == KVT_E_READ_ONLY) say(message, size, "the server is another user's");
     if (status == KVT_OK) status = link_hello(store, message, size);
@@ -328,7 +351,7 @@ kvt_status client_restore(client_store *store, const client_channel *channel)
     if (store->closed) {
         status = KVT_E_STATE;
     } else if (link_is_up(store)) {
-        status = KVT_OK;
+        status = atomic_load(&store->leaving) ? KVT_E_GONE : KVT_OK;
     } else {
         link_close(store);
         if (now_ns >= store->retry_ns) {

@@ -19,12 +19,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #define QUEUE_DEPTH            4096u
 #define QUEUE_DEPTH_MAX        (UINT32_C(1) << 20)
 #define QUEUE_RING             1024u
 #define QUEUE_CLASSES          3u
+#define QUEUE_LOOK_NS          10000000 /* between two looks for a server */
 #define QUEUE_OPTIONS_LEAST    STRUCT_SIZE_THROUGH(kvt_queue_options, reserved)
 #define QUEUE_REQUEST_LEAST    STRUCT_SIZE_THROUGH(kvt_request, info)
 #define QUEUE_COMPLETION_LEAST STRUCT_SIZE_THROUGH(kvt_completion, elapsed_ns)
@@ -48,7 +50,8 @@ typedef struct client_queue {
     const base_queue_calls *elsewhere; /* first, as in every handle */
     uint32_t forks;
     uint32_t depth;
-    int bell; /* rung here: for what has arrived without the server's bell */
+    int bell;  /* rung here: for what has arrived without the server's bell */
+    int timer; /* rings while requests wait for a server */
     client_channel channel;
     /* All under the channel's lock. */
     queue_item *items;
@@ -56,6 +59,7 @@ typedef struct client_queue {
     queue_list waiting[QUEUE_CLASSES], arrived;
     uint32_t waiting_count, posted_count, arrived_count;
     uint64_t batches;
+    uint64_t lost_ns;                /* since when what waits has had no server; 0: it has one */
     uint64_t segment, segment_batch; /* the last one that was posted to, and its batch */
     bool draining;                   /* a drain takes: it needs no bell */
     kvt_queue_stats counts;
@@ -139,6 +143,12 @@ static void queue_completed(client_channel *channel, client_request *request)
         item_free(queue, item);
         return;
     }
+    if (request->untaken && channel->store->patience_ns > 0) {
+        client_request_free(channel, request); /* the next server has it */
+        list_push(waiting_of(queue, item), item);
+        queue->waiting_count++;
+        return;
+    }
     if (item->whole && item->transfer.step == TRANSFER_DESCRIBES) {
         item->status = client_transfer_finish(&item->transfer);
         if (item->status == KVT_QUEUED) {
@@ -175,9 +185,23 @@ static kvt_status item_post(client_queue *queue, queue_item *item)
     return status;
 }
 
+/* Whether what waits keeps waiting for a server that is not there. */
+static bool queue_is_patient(client_queue *queue)
+{
+    const client_store *store = queue->channel.store;
+    if (queue->channel.area != NULL && !atomic_load(&store->leaving)) {
+        queue->lost_ns = 0;
+        return false;
+    }
+    const uint64_t now_ns = base_clock_ns();
+    if (queue->lost_ns == 0) queue->lost_ns = now_ns;
+    return now_ns - queue->lost_ns < store->patience_ns;
+}
+
 /* Posts what waits, as far as there is room. */
 static void queue_pump(client_queue *queue)
 {
+    if (queue_is_patient(queue)) return;
     for (uint32_t class = 0; class < QUEUE_CLASSES; class ++) {
         queue_item *item;
         while ((item = queue->waiting[class].first) != NULL) {
@@ -198,7 +222,14 @@ static void queue_pump(client_queue *queue)
 /* Takes what the server has completed and posts what has room now. */
 static bool queue_move(client_queue *queue)
 {
-    const bool moved = client_channel_take(&queue->channel);
+    client_channel *channel = &queue->channel;
+    const bool moved = client_channel_take(channel);
+    if (queue->waiting_count > 0 && queue_is_patient(queue)) {
+        pthread_mutex_unlock(&channel->lock);
+        const kvt_status status = client_restore(channel->store, channel);
+        (void)status;
+        pthread_mutex_lock(&channel->lock);
+    }
     queue_pump(queue);
     return moved;
 }
@@ -209,6 +240,10 @@ static void queue_arm(client_queue *queue)
     client_area *area = queue->channel.area;
     if (area != NULL && !queue->channel.reading) wire_bell_clear(area->bells[1]);
     wire_bell_clear(queue->bell);
+    wire_bell_clear(queue->timer);
+    const bool looks = queue->waiting_count > 0 && queue_is_patient(queue);
+    const struct itimerspec pause = {.it_value.tv_nsec = looks ? QUEUE_LOOK_NS : 0};
+    (void)timerfd_settime(queue->timer, 0, &pause, NULL);
     const bool more = area != NULL && !base_ring_sleeps(&area->completions, area->next);
     if (more || queue->arrived.first != NULL) queue_ring(queue);
 }
@@ -315,6 +350,7 @@ static kvt_status queue_submit(kvt_queue *handle, const kvt_request *requests, s
     queue->counts.batches++;
     queue->counts.requests += count;
     queue_pump(queue);
+    if (queue->lost_ns != 0) queue_arm(queue);
     pthread_mutex_unlock(&channel->lock);
     if (batch_out != NULL) *batch_out = batch;
     return KVT_OK;
@@ -504,6 +540,7 @@ static void queue_free(client_queue *queue)
 {
     if (queue->channel.poller >= 0) close(queue->channel.poller);
     if (queue->bell >= 0) close(queue->bell);
+    if (queue->timer >= 0) close(queue->timer);
     free(queue->items);
     free(queue);
 }
@@ -545,6 +582,7 @@ static kvt_status queue_fill(client_queue *queue, const client_store *store, uin
                             .forks = store->forks,
                             .depth = depth,
                             .bell = -1,
+                            .timer = -1,
                             .channel = {.entries = ring_of(depth),
                                         .staging_bytes = store->calls.staging_bytes,
                                         .poller = -1,
@@ -552,14 +590,18 @@ static kvt_status queue_fill(client_queue *queue, const client_store *store, uin
     queue->items = calloc(depth, sizeof *queue->items);
     queue->channel.poller = epoll_create1(EPOLL_CLOEXEC);
     if (queue->items == NULL || queue->channel.poller < 0) return KVT_E_MEMORY;
-    if (wire_bell_make(&queue->bell) != KVT_OK) return KVT_E_MEMORY;
+    queue->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (queue->timer < 0 || wire_bell_make(&queue->bell) != KVT_OK) return KVT_E_MEMORY;
     for (uint32_t i = depth; i > 0; i--) {
         queue->items[i - 1].next = queue->free;
         queue->free = &queue->items[i - 1];
     }
     struct epoll_event event = {.events = EPOLLIN};
-    const int added = epoll_ctl(queue->channel.poller, EPOLL_CTL_ADD, queue->bell, &event);
-    return added == 0 ? KVT_OK : KVT_E_MEMORY;
+    const int own[] = {queue->bell, queue->timer};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (epoll_ctl(queue->channel.poller, EPOLL_CTL_ADD, own[i], &event) != 0)
+            return KVT_E_MEMORY;
+    return KVT_OK;
 }
 
 kvt_status client_queue_open(kvt_store *handle, const kvt_queue_options *options,

@@ -31,12 +31,20 @@ static char folder[64], path[96], disk[96], catalog[96];
 static pid_t server_process;
 static kvt_store *store; /* connected */
 
-/* The child: a store with an SSD in the folder, lent until it is killed. */
+static server *lends; /* of the child */
+
+static void server_leaves(int number)
+{
+    (void)number;
+    server_stop(lends);
+}
+
+/* The child: a store with an SSD in the folder, lent until it is killed or, by SIGTERM, leaves. */
 static void serve(void)
 {
     char message[256];
     kvt_store *own;
-    server *lends;
+    const struct sigaction action = {.sa_handler = server_leaves};
     kvt_store_options options;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     kvt_store_options_init(&options);
@@ -53,7 +61,11 @@ static void serve(void)
         (void)fprintf(stderr, "server: %s\n", message);
         _exit(1);
     }
-    _exit(server_run(lends) == KVT_OK ? 0 : 1);
+    (void)sigaction(SIGTERM, &action, NULL);
+    const kvt_status status = server_run(lends);
+    server_close(lends);
+    kvt_store_close(own);
+    _exit(status == KVT_OK ? 0 : 1);
 }
 
 static void server_begin(void)
@@ -389,6 +401,90 @@ TEST(threads_beside_a_server_that_dies)
         assert_int_equal(pthread_join(threads[i], &failed), 0);
         assert_null(failed);
     }
+}
+
+/* The patient ones see a restart as a pause. */
+typedef struct patient {
+    uint32_t number, failed;
+    bool queued;
+    atomic_bool *stop;
+    _Atomic uint64_t done;
+} patient;
+
+static kvt_status patient_get(kvt_queue *queue, uint32_t number)
+{
+    char data[ENTRY], expected[ENTRY];
+    kvt_completion done = {.struct_size = sizeof done};
+    const kvt_view view = kvt_view_packed(data, ENTRY);
+    const kvt_request request = {.struct_size = sizeof request,
+                                 .kind = KVT_REQUEST_GET,
+                                 .key = support_key(number),
+                                 .view = &view,
+                                 .deadline_ns = KVT_NO_DEADLINE};
+    const kvt_status status = kvt_queue_submit(queue, &request, 1, NULL);
+    if (status != KVT_OK) return status;
+    while (kvt_queue_drain(queue, &done, 1) == 0) {
+        struct pollfd waits = {.fd = kvt_queue_fd(queue), .events = POLLIN};
+        if (poll(&waits, 1, 30000) != 1) return KVT_E_TIMEOUT;
+    }
+    support_fill(number, expected);
+    return done.status == KVT_OK && memcmp(data, expected, ENTRY) != 0 ? KVT_E_CORRUPT
+                                                                       : done.status;
+}
+
+static void *patient_works(void *argument)
+{
+    patient *me = argument;
+    kvt_queue *queue = NULL;
+    if (me->queued && kvt_queue_open(store, NULL, &queue) != KVT_OK) me->failed++;
+    for (uint32_t i = 0; !atomic_load(me->stop); i++) {
+        const uint32_t number = (me->number * 7 + i) % 30;
+        const kvt_status got =
+            me->queued ? patient_get(queue, number) : support_get(store, number, NULL);
+        if (got != KVT_OK) me->failed++;
+        const kvt_status put = support_put(store, 100 + me->number * 50 + i % 50);
+        if (put != KVT_OK && put != KVT_EXISTS && put != KVT_BUSY) me->failed++;
+        atomic_fetch_add(&me->done, 1);
+    }
+    kvt_queue_close(queue);
+    return NULL;
+}
+
+TEST(a_restart_is_a_pause_for_the_patient)
+{
+    const kvt_connect_options options = {.struct_size = sizeof options, .patience_seconds = 30};
+    atomic_bool stop = false;
+    patient all[THREADS];
+    pthread_t threads[THREADS];
+    int how;
+    assert_ok(try_connect(&options));
+    puts_all(0, 30);
+    assert_ok(kvt_store_persist(store, KVT_NO_DEADLINE, NULL));
+    for (uint32_t i = 0; i < THREADS; i++) {
+        all[i] = (patient){.number = i, .queued = i % 2 == 1, .stop = &stop};
+        assert_int_equal(pthread_create(&threads[i], NULL, patient_works, &all[i]), 0);
+    }
+    for (int round = 0; round < 3; round++) {
+        for (uint32_t i = 0; i < THREADS; i++) {
+            const uint64_t wanted = atomic_load(&all[i].done) + 20;
+            while (atomic_load(&all[i].done) < wanted)
+                usleep(1000);
+        }
+        assert_int_equal(kill(server_process, SIGTERM), 0);
+        assert_int_equal(waitpid(server_process, &how, 0), server_process);
+        assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+        server_begin();
+    }
+    for (uint32_t i = 0; i < THREADS; i++) {
+        const uint64_t wanted = atomic_load(&all[i].done) + 20;
+        while (atomic_load(&all[i].done) < wanted)
+            usleep(1000);
+    }
+    atomic_store(&stop, true);
+    for (uint32_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; i < THREADS; i++)
+        assert_int_equal(all[i].failed, 0);
 }
 
 /* A child of fork has no store; the parent's goes on. */
