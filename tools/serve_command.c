@@ -22,16 +22,18 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { SERVE_USERS = 256 };
+enum { SERVE_USERS = 256, SERVE_DRAIN_MS = 120000 };
 
 typedef struct serve_arguments {
     command_common common;
     const char *metrics;
+    bool drain;
 } serve_arguments;
 
 static const command_option serve_rows[] = {
     TEXT_OPTION(serve_arguments, metrics, "metrics", 0, "ADDRESS",
                 "Answer HTTP at ADDRESS, as 127.0.0.1:9100: /metrics and /health"),
+    FLAG_OPTION(serve_arguments, drain, "drain", 0, "Have a server at the socket leave first"),
     {0},
 };
 
@@ -258,7 +260,14 @@ static int serve_store(const serve_arguments *arguments, const serve_settings *s
                        const kvt_store_options *options, serve_run_state *run)
 {
     char message[COMMAND_MESSAGE_BYTES] = "", text[COMMAND_MESSAGE_BYTES + 32];
-    kvt_status status = server_open(NULL, &settings->options, &run->lends, message, sizeof message);
+    kvt_status status = KVT_OK;
+    if (arguments->drain)
+        status = server_drain(settings->options.path, SERVE_DRAIN_MS, message, sizeof message);
+    if (status != KVT_OK) {
+        (void)snprintf(text, sizeof text, "--drain: %s", message);
+        return command_fail(status, text);
+    }
+    status = server_open(NULL, &settings->options, &run->lends, message, sizeof message);
     if (status != KVT_OK) {
         (void)snprintf(text, sizeof text, "serve.socket: %s",
                        message[0] != '\0' ? message : kvt_status_text(status));
@@ -316,6 +325,8 @@ const command_spec serve_spec = {
     .details = "One line on standard output says that clients may connect. Those that connect "
                "earlier wait. At the end they are told, and requests under way get serve.leave "
                "seconds.\n\n"
+               "With --drain a server that has the socket already leaves first, as by SIGTERM, and "
+               "this one opens its store. Clients that have patience (connect.h) see a pause.\n\n"
                "Under systemd with Type=notify it says when it is ready and when it stops; "
                "examples/systemd has a unit.\n\n"
                "GET /health is 200 when all is in order, else 503 with a line for each thing that "

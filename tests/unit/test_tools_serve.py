@@ -176,6 +176,18 @@ class ServeTest(CommandCase):
         self.assertFalse(os.path.lexists(self.path("t.sock")))
         self.stop(server)
 
+    def test_drain(self):
+        first, _ = self.start("--drain")  # nobody is there: nothing to wait for
+        second, line = self.start("--drain")
+        self.assertTrue(line.startswith("ready: s.sock"), line)
+        output, errors = first.communicate()
+        self.assertEqual((first.returncode, output, errors), (0, "", ""))
+        self.stop(second)
+        stranger = self.path("s.sock")
+        with open(stranger, "w", encoding="utf-8"):
+            pass
+        self.fails("s.sock", "serve", "--config", self.config, "--drain")
+
     def test_wrong(self):
         self.run_command("check-config", self.config)
 
