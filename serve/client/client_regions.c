@@ -227,10 +227,12 @@ kvt_status kvt_region_add(kvt_store *store, int descriptor, uint64_t offset, uin
                           void *memory)
 {
     if (store == NULL || memory == NULL || bytes == 0) return KVT_E_ARGUMENT;
-    if (base_store_calls_of(store) == NULL && is_of_a_parent(store)) return KVT_E_STATE;
+    const bool shared = base_store_calls_of(store) != NULL;
+    if (!shared && is_of_a_parent(store)) return KVT_E_STATE;
+    /* A server ends the session of a client that asks for parts of pages. */
+    if (shared && (offset % WIRE_PAGE != 0 || bytes % WIRE_PAGE != 0)) return KVT_E_ARGUMENT;
     client_region *region = malloc(sizeof *region);
     if (region == NULL) return KVT_E_MEMORY;
-    const bool shared = base_store_calls_of(store) != NULL;
     *region = (client_region){.store = shared ? store : NULL,
                               .memory = memory,
                               .offset = offset,

@@ -283,6 +283,8 @@ TEST(regions_save_the_staging)
     assert_int_equal(kvt_region_add(store, descriptor, 0, 2 * ENTRY, mine), KVT_E_UNSUPPORTED);
     assert_int_equal(fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK), 0);
     assert_int_equal(kvt_region_add(store, descriptor, 0, 4 * ENTRY, mine), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_region_add(store, descriptor, 1, ENTRY, mine), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_region_add(store, descriptor, 0, ENTRY + 1, mine), KVT_E_ARGUMENT);
     assert_ok(kvt_region_add(store, descriptor, 0, 2 * ENTRY, mine));
     close(descriptor);
     assert_ok(kvt_store_get(store, &large.key, KVT_PACKED(mine, 2 * ENTRY), KVT_NO_DEADLINE, NULL));
