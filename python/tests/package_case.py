@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 BUILD = os.environ.get("KVT_BINARY_DIR", os.path.join(os.path.dirname(__file__), "..", "..",
@@ -45,6 +46,42 @@ def open_store(**settings):
     return kvterrace.Store(**settings)
 
 
+class Server:
+    """`kvterrace serve` in a process of its own, over a store in `folder`."""
+
+    def __init__(self, folder, **settings):
+        self.socket, self._config = os.path.join(folder, "s"), os.path.join(folder, "kvt.ini")
+        given = {"serve.socket": self.socket, "tier.dram.capacity": "32MiB", "store.policy": "lru",
+                 **settings}
+        with open(self._config, "w", encoding="utf-8") as file:
+            for name, value in given.items():
+                section, _, key = name.rpartition(".")
+                file.write(f"[{section}]\n{key} = {value}\n")
+        self.start()
+
+    def start(self):
+        self._process = subprocess.Popen(
+            [os.path.join(BUILD, "kvterrace"), "serve", "--config", self._config],
+            stdout=subprocess.PIPE, text=True)
+        line = self._process.stdout.readline()
+        if not line.startswith("ready: "):
+            self.kill()
+            raise AssertionError(f"the server says {line!r}")
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def stop(self):
+        """Ends it as a service is ended; its exit code."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(30)
+            self._process.stdout.close()
+        return self._process.returncode
+
+
 class PackageCase(unittest.TestCase):
     def setUp(self):
         self.space = kvterrace.Space(model="test", dtype="bf16", block_tokens=48)
@@ -56,6 +93,20 @@ class PackageCase(unittest.TestCase):
         store = open_store(**settings)
         self.addCleanup(store.close)
         return store
+
+    def server(self, **settings):
+        made = Server(self.folder(), **settings)
+        self.addCleanup(made.stop)
+        return made
+
+    def until(self, call):
+        """What a call gives once it gives something."""
+        end, found = time.monotonic() + 30, call()
+        while not found:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.002)
+            found = call()
+        return found
 
     def folder(self):
         made = tempfile.TemporaryDirectory(prefix="kvt-test-")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The blocks of code of the pages for users. Python runs as it is printed: the blocks of a page in
-turn, in one module; one that opens a file or a model which is not there is compiled alone. An
-engine's JSON is read, and what it hands to an adapter are parameters that the adapter has and
-settings that the command takes. Settings files pass `kvterrace check-config`."""
+turn, in one module; one that opens a file or a model which is not there is compiled alone, one that
+connects finds a server. An engine's JSON is read, and what it hands to an adapter are parameters
+that the adapter has and settings that the command takes. Settings files pass `kvterrace
+check-config`."""
 
 import contextlib
 import io
@@ -13,7 +14,7 @@ import subprocess
 import tempfile
 import unittest
 
-import package_case  # noqa: F401  (the path to the package)
+import package_case  # and the path to the package
 
 ROOT = os.environ.get("KVT_SOURCE_DIR",
                       os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -21,6 +22,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.S | re.M)
 PAGES = ["README.md"] + [f"docs/{name}.md" for name in (
     "PYTHON", "GUIDE", "EMBEDDING", "ENGINES", "INTEGRATE", "REMOTE", "REFERENCE_MODEL")]
 OF_ENGINES = {"type", "module_path", "class_name", "backend_name", "interface_v1"}
+SOCKET = "/run/kvterrace.sock"
 COMMAND = os.path.join(package_case.BUILD, "kvterrace")
 
 
@@ -57,11 +59,21 @@ def check_settings(*given):
 
 
 class Pages(unittest.TestCase):
+    def lent(self, block):
+        """A block that connects to a server: to one that runs."""
+        if SOCKET not in block:
+            return block
+        folder = tempfile.TemporaryDirectory(prefix="kvt-test-")
+        self.addCleanup(folder.cleanup)
+        lends = package_case.Server(folder.name)
+        self.addCleanup(lends.stop)
+        return block.replace(SOCKET, lends.socket)
+
     def run_page(self, page):
         """What its blocks print."""
         names, printed, ran = {}, io.StringIO(), 0
         for number, block in enumerate(blocks_of(page, "python"), 1):
-            code = compile(block, f"{page}, block {number}", "exec")
+            code = compile(self.lent(block), f"{page}, block {number}", "exec")
             if ".open(" in block or ".generate(" in block:
                 continue
             with contextlib.redirect_stdout(printed):
@@ -100,6 +112,8 @@ class Pages(unittest.TestCase):
         given = adapter.get("adapter_params", adapter.get("kvterrace", adapter))
         for key in given.keys() - OF_ENGINES:
             self.assertRegex(source, rf"\b{key}\b", page)
+        if "connect" in given:
+            self.assertFalse({"config", "settings"} & given.keys(), page)
         settings = given.get("settings", {"tier.dram.capacity": "1GiB"})
         with tempfile.TemporaryDirectory() as folder:
             text = "".join(f"{key}={value}\n" for key, value in settings.items())

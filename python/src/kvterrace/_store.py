@@ -12,9 +12,10 @@ from . import _native, _queue
 from ._calls import (Handle, Held, Source, describe, has_passed, instant, make_entry, out_of_range,
                      packed_view)
 from ._convert import TIERS, new, plain, variant_of
-from ._errors import StateError, failure, numbers, wrong
+from ._errors import Error, StateError, encoded, failure, numbers, wrong
 from ._kvt import ffi, lib
 from ._memory import memory_of
+from ._regions import Regions
 from ._tuning import Tuning
 from ._types import Space, View, check_key, join_keys
 
@@ -118,6 +119,38 @@ def _options(config, settings, keywords):
         lib.kvt_config_free(made[0])
 
 
+def _size_of(text):
+    """Bytes, as a number or as a setting has them."""
+    try:
+        with _options(None, {"store.put_staging": text}, {}) as (options, _, _, _):
+            return options.limits.put_staging_bytes
+    except Error as error:
+        raise failure(error.code, error.message.replace("store.put_staging",
+                                                        "connect_staging")) from error
+
+
+def _connect(address, name, staging, patience, given):
+    """The kvt_store that a server lends at an address. given: what else Store was given."""
+    if given:
+        raise failure(lib.KVT_E_CONFIG, f"connect takes no {', '.join(given)}: the settings of a "
+                      "connected store are its server's")
+    options, message = new("kvt_connect_options"), ffi.new("char[512]")
+    store, keep = ffi.new("kvt_store **"), ffi.new("char[]", encoded(name or "", "connect_name"))
+    if name:
+        options.name = keep
+    if staging is not None:
+        options.staging_bytes = _size_of(staging)
+    try:
+        options.patience_seconds = patience or 0.0
+    except TypeError as error:
+        raise wrong(f"connect_patience is a number of seconds, not {patience!r}") from error
+    status = lib.kvt_connect(address.encode(errors="surrogateescape"), options, store, message, 512)
+    if status != lib.KVT_OK:
+        said = ffi.string(message).decode(errors="replace")
+        raise failure(status, said if address in said else f"{address}: {said}")
+    return store[0]
+
+
 def _open(config, settings, keywords):
     """The kvt_store that the settings describe."""
     variant = keywords.get("variant")
@@ -129,7 +162,11 @@ def _open(config, settings, keywords):
     with _options(config, settings, keywords) as (options, made, message, check):
         if variant is not None:
             options.variant = variant_of(variant)[0]
-        check(lib.kvt_store_open(options, store, message, 512))
+        status = lib.kvt_store_open(options, store, message, 512)
+        if status == lib.KVT_E_LOCKED:
+            raise failure(status, ffi.string(message).decode(errors="replace") + "; processes that "
+                          "share a store connect to `kvterrace serve` (connect=)")
+        check(status)
         unused = lib.kvt_config_unused_get(made, 0)
         if unused != ffi.NULL:
             lib.kvt_store_close(store[0])
@@ -138,33 +175,55 @@ def _open(config, settings, keywords):
     return store[0]
 
 
-def readers_to_come(config, settings):
-    """The setting by which entries have readers beside this process: those after a restart, or
-    other hosts. None: the store ends with its process, and nobody else reads it."""
+def readers_to_come(config, settings, connect=None):
+    """The setting by which entries have readers beside this process: those after a restart, of the
+    same host by a connection, or other hosts. None: the store ends with its process, and nobody
+    else reads it."""
+    if connect is not None:
+        return "connect"
     with _options(config, settings, {}) as (options, _, _, _):
         if options.durability.catalog_path != ffi.NULL:
             return "store.catalog"
         return "tier.remote.namespace" if options.remote != ffi.NULL else None
 
 
-class Store(Tuning):
+class Store(Tuning, Regions):
     """A store of KV entries in HBM, DRAM and SSDs.
 
     Store("kvt.ini")                                   settings from a file
     Store(tier_dram_capacity="4GiB", policy="lru")     or from keywords, or both
     Store(settings={"device.nvme0.path": "/data/kvt"}) or by their names
+    Store(connect="/run/kvterrace.sock")               or one that another process lends
 
     A keyword is a setting of docs/CONFIGURATION.md with `_` for `.`; one that begins with none of
     store_, prefill_, tier_hbm_, tier_dram_, tier_ssd_ is of [store]. Settings of devices go into
     `settings`. Keywords count more than `settings`, and those more than the file. A setting that is
     unknown or has no effect is a ConfigError.
 
+    connect: the socket of `kvterrace serve`, alone: settings are the server's. connect_name: for
+    the server's log. connect_staging: bytes, or "64MiB", of memory shared with the server for
+    buffers outside of regions, for each queue and for the blocking calls together. Without a
+    connection lookups and gets are misses, puts are refused, and calls connect again; all else is a
+    DeviceError. connect_patience: seconds that calls wait before that for a server that is gone
+    (0), so that its restart is a pause.
+
     Any thread may make any call. close() waits for the calls of other threads.
     """
 
-    def __init__(self, config=None, *, settings=None, **keywords):
-        self._queues, self._every_queue = {}, weakref.WeakSet()
-        store = _open(config, settings, keywords)
+    def __init__(self, config=None, *, settings=None, connect=None, connect_name=None,
+                 connect_staging=None, connect_patience=None, **keywords):
+        self._queues, self._every_queue, self._added = {}, weakref.WeakSet(), {}
+        given = {"config": config, "settings": settings, **keywords}
+        self._address = None if connect is None else os.fsdecode(connect)
+        if self._address is not None:
+            encoded(self._address, "connect")
+            store = _connect(self._address, connect_name, connect_staging, connect_patience,
+                             [one for one, value in given.items() if value is not None])
+        elif (connect_name, connect_staging, connect_patience) != (None, None, None):
+            raise failure(lib.KVT_E_CONFIG, "connect_name, connect_staging and connect_patience "
+                          "go with connect")
+        else:
+            store = _open(config, settings, keywords)
         raw = lib.kvtpy_new(store)
         if raw == ffi.NULL:
             lib.kvt_store_close(store)
@@ -179,11 +238,14 @@ class Store(Tuning):
             stats = self.stats()
         except StateError:
             return "<kvterrace.Store, closed>"
+        except Error:
+            return f"<kvterrace.Store: no connection to {self._address}>"
         tiers = [f"{name} {tier['used_bytes']} of {tier['capacity_bytes']} bytes, "
                  f"{tier['entries']} entries" for name, tier in stats["tiers"].items()
                  if tier["capacity_bytes"]]
         tiers.append(f"{stats['hits']} hits of {stats['gets']} gets")
-        return f"<kvterrace.Store: {'; '.join(tiers)}>"
+        where = "" if self._address is None else f", connected to {self._address}"
+        return f"<kvterrace.Store{where}: {'; '.join(tiers)}>"
 
     # ---- life ----
 
@@ -195,7 +257,13 @@ class Store(Tuning):
         for queue in list(self._every_queue):
             queue.close()
         self._owner.close()
+        self._end_added()
         _OPEN.discard(self)
+
+    @property
+    def connected(self):
+        """Whether another process has the store; also while there is no connection."""
+        return self._address is not None
 
     @property
     def closed(self):
@@ -214,7 +282,19 @@ class Store(Tuning):
             message = "the store is closed"
         elif status == lib.KVT_E_STATE and state < 0:
             message = f"the store belongs to process {self._process}: open one in this process"
+        elif self._address is not None:
+            message = self._why(status, message)
         return failure(status, message)
+
+    def _why(self, status, message):
+        """What a status says of a connected store; message: what the call says of it."""
+        if status == lib.KVT_E_GONE:
+            return f"no connection to {self._address}"
+        if status == lib.KVT_E_READ_ONLY:
+            return "this changes what other clients have: serve.operators of the server say who may"
+        if status == lib.KVT_E_UNSUPPORTED and not message:
+            return "a connected store does not have this, or its server's settings leave it out"
+        return message
 
     def _need(self, status, message=""):
         """True for KVT_OK, False for a miss, an exception for all else."""
@@ -272,9 +352,10 @@ class Store(Tuning):
 
     def _count_miss(self, key):
         """Makes a get of what is not here one for the counters and the policy. Where other hosts
-        would be asked, whose entries have a size that nobody here knows, it stays unseen."""
-        if lib.guarded_kvt_remote_stats_get(self._handle, new("kvt_remote_stats")) != (
-                lib.KVT_E_UNSUPPORTED):
+        would be asked, whose entries have a size that nobody here knows, it stays unseen; a
+        connected store's may."""
+        if self._address is not None or lib.guarded_kvt_remote_stats_get(
+                self._handle, new("kvt_remote_stats")) != lib.KVT_E_UNSUPPORTED:
             return
         byte = bytearray(1)
         lib.guarded_kvt_store_get(self._handle, key, packed_view(ffi.from_buffer(byte), 1), 0,
@@ -513,7 +594,7 @@ class Store(Tuning):
         dict of each node; None for a store without other hosts (docs/REMOTE.md)."""
         made = new("kvt_remote_stats")
         status = lib.guarded_kvt_remote_stats_get(self._handle, made)
-        if status == lib.KVT_E_UNSUPPORTED:
+        if status == lib.KVT_E_UNSUPPORTED and self._address is None:
             return None
         self._need(status)
         said, nodes = plain(made[0]), []
@@ -567,7 +648,8 @@ class Store(Tuning):
             text = ffi.new("char[]", size + 256)
             wanted = lib.guarded_kvt_metrics_write(self._handle, text, size + 256)
             if wanted == 0:
-                raise self._fail(lib.KVT_E_STATE)
+                lost = self.connected and self._owner.state == 1
+                raise self._fail(lib.KVT_E_GONE if lost else lib.KVT_E_STATE)
             if wanted <= size + 256:
                 return ffi.string(text).decode()
             size = wanted

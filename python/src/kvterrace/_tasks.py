@@ -4,6 +4,7 @@ batch, and the descriptor says when a whole one has ended."""
 
 import collections
 import os
+import select
 import threading
 
 from ._calls import Handle, instant
@@ -100,11 +101,38 @@ class Task:
         self.free()
 
 
+class _Bell:
+    """An eventfd in place of the descriptor of a connected queue, which may be readable before a
+    task has ended, and which nobody may read. A thread of its own takes what completes."""
+
+    def __init__(self, tasks, descriptor):
+        self.fd, self._stop = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2))
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=self._run, args=(tasks, descriptor),
+                                        name="kvterrace-tasks", daemon=True)
+        self._thread.start()
+
+    def _run(self, tasks, descriptor):
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.register(self._stop, select.POLLIN)
+        while self._stop not in [ready for ready, _ in poll.poll()]:
+            tasks._arrive()
+
+    def close(self):
+        if self._process == os.getpid():
+            os.eventfd_write(self._stop, 1)
+            if self._thread is not threading.current_thread():
+                self._thread.join()
+        os.close(self._stop)
+        os.close(self.fd)
+
+
 class Tasks:
-    """A queue of a store. submit and drain from any thread; fileno() is readable when a whole task
-    has ended. clears: drain makes it still again; else the loop that watches it reads it, and then
-    drains. A task that the queue has no room for waits, and goes in pieces where it is larger than
-    depth."""
+    """A queue of a store. submit and drain from any thread; fileno() is an eventfd, readable when a
+    whole task has ended. clears: drain makes it still again; else the loop that watches it reads
+    it, and then drains. A task that the queue has no room for waits, and goes in pieces where it is
+    larger than depth."""
 
     def __init__(self, store, *, threads=0, depth=_DEPTH, clears=False):
         options, made = new("kvt_queue_options"), ffi.new("kvtpy_handle **")
@@ -114,7 +142,8 @@ class Tasks:
             raise store._fail(status)
         self._store, self._raw, self._depth = store, made[0], depth
         self._owner = Handle(made[0], lib.kvtpy_queue_close)
-        self._fd = lib.guarded_kvt_queue_fd(made[0])
+        self._fd = None if store.connected else lib.guarded_kvt_queue_fd(made[0])
+        self._bell = None  # of a connected store, once somebody asks for the descriptor
         self._lock, self._clears = threading.Lock(), clears
         self._raised = self._closed = False
         self._open, self._ended, self._waiting = {}, [], collections.deque()
@@ -122,8 +151,13 @@ class Tasks:
         store._every_queue.add(self)
 
     def fileno(self):
-        """An eventfd: readable when a task has ended."""
-        return self._fd
+        """An eventfd: readable when a task has ended. A connected store's costs a thread."""
+        with self._lock:
+            if self._fd is None and not self._closed:
+                self._bell = _Bell(self, lib.guarded_kvt_queue_fd(self._raw))
+                self._fd = self._bell.fd
+                self._arrived()
+            return self._fd
 
     def signal(self):
         """Makes the descriptor readable once more, for what an owner has not handed on yet."""
@@ -131,8 +165,8 @@ class Tasks:
             self._raise()
 
     def _raise(self):
-        """The descriptor is the library's: nobody writes one that may be closed. Lock held."""
-        if not self._closed and self._owner.state == 1:
+        """Nobody writes a descriptor that may be closed. Lock held."""
+        if self._fd is not None and not self._closed and self._owner.state == 1:
             self._raised = True
             os.eventfd_write(self._fd, 1)
 
@@ -169,6 +203,17 @@ class Tasks:
         self._ended.append(task)
         self._raise()
         return True
+
+    def _arrive(self):
+        """Takes what has completed for a later drain."""
+        with self._lock:
+            self._take()
+            self._arrived()
+
+    def _arrived(self):
+        """Rings for tasks that wait to be drained. Lock held."""
+        if self._ended:
+            self._raise()
 
     def drain(self):
         """Tasks that have ended since the last drain. Their owner frees them."""
@@ -218,7 +263,9 @@ class Tasks:
         """Cancels what has not begun and waits for what is under way; from then on no memory of a
         task is touched. A second close does nothing."""
         with self._lock:
-            self._closed = True
+            self._closed, bell, self._bell = True, self._bell, None
+        if bell is not None:
+            bell.close()
         self._owner.close()
         with self._lock:
             self._open.clear()

@@ -75,8 +75,9 @@ class Tuning:
             loss, weight = float(loss), float(weight)
         except (TypeError, ValueError) as error:
             raise wrong(f"loss and weight are numbers: {error}") from error
-        return self._need(lib.guarded_kvt_quality_observe(self._handle, check_key(key), made[0],
-                                                          loss, weight),
+        status = lib.guarded_kvt_quality_observe(self._handle, check_key(key), made[0], loss,
+                                                 weight)
+        return self._need(status, "" if status == lib.KVT_E_UNSUPPORTED else
                           "a loss is from 0 to 1, of a lossy variant that the store has")
 
     def add_basis(self, data):
@@ -84,7 +85,8 @@ class Tuning:
         kept. With a catalog it is written beside that, durably. False: it is there already."""
         memory = memory_of(data)
         status = lib.guarded_kvt_basis_add(self._handle, memory.address, memory.bytes)
-        return status != lib.KVT_EXISTS and self._need(status, "no basis was taken")
+        return status != lib.KVT_EXISTS and self._need(
+            status, "" if status == lib.KVT_E_UNSUPPORTED else "no basis was taken")
 
     def class_stats(self, class_id):
         """What was learned of a class of entries, 0 to 63, as a dict; None past the last class."""
