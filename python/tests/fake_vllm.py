@@ -138,13 +138,14 @@ def spec(*, layers=3, world_size=1, tokens_per_block=32, blocks_per_chunk=2, dty
     group = types.SimpleNamespace(tokens_per_block=tokens_per_block, group_id=0,
                                   layer_names=tuple(f"layer.{index}" for index in range(layers)))
     parallel = types.SimpleNamespace(rank=0, world_size=world_size, tp_size=world_size, pp_size=1,
-                                     pcp_size=1, dcp_size=1)
+                                     pcp_size=1, dcp_size=1, data_parallel_index=0,
+                                     is_parallelism_agnostic=False)
     config = types.SimpleNamespace(
         groups=groups or (group,), worker_kv_bytes_per_block=block_bytes,
         model=types.SimpleNamespace(name=name, dtype=dtype), kv_cache_layout="LBHNC",
         cache=types.SimpleNamespace(tokens_per_hash=tokens_per_block,
                                     blocks_per_chunk=blocks_per_chunk),
-        parallel=parallel, replicated_layout=False, canonical_layout=False)
+        parallel=parallel, replicated_layout=False, canonical_layout=False, engine_id="engine")
     return types.SimpleNamespace(
         config=config, replicated_layout=False,
         kv_events_config=types.SimpleNamespace(enable_kv_cache_events=events))

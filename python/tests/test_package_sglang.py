@@ -18,6 +18,8 @@ fake_sglang.install(_FOLDER.name)
 from kvterrace import sglang  # noqa: E402  (behind the classes)
 
 PAGE = 16
+SHARED = {"tier.remote.namespace": "ranks", "tier.remote.publish": "all",
+          "remote.a.backend": "memory", "remote.a.address": "ranks"}
 
 
 def indices(*pages):
@@ -155,13 +157,13 @@ class Storage(PackageCase):
                 spaces.add(backend._spaces["kv"].hash)
                 backend.close()
         self.assertEqual(len(spaces), len(pools) * len(configs))
-        shared = {self.backend(pools[0], is_mla_model=True, tp_rank=rank, tp_size=2)
-                  ._spaces["kv"].hash for rank in (0, 1)}
+        shared = {self.backend(pools[0], settings=SHARED, is_mla_model=True, tp_rank=rank,
+                               tp_size=2)._spaces["kv"].hash for rank in (0, 1)}
         self.assertEqual(len(shared), 1)
 
     def test_one_rank_writes(self):
         pool = HostPool("page_first")
-        backend = self.backend(pool, is_mla_model=True, tp_rank=1, tp_size=2)
+        backend = self.backend(pool, settings=SHARED, is_mla_model=True, tp_rank=1, tp_size=2)
         self.assertEqual(backend.batch_set_v1(keys(1), indices(0)), [True])
         self.assertEqual(backend.batch_exists(keys(1)), 0)
 

@@ -2,6 +2,7 @@
 """Books that adapters keep of a store: right in whatever order the events come that they are kept
 of (python/tests/test_package_books.py lists and permutes them)."""
 
+import contextlib
 import threading
 
 from ._kvt import ffi, lib
@@ -68,6 +69,28 @@ class Told:
 
     def close(self):
         self._reader.close()
+
+
+class Untold:
+    """In the place of Told where a store tells no events: the engine is told nothing, since it
+    could not be told what has gone."""
+
+    order = contextlib.nullcontext()
+
+    def __len__(self):
+        return 0
+
+    def note(self, key, what):
+        return False
+
+    def told(self, keys):
+        pass
+
+    def gone(self, keys=()):
+        return []
+
+    def close(self):
+        pass
 
 
 class Said:

@@ -19,10 +19,10 @@ import struct
 import threading
 
 from . import _native, lmcache_serde  # the serde is registered, and the version checked
-from ._books import Said, Told
+from ._books import Said, Told, Untold
 from ._calls import instant
 from ._engines import Parameters
-from ._errors import Error
+from ._errors import DeviceError, Error, failure
 from ._kvt import ffi, lib
 from ._lmcache_objects import Keys, Layouts
 from ._memory import memory_of
@@ -158,9 +158,12 @@ class _Locks:
 
 class KvterraceL2Adapter(L2AdapterInterface):
     """LMCache's `plugin`: a store, a queue for stores and one for loads, whose descriptors LMCache
-    watches. It has no thread of its own, and no policy: the store decides what stays.
+    watches. It has no policy: the store decides what stays; and, with a store of this process, no
+    thread of its own.
 
     adapter_params, all optional:
+      connect          in place of config and settings: the socket of `kvterrace serve`. Such a
+                       store tells no events, so LMCache's listeners are told of no key
       config           settings file of the store (docs/CONFIGURATION.md)
       settings         settings by name, as {"tier.dram.capacity": "8GiB"}; they count more
       head_dim         elements of a KV head: lossy variants need it
@@ -171,7 +174,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
       recompute_seconds  of an object; 0: as the store's prefill model predicts
       tenant, class_id, lifetime  of entries, as of Store.put
       revision         of the model, and whatever else decides KV: part of the keys; needed where
-                       the store has a catalog or other hosts
+                       the store has a catalog, other hosts or other processes
       max_capacity_gb  the capacity that LMCache's own eviction sees; 0: it has none, and the store
                        evicts by its policy
     """
@@ -193,9 +196,14 @@ class KvterraceL2Adapter(L2AdapterInterface):
         self._store = given.open_store(revision)
         self._keys = Keys(revision, b"lmcache", given.readers)
         try:
+            if capacity and self._store.connected:
+                raise failure(lib.KVT_E_CONFIG, "kvterrace.lmcache: max_capacity_gb is for a store "
+                              "of this process: a connected one tells LMCache neither what is "
+                              "stored nor what has gone, and evicts by itself")
             self._stores = _Stream(Tasks(self._store, threads=1))
             self._loads = _Stream(Tasks(self._store, threads=threads))
-            self._told = Told(self._store)  # what is told: (LMCache's key, bytes)
+            # What is told: (LMCache's key, bytes).
+            self._told = Untold() if self._store.connected else Told(self._store)
         except BaseException:
             self._store.close()
             raise
@@ -365,7 +373,10 @@ class KvterraceL2Adapter(L2AdapterInterface):
     def report_status(self):
         if self._closed or self._store.closed:
             return {"is_healthy": False, "type": type(self).__name__}
-        health = [item["text"] for item in self._store.health()]
+        try:
+            health = [item["text"] for item in self._store.health()]
+        except DeviceError as error:  # no connection
+            return {"is_healthy": False, "type": type(self).__name__, "health": [str(error)]}
         return {"is_healthy": True, "type": type(self).__name__,
                 "stored_object_count": len(self._told), "locked_key_count": len(self._locks),
                 "health": health}
@@ -399,8 +410,8 @@ def _places_of(places, objects):
 class KvterraceConnector:
     """LMCache's `native_plugin`: bytes under texts. Forms that lose nothing are the only ones.
 
-    Parameters: config, settings, store_seconds, load_seconds, threads, recompute_seconds, tenant,
-    class_id, lifetime and revision, as of KvterraceL2Adapter.
+    Parameters: connect, config, settings, store_seconds, load_seconds, threads, recompute_seconds,
+    tenant, class_id, lifetime and revision, as of KvterraceL2Adapter.
     """
 
     def __init__(self, **parameters):

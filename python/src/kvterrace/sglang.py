@@ -4,7 +4,7 @@
     --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
       '{"backend_name": "kvterrace", "module_path": "kvterrace.sglang", "interface_v1": 1,
         "class_name": "KvterraceStorage",
-        "kvterrace": {"config": "/etc/kvterrace-{rank}.ini", "revision": "sha256:9f2c"}}'
+        "kvterrace": {"connect": "/run/kvterrace.sock", "revision": "sha256:9f2c"}}'
 """
 
 import json
@@ -15,7 +15,7 @@ from ._books import Said
 from ._calls import instant
 from ._convert import new
 from ._engines import Parameters, installed, need_version
-from ._errors import Error
+from ._errors import Error, failure
 from ._kvt import ffi, lib
 from ._tasks import DECLINED, EXISTED, GET, OK, PUT, Places, Tasks, make_like, names_to_keys
 from ._types import Layout, Space
@@ -130,12 +130,15 @@ class KvterraceStorage(HiCacheStorage):
     """The backend `dynamic` of HiCache, with interface_v1: pages go between the pools' own memory
     and the store, a batch at a time, on the thread that asks.
 
-    extra_config's object "kvterrace", all optional; {rank} in config and in settings becomes the
-    ranks of the process, as "tp0-pp0", because a store belongs to one process:
+    extra_config's object "kvterrace", all optional:
+      connect          the socket of `kvterrace serve`, whose store all ranks share; MLA with
+                       several tensor ranks, of which one writes for all, needs it
       config           settings file of the store (docs/CONFIGURATION.md)
-      settings         settings by name, as {"tier.dram.capacity": "8GiB"}; they count more
+      settings         settings by name, as {"tier.dram.capacity": "8GiB"}; they count more. {rank}
+                       in their values becomes the ranks of the process, as "tp0-pp0", and {dp} the
+                       data parallel one, because such a store belongs to one process
       revision         of the model, and whatever else decides KV: part of the keys; needed where
-                       the store has a catalog or other hosts
+                       the store has a catalog, other hosts or other processes
       store_seconds    how long a page waits for room before it is declined; 30
       load_seconds     how long a load waits for devices; no bound
       threads          of the queue that loads; 2
@@ -146,7 +149,6 @@ class KvterraceStorage(HiCacheStorage):
         extra = storage_config.extra_config or {}
         given = Parameters(extra.get("kvterrace", {}), "kvterrace.sglang")
         self._config, self._ranks = storage_config, _ranks(storage_config)
-        given.replace("{rank}", self._ranks)
         self._revision = given.take("revision", str)
         self._seconds = {PUT: given.take("store_seconds", (int, float), 30.0, 0),
                          GET: given.take("load_seconds", (int, float), None, 0)}
@@ -157,8 +159,10 @@ class KvterraceStorage(HiCacheStorage):
             "class_id": given.take("class_id", int, 0, 0),
             "lifetime_seconds": given.take("lifetime", (int, float), 0.0, 0)}
         make_like(**self._numbers)
-        self._store = given.open_store(self._revision)
+        self._store = given.open_store(self._revision, rank=self._ranks,
+                                       dp=storage_config.dp_rank or 0)
         try:
+            self._check_writer()
             self._queues = {PUT: Tasks(self._store, threads=1),
                             GET: Tasks(self._store, threads=threads)}
         except BaseException:
@@ -169,9 +173,16 @@ class KvterraceStorage(HiCacheStorage):
         self._pools, self._spaces, self._every = {}, {}, {}
         self._said = Said(_log)
         self._flat = self._make_space({"pool": "flat pages"}, None)
-        if storage_config.is_mla_model and storage_config.tp_size > 1:
-            self._said.once("kvterrace: SGLang lets one rank write MLA's pages, and a store "
-                            "belongs to one process: other ranks find nothing")
+
+    def _check_writer(self):
+        """Refuses ranks that could never find what another one writes for all."""
+        config, store = self._config, self._store
+        if config.is_mla_model and config.tp_size > 1 and not store.connected and \
+                store.remote_stats() is None:
+            raise failure(lib.KVT_E_CONFIG, "kvterrace.sglang: SGLang lets one of "
+                          f"{config.tp_size} tensor ranks write MLA's pages for all, and the "
+                          "others would find nothing in stores of their own: share one by "
+                          "`kvterrace serve` and connect")
 
     # ---- pools and keys ----
 

@@ -23,8 +23,8 @@ import vllm
 from . import __version__ as _version
 from ._books import Said, Told
 from ._convert import new
-from ._engines import need_identity, need_version
-from ._errors import Error, failure
+from ._engines import check_one_place, fill_places, need_identity, need_version
+from ._errors import DeviceError, Error, failure
 from ._hosts import Asked, Hosts
 from ._kvt import ffi, lib
 from ._memory import memory_of
@@ -59,8 +59,11 @@ _DEPTH = 1 << 16
 _SECONDS_PER_TOKEN = 1e-4
 
 
+_TIER = "the tier KvterraceTier of vLLM"
+
+
 def _wrong(message):
-    return failure(lib.KVT_E_CONFIG, f"the tier KvterraceTier of vLLM: {message}")
+    return failure(lib.KVT_E_CONFIG, f"{_TIER}: {message}")
 
 
 def _machine(platform):
@@ -167,12 +170,16 @@ class KvterraceTier(SecondaryTierManager):
 
     Keys of its configuration:
 
-    config, settings    a file and a dict of settings of docs/CONFIGURATION.md, or one of the two
+    config, settings    a file and a dict of settings of docs/CONFIGURATION.md, or one of the two.
+                        {dp} in their values becomes the number of the data parallel replica,
+                        {engine} the engine's id, for engines that keep stores apart
+    connect             in their place: the socket of `kvterrace serve`, whose store all engines of
+                        the host share. It tells no events
     kv_heads, head_dim, axes   what a row consists of, for lossy variants; without them rows stay
                         as bytes, by the raw and lossless codecs. HostTieringSpec needs no axes
     variant             a fixed form, such as "planes:k8v8,g64", for policies that choose none
     revision, salt      of the model's weights, and whatever else decides KV; one of them is needed
-                        where the store has a catalog or other hosts
+                        where the store has a catalog, other hosts or other processes
     recompute_seconds_per_token   what a token's prefill takes, for policies that weigh it. Without
                         it 0.0001 for rows that are kept as bytes; for rows with a shape, what the
                         store's prefill model predicts
@@ -186,17 +193,22 @@ class KvterraceTier(SecondaryTierManager):
     medium = Medium.STORAGE
 
     def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None, *,
-                 config=None, settings=None, variant=None, kv_heads=0, head_dim=0, axes=None,
-                 revision=None, salt=None, recompute_seconds_per_token=None, store_seconds=30.0,
-                 load_seconds=None, host_seconds=None, threads=0, enable_kv_events=False,
-                 locality=None, **unknown):
+                 config=None, settings=None, connect=None, variant=None, kv_heads=0, head_dim=0,
+                 axes=None, revision=None, salt=None, recompute_seconds_per_token=None,
+                 store_seconds=30.0, load_seconds=None, host_seconds=None, threads=0,
+                 enable_kv_events=False, locality=None, **unknown):
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if unknown:
             raise _wrong(f"unknown keys: {', '.join(sorted(unknown))}")
-        if config is None and settings is None:
-            raise _wrong("config or settings says where the store is")
-        self._readers = readers_to_come(config, settings)
-        need_identity("the tier KvterraceTier of vLLM", self._readers, "revision", "salt",
+        if config is None and settings is None and connect is None:
+            raise _wrong("config, settings or connect says where the store is")
+        check_one_place(_TIER, connect, config=config, settings=settings, variant=variant)
+        about = offloading_spec.config
+        place = fill_places(_TIER, {"dp": about.parallel.data_parallel_index,
+                                    "engine": about.engine_id},
+                            {"config": config, "settings": settings, "connect": connect})
+        self._readers = readers_to_come(**place)
+        need_identity(_TIER, self._readers, "revision", "salt",
                       given=revision if salt is None else salt)
         self.locality = Locality(locality) if locality is not None else None
         self._store_seconds, self._load_seconds = store_seconds, load_seconds
@@ -211,10 +223,14 @@ class KvterraceTier(SecondaryTierManager):
         wanted = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         if enable_kv_events and not wanted:
             _log.warning("kvterrace: enable_kv_events without vLLM's own KV events does nothing")
+        if wanted and connect is not None:
+            wanted = False
+            _log.warning("kvterrace: enable_kv_events does nothing: a connected store tells no "
+                         "events")
         self._events = [] if wanted else None
         self._told = None
         try:
-            self._store = Store(config, settings=settings, variant=variant)
+            self._store = Store(**place, variant=variant)
         except BaseException:
             self._rows.memory.release()
             raise
@@ -222,7 +238,7 @@ class KvterraceTier(SecondaryTierManager):
             self._tasks = Tasks(self._store, threads=threads, depth=_DEPTH)
             if wanted:
                 self._told = Told(self._store)
-            shared = self._store.remote_stats() is not None
+            shared = connect is None and self._store.remote_stats() is not None
             self._hosts = Hosts(self._store, host_seconds) if shared else None
         except BaseException:
             self._store.close()
@@ -396,8 +412,11 @@ class KvterraceTier(SecondaryTierManager):
 
     def _explain(self, key):
         if self._said.first("declined"):
-            said = self._store.explain(key) or {}
-            _log.warning("kvterrace: the policy declines chunks: %s", said.get("reason") or
+            try:
+                said = self._store.explain(key) or {}
+            except DeviceError as error:
+                said = {"reason": str(error)}
+            _log.warning("kvterrace: the store declines chunks: %s", said.get("reason") or
                          "not worth their room; recompute_seconds_per_token says what they are "
                          "worth")
 
@@ -442,7 +461,10 @@ class KvterraceTier(SecondaryTierManager):
         self._counts = dict.fromkeys(_COUNTERS, 0)
         for name, value in counts.items():
             stats.increase_counter(f"vllm:kvterrace_{name}", value)
-        tiers = self._store.stats()["tiers"]
+        try:
+            tiers = self._store.stats()["tiers"]
+        except DeviceError:  # no connection
+            return stats
         for tier in _TIERS:
             stats.set_gauge("vllm:kvterrace_entries", tiers[tier]["entries"], (tier,))
             stats.set_gauge("vllm:kvterrace_bytes", tiers[tier]["used_bytes"], (tier,))
@@ -475,7 +497,8 @@ def _space(config, rows, revision, salt):
              "machine": _machine(current_platform), "bytes": rows.bytes,
              "groups": [[group.tokens_per_block, list(group.layer_names)]
                         for group in config.groups],
-             "hash_tokens": config.cache.tokens_per_hash, "world": parallel.world_size,
+             "hash_tokens": config.cache.tokens_per_hash,
+             "world": parallel.world_size,
              "context": [parallel.pcp_size, parallel.dcp_size],
              "ranks": [parallel.tp_size, parallel.pp_size]}
     shape = {}
