@@ -114,6 +114,43 @@ engine.tier.shutdown()
 """)
         self.assertIn(f"found {ROWS} {ROWS}", said)
 
+    def parallel(self, size, blocks=2, **facts):
+        """A configuration of so many tensor ranks, whose rows have the same bytes."""
+        whole = facts.get("replicated_layout", False)
+        spec = fake_vllm.spec(block_bytes=BLOCK if whole else BLOCK // size, world_size=size,
+                              blocks_per_chunk=blocks)
+        for name, value in facts.items():
+            setattr(spec.config.parallel if name in vars(spec.config.parallel) else spec.config,
+                    name, value)
+        spec.replicated_layout = whole
+        return spec
+
+    def test_ranks_are_of_the_key_where_bytes_depend_on_them(self):
+        for facts, one in (({"replicated_layout": True}, True),
+                           ({"is_parallelism_agnostic": True, "canonical_layout": True}, True),
+                           ({"is_parallelism_agnostic": True, "kv_cache_layout": "BHLNC",
+                             "blocks": 1}, True),
+                           ({"is_parallelism_agnostic": True, "kv_cache_layout": "BHLNC"}, False),
+                           ({"is_parallelism_agnostic": True, "kv_cache_layout": "BHLNC",
+                             "blocks": 1, "pp_size": 2}, False),
+                           ({"is_parallelism_agnostic": True}, False),
+                           ({"canonical_layout": True}, False), ({}, False)):
+            alone = {name: value for name, value in facts.items()
+                     if name not in ("replicated_layout", "pp_size")}
+            with self.subTest(**facts):
+                salt = repr(facts)
+                writer = self.engine(self.parallel(2, **facts), salt=salt)
+                readers = [self.engine(self.parallel(1, **alone), salt=salt),
+                           self.engine(self.parallel(4, **facts), salt=salt)]
+                writer.store()
+                self.assertEqual(writer.hits(), ROWS)
+                self.assertEqual([reader.hits() for reader in readers],
+                                 [ROWS if one else 0] * 2)
+                if one and "blocks" not in facts:
+                    self.assertEqual([reader.load() for reader in readers], [[True] * ROWS] * 2)
+                for engine in (writer, *readers):
+                    engine.tier.shutdown()
+
     def test_a_server_that_is_killed(self):
         engine = self.engine(enable_kv_events=False)
         engine.store()

@@ -88,7 +88,8 @@ class _Rows:
 
     def __init__(self, spec, view, kv_heads, head_dim, axes):
         config, self.spec = spec.config, spec
-        copies = 1 if getattr(spec, "replicated_layout", False) else config.parallel.world_size
+        self.replicated = getattr(spec, "replicated_layout", False)
+        copies = 1 if self.replicated else config.parallel.world_size
         self.blocks = config.cache.blocks_per_chunk
         self.tokens = config.groups[0].tokens_per_block * self.blocks
         self.stride = view.strides[0]
@@ -488,19 +489,33 @@ class KvterraceTier(SecondaryTierManager):
         self._store.close()
 
 
+def _is_whole(config, replicated):
+    """Whether a row is what one worker alone would write, however many write it: they write one
+    copy, or vLLM puts their parts where one worker has them. Where parts lie side by side, that is
+    so if heads are the outermost axis of a block and each row has one block."""
+    if replicated:
+        return True
+    if not config.parallel.is_parallelism_agnostic:
+        return False
+    return config.canonical_layout or (
+        config.kv_cache_layout == "BHLNC" and config.cache.blocks_per_chunk == 1 and
+        config.parallel.pp_size == 1)
+
+
 def _space(config, rows, revision, salt):
     """All that decides a row's bytes and is known here."""
     from vllm.platforms import current_platform
     parallel = config.parallel
+    one = _is_whole(config, rows.replicated)
     extra = {"engine": "vllm", "version": vllm.__version__, "layout": config.kv_cache_layout,
-             "canonical": config.canonical_layout, "replicated": config.replicated_layout,
+             "canonical": config.canonical_layout, "replicated": False,
              "machine": _machine(current_platform), "bytes": rows.bytes,
              "groups": [[group.tokens_per_block, list(group.layer_names)]
                         for group in config.groups],
              "hash_tokens": config.cache.tokens_per_hash,
-             "world": parallel.world_size,
+             "world": 1 if one else parallel.world_size,
              "context": [parallel.pcp_size, parallel.dcp_size],
-             "ranks": [parallel.tp_size, parallel.pp_size]}
+             "ranks": [1, 1] if one else [parallel.tp_size, parallel.pp_size]}
     shape = {}
     if rows.shaped:
         extra["packed"] = rows.template is None
