@@ -164,8 +164,9 @@ kvt_status trace_read_csv(trace_reader *reader, char *line)
     const char *fault =
         line[0] == '['              ? "a JSON array: a trace is one object per line, without "
                                       "brackets and commas around them"
-        : strchr(line, ',') != NULL ? "no header of a CSV: it names at least a timestamp and the "
-                                      "request tokens, as Azure's and BurstGPT's do"
+        : strchr(line, ',') != NULL ? "no header of a CSV: it names at least a time and the tokens "
+                                      "of the prompt: timestamp,session_id,prompt_tokens,"
+                                      "completion_tokens"
         : strpbrk(line, ";\t") != NULL ? "no header of a CSV: commas separate its fields"
                                        : "the first line is no JSON object and no header of a CSV: "
                                          "a trace is one request per line";

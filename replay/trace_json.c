@@ -19,6 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define JSON_ROW                                                                                   \
+    "{\"timestamp\": ms, \"input_length\": tokens, \"output_length\": tokens} "                    \
+    "with \"hash_ids\" or \"session_id\""
+
 typedef struct json_rows {
     trace_reader *reader;
     const char *session; /* the member that names sessions; NULL: rows have none */
@@ -48,9 +52,13 @@ static kvt_status json_fail_member(json_rows *rows, json_t *object, const char *
             known |= strcmp(json_members[i], key) == 0;
         if (!known) nearest_offer(&search, key);
     }
-    snprintf(reason, sizeof reason, "%s is %s%s%s%.80s%s", name, there ? "not " : "missing",
+    /* The first row of a file that nobody wrote as a trace. */
+    const bool foreign =
+        rows->reader->builder.workload->request_count == 0 && !there && search.best == NULL;
+    snprintf(reason, sizeof reason, "%s is %s%s%s%.80s%s%s", name, there ? "not " : "missing",
              there ? wanted : "", search.best != NULL ? "; '" : "",
-             search.best != NULL ? search.best : "", search.best != NULL ? "' is there" : "");
+             search.best != NULL ? search.best : "", search.best != NULL ? "' is there" : "",
+             foreign ? ": a row is " JSON_ROW : "");
     return trace_fail(rows->reader, reason);
 }
 
