@@ -181,6 +181,7 @@ kvt_status replay_resample(const replay_workload *trace, uint64_t seed, uint32_t
         return status;
     }
     memcpy(workload->name, trace->name, sizeof workload->name);
+    workload->merged = trace->merged;
     memcpy(workload->note, trace->note, sizeof workload->note);
     workload->conversations_per_s = trace->conversations_per_s;
     return KVT_OK;

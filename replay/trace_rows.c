@@ -433,9 +433,10 @@ void trace_settle(trace_reader *reader)
             reader->options->block_tokens != 0 ? reader->options->block_tokens : 512;
     } else {
         const uint32_t size = unit_tokens[unit_best(reader) % UNITS_SIZES];
-        const uint32_t merged = reader->options->merge_to / size;
-        if (merged > 1) trace_merge(workload, merged);
-        workload->block_tokens = size * (merged > 1 ? merged : 1);
+        const uint32_t wanted = reader->options->merge_to / size;
+        workload->merged = wanted > 1 ? wanted : 1;
+        if (wanted > 1) trace_merge(workload, wanted);
+        workload->block_tokens = size * workload->merged;
     }
     trace_note(reader, workload);
 }

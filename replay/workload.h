@@ -39,6 +39,7 @@ typedef struct replay_workload {
     uint64_t repeated_refs; /* references to a block seen before: what an unlimited cache hits */
     uint64_t input_tokens;
     uint32_t block_tokens;
+    uint32_t merged;         /* of a trace's own blocks so many are one; 0: of no trace */
     uint32_t longest_prefix; /* blocks */
     double
         conversations_per_s; /* starts drawn at this rate; 0 = the trace or generator has times */

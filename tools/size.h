@@ -14,6 +14,8 @@
 #include "commands.h"
 #include "replay/replay.h"
 
+#define SIZE_TIE 0.01 /* costs that differ by a smaller share are one */
+
 enum { SIZE_AXIS_MAX = 24, SIZE_DRAWS_MAX = 100, SIZE_TEXT_BYTES = 32 };
 
 typedef enum size_policy { SIZE_NONE, SIZE_LRU, SIZE_OURS, SIZE_POLICIES } size_policy;

@@ -9,8 +9,6 @@
 #include <stdarg.h>
 #include <string.h>
 
-#define ADVICE_TIE 0.01 /* costs that differ by a smaller share are one */
-
 static const char *const advice_rooms[SIZE_AXES] = {"DRAM", "SSD"};
 
 static const size_run *advice_cheapest(const size_study *study, size_policy policy)
@@ -29,7 +27,7 @@ const size_run *tools_size_choose(const size_study *study)
 {
     const size_run *ours = advice_cheapest(study, SIZE_OURS);
     const size_run *lru = advice_cheapest(study, SIZE_LRU);
-    return ours != NULL && lru != NULL && lru->cost < ours->cost * (1.0 - ADVICE_TIE) ? lru : ours;
+    return ours != NULL && lru != NULL && lru->cost < ours->cost * (1.0 - SIZE_TIE) ? lru : ours;
 }
 
 /* A finished run in the cell of another one; NULL: there is none. */

@@ -14,8 +14,8 @@
 
 #define GRID_VISITS      48e6 /* block references of all runs together: a minute on two threads */
 #define GRID_MONTH_DAYS  30.4
-#define GRID_GROWTHS     3u
-#define GRID_LEAST_BYTES (UINT64_C(8) << 30) /* smaller rooms are not halved */
+#define GRID_GROWTHS     5u
+#define GRID_LEAST_BYTES (UINT64_C(4) << 30) /* smaller rooms are not halved */
 
 const char *const tools_size_policy_names[SIZE_POLICIES] = {"none", "lru", "utility"};
 const uint8_t tools_size_tiers[SIZE_AXES] = {KVT_TIER_DRAM, KVT_TIER_SSD};
@@ -137,22 +137,43 @@ static kvt_status grid_add_cells(size_study *study)
     return status;
 }
 
-/* An edge says nothing of what lies behind it: where the cheapest cell lies at one, there is half
- * or twice as much to try. False: it lies at none. */
+/* The least cost of a cell where an axis has this size. */
+static double grid_cost_at(const size_study *study, size_axis_name axis, uint64_t bytes)
+{
+    double cost = INFINITY;
+    for (size_t i = 0; i < study->run_count; i++) {
+        const size_run *run = &study->runs[i];
+        if (run->done && run->policy != SIZE_NONE && run->bytes[axis] == bytes)
+            cost = fmin(cost, run->cost);
+    }
+    return cost;
+}
+
+/* An edge says nothing of what lies behind it: where a cell at one is as cheap as the cheapest,
+ * there is half or twice as much to try. The lower edge of sizes that begin with none is the
+ * smallest of the others, and between it and none there is room for the cheapest too. False: no
+ * edge is cheap. */
 static bool grid_grow(size_study *study)
 {
     const size_run *best = tools_size_choose(study);
     bool grown = false;
     for (size_axis_name name = 0; name < SIZE_AXES && best != NULL; name++) {
         size_axis *axis = &study->axes[name];
-        const uint64_t bytes = best->bytes[name];
-        const bool less = bytes == axis->bytes[0] && bytes >= GRID_LEAST_BYTES;
-        const bool more = bytes == axis->bytes[axis->count - 1] && (double)bytes < study->footprint;
-        if (!axis->grows || axis->count == SIZE_AXIS_MAX || (!less && !more)) continue;
-        if (less) memmove(&axis->bytes[1], axis->bytes, axis->count * sizeof axis->bytes[0]);
-        axis->bytes[less ? 0 : axis->count] = less ? bytes / 2 : bytes * 2;
-        axis->count++;
-        grown = true;
+        const uint32_t first = axis->bytes[0] == 0 && axis->count > 1;
+        const uint64_t least = axis->bytes[first], most = axis->bytes[axis->count - 1];
+        const double cheap = best->cost * (1.0 + SIZE_TIE);
+        const bool less = least >= GRID_LEAST_BYTES &&
+                          (best->bytes[name] < least || grid_cost_at(study, name, least) <= cheap);
+        const bool more =
+            (double)most < study->footprint && grid_cost_at(study, name, most) <= cheap;
+        if (!axis->grows || axis->count + less + more > SIZE_AXIS_MAX) continue;
+        if (more) axis->bytes[axis->count++] = most * 2;
+        if (less) {
+            memmove(&axis->bytes[first + 1], &axis->bytes[first],
+                    (axis->count++ - first) * sizeof axis->bytes[0]);
+            axis->bytes[first] = least / 2;
+        }
+        grown |= less || more;
     }
     return grown;
 }

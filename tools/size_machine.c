@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { MACHINE_PART_BYTES = 96, MACHINE_DRIVES_MAX = 64 };
+#define MACHINE_BYTES_MIN (UINT64_C(1) << 16)
 #define MACHINE_BYTES_MAX (UINT64_MAX >> 8) /* of one drive, so that a sum of them stays a number */
 
 /* Copies the part up to the next comma; false behind the last one. */
@@ -23,13 +24,15 @@ static bool machine_part(const char **at, char part[MACHINE_PART_BYTES])
     return true;
 }
 
-/* A size, or with /s behind it a rate. */
+/* A size, or with /s behind it a rate. Of the sizes that are a memory's or drive's, none has fewer
+ * bytes than MACHINE_BYTES_MIN: "64" lacks its unit. */
 static bool machine_bytes(char *word, bool rate, uint64_t *bytes_out)
 {
     const size_t length = word != NULL ? strlen(word) : 0;
     if (rate && length > 2 && strcmp(word + length - 2, "/s") == 0) word[length - 2] = '\0';
     return length > 0 && kvt_parse_bytes(word, bytes_out) == KVT_OK &&
-           *bytes_out < MACHINE_BYTES_MAX && (!rate || *bytes_out > 0);
+           *bytes_out < MACHINE_BYTES_MAX &&
+           (*bytes_out >= MACHINE_BYTES_MIN || (*bytes_out == 0 && !rate));
 }
 
 /* What a part sets: capacity, bandwidth of reads and of writes; 0 = not said. */
@@ -145,7 +148,8 @@ int tools_size_model_read(command_common *common, const char *model, const char 
     }
     if (!command_was_set(common, "store.profile") && !file)
         return command_misuse("no preset is called %s: of llama-3.1-8b there are a100 and h100; "
-                              "others are prefill models of a profile, --database FILE "
+                              "others are prefill models of a profile, --database FILE, into "
+                              "which profile import brings profiles/prefill.json or your own "
                               "(docs/PROFILE.md, Prefill)",
                               name);
     if (model != NULL && strcmp(model, preset_model) != 0 && !file &&

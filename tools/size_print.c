@@ -67,11 +67,11 @@ static json_t *print_assumptions(const size_study *study)
                      "%" PRIu32 " of %" PRIu32 " sessions, in %.3g of the room and of %.3g of the "
                      "time, so that room, working set and load keep their proportions",
                      study->sampled, study->sessions, study->room, study->pace);
-    if (study->sample < 1.0 && study->generator == NULL)
+    if (study->workload.merged > 1)
         print_assume(rows, "--sample 1",
-                     "blocks of %" PRIu32 " tokens: smaller ones of a trace "
-                     "are merged",
-                     study->workload.block_tokens);
+                     "%" PRIu32 " of the trace's blocks are one of %" PRIu32
+                     " tokens, which an engine's chunk should have too",
+                     study->workload.merged, study->workload.block_tokens);
     print_assume(rows, "--price", "$%g a GB of DRAM and $%g a GB of SSD a month, $%g a GPU hour",
                  study->prices[SIZE_DRAM], study->prices[SIZE_SSD], study->prices[SIZE_AXES]);
     if (study->draws > 1)

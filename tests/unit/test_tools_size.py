@@ -149,6 +149,19 @@ class SizeTest(CommandCase):
         none = self.run_json("size", *LOAD[:4], "--draws", "0", "--machine", "dram 4GiB, ssd 0")
         self.assertEqual({row["ssd_bytes"] for row in none["cells"]}, {0})
 
+    def test_between(self):
+        """Between no SSD and a quarter of the machine's there is what a small working set costs."""
+        load = ["--trace", self.trace("t.jsonl"), "--draws", "0", "--machine",
+                "dram 4GiB, ssd 16TB at 6GB/s"]
+        document = self.run_json("size", *load)
+        advised = next(row for row in document["cells"] if row["advised"])
+        self.assertGreater(advised["ssd_bytes"], 0)
+        self.assertLess(advised["ssd_bytes"], 4e12)
+        wide = self.run_json("size", *load, "--dram", "8GiB,16GiB,32GiB,64GiB", "--ssd",
+                             "0,125GB,250GB,500GB,1TB,4TB")
+        least = min(row["cost_per_month"]["total"] for row in wide["cells"])
+        self.assertLess(advised["cost_per_month"]["total"], 1.05 * least)
+
     def test_sample(self):
         """A part of the sessions in as small a part of the room finds as much again."""
         load = [*LOAD, "--set", "workload.contexts=400", "--set", "workload.requests=4000", "--set",

@@ -111,8 +111,9 @@ typedef struct command_list {
 #define TRACE_OPTION(type, field, what)                                                            \
     {                                                                                              \
         .name = "trace", .letter = 't', .argument = "FILE",                                        \
-        .text = what ": Mooncake JSONL, plain or zstd; - is standard input", .kind = OPTION_TEXT,  \
-        .flags = OPTION_READS, .offset = offsetof(type, field)                                     \
+        .text =                                                                                    \
+            what ": JSONL or CSV, plain, gzip or zstd (docs/GUIDE.md, 1); - is standard input",    \
+        .kind = OPTION_TEXT, .flags = OPTION_READS, .offset = offsetof(type, field)                \
     }
 
 /* Where test files go. */

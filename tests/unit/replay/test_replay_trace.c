@@ -137,6 +137,7 @@ TEST(small_blocks_are_merged)
     options.merge_to = 128;
     assert_ok(replay_workload_read(path, &options, &merged, message, 256));
     assert_int_equal(merged.block_tokens, 128);
+    assert_int_equal(merged.merged, 2);
     assert_true(merged.block_refs > 0 && merged.distinct_blocks < small.distinct_blocks);
     for (uint64_t i = 0; i < small.request_count; i++)
         assert_int_equal(merged.requests[i].block_count, small.requests[i].input_tokens / 128);
@@ -146,6 +147,7 @@ TEST(small_blocks_are_merged)
     trace_path("conversation_tiny.jsonl", path, sizeof path);
     assert_ok(replay_workload_read(path, &options, &merged, message, 256));
     assert_int_equal(merged.block_tokens, 512);
+    assert_int_equal(merged.merged, 1);
     replay_workload_free(&merged);
 }
 
