@@ -3,7 +3,7 @@
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
 .PHONY: setup configure torture soak soak-calls soak-python test-docs test-engines docs wheel
-.PHONY: needs-python soak-python-asan soak-python-tsan test-wheel
+.PHONY: needs-wheel soak-python-asan soak-python-tsan test-wheel
 .PHONY: lab bench-codecs
 .DEFAULT_GOAL := help
 
@@ -60,8 +60,8 @@ help:
 setup:
 	@tools/bootstrap.sh $(NEEDS)
 
-needs-python:
-	@tools/bootstrap.sh python
+needs-wheel:
+	@tools/bootstrap.sh wheel
 
 configure: setup
 	@$(STEP)/configure.log "Configuring" $(CMAKE) --preset release
@@ -129,7 +129,7 @@ test-docs: lab
 # ENGINES=vllm runs the tests of one engine alone.
 ENGINES ?=
 
-test-engines: build
+test-engines: needs-wheel build
 	@python3 python/tests/engines/run.py $(BUILD) $(ENGINES)
 
 lint: build
@@ -168,7 +168,7 @@ docs: build
 	@$(STEP)/manual.log "Writing the manual page and the reference" $(CMAKE) --build \
 		--preset release --target kvterrace_manual
 
-wheel: needs-python build
+wheel: needs-wheel build
 	@$(STEP)/wheel.log "Making a wheel of the Python package" tools/make_wheel.sh $(BUILD)
 
 # The wheel in clean environments of each Python from 3.11 on that is here.
@@ -178,6 +178,7 @@ test-wheel: wheel
 install: docs
 	@$(STEP)/install.log "Installing into $(PREFIX)" $(CMAKE) --install $(BUILD) \
 		--prefix $(call shell_word,$(PREFIX))
+	@[ "$$(id -u)" -ne 0 ] || [ -n "$(DESTDIR)" ] || ldconfig || :
 
 clean:
 	@rm -rf $(BUILD)

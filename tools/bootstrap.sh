@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# bootstrap.sh [build|python|lint|fuzz]: installs the Debian packages that are needed and missing:
-# for the library and the command (build), for the Python package too, for the tests too (without a
-# word), for lint and fuzzing. Does nothing, quickly, when none is missing. Exit 2 when packages are
-# missing and cannot be installed; for build, those of tests and Python are only left out then.
+# bootstrap.sh [build|python|wheel|lint|fuzz]: installs the Debian packages that are needed and
+# missing: for the library and the command (build), for the Python package too, for a wheel of it,
+# for the tests too (without a word), for lint and fuzzing. Does nothing, quickly, when none is
+# missing. Exit 2 when packages are missing and cannot be installed; for build, those of tests and
+# Python are only left out then.
 # What apt says goes to build/setup-*.log (tools/step.sh).
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -22,11 +23,12 @@ wanted=""
 case "${1:-}" in
 build) wanted="$of_python $of_tests" ;;
 python) packages="$packages $of_python" ;;
+wheel) packages="$packages $of_python python3-venv" ;;
 lint) packages="$packages $of_python $of_tests clang-format" ;;
 fuzz) packages="$packages $of_python $of_tests clang libclang-rt-dev" ;;
 "") packages="$packages $of_python $of_tests" ;;
 *)
-    echo "usage: bootstrap.sh [build|python|lint|fuzz]" >&2
+    echo "usage: bootstrap.sh [build|python|wheel|lint|fuzz]" >&2
     exit 2
     ;;
 esac
@@ -54,6 +56,8 @@ is_installed() {
     # The Python package is built by an interpreter that has cffi and its headers.
     python3-cffi) has_python "True" ;;
     python3-dev) has_python "os.path.exists(sysconfig.get_path('include') + '/Python.h')" ;;
+    # Debian's python3 has venv, and without this package nothing to fill one with.
+    python3-venv) "${PYTHON:-python3}" -c "import ensurepip, venv" >/dev/null 2>&1 ;;
     libc6-dev) test -e /usr/include/stdio.h ;;
     esac
 }

@@ -84,6 +84,15 @@ play apt-get "case \"\$*\" in *libcmocka-dev*) : >$work/tested ;; esac"
 run build
 expect 0 "Installing 1 packages with apt: "
 [ -e "$work/tested" ] || { echo "cmocka was not installed"; exit 1; }
+# A wheel needs an environment, which the tests do without.
+play python3 "case \"\$*\" in *ensurepip*) [ -e $work/filled ] ;; esac"
+play apt-get "case \"\$*\" in *python3-venv*) : >$work/filled ;; esac"
+run
+expect 0
+[ ! -e "$work/filled" ] || { echo "python3-venv was installed for the tests"; exit 1; }
+run wheel
+expect 0 "Missing packages: python3-venv"
+[ -e "$work/filled" ] || { echo "python3-venv was not installed"; exit 1; }
 play cmake 'echo "cmake version 3.18.4"'
 run
 expect 2 "too old"

@@ -67,6 +67,10 @@ grep -q '^kvterrace_hits_total{tier="ssd"' "$work/out"
 say "pkg-config, static"
 libraries=$LD_LIBRARY_PATH
 unset LD_LIBRARY_PATH
+# The README's line: the program finds the library where it was linked.
+rpath=-Wl,-rpath,$(pkg-config --variable=libdir kvterrace)
+eval "set -- $(pkg-config --cflags --libs kvterrace) $rpath"
+compile c example.c example "$@"
 eval "set -- $(pkg-config --static --cflags --libs kvterrace |
     sed 's/-lkvterrace/-l:libkvterrace.a/')"
 compile c example.c example "$@"
