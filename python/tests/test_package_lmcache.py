@@ -246,6 +246,16 @@ class Plugin(PluginCase):
         self.assertEqual(len(logs.output), 1)
         self.assertIn("as bytes", logs.output[0])
 
+    def test_a_policy_that_declines_says_so_once(self):
+        adapter = self.adapter(settings={"store.policy": "utility"})
+        with self.assertLogs("kvterrace.lmcache", "WARNING") as logs:
+            for number in (1, 2):
+                keys = self.keys(number)
+                self.store_all(adapter, keys, [MemoryObj(pattern(96, 7), ((96,), UINT8))])
+                self.assertEqual(self.lookup(adapter, keys), [False])
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("recompute_seconds", logs.output[0])
+
     def test_a_second_level_on_one_catalog_is_refused(self):
         folder = self.folder()
         settings = {"store.catalog": os.path.join(folder, "catalog.db"),
@@ -398,8 +408,9 @@ class Serde(PackageCase):
 
 
 class Connector(PackageCase):
-    def connector(self, **parameters):
-        made = lmcache.KvterraceConnector(settings={"tier.dram.capacity": "32MiB"}, **parameters)
+    def connector(self, policy="lru", **parameters):
+        settings = {"tier.dram.capacity": "32MiB", "store.policy": policy}
+        made = lmcache.KvterraceConnector(settings=settings, **parameters)
         self.addCleanup(made.close)
         return made
 
@@ -436,6 +447,16 @@ class Connector(PackageCase):
                          (True, "", [True, True, True, False]))
         self.assertEqual(self.run_one(connector, connector.submit_batch_exists(texts)),
                          (True, "", [False] * 4))
+
+    def test_a_policy_that_declines_says_so_once(self):
+        connector, texts = self.connector("utility"), self.texts(1, 2)
+        views = [memoryview(pattern(1000, one)) for one in (1, 2)]
+        with self.assertLogs("kvterrace.lmcache", "WARNING") as logs:
+            for _ in range(2):
+                self.assertEqual(self.run_one(connector, connector.submit_batch_set(texts, views)),
+                                 (False, "KVT_REFUSED", [False] * 2))
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("recompute_seconds", logs.output[0])
 
     def test_another_size_is_a_miss_and_makes_room(self):
         """As after a restart with another dtype, or behind a serde, whose records are shorter than

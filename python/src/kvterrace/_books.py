@@ -109,3 +109,14 @@ class Said:
     def once(self, text, *values, of=None):
         if self.first(text, of):
             self._log.warning(text, *values)
+
+    def declined(self, store, key, what):
+        """That the store's policy stores none of these, and why: else no lookup ever finds one, and
+        nothing says so."""
+        if self.first("declined"):
+            try:
+                said = store.explain(key) or {}
+            except DeviceError as error:  # a connected store's server is gone
+                said = {"reason": str(error)}
+            self._log.warning("kvterrace: the policy declines %s: %s", what,
+                              said.get("reason") or "not worth their room")

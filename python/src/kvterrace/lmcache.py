@@ -289,6 +289,8 @@ class KvterraceL2Adapter(L2AdapterInterface):
                 written += size if status == OK else 0
                 if self._told.note(keys32[index], (key, size)):
                     fresh[keys32[index]] = key, size
+            elif status == lib.KVT_REFUSED:
+                self._said.declined(self._store, keys32[index], "objects")
             elif status not in DECLINED:
                 failed = True
                 self._said.once("kvterrace: objects are not stored: %s",
@@ -498,6 +500,9 @@ class KvterraceConnector:
             wrong = next((status for status, sound in zip(statuses, each) if not sound), None)
             if kind == GET and whole != task.count:
                 self._forget_strangers(joined, ffi.unpack(statuses, task.count))
+            if kind == PUT and wrong == lib.KVT_REFUSED:
+                key = _split(joined)[ffi.unpack(statuses, task.count).index(wrong)]
+                self._said.declined(self._store, key, "objects")
             went = kind != PUT or all(each)
             text = "" if went else ffi.string(lib.kvt_status_name(wrong)).decode()
             ended.append((number, went, text, each))

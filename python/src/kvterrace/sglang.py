@@ -285,7 +285,10 @@ class KvterraceStorage(HiCacheStorage):
                                                    deadline=self._seconds[kind]))
         if whole == len(keys):
             return [True] * whole
-        return [self._went(kind, status) for status in ffi.unpack(statuses, len(keys))]
+        each = ffi.unpack(statuses, len(keys))
+        if lib.KVT_REFUSED in each:
+            self._said.declined(self._store, _split(joined)[each.index(lib.KVT_REFUSED)], "pages")
+        return [self._went(kind, status) for status in each]
 
     def _went(self, kind, status):
         if status == OK or (kind == PUT and status == EXISTED):

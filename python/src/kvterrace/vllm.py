@@ -397,7 +397,7 @@ class KvterraceTier(SecondaryTierManager):
                     fresh.append((mine, key))
             elif status == lib.KVT_REFUSED:
                 self._counts["stores_refused"] += 1
-                self._explain(mine)
+                self._said.declined(self._store, mine, "chunks")
             else:
                 failed += 1
                 self._say(status, "a store")
@@ -410,16 +410,6 @@ class KvterraceTier(SecondaryTierManager):
 
     def _say(self, status, what):
         self._said.once("kvterrace: %s ended with %s", what, failure(status), of=status)
-
-    def _explain(self, key):
-        if self._said.first("declined"):
-            try:
-                said = self._store.explain(key) or {}
-            except DeviceError as error:
-                said = {"reason": str(error)}
-            _log.warning("kvterrace: the store declines chunks: %s", said.get("reason") or
-                         "not worth their room; recompute_seconds_per_token says what they are "
-                         "worth")
 
     def has_pending_work(self):
         return bool(self._jobs or self._ended)
