@@ -31,8 +31,8 @@ extern const bench_case bench_pipeline_case;
 extern const bench_case bench_store_case;
 
 /* A store that `kvterrace serve`, from the folder of this program, lends, beside the same store in
- * this process: lookups, gets and batches in DRAM; with devices, which are overwritten, gets of 1, 2
- * and 4 clients from them. KVT_E_CORRUPT: bytes were wrong, or a call failed. */
+ * this process: lookups, gets and batches in DRAM; with devices, which are overwritten, gets of 1,
+ * 2 and 4 clients from them. KVT_E_CORRUPT: bytes were wrong, or a call failed. */
 extern const bench_case bench_serve_case;
 
 /* A store on throttled memory beside the simulator: mean times to the first token of six policies

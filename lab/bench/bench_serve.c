@@ -99,7 +99,8 @@ static kvt_status serve_begin(serve_bench *bench, kvt_store **store_out, char *m
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 16);
     if (length <= 0) return KVT_E_IO;
     program[length] = '\0';
-    strcpy(strrchr(program, '/') + 1, "kvterrace");
+    char *name = strrchr(program, '/') + 1;
+    memcpy(name, "kvterrace", sizeof "kvterrace");
     bench->server = fork();
     if (bench->server < 0) return KVT_E_MEMORY;
     if (bench->server == 0) {

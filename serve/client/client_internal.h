@@ -186,8 +186,8 @@ void client_request_free(client_channel *channel, client_request *request);
  * longer the channel's). */
 KVT_NODISCARD kvt_status client_request_post(client_channel *channel, client_request *request);
 
-/* Reads what the server says without being asked, which is that it leaves, when no question is under
- * way. Under the channel's lock. */
+/* Reads what the server says without being asked, which is that it leaves, when no question is
+ * under way. Under the channel's lock. */
 void client_hear(client_store *store);
 
 /* Takes all completions that are there. Under the lock. True: some request has completed. */

@@ -56,10 +56,10 @@ KVT_NODISCARD kvt_status server_run(server *lends);
 /* Makes server_run leave and return. */
 void server_stop(server *lends);
 
-/* Has the server that listens at a path leave, as by SIGTERM, and waits until its process has ended:
- * its store is closed then. KVT_OK, also when nobody listens there; KVT_E_READ_ONLY (it is another
- * user's); KVT_E_TIMEOUT; KVT_E_UNSUPPORTED (its process is not to be known here); KVT_E_ARGUMENT.
- * message: one line after a failure. Blocking. */
+/* Has the server that listens at a path leave, as by SIGTERM, and waits until its process has
+ * ended: its store is closed then. KVT_OK, also when nobody listens there; KVT_E_READ_ONLY (it is
+ * another user's); KVT_E_TIMEOUT; KVT_E_UNSUPPORTED (its process is not to be known here);
+ * KVT_E_ARGUMENT. message: one line after a failure. Blocking. */
 KVT_NODISCARD kvt_status server_drain(const char *path, int timeout_ms, char *message,
                                       size_t message_size);
 

@@ -5,6 +5,7 @@ of (python/tests/test_package_books.py lists and permutes them)."""
 import contextlib
 import threading
 
+from ._errors import DeviceError
 from ._kvt import ffi, lib
 from ._store import EventReader
 
