@@ -49,6 +49,8 @@ typedef struct base_store_calls {
     kvt_status (*maintain)(kvt_store *store, uint32_t *moves_out);
     kvt_status (*space_set)(kvt_store *store, uint64_t space, uint32_t tenant);
     kvt_status (*space_stats)(kvt_store *store, uint64_t space, kvt_space_stats *stats);
+    kvt_status (*list)(kvt_store *store, const kvt_clear_filter *filter, uint64_t *cursor,
+                       kvt_list_item *items, size_t capacity, size_t *count_out);
     kvt_status (*tenant_set)(kvt_store *store, uint32_t tenant, const kvt_tenant *limits);
     kvt_status (*stats)(kvt_store *store, kvt_store_stats *stats);
     kvt_status (*device_stats)(kvt_store *store, size_t index, kvt_device_stats *out);

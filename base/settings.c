@@ -275,7 +275,7 @@ static const kvt_setting settings_table[] = {
     TEXT("serve.users", NULL, LENT,
          "who may connect, by name or number; absent: the server's user"),
     TEXT("serve.operators", NULL, LENT,
-         "who may also clear and drain; absent: the server's user and root"),
+         "who may also list, clear and drain; absent: the server's user and root"),
     COUNT("serve.sessions", "64", LENT, "clients at once", 1, 1024),
     COUNT("serve.depth", "1024", LENT, "requests of a channel, a power of two", 2, 1 << 20),
     BYTES("serve.registered", "1TiB", LENT, "memory that a client may register", 4096,

@@ -21,8 +21,8 @@
  *   kvt_watch_write, kvt_quality_observe; a get that takes positions of kept tokens. An entry that
  *   does not fit in the staging of its queue is KVT_E_SPACE.
  * - KVT_E_READ_ONLY: calls that change other clients' entries (kvt_store_clear, kvt_store_maintain,
- *   kvt_device_change, kvt_tenant_set, kvt_space_set), where the server does not let this user
- *   make them.
+ *   kvt_device_change, kvt_tenant_set, kvt_space_set) or name them (kvt_store_list), where the
+ *   server does not let this user make them.
  * - kvt_queue_options.whole_batches is a wish: the descriptor may become readable before.
  *
  * Thread rule: as kvterrace.h; a child of fork connects by itself.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * names.h - calls that name entries and read none of their bytes: the description of an entry, uses
- * that are counted without a read, and the entries of a space or tenant as a whole.
+ * that are counted without a read, the entries of a space or tenant as a whole, and a listing.
  *
  *     kvt_description what = {.struct_size = sizeof what};
  *     if (kvt_store_describe(store, &key, &what) == KVT_OK) buffer = reserve(what.bytes);
@@ -129,6 +129,53 @@ typedef struct kvt_space_stats {
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). */
 KVT_API KVT_NODISCARD kvt_status kvt_space_stats_get(kvt_store *store, uint64_t space,
                                                      kvt_space_stats *stats);
+
+/* ---- a listing ---- */
+
+#define KVT_LIST_HELD   UINT32_C(1) /* a lease holds it where it is (lookup.h) */
+#define KVT_LIST_COPY   UINT32_C(2) /* it has a record on SSD besides */
+#define KVT_LIST_MOVING UINT32_C(4) /* to another place, or its put is not written yet */
+
+/* One entry, as kvt_store_describe has it. */
+typedef struct kvt_list_item {
+    uint32_t struct_size;
+    kvt_tier tier;
+    kvt_key key;
+    kvt_variant variant;
+    uint64_t stored_bytes; /* of its record */
+    uint64_t bytes;        /* decoded */
+    uint64_t copy_bytes;   /* of the record that it has on SSD besides; 0 = none */
+    double age_seconds;    /* since its put, or since the open that found it */
+    uint32_t tokens;       /* of its layout */
+    uint32_t tenant;
+    uint32_t class_id;
+    uint32_t flags; /* KVT_LIST_* */
+} kvt_list_item;
+
+/*
+ * Lists the readable entries, some with each call and in no order:
+ *
+ *     uint64_t cursor = 0;
+ *     items[0].struct_size = sizeof items[0];
+ *     while (kvt_store_list(store, NULL, &cursor, items, 256, &count) == KVT_OK)
+ *         for (size_t i = 0; i < count; i++) show(&items[i]);
+ *
+ * The table is walked, 256 buckets under one hold of the lock. An entry that is there from the
+ * first call to the last comes at least once; it may come twice when the table grows or when it is
+ * put again. What comes, goes or moves meanwhile may be missed, and with room for fewer items than
+ * a bucket has (a few) so may its neighbours.
+ *   filter     as kvt_store_clear takes it; NULL = everything
+ *   cursor     0 at the begin; then what the call before has left there
+ *   items      items[0].struct_size is set by the caller, the distance from one item to the next,
+ *              and is written to each
+ *   capacity   of them; 0 is KVT_E_ARGUMENT
+ *   count_out  how many came; may be fewer than fit, while there are more
+ * KVT_OK (one came at least); KVT_END (no more; the cursor stays); KVT_E_ARGUMENT; KVT_E_STATE (in
+ * a child of fork).
+ */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_store_list(kvt_store *store, const kvt_clear_filter *filter, uint64_t *cursor,
+               kvt_list_item *items, size_t capacity, size_t *count_out);
 
 #ifdef __cplusplus
 }

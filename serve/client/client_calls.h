@@ -36,6 +36,8 @@ kvt_status client_persist(kvt_store *handle, uint64_t deadline_ns, kvt_persist_i
 kvt_status client_maintain(kvt_store *handle, uint32_t *moves_out);
 kvt_status client_space_set(kvt_store *handle, uint64_t space, uint32_t tenant);
 kvt_status client_space_stats(kvt_store *handle, uint64_t space, kvt_space_stats *stats);
+kvt_status client_list(kvt_store *handle, const kvt_clear_filter *filter, uint64_t *cursor,
+                       kvt_list_item *items, size_t capacity, size_t *count_out);
 kvt_status client_tenant_set(kvt_store *handle, uint32_t tenant, const kvt_tenant *limits);
 kvt_status client_stats(kvt_store *handle, kvt_store_stats *stats);
 kvt_status client_device_stats(kvt_store *handle, size_t index, kvt_device_stats *out);

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define CONTROL_LIST_MOST 8192u /* items asked for at once */
+
 /* A result, copied out of the message or the memory that it came in. */
 typedef struct control_result {
     void *bytes; /* allocated; NULL: there is none */
@@ -96,6 +98,20 @@ static bool is_sound(const void *out)
     return out != NULL && struct_size_is_sound(out, sizeof(uint32_t));
 }
 
+/* A caller's filter as this library knows it; NULL: it is none. */
+static const kvt_clear_filter *filter_take(const kvt_clear_filter *filter, kvt_clear_filter *whole)
+{
+    if (filter == NULL) return NULL;
+    return struct_size_in(filter, whole, sizeof *whole,
+                          STRUCT_SIZE_THROUGH(kvt_clear_filter, space));
+}
+
+static uint32_t filter_conditions(const kvt_clear_filter *filter)
+{
+    return (filter->by_space ? WIRE_CLEAR_SPACE : 0) | (filter->by_tenant ? WIRE_CLEAR_TENANT : 0) |
+           (filter->everything ? WIRE_CLEAR_EVERYTHING : 0);
+}
+
 /* ---- what it is like ---- */
 
 kvt_status client_stats(kvt_store *handle, kvt_store_stats *stats)
@@ -128,6 +144,17 @@ kvt_status client_space_stats(kvt_store *handle, uint64_t space, kvt_space_stats
     return control_fill(handle, WIRE_CALL_SPACE_STATS, &argument, stats, sizeof *stats);
 }
 
+/* Gives `count` structures of a result, whose size is `size`, to a caller's of another size. */
+static void give_items(void *items, const void *told, size_t count, uint32_t size)
+{
+    const uint32_t stride = struct_size_of(items);
+    for (size_t i = 0; i < count; i++) {
+        unsigned char *at = (unsigned char *)items + i * stride;
+        memcpy(at, &stride, sizeof stride);
+        struct_size_out(at, (const unsigned char *)told + i * size, size);
+    }
+}
+
 kvt_status client_health(kvt_store *handle, kvt_health_item *items, size_t capacity,
                          size_t *count_out, kvt_status *overall_out)
 {
@@ -140,14 +167,44 @@ kvt_status client_health(kvt_store *handle, kvt_health_item *items, size_t capac
     if (status == KVT_OK && result.bytes != NULL) {
         const wire_health *health = result.bytes;
         const kvt_health_item *told = (const void *)(health + 1);
-        const uint32_t stride = capacity > 0 ? struct_size_of(items) : 0;
-        for (size_t i = 0; i < result.count && i < capacity; i++) {
-            unsigned char *at = (unsigned char *)items + i * stride;
-            memcpy(at, &stride, sizeof stride);
-            struct_size_out(at, &told[i], sizeof *told);
-        }
+        const size_t given = result.count < capacity ? result.count : capacity;
+        if (given > 0) give_items(items, told, given, sizeof *told);
         *count_out = health->count;
         if (overall_out != NULL) *overall_out = health->overall;
+    }
+    free(result.bytes);
+    return status;
+}
+
+kvt_status client_list(kvt_store *handle, const kvt_clear_filter *filter, uint64_t *cursor,
+                       kvt_list_item *items, size_t capacity, size_t *count_out)
+{
+    control_result result;
+    kvt_clear_filter whole = {.struct_size = sizeof whole};
+    if (count_out == NULL) return KVT_E_ARGUMENT;
+    *count_out = 0;
+    if (cursor == NULL || items == NULL || capacity == 0 ||
+        !struct_size_is_sound(items, STRUCT_SIZE_THROUGH(kvt_list_item, flags)))
+        return KVT_E_ARGUMENT;
+    if (filter == NULL) {
+        whole.everything = true;
+        filter = &whole;
+    }
+    filter = filter_take(filter, &whole);
+    if (filter == NULL || filter_conditions(filter) == 0) return KVT_E_ARGUMENT;
+    const wire_list_argument argument = {
+        .at = {sizeof argument, sizeof *items},
+        .conditions = filter_conditions(filter),
+        .tenant = filter->tenant,
+        .space = filter->space,
+        .cursor = *cursor,
+        .capacity = capacity < CONTROL_LIST_MOST ? (uint32_t)capacity : CONTROL_LIST_MOST};
+    kvt_status status = control_call(handle, WIRE_CALL_LIST, &argument, &result);
+    if (status == KVT_OK && result.bytes != NULL) {
+        const size_t count = result.count < argument.capacity ? result.count : argument.capacity;
+        memcpy(cursor, result.bytes, sizeof *cursor);
+        give_items(items, (const wire_cursor *)result.bytes + 1, count, sizeof *items);
+        *count_out = count;
     }
     free(result.bytes);
     return status;
@@ -259,15 +316,10 @@ kvt_status client_clear(kvt_store *handle, const kvt_clear_filter *filter, uint6
 {
     kvt_clear_filter whole = {.struct_size = sizeof whole};
     if (removed_out != NULL) *removed_out = 0;
-    if (filter == NULL) return KVT_E_ARGUMENT;
-    filter =
-        struct_size_in(filter, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_clear_filter, space));
+    filter = filter_take(filter, &whole);
     if (filter == NULL) return KVT_E_ARGUMENT;
     const wire_clear_argument argument = {.at = {sizeof argument, 0},
-                                          .conditions =
-                                              (filter->by_space ? WIRE_CLEAR_SPACE : 0) |
-                                              (filter->by_tenant ? WIRE_CLEAR_TENANT : 0) |
-                                              (filter->everything ? WIRE_CLEAR_EVERYTHING : 0),
+                                          .conditions = filter_conditions(filter),
                                           .tenant = filter->tenant,
                                           .space = filter->space};
     return control_do(handle, WIRE_CALL_CLEAR, &argument, removed_out);

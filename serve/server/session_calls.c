@@ -101,6 +101,17 @@ static kvt_status call_explain(kvt_store *store, const wire_argument *argument, 
     return status;
 }
 
+/* The filter of a call. */
+static kvt_clear_filter call_filter(uint32_t conditions, uint32_t tenant, uint64_t space)
+{
+    return (kvt_clear_filter){.struct_size = sizeof(kvt_clear_filter),
+                              .by_space = (conditions & WIRE_CLEAR_SPACE) != 0,
+                              .by_tenant = (conditions & WIRE_CLEAR_TENANT) != 0,
+                              .everything = (conditions & WIRE_CLEAR_EVERYTHING) != 0,
+                              .tenant = tenant,
+                              .space = space};
+}
+
 static kvt_status call_count(kvt_store *store, uint32_t call, const wire_argument *argument,
                              call_result *out)
 {
@@ -113,14 +124,28 @@ static kvt_status call_count(kvt_store *store, uint32_t call, const wire_argumen
         count->count = moves;
         return status;
     }
-    const uint32_t conditions = argument->clear.conditions;
-    const kvt_clear_filter filter = {.struct_size = sizeof filter,
-                                     .by_space = (conditions & WIRE_CLEAR_SPACE) != 0,
-                                     .by_tenant = (conditions & WIRE_CLEAR_TENANT) != 0,
-                                     .everything = (conditions & WIRE_CLEAR_EVERYTHING) != 0,
-                                     .tenant = argument->clear.tenant,
-                                     .space = argument->clear.space};
+    const kvt_clear_filter filter =
+        call_filter(argument->clear.conditions, argument->clear.tenant, argument->clear.space);
     return kvt_store_clear(store, &filter, &count->count);
+}
+
+static kvt_status call_list(kvt_store *store, const wire_argument *argument, call_result *out)
+{
+    const wire_list_argument *list = &argument->list;
+    const uint32_t asked = argument->at.result_size;
+    const size_t most = (WIRE_RESULT_MAX - sizeof(wire_cursor)) / asked;
+    const size_t room = list->capacity < most ? list->capacity : most;
+    const kvt_clear_filter filter = call_filter(list->conditions, list->tenant, list->space);
+    size_t count;
+    kvt_status status = result_make(out, sizeof(wire_cursor) + room * asked, sizeof(wire_cursor),
+                                    room != 0 ? asked : 0);
+    if (status != KVT_OK) return status;
+    wire_cursor *cursor = (wire_cursor *)(void *)out->memory;
+    cursor->cursor = list->cursor;
+    status = kvt_store_list(store, list->conditions != 0 ? &filter : NULL, &cursor->cursor,
+                            (kvt_list_item *)(void *)(cursor + 1), room, &count);
+    out->bytes = (uint32_t)(sizeof *cursor + count * asked);
+    return status;
 }
 
 /* The metrics grow between the two calls by a few bytes at most. */
@@ -154,6 +179,7 @@ static kvt_status call_run(kvt_store *store, uint32_t call, const wire_argument 
     case WIRE_CALL_EXPLAIN: return call_explain(store, argument, out);
     case WIRE_CALL_MAINTAIN:
     case WIRE_CALL_CLEAR: return call_count(store, call, argument, out);
+    case WIRE_CALL_LIST: return call_list(store, argument, out);
     case WIRE_CALL_METRICS: return call_metrics(store, out);
     case WIRE_CALL_OPERATIONS: return call_operations(store, argument, out);
     case WIRE_CALL_FLUSH: return kvt_store_flush(store);
@@ -194,7 +220,7 @@ kvt_status server_call(server_session *session, const wire_message *asked)
     wire_argument argument;
     wire_message answer;
     kvt_status status = wire_call_read(&asked->call, &argument);
-    if (status == KVT_OK && wire_call_kinds[call].changes && !session->is_operator)
+    if (status == KVT_OK && wire_call_kinds[call].guarded && !session->is_operator)
         status = KVT_E_READ_ONLY;
     if (status == KVT_OK) status = call_run(session->lends->store, call, &argument, &result);
     /* A persist that failed says how far it came. */

@@ -10,6 +10,7 @@
 #define KEY      sizeof(wire_key_argument)
 #define DEADLINE sizeof(wire_deadline_argument)
 #define CLEAR    sizeof(wire_clear_argument)
+#define LIST     sizeof(wire_list_argument)
 #define SPACE    sizeof(wire_space_argument)
 #define TENANT   sizeof(wire_tenant_argument)
 #define DEVICE   sizeof(wire_device_argument)
@@ -31,6 +32,7 @@ const wire_call_kind wire_call_kinds[WIRE_CALL_END] = {
     [WIRE_CALL_DEVICE_CHANGE] = {"device_change", DEVICE, 80, 0, 0, false, true},
     [WIRE_CALL_METRICS] = {"metrics", PLAIN, 8, 0, WIRE_ITEM_BYTE, false, false},
     [WIRE_CALL_OPERATIONS] = {"operations", INDEX, 16, 0, sizeof(kvt_operation), false, false},
+    [WIRE_CALL_LIST] = {"list", LIST, 40, sizeof(wire_cursor), ASKED, false, true},
 };
 
 void wire_call_make(wire_message *message, wire_call_number call, uint32_t protocol,
@@ -67,6 +69,7 @@ static bool argument_is_sound(uint32_t call, const wire_argument *argument)
     case WIRE_CALL_HEALTH:
     case WIRE_CALL_OPERATIONS: return argument->index.zero == 0;
     case WIRE_CALL_CLEAR: return argument->clear.conditions <= 7;
+    case WIRE_CALL_LIST: return argument->list.conditions <= 7 && argument->list.zero == 0;
     case WIRE_CALL_SPACE_STATS: return argument->space.tenant == 0 && argument->space.zero == 0;
     case WIRE_CALL_SPACE_SET: return argument->space.zero == 0;
     case WIRE_CALL_TENANT_SET: return argument->tenant.zero == 0;

@@ -49,7 +49,9 @@ typedef enum wire_call_number {
     WIRE_CALL_METRICS = 14,       /* plain; the text with its zero; kvt_metrics_write */
     WIRE_CALL_OPERATIONS = 15,    /* index: capacity; kvt_operation of each, the last ones, oldest
                                      first; kvt_operations_get */
-    WIRE_CALL_END = 16
+    WIRE_CALL_LIST = 16,          /* list; wire_cursor, then asked kvt_list_item of each;
+                                     kvt_store_list; operators */
+    WIRE_CALL_END = 17
 } wire_call_number;
 
 /* Every argument begins so. */
@@ -85,6 +87,16 @@ typedef struct wire_clear_argument {
     uint64_t space;
 } wire_clear_argument;
 
+typedef struct wire_list_argument {
+    wire_argument_head at;
+    uint32_t conditions; /* as of wire_clear_argument; 0 = everything */
+    uint32_t tenant;
+    uint64_t space;
+    uint64_t cursor;
+    uint32_t capacity; /* items that the result may have; fewer where it would be too large */
+    uint32_t zero;
+} wire_list_argument;
+
 typedef struct wire_space_argument {
     wire_argument_head at;
     uint64_t space;
@@ -113,6 +125,7 @@ typedef union wire_argument {
     wire_key_argument key;
     wire_deadline_argument deadline;
     wire_clear_argument clear;
+    wire_list_argument list;
     wire_space_argument space;
     wire_tenant_argument tenant;
     wire_device_argument device;
@@ -131,6 +144,11 @@ typedef struct wire_health {
     uint32_t zero;
 } wire_health;
 
+/* Items follow, each as large as was asked. */
+typedef struct wire_cursor {
+    uint64_t cursor;
+} wire_cursor;
+
 /* The two texts of the explanation that follows; empty: NULL there. Also of a miss. */
 typedef struct wire_explained {
     char reason[256];
@@ -142,10 +160,12 @@ _Static_assert(sizeof(wire_index_argument) == 16, "index");
 _Static_assert(sizeof(wire_key_argument) == 40, "key");
 _Static_assert(sizeof(wire_deadline_argument) == 16, "deadline");
 _Static_assert(sizeof(wire_clear_argument) == 24, "clear");
+_Static_assert(sizeof(wire_list_argument) == 40, "list");
 _Static_assert(sizeof(wire_space_argument) == 24, "space");
 _Static_assert(offsetof(wire_tenant_argument, limits) == 16, "tenant");
 _Static_assert(sizeof(wire_device_argument) == 80, "device");
 _Static_assert(sizeof(wire_count) == 8 && sizeof(wire_health) == 16, "counts");
+_Static_assert(sizeof(wire_cursor) == 8, "cursor");
 _Static_assert(sizeof(wire_explained) == 320, "explained");
 
 /* ---- the table ---- */
@@ -161,7 +181,7 @@ typedef struct wire_call_kind {
     uint32_t head;           /* bytes that a result with KVT_OK begins with */
     uint32_t item;           /* bytes, WIRE_ITEM_ASKED, WIRE_ITEM_BYTE, or 0: none */
     bool single;
-    bool changes; /* what others have: for operators alone */
+    bool guarded; /* it changes what others have, or names it: for operators alone */
 } wire_call_kind;
 
 /* By number; the place 0 is empty. */

@@ -30,9 +30,7 @@
 /* Whether a filter covers an entry; NULL covers all. */
 static bool remove_covers(const kvt_clear_filter *filter, const store_entry *entry)
 {
-    if (filter == NULL) return true;
-    if (filter->by_tenant && filter->tenant != entry->tenant) return false;
-    return !filter->by_space || filter->space == kvt_key_space(&entry->key);
+    return spaces_filter_covers(filter, &entry->key, entry->tenant);
 }
 
 /* The outcome of removing a key. */
@@ -187,14 +185,6 @@ static void remove_copies(kvt_store *store, const kvt_clear_filter *filter)
     pthread_mutex_unlock(&store->lock);
 }
 
-/* Whether a filter has a condition, and numbers within their range. */
-static bool remove_filter_is_sound(const kvt_clear_filter *filter)
-{
-    if (!filter->by_space && !filter->by_tenant) return filter->everything;
-    if (filter->everything) return false;
-    return !filter->by_tenant || filter->tenant < KVT_TENANTS_MAX;
-}
-
 kvt_status kvt_store_clear(kvt_store *store, const kvt_clear_filter *filter, uint64_t *removed_out)
 {
     const base_store_calls *other = base_store_calls_of(store);
@@ -205,7 +195,7 @@ kvt_status kvt_store_clear(kvt_store *store, const kvt_clear_filter *filter, uin
     remove_walk walk = {.removed = 0};
     if (filter != NULL)
         walk.filter = struct_size_in(filter, &whole, sizeof whole, REMOVE_FILTER_LEAST);
-    if (walk.filter == NULL || !remove_filter_is_sound(walk.filter)) return KVT_E_ARGUMENT;
+    if (walk.filter == NULL || !spaces_filter_is_sound(walk.filter)) return KVT_E_ARGUMENT;
     /* Before: no get brings back what is removed. Once more behind: nothing that was published from
      * here meanwhile counts. */
     remove_copies(store, walk.filter);

@@ -364,6 +364,18 @@ static void direct_lease(calls_thread *self)
 
 /* ---- watching ---- */
 
+/* Lists all, few at a time, while entries come and go. */
+static void direct_list(calls_thread *self)
+{
+    kvt_list_item items[5] = {{.struct_size = sizeof items[0]}};
+    uint64_t cursor = 0;
+    size_t count;
+    while (kvt_store_list(self->site->store, NULL, &cursor, items, 5, &count) == KVT_OK)
+        for (size_t i = 0; i < count; i++)
+            if (items[i].stored_bytes == 0 || kvt_tier_name((int)items[i].tier) == NULL)
+                calls_violate(self->site, 0, "a list gave what is no entry", KVT_OK);
+}
+
 static void direct_watch(calls_thread *self)
 {
     calls_site *site = self->site;
@@ -390,6 +402,7 @@ static void direct_watch(calls_thread *self)
     case 6: (void)!kvt_operations_get(site->store, operations, 32, &count); break;
     case 7: (void)kvt_metrics_write(site->store, text, sizeof text); break;
     case 8: (void)!kvt_tenant_set(site->store, 1 + number % 2, &limits); break;
+    case 10: direct_list(self); break;
     case 9: (void)!kvt_space_set(site->store, calls_space_of(number), 0); break;
     default: (void)!kvt_store_stats_get(site->store, &stats);
     }

@@ -267,6 +267,48 @@ TEST(results_are_what_the_store_says)
     assert_non_null(strstr(result.bytes, "# TYPE "));
 }
 
+TEST(a_list_is_what_the_store_lists)
+{
+    wire_list_argument list = {.at = {sizeof list, sizeof(kvt_list_item)}, .capacity = 100};
+    const kvt_list_item *items = (const void *)(result.bytes + sizeof(wire_cursor));
+    kvt_description what = {.struct_size = sizeof what};
+    uint32_t all = 0;
+    assert_ok(client_hello(&first, path));
+    support_puts(store, 0, 80);
+    assert_ok(kvt_store_flush(store));
+    assert_ok(call(&first, WIRE_CALL_LIST, &list));
+    assert_true(result_in_memory);
+    assert_int_equal(result_count, 80);
+    for (size_t i = 0; i < 80; i++) {
+        assert_ok(kvt_store_describe(store, &items[i].key, &what));
+        assert_int_equal(items[i].stored_bytes, what.stored_bytes);
+    }
+    /* By a cursor, for a client whose items are longer; then its end, and what is none. */
+    list.at.result_size += 16;
+    list.capacity = 9;
+    while (call(&first, WIRE_CALL_LIST, &list) == KVT_OK) {
+        memcpy(&list.cursor, result.bytes, sizeof list.cursor);
+        assert_true(result_count > 0 && result_count <= 9);
+        all += (uint32_t)result_count;
+    }
+    assert_int_equal(all, 80);
+    list.cursor = UINT64_MAX;
+    assert_int_equal(call(&first, WIRE_CALL_LIST, &list), KVT_END);
+    assert_int_equal(result_count, 0);
+    list.cursor = 0;
+    list.capacity = 0;
+    assert_int_equal(call(&first, WIRE_CALL_LIST, &list), KVT_E_ARGUMENT);
+    list.capacity = UINT32_MAX;
+    list.at.result_size = WIRE_SIZE_MAX;
+    assert_ok(call(&first, WIRE_CALL_LIST, &list));
+    assert_true(result_count > 0 && result_count < 80);
+    list.at.result_size = 8;
+    assert_int_equal(call(&first, WIRE_CALL_LIST, &list), KVT_E_ARGUMENT);
+    list.at.result_size = sizeof(kvt_list_item);
+    list.conditions = WIRE_CLEAR_EVERYTHING | WIRE_CLEAR_TENANT;
+    assert_int_equal(call(&first, WIRE_CALL_LIST, &list), KVT_E_ARGUMENT);
+}
+
 TEST(clients_of_other_versions_are_served)
 {
     static const struct {
@@ -415,7 +457,9 @@ TEST(bad_calls_are_answered_and_bad_messages_end_the_session)
 static bool only_looks(serve_client *at)
 {
     const wire_deadline_argument persist = {.at = {sizeof persist, sizeof(kvt_persist_info)}};
-    return call_clear(at, WIRE_CLEAR_EVERYTHING, 0) == KVT_E_READ_ONLY &&
+    const wire_list_argument list = {.at = {sizeof list, sizeof(kvt_list_item)}, .capacity = 9};
+    return call(at, WIRE_CALL_LIST, &list) == KVT_E_READ_ONLY &&
+           call_clear(at, WIRE_CLEAR_EVERYTHING, 0) == KVT_E_READ_ONLY &&
            call_plain(at, WIRE_CALL_MAINTAIN, 0) == KVT_E_READ_ONLY &&
            call_tenant(at, 1, 1) == KVT_E_READ_ONLY &&
            call_space(at, WIRE_CALL_SPACE_SET, 1, 1) == KVT_E_READ_ONLY &&

@@ -66,6 +66,8 @@ typedef struct site {
     kvt_device_stats device_stats;
     kvt_class_stats class_stats;
     kvt_space_stats space_stats;
+    kvt_list_item listed;
+    uint64_t cursor;
     kvt_queue_stats queue_stats;
     kvt_remote_stats remote_stats;
     kvt_remote_node node;
@@ -131,6 +133,7 @@ static kvt_status state_if(bool gone)
     X(kvt_store_clear, kvt_store_clear(s->store, &s->filter, &s->number))                          \
     X(kvt_space_set, kvt_space_set(s->store, 1, 1))                                                \
     X(kvt_space_stats_get, kvt_space_stats_get(s->store, 1, &s->space_stats))                      \
+    X(kvt_store_list, kvt_store_list(s->store, NULL, &s->cursor, &s->listed, 1, &s->count))        \
     X(kvt_queue_open, kvt_queue_open(s->store, NULL, &s->opened_queue))                            \
     X(kvt_queue_close, QUIET(kvt_queue_close(s->queue)))                                           \
     X(kvt_queue_fd, state_if(kvt_queue_fd(s->queue) == -1))                                        \
@@ -318,6 +321,7 @@ static site *make_site(void)
     s->device_stats.struct_size = sizeof s->device_stats;
     s->class_stats.struct_size = sizeof s->class_stats;
     s->space_stats.struct_size = sizeof s->space_stats;
+    s->listed.struct_size = sizeof s->listed;
     s->queue_stats.struct_size = sizeof s->queue_stats;
     s->remote_stats.struct_size = sizeof s->remote_stats;
     s->node.struct_size = sizeof s->node;

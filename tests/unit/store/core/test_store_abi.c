@@ -47,6 +47,7 @@ BEGINS(kvt_space, extra);
 BEGINS(kvt_clear_filter, space);
 BEGINS(kvt_description, groups);
 BEGINS(kvt_space_stats, copy_bytes);
+BEGINS(kvt_list_item, flags);
 BEGINS(kvt_view, reserved);
 BEGINS(kvt_match, load_seconds);
 BEGINS(kvt_queue_options, reserved);
