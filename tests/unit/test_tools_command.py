@@ -32,7 +32,8 @@ class CommandTest(CommandCase):
                           ["replay"], ["size"], ["kvlab"],
                           ["kvlab", "stripe"], ["kvlab", "codecs"],
                           ["report"], ["encode"], ["decode"], ["inspect"], ["verify"], ["recover"],
-                          ["clear"], ["serve"], ["check-config"]):
+                          ["clear"], ["serve"], ["top"], ["ls"], ["rm"], ["flush"], ["retire"],
+                          ["check-config"]):
             with self.subTest(arguments=arguments):
                 text = self.run_command(*arguments, "--help").stdout
                 name = arguments if arguments[:1] == ["kvlab"] else ["kvterrace", *arguments]
@@ -40,7 +41,8 @@ class CommandTest(CommandCase):
                 self.assertTrue(all(len(line) <= 80 for line in text.splitlines()), text)
         text = self.run_command("--help").stdout
         for name in ("profile", "size", "replay", "report", "encode", "decode", "inspect",
-                     "verify", "recover", "clear", "serve", "check-config"):
+                     "verify", "recover", "clear", "serve", "top", "ls", "rm", "flush", "retire",
+                     "check-config"):
             self.assertIn(f"\n  {name} ", text)
         self.assertRegex(self.run_command("--version").stdout, r"^kvterrace \d+\.\d+\.\d+\n$")
         self.assertRegex(self.run_command("kvlab", "-V").stdout, r"^kvlab \d+\.\d+\.\d+\n$")
