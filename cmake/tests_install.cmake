@@ -33,7 +33,7 @@ foreach(part bases basis clear command files live loop manners profile profile_m
     ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_${part}.py $<TARGET_FILE:kvterrace_command>)
 endforeach()
 kvt_room_program(run_client_entries ${CMAKE_SOURCE_DIR}/tests/support/run_client_entries.c)
-foreach(part operate)
+foreach(part grafana operate)
   kvt_script_test(unit/test_tools_${part} "unit;tools" ${Python3_EXECUTABLE}
     ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_${part}.py $<TARGET_FILE:kvterrace_command>
     $<TARGET_FILE:run_client_entries>)
