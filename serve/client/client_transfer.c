@@ -262,6 +262,9 @@ static kvt_status prepare_record(client_channel *channel, client_transfer *trans
 
 kvt_status client_transfer_prepare(client_channel *channel, client_transfer *transfer)
 {
+    /* A server that came back may have refused a region: then it is copied. */
+    if (transfer->step == TRANSFER_DIRECT && !is_direct(channel, transfer))
+        transfer->step = TRANSFER_NEW;
     if (transfer->step == TRANSFER_NEW) {
         if (transfer->view->memory != KVT_MEMORY_HOST) return KVT_E_UNSUPPORTED;
         transfer->step = first_step(channel, transfer);

@@ -31,7 +31,8 @@ static char folder[64], path[96], disk[96], catalog[96];
 static pid_t server_process;
 static kvt_store *store; /* connected */
 
-static server *lends; /* of the child */
+static server *lends;             /* of the child */
+static uint64_t registered_bytes; /* that it lets a client have; 0: the default */
 
 static void server_leaves(int number)
 {
@@ -55,7 +56,8 @@ static void serve(void)
     options.limits.put_staging_bytes = 4 << 20;
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &file, .device_count = 1};
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
-    const server_options lent = {.path = path, .staging_bytes = 4 << 20};
+    const server_options lent = {
+        .path = path, .staging_bytes = 4 << 20, .registered_bytes = registered_bytes};
     if (kvt_store_open(&options, &own, message, sizeof message) != KVT_OK ||
         server_open(own, &lent, &lends, message, sizeof message) != KVT_OK) {
         (void)fprintf(stderr, "server: %s\n", message);
@@ -104,6 +106,7 @@ TEST_BEFORE_EACH
     snprintf(disk, sizeof disk, "%s/disk", folder);
     snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
     store = NULL;
+    registered_bytes = 0;
     server_begin();
 }
 
@@ -251,6 +254,30 @@ TEST(regions_come_back_too)
     memset(memory, 1, ENTRY); /* it is the caller's still */
     assert_ok(kvt_region_free(NULL, memory));
     assert_int_equal(kvt_region_free(NULL, memory), KVT_E_ARGUMENT);
+}
+
+/* The next server takes no region: what lay in one is copied. */
+TEST(regions_that_do_not_come_back)
+{
+    char expected[ENTRY];
+    void *memory = NULL;
+    const kvt_key key = support_key(1);
+    kvt_queue *queue = NULL;
+    assert_ok(try_connect(NULL));
+    puts_all(0, 2);
+    assert_ok(kvt_store_persist(store, KVT_NO_DEADLINE, NULL));
+    assert_ok(kvt_region_make(store, 2 * ENTRY, &memory));
+    assert_ok(kvt_queue_open(store, NULL, &queue));
+    server_kill();
+    registered_bytes = 4096;
+    server_begin();
+    (void)wait_until_served();
+    assert_ok(kvt_store_get(store, &key, KVT_PACKED(memory, ENTRY), KVT_NO_DEADLINE, NULL));
+    support_fill(1, expected);
+    assert_memory_equal(memory, expected, ENTRY);
+    assert_ok(kvt_region_free(store, memory));
+    assert_int_equal(kvt_region_make(store, 2 * ENTRY, &memory), KVT_E_SPACE);
+    kvt_queue_close(queue);
 }
 
 TEST(regions_save_the_staging)
