@@ -7,15 +7,39 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
+
+#define HUGE_PAGES_MAGIC 0x958458f6 /* of hugetlbfs, whose block is its page */
+
+/* Whether a file may have so many bytes: beyond its limit a process gets a signal. */
+static bool may_grow_to(uint64_t bytes)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes <= limit.rlim_cur;
+}
+
+/* Whether a range is whole pages of the memory: a part of a huge page would be mapped as a whole,
+ * and could not be unmapped. */
+static bool is_whole_pages(int descriptor, uint64_t offset, uint64_t bytes)
+{
+    struct statfs system;
+    if (fstatfs(descriptor, &system) != 0) return false;
+    if ((uint64_t)system.f_type != HUGE_PAGES_MAGIC) return true;
+    const uint64_t page = (uint64_t)system.f_bsize;
+    return page > 0 && offset % page == 0 && bytes % page == 0;
+}
 
 kvt_status wire_memory_make(const char *name, uint64_t bytes, int *descriptor_out)
 {
     *descriptor_out = -1;
     if (bytes == 0 || bytes > WIRE_MEMORY_MAX || bytes % WIRE_PAGE != 0) return KVT_E_ARGUMENT;
+    if (!may_grow_to(bytes)) return KVT_E_MEMORY;
     const int made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (made < 0) return errno == ENOSYS ? KVT_E_UNSUPPORTED : KVT_E_MEMORY;
     if (ftruncate(made, (off_t)bytes) != 0 ||
@@ -42,6 +66,7 @@ kvt_status wire_memory_map(int descriptor, uint64_t offset, uint64_t bytes, wire
     struct stat found;
     if (fstat(descriptor, &found) != 0) return KVT_E_UNSUPPORTED;
     if (found.st_size < 0 || (uint64_t)found.st_size < offset + bytes) return KVT_E_ARGUMENT;
+    if (!is_whole_pages(descriptor, offset, bytes)) return KVT_E_ARGUMENT;
     void *address =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, (off_t)offset);
     if (address != MAP_FAILED) {

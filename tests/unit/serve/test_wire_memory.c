@@ -18,6 +18,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -155,6 +156,20 @@ TEST(memory_to_read_alone_is_refused)
     close(made);
 }
 
+/* A process whose files may not grow so far gets a status, and no signal. */
+TEST(memory_beyond_the_limit_of_files_is_refused)
+{
+    struct rlimit before;
+    int made;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    const struct rlimit few = {.rlim_cur = 4 * PAGE, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &few), 0);
+    assert_int_equal(wire_memory_make("large", 5 * PAGE, &made), KVT_E_MEMORY);
+    assert_ok(wire_memory_make("small", 4 * PAGE, &made));
+    close(made);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+}
+
 /* Where there are no huge pages the mapping fails, and not a later access. */
 TEST(huge_pages_are_reserved_or_refused)
 {
@@ -169,6 +184,7 @@ TEST(huge_pages_are_reserved_or_refused)
     const kvt_status one = maps(made, 0, huge, WIRE_SEALED_SHRINK);
     assert_true(one == KVT_OK || one == KVT_E_MEMORY);
     assert_int_equal(maps(made, PAGE, huge, WIRE_SEALED_SHRINK), KVT_E_ARGUMENT);
+    assert_int_equal(maps(made, 0, PAGE, WIRE_SEALED_SHRINK), KVT_E_ARGUMENT);
     close(made);
 }
 
