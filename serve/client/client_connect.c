@@ -65,6 +65,7 @@ static kvt_status store_fill(client_store *store, const char *address,
                             .holders = 1,
                             .socket = -1,
                             .pause_ns = CLIENT_PAUSE_FIRST_NS,
+                            .answer_by_ns = KVT_NO_DEADLINE,
                             .patience_ns = (uint64_t)(options->patience_seconds * 1e9)};
     pthread_mutex_init(&store->lock, NULL);
     const uint32_t depth = options->depth != 0 ? options->depth : CLIENT_DEPTH;

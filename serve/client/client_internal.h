@@ -97,6 +97,7 @@ typedef struct client_store {
     bool closed;
     uint32_t protocol, number; /* of the last question */
     uint64_t retry_ns, pause_ns;
+    uint64_t answer_by_ns;     /* until when answers are waited for: a bound while it connects */
     uint64_t patience_ns;      /* that calls wait for a server; fixed */
     wire_welcome limits;       /* of the server that is connected, or was */
     char *texts[CLIENT_TEXTS]; /* of explanations; NULL from the first free place on */

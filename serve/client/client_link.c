@@ -20,8 +20,9 @@
 #include <unistd.h>
 
 #define CLIENT_PAUSE_LAST_NS UINT64_C(100000000)
-#define CLIENT_HELLO_NS      UINT64_C(5000000000) /* for a server's answer to hello */
-#define CLIENT_RECORD_BYTES  4096u                /* of the arguments, for each entry of a ring */
+#define CLIENT_HELLO_NS      UINT64_C(5000000000)  /* for a server's answer to hello */
+#define CLIENT_OPEN_NS       UINT64_C(10000000000) /* for all answers until the connection serves */
+#define CLIENT_RECORD_BYTES  4096u                 /* of the arguments, for each entry of a ring */
 
 static const wire_speaks client_speaks = {.protocol_least = WIRE_PROTOCOL,
                                           .protocol_most = WIRE_PROTOCOL,
@@ -112,7 +113,7 @@ kvt_status client_ask_locked(client_store *store, wire_message *question, const 
     question->head.number = store->number;
     kvt_status status = wire_send(store->socket, question, descriptors, descriptor_count);
     if (status == KVT_OK)
-        status = link_next(store->socket, store->protocol, store->protocol, KVT_NO_DEADLINE,
+        status = link_next(store->socket, store->protocol, store->protocol, store->answer_by_ns,
                            &store->leaving, &packet, answer);
     else
         packet.descriptor_count = 0;
@@ -164,7 +165,7 @@ static kvt_status link_check_peer(const client_store *store)
 static kvt_status link_hello(client_store *store, char *message, size_t size)
 {
     wire_message hello, answer;
-    wire_packet packet;
+    wire_packet packet = {.descriptor_count = 0};
     const char *lacks = NULL;
     wire_hello_make(&hello, &client_speaks, store->name, base_clock_ns());
     kvt_status status = wire_send(store->socket, &hello, NULL, 0);
@@ -175,8 +176,8 @@ static kvt_status link_hello(client_store *store, char *message, size_t size)
     if (status == KVT_E_CORRUPT) say(message, size, "what answers is no kvterrace server");
     if (status == KVT_E_GONE)
         say(message, size, "the server has closed the connection: it may be full, or leaving");
-    if (status != KVT_OK) return status;
     wire_packet_close(&packet);
+    if (status != KVT_OK) return status;
     if (answer.head.kind == WIRE_REFUSED) {
         say(message, size, answer.refused.text);
         return answer.head.status;
@@ -315,12 +316,14 @@ static kvt_status link_open(client_store *store, char *message, size_t size)
         if (size > 0)
             (void)snprintf(message, size, "%s: %s", store->path,
                            status == KVT_E_GONE        ? "no server listens there"
+                           : status == KVT_E_TIMEOUT   ? "the server does not answer"
                            : status == KVT_E_ARGUMENT  ? "no path of a socket"
                            : status == KVT_E_READ_ONLY ? "no permission to connect"
                                                        : kvt_status_text(status));
         return status;
     }
     store->dead = false;
+    store->answer_by_ns = base_clock_ns() + CLIENT_OPEN_NS;
     atomic_store(&store->leaving, false);
     status = link_check_peer(store);
     if (status == KVT_E_READ_ONLY) say(message, size, "the server is another user's");
@@ -329,6 +332,11 @@ static kvt_status link_open(client_store *store, char *message, size_t size)
     for (client_channel *channel = store->channels; channel != NULL && status == KVT_OK;
          channel = channel->next)
         status = link_open_channel(store, channel);
+    if (status == KVT_E_GONE && base_clock_ns() >= store->answer_by_ns) {
+        say(message, size, "the server does not answer");
+        status = KVT_E_TIMEOUT;
+    }
+    store->answer_by_ns = KVT_NO_DEADLINE;
     if (status != KVT_OK) link_close(store);
     return status;
 }

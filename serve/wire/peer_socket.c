@@ -5,6 +5,8 @@
  */
 #include "serve/wire/peer_socket.h"
 
+#include "base/clock.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,10 +15,12 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SOCKET_WAITING 64 /* connections that are not accepted */
+#define SOCKET_WAITING  64 /* connections that are not accepted */
+#define WIRE_CONNECT_MS 5000
 
 static kvt_status status_of(int error)
 {
@@ -181,12 +185,15 @@ kvt_status wire_connect(const char *path, int *socket_out)
     if (status != KVT_OK) return status;
     const int made = socket_make(0);
     if (made < 0) return status_of(errno);
-    int result;
-    do {
-        result = connect(made, (const struct sockaddr *)&address, sizeof address);
-    } while (result != 0 && errno == EINTR);
+    /* A server that does not accept lets a few wait, and all others stand in connect. */
+    const struct timeval longest = {.tv_sec = WIRE_CONNECT_MS / 1000};
+    const uint64_t until_ns = base_clock_ns() + WIRE_CONNECT_MS * UINT64_C(1000000);
+    int result = setsockopt(made, SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
+    if (result == 0) do {
+            result = connect(made, (const struct sockaddr *)&address, sizeof address);
+        } while (result != 0 && errno == EINTR && base_clock_ns() < until_ns);
     if (result != 0) {
-        status = status_of(errno);
+        status = errno == EAGAIN || errno == EINTR ? KVT_E_TIMEOUT : status_of(errno);
         close(made);
         return status;
     }

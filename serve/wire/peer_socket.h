@@ -43,7 +43,8 @@ void wire_listener_close(wire_listener *listener);
 KVT_NODISCARD kvt_status wire_accept(const wire_listener *listener, int *socket_out);
 
 /* Connects to a server. KVT_OK; KVT_E_ARGUMENT (the path); KVT_E_GONE (nobody listens there);
- * KVT_E_READ_ONLY (no permission); KVT_E_MEMORY; KVT_E_IO. */
+ * KVT_E_READ_ONLY (no permission); KVT_E_TIMEOUT (it has accepted nobody for 5 s); KVT_E_MEMORY;
+ * KVT_E_IO. */
 KVT_NODISCARD kvt_status wire_connect(const char *path, int *socket_out);
 
 /* Who is at the other end, as the kernel says. */

@@ -137,6 +137,25 @@ TEST(what_is_no_socket_of_ours_stays)
     wire_listener_close(&listener);
 }
 
+/* Connections beyond those that a listener lets wait are not waited for without end. */
+TEST(a_server_that_accepts_nobody_is_given_up)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int ends[4] = {-1, -1, -1, -1}, count = 0;
+    kvt_status status = KVT_OK;
+    memcpy(address.sun_path, path, strlen(path));
+    const int stopped = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(stopped, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(stopped, 0), 0);
+    while (status == KVT_OK && count < 4)
+        status = wire_connect(path, &ends[count++]);
+    assert_int_equal(status, KVT_E_TIMEOUT);
+    assert_int_equal(ends[count - 1], -1);
+    for (int i = 0; i + 1 < count; i++)
+        close(ends[i]);
+    close(stopped);
+}
+
 TEST(the_kernel_says_who_is_there)
 {
     wire_listener listener;
