@@ -244,6 +244,7 @@ static kvt_status channel_complete(client_channel *channel, const base_ring_body
     if (status == KVT_OK) status = wire_pending_close(&area->pending, &done, &place);
     if (status != KVT_OK) return status;
     client_request *request = area->open[place];
+    if (request == NULL) return KVT_E_CORRUPT; /* its post has failed */
     area->open[place] = NULL;
     request->done = done;
     request->completed = true;

@@ -407,6 +407,19 @@ static kvt_status take_description(client_transfer *transfer)
     return check_view(transfer);
 }
 
+/* Whether the entry has the tokens that are said to be left: the copy goes by their number. */
+static bool tokens_fit(const client_transfer *transfer, const kvt_kept_tokens *kept)
+{
+    const uint32_t tokens = kept != NULL ? kept->count : 0;
+    if (transfer->step != TRANSFER_STAGED || is_whole(transfer)) return true;
+    for (uint32_t i = 0; i < part_count(transfer); i++) {
+        const kvt_layout *layout;
+        (void)part_of(transfer, i, &layout);
+        if (layout->dtype != KVT_DTYPE_OPAQUE && tokens > layout->tokens) return false;
+    }
+    return true;
+}
+
 /* Reads how a get was served, which its copy needs to know. KVT_OK; KVT_E_CORRUPT. */
 static kvt_status take_answer(const client_transfer *transfer, kvt_get_info *whole)
 {
@@ -437,6 +450,7 @@ static kvt_status finish_get(client_transfer *transfer)
     kvt_get_info whole = {.struct_size = sizeof whole,
                           .tier = (kvt_tier)transfer->request.done.tier};
     if (status == KVT_OK && take_answer(transfer, &whole) != KVT_OK) status = KVT_MISS;
+    if (status == KVT_OK && !tokens_fit(transfer, whole.kept)) status = KVT_MISS;
     if (status == KVT_OK && transfer->step == TRANSFER_STAGED)
         copy_out(transfer, whole.kept != NULL ? whole.kept->count : 0);
     tell(transfer, &whole);

@@ -163,6 +163,7 @@ KVT_NODISCARD static inline kvt_status wire_completion_read(const base_ring_body
 {
     memcpy(completion_out, body, sizeof *completion_out);
     if (completion_out->status < -99 || completion_out->status > 99) return KVT_E_CORRUPT;
+    if (completion_out->status == KVT_QUEUED) return KVT_E_CORRUPT; /* it completes nothing */
     if (completion_out->kind < WIRE_GET || completion_out->kind >= WIRE_REQUEST_KINDS)
         return KVT_E_CORRUPT;
     if (completion_out->tier > KVT_TIER_REMOTE || completion_out->flags > WIRE_FLAGS)

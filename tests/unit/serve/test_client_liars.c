@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_client_liars.c - a client of a server that agrees with it and then lies, each time in another
+ * way: every call ends, nothing is written outside of what the caller has given, and no descriptor
+ * stays behind.
+ */
+#include "peer_support.h"
+#include "store_support.h"
+
+#include "base/clock.h"
+#include "serve/wire/key_records.h"
+#include "serve/wire/messages.h"
+#include "serve/wire/peer_socket.h"
+#include "serve/wire/request_records.h"
+
+#include <kvterrace/connect.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ENTRIES 16u
+#define PLACES  (16u * 4096u) /* bytes of arguments, and of staging */
+
+typedef enum lie {
+    LIE_WELCOME_WITH_A_DESCRIPTOR,
+    LIE_AREA_WITHOUT_SEALS,
+    LIE_AREA_IS_A_PIPE,
+    LIE_AREA_IS_SHORT,
+    LIE_REGION_OUT_OF_RANGE,
+    LIE_COMPLETES_WHAT_WAS_NOT_POSTED,
+    LIE_COMPLETES_TWICE,
+    LIE_COMPLETES_ANOTHER_KIND,
+    LIE_ANSWERS_BEYOND_THE_RECORD,
+    LIE_WORD_OF_NO_RING,
+    LIE_COMPLETES_WITHOUT_END,
+    LIE_KEEPS_MORE_TOKENS_THAN_THERE_ARE,
+    LIES
+} lie;
+
+typedef struct liar {
+    wire_listener listener;
+    pthread_t thread;
+    lie tells;
+    atomic_bool stop;
+    int peer;
+    wire_channel places;
+    char *area;
+    int bells[2];
+    base_ring submissions, completions;
+    _Atomic uint64_t claimed;
+    uint64_t next;
+} liar;
+
+static char folder[64], path[96];
+static liar me;
+
+/* ---- the server ---- */
+
+static void tell(const wire_message *message, const int *descriptors, uint32_t count)
+{
+    (void)!wire_send(me.peer, message, descriptors, count);
+}
+
+static void complete(const wire_completion *done)
+{
+    const base_ring_body body = wire_completion_body(done);
+    uint64_t position;
+    if (base_ring_claim(&me.completions, &me.claimed, 1, &position) == KVT_OK)
+        (void)!base_ring_post(&me.completions, position, &body);
+    (void)!wire_bell_ring(me.bells[1]);
+}
+
+static void spoil(uint64_t ring, uint64_t entry)
+{
+    const uint64_t word = 0xdead;
+    memcpy(me.area + ring + 256 + 64 * entry, &word, sizeof word);
+}
+
+static void welcome(const wire_hello *hello)
+{
+    const wire_speaks speaks = {WIRE_PROTOCOL, WIRE_PROTOCOL, 0x200, wire_structs, WIRE_STRUCTS};
+    const wire_welcome limits = {.instance = 1,
+                                 .registered_bytes = 1 << 20,
+                                 .staging_bytes = PLACES * 2,
+                                 .depth = ENTRIES,
+                                 .channels = 8,
+                                 .argument_bytes = PLACES};
+    wire_message answer;
+    (void)!wire_answer_hello(hello, &speaks, &limits, base_clock_ns(), &answer);
+    tell(&answer, &me.bells[0], me.tells == LIE_WELCOME_WITH_A_DESCRIPTOR ? 1 : 0);
+}
+
+/* An area as the lie wants it; its descriptor. */
+static int make_area(uint64_t bytes)
+{
+    int made = -1, ends[2];
+    if (me.tells == LIE_AREA_IS_A_PIPE) {
+        assert_int_equal(pipe(ends), 0);
+        close(ends[1]);
+        return ends[0];
+    }
+    if (me.tells == LIE_AREA_WITHOUT_SEALS) {
+        made = memfd_create("liar", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        assert_int_equal(ftruncate(made, (off_t)bytes), 0);
+        return made;
+    }
+    assert_ok(wire_memory_make("liar", me.tells == LIE_AREA_IS_SHORT ? WIRE_PAGE : bytes, &made));
+    return made;
+}
+
+static void open_channel(const wire_message *asked)
+{
+    wire_message answer;
+    const size_t ring = base_ring_bytes(ENTRIES);
+    wire_message_make(&answer, WIRE_CHANNEL, WIRE_PROTOCOL, asked->head.number);
+    wire_channel *places = &answer.channel;
+    places->entries = ENTRIES;
+    places->completions = ring;
+    places->arguments = (2 * ring + WIRE_PAGE - 1) / WIRE_PAGE * WIRE_PAGE;
+    places->argument_bytes = places->staging_bytes = PLACES;
+    places->staging = places->arguments + PLACES;
+    places->area_bytes = places->staging + PLACES;
+    const int made = make_area(places->area_bytes);
+    void *area = mmap(NULL, places->area_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+    me.places = *places;
+    if (area != MAP_FAILED && me.tells > LIE_AREA_IS_SHORT) {
+        me.area = area;
+        base_ring_make(me.area, ENTRIES);
+        base_ring_make(me.area + ring, ENTRIES);
+        assert_ok(base_ring_attach(&me.submissions, me.area, ring, ENTRIES));
+        assert_ok(base_ring_attach(&me.completions, me.area + ring, ring, ENTRIES));
+    } else if (area != MAP_FAILED) {
+        munmap(area, places->area_bytes);
+    }
+    me.claimed = me.next = 0;
+    if (me.tells == LIE_COMPLETES_WHAT_WAS_NOT_POSTED) {
+        /* The post fails, and the number that the request would have had completes. */
+        spoil(places->submissions, 0);
+        complete(&(wire_completion){.number = ENTRIES, .kind = WIRE_EXISTS});
+    }
+    const int descriptors[] = {made, me.bells[0], me.bells[1]};
+    tell(&answer, descriptors, 3);
+    close(made);
+}
+
+/* Answers a get's first step, which asks what is stored. */
+static void describe(const wire_request *request, wire_completion *done)
+{
+    const kvt_description told = {
+        .struct_size = sizeof told, .layout = support_layout, .tier = KVT_TIER_DRAM};
+    const wire_describe asked = {.description_bytes = sizeof told,
+                                 .groups_capacity = KVT_GROUPS_MAX};
+    done->answer_bytes = (uint32_t)wire_describe_answer_write(
+        &asked, &told, me.area + me.places.arguments + request->argument);
+}
+
+static void lie_to(const wire_request *request)
+{
+    wire_completion done = {
+        .number = request->number, .kind = request->kind, .tier = KVT_TIER_DRAM};
+    switch (me.tells) {
+    case LIE_COMPLETES_TWICE: complete(&done); break;
+    case LIE_COMPLETES_ANOTHER_KIND: done.kind = WIRE_TOUCH; break;
+    case LIE_ANSWERS_BEYOND_THE_RECORD: done.answer_bytes = request->argument_bytes + 1; break;
+    case LIE_WORD_OF_NO_RING: spoil(me.places.completions, 0); break;
+    case LIE_COMPLETES_WITHOUT_END: done.status = KVT_QUEUED; break;
+    case LIE_KEEPS_MORE_TOKENS_THAN_THERE_ARE:
+        if (request->kind == WIRE_DESCRIBE) {
+            describe(request, &done);
+        } else if (request->kind == WIRE_GET) {
+            const wire_got got = {.struct_size = sizeof got, .kept_count = 1u << 24};
+            memcpy(me.area + me.places.arguments + request->argument, &got, sizeof got);
+            done.answer_bytes = sizeof got;
+        }
+        break;
+    default: break;
+    }
+    complete(&done);
+}
+
+static void answer(const wire_message *asked)
+{
+    wire_message message;
+    if (asked->head.kind == WIRE_HELLO) {
+        welcome(&asked->hello);
+    } else if (asked->head.kind == WIRE_OPEN_CHANNEL) {
+        open_channel(asked);
+    } else if (asked->head.kind == WIRE_REGISTER) {
+        wire_message_make(&message, WIRE_REGION, WIRE_PROTOCOL, asked->head.number);
+        message.one.value = me.tells == LIE_REGION_OUT_OF_RANGE ? 4000000000u : 0;
+        tell(&message, NULL, 0);
+    } else {
+        wire_message_make(&message, WIRE_DONE, WIRE_PROTOCOL, asked->head.number);
+        tell(&message, NULL, 0);
+    }
+}
+
+static void peer_forget(void)
+{
+    if (me.area != NULL) munmap(me.area, me.places.area_bytes);
+    if (me.peer >= 0) close(me.peer);
+    me.area = NULL;
+    me.peer = -1;
+}
+
+static void *liar_run(void *argument)
+{
+    static const wire_expected expected = {WIRE_FROM_CLIENT, 0, WIRE_PROTOCOL};
+    (void)argument;
+    while (!atomic_load(&me.stop)) {
+        wire_packet packet;
+        wire_message asked;
+        struct pollfd waits = {.fd = me.peer >= 0 ? me.peer : me.listener.socket, .events = POLLIN};
+        const int came = poll(&waits, 1, 1);
+        if (came > 0 && me.peer < 0) {
+            (void)!wire_accept(&me.listener, &me.peer);
+        } else if (came > 0) {
+            if (wire_receive(me.peer, &packet) != KVT_OK) {
+                peer_forget();
+                continue;
+            }
+            if (wire_message_read(packet.bytes, packet.size, packet.descriptor_count, &expected,
+                                  &asked) == KVT_OK)
+                answer(&asked);
+            wire_packet_close(&packet);
+        }
+        base_ring_body body;
+        while (me.area != NULL && base_ring_take(&me.submissions, me.next, &body) == KVT_OK) {
+            wire_request request;
+            memcpy(&request, &body, sizeof request);
+            me.next++;
+            lie_to(&request);
+        }
+    }
+    peer_forget();
+    return NULL;
+}
+
+static void liar_begin(lie tells)
+{
+    char message[256];
+    me = (liar){.tells = tells, .peer = -1};
+    assert_ok(wire_bell_make(&me.bells[0]));
+    assert_ok(wire_bell_make(&me.bells[1]));
+    assert_ok(wire_listen(path, 0600, &me.listener, message, sizeof message));
+    assert_int_equal(pthread_create(&me.thread, NULL, liar_run, NULL), 0);
+}
+
+static void liar_end(void)
+{
+    atomic_store(&me.stop, true);
+    pthread_join(me.thread, NULL);
+    wire_listener_close(&me.listener);
+    close(me.bells[0]);
+    close(me.bells[1]);
+}
+
+TEST_BEFORE_EACH
+{
+    support_make_folder(folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/socket", folder);
+}
+
+TEST_AFTER_EACH
+{
+    support_remove_folder(folder);
+}
+
+/* ---- the client ---- */
+
+/* A get into rows with a guard behind them, which asks for the kept tokens. */
+static kvt_status get_rows(kvt_store *store)
+{
+    enum { GUARD = 4096 };
+    static char data[SUPPORT_ENTRY_BYTES + GUARD];
+    static uint32_t positions[64];
+    kvt_kept_tokens kept = {.struct_size = sizeof kept, .positions = positions, .capacity = 64};
+    kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
+    const kvt_key key = support_key(0);
+    const int64_t row = (int64_t)(kvt_layout_matrix_bytes(&support_layout) / support_layout.tokens);
+    const int64_t matrix = row * support_layout.tokens;
+    const kvt_view view = {.struct_size = sizeof view,
+                           .bases_kind = KVT_BASES_ONE,
+                           .base = {data},
+                           .base_bytes = {SUPPORT_ENTRY_BYTES},
+                           .layer_stride = 2 * matrix,
+                           .side_stride = matrix,
+                           .token_stride = row,
+                           .head_stride = row / support_layout.kv_heads};
+    memset(data, 0x5a, sizeof data);
+    const kvt_status status = kvt_store_get(store, &key, &view, KVT_NO_DEADLINE, &info);
+    for (size_t i = SUPPORT_ENTRY_BYTES; i < sizeof data; i++)
+        assert_int_equal(data[i], 0x5a);
+    return status;
+}
+
+TEST(lies)
+{
+    for (int tells = 0; tells < LIES; tells++) {
+        char message[256] = "";
+        kvt_store *store = NULL;
+        void *memory = NULL;
+        const uint32_t before = open_descriptors();
+        const kvt_key key = support_key(0);
+        const kvt_connect_options options = {.struct_size = sizeof options, .depth = ENTRIES};
+        liar_begin((lie)tells);
+        const kvt_status status = kvt_connect(path, &options, &store, message, sizeof message);
+        if (tells <= LIE_AREA_IS_SHORT) {
+            assert_int_equal(status, KVT_E_CORRUPT);
+            assert_true(strlen(message) > 0);
+        } else {
+            assert_ok(status);
+            if (tells == LIE_REGION_OUT_OF_RANGE) assert_ok(kvt_region_make(store, 1, &memory));
+            for (int i = 0; i < 3; i++) {
+                const kvt_status found = kvt_store_exists(store, &key);
+                assert_true(found == KVT_MISS || found == KVT_OK);
+                const kvt_status got = get_rows(store);
+                assert_true(got == KVT_MISS || got == KVT_E_GONE);
+            }
+            if (memory != NULL) assert_ok(kvt_region_free(store, memory));
+            kvt_store_close(store);
+        }
+        liar_end();
+        assert_int_equal(open_descriptors(), before);
+    }
+}
