@@ -34,6 +34,7 @@
 
 typedef struct client_channel client_channel;
 typedef struct client_request client_request;
+typedef struct client_transfer client_transfer;
 
 /* The memory and bells of a channel, as of one connection. It goes when its channel has left it and
  * no request holds a part of it. */
@@ -55,14 +56,15 @@ struct client_channel {
     struct client_store *store;
     client_channel *next; /* of the store's; under store->lock */
     pthread_mutex_t lock;
-    pthread_cond_t arrived; /* completions, room, an area, the end of an area */
-    client_area *area;      /* NULL: there is no connection */
-    uint32_t number;        /* the server's */
-    uint32_t entries;       /* of the rings */
-    uint64_t staging_bytes; /* asked for */
-    uint32_t roomless;      /* threads that wait for parts of the area */
-    bool reading;           /* a thread sleeps at the bell, for all */
-    int poller;             /* of a queue's channel, which watches bell and socket; else -1 */
+    pthread_cond_t arrived;     /* completions, room, an area, the end of an area */
+    client_area *area;          /* NULL: there is no connection */
+    uint32_t number;            /* the server's */
+    uint32_t entries;           /* of the rings */
+    uint64_t staging_bytes;     /* asked for */
+    client_transfer *transfers; /* gets and puts that have begun and not ended */
+    uint32_t roomless;          /* threads that wait for parts of the area */
+    bool reading;               /* a thread sleeps at the bell, for all */
+    int poller;                 /* of a queue's channel, which watches bell and socket; else -1 */
     /* Told of each request that has completed and is not waited for, under the lock. */
     void (*completed)(client_channel *channel, client_request *request);
     wire_region regions[WIRE_REGIONS_MAX + 1]; /* the last one is the area's staging */

@@ -306,6 +306,7 @@ static void queue_accept(client_queue *queue, const kvt_request *request, uint64
         return;
     }
     item->status = KVT_QUEUED;
+    if (item->whole) client_transfer_enter(&queue->channel, &item->transfer);
     list_append(waiting_of(queue, item), item);
     queue->waiting_count++;
 }

@@ -3,7 +3,7 @@
  * client_regions.c - memory that calls use without a copy. Regions that were made outlive their
  * store, as the memory of whoever has it; so all regions of the process stand in one list.
  */
-#include "serve/client/client_internal.h"
+#include "serve/client/client_transfer.h"
 
 #include "serve/wire/shared_memory.h"
 
@@ -148,6 +148,18 @@ static kvt_status region_connect(kvt_store *handle, client_region *region)
     return status;
 }
 
+/* Whether a get or a put of the store may name a region. Under store->lock. */
+static bool region_is_used(client_store *store, const client_region *region)
+{
+    bool used = false;
+    for (client_channel *channel = store->channels; channel != NULL; channel = channel->next) {
+        pthread_mutex_lock(&channel->lock);
+        used = used || client_transfer_names(channel, region->memory, region->bytes);
+        pthread_mutex_unlock(&channel->lock);
+    }
+    return used;
+}
+
 /* Takes a region away from its server. */
 static kvt_status region_disconnect(kvt_store *handle, client_region *region)
 {
@@ -157,7 +169,9 @@ static kvt_status region_disconnect(kvt_store *handle, client_region *region)
     if (status != KVT_OK) return status;
     pthread_mutex_lock(&store->lock);
     regions_tell_all(store); /* it is not in the list: no request names it from now on */
-    if (region->number != REGION_NOT_THERE) {
+    if (region_is_used(store, region)) {
+        status = KVT_BUSY;
+    } else if (region->number != REGION_NOT_THERE) {
         wire_message_make(&question, WIRE_RELEASE, store->protocol, 1);
         question.one.value = region->number;
         status = client_ask_locked(store, &question, NULL, 0, WIRE_DONE, &answer, NULL);
@@ -173,10 +187,13 @@ static kvt_status region_disconnect(kvt_store *handle, client_region *region)
 
 /* ---- public ---- */
 
-/* Whether a store is of a parent of this process: every call says so. */
+/* Whether a store is of a parent of this process: every call of one of this process says so. Of a
+ * connected one a call might wait for its server. */
 static bool is_of_a_parent(kvt_store *store)
 {
     static const kvt_key none;
+    client_store *connected;
+    if (base_store_calls_of(store) != NULL) return client_enter(store, &connected) != KVT_OK;
     return kvt_store_exists(store, &none) == KVT_E_STATE;
 }
 

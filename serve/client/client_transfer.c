@@ -80,6 +80,52 @@ kvt_status client_transfer_init_put(client_transfer *transfer, const kvt_entry *
     return status == KVT_OK ? put_shape(transfer) : status;
 }
 
+/* ---- under way ---- */
+
+void client_transfer_enter(client_channel *channel, client_transfer *transfer)
+{
+    if (transfer->at != NULL) return;
+    transfer->at = &channel->transfers;
+    transfer->next = channel->transfers;
+    if (transfer->next != NULL) transfer->next->at = &transfer->next;
+    channel->transfers = transfer;
+}
+
+static void transfer_leave(client_transfer *transfer)
+{
+    if (transfer->at == NULL) return;
+    *transfer->at = transfer->next;
+    if (transfer->next != NULL) transfer->next->at = transfer->at;
+    transfer->at = NULL;
+}
+
+/* Whether a view may name bytes of a range. How many addresses an array has, the entry alone says:
+ * it may. */
+static bool view_names(const kvt_view *view, const void *memory, uint64_t bytes)
+{
+    const uintptr_t begin = (uintptr_t)memory;
+    if (view == NULL) return false;
+    if (view->bases_kind == KVT_BASES_GROUPS) {
+        for (uint32_t i = 0; view->groups != NULL && i < view->group_count; i++)
+            if (view->groups[i] != view && view_names(view->groups[i], memory, bytes)) return true;
+        return false;
+    }
+    if (view->bases_kind == KVT_BASES_LAYERS || view->bases_kind == KVT_BASES_LAYERS_SIDES)
+        return true;
+    for (int i = 0; i < 2; i++) {
+        const uintptr_t base = (uintptr_t)view->base[i];
+        if (base != 0 && base < begin + bytes && begin < base + view->base_bytes[i]) return true;
+    }
+    return false;
+}
+
+bool client_transfer_names(const client_channel *channel, const void *memory, uint64_t bytes)
+{
+    for (const client_transfer *one = channel->transfers; one != NULL; one = one->next)
+        if (view_names(one->view, memory, bytes)) return true;
+    return false;
+}
+
 /* ---- which way ---- */
 
 static bool lies_in(const wire_region *regions, const void *address, uint64_t bytes)
@@ -262,10 +308,10 @@ static kvt_status prepare_record(client_channel *channel, client_transfer *trans
 
 kvt_status client_transfer_prepare(client_channel *channel, client_transfer *transfer)
 {
-    /* A server that came back may have refused a region: then it is copied. */
-    if (transfer->step == TRANSFER_DIRECT && !is_direct(channel, transfer))
-        transfer->step = TRANSFER_NEW;
-    if (transfer->step == TRANSFER_NEW) {
+    client_transfer_enter(channel, transfer);
+    /* A request that its server has not seen may meet one that has not taken the region. */
+    if (transfer->step == TRANSFER_NEW ||
+        (transfer->step == TRANSFER_DIRECT && !is_direct(channel, transfer))) {
         if (transfer->view->memory != KVT_MEMORY_HOST) return KVT_E_UNSUPPORTED;
         transfer->step = first_step(channel, transfer);
         if (transfer->step == TRANSFER_STAGED) {
@@ -480,6 +526,7 @@ kvt_status client_transfer_finish(client_transfer *transfer)
 
 void client_transfer_end(client_channel *channel, client_transfer *transfer)
 {
+    transfer_leave(transfer);
     client_request_free(channel, &transfer->request);
     free(transfer->groups);
     transfer->groups = NULL;

@@ -5,7 +5,8 @@
  * because the entry's layout says where its bytes go.
  *
  *     client_transfer_init_get(&transfer, key, view, ..)          what the caller wants
- *     client_transfer_prepare(channel, &transfer)       room and record; under the channel's lock
+ *     client_transfer_enter(channel, &transfer)         under the channel's lock
+ *     client_transfer_prepare(channel, &transfer)       room and record; under the lock
  *     client_transfer_fill(&transfer)                   a put's copy into staging
  *     client_request_post(channel, &transfer.request)
  *     ... it completes ...
@@ -27,8 +28,9 @@ typedef enum transfer_step {
     TRANSFER_DONE = 4
 } transfer_step;
 
-typedef struct client_transfer {
-    client_request request; /* first */
+struct client_transfer {
+    client_request request;      /* first */
+    client_transfer *next, **at; /* of the channel's; at NULL: in no list */
     transfer_step step;
     uint32_t urgency;
     const kvt_entry *entry; /* a put's, else NULL; the caller's */
@@ -43,7 +45,7 @@ typedef struct client_transfer {
     uint64_t packed_bytes; /* of the entry */
     bool misses;           /* nothing is stored: the get is made to be counted */
     kvt_status status;     /* once done */
-} client_transfer;
+};
 
 /* What a caller gave, checked as far as that can be done here; all of it is borrowed until the end.
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_UNSUPPORTED. */
@@ -52,6 +54,12 @@ KVT_NODISCARD kvt_status client_transfer_init_get(client_transfer *transfer, con
                                                   kvt_get_info *info);
 KVT_NODISCARD kvt_status client_transfer_init_put(client_transfer *transfer, const kvt_entry *entry,
                                                   const kvt_view *view, uint64_t deadline_ns);
+
+/* Lists a transfer with its channel until its end, when it is not listed yet. */
+void client_transfer_enter(client_channel *channel, client_transfer *transfer);
+
+/* Whether a transfer of the channel may name bytes of a range. Under the channel's lock. */
+bool client_transfer_names(const client_channel *channel, const void *memory, uint64_t bytes);
 
 /* Takes room and writes the record of the next step. What client_request_room says, and
  * KVT_E_ARGUMENT, KVT_E_UNSUPPORTED, KVT_E_MEMORY for the view: the transfer is done then. */

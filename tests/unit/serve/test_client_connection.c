@@ -32,7 +32,7 @@ static pid_t server_process;
 static kvt_store *store; /* connected */
 
 static server *lends;             /* of the child */
-static uint64_t registered_bytes; /* that it lets a client have; 0: the default */
+static uint64_t registered_bytes; /* that the next server lets a client register; 0: as ever */
 
 static void server_leaves(int number)
 {
@@ -514,6 +514,51 @@ TEST(a_restart_is_a_pause_for_the_patient)
         pthread_join(threads[i], NULL);
     for (uint32_t i = 0; i < THREADS; i++)
         assert_int_equal(all[i].failed, 0);
+}
+
+/* A get into a region that waits for its server, or was posted to one that has not seen it, goes
+ * to the next one; the region stays until then, whether that one takes it or not. */
+TEST(a_region_stays_while_a_request_waits)
+{
+    char expected[ENTRY];
+    void *memory = NULL;
+    kvt_queue *queue = NULL;
+    const kvt_connect_options options = {.struct_size = sizeof options, .patience_seconds = 60};
+    assert_ok(try_connect(&options));
+    puts_all(0, 1);
+    assert_ok(kvt_store_persist(store, KVT_NO_DEADLINE, NULL));
+    assert_ok(kvt_region_make(store, ENTRY, &memory));
+    assert_ok(kvt_queue_open(store, NULL, &queue));
+    support_fill(0, expected);
+    const kvt_view view = kvt_view_packed(memory, ENTRY);
+    const kvt_request request = {.struct_size = sizeof request,
+                                 .kind = KVT_REQUEST_GET,
+                                 .key = support_key(0),
+                                 .view = &view,
+                                 .deadline_ns = KVT_NO_DEADLINE};
+    for (int round = 0; round < 4; round++) {
+        kvt_completion done = {.struct_size = sizeof done};
+        const bool posted = round % 2 == 0;
+        memset(memory, 0, ENTRY);
+        registered_bytes = round < 2 ? 0 : WIRE_PAGE;
+        if (posted) {
+            int how;
+            assert_int_equal(kill(server_process, SIGSTOP), 0);
+            assert_int_equal(waitpid(server_process, &how, WUNTRACED), server_process);
+            assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+        }
+        server_kill();
+        if (!posted) assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+        assert_int_equal(kvt_queue_drain(queue, &done, 1), 0);
+        assert_int_equal(kvt_region_free(store, memory), KVT_BUSY);
+        server_begin();
+        assert_ok(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND));
+        assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
+        assert_ok(done.status);
+        assert_memory_equal(memory, expected, ENTRY);
+    }
+    assert_ok(kvt_region_free(store, memory));
+    kvt_queue_close(queue);
 }
 
 /* A child of fork has no store; the parent's goes on. */
