@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -214,6 +215,16 @@ kvt_status tools_check_serve(kvt_config *config, const kvt_store_options *option
 
 /* ---- the run ---- */
 
+/* Lets the process have as many descriptors as it may: a session with all its channels has about
+ * fifty, and the usual limit of 1,024 would be used up by twenty of them. */
+static void serve_raise_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /* What is open, in the order in which it was opened. */
 typedef struct serve_run_state {
     server *lends;
@@ -261,6 +272,7 @@ static int serve_store(const serve_arguments *arguments, const serve_settings *s
 {
     char message[COMMAND_MESSAGE_BYTES] = "", text[COMMAND_MESSAGE_BYTES + 32];
     kvt_status status = KVT_OK;
+    serve_raise_descriptors();
     if (arguments->drain)
         status = server_drain(settings->options.path, SERVE_DRAIN_MS, message, sizeof message);
     if (status != KVT_OK) {
