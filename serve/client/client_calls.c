@@ -62,6 +62,8 @@ static kvt_status call_once(client_channel *channel, client_request *request, ca
     kvt_status status = KVT_OK;
     while (prepare != NULL) {
         status = prepare(channel, request, context);
+        /* Too large for the staging of a server that may be gone: the next one may have more. */
+        if (status == KVT_E_SPACE && client_channel_look(channel)) status = KVT_E_GONE;
         if (status != KVT_BUSY && status != KVT_E_GONE) break;
         status = call_wait(channel, status, deadline_ns, lost_ns);
         if (status != KVT_OK) break;

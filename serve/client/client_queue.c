@@ -207,6 +207,11 @@ static void queue_pump(client_queue *queue)
         while ((item = queue->waiting[class].first) != NULL) {
             const kvt_status status = item_post(queue, item);
             if (status == KVT_BUSY) return;
+            if (status == KVT_E_SPACE && client_channel_look(&queue->channel)) {
+                /* Too large for a server that is gone; others may wait again now. */
+                if (queue_is_patient(queue)) return;
+                continue;
+            }
             (void)list_take(&queue->waiting[class]);
             queue->waiting_count--;
             if (status == KVT_OK) {

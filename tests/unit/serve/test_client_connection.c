@@ -31,8 +31,9 @@ static char folder[64], path[96], disk[96], catalog[96];
 static pid_t server_process;
 static kvt_store *store; /* connected */
 
-static server *lends;             /* of the child */
-static uint64_t registered_bytes; /* that the next server lets a client register; 0: as ever */
+static server *lends; /* of the child */
+/* Of a client of the next server; 0: as ever. */
+static uint64_t registered_bytes, staging_bytes;
 
 static void server_leaves(int number)
 {
@@ -56,8 +57,9 @@ static void serve(void)
     options.limits.put_staging_bytes = 4 << 20;
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &file, .device_count = 1};
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
-    const server_options lent = {
-        .path = path, .staging_bytes = 4 << 20, .registered_bytes = registered_bytes};
+    const server_options lent = {.path = path,
+                                 .staging_bytes = staging_bytes != 0 ? staging_bytes : 4 << 20,
+                                 .registered_bytes = registered_bytes};
     if (kvt_store_open(&options, &own, message, sizeof message) != KVT_OK ||
         server_open(own, &lent, &lends, message, sizeof message) != KVT_OK) {
         (void)fprintf(stderr, "server: %s\n", message);
@@ -106,7 +108,7 @@ TEST_BEFORE_EACH
     snprintf(disk, sizeof disk, "%s/disk", folder);
     snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
     store = NULL;
-    registered_bytes = 0;
+    registered_bytes = staging_bytes = 0;
     server_begin();
 }
 
@@ -559,6 +561,47 @@ TEST(a_region_stays_while_a_request_waits)
     }
     assert_ok(kvt_region_free(store, memory));
     kvt_queue_close(queue);
+}
+
+/* What was too large for the staging of a server is not for that of the next one. */
+TEST(the_next_server_has_more_staging)
+{
+    static char data[ENTRY];
+    kvt_queue *queue = NULL;
+    const kvt_connect_options options = {.struct_size = sizeof options, .patience_seconds = 60};
+    const kvt_view view = kvt_view_packed(data, ENTRY);
+    const kvt_request request = {.struct_size = sizeof request,
+                                 .kind = KVT_REQUEST_GET,
+                                 .key = support_key(0),
+                                 .view = &view,
+                                 .deadline_ns = KVT_NO_DEADLINE};
+    for (int queued = 0; queued < 2; queued++) {
+        kvt_completion done = {.struct_size = sizeof done};
+        server_kill();
+        staging_bytes = WIRE_PAGE;
+        server_begin();
+        assert_ok(try_connect(&options));
+        if (queued) assert_ok(kvt_queue_open(store, NULL, &queue));
+        for (int more = 0; more < 2; more++) {
+            if (more == 1) {
+                server_kill();
+                staging_bytes = 0;
+                server_begin();
+            }
+            const kvt_status expected = more ? KVT_MISS : KVT_E_SPACE;
+            if (!queued) {
+                assert_int_equal(support_get(store, 0, NULL), expected);
+                continue;
+            }
+            assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+            assert_ok(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND));
+            assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
+            assert_int_equal(done.status, expected);
+        }
+        kvt_queue_close(queue);
+        kvt_store_close(store);
+        store = NULL;
+    }
 }
 
 /* A child of fork has no store; the parent's goes on. */
