@@ -28,8 +28,27 @@ typedef struct client_region {
 static pthread_mutex_t regions_lock = PTHREAD_MUTEX_INITIALIZER;
 static client_region *regions; /* under regions_lock */
 
+/* A child of fork connects by itself, and must not find the list locked by a thread that it does
+ * not have. */
+static void regions_before_fork(void)
+{
+    pthread_mutex_lock(&regions_lock);
+}
+
+static void regions_after_fork(void)
+{
+    pthread_mutex_unlock(&regions_lock);
+}
+
+static void regions_watch_forks(void)
+{
+    (void)pthread_atfork(regions_before_fork, regions_after_fork, regions_after_fork);
+}
+
 static void region_list(client_region *region)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, regions_watch_forks);
     pthread_mutex_lock(&regions_lock);
     region->next = regions;
     regions = region;

@@ -631,6 +631,46 @@ TEST(a_child_of_fork)
     kvt_queue_close(queue);
 }
 
+static void *looks_for_a_region(void *stop)
+{
+    while (!atomic_load((atomic_bool *)stop))
+        if (kvt_region_free(NULL, stop) != KVT_E_ARGUMENT) return stop;
+    return NULL;
+}
+
+/* Whatever other threads do at the fork, the child can connect by itself. */
+TEST(a_child_of_fork_connects)
+{
+    atomic_bool stop = false;
+    pthread_t threads[THREADS];
+    void *failed, *memory;
+    assert_ok(try_connect(NULL));
+    for (int i = 0; i < 32; i++)
+        assert_ok(kvt_region_make(store, WIRE_PAGE, &memory));
+    for (uint32_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, looks_for_a_region, &stop), 0);
+    for (int i = 0; i < 30; i++) {
+        int how;
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            char message[256];
+            kvt_store *own = NULL;
+            (void)alarm(20);
+            const kvt_status status = kvt_connect(path, NULL, &own, message, sizeof message);
+            kvt_store_close(own);
+            _exit(status == KVT_OK ? 0 : 1);
+        }
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    }
+    atomic_store(&stop, true);
+    for (uint32_t i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(threads[i], &failed), 0);
+        assert_null(failed);
+    }
+}
+
 /* A listener that answers a hello with bytes of its own: the client believes nothing. */
 static void *answers_nonsense(void *argument)
 {
