@@ -99,33 +99,6 @@ static void transfer_leave(client_transfer *transfer)
     transfer->at = NULL;
 }
 
-/* Whether a view may name bytes of a range. How many addresses an array has, the entry alone says:
- * it may. */
-static bool view_names(const kvt_view *view, const void *memory, uint64_t bytes)
-{
-    const uintptr_t begin = (uintptr_t)memory;
-    if (view == NULL) return false;
-    if (view->bases_kind == KVT_BASES_GROUPS) {
-        for (uint32_t i = 0; view->groups != NULL && i < view->group_count; i++)
-            if (view->groups[i] != view && view_names(view->groups[i], memory, bytes)) return true;
-        return false;
-    }
-    if (view->bases_kind == KVT_BASES_LAYERS || view->bases_kind == KVT_BASES_LAYERS_SIDES)
-        return true;
-    for (int i = 0; i < 2; i++) {
-        const uintptr_t base = (uintptr_t)view->base[i];
-        if (base != 0 && base < begin + bytes && begin < base + view->base_bytes[i]) return true;
-    }
-    return false;
-}
-
-bool client_transfer_names(const client_channel *channel, const void *memory, uint64_t bytes)
-{
-    for (const client_transfer *one = channel->transfers; one != NULL; one = one->next)
-        if (view_names(one->view, memory, bytes)) return true;
-    return false;
-}
-
 /* ---- which way ---- */
 
 static bool lies_in(const wire_region *regions, const void *address, uint64_t bytes)

@@ -58,9 +58,6 @@ KVT_NODISCARD kvt_status client_transfer_init_put(client_transfer *transfer, con
 /* Lists a transfer with its channel until its end, when it is not listed yet. */
 void client_transfer_enter(client_channel *channel, client_transfer *transfer);
 
-/* Whether a transfer of the channel may name bytes of a range. Under the channel's lock. */
-bool client_transfer_names(const client_channel *channel, const void *memory, uint64_t bytes);
-
 /* Takes room and writes the record of the next step. What client_request_room says, and
  * KVT_E_ARGUMENT, KVT_E_UNSUPPORTED, KVT_E_MEMORY for the view: the transfer is done then. */
 KVT_NODISCARD kvt_status client_transfer_prepare(client_channel *channel,
