@@ -58,7 +58,7 @@ struct server_session {
     uint32_t uses[WIRE_REGIONS_MAX]; /* requests that name it */
     server_lease *leases;            /* under `lock`, with the three below */
     uint32_t lease_count, lease_keys;
-    uint64_t lease_last; /* number */
+    uint64_t lease_last; /* number; from the clock on, so that a client's next session has others */
     uint64_t registered_bytes;
     uint64_t staging_bytes; /* of its channels */
     server_channel *channels[SERVER_CHANNELS];

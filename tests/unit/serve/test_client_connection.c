@@ -563,6 +563,25 @@ TEST(a_region_stays_while_a_request_waits)
     kvt_queue_close(queue);
 }
 
+/* A lease that ended with its connection names none that began on the next one. */
+TEST(a_lease_s_number_is_not_used_again)
+{
+    uint64_t first, second;
+    const kvt_key key = support_key(0);
+    const uint64_t until_ns = base_clock_ns() + 600 * SECOND;
+    assert_ok(try_connect(NULL));
+    puts_all(0, 1);
+    assert_ok(kvt_store_persist(store, KVT_NO_DEADLINE, NULL));
+    assert_ok(kvt_lease_begin(store, NULL, &key, 1, until_ns, NULL, &first));
+    server_kill();
+    server_begin();
+    (void)wait_until_served();
+    assert_ok(kvt_lease_begin(store, NULL, &key, 1, until_ns, NULL, &second));
+    assert_int_equal(kvt_lease_extend(store, first, until_ns), KVT_MISS);
+    assert_int_equal(kvt_lease_end(store, first), KVT_MISS);
+    assert_ok(kvt_lease_end(store, second));
+}
+
 /* What was too large for the staging of a server is not for that of the next one. */
 TEST(the_next_server_has_more_staging)
 {
