@@ -5,6 +5,7 @@
  * passed: there is no thread that waits for a server.
  */
 #include "serve/client/client_calls.h"
+#include "serve/client/client_transfer.h"
 
 #include "base/clock.h"
 #include "base/wait.h"
@@ -385,10 +386,28 @@ kvt_status client_link_begin(client_store *store, char *message, size_t size)
     return status;
 }
 
+/* Has the server end what it does in regions for requests that have not completed: it closes its end
+ * of the socket afterwards. */
+static void link_quiet(client_store *store)
+{
+    struct pollfd ends = {.fd = store->socket};
+    bool works = false;
+    if (!link_is_up(store)) return;
+    for (client_channel *channel = store->channels; channel != NULL; channel = channel->next) {
+        pthread_mutex_lock(&channel->lock);
+        works = works || client_transfer_is_under_way(channel);
+        pthread_mutex_unlock(&channel->lock);
+    }
+    if (!works || shutdown(store->socket, SHUT_WR) != 0) return;
+    while (poll(&ends, 1, -1) < 0 && errno == EINTR)
+        continue;
+}
+
 void client_link_end(client_store *store)
 {
     pthread_mutex_lock(&store->lock);
     store->closed = true;
+    link_quiet(store);
     link_close(store);
     pthread_mutex_unlock(&store->lock);
 }

@@ -58,6 +58,16 @@ KVT_NODISCARD kvt_status client_transfer_init_put(client_transfer *transfer, con
 /* Lists a transfer with its channel until its end, when it is not listed yet. */
 void client_transfer_enter(client_channel *channel, client_transfer *transfer);
 
+/* Whether the server may write to, or read from, regions for a transfer of the channel. Under the
+ * channel's lock. */
+static inline bool client_transfer_is_under_way(const client_channel *channel)
+{
+    for (const client_transfer *one = channel->transfers; one != NULL; one = one->next)
+        if (one->step == TRANSFER_DIRECT && one->request.posted && !one->request.completed)
+            return true;
+    return false;
+}
+
 /* Takes room and writes the record of the next step. What client_request_room says, and
  * KVT_E_ARGUMENT, KVT_E_UNSUPPORTED, KVT_E_MEMORY for the view: the transfer is done then. */
 KVT_NODISCARD kvt_status client_transfer_prepare(client_channel *channel,

@@ -563,6 +563,45 @@ TEST(a_region_stays_while_a_request_waits)
     kvt_queue_close(queue);
 }
 
+/* When a store has been closed, its server writes to no region any more. */
+TEST(a_region_is_quiet_after_the_close)
+{
+    enum { GETS = 16 };
+    const uint64_t bytes = 1 << 20;
+    kvt_view views[GETS];
+    kvt_request requests[GETS];
+    for (int round = 0; round < 5; round++) {
+        void *memory = NULL;
+        kvt_queue *queue = NULL;
+        assert_ok(try_connect(NULL));
+        assert_ok(kvt_region_make(store, GETS * bytes, &memory));
+        memset(memory, 0x5b, bytes);
+        kvt_entry large = support_entry(support_key(9), (kvt_layout){.opaque_bytes = bytes}, 1);
+        large.layout.dtype = KVT_DTYPE_OPAQUE;
+        const kvt_status put = kvt_store_put(store, &large, KVT_PACKED(memory, bytes));
+        assert_true(put == KVT_OK || put == KVT_EXISTS);
+        assert_ok(kvt_queue_open(store, NULL, &queue));
+        for (int i = 0; i < GETS; i++) {
+            views[i] = kvt_view_packed((char *)memory + (uint64_t)i * bytes, bytes);
+            requests[i] = (kvt_request){.struct_size = sizeof requests[i],
+                                        .kind = KVT_REQUEST_GET,
+                                        .key = large.key,
+                                        .view = &views[i],
+                                        .deadline_ns = KVT_NO_DEADLINE};
+        }
+        assert_ok(kvt_queue_submit(queue, requests, GETS, NULL));
+        usleep(200);
+        kvt_store_close(store);
+        store = NULL;
+        kvt_queue_close(queue);
+        memset(memory, 0x11, GETS * bytes);
+        usleep(50000);
+        for (uint64_t i = 0; i < GETS * bytes; i += 64)
+            assert_int_equal(((char *)memory)[i], 0x11);
+        assert_ok(kvt_region_free(NULL, memory));
+    }
+}
+
 /* A lease that ended with its connection names none that began on the next one. */
 TEST(a_lease_s_number_is_not_used_again)
 {
