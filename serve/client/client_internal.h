@@ -120,7 +120,8 @@ KVT_NODISCARD kvt_status client_enter(const kvt_store *handle, client_store **st
  *   received      room for WIRE_DESCRIPTORS_MAX of the answer's, the caller's to close; may be NULL
  *                 where the answer has none
  * KVT_OK: an answer of the kind `expected`; the answer's status, where it is WIRE_DONE or has
- * another one than KVT_OK; KVT_E_GONE (no connection, or it was lost).
+ * another one than KVT_OK; KVT_E_GONE (no connection, or it was lost); KVT_E_MEMORY (no descriptors
+ * are left for the answer's; it was not asked).
  */
 KVT_NODISCARD kvt_status client_ask(client_store *store, wire_message *question,
                                     const int *descriptors, uint32_t descriptor_count,

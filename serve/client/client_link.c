@@ -13,6 +13,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,12 +104,29 @@ static bool is_answer(const wire_message *answer, wire_kind expected)
     return kind == WIRE_DONE && answer->head.status != KVT_OK;
 }
 
+/* Whether the process may have so many more descriptors: one that has none left loses those of an
+ * answer, and the connection with them. */
+static bool link_takes(const client_store *store, uint32_t count)
+{
+    int spare[WIRE_DESCRIPTORS_MAX];
+    uint32_t made = 0;
+    while (made < count && (spare[made] = fcntl(store->socket, F_DUPFD_CLOEXEC, 0)) >= 0)
+        made++;
+    for (uint32_t i = 0; i < made; i++)
+        close(spare[i]);
+    return made == count;
+}
+
 kvt_status client_ask_locked(client_store *store, wire_message *question, const int *descriptors,
                              uint32_t descriptor_count, wire_kind expected, wire_message *answer,
                              int *received)
 {
     wire_packet packet;
     if (store->socket < 0 || store->dead) return KVT_E_GONE;
+    if (!link_takes(store, expected == WIRE_CHANNEL ? 3 : expected == WIRE_RESULT ? 1 : 0)) {
+        answer->head = (wire_head){.kind = WIRE_DONE, .status = KVT_E_MEMORY};
+        return KVT_E_MEMORY;
+    }
     question->head.protocol = (uint16_t)store->protocol;
     if (++store->number == 0) store->number = 1;
     question->head.number = store->number;

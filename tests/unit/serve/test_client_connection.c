@@ -21,6 +21,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #define ENTRY   SUPPORT_ENTRY_BYTES
@@ -561,6 +562,33 @@ TEST(a_region_stays_while_a_request_waits)
     }
     assert_ok(kvt_region_free(store, memory));
     kvt_queue_close(queue);
+}
+
+/* A process without descriptors gets no queue, and keeps its connection with all leases. */
+TEST(a_process_without_descriptors_keeps_its_connection)
+{
+    struct rlimit before;
+    uint64_t lease;
+    uint32_t refused = 0;
+    const kvt_key key = support_key(0);
+    const uint64_t until_ns = base_clock_ns() + 600 * SECOND;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_ok(try_connect(NULL));
+    puts_all(0, 1);
+    assert_ok(kvt_lease_begin(store, NULL, &key, 1, until_ns, NULL, &lease));
+    for (rlim_t most = 3;; most++) {
+        kvt_queue *queue = NULL;
+        const struct rlimit few = {.rlim_cur = most, .rlim_max = before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        const kvt_status status = kvt_queue_open(store, NULL, &queue);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_ok(kvt_lease_extend(store, lease, until_ns));
+        kvt_queue_close(queue);
+        if (status == KVT_OK) break;
+        assert_int_equal(status, KVT_E_MEMORY);
+        refused++;
+    }
+    assert_true(refused >= 6);
 }
 
 /* When a store has been closed, its server writes to no region any more. */
