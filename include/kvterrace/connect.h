@@ -17,6 +17,9 @@
  *   is KVT_E_GONE. Requests that were under way when it was lost end so, puts and deletes with
  *   KVT_E_GONE: whether they were carried out is not known. Leases have ended. Calls
  *   connect again, by themselves, at most once in 10 ms and later less often.
+ * - A server that is stopped (SIGSTOP, a debugger) is not gone: gets and puts that it was given,
+ *   kvt_queue_close, and kvt_store_close with gets into regions under way wait until it goes on,
+ *   whatever their deadline, because it may still write where they told it to.
  * - KVT_E_UNSUPPORTED: layered loads, bases, events, remote.h, sparse.h, kvt_device_add,
  *   kvt_watch_write, kvt_quality_observe; a get that takes positions of kept tokens. An entry that
  *   does not fit in the staging of its queue is KVT_E_SPACE.

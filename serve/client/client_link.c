@@ -404,8 +404,8 @@ kvt_status client_link_begin(client_store *store, char *message, size_t size)
     return status;
 }
 
-/* Has the server end what it does in regions for requests that have not completed: it closes its end
- * of the socket afterwards. */
+/* Has the server end what it does in regions for requests that have not completed: it closes its
+ * end of the socket afterwards. */
 static void link_quiet(client_store *store)
 {
     struct pollfd ends = {.fd = store->socket};

@@ -80,25 +80,6 @@ kvt_status client_transfer_init_put(client_transfer *transfer, const kvt_entry *
     return status == KVT_OK ? put_shape(transfer) : status;
 }
 
-/* ---- under way ---- */
-
-void client_transfer_enter(client_channel *channel, client_transfer *transfer)
-{
-    if (transfer->at != NULL) return;
-    transfer->at = &channel->transfers;
-    transfer->next = channel->transfers;
-    if (transfer->next != NULL) transfer->next->at = &transfer->next;
-    channel->transfers = transfer;
-}
-
-static void transfer_leave(client_transfer *transfer)
-{
-    if (transfer->at == NULL) return;
-    *transfer->at = transfer->next;
-    if (transfer->next != NULL) transfer->next->at = transfer->at;
-    transfer->at = NULL;
-}
-
 /* ---- which way ---- */
 
 static bool lies_in(const wire_region *regions, const void *address, uint64_t bytes)
@@ -499,7 +480,7 @@ kvt_status client_transfer_finish(client_transfer *transfer)
 
 void client_transfer_end(client_channel *channel, client_transfer *transfer)
 {
-    transfer_leave(transfer);
+    client_transfer_leave(transfer);
     client_request_free(channel, &transfer->request);
     free(transfer->groups);
     transfer->groups = NULL;

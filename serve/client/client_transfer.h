@@ -55,18 +55,16 @@ KVT_NODISCARD kvt_status client_transfer_init_get(client_transfer *transfer, con
 KVT_NODISCARD kvt_status client_transfer_init_put(client_transfer *transfer, const kvt_entry *entry,
                                                   const kvt_view *view, uint64_t deadline_ns);
 
-/* Lists a transfer with its channel until its end, when it is not listed yet. */
+/* Lists a transfer with its channel, if it is not listed yet, and takes it out. Under the lock. */
 void client_transfer_enter(client_channel *channel, client_transfer *transfer);
+void client_transfer_leave(client_transfer *transfer);
+
+/* Whether a transfer of the channel may name bytes of a range. Under the channel's lock. */
+bool client_transfer_names(const client_channel *channel, const void *memory, uint64_t bytes);
 
 /* Whether the server may write to, or read from, regions for a transfer of the channel. Under the
  * channel's lock. */
-static inline bool client_transfer_is_under_way(const client_channel *channel)
-{
-    for (const client_transfer *one = channel->transfers; one != NULL; one = one->next)
-        if (one->step == TRANSFER_DIRECT && one->request.posted && !one->request.completed)
-            return true;
-    return false;
-}
+bool client_transfer_is_under_way(const client_channel *channel);
 
 /* Takes room and writes the record of the next step. What client_request_room says, and
  * KVT_E_ARGUMENT, KVT_E_UNSUPPORTED, KVT_E_MEMORY for the view: the transfer is done then. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_liars.c - a client of a server that agrees with it and then lies, each time in
- * another way: every call ends, nothing is written outside of what the caller has given, and no
- * descriptor stays behind.
+ * test_client_liars.c - a client of a server that agrees with it and then lies, in another way each
+ * time: every call ends, nothing is written outside of what the caller has given, and no descriptor
+ * stays behind.
  */
 #include "peer_support.h"
 #include "store_support.h"
