@@ -152,18 +152,16 @@ TEST(nobody_there)
         message[0] = '\0';
         const kvt_status status = kvt_connect(wrong[i], NULL, &none, message, sizeof message);
         assert_true(status == KVT_E_GONE || status == KVT_E_ARGUMENT);
-        assert_null(none);
-        assert_true(strlen(message) > 0);
+        assert_true(none == NULL && strlen(message) > 0);
     }
     char longest[300];
     memset(longest, 'x', sizeof longest);
     longest[299] = '\0';
-    assert_int_equal(kvt_connect(longest, NULL, &none, message, sizeof message), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_connect(NULL, NULL, &none, NULL, 0), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_connect(longest, NULL, &none, NULL, 0), KVT_E_ARGUMENT);
     kvt_connect_options options = {.struct_size = sizeof options, .depth = 3};
     assert_int_equal(kvt_connect(path, &options, &none, message, sizeof message), KVT_E_ARGUMENT);
     options.struct_size = 4;
-    assert_int_equal(kvt_connect(path, &options, &none, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_connect(path, &options, &none, NULL, 0), KVT_E_ARGUMENT);
 }
 
 TEST(another_users_server_is_refused)
