@@ -200,7 +200,7 @@ static kvt_status catalog_load_identity(store_catalog *catalog)
 }
 
 /* Decides what the file is before anything in it is changed. A database with no page is new. */
-static kvt_status catalog_examine(store_catalog *catalog, bool read_only, bool *fresh_out)
+static kvt_status catalog_examine(store_catalog *catalog, uint32_t flags, bool *fresh_out)
 {
     int64_t pages = 0, application = 0, version = 0;
     *fresh_out = false;
@@ -217,11 +217,11 @@ static kvt_status catalog_examine(store_catalog *catalog, bool read_only, bool *
     if (tables == 0 && application == 0 && version == 0) {
         if (catalog->log_bytes > 0) return KVT_E_CORRUPT; /* its content was in the log alone */
         *fresh_out = true;
-        return read_only ? KVT_E_MISMATCH : KVT_OK;
+        return (flags & CATALOG_READ) != 0 ? KVT_E_MISMATCH : KVT_OK;
     }
     if (application != CATALOG_APPLICATION) status = KVT_E_MISMATCH;
     if (status == KVT_OK && version != CATALOG_VERSION) status = KVT_E_VERSION;
-    if (status == KVT_OK) {
+    if (status == KVT_OK && (flags & CATALOG_BESIDE) == 0) {
         /* Lets SQLite check the structure of the whole file. KVT_E_CORRUPT when it finds an
          * error. */
         sqlite3_stmt *statement = NULL;
@@ -260,11 +260,12 @@ static const char *catalog_reason(const store_catalog *catalog, kvt_status statu
 
 /* Everything between the connection and being ready. A new catalog is made in rollback mode: its
  * identity is in the file itself, and not in a log, before a device can carry it. */
-static kvt_status catalog_prepare(store_catalog *catalog, bool read_only)
+static kvt_status catalog_prepare(store_catalog *catalog, uint32_t flags)
 {
+    const bool read_only = (flags & CATALOG_READ) != 0;
     bool fresh = false;
     sqlite3_busy_timeout(catalog->db, CATALOG_BUSY_MS);
-    kvt_status status = catalog_examine(catalog, read_only, &fresh);
+    kvt_status status = catalog_examine(catalog, flags, &fresh);
     KILL_POINT("open: catalog examined");
     if (status == KVT_OK && fresh) {
         status = catalog_exec(catalog, "PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA");
@@ -300,8 +301,7 @@ kvt_status catalog_open(const char *path, uint32_t flags, store_catalog **catalo
     base_condition_init(&catalog->wake);
     base_condition_init(&catalog->done);
     kvt_status status = catalog_reach(catalog, path, flags);
-    if (status == KVT_OK && (flags & CATALOG_LOCK) == 0)
-        status = catalog_prepare(catalog, read_only);
+    if (status == KVT_OK && (flags & CATALOG_LOCK) == 0) status = catalog_prepare(catalog, flags);
     if (status != KVT_OK) {
         snprintf(message, message_size, "catalog %s: %s", path, catalog_reason(catalog, status));
         catalog_discard_new(catalog);

@@ -49,6 +49,9 @@ enum {
      * writes it or left a -wal file, when SQLite needs its -shm. Follows links. */
     CATALOG_READ = 1,
     CATALOG_FOLLOW = 2, /* a symbolic link leads to the catalog; else it is refused */
+    CATALOG_BESIDE = 8, /* with CATALOG_READ: beside a writer that may come and go at any time. No
+                           lock of ours is taken or shared, no file made, and nothing opened for
+                           writing, SQLite's index included (catalog_beside.c) */
     CATALOG_LOCK = 4    /* holds the lock of a writer and looks at nothing: only catalog_place and
                            catalog_close may follow */
 };
@@ -121,6 +124,17 @@ KVT_NODISCARD kvt_status catalog_each_entry(store_catalog *catalog,
 KVT_NODISCARD kvt_status catalog_each_entry_unsorted(store_catalog *catalog,
                                                      bool (*visit)(void *, const catalog_row *),
                                                      void *context);
+
+/* Calls visit for the row of a key; as there, an unsound one has no location. The transaction is as
+ * short as the call. KVT_OK; KVT_MISS; states of the file. */
+KVT_NODISCARD kvt_status catalog_find_entry(store_catalog *catalog, const kvt_key *key,
+                                            void (*visit)(void *, const catalog_row *),
+                                            void *context);
+
+/* Whether a catalog opened with CATALOG_BESIDE is to be opened anew: another file has its name, or
+ * a writer has come or gone since. What was read before a true may be torn. */
+bool catalog_has_moved(const store_catalog *catalog);
+
 KVT_NODISCARD kvt_status catalog_count_entries(store_catalog *catalog, uint64_t *count_out);
 
 /* The highest serial of all rows; 0: there are none. */

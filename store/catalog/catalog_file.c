@@ -173,6 +173,21 @@ static kvt_status catalog_connect(store_catalog *catalog, const char *name, int 
     return catalog_status(code);
 }
 
+char *catalog_uri(const store_catalog *catalog, const char *parameters)
+{
+    static const char digits[] = "0123456789abcdef";
+    char *uri = malloc(3 * strlen(catalog->path) + strlen(parameters) + 8);
+    if (uri == NULL) return NULL;
+    size_t used = (size_t)snprintf(uri, 6, "file:");
+    for (const unsigned char *at = (const unsigned char *)catalog->path; *at != '\0'; at++) {
+        uri[used++] = '%';
+        uri[used++] = digits[*at >> 4];
+        uri[used++] = digits[*at & 15];
+    }
+    memcpy(uri + used, parameters, strlen(parameters) + 1);
+    return uri;
+}
+
 /*
  * Connects for reading without leaving a file beside the catalog. SQLite makes a -shm and a -wal
  * file for any database in WAL mode, unless the connection says that the file does not change
@@ -181,16 +196,8 @@ static kvt_status catalog_connect(store_catalog *catalog, const char *name, int 
  */
 static kvt_status catalog_connect_unchanging(store_catalog *catalog)
 {
-    static const char digits[] = "0123456789abcdef";
-    char *uri = malloc(3 * strlen(catalog->path) + 32);
+    char *uri = catalog_uri(catalog, "?immutable=1");
     if (uri == NULL) return KVT_E_MEMORY;
-    size_t used = (size_t)snprintf(uri, 6, "file:");
-    for (const unsigned char *at = (const unsigned char *)catalog->path; *at != '\0'; at++) {
-        uri[used++] = '%';
-        uri[used++] = digits[*at >> 4];
-        uri[used++] = digits[*at & 15];
-    }
-    memcpy(uri + used, "?immutable=1", sizeof "?immutable=1");
     kvt_status status = catalog_connect(catalog, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI);
     free(uri);
     return status;
@@ -218,6 +225,7 @@ kvt_status catalog_reach(store_catalog *catalog, const char *path, uint32_t flag
     bool reads = (flags & CATALOG_READ) != 0;
     kvt_status status = catalog_resolve(catalog, path, reads || (flags & CATALOG_FOLLOW) != 0);
     if (status != KVT_OK) return status;
+    if ((flags & CATALOG_BESIDE) != 0) return catalog_reach_beside(catalog);
     if (reads) return catalog_reach_reader(catalog);
     status = catalog_lock(catalog);
     KILL_POINT("open: catalog locked");
@@ -251,6 +259,7 @@ void catalog_discard_new(store_catalog *catalog)
 
 void catalog_leave(store_catalog *catalog)
 {
+    sqlite3_finalize(catalog->finding);
     sqlite3_close(catalog->db); /* removes the log */
     KILL_POINT("catalog close: database closed");
     if (catalog->discard) (void)unlink(catalog->path);

@@ -15,6 +15,7 @@
 
 #include <pthread.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 
 #define CATALOG_APPLICATION 0x4B565452 /* "KVTR" */
 /* The one version that is read and written. */
@@ -76,9 +77,12 @@ struct store_catalog {
     uint64_t log_bytes; /* of the log, before this open */
     dev_t device;       /* a writer's file, with the inode */
     ino_t inode;
-    int lock_file;     /* -1: none */
-    tiers_claim claim; /* a writer's, of lock_file; a reader shares that lock */
-    bool unsound;      /* a row was seen that fails its checksum or is out of range */
+    sqlite3_stmt *finding; /* a row by its key; NULL before the first */
+    struct stat beside[2]; /* of CATALOG_BESIDE: the file and its log, when it was opened; the mode
+                              of one that was absent is 0 */
+    int lock_file;         /* -1: none */
+    tiers_claim claim;     /* a writer's, of lock_file; a reader shares that lock */
+    bool unsound;          /* a row was seen that fails its checksum or is out of range */
     uint8_t pool[16];
     uint8_t secret[16];
     uint64_t epoch;
@@ -138,6 +142,13 @@ void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row);
  * catalog_leave ends the connection and the lock either way. */
 KVT_NODISCARD kvt_status catalog_reach(store_catalog *catalog, const char *path, uint32_t flags);
 void catalog_leave(store_catalog *catalog);
+
+/* The connection of CATALOG_BESIDE (catalog_beside.c). Statuses as there. */
+KVT_NODISCARD kvt_status catalog_reach_beside(store_catalog *catalog);
+
+/* The URI of a catalog's path with parameters behind it, the caller's to free; NULL without memory.
+ */
+char *catalog_uri(const store_catalog *catalog, const char *parameters);
 
 /* Bytes of the log beside the catalog; 0 when it is absent. */
 uint64_t catalog_log_bytes(const store_catalog *catalog);

@@ -267,19 +267,19 @@ static void catalog_read_row(sqlite3_stmt *statement, catalog_row *row)
     if (sound && catalog_sum_row(row) != sum) row->location = NULL;
 }
 
+#define CATALOG_SELECT                                                                             \
+    "SELECT key, generation, parent, layers, kv_heads, head_dim, dtype, axis_order, tokens,"       \
+    " tokens_may_drop, opaque_bytes, first_position, recompute_seconds, codec, mode, rate,"        \
+    " record_bytes, location, serial, expires_ns, tenant, class_id, request_tokens, layouts, "     \
+    "checksum FROM entry "
+
 /* All rows; visit returns false to end. */
 static kvt_status catalog_walk(store_catalog *catalog, const char *order,
                                bool (*visit)(void *, const catalog_row *), void *context)
 {
     sqlite3_stmt *statement = NULL;
     char sql[512];
-    snprintf(
-        sql, sizeof sql,
-        "SELECT key, generation, parent, layers, kv_heads, head_dim, dtype, axis_order, tokens,"
-        " tokens_may_drop, opaque_bytes, first_position, recompute_seconds, codec, mode, rate,"
-        " record_bytes, location, serial, expires_ns, tenant, class_id, request_tokens, layouts, "
-        "checksum FROM entry %s",
-        order);
+    snprintf(sql, sizeof sql, CATALOG_SELECT "%s", order);
     int code = sqlite3_prepare_v2(catalog->db, sql, -1, &statement, NULL);
     while (code == SQLITE_OK || code == SQLITE_ROW) {
         code = sqlite3_step(statement);
@@ -303,6 +303,28 @@ kvt_status catalog_each_entry_unsorted(store_catalog *catalog,
                                        bool (*visit)(void *, const catalog_row *), void *context)
 {
     return catalog_walk(catalog, "", visit, context);
+}
+
+kvt_status catalog_find_entry(store_catalog *catalog, const kvt_key *key,
+                              void (*visit)(void *, const catalog_row *), void *context)
+{
+    int code = SQLITE_OK;
+    if (catalog->finding == NULL)
+        code = sqlite3_prepare_v2(catalog->db, CATALOG_SELECT "WHERE key=?1", -1, &catalog->finding,
+                                  NULL);
+    if (code == SQLITE_OK)
+        code = sqlite3_bind_blob(catalog->finding, 1, key, sizeof *key, SQLITE_STATIC);
+    if (code == SQLITE_OK) code = sqlite3_step(catalog->finding);
+    const bool found = code == SQLITE_ROW;
+    if (found) {
+        catalog_row row;
+        catalog_read_row(catalog->finding, &row);
+        visit(context, &row);
+    }
+    /* Ends the statement's transaction, which keeps the log from being cut. */
+    sqlite3_reset(catalog->finding);
+    if (code == SQLITE_DONE) return KVT_MISS;
+    return catalog_status(code);
 }
 
 kvt_status catalog_count_entries(store_catalog *catalog, uint64_t *count_out)

@@ -208,6 +208,21 @@ static kvt_status file_open_regular(file_device *file, const tiers_opening *open
     return file_set_size(file, opening, (uint64_t)facts.st_size);
 }
 
+/* Opens storage for reading alone, without a lock: beside the store that has it. */
+static kvt_status file_reach_reader(file_device *file, const tiers_opening *opening,
+                                    const struct stat *facts)
+{
+    file->block = S_ISBLK(facts->st_mode);
+    if (!file->block && !S_ISREG(facts->st_mode))
+        return tiers_refuse(opening, KVT_E_ARGUMENT, "is no file or block device");
+    file->fd = open(opening->config->path, O_RDONLY | O_CLOEXEC);
+    if (file->fd < 0) return tiers_refuse_errno(opening, errno);
+    uint64_t size = (uint64_t)facts->st_size;
+    if (file->block && ioctl(file->fd, BLKGETSIZE64, &size) != 0)
+        return tiers_refuse_errno(opening, errno);
+    return file_set_size(file, opening, size);
+}
+
 /* Refuses a symbolic link, which could lead the store's writes to another file. Links of udev are
  * let through: root owns them, and they lead to block devices. KVT_OK for a path that is no link or
  * does not exist. */
@@ -233,9 +248,10 @@ static kvt_status file_reach(file_device *file, const tiers_opening *opening)
     kvt_status status = file_check_link(opening);
     if (status != KVT_OK) return status;
     if (stat(opening->config->path, &facts) != 0) {
-        if (errno == ENOENT) return file_make(file, opening);
+        if (errno == ENOENT && !file->reads) return file_make(file, opening);
         return tiers_refuse_errno(opening, errno);
     }
+    if (file->reads) return file_reach_reader(file, opening, &facts);
     if (S_ISBLK(facts.st_mode)) return file_open_block(file, opening);
     if (S_ISREG(facts.st_mode)) return file_open_regular(file, opening, facts.st_mode);
     return tiers_refuse(opening, KVT_E_ARGUMENT,
@@ -340,8 +356,8 @@ static void file_say_room(const file_device *file, const tiers_opening *opening)
 
 /* Opens the back end. A failed open removes the file that it made, and no other. A file that
  * another open has made meanwhile is left alone. */
-static kvt_status file_open(const kvt_device_config *config, kvt_device **device_out, char *message,
-                            size_t message_size)
+static kvt_status file_open_as(const kvt_device_config *config, bool reads, kvt_device **device_out,
+                               char *message, size_t message_size)
 {
     const tiers_opening opening = {config, message, message_size};
     if (config->depth > TIERS_QUEUE_DEPTH_MAX) {
@@ -357,6 +373,7 @@ static kvt_status file_open(const kvt_device_config *config, kvt_device **device
         return status;
     }
     file->fd = -1;
+    file->reads = reads;
     tiers_device_init(&file->queued.base, &tiers_file_ops, config);
     status = file_reach(file, &opening);
     if (status == KVT_OK) status = file_set_up(file, &opening, buffer);
@@ -371,9 +388,21 @@ static kvt_status file_open(const kvt_device_config *config, kvt_device **device
         file_release(file);
         return status;
     }
-    file_say_room(file, &opening);
+    if (!reads) file_say_room(file, &opening);
     *device_out = &file->queued.base;
     return KVT_OK;
+}
+
+static kvt_status file_open(const kvt_device_config *config, kvt_device **device_out, char *message,
+                            size_t message_size)
+{
+    return file_open_as(config, false, device_out, message, message_size);
+}
+
+kvt_status tiers_file_open_reader(const kvt_device_config *config, kvt_device **device_out,
+                                  char *message, size_t message_size)
+{
+    return file_open_as(config, true, device_out, message, message_size);
 }
 
 /* Gives queue, lock and descriptor back; a file that was made stays. */

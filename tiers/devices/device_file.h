@@ -29,6 +29,7 @@ typedef struct file_device {
     int fd;
     bool direct;
     bool block; /* a block device, else a regular file */
+    bool reads; /* opened for reading alone, without a claim */
     bool made;  /* by this open */
     bool draft; /* made, and still under the name of its draft */
     tiers_claim claim;

@@ -39,6 +39,10 @@ void tiers_device_init(kvt_device *device, const kvt_device_ops *ops,
 void tiers_device_message(char *message, size_t message_size, const kvt_device_config *config,
                           const char *format, ...) __attribute__((format(printf, 4, 5)));
 
+/* The open of the file back end for kvt_device_open_reader. */
+kvt_status tiers_file_open_reader(const kvt_device_config *config, kvt_device **device_out,
+                                  char *message, size_t message_size);
+
 /* The configuration of an open with a path, and the place of its one-line message. */
 typedef struct tiers_opening {
     const kvt_device_config *config;

@@ -63,10 +63,10 @@ static kvt_status device_config_check(const kvt_device_config *config, const kvt
 
 /* Opens the back end of the configuration, and wraps it with the throttle when it is capped. A sim
  * device applies the caps itself, in virtual time. On failure nothing stays open. */
-static kvt_status device_open_checked(const kvt_device_config *config, kvt_device **device_out,
-                                      char *message, size_t message_size)
+static kvt_status device_open_checked(const kvt_device_config *config, bool reads,
+                                      kvt_device **device_out, char *message, size_t message_size)
 {
-    tiers_stand_in_find *find = tiers_stand_in;
+    tiers_stand_in_find *find = reads ? NULL : tiers_stand_in;
     const kvt_device_ops *stand_in = find != NULL ? find(config->backend) : NULL;
     const kvt_device_ops *ops = stand_in;
     for (size_t i = 0; ops == NULL && i < DEVICE_BACKEND_COUNT; i++)
@@ -82,8 +82,13 @@ static kvt_status device_open_checked(const kvt_device_config *config, kvt_devic
     if (stand_in == NULL) status = device_config_check(config, ops, message, message_size);
     if (status != KVT_OK) return status;
 
+    if (reads && ops != &tiers_file_ops) {
+        tiers_device_message(message, message_size, config, "only file devices have readers");
+        return KVT_E_UNSUPPORTED;
+    }
     kvt_device *device = NULL;
-    status = ops->open(config, &device, message, message_size);
+    status = reads ? tiers_file_open_reader(config, &device, message, message_size)
+                   : ops->open(config, &device, message, message_size);
     if (status != KVT_OK) return status;
     bool capped = config->read_bytes_per_s | config->write_bytes_per_s | config->latency_ns;
     if (capped && (device->facts.flags & KVT_DEVICE_VIRTUAL_TIME) == 0) {
@@ -99,8 +104,8 @@ static kvt_status device_open_checked(const kvt_device_config *config, kvt_devic
     return KVT_OK;
 }
 
-kvt_status kvt_device_open(const kvt_device_config *config, kvt_device **device_out, char *message,
-                           size_t message_size)
+static kvt_status device_open(const kvt_device_config *config, bool reads, kvt_device **device_out,
+                              char *message, size_t message_size)
 {
     char unread[256];
     assert(device_out != NULL);
@@ -122,5 +127,17 @@ kvt_status kvt_device_open(const kvt_device_config *config, kvt_device **device_
         tiers_device_message(message, message_size, config, "no back end is named");
         return KVT_E_ARGUMENT;
     }
-    return device_open_checked(config, device_out, message, message_size);
+    return device_open_checked(config, reads, device_out, message, message_size);
+}
+
+kvt_status kvt_device_open(const kvt_device_config *config, kvt_device **device_out, char *message,
+                           size_t message_size)
+{
+    return device_open(config, false, device_out, message, message_size);
+}
+
+kvt_status kvt_device_open_reader(const kvt_device_config *config, kvt_device **device_out,
+                                  char *message, size_t message_size)
+{
+    return device_open(config, true, device_out, message, message_size);
 }

@@ -147,6 +147,13 @@ struct kvt_device {
 KVT_NODISCARD kvt_status kvt_device_open(const kvt_device_config *config, kvt_device **device_out,
                                          char *message, size_t message_size);
 
+/* Opens a device of the file back end for reading alone, beside the process that has it: takes no
+ * lock, makes no file, writes no byte; a write to it fails. Statuses as above, but KVT_E_LOCKED;
+ * KVT_E_UNSUPPORTED also for any other back end. */
+KVT_NODISCARD kvt_status kvt_device_open_reader(const kvt_device_config *config,
+                                                kvt_device **device_out, char *message,
+                                                size_t message_size);
+
 /* Closes a device with nothing in flight; NULL is allowed. One that is attached is detached first,
  * so it is closed by the thread that attached it. */
 void kvt_device_close(kvt_device *device);
