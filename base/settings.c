@@ -123,6 +123,8 @@ static const kvt_setting settings_table[] = {
           "fixes the hash that names entries to the policy, for runs that repeat; 0: a secret"),
     SWITCH("store.follow_symlinks", "no", "store.catalog or device.?.backend=file",
            "the catalog and members may be symbolic links; no: only root's to block devices"),
+    SWITCH("store.follow", "no", "store.catalog and device.?.backend=file",
+           "reads what another process's store has on SSD, and changes nothing"),
     SECONDS("store.close_deadline", "20", DURABLE " and store.copies",
             "closing writes back what is in HBM and DRAM alone for so long; 0: not at all", 0, 1e9),
     RATE("store.persist_rate", "32MB/s", DURABLE " and store.copies and store.tick",

@@ -193,6 +193,17 @@ typedef struct kvt_store_options {
     kvt_watch_options watch;
     const struct kvt_remote_options *remote; /* remote.h: an engine that other hosts share; NULL =
                                                 none. Read during kvt_store_open */
+    /* Opens a follower: it reads what the store of another process (the owner) has on SSD, beside
+     * it, by catalog_path and the SSD tier's devices of back end "file", in the owner's order. Only
+     * these, follow_symlinks and get_deadline_seconds count then. It takes no lock, makes and
+     * writes no file, and the owner need not run; but no owner may be opened in its process.
+     * Entries that the owner has flushed are found; those in HBM and DRAM alone are misses. get,
+     * exists, describe, match without worth and load_seconds, prefix_get, stats (gets, hits,
+     * misses, failures), health, flush and close work; a put is KVT_REFUSED, every other call
+     * KVT_E_UNSUPPORTED: queues, loads, info->kept and what changes a store. The open may also be
+     * KVT_E_GONE: there is no catalog yet. A device that is missing is looked for again; false */
+    bool follow;
+    uint8_t reserved[7]; /* zero */
 } kvt_store_options;
 
 /* Fills every field of options of struct_size bytes with its default, the one that its comment

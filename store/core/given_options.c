@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 kvt_status given_device_take(const kvt_device_config *given, kvt_device_config *out)
 {
@@ -43,6 +44,9 @@ static const char *given_take_tier(kvt_tier_options *tier, kvt_device_config *to
 /* The fault of a tier that cannot be had, or NULL. */
 static const char *given_tier_fault(const kvt_store_options *options)
 {
+    static const uint8_t zeros[sizeof options->reserved];
+    if (memcmp(options->reserved, zeros, sizeof zeros) != 0)
+        return "the reserved fields of the options are not zero";
     for (int i = KVT_TIER_NONE; i < KVT_TIER_PLACES; i++) {
         const kvt_tier_options *tier = &options->tiers[i];
         bool absent = i == KVT_TIER_NONE || i >= KVT_TIER_COUNT;

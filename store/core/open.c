@@ -24,6 +24,7 @@
 #include "store/core/handover.h"
 #include "store/core/open_internal.h"
 #include "store/core/options.h"
+#include "store/follow/follow.h"
 #include "store/hosts/remote_tier.h"
 #include "store/learn/costs.h"
 #include "store/learn/ladder.h"
@@ -657,7 +658,8 @@ kvt_status kvt_store_open(const kvt_store_options *options, kvt_store **store_ou
     given_options given;
     kvt_status status = given_options_take(options, &given, message, message_size);
     if (status != KVT_OK) return status;
-    status = open_store(&given.options, store_out, message, message_size);
+    status = given.options.follow ? follow_open(&given.options, store_out, message, message_size)
+                                  : open_store(&given.options, store_out, message, message_size);
     given_options_release(&given);
     return status;
 }

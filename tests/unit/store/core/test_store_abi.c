@@ -23,7 +23,7 @@
                    #type " begins with struct_size");                                              \
     _Static_assert(STRUCT_SIZE_THROUGH(type, last) == sizeof(type), #type " ends with " #last)
 
-BEGINS(kvt_store_options, remote);
+BEGINS(kvt_store_options, reserved);
 BEGINS(kvt_device_config, timeout_ns);
 BEGINS(kvt_recover_options, context);
 BEGINS(kvt_codec_workers, context);

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * follow.c - opens and closes a follower; which calls stand for which public function.
+ *
+ * A follower changes nothing, and counts nothing that its owner would learn from: puts are refused,
+ * and what changes a store is unsupported.
+ *
+ * Thread rule: as follow_internal.h; open and close as those of a store.
+ */
+#include "store/follow/follow.h"
+#include "base/struct_size.h"
+#include "store/follow/follow_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what a follower is like ---- */
+
+static kvt_status follow_stats(kvt_store *handle, kvt_store_stats *stats)
+{
+    follow_store *store = follow_enter(handle);
+    if (store == NULL) return KVT_E_STATE;
+    if (stats == NULL || !struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_store_stats, policy)))
+        return KVT_E_ARGUMENT;
+    kvt_store_stats whole = {.struct_size = sizeof whole};
+    kvt_tier_stats *tier = &whole.tiers[KVT_TIER_SSD];
+    pthread_mutex_lock(&store->lock);
+    whole.gets = store->gets;
+    whole.misses = store->misses;
+    whole.timeouts = store->timeouts;
+    whole.load_failures = store->load_failures;
+    whole.refused.tokens = store->tokens_refused;
+    whole.refused.basis = store->bases_lacking;
+    tier->hits = store->hits;
+    tier->bytes_read = store->bytes_read;
+    for (uint32_t i = 0; i < store->devices->count; i++)
+        tier->capacity_bytes += store->devices->members[i].capacity_bytes;
+    pthread_mutex_unlock(&store->lock);
+    struct_size_out(stats, &whole, sizeof whole);
+    return KVT_OK;
+}
+
+/* Adds one item, if there is room for it. */
+static void follow_add_health(void *items, size_t capacity, size_t *count, kvt_health_kind kind,
+                              kvt_status status, const char *name, const char *text)
+{
+    if ((*count)++ >= capacity) return;
+    kvt_health_item whole = {.struct_size = sizeof whole, .kind = kind, .status = status};
+    char *item = (char *)items + (*count - 1) * struct_size_of(items);
+    const size_t length = strlen(name), room = sizeof whole.name - 1;
+    (void)snprintf(whole.name, sizeof whole.name, "%s",
+                   length > room ? name + length - room : name);
+    (void)snprintf(whole.text, sizeof whole.text, "%s", text);
+    /* The first item's size is that of all. */
+    const uint32_t size = struct_size_of(items);
+    memcpy(item, &size, sizeof size);
+    struct_size_out(item, &whole, sizeof whole);
+}
+
+static kvt_status follow_health(kvt_store *handle, kvt_health_item *items, size_t capacity,
+                                size_t *count_out, kvt_status *overall_out)
+{
+    follow_store *store = follow_enter(handle);
+    if (store == NULL) return KVT_E_STATE;
+    if (count_out == NULL || (items == NULL && capacity != 0)) return KVT_E_ARGUMENT;
+    if (capacity != 0 && !struct_size_is_sound(items, STRUCT_SIZE_THROUGH(kvt_health_item, text)))
+        return KVT_E_ARGUMENT;
+    kvt_status overall = KVT_OK;
+    char message[256];
+    *count_out = 0;
+    pthread_mutex_lock(&store->lock);
+    overall = follow_catalog(store, message, sizeof message);
+    if (overall != KVT_OK)
+        follow_add_health(items, capacity, count_out, KVT_HEALTH_FILE, overall, store->catalog_path,
+                          "The catalog cannot be read: every entry is a miss.");
+    for (uint32_t i = 0; i < store->devices->count; i++) {
+        if (store->devices->members[i].capacity_bytes != 0) continue;
+        if (overall == KVT_OK) overall = KVT_E_GONE;
+        follow_add_health(items, capacity, count_out, KVT_HEALTH_DEVICE, KVT_E_GONE,
+                          store->configs[i].name,
+                          "The device is missing, or not the followed store's: its entries are "
+                          "misses.");
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (overall_out != NULL) *overall_out = overall;
+    return KVT_OK;
+}
+
+/* ---- calls that a follower refuses ---- */
+
+static kvt_status follow_put(kvt_store *handle, const kvt_entry *entry, const kvt_view *view)
+{
+    (void)view;
+    if (follow_enter(handle) == NULL) return KVT_E_STATE;
+    return entry == NULL ? KVT_E_ARGUMENT : KVT_REFUSED;
+}
+
+static kvt_status follow_key_refused(kvt_store *handle, const kvt_key *key)
+{
+    (void)key;
+    return follow_enter(handle) == NULL ? KVT_E_STATE : KVT_E_UNSUPPORTED;
+}
+
+static kvt_status follow_explain(kvt_store *handle, const kvt_key *key, kvt_explanation *out)
+{
+    (void)out;
+    return follow_key_refused(handle, key);
+}
+
+static kvt_status follow_prefetch(kvt_store *handle, const kvt_key *key, kvt_tier tier)
+{
+    (void)tier;
+    return follow_key_refused(handle, key);
+}
+
+static kvt_status follow_touch(kvt_store *handle, const kvt_key *keys, size_t count,
+                               size_t *touched_out)
+{
+    (void)count;
+    if (touched_out != NULL) *touched_out = 0;
+    return follow_key_refused(handle, keys);
+}
+
+static kvt_status follow_hint(kvt_store *handle, const kvt_key *keys, size_t count,
+                              const kvt_expectation *expected, size_t *hinted_out)
+{
+    (void)expected;
+    return follow_touch(handle, keys, count, hinted_out);
+}
+
+static kvt_status follow_lease_begin(kvt_store *handle, kvt_queue *owner, const kvt_key *keys,
+                                     size_t count, uint64_t until_ns, bool *held_out,
+                                     uint64_t *lease_out)
+{
+    (void)owner, (void)count, (void)until_ns, (void)held_out, (void)lease_out;
+    return follow_key_refused(handle, keys);
+}
+
+static kvt_status follow_lease_extend(kvt_store *handle, uint64_t lease, uint64_t until_ns)
+{
+    (void)lease, (void)until_ns;
+    return follow_key_refused(handle, NULL);
+}
+
+static kvt_status follow_lease_end(kvt_store *handle, uint64_t lease)
+{
+    return follow_lease_extend(handle, lease, 0);
+}
+
+static kvt_status follow_clear(kvt_store *handle, const kvt_clear_filter *filter,
+                               uint64_t *removed_out)
+{
+    (void)filter;
+    if (removed_out != NULL) *removed_out = 0;
+    return follow_key_refused(handle, NULL);
+}
+
+/* Nothing is handed over that could be waited for. */
+static kvt_status follow_flush(kvt_store *handle)
+{
+    return follow_enter(handle) == NULL ? KVT_E_STATE : KVT_OK;
+}
+
+static kvt_status follow_persist(kvt_store *handle, uint64_t deadline_ns,
+                                 kvt_persist_info *info_out)
+{
+    (void)deadline_ns, (void)info_out;
+    return follow_key_refused(handle, NULL);
+}
+
+static kvt_status follow_maintain(kvt_store *handle, uint32_t *moves_out)
+{
+    if (moves_out != NULL) *moves_out = 0;
+    return follow_key_refused(handle, NULL);
+}
+
+static kvt_status follow_space_set(kvt_store *handle, uint64_t space, uint32_t tenant)
+{
+    (void)space, (void)tenant;
+    return follow_key_refused(handle, NULL);
+}
+
+static kvt_status follow_space_stats(kvt_store *handle, uint64_t space, kvt_space_stats *stats)
+{
+    (void)space, (void)stats;
+    return follow_key_refused(handle, NULL);
+}
+
+static kvt_status follow_tenant_set(kvt_store *handle, uint32_t tenant, const kvt_tenant *limits)
+{
+    (void)tenant, (void)limits;
+    return follow_key_refused(handle, NULL);
+}
+
+static kvt_status follow_device_stats(kvt_store *handle, size_t index, kvt_device_stats *out)
+{
+    (void)index, (void)out;
+    return follow_key_refused(handle, NULL);
+}
+
+static kvt_status follow_class_stats(kvt_store *handle, uint32_t class_id, kvt_class_stats *out)
+{
+    (void)class_id, (void)out;
+    return follow_key_refused(handle, NULL);
+}
+
+static kvt_status follow_device_change(kvt_store *handle, const char *name,
+                                       kvt_device_action action)
+{
+    (void)name, (void)action;
+    return follow_key_refused(handle, NULL);
+}
+
+static size_t follow_metrics(kvt_store *handle, char *text, size_t size)
+{
+    (void)handle;
+    if (text != NULL && size != 0) text[0] = '\0';
+    return 0;
+}
+
+static kvt_status follow_operations(kvt_store *handle, kvt_operation *out, size_t capacity,
+                                    size_t *count_out)
+{
+    (void)out, (void)capacity;
+    if (count_out != NULL) *count_out = 0;
+    return follow_key_refused(handle, NULL);
+}
+
+static kvt_status follow_queue_open(kvt_store *handle, const kvt_queue_options *options,
+                                    kvt_queue **queue_out)
+{
+    (void)options;
+    if (queue_out != NULL) *queue_out = NULL;
+    return follow_key_refused(handle, NULL);
+}
+
+/* ---- open and close ---- */
+
+static void follow_free(follow_store *store)
+{
+    if (store->devices != NULL && follow_devices_leave(store->devices))
+        follow_devices_close(store->devices);
+    catalog_close(store->catalog);
+    for (uint32_t i = 0; i < FOLLOW_SPARE; i++)
+        free(store->spare[i].memory);
+    for (uint32_t i = 0; i < store->base_count; i++) {
+        free(store->owned[i]->object);
+        free(store->owned[i]);
+    }
+    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX; i++) {
+        free(store->texts[i].name);
+        free(store->texts[i].path);
+    }
+    free(store->catalog_path);
+    pthread_mutex_destroy(&store->lock);
+    free(store);
+}
+
+static void follow_close(kvt_store *handle)
+{
+    follow_store *store = follow_enter(handle);
+    if (store != NULL) follow_free(store);
+}
+
+static const base_store_calls follow_calls = {.close = follow_close,
+                                              .put = follow_put,
+                                              .get = follow_get,
+                                              .exists = follow_exists,
+                                              .delete = follow_key_refused,
+                                              .describe = follow_describe,
+                                              .explain = follow_explain,
+                                              .prefetch = follow_prefetch,
+                                              .touch = follow_touch,
+                                              .match = follow_match,
+                                              .prefix_get = follow_prefix_get,
+                                              .hint = follow_hint,
+                                              .lease_begin = follow_lease_begin,
+                                              .lease_extend = follow_lease_extend,
+                                              .lease_end = follow_lease_end,
+                                              .clear = follow_clear,
+                                              .flush = follow_flush,
+                                              .persist = follow_persist,
+                                              .maintain = follow_maintain,
+                                              .space_set = follow_space_set,
+                                              .space_stats = follow_space_stats,
+                                              .tenant_set = follow_tenant_set,
+                                              .stats = follow_stats,
+                                              .device_stats = follow_device_stats,
+                                              .class_stats = follow_class_stats,
+                                              .health = follow_health,
+                                              .device_change = follow_device_change,
+                                              .metrics = follow_metrics,
+                                              .operations = follow_operations,
+                                              .queue_open = follow_queue_open};
+
+/* Copies what a follower needs of the options. */
+static kvt_status follow_fill(follow_store *store, const kvt_store_options *options)
+{
+    const kvt_tier_options *tier = &options->tiers[KVT_TIER_SSD];
+    store->elsewhere = &follow_calls;
+    store->forks = base_fork_guard_start();
+    store->get_deadline_ns = KVT_NO_DEADLINE;
+    if (options->limits.get_deadline_seconds > 0)
+        store->get_deadline_ns = (uint64_t)(options->limits.get_deadline_seconds * 1e9);
+    store->unit_bytes = tier->unit_bytes;
+    store->catalog_path = strdup(options->durability.catalog_path);
+    if (store->catalog_path == NULL) return KVT_E_MEMORY;
+    for (; store->device_count < tier->device_count; store->device_count++) {
+        const uint32_t i = store->device_count;
+        const kvt_device_config *given = &tier->devices[i];
+        if (given->name == NULL || given->backend == NULL || given->path == NULL ||
+            strcmp(given->backend, "file") != 0)
+            return KVT_E_UNSUPPORTED;
+        store->texts[i].name = strdup(given->name);
+        store->texts[i].path = strdup(given->path);
+        if (store->texts[i].name == NULL || store->texts[i].path == NULL) return KVT_E_MEMORY;
+        store->configs[i] = *given;
+        store->configs[i].name = store->texts[i].name;
+        store->configs[i].path = store->texts[i].path;
+        store->configs[i].backend = "file";
+        if (options->follow_symlinks) store->configs[i].follow_symlinks = true;
+    }
+    return KVT_OK;
+}
+
+kvt_status follow_open(const kvt_store_options *options, kvt_store **store_out, char *message,
+                       size_t message_size)
+{
+    const kvt_tier_options *tier = &options->tiers[KVT_TIER_SSD];
+    const double deadline_seconds = options->limits.get_deadline_seconds;
+    if (options->durability.catalog_path == NULL || tier->device_count == 0 ||
+        !(deadline_seconds >= 0 && deadline_seconds <= 1e9)) {
+        (void)snprintf(message, message_size,
+                       "a follower needs the owner's catalog and SSD devices, and a get_deadline "
+                       "of 0 to 1e9 seconds");
+        return KVT_E_ARGUMENT;
+    }
+    follow_store *store = calloc(1, sizeof *store);
+    if (store == NULL) return KVT_E_MEMORY;
+    pthread_mutex_init(&store->lock, NULL);
+    kvt_status status = follow_fill(store, options);
+    if (status == KVT_E_UNSUPPORTED)
+        (void)snprintf(message, message_size,
+                       "a follower reads devices of the file back end alone");
+    if (status == KVT_OK) status = follow_catalog(store, message, message_size);
+    if (status == KVT_OK)
+        status = follow_devices_open(store, &store->devices, message, message_size);
+    if (status != KVT_OK) {
+        if (message[0] == '\0')
+            (void)snprintf(message, message_size, "%s", kvt_status_text(status));
+        follow_free(store);
+        return status;
+    }
+    follow_bases_look(store);
+    *store_out = (kvt_store *)(void *)store;
+    return KVT_OK;
+}
