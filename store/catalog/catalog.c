@@ -113,9 +113,8 @@ static kvt_status catalog_draw(void *out, size_t bytes)
     return getrandom(out, bytes, 0) == (ssize_t)bytes ? KVT_OK : KVT_E_IO;
 }
 
-/* Copies the log into the database file, as far as no reader prevents it: an epoch that is in the
- * log alone would be lost with the log. */
-static void catalog_carry_over(store_catalog *catalog)
+/* An epoch that is in the log alone would be lost with the log. */
+void catalog_carry_over(store_catalog *catalog)
 {
     (void)sqlite3_wal_checkpoint_v2(catalog->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
 }

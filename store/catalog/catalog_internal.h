@@ -131,6 +131,9 @@ KVT_NODISCARD kvt_status catalog_exec(store_catalog *catalog, const char *sql);
  */
 KVT_NODISCARD kvt_status catalog_end(store_catalog *catalog, kvt_status status);
 
+/* Copies the log into the database file, as far as no reader prevents it. */
+void catalog_carry_over(store_catalog *catalog);
+
 /* Makes a table for entries. */
 KVT_NODISCARD kvt_status catalog_make_entries(store_catalog *catalog, const char *table);
 

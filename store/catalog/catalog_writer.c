@@ -511,6 +511,9 @@ void catalog_close(store_catalog *catalog)
     }
     KILL_POINT("catalog close: writer ended");
     if (catalog->died_in_batch) catalog->db = NULL; /* SQLite may hold a lock for ever */
+    /* SQLite does so itself, unless a reader has the catalog open: the file is whole without its
+     * log in either case. */
+    if (catalog->running && catalog->db != NULL) catalog_carry_over(catalog);
     catalog_leave(catalog);
     pthread_cond_destroy(&catalog->done);
     pthread_cond_destroy(&catalog->wake);

@@ -487,6 +487,24 @@ TEST(nothing_is_left_behind)
     owners_end();
 }
 
+/* The catalog of an owner that has closed is whole without the log that a follower makes stay. */
+TEST(a_catalog_alone_is_whole)
+{
+    site *s = site_follow(0);
+    char command[400];
+    assert_ok(owner_tell(0, 'o', 0, 0));
+    kvt_store *follower = follow_now(s);
+    assert_ok(owner_tell(0, 'p', 0, 8));
+    assert_ok(owner_tell(0, 'x', 0, 0));
+    kvt_store_close(follower);
+    (void)snprintf(command, sizeof command, "rm -f '%s-wal' '%s-shm'", s->catalog, s->catalog);
+    assert_int_equal(system(command), 0);
+    follower = follow_now(s);
+    assert_int_equal(expect_durable(follower), 8);
+    kvt_store_close(follower);
+    owners_end();
+}
+
 TEST(owners_exclude_each_other_as_ever)
 {
     site *s = site_follow(0);
