@@ -167,6 +167,27 @@ engine.tier.shutdown()
         self.assertGreater(engine.tier.get_stats().gauges["vllm:kvterrace_entries", ("dram",)],
                            ROWS - 1)
 
+    def test_a_policy_that_declines_after_a_kill_is_named(self):
+        self.lends = self.server(**{"store.policy": "utility"})
+        engine, later = self.engine(recompute_seconds_per_token=1e-12), {"_ask_at": 0.0}
+        self.lends.kill()
+        with self.assertLogs("vllm.kvterrace", "WARNING") as logs:
+            for _ in range(2):
+                vars(engine.tier._said).update(later)
+                engine.store()
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn(f"no connection to {self.lends.socket}", logs.output[0])
+        self.assertNotIn("policy", logs.output[0])
+        self.lends.start()
+        self.until(lambda: engine.tier._store.put(self.key("back"), b"data", recompute_seconds=1e3))
+        with self.assertLogs("vllm.kvterrace", "WARNING") as logs:
+            for _ in range(2):
+                vars(engine.tier._said).update(later)
+                engine.store()
+                later = {}
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("the policy declines chunks", logs.output[0])
+
     def test_events_are_not_told(self):
         with self.assertLogs("vllm.kvterrace", "WARNING") as logs:
             engine = self.engine(fake_vllm.spec(block_bytes=BLOCK, events=True),

@@ -3,7 +3,9 @@
 of (python/tests/test_package_books.py lists and permutes them)."""
 
 import contextlib
+import math
 import threading
+import time
 
 from ._errors import DeviceError
 from ._kvt import ffi, lib
@@ -11,6 +13,7 @@ from ._store import EventReader
 
 _WAITING = 1 << 16
 _GONE = 1024
+_ASK_SECONDS = 1.0
 
 
 class Told:
@@ -99,7 +102,7 @@ class Said:
     few."""
 
     def __init__(self, log):
-        self._log, self._said = log, set()
+        self._log, self._said, self._ask_at = log, set(), 0.0
 
     def first(self, text, of=None):
         """Whether this is the first time."""
@@ -112,12 +115,19 @@ class Said:
             self._log.warning(text, *values)
 
     def declined(self, store, key, what):
-        """That the store's policy stores none of these, and why: else no lookup ever finds one, and
-        nothing says so."""
-        if self.first("declined"):
-            try:
-                said = store.explain(key) or {}
-            except DeviceError as error:  # a connected store's server is gone
-                said = {"reason": str(error)}
-            self._log.warning("kvterrace: the policy declines %s: %s", what,
-                              said.get("reason") or "not worth their room")
+        """That the store takes none of these, and why: else no lookup ever finds one, and nothing
+        says so. A server that is away is told apart from the policy, which may decline later."""
+        now = time.monotonic()
+        if now < self._ask_at:
+            return
+        self._ask_at = now + _ASK_SECONDS
+        try:
+            said = store.explain(key)
+        except DeviceError as error:
+            self.once("kvterrace: %s are not stored until the server is back: %s", what, error)
+            return
+        if said is None and store.connected:
+            return  # the server was away, and knows nothing of this put
+        self._ask_at = math.inf
+        self._log.warning("kvterrace: the policy declines %s: %s", what,
+                          (said or {}).get("reason") or "not worth their room")

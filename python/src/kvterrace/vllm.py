@@ -49,7 +49,7 @@ _log = logging.getLogger("vllm.kvterrace")
 _DTYPES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32",
            "float": "fp32", "fp8": "fp8", "fp8_e4m3": "fp8"}
 _COUNTERS = {"load_misses": "Chunks that a load asked for and kvterrace did not have whole",
-             "stores_refused": "Chunks that kvterrace's policy declined",
+             "stores_refused": "Chunks that the policy declined, or that came without a server",
              "stores_failed": "Chunks that kvterrace could not take in time",
              "load_stored_bytes": "Bytes of records that loads read, as they are stored"}
 _GAUGES = {"entries": "Entries in a tier of kvterrace", "bytes": "Bytes of a tier in use"}
