@@ -60,26 +60,26 @@ class Server:
         self.start()
 
     def start(self):
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [os.path.join(BUILD, "kvterrace"), "serve", "--config", self._config],
             stdout=subprocess.PIPE, text=True)
-        line = self._process.stdout.readline()
+        line = self.process.stdout.readline()
         if not line.startswith("ready: "):
             self.kill()
             raise AssertionError(f"the server says {line!r}")
 
     def kill(self):
-        self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
 
     def stop(self):
         """Ends it as a service is ended; its exit code."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait(30)
-            self._process.stdout.close()
-        return self._process.returncode
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(30)
+            self.process.stdout.close()
+        return self.process.returncode
 
 
 class PackageCase(unittest.TestCase):

@@ -6,6 +6,7 @@ import os
 import unittest
 
 from engine_case import VllmCase, damage_record, disk_store, need, recall_prompts
+from package_case import Server
 
 ENGINE = "vllm"
 CHUNK = 64
@@ -117,6 +118,30 @@ class Restarts(VllmCase):
             self.assertEqual([one["tokens"] for one in answer["answers"]],
                              [one["tokens"] for one in computed["answers"]])
         self.assertLessEqual(os.path.getsize(f"{folder}/disk"), capacity)
+
+
+class Shared(VllmCase):
+    """Engines of a host over the store of `kvterrace serve`."""
+
+    prompts, chunk = [prompt for prompt, _ in PROMPTS], CHUNK
+
+    def test_engines_share_and_outlive_the_server(self):
+        folder, full = self.folder(), [CHUNK * full for full in FULL]
+        lends = Server(folder)
+        self.addCleanup(lends.stop)
+        shared = {"tier": {"connect": lends.socket, "settings": None}}
+        computed = self.run_engine(folder, **shared)
+        self.assertEqual([one["cached"] for one in computed["answers"]], [0] * 3)
+        loaded = self.run_engine(folder, **shared)
+        self.compare(computed, loaded, full)
+        self.assertEqual(loaded["store"]["puts"], sum(FULL))  # the server's, all by the first
+        killed = self.run_engine(folder, **shared, kill=lends.process.pid)
+        self.compare(computed, killed, [full[0], 0, 0], logprobs=False)
+        self.assertIn("until the server is back", killed["log"])
+        lends.kill()
+        lends.start()
+        self.compare(computed, self.run_engine(folder, **shared), [0] * 3)
+        self.compare(computed, self.run_engine(folder, **shared), full)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ REQUEST: model, prompts (lists of token ids), tokens to generate, secondary_tier
 and options: zero (loaded rows are zeroed before the model sees them), forget (numbers of chunks
 that are deleted once they are stored), die (SIGKILL: "flushed" or "at once" at the end, "storing"
 while the second prompt is stored, without an answer), plain (no connector), spec (more keys of the
-connector's configuration).
+connector's configuration), kill (a process that ends before the second prompt: the store's server).
 """
 
 import json
@@ -100,7 +100,9 @@ def main(request, answer):
     stored = note_stores(manager.secondary_tiers[0]) if ours else {}
     if request.get("die") == "storing":
         die_storing(manager.secondary_tiers[0])
-    for prompt in request["prompts"]:
+    for number, prompt in enumerate(request["prompts"]):
+        if number == 1 and "kill" in request:
+            os.kill(request["kill"], signal.SIGKILL)
         asked = time.perf_counter()
         out, = llm.generate({"prompt_token_ids": prompt}, sampling, use_tqdm=False)
         one = out.outputs[0]
@@ -122,7 +124,7 @@ def main(request, answer):
         for tier in manager.secondary_tiers:
             tier.drain_jobs()
     result = {"answers": said, "start_seconds": ready - began}
-    if ours:
+    if ours and "kill" not in request:
         store = manager.secondary_tiers[0]._store
         if request.get("die") != "at once":
             store.flush()
