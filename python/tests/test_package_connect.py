@@ -10,7 +10,9 @@ import gc
 import mmap
 import os
 import select
+import socket
 import threading
+import time
 import unittest
 
 from package_case import LAYOUT, PackageCase, kvterrace, pattern
@@ -269,6 +271,26 @@ class Deaths(ConnectCase):
         self.assertTrue(store.get_into(key, region))
         self.assertEqual(bytes(region), data)
         self.assertFalse(lease.end())
+
+    def test_no_call_waits_for_a_server_that_opens_its_store(self):
+        store, key = self.connect(), self.key("a")
+        store.put(key, b"data")
+        self.lends.kill()
+        os.unlink(self.lends.socket)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as opens:
+            opens.bind(self.lends.socket)
+            opens.listen()
+            began, calls = time.monotonic(), 0
+            while time.monotonic() < began + 0.5:
+                self.assertEqual((store.exists(key), store.touch([key])), (False, 0))
+                self.assertEqual(store.put(key, b"data").value, "refused")
+                calls += 1
+            self.assertLess(time.monotonic() - began, 3)
+            self.assertGreater(calls, 10)
+            self.refused(kvterrace.DeviceError, "no connection", store.stats)
+        self.lends.start()
+        self.until(lambda: store.put(key, b"data"))
+        self.assertEqual(store.get(key), b"data")
 
     def test_a_patient_client_waits_for_the_next_server(self):
         store, key = self.connect(connect_patience=60), self.key("a")

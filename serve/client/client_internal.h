@@ -98,7 +98,8 @@ typedef struct client_store {
         leaving; /* the server takes no more: nothing is posted until there is another one */
     bool closed;
     uint32_t protocol, number; /* of the last question */
-    uint64_t retry_ns, pause_ns;
+    bool greets;               /* hello is sent, and not answered yet */
+    uint64_t greets_until_ns, retry_ns, pause_ns;
     uint64_t answer_by_ns;     /* until when answers are waited for: a bound while it connects */
     uint64_t patience_ns;      /* that calls wait for a server; fixed */
     wire_welcome limits;       /* of the server that is connected, or was */

@@ -23,6 +23,7 @@
 
 #define CLIENT_PAUSE_LAST_NS UINT64_C(100000000)
 #define CLIENT_HELLO_NS      UINT64_C(5000000000)  /* for a server's answer to hello */
+#define CLIENT_WELCOME_NS    UINT64_C(10000000)    /* for that to a later one, in one call */
 #define CLIENT_OPEN_NS       UINT64_C(10000000000) /* for all answers until the connection serves */
 #define CLIENT_RECORD_BYTES  4096u                 /* of the arguments, for each entry of a ring */
 
@@ -74,8 +75,9 @@ void client_hear(client_store *store)
     wire_message message;
     const wire_expected expected = {WIRE_FROM_SERVER, store->protocol, store->protocol};
     if (pthread_mutex_trylock(&store->lock) != 0) return; /* whoever asks hears it */
-    const kvt_status status =
-        store->socket >= 0 && !store->dead ? wire_receive(store->socket, &packet) : KVT_END;
+    const kvt_status status = store->socket >= 0 && !store->dead && !store->greets
+                                  ? wire_receive(store->socket, &packet)
+                                  : KVT_END;
     if (status == KVT_OK) {
         const bool leaves = wire_message_read(packet.bytes, packet.size, packet.descriptor_count,
                                               &expected, &message) == KVT_OK &&
@@ -122,7 +124,7 @@ kvt_status client_ask_locked(client_store *store, wire_message *question, const 
                              int *received)
 {
     wire_packet packet;
-    if (store->socket < 0 || store->dead) return KVT_E_GONE;
+    if (store->socket < 0 || store->dead || store->greets) return KVT_E_GONE;
     if (!link_takes(store, expected == WIRE_CHANNEL ? 3 : expected == WIRE_RESULT ? 1 : 0)) {
         answer->head = (wire_head){.kind = WIRE_DONE, .status = KVT_E_MEMORY};
         return KVT_E_MEMORY;
@@ -180,17 +182,15 @@ static kvt_status link_check_peer(const client_store *store)
     return wire_peer_check(store->socket, (const uid_t *)store->users, store->user_count, &peer);
 }
 
-/* Agrees with the server. message: why not. */
-static kvt_status link_hello(client_store *store, char *message, size_t size)
+/* Takes the server's answer to hello, and agrees with it. message: why not. KVT_E_TIMEOUT: there is
+ * none until the instant. */
+static kvt_status link_agree(client_store *store, uint64_t deadline_ns, char *message, size_t size)
 {
     wire_message hello, answer;
     wire_packet packet = {.descriptor_count = 0};
     const char *lacks = NULL;
-    wire_hello_make(&hello, &client_speaks, store->name, base_clock_ns());
-    kvt_status status = wire_send(store->socket, &hello, NULL, 0);
-    if (status == KVT_OK)
-        status = link_next(store->socket, 0, WIRE_PROTOCOL, base_clock_ns() + CLIENT_HELLO_NS, NULL,
-                           &packet, &answer);
+    kvt_status status =
+        link_next(store->socket, 0, WIRE_PROTOCOL, deadline_ns, NULL, &packet, &answer);
     if (status == KVT_E_TIMEOUT) say(message, size, "the server does not answer");
     if (status == KVT_E_CORRUPT) say(message, size, "what answers is no kvterrace server");
     if (status == KVT_E_GONE)
@@ -201,6 +201,7 @@ static kvt_status link_hello(client_store *store, char *message, size_t size)
         say(message, size, answer.refused.text);
         return answer.head.status;
     }
+    wire_hello_make(&hello, &client_speaks, store->name, 0); /* as it was sent, but for the clock */
     status = answer.head.kind == WIRE_WELCOME
                  ? wire_check_welcome(&answer.welcome, &hello.hello, &client_speaks, &lacks)
                  : KVT_E_CORRUPT;
@@ -324,11 +325,13 @@ static void link_close(client_store *store)
     }
     close(store->socket);
     store->socket = -1;
+    store->greets = false;
 }
 
-/* Connects, with all regions and channels. Under store->lock, without a socket. */
-static kvt_status link_open(client_store *store, char *message, size_t size)
+/* Connects, and says hello. Under store->lock, without a socket. */
+static kvt_status link_greet(client_store *store, char *message, size_t size)
 {
+    wire_message hello;
     kvt_status status = wire_connect(store->path, &store->socket);
     if (status != KVT_OK) {
         store->socket = -1;
@@ -342,11 +345,27 @@ static kvt_status link_open(client_store *store, char *message, size_t size)
         return status;
     }
     store->dead = false;
-    store->answer_by_ns = base_clock_ns() + CLIENT_OPEN_NS;
     atomic_store(&store->leaving, false);
     status = link_check_peer(store);
     if (status == KVT_E_READ_ONLY) say(message, size, "the server is another user's");
-    if (status == KVT_OK) status = link_hello(store, message, size);
+    if (status == KVT_OK) {
+        wire_hello_make(&hello, &client_speaks, store->name, base_clock_ns());
+        status = wire_send(store->socket, &hello, NULL, 0);
+    }
+    store->greets = status == KVT_OK;
+    store->greets_until_ns = base_clock_ns() + CLIENT_HELLO_NS;
+    if (status != KVT_OK) link_close(store);
+    return status;
+}
+
+/* Ends what link_greet began: all regions and channels are there again. Under store->lock.
+ * KVT_E_TIMEOUT: the server has not answered until the instant, and may still do so. */
+static kvt_status link_open(client_store *store, uint64_t deadline_ns, char *message, size_t size)
+{
+    kvt_status status = link_agree(store, deadline_ns, message, size);
+    if (status == KVT_E_TIMEOUT) return status;
+    store->greets = false;
+    store->answer_by_ns = base_clock_ns() + CLIENT_OPEN_NS;
     if (status == KVT_OK) status = client_regions_restore(store);
     for (client_channel *channel = store->channels; channel != NULL && status == KVT_OK;
          channel = channel->next)
@@ -364,7 +383,33 @@ static kvt_status link_open(client_store *store, char *message, size_t size)
 static bool link_is_up(const client_store *store)
 {
     struct pollfd asked = {.fd = store->socket, .events = 0};
-    return store->socket >= 0 && !store->dead && poll(&asked, 1, 0) <= 0;
+    return store->socket >= 0 && !store->dead && !store->greets && poll(&asked, 1, 0) <= 0;
+}
+
+/* Connects again where the pause has passed. A server that listens answers once its store is open,
+ * which may take minutes: no call waits for that, a later one finds the answer. Under store->lock,
+ * without a connection. KVT_OK; KVT_E_GONE. */
+static kvt_status link_return(client_store *store)
+{
+    kvt_status status = KVT_OK;
+    struct pollfd answer = {.fd = store->socket, .events = POLLIN};
+    if (store->greets) {
+        if (poll(&answer, 1, 0) <= 0) {
+            if (base_clock_ns() >= store->greets_until_ns) link_close(store);
+            return KVT_E_GONE;
+        }
+    } else {
+        link_close(store);
+        if (base_clock_ns() < store->retry_ns) return KVT_E_GONE;
+        status = link_greet(store, NULL, 0);
+    }
+    if (status == KVT_OK) status = link_open(store, base_clock_ns() + CLIENT_WELCOME_NS, NULL, 0);
+    if (status == KVT_OK) store->pause_ns = CLIENT_PAUSE_FIRST_NS;
+    store->retry_ns = base_clock_ns() + store->pause_ns;
+    if (status != KVT_OK && store->pause_ns < CLIENT_PAUSE_LAST_NS)
+        store->pause_ns =
+            store->pause_ns * 2 < CLIENT_PAUSE_LAST_NS ? store->pause_ns * 2 : CLIENT_PAUSE_LAST_NS;
+    return status == KVT_OK ? KVT_OK : KVT_E_GONE;
 }
 
 kvt_status client_restore(client_store *store, const client_channel *channel)
@@ -374,22 +419,12 @@ kvt_status client_restore(client_store *store, const client_channel *channel)
         if (channel != NULL) return KVT_E_GONE; /* somebody connects, or asks for long */
         pthread_mutex_lock(&store->lock);
     }
-    const uint64_t now_ns = base_clock_ns();
-    if (store->closed) {
+    if (store->closed)
         status = KVT_E_STATE;
-    } else if (link_is_up(store)) {
+    else if (link_is_up(store))
         status = atomic_load(&store->leaving) ? KVT_E_GONE : KVT_OK;
-    } else {
-        link_close(store);
-        if (now_ns >= store->retry_ns) {
-            status = link_open(store, NULL, 0) == KVT_OK ? KVT_OK : KVT_E_GONE;
-            if (status == KVT_OK) store->pause_ns = CLIENT_PAUSE_FIRST_NS;
-            store->retry_ns = base_clock_ns() + store->pause_ns;
-            if (status != KVT_OK && store->pause_ns < CLIENT_PAUSE_LAST_NS)
-                store->pause_ns = store->pause_ns * 2 < CLIENT_PAUSE_LAST_NS ? store->pause_ns * 2
-                                                                             : CLIENT_PAUSE_LAST_NS;
-        }
-    }
+    else
+        status = link_return(store);
     pthread_mutex_unlock(&store->lock);
     return status;
 }
@@ -399,7 +434,10 @@ kvt_status client_restore(client_store *store, const client_channel *channel)
 kvt_status client_link_begin(client_store *store, char *message, size_t size)
 {
     pthread_mutex_lock(&store->lock);
-    const kvt_status status = link_open(store, message, size);
+    kvt_status status = link_greet(store, message, size);
+    if (status == KVT_OK)
+        status = link_open(store, base_clock_ns() + CLIENT_HELLO_NS, message, size);
+    if (status != KVT_OK) link_close(store);
     pthread_mutex_unlock(&store->lock);
     return status;
 }
