@@ -22,8 +22,8 @@
 
 /* ---- one request ---- */
 
-/* What makes a request ready to be posted: under the channel's lock, what client_request_room
- * says. */
+/* Makes a request ready to be posted, under the channel's lock; its statuses are those of
+ * client_request_room. */
 typedef kvt_status call_prepare(client_channel *channel, client_request *request, void *context);
 
 /* Connects where there is no connection, for as long as the store has patience. KVT_OK: look
@@ -324,7 +324,7 @@ kvt_status client_hint(kvt_store *handle, const kvt_key *keys, size_t count,
 
 /* ---- match ---- */
 
-/* What the parts of a match tell together. */
+/* Adds a part of a match to the sum of all. */
 static void worth_add(kvt_worth *sum, const kvt_worth *part, bool goes_on)
 {
     sum->stored += part->stored;
@@ -437,7 +437,7 @@ kvt_status client_lease_begin(kvt_store *handle, kvt_queue *owner, const kvt_key
     *lease_out = 0;
     if (held_out != NULL) memset(held_out, 0, count * sizeof *held_out);
     client_channel *channel = owner != NULL ? client_queue_channel(owner) : &store->calls;
-    /* What does not fit into one record is not held. */
+    /* Keys beyond one record are not held. */
     const size_t most =
         (store->limits.argument_bytes - sizeof(wire_list) - 64) / (sizeof(kvt_key) + 1);
     if (count > CALLS_PREFIX_MAX) return KVT_E_ARGUMENT;

@@ -307,12 +307,12 @@ static kvt_status channel_sleep(client_channel *channel, uint64_t deadline_ns)
     if (count > 0 && waits[0].revents != 0) wire_bell_clear(area->bells[1]);
     if (count > 0 && waits[1].revents == POLLIN) client_hear(channel->store);
     if (count > 0 && (waits[1].revents & ~POLLIN) != 0) {
-        /* What the server has posted before its end counts. */
+        /* Completions that the server has posted before its end count. */
         (void)client_channel_take(channel);
         client_channel_detach(channel, waits[1].fd);
     }
     area_leave(area);
-    /* Whoever waits next sleeps at the bell. */
+    /* The next one that waits sleeps at the bell. */
     pthread_cond_broadcast(&channel->arrived);
     return KVT_OK;
 }
@@ -321,7 +321,7 @@ kvt_status client_channel_wait(client_channel *channel, uint64_t deadline_ns)
 {
     if (client_channel_take(channel)) return KVT_OK;
     if (channel->area == NULL) {
-        /* Whoever waits for a server looks for it. */
+        /* A caller that waits for a server looks for it. */
         const uint64_t until_ns = base_clock_ns() + CLIENT_LOOK_NS;
         (void)base_condition_wait_until(&channel->arrived, &channel->lock,
                                         until_ns < deadline_ns ? until_ns : deadline_ns);

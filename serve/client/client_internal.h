@@ -7,6 +7,7 @@
  *     client_regions.c    memory that the server has mapped, too
  *     client_channel.c    rings and area of one channel: room, posting, taking, waiting
  *     client_transfer.c   one get or put through a channel: its record, staging, copies
+ *     client_under_way.c  the list of those that have begun and not ended
  *     client_calls.c      the blocking calls, by the channel of the store
  *     client_connect.c   makes and ends a store; which calls stand for which public function
  *     client_control.c    the calls by the socket
@@ -114,7 +115,7 @@ typedef struct client_store {
 KVT_NODISCARD kvt_status client_enter(const kvt_store *handle, client_store **store_out);
 
 /*
- * Asks the server, and waits for its answer; connects before that, if there is no connection.
+ * Asks the server, and waits for its answer. Under the lock.
  *   question      its head is made by wire_message_make with number 0, which is set here
  *   descriptors   sent with it
  *   answer        the message
@@ -124,11 +125,6 @@ KVT_NODISCARD kvt_status client_enter(const kvt_store *handle, client_store **st
  * another one than KVT_OK; KVT_E_GONE (no connection, or it was lost); KVT_E_MEMORY (no descriptors
  * are left for the answer's; it was not asked).
  */
-KVT_NODISCARD kvt_status client_ask(client_store *store, wire_message *question,
-                                    const int *descriptors, uint32_t descriptor_count,
-                                    wire_kind expected, wire_message *answer, int *received);
-
-/* The same under the lock, of a connection that is there. */
 KVT_NODISCARD kvt_status client_ask_locked(client_store *store, wire_message *question,
                                            const int *descriptors, uint32_t descriptor_count,
                                            wire_kind expected, wire_message *answer, int *received);
@@ -138,8 +134,8 @@ KVT_NODISCARD kvt_status client_ask_locked(client_store *store, wire_message *qu
  * thread is connecting. */
 KVT_NODISCARD kvt_status client_restore(client_store *store, const client_channel *channel);
 
-/* Adds a channel that has its entries and staging_bytes to the store, and opens it. What it has is
- * given back by client_channel_end. */
+/* Adds a channel that has its entries and staging_bytes to the store, and opens it.
+ * client_channel_end gives back what it has. */
 KVT_NODISCARD kvt_status client_channel_begin(client_store *store, client_channel *channel);
 void client_channel_end(client_channel *channel);
 

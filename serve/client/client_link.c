@@ -27,13 +27,6 @@
 #define CLIENT_OPEN_NS       UINT64_C(10000000000) /* for all answers until the connection serves */
 #define CLIENT_RECORD_BYTES  4096u                 /* of the arguments, for each entry of a ring */
 
-static const wire_speaks client_speaks = {.protocol_least = WIRE_PROTOCOL,
-                                          .protocol_most = WIRE_PROTOCOL,
-                                          .library = KVT_VERSION_MAJOR << 16 |
-                                                     KVT_VERSION_MINOR << 8 | KVT_VERSION_PATCH,
-                                          .structs = wire_structs,
-                                          .struct_count = WIRE_STRUCTS};
-
 kvt_status client_enter(const kvt_store *handle, client_store **store_out)
 {
     client_store *store = (client_store *)(uintptr_t)handle;
@@ -152,19 +145,6 @@ kvt_status client_ask_locked(client_store *store, wire_message *question, const 
     return answer->head.status;
 }
 
-kvt_status client_ask(client_store *store, wire_message *question, const int *descriptors,
-                      uint32_t descriptor_count, wire_kind expected, wire_message *answer,
-                      int *received)
-{
-    kvt_status status = client_restore(store, NULL);
-    if (status != KVT_OK) return status;
-    pthread_mutex_lock(&store->lock);
-    status = client_ask_locked(store, question, descriptors, descriptor_count, expected, answer,
-                               received);
-    pthread_mutex_unlock(&store->lock);
-    return status;
-}
-
 /* ---- hello ---- */
 
 static void say(char *message, size_t size, const char *text)
@@ -201,9 +181,10 @@ static kvt_status link_agree(client_store *store, uint64_t deadline_ns, char *me
         say(message, size, answer.refused.text);
         return answer.head.status;
     }
-    wire_hello_make(&hello, &client_speaks, store->name, 0); /* as it was sent, but for the clock */
+    wire_hello_make(&hello, &wire_own_speaks, store->name,
+                    0); /* as it was sent, but for the clock */
     status = answer.head.kind == WIRE_WELCOME
-                 ? wire_check_welcome(&answer.welcome, &hello.hello, &client_speaks, &lacks)
+                 ? wire_check_welcome(&answer.welcome, &hello.hello, &wire_own_speaks, &lacks)
                  : KVT_E_CORRUPT;
     if (status == KVT_E_VERSION && size > 0)
         (void)snprintf(message, size, "the server is too old: it lacks members of \"%s\"",
@@ -349,7 +330,7 @@ static kvt_status link_greet(client_store *store, char *message, size_t size)
     status = link_check_peer(store);
     if (status == KVT_E_READ_ONLY) say(message, size, "the server is another user's");
     if (status == KVT_OK) {
-        wire_hello_make(&hello, &client_speaks, store->name, base_clock_ns());
+        wire_hello_make(&hello, &wire_own_speaks, store->name, base_clock_ns());
         status = wire_send(store->socket, &hello, NULL, 0);
     }
     store->greets = status == KVT_OK;

@@ -50,8 +50,9 @@ typedef struct client_queue {
     const base_queue_calls *elsewhere; /* first, as in every handle */
     uint32_t forks;
     uint32_t depth;
-    int bell;  /* rung here: for what has arrived without the server's bell */
-    int timer; /* rings while requests wait for a server */
+    int bell;         /* rung here: for what has arrived without the server's bell */
+    int timer;        /* rings while requests wait for a server */
+    bool rung, looks; /* that bell has been; the timer is set */
     client_channel channel;
     /* All under the channel's lock. */
     queue_item *items;
@@ -112,6 +113,7 @@ static queue_list *waiting_of(client_queue *queue, const queue_item *item)
 
 static void queue_ring(client_queue *queue)
 {
+    queue->rung = true;
     const kvt_status status = wire_bell_ring(queue->bell);
     (void)status;
 }
@@ -244,11 +246,15 @@ static void queue_arm(client_queue *queue)
 {
     client_area *area = queue->channel.area;
     if (area != NULL && !queue->channel.reading) wire_bell_clear(area->bells[1]);
-    wire_bell_clear(queue->bell);
-    wire_bell_clear(queue->timer);
+    if (queue->rung) wire_bell_clear(queue->bell);
+    queue->rung = false;
     const bool looks = queue->waiting_count > 0 && queue_is_patient(queue);
-    const struct itimerspec pause = {.it_value.tv_nsec = looks ? QUEUE_LOOK_NS : 0};
-    (void)timerfd_settime(queue->timer, 0, &pause, NULL);
+    if (looks || queue->looks) {
+        const struct itimerspec pause = {.it_value.tv_nsec = looks ? QUEUE_LOOK_NS : 0};
+        wire_bell_clear(queue->timer);
+        (void)timerfd_settime(queue->timer, 0, &pause, NULL);
+    }
+    queue->looks = looks;
     const bool more = area != NULL && !base_ring_sleeps(&area->completions, area->next);
     if (more || queue->arrived.first != NULL) queue_ring(queue);
 }
@@ -258,11 +264,7 @@ static void queue_arm(client_queue *queue)
 static kvt_status item_init(queue_item *item, const kvt_request *request)
 {
     kvt_status status = KVT_OK;
-    item->transfer = (client_transfer){.urgency = request->urgency};
-    if (request->urgency >= QUEUE_CLASSES) {
-        item->transfer.urgency = 0;
-        return KVT_E_ARGUMENT;
-    }
+    if (request->urgency >= QUEUE_CLASSES) return KVT_E_ARGUMENT;
     switch (request->kind) {
     case KVT_REQUEST_GET:
         status = client_transfer_init_get(&item->transfer, &request->key, request->view,

@@ -75,60 +75,6 @@ static void region_free(client_region *region)
     free(region);
 }
 
-/* ---- who uses them ---- */
-
-void client_transfer_enter(client_channel *channel, client_transfer *transfer)
-{
-    if (transfer->at != NULL) return;
-    transfer->at = &channel->transfers;
-    transfer->next = channel->transfers;
-    if (transfer->next != NULL) transfer->next->at = &transfer->next;
-    channel->transfers = transfer;
-}
-
-void client_transfer_leave(client_transfer *transfer)
-{
-    if (transfer->at == NULL) return;
-    *transfer->at = transfer->next;
-    if (transfer->next != NULL) transfer->next->at = transfer->at;
-    transfer->at = NULL;
-}
-
-/* Whether a view may name bytes of a range. How many addresses an array has, the entry alone says:
- * it may. */
-static bool view_names(const kvt_view *view, const void *memory, uint64_t bytes)
-{
-    const uintptr_t begin = (uintptr_t)memory;
-    if (view == NULL) return false;
-    if (view->bases_kind == KVT_BASES_GROUPS) {
-        for (uint32_t i = 0; view->groups != NULL && i < view->group_count; i++)
-            if (view->groups[i] != view && view_names(view->groups[i], memory, bytes)) return true;
-        return false;
-    }
-    if (view->bases_kind == KVT_BASES_LAYERS || view->bases_kind == KVT_BASES_LAYERS_SIDES)
-        return true;
-    for (int i = 0; i < 2; i++) {
-        const uintptr_t base = (uintptr_t)view->base[i];
-        if (base != 0 && base < begin + bytes && begin < base + view->base_bytes[i]) return true;
-    }
-    return false;
-}
-
-bool client_transfer_names(const client_channel *channel, const void *memory, uint64_t bytes)
-{
-    for (const client_transfer *one = channel->transfers; one != NULL; one = one->next)
-        if (view_names(one->view, memory, bytes)) return true;
-    return false;
-}
-
-bool client_transfer_is_under_way(const client_channel *channel)
-{
-    for (const client_transfer *one = channel->transfers; one != NULL; one = one->next)
-        if (one->step == TRANSFER_DIRECT && one->request.posted && !one->request.completed)
-            return true;
-    return false;
-}
-
 /* ---- a connected store's; under store->lock ---- */
 
 static kvt_status region_register(client_store *store, client_region *region)
@@ -295,7 +241,7 @@ kvt_status kvt_region_make(kvt_store *store, uint64_t bytes, void **memory_out)
     if (store == NULL || memory_out == NULL || bytes == 0 || bytes > WIRE_MEMORY_MAX)
         return KVT_E_ARGUMENT;
     *memory_out = NULL;
-    if (!shared && is_of_a_parent(store)) return KVT_E_STATE;
+    if (is_of_a_parent(store)) return KVT_E_STATE;
     client_region *region = malloc(sizeof *region);
     if (region == NULL) return KVT_E_MEMORY;
     *region = (client_region){.store = shared ? store : NULL,
@@ -318,7 +264,7 @@ kvt_status kvt_region_add(kvt_store *store, int descriptor, uint64_t offset, uin
 {
     if (store == NULL || memory == NULL || bytes == 0) return KVT_E_ARGUMENT;
     const bool shared = base_store_calls_of(store) != NULL;
-    if (!shared && is_of_a_parent(store)) return KVT_E_STATE;
+    if (is_of_a_parent(store)) return KVT_E_STATE;
     /* A server ends the session of a client that asks for parts of pages. */
     if (shared && (offset % WIRE_PAGE != 0 || bytes % WIRE_PAGE != 0)) return KVT_E_ARGUMENT;
     client_region *region = malloc(sizeof *region);

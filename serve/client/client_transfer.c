@@ -484,5 +484,4 @@ void client_transfer_end(client_channel *channel, client_transfer *transfer)
     client_request_free(channel, &transfer->request);
     free(transfer->groups);
     transfer->groups = NULL;
-    transfer->step = TRANSFER_DONE;
 }

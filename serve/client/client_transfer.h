@@ -22,10 +22,9 @@
 
 typedef enum transfer_step {
     TRANSFER_NEW = 0,
-    TRANSFER_DIRECT = 1,    /* its view lies in regions */
-    TRANSFER_STAGED = 2,    /* packed, in staging */
-    TRANSFER_DESCRIBES = 3, /* a get that asks for the entry's layout */
-    TRANSFER_DONE = 4
+    TRANSFER_DIRECT = 1,   /* its view lies in regions */
+    TRANSFER_STAGED = 2,   /* packed, in staging */
+    TRANSFER_DESCRIBES = 3 /* a get that asks for the entry's layout */
 } transfer_step;
 
 struct client_transfer {
@@ -44,7 +43,6 @@ struct client_transfer {
     uint32_t group_count;
     uint64_t packed_bytes; /* of the entry */
     bool misses;           /* nothing is stored: the get is made to be counted */
-    kvt_status status;     /* once done */
 };
 
 /* What a caller gave, checked as far as that can be done here; all of it is borrowed until the end.

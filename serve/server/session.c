@@ -94,12 +94,6 @@ static kvt_status session_next(server_session *session, int timeout_ms, wire_pac
 static kvt_status session_agree(server_session *session)
 {
     const server *lends = session->lends;
-    const wire_speaks speaks = {.protocol_least = WIRE_PROTOCOL,
-                                .protocol_most = WIRE_PROTOCOL,
-                                .library = KVT_VERSION_MAJOR << 16 | KVT_VERSION_MINOR << 8 |
-                                           KVT_VERSION_PATCH,
-                                .structs = wire_structs,
-                                .struct_count = WIRE_STRUCTS};
     const wire_welcome limits = {.instance = lends->instance,
                                  .registered_bytes = lends->registered_bytes,
                                  .staging_bytes = lends->staging_bytes,
@@ -115,7 +109,7 @@ static kvt_status session_agree(server_session *session)
         wire_message_read(packet.bytes, packet.size, packet.descriptor_count, &expected, &hello);
     wire_packet_close(&packet);
     if (status != KVT_OK) return status;
-    status = wire_answer_hello(&hello.hello, &speaks, &limits, base_clock_ns(), &answer);
+    status = wire_answer_hello(&hello.hello, &wire_own_speaks, &limits, base_clock_ns(), &answer);
     session->protocol = answer.head.protocol;
     const kvt_status sent = wire_send(session->socket, &answer, NULL, 0);
     return status != KVT_OK ? status : sent;

@@ -14,6 +14,13 @@ const wire_struct wire_structs[WIRE_STRUCTS] = {{"get", sizeof(wire_get), 40},
                                                 {"view", sizeof(wire_view), 72},
                                                 {"place", sizeof(wire_place), 24}};
 
+const wire_speaks wire_own_speaks = {.protocol_least = WIRE_PROTOCOL,
+                                     .protocol_most = WIRE_PROTOCOL,
+                                     .library = KVT_VERSION_MAJOR << 16 | KVT_VERSION_MINOR << 8 |
+                                                KVT_VERSION_PATCH,
+                                     .structs = wire_structs,
+                                     .struct_count = WIRE_STRUCTS};
+
 static kvt_status take_places(record_rest *from, const wire_view *view, const wire_region *regions,
                               wire_record *out)
 {

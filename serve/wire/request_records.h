@@ -103,6 +103,9 @@ _Static_assert(sizeof(wire_place) == 24, "place");
 /* The sizes that hello and welcome tell, of the four. */
 extern const wire_struct wire_structs[WIRE_STRUCTS];
 
+/* What a client and a server of this library speak. */
+extern const wire_speaks wire_own_speaks;
+
 /* Memory of the client that is mapped here; address NULL: there is none of that number. */
 typedef struct wire_region {
     char *address;
