@@ -13,6 +13,8 @@
 #ifndef BASE_HANDLE_CALLS_H
 #define BASE_HANDLE_CALLS_H
 
+#include "base/fork_guard.h"
+
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
@@ -75,6 +77,23 @@ typedef struct base_queue_calls {
     kvt_status (*cancel)(kvt_queue *queue, uint64_t batch);
     kvt_status (*stats)(kvt_queue *queue, kvt_queue_stats *stats);
 } base_queue_calls;
+
+/* How every handle with a table begins. */
+typedef struct base_handle {
+    const void *calls;
+    uint32_t forks; /* base_fork_guard_count of the process that made it */
+} base_handle;
+
+/* What a call gives that the table of a handle lacks. */
+static inline kvt_status base_calls_lack(const void *handle)
+{
+    const base_handle *head = handle;
+    return fork_guard_is_current(head->forks) ? KVT_E_UNSUPPORTED : KVT_E_STATE;
+}
+
+/* Makes a call of a table whose member may be NULL; the arguments begin with the handle. */
+#define BASE_CALL(calls, call, handle, ...)                                                        \
+    ((calls)->call != NULL ? (calls)->call(handle, __VA_ARGS__) : base_calls_lack(handle))
 
 /* The first member of a handle, whatever it is; NULL for a handle that is NULL. */
 static inline const void *base_calls_at(const void *handle)

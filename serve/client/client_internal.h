@@ -109,6 +109,8 @@ typedef struct client_store {
     client_channel calls; /* of the blocking calls; the last of `channels` */
 } client_store;
 
+_Static_assert(offsetof(client_store, forks) == offsetof(base_handle, forks), "a handle");
+
 /* ---- client_link.c ---- */
 
 /* Whether calls on the store may go on: KVT_OK; KVT_E_STATE (in a child of fork). */

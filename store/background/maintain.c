@@ -156,7 +156,7 @@ static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, u
 kvt_status kvt_store_maintain(kvt_store *store, uint32_t *moves_out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->maintain(store, moves_out);
+    if (other != NULL) return BASE_CALL(other, maintain, store, moves_out);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     uint32_t moves = 0;
     uint64_t budget = UINT64_MAX;

@@ -97,7 +97,7 @@ static kvt_status members_eject(kvt_store *store, kvt_tier tier, uint32_t member
 kvt_status kvt_device_change(kvt_store *store, const char *name, kvt_device_action action)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->device_change(store, name, action);
+    if (other != NULL) return BASE_CALL(other, device_change, store, name, action);
     kvt_tier tier;
     uint32_t member;
     tiers_member_stats stats;

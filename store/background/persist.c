@@ -408,7 +408,7 @@ static kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closi
 kvt_status kvt_store_persist(kvt_store *store, uint64_t deadline_ns, kvt_persist_info *info_out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->persist(store, deadline_ns, info_out);
+    if (other != NULL) return BASE_CALL(other, persist, store, deadline_ns, info_out);
     if (store == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (info_out != NULL &&

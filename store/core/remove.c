@@ -102,7 +102,7 @@ static remove_result remove_key(kvt_store *store, const kvt_key *key,
 kvt_status kvt_store_delete(kvt_store *store, const kvt_key *key)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->delete (store, key);
+    if (other != NULL) return BASE_CALL(other, delete, store, key);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL) return KVT_E_ARGUMENT;
     const uint64_t began_ns = store_now_ns(store);
@@ -188,7 +188,7 @@ static void remove_copies(kvt_store *store, const kvt_clear_filter *filter)
 kvt_status kvt_store_clear(kvt_store *store, const kvt_clear_filter *filter, uint64_t *removed_out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->clear(store, filter, removed_out);
+    if (other != NULL) return BASE_CALL(other, clear, store, filter, removed_out);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (removed_out != NULL) *removed_out = 0;
     kvt_clear_filter whole = {.struct_size = sizeof whole};

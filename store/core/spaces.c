@@ -79,7 +79,7 @@ static kvt_status spaces_insert(store_spaces *spaces, uint32_t index, store_spac
 kvt_status kvt_space_set(kvt_store *store, uint64_t space, uint32_t tenant)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->space_set(store, space, tenant);
+    if (other != NULL) return BASE_CALL(other, space_set, store, space, tenant);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (tenant >= KVT_TENANTS_MAX) return KVT_E_ARGUMENT;
     kvt_status status = KVT_OK;
@@ -122,7 +122,7 @@ static void spaces_count(const store_entry *entry, kvt_space_stats *stats)
 kvt_status kvt_space_stats_get(kvt_store *store, uint64_t space, kvt_space_stats *stats)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->space_stats(store, space, stats);
+    if (other != NULL) return BASE_CALL(other, space_stats, store, space, stats);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (stats == NULL || !struct_size_is_sound(stats, SPACES_STATS_LEAST)) return KVT_E_ARGUMENT;
     kvt_space_stats whole = {.struct_size = sizeof whole};

@@ -87,7 +87,7 @@ static kvt_status follow_health(kvt_store *handle, kvt_health_item *items, size_
     return KVT_OK;
 }
 
-/* ---- calls that a follower refuses ---- */
+/* ---- calls that change nothing here; the table lacks all others that change a store ---- */
 
 static kvt_status follow_put(kvt_store *handle, const kvt_entry *entry, const kvt_view *view)
 {
@@ -96,120 +96,10 @@ static kvt_status follow_put(kvt_store *handle, const kvt_entry *entry, const kv
     return entry == NULL ? KVT_E_ARGUMENT : KVT_REFUSED;
 }
 
-static kvt_status follow_key_refused(kvt_store *handle, const kvt_key *key)
-{
-    (void)key;
-    return follow_enter(handle) == NULL ? KVT_E_STATE : KVT_E_UNSUPPORTED;
-}
-
-static kvt_status follow_explain(kvt_store *handle, const kvt_key *key, kvt_explanation *out)
-{
-    (void)out;
-    return follow_key_refused(handle, key);
-}
-
-static kvt_status follow_prefetch(kvt_store *handle, const kvt_key *key, kvt_tier tier)
-{
-    (void)tier;
-    return follow_key_refused(handle, key);
-}
-
-static kvt_status follow_touch(kvt_store *handle, const kvt_key *keys, size_t count,
-                               size_t *touched_out)
-{
-    (void)count;
-    if (touched_out != NULL) *touched_out = 0;
-    return follow_key_refused(handle, keys);
-}
-
-static kvt_status follow_hint(kvt_store *handle, const kvt_key *keys, size_t count,
-                              const kvt_expectation *expected, size_t *hinted_out)
-{
-    (void)expected;
-    return follow_touch(handle, keys, count, hinted_out);
-}
-
-static kvt_status follow_lease_begin(kvt_store *handle, kvt_queue *owner, const kvt_key *keys,
-                                     size_t count, uint64_t until_ns, bool *held_out,
-                                     uint64_t *lease_out)
-{
-    (void)owner, (void)count, (void)until_ns, (void)held_out, (void)lease_out;
-    return follow_key_refused(handle, keys);
-}
-
-static kvt_status follow_lease_extend(kvt_store *handle, uint64_t lease, uint64_t until_ns)
-{
-    (void)lease, (void)until_ns;
-    return follow_key_refused(handle, NULL);
-}
-
-static kvt_status follow_lease_end(kvt_store *handle, uint64_t lease)
-{
-    return follow_lease_extend(handle, lease, 0);
-}
-
-static kvt_status follow_clear(kvt_store *handle, const kvt_clear_filter *filter,
-                               uint64_t *removed_out)
-{
-    (void)filter;
-    if (removed_out != NULL) *removed_out = 0;
-    return follow_key_refused(handle, NULL);
-}
-
 /* Nothing is handed over that could be waited for. */
 static kvt_status follow_flush(kvt_store *handle)
 {
     return follow_enter(handle) == NULL ? KVT_E_STATE : KVT_OK;
-}
-
-static kvt_status follow_persist(kvt_store *handle, uint64_t deadline_ns,
-                                 kvt_persist_info *info_out)
-{
-    (void)deadline_ns, (void)info_out;
-    return follow_key_refused(handle, NULL);
-}
-
-static kvt_status follow_maintain(kvt_store *handle, uint32_t *moves_out)
-{
-    if (moves_out != NULL) *moves_out = 0;
-    return follow_key_refused(handle, NULL);
-}
-
-static kvt_status follow_space_set(kvt_store *handle, uint64_t space, uint32_t tenant)
-{
-    (void)space, (void)tenant;
-    return follow_key_refused(handle, NULL);
-}
-
-static kvt_status follow_space_stats(kvt_store *handle, uint64_t space, kvt_space_stats *stats)
-{
-    (void)space, (void)stats;
-    return follow_key_refused(handle, NULL);
-}
-
-static kvt_status follow_tenant_set(kvt_store *handle, uint32_t tenant, const kvt_tenant *limits)
-{
-    (void)tenant, (void)limits;
-    return follow_key_refused(handle, NULL);
-}
-
-static kvt_status follow_device_stats(kvt_store *handle, size_t index, kvt_device_stats *out)
-{
-    (void)index, (void)out;
-    return follow_key_refused(handle, NULL);
-}
-
-static kvt_status follow_class_stats(kvt_store *handle, uint32_t class_id, kvt_class_stats *out)
-{
-    (void)class_id, (void)out;
-    return follow_key_refused(handle, NULL);
-}
-
-static kvt_status follow_device_change(kvt_store *handle, const char *name,
-                                       kvt_device_action action)
-{
-    (void)name, (void)action;
-    return follow_key_refused(handle, NULL);
 }
 
 static size_t follow_metrics(kvt_store *handle, char *text, size_t size)
@@ -217,22 +107,6 @@ static size_t follow_metrics(kvt_store *handle, char *text, size_t size)
     (void)handle;
     if (text != NULL && size != 0) text[0] = '\0';
     return 0;
-}
-
-static kvt_status follow_operations(kvt_store *handle, kvt_operation *out, size_t capacity,
-                                    size_t *count_out)
-{
-    (void)out, (void)capacity;
-    if (count_out != NULL) *count_out = 0;
-    return follow_key_refused(handle, NULL);
-}
-
-static kvt_status follow_queue_open(kvt_store *handle, const kvt_queue_options *options,
-                                    kvt_queue **queue_out)
-{
-    (void)options;
-    if (queue_out != NULL) *queue_out = NULL;
-    return follow_key_refused(handle, NULL);
 }
 
 /* ---- open and close ---- */
@@ -267,32 +141,13 @@ static const base_store_calls follow_calls = {.close = follow_close,
                                               .put = follow_put,
                                               .get = follow_get,
                                               .exists = follow_exists,
-                                              .delete = follow_key_refused,
                                               .describe = follow_describe,
-                                              .explain = follow_explain,
-                                              .prefetch = follow_prefetch,
-                                              .touch = follow_touch,
                                               .match = follow_match,
                                               .prefix_get = follow_prefix_get,
-                                              .hint = follow_hint,
-                                              .lease_begin = follow_lease_begin,
-                                              .lease_extend = follow_lease_extend,
-                                              .lease_end = follow_lease_end,
-                                              .clear = follow_clear,
                                               .flush = follow_flush,
-                                              .persist = follow_persist,
-                                              .maintain = follow_maintain,
-                                              .space_set = follow_space_set,
-                                              .space_stats = follow_space_stats,
-                                              .tenant_set = follow_tenant_set,
                                               .stats = follow_stats,
-                                              .device_stats = follow_device_stats,
-                                              .class_stats = follow_class_stats,
                                               .health = follow_health,
-                                              .device_change = follow_device_change,
-                                              .metrics = follow_metrics,
-                                              .operations = follow_operations,
-                                              .queue_open = follow_queue_open};
+                                              .metrics = follow_metrics};
 
 /* Copies what a follower needs of the options. */
 static kvt_status follow_fill(follow_store *store, const kvt_store_options *options)

@@ -71,6 +71,8 @@ typedef struct follow_store {
     uint64_t gets, hits, misses, timeouts, load_failures, tokens_refused, bases_lacking, bytes_read;
 } follow_store;
 
+_Static_assert(offsetof(follow_store, forks) == offsetof(base_handle, forks), "a handle");
+
 /* A row as it was when it was looked at. */
 typedef struct follow_row {
     catalog_row row; /* its pointers are NULL */

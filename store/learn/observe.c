@@ -41,7 +41,7 @@ kvt_status kvt_store_flush(kvt_store *store)
 kvt_status kvt_store_explain(kvt_store *store, const kvt_key *key, kvt_explanation *out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->explain(store, key, out);
+    if (other != NULL) return BASE_CALL(other, explain, store, key, out);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || out == NULL) return KVT_E_ARGUMENT;
     if (!struct_size_is_sound(out, STRUCT_SIZE_THROUGH(kvt_explanation, reuse_share)))
@@ -62,7 +62,7 @@ kvt_status kvt_store_explain(kvt_store *store, const kvt_key *key, kvt_explanati
 kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant, const kvt_tenant *limits)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->tenant_set(store, tenant, limits);
+    if (other != NULL) return BASE_CALL(other, tenant_set, store, tenant, limits);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (limits == NULL) return KVT_E_ARGUMENT;
     kvt_tenant held = {0};
@@ -185,7 +185,7 @@ static void observe_member(kvt_tier tier, const tiers_member_stats *member, kvt_
 kvt_status kvt_device_stats_get(kvt_store *store, size_t index, kvt_device_stats *out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->device_stats(store, index, out);
+    if (other != NULL) return BASE_CALL(other, device_stats, store, index, out);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (out == NULL ||
         !struct_size_is_sound(out, STRUCT_SIZE_THROUGH(kvt_device_stats, read_drift)))
@@ -251,7 +251,7 @@ kvt_status kvt_quality_observe(kvt_store *store, const kvt_key *key, kvt_variant
 kvt_status kvt_class_stats_get(kvt_store *store, uint32_t class_id, kvt_class_stats *out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->class_stats(store, class_id, out);
+    if (other != NULL) return BASE_CALL(other, class_stats, store, class_id, out);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (class_id >= KVT_REUSE_CLASSES) return KVT_END;
     if (out == NULL || !struct_size_is_sound(out, STRUCT_SIZE_THROUGH(kvt_class_stats, reuse)))

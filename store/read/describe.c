@@ -120,7 +120,7 @@ static void touch_step(kvt_store *store, const kvt_key *keys, size_t count, touc
 kvt_status kvt_store_touch(kvt_store *store, const kvt_key *keys, size_t count, size_t *touched_out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->touch(store, keys, count, touched_out);
+    if (other != NULL) return BASE_CALL(other, touch, store, keys, count, touched_out);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (touched_out != NULL) *touched_out = 0;
     if (keys == NULL && count != 0) return KVT_E_ARGUMENT;

@@ -40,7 +40,7 @@ static kvt_status hint_promote(kvt_store *store, const store_entry *entry, kvt_t
 kvt_status kvt_store_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->prefetch(store, key, tier);
+    if (other != NULL) return BASE_CALL(other, prefetch, store, key, tier);
     if (store == NULL || key == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if ((int)tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_UNSUPPORTED;
@@ -100,7 +100,7 @@ kvt_status kvt_store_hint(kvt_store *store, const kvt_key *keys, size_t count,
                           const kvt_expectation *expected, size_t *hinted_out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->hint(store, keys, count, expected, hinted_out);
+    if (other != NULL) return BASE_CALL(other, hint, store, keys, count, expected, hinted_out);
     if (store == NULL || expected == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     kvt_expectation whole = {0};

@@ -105,7 +105,8 @@ kvt_status kvt_lease_begin(kvt_store *store, struct kvt_queue *owner, const kvt_
 {
     const base_store_calls *other = base_store_calls_of(store);
     if (other != NULL)
-        return other->lease_begin(store, owner, keys, count, until_ns, held_out, lease_out);
+        return BASE_CALL(other, lease_begin, store, owner, keys, count, until_ns, held_out,
+                         lease_out);
     if (store == NULL || lease_out == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     *lease_out = 0;
@@ -146,7 +147,7 @@ static lease_open **lease_find(store_leases *leases, uint64_t number)
 kvt_status kvt_lease_extend(kvt_store *store, uint64_t number, uint64_t until_ns)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->lease_extend(store, number, until_ns);
+    if (other != NULL) return BASE_CALL(other, lease_extend, store, number, until_ns);
     if (store == NULL || until_ns <= base_clock_ns()) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     pthread_mutex_lock(&store->lock);
@@ -161,7 +162,7 @@ kvt_status kvt_lease_extend(kvt_store *store, uint64_t number, uint64_t until_ns
 kvt_status kvt_lease_end(kvt_store *store, uint64_t number)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->lease_end(store, number);
+    if (other != NULL) return BASE_CALL(other, lease_end, store, number);
     if (store == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     pthread_mutex_lock(&store->lock);

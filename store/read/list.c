@@ -104,7 +104,8 @@ kvt_status kvt_store_list(kvt_store *store, const kvt_clear_filter *filter, uint
                           kvt_list_item *items, size_t capacity, size_t *count_out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->list(store, filter, cursor, items, capacity, count_out);
+    if (other != NULL)
+        return BASE_CALL(other, list, store, filter, cursor, items, capacity, count_out);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     kvt_clear_filter whole = {.struct_size = sizeof whole};
     if (count_out == NULL) return KVT_E_ARGUMENT;

@@ -184,7 +184,7 @@ static void queue_stop(kvt_queue *queue)
 kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kvt_queue **queue_out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->queue_open(store, options, queue_out);
+    if (other != NULL) return BASE_CALL(other, queue_open, store, options, queue_out);
     kvt_queue_options whole = {.struct_size = sizeof whole};
     if (store == NULL || queue_out == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

@@ -298,7 +298,7 @@ kvt_status kvt_operations_get(kvt_store *store, kvt_operation *out, size_t capac
                               size_t *count_out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->operations(store, out, capacity, count_out);
+    if (other != NULL) return BASE_CALL(other, operations, store, out, capacity, count_out);
     if (store == NULL || count_out == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (out == NULL && capacity != 0) return KVT_E_ARGUMENT;

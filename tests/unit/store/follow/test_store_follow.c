@@ -340,6 +340,9 @@ TEST(nothing_can_be_changed)
     assert_int_equal(kvt_store_maintain(follower, NULL), KVT_E_UNSUPPORTED);
     assert_int_equal(kvt_device_change(follower, "disk0", KVT_DEVICE_RETIRE), KVT_E_UNSUPPORTED);
     assert_int_equal(kvt_queue_open(follower, NULL, &queue), KVT_E_UNSUPPORTED);
+    kvt_list_item item = {.struct_size = sizeof item};
+    uint64_t cursor = 0;
+    assert_int_equal(kvt_store_list(follower, NULL, &cursor, &item, 1, &count), KVT_E_UNSUPPORTED);
     assert_int_equal(kvt_metrics_write(follower, text, sizeof text), 0);
     assert_ok(kvt_store_flush(follower));
     assert_int_equal(expect_durable(follower), 3);
