@@ -113,10 +113,15 @@ kvt_status base_ring_take(base_ring *ring, uint64_t position, base_ring_body *bo
     return KVT_OK;
 }
 
+const _Atomic uint64_t *base_ring_word(const base_ring *ring, uint64_t position)
+{
+    return &ring->words->entry[position & (ring->entries - 1)].sequence;
+}
+
 bool base_ring_was_taken(const base_ring *ring, uint64_t position)
 {
-    const base_ring_entry *entry = &ring->words->entry[position & (ring->entries - 1)];
-    return atomic_load_explicit(&entry->sequence, memory_order_acquire) != position + 1;
+    return atomic_load_explicit(base_ring_word(ring, position), memory_order_acquire) !=
+           position + 1;
 }
 
 bool base_ring_sleeps(base_ring *ring, uint64_t position)

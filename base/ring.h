@@ -120,6 +120,10 @@ KVT_NODISCARD kvt_status base_ring_post(base_ring *ring, uint64_t position,
 KVT_NODISCARD kvt_status base_ring_take(base_ring *ring, uint64_t position,
                                         base_ring_body *body_out);
 
+/* The word of the entry at a position, which is the position itself until the entry is posted: for
+ * a consumer that looks for a while (base/spin.h). */
+const _Atomic uint64_t *base_ring_word(const base_ring *ring, uint64_t position);
+
 /* Whether the entry at a position that was posted has been taken, as far as its word says. */
 bool base_ring_was_taken(const base_ring *ring, uint64_t position);
 

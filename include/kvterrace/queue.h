@@ -33,15 +33,17 @@ typedef struct kvt_queue kvt_queue;
 /* Zero but for struct_size: the defaults. */
 typedef struct kvt_queue_options {
     uint32_t struct_size;
-    uint32_t threads;    /* for gets and lookups; 0 = 2; at most 64. The queue has two more: one for
+    uint32_t threads;   /* for gets and lookups; 0 = 2; at most 64. The queue has two more: one for
                          requests that come while these decode large entries, and one that carries
                          puts and deletes out in the order in which they were submitted */
-    uint32_t depth;      /* requests that are accepted and not drained; 0 = 4096; at most 2^20. The
+    uint32_t depth;     /* requests that are accepted and not drained; 0 = 4096; at most 2^20. The
                             queue keeps about 900 bytes for each of the largest number so far */
-    bool whole_batches;  /* the descriptor becomes readable when the last request of a batch
+    bool whole_batches; /* the descriptor becomes readable when the last request of a batch
                            completes, and not before. kvt_queue_drain and kvt_queue_wait
                            still give each request as soon as it has completed */
-    uint8_t reserved[3]; /* zero */
+    bool submitter_waits; /* who submits calls kvt_queue_wait next, which carries out gets of what
+                             lies in memory: until then no thread is woken for the requests */
+    uint8_t reserved[2];  /* zero */
 } kvt_queue_options;
 
 /*

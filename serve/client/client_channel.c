@@ -284,7 +284,7 @@ bool client_channel_look(client_channel *channel)
     return true;
 }
 
-/* Sleeps at the bell. The lock is let go meanwhile. */
+/* Looks at the ring for a moment and sleeps at the bell. The lock is let go meanwhile. */
 static kvt_status channel_sleep(client_channel *channel, uint64_t deadline_ns)
 {
     client_area *area = channel->area;
@@ -297,12 +297,20 @@ static kvt_status channel_sleep(client_channel *channel, uint64_t deadline_ns)
         const uint64_t left_ms = (deadline_ns - now_ns) / 1000000 + 1;
         timeout_ms = left_ms < 1000000 ? (int)left_ms : 1000000;
     }
-    if (!base_ring_sleeps(&area->completions, area->next)) return KVT_OK;
+    const uint64_t next = area->next;
+    int count = 0;
     channel->reading = true;
     area->users++;
     pthread_mutex_unlock(&channel->lock);
-    const int count = poll(waits, 2, timeout_ms);
+    const bool found =
+        base_spin_until_not(&channel->spin, base_ring_word(&area->completions, next), next);
     pthread_mutex_lock(&channel->lock);
+    if (!found && area == channel->area && base_ring_sleeps(&area->completions, area->next)) {
+        pthread_mutex_unlock(&channel->lock);
+        count = poll(waits, 2, timeout_ms);
+        pthread_mutex_lock(&channel->lock);
+    }
+    base_spin_learn(&channel->spin, base_clock_ns() - now_ns);
     channel->reading = false;
     if (count > 0 && waits[0].revents != 0) wire_bell_clear(area->bells[1]);
     if (count > 0 && waits[1].revents == POLLIN) client_hear(channel->store);

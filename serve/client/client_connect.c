@@ -92,6 +92,7 @@ static kvt_status store_fill(client_store *store, const char *address,
                          .store = store};
     pthread_mutex_init(&store->calls.lock, NULL);
     base_condition_init(&store->calls.arrived);
+    base_spin_init(&store->calls.spin, CLIENT_SPIN_NS);
     store->channels = &store->calls;
     return KVT_OK;
 }

@@ -21,6 +21,7 @@
 
 #include "base/fork_guard.h"
 #include "base/handle_calls.h"
+#include "base/spin.h"
 #include "serve/client/client_range.h"
 #include "serve/wire/messages.h"
 #include "serve/wire/pending.h"
@@ -30,6 +31,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#define CLIENT_SPIN_NS        200000u /* at most: as long as a get of 1 MiB takes a thread anyhow */
 #define CLIENT_TEXTS          64u
 #define CLIENT_PAUSE_FIRST_NS UINT64_C(10000000) /* before a lost server is looked for again */
 
@@ -64,7 +66,8 @@ struct client_channel {
     uint64_t staging_bytes;     /* asked for */
     client_transfer *transfers; /* gets and puts that have begun and not ended */
     uint32_t roomless;          /* threads that wait for parts of the area */
-    bool reading;               /* a thread sleeps at the bell, for all */
+    bool reading;               /* a thread looks and sleeps at the bell, for all */
+    base_spin spin;             /* the reading thread's */
     int poller;                 /* of a queue's channel, which watches bell and socket; else -1 */
     /* Told of each request that has completed and is not waited for, under the lock. */
     void (*completed)(client_channel *channel, client_request *request);

@@ -246,6 +246,7 @@ kvt_status client_channel_begin(client_store *store, client_channel *channel)
 {
     pthread_mutex_init(&channel->lock, NULL);
     base_condition_init(&channel->arrived);
+    base_spin_init(&channel->spin, CLIENT_SPIN_NS);
     channel->store = store;
     pthread_mutex_lock(&store->lock);
     const kvt_status status = link_open_channel(store, channel);

@@ -38,6 +38,7 @@ kvt_status server_channel_answer(server_channel *channel, const wire_request *re
     return server_channel_post(channel, &done);
 }
 
+#define CHANNEL_LOOK_NS  50000 /* at the ring before it sleeps, at most */
 #define CHANNEL_SHARE_NS 50000 /* that the thread gives to gets before it looks at the ring again */
 
 /* ---- its thread ---- */
@@ -88,11 +89,22 @@ static kvt_status channel_take(server_channel *channel, bool *moved_out)
     return status;
 }
 
+/* Sleeps until there is something to do. While requests are in flight it is the queue that may have
+ * something, and the ring is not looked at first. */
 static void channel_sleep(server_channel *channel)
 {
     struct epoll_event event;
+    const bool idle = channel->in_flight == 0;
+    const uint64_t began_ns = base_clock_ns();
+    if (idle &&
+        base_spin_until_not(&channel->spin, base_ring_word(&channel->submissions, channel->next),
+                            channel->next)) {
+        base_spin_learn(&channel->spin, base_clock_ns() - began_ns);
+        return;
+    }
     if (base_ring_sleeps(&channel->submissions, channel->next))
         (void)epoll_wait(channel->poller, &event, 1, -1);
+    if (idle) base_spin_learn(&channel->spin, base_clock_ns() - began_ns);
 }
 
 static bool channel_stopped(const server_channel *channel)
@@ -195,6 +207,7 @@ kvt_status server_channel_open(server_session *session, const wire_open_channel 
     if (channel == NULL) return KVT_E_MEMORY;
     *channel = (server_channel){
         .session = session, .bells = {-1, -1}, .stop = -1, .poller = -1, .places = *answer};
+    base_spin_init(&channel->spin, CHANNEL_LOOK_NS);
     channel->places.entries = asked->entries;
     channel->places.argument_bytes = asked->argument_bytes;
     channel->places.staging_bytes = asked->staging_bytes;
@@ -202,8 +215,10 @@ kvt_status server_channel_open(server_session *session, const wire_open_channel 
     for (uint32_t i = 0; channel->requests != NULL && i < asked->entries; i++)
         channel->requests[i].next_free = i + 1;
     descriptors[0] = -1;
-    const kvt_queue_options options = {
-        .struct_size = sizeof options, .threads = 1, .depth = asked->entries};
+    const kvt_queue_options options = {.struct_size = sizeof options,
+                                       .threads = 1,
+                                       .depth = asked->entries,
+                                       .submitter_waits = true};
     kvt_status status = channel->requests != NULL ? KVT_OK : KVT_E_MEMORY;
     if (status == KVT_OK) status = channel_make_area(channel, &descriptors[0]);
     if (status == KVT_OK) status = wire_bell_make(&channel->bells[0]);

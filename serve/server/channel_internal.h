@@ -7,6 +7,7 @@
 #ifndef SERVE_SERVER_CHANNEL_INTERNAL_H
 #define SERVE_SERVER_CHANNEL_INTERNAL_H
 
+#include "base/spin.h"
 #include "serve/server/server_internal.h"
 
 #define CHANNEL_BATCH 64u /* requests that are given to the queue at once, at most */
@@ -33,6 +34,7 @@ struct server_channel {
     base_ring submissions, completions;
     _Atomic uint64_t claimed;  /* of completions */
     uint64_t next;             /* submission */
+    base_spin spin;            /* before it sleeps without requests in flight */
     int bells[2];              /* ours, the client's */
     int stop, poller;          /* descriptors of our own; stop: written by the session's thread */
     channel_request *requests; /* as many as entries */

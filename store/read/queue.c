@@ -197,6 +197,7 @@ kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kv
     kvt_queue *queue = queue_make(store, depth, true);
     if (queue == NULL) return KVT_E_MEMORY;
     kvt_status status = KVT_OK;
+    queue->submitter_waits = options->submitter_waits;
     if (options->whole_batches && !queue_count_batches(queue))
         status = KVT_E_MEMORY;
     else if (!queue_start(queue, queue->threads, &queue->thread_count, threads + 1, queue_main) ||
@@ -355,6 +356,25 @@ static uint32_t queue_room(const kvt_queue *queue)
     return queue->free.count + (queue->depth - queue->made);
 }
 
+/* Wakes as many threads as there is work for: an idle one would take the lock, and maybe a core,
+ * from a busy one. Lock held. */
+static void queue_wake(kvt_queue *queue, uint32_t requests)
+{
+    for (uint32_t i = 0; i < queue->thread_count && i * QUEUE_CHUNK < requests; i++)
+        pthread_cond_signal(&queue->work);
+}
+
+/* Wakes threads for requests that a caller who waits leaves to them, and of which they have not
+ * been told. Lock held. */
+static void queue_leave(kvt_queue *queue)
+{
+    uint32_t left = 0;
+    if (!queue->submitter_waits) return;
+    for (uint32_t i = 0; i < QUEUE_CLASSES; i++)
+        left += queue->waiting[i].count;
+    queue_wake(queue, left);
+}
+
 /* Takes items for a batch and hands them to the threads; completes those that are unsound. Lock
  * held. Returns the batch's number. */
 static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
@@ -383,10 +403,8 @@ static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
     queue->counts.batches++;
     queue_signal(queue);
     if (queue->completed.count != 0) pthread_cond_broadcast(&queue->ended);
-    /* As many threads as there is work for: an idle one would take the lock, and maybe a core, from
-     * a busy one. */
-    for (uint32_t i = 0; i < queue->thread_count && i * QUEUE_CHUNK < added[0]; i++)
-        pthread_cond_signal(&queue->work);
+    const uint32_t own = queue->submitter_waits ? QUEUE_CHUNK : 0; /* left to the submitter */
+    if (added[0] > own) queue_wake(queue, added[0] - own);
     if (added[1] != 0) pthread_cond_broadcast(&queue->call);
     return number;
 }
@@ -491,6 +509,7 @@ kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns)
         waiting = base_clock_ns() < deadline_ns;
         /* The caller's thread has nothing else to do; a wake of another one would take longer. */
         if (!waiting || queue_help(queue)) continue;
+        queue_leave(queue);
         queue->sleepers++;
         waiting = base_condition_wait_until(&queue->ended, &queue->lock, deadline_ns);
         queue->sleepers--;
@@ -500,6 +519,7 @@ kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns)
         status = KVT_OK;
     else if (queue->free.count == queue->made)
         status = KVT_END;
+    queue_leave(queue);
     pthread_mutex_unlock(&queue->lock);
     return status;
 }

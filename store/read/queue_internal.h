@@ -128,6 +128,7 @@ struct kvt_queue {
     bool stopping;        /* no request is begun any more */
     bool signalled;       /* the descriptor is readable */
     queue_batches whole;  /* with whole_batches; else its arrays are NULL */
+    bool submitter_waits; /* as its options say */
     queue_item *items;
     queue_list free;
     queue_list waiting[QUEUE_CLASSES]; /* gets, and what waits for nobody */
