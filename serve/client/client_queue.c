@@ -265,6 +265,7 @@ static kvt_status item_init(queue_item *item, const kvt_request *request)
 {
     kvt_status status = KVT_OK;
     if (request->urgency >= QUEUE_CLASSES) return KVT_E_ARGUMENT;
+    if (!(request->loss_max <= 1)) return KVT_E_ARGUMENT; /* NAN, too */
     switch (request->kind) {
     case KVT_REQUEST_GET:
         status = client_transfer_init_get(&item->transfer, &request->key, request->view,

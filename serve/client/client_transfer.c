@@ -462,8 +462,11 @@ kvt_status client_transfer_finish(client_transfer *transfer)
     const client_request *request = &transfer->request;
     assert(request->completed);
     if (transfer->entry != NULL) return request->done.status;
-    if (transfer->misses)
-        return transfer->request.done.status == KVT_OK ? KVT_MISS : finish_get(transfer);
+    if (transfer->misses) {
+        /* Somebody has put it meanwhile: one byte is not enough for it. */
+        const bool came = request->done.status == KVT_OK || request->done.status == KVT_E_ARGUMENT;
+        return came ? KVT_MISS : finish_get(transfer);
+    }
     if (transfer->step == TRANSFER_DESCRIBES && request->done.status == KVT_MISS &&
         request->area != NULL && request->area->staging.units > 0) {
         /* The store counts misses of gets: one byte is enough to ask for. */
