@@ -29,6 +29,7 @@ set(KVT_SOURCES_test_store_expected expected_values.c expected_model.c)
 set(KVT_SOURCES_torture_store_soak expected_values.c)
 set(KVT_SOURCES_torture_store_calls expected_values.c history.c calls_values.c memory_drive.c
   calls_site.c calls_direct.c calls_queue.c calls_load.c)
+set(KVT_SOURCES_torture_client_calls ${KVT_SOURCES_torture_store_calls})
 set(KVT_SOURCES_test_store_history history.c)
 set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image.c)
 

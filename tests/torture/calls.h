@@ -62,6 +62,7 @@ typedef struct calls_counts {
 } calls_counts;
 
 typedef struct calls_site {
+    const char *program;
     uint64_t seed;
     uint32_t seconds;
     uint32_t thread_count;
@@ -86,13 +87,19 @@ typedef struct calls_thread {
     uint32_t number;
     uint64_t random;
     pthread_t thread;
-    kvt_queue *queue; /* its own */
+    kvt_store *store;   /* the site's, or a connection to it */
+    kvt_queue **shared; /* CALLS_SHARED_QUEUES of that store */
+    kvt_queue *queue;   /* its own */
     calls_slot *slots;
     unsigned char *bytes;  /* CALLS_BYTES_MAX, for contents */
     unsigned char *wanted; /* same */
     unsigned char *pool;   /* CALLS_POOL_BYTES, for views */
     uint64_t lease;        /* 0: none is held */
 } calls_thread;
+
+/* Fills a thread but for `store` and `shared`. Its pool is a region of the connected store, where
+ * one is named, and else memory of its own. */
+void calls_thread_make(calls_thread *self, calls_site *site, uint32_t number, kvt_store *region);
 
 /* Below a bound. */
 uint32_t calls_draw(calls_thread *self, uint32_t below);

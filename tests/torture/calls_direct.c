@@ -30,7 +30,7 @@ static void direct_get(calls_thread *self)
     uint64_t deadline_ns =
         calls_draw(self, 4) == 0 ? call + calls_draw(self, 3000000) : KVT_NO_DEADLINE;
     kvt_status status =
-        kvt_store_get(site->store, &key, KVT_PACKED(self->bytes, bytes), deadline_ns, &info);
+        kvt_store_get(self->store, &key, KVT_PACKED(self->bytes, bytes), deadline_ns, &info);
     uint64_t back = base_clock_ns();
     atomic_fetch_add(&site->counts.gets, 1);
     if (info.timed_out) atomic_fetch_add(&site->counts.timed_out, 1);
@@ -55,9 +55,9 @@ static void direct_get_view(calls_thread *self)
     uint64_t call = base_clock_ns();
     const uint32_t groups = calls_place_cut(number, &place);
     kvt_status status = groups > 1
-                            ? kvt_store_get(site->store, &key, KVT_GROUPED(place.pointers, groups),
+                            ? kvt_store_get(self->store, &key, KVT_GROUPED(place.pointers, groups),
                                             KVT_NO_DEADLINE, &info)
-                            : kvt_store_get(site->store, &key, &place.view, KVT_NO_DEADLINE, &info);
+                            : kvt_store_get(self->store, &key, &place.view, KVT_NO_DEADLINE, &info);
     uint64_t back = base_clock_ns();
     if (layers == 0) layers = 1;
     atomic_fetch_add(&site->counts.gets, 1);
@@ -97,7 +97,7 @@ static void direct_get_prefix(calls_thread *self)
     uint64_t call = base_clock_ns();
     uint64_t deadline_ns =
         calls_draw(self, 3) == 0 ? call + calls_draw(self, 3000000) : KVT_NO_DEADLINE;
-    kvt_status status = kvt_prefix_get(site->store, keys, given, count, deadline_ns, &loaded);
+    kvt_status status = kvt_prefix_get(self->store, keys, given, count, deadline_ns, &loaded);
     uint64_t back = base_clock_ns();
     if (status != KVT_OK || loaded > count)
         calls_violate(site, first, "a get of a prefix ended with", status);
@@ -168,12 +168,12 @@ static void direct_put(calls_thread *self, bool by_view)
         calls_place_scatter(&place, number, self->bytes);
         const uint32_t groups = calls_place_cut(number, &place);
         status = groups > 1
-                     ? kvt_store_put(site->store, &entry, KVT_GROUPED(place.pointers, groups))
-                     : kvt_store_put(site->store, &entry, &place.view);
+                     ? kvt_store_put(self->store, &entry, KVT_GROUPED(place.pointers, groups))
+                     : kvt_store_put(self->store, &entry, &place.view);
         memset(self->pool, CALLS_UNTOUCHED, CALLS_POOL_BYTES);
     } else {
         status =
-            kvt_store_put(site->store, &entry, KVT_PACKED(self->bytes, calls_bytes_of(number)));
+            kvt_store_put(self->store, &entry, KVT_PACKED(self->bytes, calls_bytes_of(number)));
         memset(self->bytes, 0xdd, calls_bytes_of(number));
     }
     calls_note_put(site, number, version, call, base_clock_ns(), status, entry.lifetime_seconds);
@@ -186,7 +186,7 @@ static void direct_delete(calls_thread *self)
     if (calls_is_lossy(number) && calls_draw(self, 4) != 0) return; /* it gets coarser by and by */
     kvt_key key = calls_key_of(number);
     uint64_t call = base_clock_ns();
-    kvt_status status = kvt_store_delete(site->store, &key);
+    kvt_status status = kvt_store_delete(self->store, &key);
     atomic_fetch_add(&site->counts.deletes, 1);
     if (status == KVT_OK || status == KVT_MISS)
         history_removed(site->history, number, call, base_clock_ns());
@@ -203,7 +203,7 @@ static void direct_clear(calls_thread *self)
     if (filter.by_space) filter.space = calls_space_of(of);
     if (filter.by_tenant) filter.tenant = calls_tenant_of(of);
     uint64_t call = base_clock_ns(), removed = 0;
-    kvt_status status = kvt_store_clear(site->store, &filter, &removed);
+    kvt_status status = kvt_store_clear(self->store, &filter, &removed);
     uint64_t back = base_clock_ns();
     if (status == KVT_BUSY) return;
     if (status != KVT_OK) calls_violate(site, of, "a clear ended with", status);
@@ -222,7 +222,7 @@ static void direct_describe(calls_thread *self)
     kvt_key key = calls_key_of(number);
     kvt_description what = {.struct_size = sizeof what};
     uint64_t call = base_clock_ns();
-    kvt_status status = kvt_store_describe(site->store, &key, &what);
+    kvt_status status = kvt_store_describe(self->store, &key, &what);
     uint64_t back = base_clock_ns();
     if (status == KVT_MISS) return;
     if (status != KVT_OK) calls_violate(site, number, "a description ended with", status);
@@ -249,16 +249,16 @@ static void direct_match(calls_thread *self)
     uint64_t call = base_clock_ns();
     kvt_status status = KVT_OK;
     switch (calls_draw(self, 4)) {
-    case 0: status = kvt_store_match(site->store, keys, DIRECT_KEYS, NULL, &stored); break;
+    case 0: status = kvt_store_match(self->store, keys, DIRECT_KEYS, NULL, &stored); break;
     case 1:
-        status = kvt_store_match(site->store, keys, DIRECT_KEYS, KVT_MATCH(.worth = &worth), NULL);
+        status = kvt_store_match(self->store, keys, DIRECT_KEYS, KVT_MATCH(.worth = &worth), NULL);
         stored = worth.stored;
         if (worth.to_load > worth.stored || !(worth.load_seconds >= 0))
             calls_violate(site, first, "a worth does not add up", (int64_t)worth.to_load);
         break;
-    case 2: stored = kvt_store_exists(site->store, keys) == KVT_OK ? 1 : 0; break;
+    case 2: stored = kvt_store_exists(self->store, keys) == KVT_OK ? 1 : 0; break;
     default:
-        status = kvt_store_match(site->store, keys, DIRECT_KEYS, KVT_MATCH(.load_seconds = seconds),
+        status = kvt_store_match(self->store, keys, DIRECT_KEYS, KVT_MATCH(.load_seconds = seconds),
                                  NULL);
     }
     uint64_t back = base_clock_ns();
@@ -281,11 +281,11 @@ static void direct_evidence(calls_thread *self)
                                 .seconds = calls_draw(self, 2) == 0 ? 0 : 0.5};
     kvt_status status = KVT_OK;
     switch (calls_draw(self, 3)) {
-    case 0: status = kvt_store_touch(site->store, keys, DIRECT_KEYS, &counted); break;
-    case 1: status = kvt_store_hint(site->store, keys, DIRECT_KEYS, &expected, &counted); break;
+    case 0: status = kvt_store_touch(self->store, keys, DIRECT_KEYS, &counted); break;
+    case 1: status = kvt_store_hint(self->store, keys, DIRECT_KEYS, &expected, &counted); break;
     default:
         status =
-            kvt_store_prefetch(site->store, keys, (kvt_tier)(KVT_TIER_HBM + calls_draw(self, 2)));
+            kvt_store_prefetch(self->store, keys, (kvt_tier)(KVT_TIER_HBM + calls_draw(self, 2)));
     }
     if (status < 0 && status != KVT_E_ARGUMENT)
         calls_violate(site, first, "evidence ended with", status);
@@ -296,10 +296,10 @@ static void direct_evidence(calls_thread *self)
 /* ---- leases ---- */
 
 /* What the store says of trouble that may end the hold of an entry. */
-static uint64_t direct_trouble(const calls_site *site)
+static uint64_t direct_trouble(const calls_thread *self)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    if (kvt_store_stats_get(site->store, &stats) != KVT_OK) return UINT64_MAX;
+    if (kvt_store_stats_get(self->store, &stats) != KVT_OK) return UINT64_MAX;
     return stats.quarantined + stats.load_failures + stats.leases.lost + stats.expired;
 }
 
@@ -312,8 +312,8 @@ static void direct_use_lease(calls_thread *self, uint32_t number, uint32_t fault
     uint64_t bytes = calls_bytes_of(number);
     uint64_t call = base_clock_ns();
     bool deletes = calls_draw(self, 2) == 0;
-    kvt_status status = deletes ? kvt_store_delete(site->store, &key)
-                                : kvt_store_get(site->store, &key, KVT_PACKED(self->bytes, bytes),
+    kvt_status status = deletes ? kvt_store_delete(self->store, &key)
+                                : kvt_store_get(self->store, &key, KVT_PACKED(self->bytes, bytes),
                                                 KVT_STORE_DEADLINE, NULL);
     uint64_t back = base_clock_ns();
     if (deletes && (status == KVT_OK || status == KVT_MISS))
@@ -321,7 +321,7 @@ static void direct_use_lease(calls_thread *self, uint32_t number, uint32_t fault
     bool held = status == (deletes ? KVT_BUSY : KVT_OK);
     if (held || back >= until || calls_may_expire(number)) return;
     if (faults % 2 != 0 || faults != site->faults) return;
-    if (direct_trouble(site) != trouble) return;
+    if (direct_trouble(self) != trouble) return;
     calls_violate(site, number, deletes ? "a held entry was deleted" : "a held entry is a miss",
                   status);
 }
@@ -332,12 +332,12 @@ static void direct_lease(calls_thread *self)
     uint32_t first = direct_number(self) % (CALLS_KEYS - DIRECT_KEYS), faults = site->faults;
     kvt_key keys[DIRECT_KEYS];
     bool held[DIRECT_KEYS] = {false};
-    uint64_t trouble = direct_trouble(site), lease = 0, call = base_clock_ns();
+    uint64_t trouble = direct_trouble(self), lease = 0, call = base_clock_ns();
     uint64_t until = call + (1 + calls_draw(self, 40)) * CALLS_MS;
     for (uint32_t i = 0; i < DIRECT_KEYS; i++)
         keys[i] = calls_key_of(first + i);
-    kvt_queue *owner = calls_draw(self, 2) == 0 ? NULL : site->shared[0];
-    kvt_status status = kvt_lease_begin(site->store, owner, keys, DIRECT_KEYS, until, held, &lease);
+    kvt_queue *owner = calls_draw(self, 2) == 0 ? NULL : self->shared[0];
+    kvt_status status = kvt_lease_begin(self->store, owner, keys, DIRECT_KEYS, until, held, &lease);
     uint64_t back = base_clock_ns();
     bool late = status == KVT_E_ARGUMENT && back >= until;
     if (status != KVT_OK && status != KVT_MISS && !late)
@@ -351,14 +351,14 @@ static void direct_lease(calls_thread *self)
         direct_use_lease(self, first + i, faults, trouble, until);
     }
     if (calls_draw(self, 4) == 0)
-        status = kvt_lease_extend(site->store, lease, base_clock_ns() + 5 * CALLS_MS);
+        status = kvt_lease_extend(self->store, lease, base_clock_ns() + 5 * CALLS_MS);
     if (status < 0 && status != KVT_E_ARGUMENT)
         calls_violate(site, first, "a lease's extension ended with", status);
     if (calls_draw(self, 4) == 0) return; /* it runs out */
-    status = kvt_lease_end(site->store, lease);
+    status = kvt_lease_end(self->store, lease);
     if (status != KVT_OK && status != KVT_MISS)
         calls_violate(site, first, "a release ended with", status);
-    if (kvt_lease_end(site->store, lease) != KVT_MISS)
+    if (kvt_lease_end(self->store, lease) != KVT_MISS)
         calls_violate(site, first, "a lease was released twice", 0);
 }
 
@@ -370,7 +370,7 @@ static void direct_list(calls_thread *self)
     kvt_list_item items[5] = {{.struct_size = sizeof items[0]}};
     uint64_t cursor = 0;
     size_t count;
-    while (kvt_store_list(self->site->store, NULL, &cursor, items, 5, &count) == KVT_OK)
+    while (kvt_store_list(self->store, NULL, &cursor, items, 5, &count) == KVT_OK)
         for (size_t i = 0; i < count; i++)
             if (items[i].stored_bytes == 0 || kvt_tier_name((int)items[i].tier) == NULL)
                 calls_violate(self->site, 0, "a list gave what is no entry", KVT_OK);
@@ -378,7 +378,6 @@ static void direct_list(calls_thread *self)
 
 static void direct_watch(calls_thread *self)
 {
-    calls_site *site = self->site;
     uint32_t number = direct_number(self);
     kvt_key key = calls_key_of(number);
     kvt_explanation explanation = {.struct_size = sizeof explanation};
@@ -393,18 +392,18 @@ static void direct_watch(calls_thread *self)
     const kvt_tenant limits = {
         .struct_size = sizeof limits, .alpha_seconds = 10, .loss_limit = 0.05};
     switch (calls_draw(self, 12)) {
-    case 0: (void)!kvt_store_explain(site->store, &key, &explanation); break;
-    case 1: (void)!kvt_class_stats_get(site->store, number % 5, &class_stats); break;
-    case 2: (void)!kvt_device_stats_get(site->store, number % 5, &device); break;
-    case 3: (void)!kvt_space_stats_get(site->store, calls_space_of(number), &space); break;
+    case 0: (void)!kvt_store_explain(self->store, &key, &explanation); break;
+    case 1: (void)!kvt_class_stats_get(self->store, number % 5, &class_stats); break;
+    case 2: (void)!kvt_device_stats_get(self->store, number % 5, &device); break;
+    case 3: (void)!kvt_space_stats_get(self->store, calls_space_of(number), &space); break;
     case 4:
-    case 5: (void)!kvt_health_get(site->store, items, 4, &count, NULL); break;
-    case 6: (void)!kvt_operations_get(site->store, operations, 32, &count); break;
-    case 7: (void)kvt_metrics_write(site->store, text, sizeof text); break;
-    case 8: (void)!kvt_tenant_set(site->store, 1 + number % 2, &limits); break;
+    case 5: (void)!kvt_health_get(self->store, items, 4, &count, NULL); break;
+    case 6: (void)!kvt_operations_get(self->store, operations, 32, &count); break;
+    case 7: (void)kvt_metrics_write(self->store, text, sizeof text); break;
+    case 8: (void)!kvt_tenant_set(self->store, 1 + number % 2, &limits); break;
     case 10: direct_list(self); break;
-    case 9: (void)!kvt_space_set(site->store, calls_space_of(number), 0); break;
-    default: (void)!kvt_store_stats_get(site->store, &stats);
+    case 9: (void)!kvt_space_set(self->store, calls_space_of(number), 0); break;
+    default: (void)!kvt_store_stats_get(self->store, &stats);
     }
 }
 
@@ -448,15 +447,15 @@ void calls_keeper_step(calls_thread *self)
     kvt_status status = KVT_OK;
     switch (calls_draw(self, 24)) {
     case 0:
-    case 1: status = kvt_store_flush(site->store); break;
+    case 1: status = kvt_store_flush(self->store); break;
     case 2:
-        status = kvt_store_persist(site->store, base_clock_ns() + calls_draw(self, 40) * CALLS_MS,
+        status = kvt_store_persist(self->store, base_clock_ns() + calls_draw(self, 40) * CALLS_MS,
                                    &info);
         break;
     case 3:
-    case 4: status = kvt_store_maintain(site->store, NULL); break;
+    case 4: status = kvt_store_maintain(self->store, NULL); break;
     case 5:
-        if (kvt_events_open(site->store, 64, &reader) != KVT_OK) break;
+        if (kvt_events_open(self->store, 64, &reader) != KVT_OK) break;
         for (uint32_t i = 0; i < 20; i++)
             calls_direct_step(self);
         (void)!kvt_events_drain(reader, events, 64, &count, NULL);

@@ -36,7 +36,7 @@ static void load_announced(void *context, uint32_t layers)
 
 void calls_load_begin(calls_thread *self)
 {
-    if (kvt_queue_open(self->site->store, NULL, &self->queue) != KVT_OK)
+    if (kvt_queue_open(self->store, NULL, &self->queue) != KVT_OK)
         calls_violate(self->site, CALLS_KEYS, "a queue cannot be opened", self->number);
 }
 

@@ -290,7 +290,7 @@ static void queue_open_own(calls_thread *self)
     const kvt_queue_options options = {.struct_size = sizeof options,
                                        .threads = 1 + calls_draw(self, 3),
                                        .depth = QUEUE_BATCH + calls_draw(self, 32)};
-    if (kvt_queue_open(self->site->store, &options, &self->queue) != KVT_OK)
+    if (kvt_queue_open(self->store, &options, &self->queue) != KVT_OK)
         calls_violate(self->site, CALLS_KEYS, "a queue cannot be opened", self->number);
 }
 
@@ -362,9 +362,8 @@ static void queue_look(calls_thread *self, kvt_queue *queue)
 
 void calls_queue_step(calls_thread *self)
 {
-    calls_site *site = self->site;
     kvt_queue *queue = self->queue;
-    if (calls_draw(self, 2) == 0) queue = site->shared[calls_draw(self, CALLS_SHARED_QUEUES)];
+    if (calls_draw(self, 2) == 0) queue = self->shared[calls_draw(self, CALLS_SHARED_QUEUES)];
     uint32_t choice = calls_draw(self, 1000);
     if (choice < 400) {
         queue_submit(self, queue);

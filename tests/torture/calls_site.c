@@ -9,6 +9,7 @@
 #include "expected.h"
 
 #include <inttypes.h>
+#include <kvterrace/connect.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,22 @@
 #include <unistd.h>
 
 enum { SITE_TRIES = 3000 };
+
+void calls_thread_make(calls_thread *self, calls_site *site, uint32_t number, kvt_store *region)
+{
+    uint64_t seed = site->seed * 1000 + number;
+    void *pool = NULL;
+    if (region == NULL || kvt_region_make(region, CALLS_POOL_BYTES, &pool) != KVT_OK)
+        pool = malloc(CALLS_POOL_BYTES);
+    *self = (calls_thread){.site = site,
+                           .number = number,
+                           .random = expected_random(&seed),
+                           .bytes = malloc(CALLS_BYTES_MAX),
+                           .wanted = malloc(CALLS_BYTES_MAX),
+                           .pool = pool};
+    if (self->bytes == NULL || self->wanted == NULL || pool == NULL) abort();
+    memset(self->pool, CALLS_UNTOUCHED, CALLS_POOL_BYTES);
+}
 
 uint32_t calls_draw(calls_thread *self, uint32_t below)
 {
@@ -31,7 +48,7 @@ _Noreturn void calls_violate(calls_site *site, uint32_t number, const char *what
     fprintf(stderr, "violation: key %" PRIu32 ": %s (%lld, 0x%llx)\n", number, what,
             (long long)value, (unsigned long long)value);
     if (number < CALLS_KEYS) history_print(site->history, number);
-    fprintf(stderr, "again: torture_store_calls --seed %llu --seconds %u --threads %u\n",
+    fprintf(stderr, "again: %s --seed %llu --seconds %u --threads %u\n", site->program,
             (unsigned long long)site->seed, site->seconds, site->thread_count);
     fflush(NULL);
     _exit(1);

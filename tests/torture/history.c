@@ -4,12 +4,14 @@
  */
 #include "history.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
-enum { HISTORY_EVENTS = 32, HISTORY_FIRST_VERSIONS = 16 };
+enum { HISTORY_EVENTS = 32, HISTORY_VERSIONS = 1 << 18 };
 
 #define HISTORY_NEVER UINT64_MAX
 
@@ -30,8 +32,8 @@ typedef struct history_event {
 
 typedef struct history_key {
     pthread_mutex_t lock;
-    history_version *versions; /* version v is at v - 1 */
-    uint32_t count, room;
+    history_version *versions; /* version v is at v - 1; memory is taken as it is used */
+    uint32_t count;
     uint32_t first_open; /* those before have an end */
     history_event events[HISTORY_EVENTS];
     uint32_t event_count;
@@ -42,13 +44,35 @@ struct history {
     history_key keys[];
 };
 
+/* Memory that children of fork share; NULL: there is none. */
+static void *history_map(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory != MAP_FAILED ? memory : NULL;
+}
+
+static size_t history_bytes(uint32_t count)
+{
+    return sizeof(history) + count * sizeof(history_key);
+}
+
 history *history_make(uint32_t count)
 {
-    history *all = calloc(1, sizeof *all + count * sizeof all->keys[0]);
+    pthread_mutexattr_t shared;
+    history *all = history_map(history_bytes(count));
     if (all == NULL) return NULL;
+    pthread_mutexattr_init(&shared);
+    pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
     all->count = count;
-    for (uint32_t i = 0; i < count; i++)
-        pthread_mutex_init(&all->keys[i].lock, NULL);
+    for (uint32_t i = 0; i < count; i++) {
+        history_key *key = &all->keys[i];
+        pthread_mutex_init(&key->lock, &shared);
+        key->versions = history_map(HISTORY_VERSIONS * sizeof *key->versions);
+        if (key->versions == NULL) abort();
+    }
+    pthread_mutexattr_destroy(&shared);
     return all;
 }
 
@@ -56,15 +80,21 @@ void history_free(history *all)
 {
     for (uint32_t i = 0; all != NULL && i < all->count; i++) {
         pthread_mutex_destroy(&all->keys[i].lock);
-        free(all->keys[i].versions);
+        munmap(all->keys[i].versions, HISTORY_VERSIONS * sizeof(history_version));
     }
-    free(all);
+    if (all != NULL) munmap(all, history_bytes(all->count));
 }
 
+/* What a process has left that was killed with the lock is sound: it has noted less than it saw, so
+ * less is called wrong. */
 static history_key *history_lock(history *all, uint32_t key)
 {
     if (key >= all->count) abort();
-    pthread_mutex_lock(&all->keys[key].lock);
+    const int result = pthread_mutex_lock(&all->keys[key].lock);
+    if (result == EOWNERDEAD)
+        pthread_mutex_consistent(&all->keys[key].lock);
+    else if (result != 0)
+        abort();
     return &all->keys[key];
 }
 
@@ -97,27 +127,16 @@ static void history_establish(history_key *key, history_version *stored, uint64_
     }
 }
 
-static bool history_grow(history_key *key)
-{
-    if (key->count < key->room) return true;
-    uint32_t room = key->room != 0 ? key->room * 2 : HISTORY_FIRST_VERSIONS;
-    history_version *versions = realloc(key->versions, room * sizeof *versions);
-    if (versions == NULL) return false;
-    key->versions = versions;
-    key->room = room;
-    return true;
-}
-
 uint32_t history_put_begin(history *all, uint32_t number, uint64_t call)
 {
     history_key *key = history_lock(all, number);
     uint32_t version = 0;
-    if (history_grow(key)) {
-        key->versions[key->count++] = (history_version){.call = call,
-                                                        .returned = HISTORY_NEVER,
-                                                        .since = HISTORY_NEVER,
-                                                        .until = HISTORY_NEVER};
-        version = key->count;
+    if (key->count < HISTORY_VERSIONS) {
+        key->versions[key->count] = (history_version){.call = call,
+                                                      .returned = HISTORY_NEVER,
+                                                      .since = HISTORY_NEVER,
+                                                      .until = HISTORY_NEVER};
+        version = ++key->count;
         history_note(key, "put begins", version, call, 0);
     }
     history_unlock(key);

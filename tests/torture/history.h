@@ -23,7 +23,11 @@
  * Both are bounds, so that what is called wrong is wrong; a get that is judged before a get that
  * returned earlier may be called right without being so.
  *
- * Thread rule: any thread; each key has a lock of its own.
+ * A put that has begun and never ends, because its process was killed, may be stored at any time
+ * later; whoever gives its version settles it.
+ *
+ * Thread rule: any thread of the process that made it and of its children by fork, which may be
+ * killed at any time; each key has a lock of its own.
  */
 #ifndef TESTS_TORTURE_HISTORY_H
 #define TESTS_TORTURE_HISTORY_H
@@ -44,8 +48,8 @@ typedef enum history_outcome {
 history *history_make(uint32_t count);
 void history_free(history *all);
 
-/* A put begins: the version that it is to put, ascending from 1; 0 without memory. All instants
- * are of one clock; `call` is taken before the call, `back` after its return. */
+/* A put begins: the version that it is to put, ascending from 1; 0 when there were 2^18. All
+ * instants are of one clock; `call` is taken before the call, `back` after its return. */
 uint32_t history_put_begin(history *all, uint32_t key, uint64_t call);
 
 /* And ends. Returns NULL, or what is wrong: a get has given what was rejected. */

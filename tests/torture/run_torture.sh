@@ -36,8 +36,9 @@ fi
 step schedule ./torture_store_schedule --seeds 1000 --first "$seed"
 step soak ./torture_store_soak --seconds 60 --seed "$seed"
 step calls ./torture_store_calls --seconds 60 --seed "$seed"
+step clients ./torture_client_calls --seconds 60 --seed "$seed"
 step others ctest -L torture --output-on-failure --no-tests=error \
-    -E 'torture_store_(expected|power|sweep|schedule|soak|calls)$'
+    -E 'torture_(store_(expected|power|sweep|schedule|soak|calls)|client_calls)$'
 
 echo
 cat "$summary"

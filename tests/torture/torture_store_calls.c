@@ -12,8 +12,6 @@
  */
 #include "calls.h"
 
-#include "expected.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,19 +49,6 @@ static void *torture_main(void *argument)
     return NULL;
 }
 
-static void torture_make_thread(calls_thread *self, calls_site *site, uint32_t number)
-{
-    uint64_t seed = site->seed * 1000 + number;
-    *self = (calls_thread){.site = site,
-                           .number = number,
-                           .random = expected_random(&seed),
-                           .bytes = malloc(CALLS_BYTES_MAX),
-                           .wanted = malloc(CALLS_BYTES_MAX),
-                           .pool = malloc(CALLS_POOL_BYTES)};
-    if (self->bytes == NULL || self->wanted == NULL || self->pool == NULL) abort();
-    memset(self->pool, CALLS_UNTOUCHED, CALLS_POOL_BYTES);
-}
-
 static void torture_live(calls_site *site, calls_thread *threads, calls_thread *helper,
                          uint64_t end_ns, bool last)
 {
@@ -72,8 +57,13 @@ static void torture_live(calls_site *site, calls_thread *threads, calls_thread *
     calls_site_open(site);
     atomic_store(&site->stop, false);
     atomic_store(&site->closing, false);
-    for (uint32_t i = 0; i < site->thread_count; i++)
+    helper->store = site->store;
+    helper->shared = site->shared;
+    for (uint32_t i = 0; i < site->thread_count; i++) {
+        threads[i].store = site->store;
+        threads[i].shared = site->shared;
         if (pthread_create(&threads[i].thread, NULL, torture_main, &threads[i]) != 0) abort();
+    }
     if (pthread_create(&operator, NULL, calls_operator_main, site) != 0) abort();
     /* Wait until a life is over; a run in which nothing ends any more is a finding. */
     uint64_t calls = 0, moved_ns = base_clock_ns();
@@ -131,7 +121,8 @@ static bool torture_parse(calls_site *site, int count, char **words)
 
 int main(int count, char **words)
 {
-    static calls_site site = {.seconds = 12, .seed = 1, .thread_count = 16};
+    static calls_site site = {
+        .program = "torture_store_calls", .seconds = 12, .seed = 1, .thread_count = 16};
     static calls_thread threads[CALLS_THREADS_MAX], helper;
     if (!torture_parse(&site, count, words)) {
         fprintf(stderr, "usage: %s [--seconds N] [--seed S] [--threads T]\n", words[0]);
@@ -139,8 +130,8 @@ int main(int count, char **words)
     }
     if (!calls_site_make(&site)) return 2;
     for (uint32_t i = 0; i < site.thread_count; i++)
-        torture_make_thread(&threads[i], &site, i);
-    torture_make_thread(&helper, &site, site.thread_count);
+        calls_thread_make(&threads[i], &site, i, NULL);
+    calls_thread_make(&helper, &site, site.thread_count, NULL);
     uint32_t lives = site.seconds / TORTURE_LIFE_SECONDS;
     if (lives < 2) lives = 2;
     if (lives > TORTURE_LIVES_MAX) lives = TORTURE_LIVES_MAX;
