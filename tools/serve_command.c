@@ -95,6 +95,7 @@ static const settings_field serve_fields[] = {
     SETTINGS_FIELD(serve_settings, "serve.depth", options.depth),
     SETTINGS_FIELD(serve_settings, "serve.registered", options.registered_bytes),
     SETTINGS_FIELD(serve_settings, "serve.staging", options.staging_bytes),
+    SETTINGS_FIELD(serve_settings, "serve.in_flight", options.in_flight_bytes),
     SETTINGS_FIELD(serve_settings, "serve.leave", leave_seconds),
 };
 

@@ -89,21 +89,25 @@ static kvt_status channel_take(server_channel *channel, bool *moved_out)
     return status;
 }
 
-/* Sleeps until there is something to do. While requests are in flight it is the queue that may have
- * something, and the ring is not looked at first. */
-static void channel_sleep(server_channel *channel)
+/* Sleeps until there is something to do, or that instant. While requests are in flight it is the
+ * queue that may have something, and the ring is not looked at first. */
+static void channel_sleep(server_channel *channel, uint64_t until_ns)
 {
     struct epoll_event event;
+    int timeout_ms = -1;
     const bool idle = channel->in_flight == 0;
     const uint64_t began_ns = base_clock_ns();
-    if (idle &&
+    const bool found =
+        idle &&
         base_spin_until_not(&channel->spin, base_ring_word(&channel->submissions, channel->next),
-                            channel->next)) {
-        base_spin_learn(&channel->spin, base_clock_ns() - began_ns);
-        return;
+                            channel->next);
+    if (!found && base_ring_sleeps(&channel->submissions, channel->next)) {
+        if (until_ns < KVT_STORE_DEADLINE) {
+            const uint64_t left_ms = until_ns > began_ns ? (until_ns - began_ns) / 1000000 + 1 : 0;
+            timeout_ms = left_ms < 1000000 ? (int)left_ms : 1000000;
+        }
+        (void)epoll_wait(channel->poller, &event, 1, timeout_ms);
     }
-    if (base_ring_sleeps(&channel->submissions, channel->next))
-        (void)epoll_wait(channel->poller, &event, 1, -1);
     if (idle) base_spin_learn(&channel->spin, base_clock_ns() - began_ns);
 }
 
@@ -123,13 +127,15 @@ static void *channel_run(void *argument)
     kvt_status status = KVT_OK;
     while (status == KVT_OK && !channel_stopped(channel)) {
         bool moved = false;
+        uint64_t until_ns = KVT_NO_DEADLINE;
         status = channel_take(channel, &moved);
         if (status == KVT_OK) status = server_channel_drain(channel, &moved);
+        if (status == KVT_OK) status = server_channel_release(channel, &until_ns);
         if (channel->posted && base_ring_wakes(&channel->completions) &&
             wire_bell_ring(channel->bells[1]) == KVT_E_IO)
             status = KVT_E_IO;
         channel->posted = false;
-        if (status == KVT_OK && !moved) channel_sleep(channel);
+        if (status == KVT_OK && !moved) channel_sleep(channel, until_ns);
     }
     /* No request touches a region after this. */
     kvt_queue_close(channel->queue);

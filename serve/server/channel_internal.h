@@ -10,14 +10,20 @@
 #include "base/spin.h"
 #include "serve/server/server_internal.h"
 
-#define CHANNEL_BATCH 64u /* requests that are given to the queue at once, at most */
+#define CHANNEL_BATCH   64u /* requests that are given to the queue at once, at most */
+#define CHANNEL_CLASSES (KVT_CLASS_BACKGROUND + 1u)
 
-/* A request that the queue has: a get, a put or a delete. */
+/* A get, a put or a delete. The queue has it, or it is held here: its session has as many bytes in
+ * flight as it may. */
 typedef struct channel_request {
     wire_request request;
     wire_record record;   /* of a get or a put */
     kvt_get_info info;    /* of a get that asks for it */
     kvt_kept_tokens kept; /* the same; its positions are of our heap, too */
+    kvt_request asks;     /* of the queue */
+    uint64_t bytes;       /* of its KV, or a guess */
+    bool held;            /* else its bytes are in flight */
+    uint32_t next_held;
     void *memory;         /* the record's copy and its addresses */
     uint64_t batch;       /* of the client */
     uint64_t queue_batch; /* of the queue; several may have a part of a client's; 0: not yet */
@@ -42,6 +48,10 @@ struct server_channel {
     _Atomic uint32_t in_flight; /* requests that are not completed; read by the session's thread */
     uint64_t copied_bytes;      /* of records of the requests in flight */
     uint64_t batch;             /* of the client: counts those that have begun */
+    struct {
+        uint32_t first, last, count; /* requests that are held, in their order, by class */
+    } held[CHANNEL_CLASSES];
+    uint32_t begun;                     /* that the queue has, or that are in `waiting` */
     kvt_request waiting[CHANNEL_BATCH]; /* for the queue, all of one batch */
     uint32_t waiting_count;
     bool posted;      /* since the client's bell was rung */
@@ -65,13 +75,19 @@ static inline char *channel_record(const server_channel *channel, const wire_req
 
 /* ---- requests of the queue (channel_requests.c) ---- */
 
-/* Makes the queue's request of a get, a put or a delete, which waits for server_channel_submit.
- * KVT_OK: or it was answered; KVT_E_CORRUPT as server_channel_post. */
+/* Makes the queue's request of a get, a put or a delete, which waits for server_channel_submit, or
+ * is held. KVT_OK: or it was answered; KVT_E_CORRUPT as server_channel_post. */
 KVT_NODISCARD kvt_status server_channel_begin(server_channel *channel, const wire_request *request);
 
 /* Gives the queue the requests that wait; when it refuses them they are answered. KVT_OK;
  * KVT_E_CORRUPT. */
 KVT_NODISCARD kvt_status server_channel_submit(server_channel *channel);
+
+/* Gives the queue what is held, as far as there is room in flight: the session's share, and one
+ * request of each channel in any case, whose completion brings the thread back here. A request past
+ * its deadline needs no room: the queue ends it. Nothing waits for server_channel_submit before or
+ * afterwards. *until_ns_out: the next such deadline. KVT_OK; KVT_E_CORRUPT. */
+KVT_NODISCARD kvt_status server_channel_release(server_channel *channel, uint64_t *until_ns_out);
 
 /* Calls off the batch of the open request of that number, when nothing waits for
  * server_channel_submit. KVT_OK; KVT_MISS. */

@@ -7,7 +7,10 @@
  */
 #include "serve/server/channel_internal.h"
 
+#include "base/clock.h"
+
 #include <assert.h>
+#include <kvterrace/names.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,9 +28,155 @@ static void channel_release_regions(server_channel *channel, uint64_t regions)
     pthread_mutex_unlock(&session->lock);
 }
 
+/* ---- bytes in flight ---- */
+
+/* What a session may have in flight: an nth of all while n sessions have some. One that has got
+ * less than the others has up to half as much again, one that has got more up to half of it less:
+ * what it has in flight does not decide alone how much it gets. Lock held. */
+static uint64_t session_share(server_session *session)
+{
+    server *lends = session->lends;
+    const uint32_t others = atomic_load(&lends->busy) - (session->in_flight_bytes > 0 ? 1 : 0);
+    const uint64_t share = lends->in_flight_bytes / (others + 1), most = share / 2;
+    const uint64_t fair = atomic_load(&lends->fair_bytes);
+    const bool idle = session->in_flight_bytes == 0;
+    int64_t behind = idle ? 0 : (int64_t)(fair - session->fair_bytes);
+    if (others == 0) behind = 0;
+    if (behind > (int64_t)most) behind = (int64_t)most;
+    if (behind < -(int64_t)most) behind = -(int64_t)most;
+    session->fair_bytes = fair - (uint64_t)behind;
+    return (uint64_t)((int64_t)share + behind);
+}
+
+/* Whether a request may go to the queue: counted as in flight then. */
+static bool channel_admits(server_channel *channel, channel_request *one, bool late)
+{
+    server_session *session = channel->session;
+    pthread_mutex_lock(&session->lock);
+    const uint64_t share = session_share(session);
+    const bool fits =
+        session->in_flight_bytes < share && one->bytes <= share - session->in_flight_bytes;
+    const bool admits = fits || late || channel->begun == 0;
+    if (admits) {
+        if (session->in_flight_bytes == 0 && one->bytes > 0)
+            atomic_fetch_add(&session->lends->busy, 1);
+        session->in_flight_bytes += one->bytes;
+    }
+    pthread_mutex_unlock(&session->lock);
+    one->held = !admits;
+    channel->begun += admits;
+    return admits;
+}
+
+/* A request that was admitted has ended. */
+static void channel_ends(server_channel *channel, const channel_request *one)
+{
+    server_session *session = channel->session;
+    server *lends = session->lends;
+    assert(channel->begun > 0 && session->in_flight_bytes >= one->bytes);
+    channel->begun--;
+    if (one->bytes == 0) return;
+    pthread_mutex_lock(&session->lock);
+    atomic_fetch_add(&lends->fair_bytes, one->bytes / atomic_load(&lends->busy));
+    session->fair_bytes += one->bytes;
+    session->in_flight_bytes -= one->bytes;
+    if (session->in_flight_bytes == 0) atomic_fetch_sub(&lends->busy, 1);
+    pthread_mutex_unlock(&session->lock);
+}
+
+/* The bytes of KV that a request moves. Where a view does not say it the store knows the entry; a
+ * miss moves none. */
+static uint64_t channel_bytes(const server_channel *channel, const channel_request *one)
+{
+    const kvt_view *view = &one->record.view;
+    const kvt_entry *entry = &one->record.entry;
+    kvt_description description = {.struct_size = sizeof description};
+    uint64_t bytes = 0, sum = 0;
+    if (one->request.kind == WIRE_PUT) {
+        const uint32_t parts = entry->group_count != 0 ? entry->group_count : 1;
+        for (uint32_t i = 0; i < parts; i++) {
+            const kvt_layout *layout = entry->group_count != 0 ? &entry->groups[i] : &entry->layout;
+            if (kvt_layout_bytes(layout, &bytes) == KVT_OK) sum += bytes;
+        }
+        return sum;
+    }
+    if (view->bases_kind == KVT_BASES_PACKED) return view->base_bytes[0];
+    const kvt_status status =
+        kvt_store_describe(channel->session->lends->store, &one->request.key, &description);
+    return status == KVT_OK ? description.bytes : 0;
+}
+
+static void channel_hold(server_channel *channel, channel_request *one)
+{
+    const uint32_t class = wire_request_class(&one->request);
+    const uint32_t place = (uint32_t)(one - channel->requests);
+    if (channel->held[class].count++ == 0)
+        channel->held[class].first = place;
+    else
+        channel->requests[channel->held[class].last].next_held = place;
+    channel->held[class].last = place;
+}
+
+/* Takes a request out of the list of a class, `before` being the one before it; NULL: it is the
+ * first. */
+static void channel_unhold(server_channel *channel, uint32_t class, channel_request *before,
+                           const channel_request *one)
+{
+    assert(channel->held[class].count > 0);
+    channel->held[class].count--;
+    if (before == NULL)
+        channel->held[class].first = one->next_held;
+    else
+        before->next_held = one->next_held;
+    if (channel->held[class].last == (uint32_t)(one - channel->requests) && before != NULL)
+        channel->held[class].last = (uint32_t)(before - channel->requests);
+}
+
+/* Gives a request to the queue with those of its batch. */
+static kvt_status channel_join(server_channel *channel, const channel_request *one)
+{
+    const uint32_t count = channel->waiting_count;
+    const channel_request *first = count > 0 ? &channel->requests[channel->waiting[0].user] : NULL;
+    if (first != NULL && (first->batch != one->batch || count == CHANNEL_BATCH)) {
+        const kvt_status status = server_channel_submit(channel);
+        if (status != KVT_OK) return status;
+    }
+    channel->waiting[channel->waiting_count++] = one->asks;
+    return KVT_OK;
+}
+
+kvt_status server_channel_release(server_channel *channel, uint64_t *until_ns_out)
+{
+    const uint64_t now_ns = base_clock_ns();
+    kvt_status status = KVT_OK;
+    assert(channel->waiting_count == 0);
+    *until_ns_out = KVT_NO_DEADLINE;
+    for (uint32_t class = 0; class < CHANNEL_CLASSES; class ++) {
+        channel_request *before = NULL;
+        bool full = false;
+        uint32_t place = channel->held[class].first;
+        for (uint32_t left = channel->held[class].count; left > 0 && status == KVT_OK; left--) {
+            channel_request *one = &channel->requests[place];
+            const bool late = one->asks.deadline_ns <= now_ns && one->request.kind != WIRE_DELETE;
+            place = one->next_held;
+            if ((full && !late) || !channel_admits(channel, one, late)) {
+                full = true;
+                before = one;
+                if (one->asks.deadline_ns < *until_ns_out && one->request.kind != WIRE_DELETE)
+                    *until_ns_out = one->asks.deadline_ns;
+                continue;
+            }
+            channel_unhold(channel, class, before, one);
+            status = channel_join(channel, one);
+        }
+    }
+    return status == KVT_OK ? server_channel_submit(channel) : status;
+}
+
 static void channel_forget(server_channel *channel, channel_request *one)
 {
     assert(one->open && channel->in_flight > 0);
+    if (!one->held) channel_ends(channel, one);
     if (one->memory != NULL) {
         channel_release_regions(channel, one->record.regions);
         assert(channel->copied_bytes >= one->request.argument_bytes);
@@ -122,24 +271,29 @@ kvt_status server_channel_begin(server_channel *channel, const wire_request *req
     assert(channel->waiting_count < CHANNEL_BATCH);
     channel->first_free = one->next_free;
     channel->in_flight++;
-    *one = (channel_request){.request = *request, .batch = channel->batch, .open = true};
-    kvt_request *out = &channel->waiting[channel->waiting_count];
-    *out = (kvt_request){.struct_size = sizeof *out,
-                         .kind = request->kind,
-                         .urgency = wire_request_class(request),
-                         .key = request->key,
-                         .user = place};
+    *one =
+        (channel_request){.request = *request, .batch = channel->batch, .open = true, .held = true};
+    one->asks = (kvt_request){.struct_size = sizeof one->asks,
+                              .kind = request->kind,
+                              .urgency = wire_request_class(request),
+                              .key = request->key,
+                              .user = place};
     kvt_status status = KVT_OK;
     if (request->kind != WIRE_DELETE) {
         status = channel_read_record(channel, one);
-        if (status == KVT_OK) status = channel_fill(one, out);
+        if (status == KVT_OK) status = channel_fill(one, &one->asks);
     }
-    if (status == KVT_OK) {
-        channel->waiting_count++;
-        return KVT_OK;
+    if (status != KVT_OK) {
+        channel_forget(channel, one);
+        return server_channel_answer(channel, request, status);
     }
-    channel_forget(channel, one);
-    return server_channel_answer(channel, request, status);
+    if (request->kind != WIRE_DELETE) one->bytes = channel_bytes(channel, one);
+    /* Puts and deletes of a class keep their order. */
+    if (channel->held[one->asks.urgency].count > 0 || !channel_admits(channel, one, false))
+        channel_hold(channel, one);
+    else
+        channel->waiting[channel->waiting_count++] = one->asks;
+    return KVT_OK;
 }
 
 kvt_status server_channel_submit(server_channel *channel)
@@ -161,17 +315,43 @@ kvt_status server_channel_submit(server_channel *channel)
     return status;
 }
 
+/* Answers what is held of a batch that is called off. KVT_OK; KVT_MISS: nothing is; KVT_E_CORRUPT.
+ */
+static kvt_status channel_drop_held(server_channel *channel, uint64_t batch)
+{
+    kvt_status status = KVT_MISS;
+    for (uint32_t class = 0; class < CHANNEL_CLASSES; class ++) {
+        channel_request *before = NULL;
+        uint32_t place = channel->held[class].first;
+        for (uint32_t left = channel->held[class].count; left > 0; left--) {
+            channel_request *one = &channel->requests[place];
+            const wire_request request = one->request;
+            place = one->next_held;
+            if (one->batch != batch) {
+                before = one;
+                continue;
+            }
+            channel_unhold(channel, class, before, one);
+            channel_forget(channel, one);
+            status = server_channel_answer(channel, &request, KVT_E_CANCELLED);
+            if (status != KVT_OK) return status;
+        }
+    }
+    return status;
+}
+
 kvt_status server_channel_cancel(server_channel *channel, uint64_t number)
 {
     const uint32_t entries = channel->places.entries;
     uint32_t named = 0;
-    kvt_status status = KVT_MISS;
     assert(channel->waiting_count == 0);
     while (named < entries &&
            (!channel->requests[named].open || channel->requests[named].request.number != number))
         named++;
     if (named == entries) return KVT_MISS;
     const uint64_t batch = channel->requests[named].batch;
+    kvt_status status = channel_drop_held(channel, batch);
+    if (status == KVT_E_CORRUPT) return status;
     /* The queue has the client's batch in parts, whose numbers ascend. */
     for (uint64_t last = 0, next;; last = next) {
         next = UINT64_MAX;

@@ -30,6 +30,8 @@ static kvt_status server_fill(server *lends, const server_options *options)
     lends->leave_ms = options->leave_ms != 0 ? options->leave_ms : 2000;
     lends->staging_bytes =
         options->staging_bytes != 0 ? options->staging_bytes : UINT64_C(256) << 20;
+    lends->in_flight_bytes =
+        options->in_flight_bytes != 0 ? options->in_flight_bytes : UINT64_C(128) << 20;
     lends->session_most = options->sessions != 0 ? options->sessions : 64;
     lends->depth = options->depth != 0 ? options->depth : 1024;
     lends->registered_bytes =

@@ -59,6 +59,8 @@ struct server_session {
     server_lease *leases;            /* under `lock`, with the three below */
     uint32_t lease_count, lease_keys;
     uint64_t lease_last; /* number; from the clock on, so that a client's next session has others */
+    uint64_t in_flight_bytes; /* of KV that its channels have given to queues; under `lock` */
+    uint64_t fair_bytes;      /* server.fair_bytes, as far as the session has kept up with it */
     uint64_t registered_bytes;
     uint64_t staging_bytes; /* of its channels */
     server_channel *channels[SERVER_CHANNELS];
@@ -71,6 +73,9 @@ struct server {
     size_t user_count, operator_count;
     uint32_t session_most, depth, leave_ms;
     uint64_t registered_bytes, staging_bytes; /* of a client */
+    uint64_t in_flight_bytes;                 /* of all clients */
+    _Atomic uint32_t busy;                    /* sessions with bytes in flight */
+    _Atomic uint64_t fair_bytes; /* that one which was always busy would have got by now */
     uint64_t instance;
     _Atomic uint64_t leave_ns; /* when sessions end, once `leave` has rung */
     int stop;                  /* an eventfd that is never read, as the next two: main stops */
@@ -93,9 +98,6 @@ KVT_NODISCARD kvt_status server_call(server_session *session, const wire_message
 KVT_NODISCARD kvt_status server_channel_open(server_session *session,
                                              const wire_open_channel *asked, wire_channel *answer,
                                              int descriptors[3], server_channel **channel_out);
-
-/* Whether no request of a channel is under way. The session's thread. */
-bool server_channel_is_quiet(const server_channel *channel);
 
 /* Whether no request of a channel is under way. The session's thread. */
 bool server_channel_is_quiet(const server_channel *channel);

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_server_shares.c - clients that keep a drive busy get the same bytes of it, whatever the
+ * number of their channels; a client beyond its share waits without holding up its other requests.
+ *
+ * The drive is a file behind a throttle, far slower than any client: the server's choice of what it
+ * lets each have in flight decides what each gets.
+ */
+
+#include "store_support.h"
+
+#include "serve/server/server.h"
+
+#include <kvterrace/connect.h>
+#include <kvterrace/queue.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define SHARES_ENTRY   (64u * 1024u)
+#define SHARES_ENTRIES 128u /* of each client */
+#define SHARES_DEPTH   128u /* requests of a queue */
+#define SHARES_CLIENTS 4u
+#define SHARES_WINDOW  (8u << 20)
+#define SHARES_WARM    200u /* gets of each before what all get is counted */
+
+static const kvt_layout shares_layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = SHARES_ENTRY};
+
+static char folder[64], path[96], disk[96];
+static kvt_store *own;
+static server *lends;
+static pthread_t serving;
+
+static void *serves(void *argument)
+{
+    return server_run(argument) == KVT_OK ? NULL : argument;
+}
+
+/* Lends a store of one drive that reads so many bytes a second. */
+static void begin(uint64_t read_bytes_per_s, uint64_t in_flight_bytes)
+{
+    char message[256] = "";
+    kvt_store_options options;
+    support_make_folder(folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/s", folder);
+    snprintf(disk, sizeof disk, "%s/disk", folder);
+    kvt_store_options_init(&options);
+    kvt_device_config file = support_file_config("disk", disk, 64 << 20);
+    file.read_bytes_per_s = read_bytes_per_s;
+    options.policy = "lru";
+    options.limits.staging_bytes = 64 << 20;
+    options.limits.put_staging_bytes = 4 << 20;
+    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &file, .device_count = 1};
+    if (kvt_store_open(&options, &own, message, sizeof message) != KVT_OK) fail_msg("%s", message);
+    const server_options lent = {.path = path, .in_flight_bytes = in_flight_bytes};
+    if (server_open(own, &lent, &lends, message, sizeof message) != KVT_OK) fail_msg("%s", message);
+    assert_int_equal(pthread_create(&serving, NULL, serves, lends), 0);
+}
+
+static void end(void)
+{
+    void *failed;
+    server_stop(lends);
+    assert_int_equal(pthread_join(serving, &failed), 0);
+    assert_null(failed);
+    server_close(lends);
+    kvt_store_close(own);
+    support_remove_folder(folder);
+}
+
+static void put_all(uint32_t count)
+{
+    char *data = calloc(1, SHARES_ENTRY);
+    assert_non_null(data);
+    for (uint32_t i = 0; i < count; i++) {
+        const kvt_entry entry = support_entry(support_key(i), shares_layout, 1);
+        kvt_status status;
+        memset(data, (int)i, SHARES_ENTRY);
+        while ((status = kvt_store_put(own, &entry, KVT_PACKED(data, SHARES_ENTRY))) == KVT_BUSY)
+            assert_ok(kvt_store_flush(own));
+        assert_ok(status);
+    }
+    assert_ok(kvt_store_flush(own));
+    free(data);
+}
+
+/* ---- a client that keeps its queues full ---- */
+
+typedef struct client {
+    uint32_t number, queues, next;
+    kvt_store *store;
+    kvt_queue *queue[8];
+    char *memory; /* a region: a place for each request */
+    pthread_t thread;
+    atomic_uint done;
+    atomic_bool wrong;
+} client;
+
+static atomic_bool stops;
+
+static void client_asks(client *self, uint32_t queue, uint32_t place)
+{
+    char *at = self->memory + (size_t)(queue * SHARES_DEPTH + place) * SHARES_ENTRY;
+    const kvt_view view = kvt_view_packed(at, SHARES_ENTRY);
+    static _Thread_local kvt_view views[8 * SHARES_DEPTH];
+    const uint32_t number = self->number * SHARES_ENTRIES + self->next++ % SHARES_ENTRIES;
+    views[queue * SHARES_DEPTH + place] = view;
+    const kvt_request request = {.struct_size = sizeof request,
+                                 .kind = KVT_REQUEST_GET,
+                                 .key = support_key(number),
+                                 .view = &views[queue * SHARES_DEPTH + place],
+                                 .deadline_ns = KVT_NO_DEADLINE,
+                                 .user = (uint64_t)number << 32 | place};
+    if (kvt_queue_submit(self->queue[queue], &request, 1, NULL) != KVT_OK)
+        atomic_store(&self->wrong, true);
+}
+
+static void *client_runs(void *argument)
+{
+    client *self = argument;
+    for (uint32_t q = 0; q < self->queues; q++)
+        for (uint32_t i = 0; i < SHARES_DEPTH; i++)
+            client_asks(self, q, i);
+    while (!atomic_load(&stops)) {
+        size_t moved = 0;
+        for (uint32_t q = 0; q < self->queues; q++) {
+            kvt_completion done[SHARES_DEPTH] = {{.struct_size = sizeof done[0]}};
+            const size_t count = kvt_queue_drain(self->queue[q], done, SHARES_DEPTH);
+            for (size_t i = 0; i < count; i++) {
+                const uint32_t place = (uint32_t)done[i].user,
+                               number = (uint32_t)(done[i].user >> 32);
+                const char *at = self->memory + (size_t)(q * SHARES_DEPTH + place) * SHARES_ENTRY;
+                if (done[i].status != KVT_OK || at[0] != (char)number ||
+                    at[SHARES_ENTRY - 1] != (char)number)
+                    atomic_store(&self->wrong, true);
+                atomic_fetch_add(&self->done, 1);
+                client_asks(self, q, place);
+            }
+            moved += count;
+        }
+        if (moved == 0) usleep(1000);
+    }
+    return NULL;
+}
+
+static void client_begins(client *self, uint32_t number, uint32_t queues)
+{
+    char message[256] = "";
+    void *memory = NULL;
+    *self = (client){.number = number, .queues = queues};
+    if (kvt_connect(path, NULL, &self->store, message, sizeof message) != KVT_OK)
+        fail_msg("%s", message);
+    assert_ok(
+        kvt_region_make(self->store, (uint64_t)queues * SHARES_DEPTH * SHARES_ENTRY, &memory));
+    self->memory = memory;
+    for (uint32_t q = 0; q < queues; q++)
+        assert_ok(kvt_queue_open(self->store, NULL, &self->queue[q]));
+    assert_int_equal(pthread_create(&self->thread, NULL, client_runs, self), 0);
+}
+
+static void client_ends(client *self)
+{
+    pthread_join(self->thread, NULL);
+    for (uint32_t q = 0; q < self->queues; q++)
+        kvt_queue_close(self->queue[q]);
+    assert_ok(kvt_region_free(self->store, self->memory));
+    kvt_store_close(self->store);
+    assert_false(atomic_load(&self->wrong));
+}
+
+/* Runs clients with so many queues each, until they have got `gets` entries together. */
+static void expect_fair(const uint32_t *queues, uint32_t count, uint32_t gets)
+{
+    static client clients[SHARES_CLIENTS];
+    uint32_t before[SHARES_CLIENTS], got[SHARES_CLIENTS], sum = 0;
+    begin(40 << 20, SHARES_WINDOW);
+    put_all(count * SHARES_ENTRIES);
+    atomic_store(&stops, false);
+    for (uint32_t i = 0; i < count; i++)
+        client_begins(&clients[i], i, queues[i]);
+    for (uint32_t i = 0; i < count; i++)
+        while (atomic_load(&clients[i].done) < SHARES_WARM)
+            usleep(1000);
+    for (uint32_t i = 0; i < count; i++)
+        before[i] = atomic_load(&clients[i].done);
+    while (sum < gets) {
+        usleep(1000);
+        sum = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            got[i] = atomic_load(&clients[i].done) - before[i];
+            sum += got[i];
+        }
+    }
+    atomic_store(&stops, true);
+    for (uint32_t i = 0; i < count; i++)
+        client_ends(&clients[i]);
+    end();
+    for (uint32_t i = 0; i < count; i++) {
+        print_message("%u queues: %u of %u gets\n", queues[i], got[i], sum);
+        assert_in_range(got[i] * count * 10, sum * 9, sum * 11);
+    }
+}
+
+TEST(two_clients_share_a_drive)
+{
+    expect_fair((const uint32_t[]){1, 1}, 2, 1600);
+}
+
+TEST(seven_queues_get_no_more_than_one)
+{
+    expect_fair((const uint32_t[]){7, 1}, 2, 1600);
+}
+
+TEST(four_clients_share_a_drive)
+{
+    expect_fair((const uint32_t[]){4, 1, 2, 1}, 4, 2000);
+}
+
+#define HELD_GETS 24u
+
+static char held_memory[2 * HELD_GETS + 1][SHARES_ENTRY];
+static kvt_view held_views[2 * HELD_GETS + 1];
+
+/* Submits a batch of gets. */
+static uint64_t submit_gets(kvt_queue *queue, uint32_t first, uint32_t count, uint64_t deadline_ns)
+{
+    kvt_request requests[HELD_GETS];
+    uint64_t batch = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        held_views[first + i] = kvt_view_packed(held_memory[first + i], SHARES_ENTRY);
+        requests[i] = (kvt_request){.struct_size = sizeof requests[i],
+                                    .kind = KVT_REQUEST_GET,
+                                    .key = support_key(first + i),
+                                    .view = &held_views[first + i],
+                                    .deadline_ns = deadline_ns};
+    }
+    assert_ok(kvt_queue_submit(queue, requests, count, &batch));
+    return batch;
+}
+
+static kvt_completion next_of(kvt_queue *queue)
+{
+    kvt_completion done = {.struct_size = sizeof done};
+    while (kvt_queue_drain(queue, &done, 1) == 0)
+        assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
+    return done;
+}
+
+/* A client has one get in flight and the others held. One that is called off, one whose deadline
+ * passes and a lookup end long before those that were asked for first. */
+TEST(what_is_held_ends_by_itself)
+{
+    char message[256] = "";
+    kvt_store *store;
+    kvt_queue *queue;
+    uint32_t first_done = 0;
+    begin(1 << 20, SHARES_ENTRY);
+    put_all(2 * HELD_GETS + 1);
+    assert_ok(kvt_connect(path, NULL, &store, message, sizeof message));
+    assert_ok(kvt_queue_open(store, NULL, &queue));
+    const uint64_t first = submit_gets(queue, 0, HELD_GETS, KVT_NO_DEADLINE);
+    const uint64_t second = submit_gets(queue, HELD_GETS, HELD_GETS, KVT_NO_DEADLINE);
+    const uint64_t late =
+        submit_gets(queue, 2 * HELD_GETS, 1, base_clock_ns() + UINT64_C(100000000));
+    const kvt_request looks = {
+        .struct_size = sizeof looks, .kind = KVT_REQUEST_EXISTS, .key = support_key(1)};
+    assert_ok(kvt_queue_submit(queue, &looks, 1, NULL));
+    assert_ok(kvt_queue_cancel(queue, second));
+    for (uint32_t cancelled = 0, timed_out = 0, found = 0;
+         cancelled < HELD_GETS || timed_out == 0 || found == 0;) {
+        const kvt_completion done = next_of(queue);
+        if (done.batch == first) {
+            assert_ok(done.status);
+            first_done++;
+        } else if (done.batch == second) {
+            assert_int_equal(done.status, KVT_E_CANCELLED);
+            cancelled++;
+        } else if (done.batch == late) {
+            assert_int_equal(done.status, KVT_MISS);
+            assert_true(done.timed_out);
+            timed_out++;
+        } else {
+            assert_ok(done.status);
+            found++;
+        }
+    }
+    assert_in_range(first_done, 0, HELD_GETS - 4);
+    for (; first_done < HELD_GETS; first_done++)
+        assert_ok(next_of(queue).status);
+    for (uint32_t i = 0; i < HELD_GETS; i++)
+        assert_int_equal(held_memory[i][SHARES_ENTRY - 1], (int)i);
+    /* A client that goes with requests held leaves nothing. */
+    (void)submit_gets(queue, 0, HELD_GETS, KVT_NO_DEADLINE);
+    kvt_queue_close(queue);
+    kvt_store_close(store);
+    end();
+}
