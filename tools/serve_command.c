@@ -5,6 +5,7 @@
  */
 #include "commands.h"
 
+#include "base/clock.h"
 #include "base/config_values.h"
 #include "base/settings_fields.h"
 #include "serve/server/metrics_http.h"
@@ -267,6 +268,31 @@ static int serve_say_ready(const serve_arguments *arguments, const serve_setting
     return EXIT_FINE;
 }
 
+/* Does what the close is about to do, which tells nobody how it went: what SSDs do not have is
+ * written there, and the catalog is flushed. */
+static int serve_keep(kvt_store *store, double seconds)
+{
+    kvt_persist_info info = {.struct_size = sizeof info};
+    char text[COMMAND_MESSAGE_BYTES], bytes[32];
+    const uint64_t now_ns = base_clock_ns();
+    kvt_status status = KVT_E_UNSUPPORTED;
+    if (seconds > 0) status = kvt_store_persist(store, now_ns + (uint64_t)(seconds * 1e9), &info);
+    if (status == KVT_E_UNSUPPORTED) status = kvt_store_flush(store);
+    if (status == KVT_E_UNSUPPORTED) return EXIT_FINE; /* nothing survives a close by design */
+    if (status >= 0 && info.left == 0) return EXIT_FINE;
+    if (info.left > 0)
+        (void)snprintf(
+            text, sizeof text,
+            "the close loses %llu entries (%s) that are not on SSD (store.close_deadline "
+            "is %g s)",
+            (unsigned long long)info.left, format_bytes(bytes, info.left_bytes), seconds);
+    else
+        (void)snprintf(text, sizeof text,
+                       "the close may lose what was stored, moved or deleted since the last flush: "
+                       "a device or the catalog takes no more writes");
+    return command_fail(status < 0 ? status : KVT_E_TIMEOUT, text);
+}
+
 /* Opens all, serves until a signal, and says by its exit code what went wrong. */
 static int serve_store(const serve_arguments *arguments, const serve_settings *settings,
                        const kvt_store_options *options, serve_run_state *run)
@@ -303,7 +329,8 @@ static int serve_store(const serve_arguments *arguments, const serve_settings *s
     serve_notify("READY=1");
     status = server_run(run->lends);
     serve_notify("STOPPING=1");
-    return status == KVT_OK ? EXIT_FINE : command_fail(status, settings->options.path);
+    const int kept = serve_keep(run->store, options->durability.close_deadline_seconds);
+    return status == KVT_OK ? kept : command_fail(status, settings->options.path);
 }
 
 static int serve_run(void *context)
@@ -334,7 +361,8 @@ const command_spec serve_spec = {
     .summary = "lend a store to the other processes of the host",
     .about = "Opens the store of a configuration and lends it to other processes, which connect to "
              "the socket that serve.socket names. Runs until SIGTERM or SIGINT; the store is "
-             "closed then, and the exit code is 0. A second signal ends it at once.",
+             "closed then, and the exit code is 0 when all that it can keep is kept, else a line "
+             "says what is lost. A second signal ends it at once.",
     .details = "One line on standard output says that clients may connect. Those that connect "
                "earlier wait. At the end they are told, and requests under way get serve.leave "
                "seconds.\n\n"

@@ -54,6 +54,16 @@ class OperateTest(CommandCase):
         output, errors = self.server.communicate()
         self.assertEqual((self.server.returncode, output, errors), (0, "", ""))
 
+    def test_a_close_that_loses_entries(self):
+        self.serve("--set", "store.close_deadline=0.05", "--set", "store.persist_rate=0", "--set",
+                   "device.d0.write_bandwidth=1MB/s", "--set", "device.d1.write_bandwidth=1MB/s")
+        self.client("put", SPACES[0], 1, 40, 200 * KIB)
+        self.server.send_signal(signal.SIGTERM)
+        output, errors = self.server.communicate()
+        self.assertNotEqual(self.server.returncode, 0)
+        self.assertEqual(output, "")
+        self.assertRegex(errors, r"the close loses \d+ entries \(.* MiB\) that are not on SSD")
+
     def client(self, what, space, tenant, count, size=4096):
         """What the client prints, a line each."""
         result = subprocess.run([CLIENT, "s.sock", what, space, str(tenant), str(count), str(size)],
