@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * jobs.h - what the CPU tells the kernels of a GPU: one job for each matrix that a kernel decodes,
+ * and for each segment that is verified. C11 and CUDA read it alike. docs/GPU.md says what a launch
+ * of each kernel does.
+ *
+ *     planner (record_jobs.c)         an array of jobs of one kernel, in memory of the GPU
+ *     kernel<<<blocks, threads>>>(jobs, job_count, verdicts)
+ *
+ * A job was made from a head and a view that the CPU has checked, and its fields are trusted. The
+ * bytes that its addresses name are not: a kernel reads inside of the segments and writes inside of
+ * the target, whatever they hold.
+ *
+ * Addresses are numbers of 64 bits, and so are strides, which are added modulo 2^64.
+ */
+#ifndef CODECS_JOBS_H
+#define CODECS_JOBS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define KERNEL_ASSERT(condition) static_assert(condition, "part of what kernels were made for")
+#else
+#define KERNEL_ASSERT(condition) _Static_assert(condition, "part of what kernels were made for")
+#endif
+
+/* The kernels, in the order in which a layer's are launched. */
+typedef enum kernel_id {
+    KERNEL_CHECK, /* XXH3 and padding of segments */
+    KERNEL_RAW,   /* rows that are stored as they are */
+    KERNEL_KIVI,
+    KERNEL_PLANES,
+    KERNEL_LOSSLESS, /* mode fast */
+    KERNEL_ENTROPY,
+    KERNEL_COUNT
+} kernel_id;
+
+enum {
+    KERNEL_THREADS = 256,    /* of a block, in every kernel */
+    KERNEL_WARP = 32,        /* threads that run together */
+    KERNEL_CHECK_BLOCK = 8,  /* segments that a block verifies, a warp each */
+    KERNEL_PLANES_MAX = 5,   /* planes of a matrix */
+    KERNEL_GROUP_ROWS = 16,  /* tokens of a thread of kivi and planes */
+    KERNEL_RAW_BYTES = 32768 /* of the rows that a block of raw copies, about */
+};
+
+/* What a job says in its verdict's word. The words are zeroed before the launch. A check writes
+ * SOUND or its reason. The others write a reason, or nothing. */
+typedef enum kernel_verdict {
+    KERNEL_UNSEEN = 0,   /* of a check: it has not run */
+    KERNEL_SOUND = 1,    /* the checksum is right and the padding is zero */
+    KERNEL_CHECKSUM = 2, /* the checksum is wrong */
+    KERNEL_PADDING = 3,  /* the checksum is right, but a byte of the padding is not zero */
+    KERNEL_CORRUPT = 4   /* the bytes are none that the codec's encoder writes */
+} kernel_verdict;
+
+/* Types of elements: the numbers of kvt_dtype. */
+enum { KERNEL_FP16 = 1, KERNEL_BF16 = 2, KERNEL_FP32 = 3, KERNEL_FP8 = 4 };
+
+/* The first member of every job. Jobs of an array ascend by first_block; a job ends where the next
+ * one, or the grid, does. */
+typedef struct kernel_head {
+    uint32_t first_block; /* of the grid; KERNEL_CHECK: 0 */
+    uint32_t verdict;     /* index of its word */
+} kernel_head;
+
+/*
+ * Where the rows of a matrix go: view_rows of a view whose memory is the GPU's. With p = first_slot
+ * + token, the bytes of head h of a token are at
+ *
+ *     start + block * block_stride + p % block_tokens * token_stride + h * head_stride
+ *
+ * where block is blocks[p / block_tokens], or p / block_tokens without a table. Without gaps
+ * between heads there is one head, the row.
+ */
+typedef struct kernel_target {
+    uint64_t start;  /* address of block 0, slot 0 */
+    uint64_t blocks; /* address of uint32_t block numbers; 0: 0, 1, 2, .. */
+    uint64_t block_stride;
+    uint64_t token_stride;
+    uint64_t head_stride;
+    uint64_t head_bytes;
+    uint64_t first_slot;   /* of token 0, from blocks[0] on */
+    uint32_t block_tokens; /* UINT32_MAX: no blocks */
+    uint32_t heads;
+} kernel_target;
+
+KERNEL_ASSERT(sizeof(kernel_target) == 64);
+
+/* One segment to verify; at `address`, a multiple of 64, are padded_bytes bytes, a multiple of 64
+ * and more than 0. */
+typedef struct kernel_check_job {
+    kernel_head head;
+    uint64_t address;
+    uint64_t stored_bytes; /* from here to padded_bytes all is zero */
+    uint64_t padded_bytes;
+    uint64_t checksum; /* XXH3-64 of padded_bytes */
+} kernel_check_job;
+
+KERNEL_ASSERT(sizeof(kernel_check_job) == 40);
+
+/* Rows that follow each other at `source` and go to the target's from token 0 on. */
+typedef struct kernel_raw_job {
+    kernel_head head;
+    uint64_t source;
+    uint64_t rows;
+    uint64_t row_bytes;      /* target.heads * target.head_bytes */
+    uint32_t block_rows;     /* rows of a block of threads */
+    uint32_t transfer_bytes; /* 16, 8, 4, 2 or 1: divides all addresses and strides */
+    kernel_target target;
+} kernel_raw_job;
+
+KERNEL_ASSERT(sizeof(kernel_raw_job) == 104);
+
+/* A matrix of kivi or planes: groups of elements with a minimum and a scale (kivi_group.h). A block
+ * of threads decodes KERNEL_THREADS pieces of 8 channels and KERNEL_GROUP_ROWS tokens, channels
+ * first. */
+typedef struct kernel_group_job {
+    kernel_head head;
+    uint32_t tokens;         /* coded ones */
+    uint32_t width;          /* channels of a row, a multiple of 8 */
+    uint32_t unit;           /* groups along the rows do not cross it; divides width */
+    uint32_t group;          /* elements of a group */
+    uint32_t row_groups;     /* groups of a row; of groups along the columns: of a run, the width */
+    uint32_t transfer_bytes; /* 16, 8, 4, 2 or 1: divides the target's addresses and strides */
+    uint8_t columns;         /* 1: groups along the columns */
+    uint8_t dtype;           /* of the target: KERNEL_FP16 .. KERNEL_FP8 */
+    uint8_t planes;          /* of codes: 1 for kivi, 1 .. 5 for planes */
+    uint8_t bits;            /* of kivi: 2, 4 or 8 */
+    uint8_t half_steps;      /* kivi: values in fp16 steps */
+    uint8_t reserved[3];     /* zero */
+    uint64_t table;          /* address of planes' 32 bytes of centroids; of kivi 0 */
+    uint64_t minima;         /* addresses of fp16 numbers, one a group */
+    uint64_t scales;
+    uint64_t codes[KERNEL_PLANES_MAX]; /* addresses of the planes, multiples of 64 */
+    kernel_target target;              /* of the first coded token */
+} kernel_group_job;
+
+KERNEL_ASSERT(sizeof(kernel_group_job) == 168);
+
+/* A matrix of lossless, mode fast (lossless_fast.h). A block of threads decodes a tile of 65,536
+ * elements. */
+typedef struct kernel_lossless_job {
+    kernel_head head;
+    uint64_t source;
+    uint64_t bytes; /* stored */
+    uint64_t elements;
+    uint32_t row_elements;
+    uint32_t transfer_bytes; /* as in kernel_group_job */
+    uint8_t dtype;           /* KERNEL_FP16, BF16 or FP32 */
+    uint8_t reserved[7];     /* zero */
+    kernel_target target;
+} kernel_lossless_job;
+
+KERNEL_ASSERT(sizeof(kernel_lossless_job) == 112);
+
+/* A matrix of entropy (entropy_span.h). A block of threads decodes one span. */
+typedef struct kernel_entropy_job {
+    kernel_head head;
+    uint64_t source;
+    uint64_t bytes;  /* stored */
+    uint32_t tokens; /* coded ones */
+    uint32_t width;
+    uint32_t transfer_bytes; /* as in kernel_group_job */
+    uint16_t step;           /* that the matrix must state, with */
+    uint8_t flags;           /* these flags of its head */
+    uint8_t dtype;           /* of the target: KERNEL_FP16 .. KERNEL_FP8 */
+    kernel_target target;    /* of the first coded token */
+} kernel_entropy_job;
+
+KERNEL_ASSERT(sizeof(kernel_entropy_job) == 104);
+
+#endif
