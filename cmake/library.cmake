@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The library, static and shared, from the rooms that make it, and the command.
-set(KVT_LIBRARY_ROOMS ground number base codecs basis policy tiers estimator remote store decide
+set(KVT_LIBRARY_ROOMS ground number base codecs basis policy gpu tiers estimator remote store decide
     sparse wire client)
 set(KVT_LIBRARY_DEPS PkgConfig::ZSTD PkgConfig::URING PkgConfig::SQLITE PkgConfig::XXHASH
     PkgConfig::INIH Threads::Threads ${CMAKE_DL_LIBS} m)

@@ -26,8 +26,8 @@ import sys
 
 PRODUCT_SUFFIXES = (".c", ".h", ".py", ".sh", ".html", ".js", ".css")
 NOT_PRODUCT = ("tests", "docs", "cmake", "examples", ".ci", "profiles")
-LIBRARY = ("include", "base", "codecs", "basis", "policy", "tiers", "estimator", "remote", "store",
-           "sparse")
+LIBRARY = ("include", "base", "codecs", "basis", "policy", "gpu", "tiers", "estimator", "remote",
+           "store", "sparse")
 # Rooms of estimator/ that only the command links.
 NOT_LIBRARY = re.compile(r"^estimator/(exchange|model|quality)/")
 ASSERTING = ("policy", "store", "tiers/pool", "tiers")

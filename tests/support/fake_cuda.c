@@ -1,55 +1,89 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_cuda.c - the calls that the hbm device makes of libcuda.so.1, on host memory.
+ * fake_cuda.c - the calls that the engine makes of libcuda.so.1, on host memory.
  *
- * A copy moves its bytes when it ends, not when it begins: whoever reads a target or reuses a
- * source too early gets wrong bytes. It ends after a number of questions, so no test waits for a
- * clock.
+ * Work of a stream, a copy or a launch, is done when it ends, not when it begins: whoever reads a
+ * target or reuses a source too early gets wrong bytes. It ends after a number of questions, so no
+ * test waits for a clock. A stream that waits for an event does nothing until the event is over; a
+ * question to a stream that waits is one to the stream that it waits for. A launch runs a function
+ * of the host that the test has named as a kernel.
  *
- * One thread at a time, as the device has it; the current context is each thread's own.
+ * The memory of a GPU has no access rights but while work runs, so a program that touches it from
+ * the host dies, unless the test says that the host plays the kernels.
+ *
+ * Any thread; one lock around every call. The current context is each thread's own.
  */
 #include "fake_cuda.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { OK = 0, BAD_VALUE = 1, OUT_OF_MEMORY = 2, BAD_CONTEXT = 201, NOT_READY = 600 };
-enum { COPIES_MAX = 1024, BLOCKS_MAX = 64, ALREADY_REGISTERED = 712 };
+enum { OK = 0, BAD_VALUE = 1, OUT_OF_MEMORY = 2, BAD_CONTEXT = 201, BAD_HANDLE = 400 };
+enum { NOT_FOUND = 500, NOT_READY = 600, ALREADY_REGISTERED = 712 };
+enum { BLOCKS_MAX = 256, CONTEXTS_MAX = 8, STACK_MAX = 8, PAGE = 4096 };
 
 EXPORT fake_cuda_state fake_cuda = {.gpu_count = 1};
 
-typedef struct fake_copy {
+typedef enum fake_kind { FAKE_COPY, FAKE_LAUNCH, FAKE_WAIT } fake_kind;
+
+typedef struct fake_context {
+    int retained;
+} fake_context;
+
+typedef struct fake_stream fake_stream;
+
+typedef struct fake_work {
+    struct fake_work *next;
+    fake_kind kind;
+    uint32_t questions;
     void *target;
     const void *source;
     size_t bytes;
-    uint32_t questions;
-} fake_copy;
+    const fake_cuda_kernel *kernel;
+    fake_cuda_launch launch;
+    fake_stream *awaited; /* of a wait: until so much of this stream's work has ended */
+    uint64_t after;
+} fake_work;
 
-typedef struct fake_stream {
-    uint64_t begun; /* copies */
+struct fake_stream {
+    fake_stream *next; /* streams that were destroyed stay: events may name them */
+    const fake_context *context;
+    uint64_t begun;
     uint64_t ended;
-    fake_copy copies[COPIES_MAX];
-} fake_stream;
+    fake_work *first;
+    fake_work *last;
+};
 
 typedef struct fake_event {
     fake_stream *stream;
-    uint64_t after; /* copies of the stream that it comes behind */
+    uint64_t after; /* work of the stream that it comes behind */
 } fake_event;
+
+typedef enum fake_place { FAKE_NONE = 0, FAKE_GPU, FAKE_HOST, FAKE_REGISTERED } fake_place;
 
 typedef struct fake_block {
     unsigned char *memory;
     size_t bytes;
-    bool registered;
+    fake_place place;
+    int ordinal; /* of a GPU's, */
+    bool open;   /* which the host may touch */
 } fake_block;
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static fake_block blocks[BLOCKS_MAX];
-static int contexts;
-static _Thread_local void *current;
+static fake_context contexts[CONTEXTS_MAX];
+static fake_stream *streams;
+static _Thread_local fake_context *stack[STACK_MAX];
+static _Thread_local int depth;
 static uint32_t flying;
+
+#define current (depth > 0 ? stack[depth - 1] : NULL)
 
 static int result_of(const char *name)
 {
@@ -62,27 +96,46 @@ static int result_of(const char *name)
     return fake_cuda.fail_result;
 }
 
+static void unlock(const int *unused)
+{
+    (void)unused;
+    pthread_mutex_unlock(&lock);
+}
+
+#define LOCKED()                                                                                   \
+    const int locked __attribute__((cleanup(unlock), unused)) = pthread_mutex_lock(&lock)
+
 #define BEGIN()                                                                                    \
+    LOCKED();                                                                                      \
     do {                                                                                           \
         int injected = result_of(__func__);                                                        \
         if (injected != OK) return injected;                                                       \
     } while (0)
 
 #define BEGIN_IN_CONTEXT()                                                                         \
+    LOCKED();                                                                                      \
     do {                                                                                           \
         if (current == NULL) {                                                                     \
             fake_cuda.unbound++;                                                                   \
             return BAD_CONTEXT;                                                                    \
         }                                                                                          \
-        BEGIN();                                                                                   \
+        int injected = result_of(__func__);                                                        \
+        if (injected != OK) return injected;                                                       \
     } while (0)
 
-static void end_copy(fake_stream *stream)
+/* ---- memory ---- */
+
+static size_t pages_of(size_t bytes)
 {
-    const fake_copy *copy = &stream->copies[stream->ended % COPIES_MAX];
-    memcpy(copy->target, copy->source, copy->bytes);
-    stream->ended++;
-    flying--;
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+static void open_memory(int rights)
+{
+    for (int i = 0; i < BLOCKS_MAX; i++)
+        if (blocks[i].place == FAKE_GPU && !blocks[i].open &&
+            mprotect(blocks[i].memory, blocks[i].bytes, rights) != 0)
+            abort();
 }
 
 static fake_block *find_block(const void *memory, size_t bytes)
@@ -96,35 +149,95 @@ static fake_block *find_block(const void *memory, size_t bytes)
     return NULL;
 }
 
-static int add_block(void *memory, size_t bytes, bool registered)
+static int add_block(void *memory, size_t bytes, fake_place place)
 {
     for (int i = 0; i < BLOCKS_MAX; i++) {
         if (blocks[i].memory != NULL) continue;
-        blocks[i] = (fake_block){memory, bytes, registered};
+        blocks[i] =
+            (fake_block){memory, bytes, place, current != NULL ? (int)(current - contexts) : 0,
+                         fake_cuda.open != 0};
         fake_cuda.live++;
         return OK;
     }
     return OUT_OF_MEMORY;
 }
 
-static int drop_block(const void *memory)
+static int drop_block(const void *memory, fake_place place)
 {
     fake_block *block = find_block(memory, 0);
-    if (block == NULL || block->memory != memory) return BAD_VALUE;
+    if (block == NULL || block->memory != memory || block->place != place) return BAD_VALUE;
     *block = (fake_block){0};
     fake_cuda.live--;
     return OK;
 }
 
-static int begin_copy(void *target, const void *source, const void *host, size_t bytes,
-                      fake_stream *stream)
+/* ---- work ---- */
+
+static void end_first(fake_stream *stream)
 {
-    const fake_block *block = find_block(host, bytes);
-    if (stream == NULL || stream->begun - stream->ended == COPIES_MAX) return BAD_VALUE;
-    stream->copies[stream->begun++ % COPIES_MAX] = (fake_copy){target, source, bytes, 0};
+    fake_work *work = stream->first;
+    if (work->kind != FAKE_WAIT) open_memory(PROT_READ | PROT_WRITE);
+    if (work->kind == FAKE_COPY) memcpy(work->target, work->source, work->bytes);
+    if (work->kind == FAKE_LAUNCH) work->kernel->run(&work->launch);
+    if (work->kind != FAKE_WAIT) open_memory(PROT_NONE);
+    flying -= work->kind == FAKE_COPY;
+    fake_cuda.launches += work->kind == FAKE_LAUNCH;
+    stream->first = work->next;
+    if (stream->first == NULL) stream->last = NULL;
+    stream->ended++;
+    free(work);
+}
+
+/* One question to a stream. */
+static void ask_stream(fake_stream *stream)
+{
+    fake_work *work = stream->first;
+    while (work != NULL && work->kind == FAKE_WAIT && work->awaited->ended >= work->after) {
+        end_first(stream);
+        work = stream->first;
+    }
+    if (work == NULL) return;
+    if (work->kind == FAKE_WAIT)
+        ask_stream(work->awaited);
+    else if (work->questions++ >= fake_cuda.queries_until_done)
+        end_first(stream);
+}
+
+static void run_stream(fake_stream *stream, uint64_t until)
+{
+    while (stream->ended < until) {
+        const fake_work *work = stream->first;
+        if (work->kind == FAKE_WAIT) run_stream(work->awaited, work->after);
+        end_first(stream);
+    }
+}
+
+static int begin_work(fake_stream *stream, const fake_work *wanted)
+{
+    fake_work *work = stream != NULL ? malloc(sizeof *work) : NULL;
+    if (work == NULL) return stream == NULL ? BAD_HANDLE : OUT_OF_MEMORY;
+    *work = *wanted;
+    if (stream->last != NULL)
+        stream->last->next = work;
+    else
+        stream->first = work;
+    stream->last = work;
+    stream->begun++;
+    return OK;
+}
+
+static int begin_copy(void *target, const void *source, const void *host, const void *gpu,
+                      size_t bytes, fake_stream *stream)
+{
+    const fake_block *block = find_block(host, bytes), *far = find_block(gpu, bytes);
+    if (far == NULL || far->place != FAKE_GPU) return BAD_VALUE;
+    if (block != NULL && block->place == FAKE_GPU) return BAD_VALUE;
+    const fake_work work = {.kind = FAKE_COPY, .target = target, .source = source, .bytes = bytes};
+    const int result = begin_work(stream, &work);
+    if (result != OK) return result;
     fake_cuda.copies++;
     if (block == NULL) fake_cuda.pageable++;
-    if (block != NULL && block->registered) fake_cuda.registered++;
+    if (block != NULL && block->place == FAKE_REGISTERED) fake_cuda.registered++;
     if (++flying > fake_cuda.flying_most) fake_cuda.flying_most = flying;
     return OK;
 }
@@ -139,8 +252,11 @@ EXPORT int cuDeviceGetPCIBusId(char *bus, int size, int device);
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device);
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device);
 EXPORT int cuCtxSetCurrent(void *context);
+EXPORT int cuCtxPushCurrent_v2(void *context);
+EXPORT int cuCtxPopCurrent_v2(void **context);
 EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes);
 EXPORT int cuMemFree_v2(uint64_t address);
+EXPORT int cuPointerGetAttribute(void *answer, int attribute, uint64_t address);
 EXPORT int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags);
 EXPORT int cuMemFreeHost(void *memory);
 EXPORT int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags);
@@ -148,12 +264,22 @@ EXPORT int cuMemHostUnregister(void *memory);
 EXPORT int cuStreamCreate(void **stream, unsigned flags);
 EXPORT int cuStreamDestroy_v2(void *stream);
 EXPORT int cuStreamSynchronize(void *stream);
+EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags);
+EXPORT int cuStreamGetCtx(void *stream, void **context);
 EXPORT int cuEventCreate(void **event, unsigned flags);
 EXPORT int cuEventDestroy_v2(void *event);
 EXPORT int cuEventRecord(void *event, void *stream);
 EXPORT int cuEventQuery(void *event);
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t target, const void *source, size_t bytes, void *stream);
 EXPORT int cuMemcpyDtoHAsync_v2(void *target, uint64_t source, size_t bytes, void *stream);
+EXPORT int cuModuleLoadData(void **module, const void *image);
+EXPORT int cuModuleUnload(void *module);
+EXPORT int cuModuleGetFunction(void **function, void *module, const char *name);
+EXPORT int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                          unsigned block_x, unsigned block_y, unsigned block_z,
+                          unsigned shared_bytes, void *stream, void **parameters, void **extra);
+EXPORT void *fake_cuda_bind(int ordinal, int turn);
+EXPORT void fake_cuda_touch(void *host, uint64_t address, size_t bytes, int to_gpu);
 
 int cuInit(unsigned flags)
 {
@@ -196,42 +322,83 @@ int cuDeviceGetPCIBusId(char *bus, int size, int device)
 int cuDevicePrimaryCtxRetain(void **context, int device)
 {
     BEGIN();
-    if (device < 100) return BAD_VALUE;
-    *context = &contexts;
-    contexts++;
+    if (device < 100 || device >= 100 + CONTEXTS_MAX) return BAD_VALUE;
+    *context = &contexts[device - 100];
+    contexts[device - 100].retained++;
     fake_cuda.live++;
     return OK;
 }
 
 int cuDevicePrimaryCtxRelease_v2(int device)
 {
-    if (device < 100 || contexts == 0) return BAD_VALUE;
-    contexts--;
+    LOCKED();
+    if (device < 100 || contexts[device - 100].retained == 0) return BAD_VALUE;
+    contexts[device - 100].retained--;
     fake_cuda.live--;
     return OK;
 }
 
 int cuCtxSetCurrent(void *context)
 {
-    if (context != NULL) BEGIN();
-    current = context;
+    if (context == NULL) { /* nothing but what was pushed is taken off */
+        if (depth > 0) depth--;
+        return OK;
+    }
+    BEGIN();
+    if (depth == 0) depth = 1;
+    stack[depth - 1] = context;
+    return OK;
+}
+
+int cuCtxPushCurrent_v2(void *context)
+{
+    BEGIN();
+    if (context == NULL || depth == STACK_MAX) return BAD_CONTEXT;
+    stack[depth++] = context;
+    return OK;
+}
+
+int cuCtxPopCurrent_v2(void **context)
+{
+    if (depth == 0) return BAD_CONTEXT;
+    *context = stack[--depth];
     return OK;
 }
 
 int cuMemAlloc_v2(uint64_t *address, size_t bytes)
 {
     BEGIN_IN_CONTEXT();
-    void *memory = malloc(bytes);
-    if (memory == NULL) return OUT_OF_MEMORY;
+    if (bytes == 0) return BAD_VALUE;
+    bytes = pages_of(bytes);
+    const int rights = fake_cuda.open ? PROT_READ | PROT_WRITE : PROT_NONE;
+    void *memory = mmap(NULL, bytes, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return OUT_OF_MEMORY;
     *address = (uintptr_t)memory;
-    fake_cuda.live++;
-    return OK;
+    return add_block(memory, bytes, FAKE_GPU);
 }
 
 int cuMemFree_v2(uint64_t address)
 {
-    free((void *)(uintptr_t)address);
-    fake_cuda.live--;
+    LOCKED();
+    void *memory = (void *)(uintptr_t)address;
+    const fake_block *block = find_block(memory, 0);
+    const size_t bytes = block != NULL ? block->bytes : 0;
+    const int result = drop_block(memory, FAKE_GPU);
+    if (result == OK) munmap(memory, bytes);
+    return result;
+}
+
+int cuPointerGetAttribute(void *answer, int attribute, uint64_t address)
+{
+    BEGIN_IN_CONTEXT();
+    const fake_block *block = find_block((void *)(uintptr_t)address, 1);
+    if (block == NULL) return BAD_VALUE;
+    if (attribute == 2) /* type of memory: host 1, device 2 */
+        *(unsigned *)answer = block->place == FAKE_GPU ? 2 : 1;
+    else if (attribute == 9)
+        *(int *)answer = block->ordinal;
+    else
+        return BAD_VALUE;
     return OK;
 }
 
@@ -239,13 +406,14 @@ int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags)
 {
     BEGIN_IN_CONTEXT();
     (void)flags;
-    *memory = aligned_alloc(4096, bytes);
-    return *memory == NULL ? OUT_OF_MEMORY : add_block(*memory, bytes, false);
+    *memory = aligned_alloc(PAGE, pages_of(bytes));
+    return *memory == NULL ? OUT_OF_MEMORY : add_block(*memory, bytes, FAKE_HOST);
 }
 
 int cuMemFreeHost(void *memory)
 {
-    int result = drop_block(memory);
+    LOCKED();
+    int result = drop_block(memory, FAKE_HOST);
     if (result == OK) free(memory);
     return result;
 }
@@ -255,36 +423,58 @@ int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
     BEGIN_IN_CONTEXT();
     (void)flags;
     if (find_block(memory, bytes) != NULL) return ALREADY_REGISTERED;
-    return add_block(memory, bytes, true);
+    return add_block(memory, bytes, FAKE_REGISTERED);
 }
 
 int cuMemHostUnregister(void *memory)
 {
-    return drop_block(memory);
+    LOCKED();
+    return drop_block(memory, FAKE_REGISTERED);
 }
 
 int cuStreamCreate(void **stream, unsigned flags)
 {
     BEGIN_IN_CONTEXT();
-    *stream = calloc(1, sizeof(fake_stream));
-    if (*stream == NULL || flags != 1) return OUT_OF_MEMORY;
+    fake_stream *one = flags == 1 ? calloc(1, sizeof *one) : NULL;
+    if (one == NULL) return OUT_OF_MEMORY;
+    one->context = current;
+    one->next = streams;
+    streams = one;
+    *stream = one;
     fake_cuda.live++;
     return OK;
 }
 
 int cuStreamDestroy_v2(void *stream)
 {
-    free(stream);
+    LOCKED();
+    run_stream(stream, ((fake_stream *)stream)->begun);
     fake_cuda.live--;
     return OK;
 }
 
 int cuStreamSynchronize(void *stream)
 {
-    fake_stream *one = stream;
     BEGIN_IN_CONTEXT();
-    while (one->ended < one->begun)
-        end_copy(one);
+    run_stream(stream, ((fake_stream *)stream)->begun);
+    return OK;
+}
+
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
+{
+    BEGIN_IN_CONTEXT();
+    const fake_event *one = event;
+    if (flags != 0 || event == NULL) return BAD_VALUE;
+    if (one->stream == NULL) return OK;
+    const fake_work work = {.kind = FAKE_WAIT, .awaited = one->stream, .after = one->after};
+    return begin_work(stream, &work);
+}
+
+int cuStreamGetCtx(void *stream, void **context)
+{
+    BEGIN_IN_CONTEXT();
+    const fake_context *own = stream != NULL ? ((fake_stream *)stream)->context : current;
+    *context = (void *)(uintptr_t)own;
     return OK;
 }
 
@@ -299,6 +489,7 @@ int cuEventCreate(void **event, unsigned flags)
 
 int cuEventDestroy_v2(void *event)
 {
+    LOCKED();
     free(event);
     fake_cuda.live--;
     return OK;
@@ -308,6 +499,7 @@ int cuEventRecord(void *event, void *stream)
 {
     fake_event *one = event;
     BEGIN_IN_CONTEXT();
+    if (stream == NULL) return BAD_HANDLE;
     one->stream = stream;
     one->after = one->stream->begun;
     return OK;
@@ -319,19 +511,86 @@ int cuEventQuery(void *event)
     BEGIN_IN_CONTEXT();
     fake_stream *stream = one->stream;
     if (stream == NULL || stream->ended >= one->after) return OK;
-    fake_copy *copy = &stream->copies[stream->ended % COPIES_MAX];
-    if (copy->questions++ >= fake_cuda.queries_until_done) end_copy(stream);
+    ask_stream(stream);
     return stream->ended >= one->after ? OK : NOT_READY;
 }
 
 int cuMemcpyHtoDAsync_v2(uint64_t target, const void *source, size_t bytes, void *stream)
 {
     BEGIN_IN_CONTEXT();
-    return begin_copy((void *)(uintptr_t)target, source, source, bytes, stream);
+    void *gpu = (void *)(uintptr_t)target;
+    return begin_copy(gpu, source, source, gpu, bytes, stream);
 }
 
 int cuMemcpyDtoHAsync_v2(void *target, uint64_t source, size_t bytes, void *stream)
 {
     BEGIN_IN_CONTEXT();
-    return begin_copy(target, (const void *)(uintptr_t)source, target, bytes, stream);
+    const void *gpu = (const void *)(uintptr_t)source;
+    return begin_copy(target, gpu, target, gpu, bytes, stream);
+}
+
+int cuModuleLoadData(void **module, const void *image)
+{
+    BEGIN_IN_CONTEXT();
+    *module = image != NULL ? malloc(1) : NULL;
+    if (*module == NULL) return BAD_VALUE;
+    fake_cuda.live++;
+    return OK;
+}
+
+int cuModuleUnload(void *module)
+{
+    LOCKED();
+    free(module);
+    fake_cuda.live--;
+    return OK;
+}
+
+int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    BEGIN_IN_CONTEXT();
+    if (module == NULL) return BAD_HANDLE;
+    for (uint32_t i = 0; i < fake_cuda.kernel_count; i++) {
+        if (strcmp(fake_cuda.kernels[i].name, name) != 0) continue;
+        *function = (void *)(uintptr_t)&fake_cuda.kernels[i];
+        return OK;
+    }
+    return NOT_FOUND;
+}
+
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                   void *stream, void **parameters, void **extra)
+{
+    BEGIN_IN_CONTEXT();
+    if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x == 0 || block_x > 1024)
+        return BAD_VALUE;
+    if (block_y != 1 || block_z != 1 || shared_bytes != 0 || extra != NULL) return BAD_VALUE;
+    fake_work work = {.kind = FAKE_LAUNCH, .kernel = function};
+    work.launch.grid = grid_x;
+    work.launch.block = block_x;
+    for (int i = 0; i < 4 && work.kernel->parameter_bytes[i] != 0; i++)
+        memcpy(&work.launch.parameters[i], parameters[i], work.kernel->parameter_bytes[i]);
+    return begin_work(stream, &work);
+}
+
+/* ---- the test's ---- */
+
+void *fake_cuda_bind(int ordinal, int turn)
+{
+    if (turn > 0 && depth < STACK_MAX) stack[depth++] = &contexts[ordinal];
+    if (turn < 0 && depth > 0) depth--;
+    return current;
+}
+
+void fake_cuda_touch(void *host, uint64_t address, size_t bytes, int to_gpu)
+{
+    LOCKED();
+    void *gpu = (void *)(uintptr_t)address;
+    open_memory(PROT_READ | PROT_WRITE);
+    if (to_gpu)
+        memcpy(gpu, host, bytes);
+    else
+        memcpy(host, gpu, bytes);
+    open_memory(PROT_NONE);
 }

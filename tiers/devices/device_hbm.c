@@ -24,8 +24,8 @@
  * Thread rule: as device_ops.h. The context is made current on whichever thread uses the device.
  */
 #include "base/clock.h"
-#include "device_hbm_driver.h"
 #include "device_internal.h"
+#include "gpu/gpu_driver.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -73,13 +73,13 @@ typedef struct hbm_region {
 /* gone is set once and never cleared: a context that broke stays broken for its process. */
 typedef struct hbm_device {
     kvt_device base;
-    hbm_driver driver;
+    gpu_driver driver;
     int gpu;
     void *context;
     pthread_t bound; /* the thread on which the context is current */
     bool is_bound;
     bool gone; /* the context is broken for good */
-    hbm_address memory;
+    gpu_address memory;
     unsigned char *pinned;
     hbm_line lines[2]; /* by kvt_io_kind */
     hbm_slot *unused;
@@ -93,30 +93,12 @@ typedef struct hbm_device {
  * kind ends the device. */
 /* ---- errors ---- */
 
-/* Whether an error means that nothing works any more in the process's context. The other errors
- * concern one operation. */
-static bool hbm_is_fatal(int error)
-{
-    switch (error) {
-    case HBM_DEINITIALIZED:
-    case HBM_DEVICE_UNAVAILABLE:
-    case HBM_NO_DEVICE:
-    case HBM_INVALID_CONTEXT:
-    case HBM_ECC_UNCORRECTABLE:
-    case HBM_ILLEGAL_ADDRESS:
-    case HBM_CONTEXT_DESTROYED:
-    case HBM_LAUNCH_FAILED:
-    case HBM_UNKNOWN: return true;
-    default: return false;
-    }
-}
-
 /* Ends an operation with a CUDA result. After a fatal error every later submission is KVT_E_GONE.
  * A failure of a device that is gone is KVT_E_GONE, whatever the error says. */
 static void hbm_finish(hbm_device *hbm, kvt_io *io, int error)
 {
-    if (hbm_is_fatal(error)) hbm->gone = true;
-    kvt_status status = error == HBM_SUCCESS ? KVT_OK : hbm->gone ? KVT_E_GONE : KVT_E_IO;
+    if (gpu_error_is_fatal(error)) hbm->gone = true;
+    kvt_status status = error == GPU_SUCCESS ? KVT_OK : hbm->gone ? KVT_E_GONE : KVT_E_IO;
     tiers_io_finish(io, status, 0, base_clock_ns());
 }
 
@@ -125,11 +107,32 @@ static void hbm_finish(hbm_device *hbm, kvt_io *io, int error)
  * is asked once per thread and not per operation. */
 static int hbm_bind(hbm_device *hbm)
 {
-    if (hbm->is_bound && pthread_equal(hbm->bound, pthread_self())) return HBM_SUCCESS;
+    if (hbm->is_bound && pthread_equal(hbm->bound, pthread_self())) return GPU_SUCCESS;
     int error = hbm->driver.context_set(hbm->context);
     hbm->bound = pthread_self();
-    hbm->is_bound = error == HBM_SUCCESS;
+    hbm->is_bound = error == GPU_SUCCESS;
     return error;
+}
+
+/* The thread that used the device last has no context any more, if it is this one. */
+static void hbm_unbind(hbm_device *hbm)
+{
+    if (hbm->is_bound && pthread_equal(hbm->bound, pthread_self()))
+        (void)hbm->driver.context_set(NULL);
+    hbm->is_bound = false;
+}
+
+/* The same for one call on a thread that is not the device's: it may have a context of its own,
+ * such as an engine's, which is current again after hbm_leave. */
+static int hbm_enter(const hbm_device *hbm)
+{
+    return hbm->driver.context_push(hbm->context);
+}
+
+static void hbm_leave(const hbm_device *hbm)
+{
+    void *ours;
+    (void)hbm->driver.context_pop(&ours);
 }
 
 /* A device takes its context, its memory and its slots at open and keeps them, so that no copy ever
@@ -153,9 +156,10 @@ static void hbm_forget_regions(hbm_device *hbm)
 static void hbm_close(kvt_device *device)
 {
     hbm_device *hbm = (hbm_device *)device;
-    const hbm_driver *driver = &hbm->driver;
+    const gpu_driver *driver = &hbm->driver;
     if (hbm->context != NULL) {
-        (void)hbm_bind(hbm);
+        hbm_unbind(hbm);
+        const bool entered = hbm_enter(hbm) == GPU_SUCCESS;
         hbm_forget_regions(hbm);
         for (uint32_t i = 0; i < hbm->slot_count; i++)
             if (hbm->slots[i].event != NULL) (void)driver->event_destroy(hbm->slots[i].event);
@@ -163,32 +167,29 @@ static void hbm_close(kvt_device *device)
             if (hbm->lines[i].stream != NULL) (void)driver->stream_destroy(hbm->lines[i].stream);
         if (hbm->pinned != NULL) (void)driver->host_free(hbm->pinned);
         if (hbm->memory != 0) (void)driver->memory_free(hbm->memory);
-        (void)driver->context_set(NULL);
+        if (entered) hbm_leave(hbm);
         (void)driver->context_release(hbm->gpu);
     }
-    hbm_driver_unload(&hbm->driver);
+    gpu_driver_unload(&hbm->driver);
     free(hbm);
 }
 
-/* Makes everything that a copy needs. Returns a CUDA error; hbm_close frees the parts that were
- * made. The steps stop at the first error. */
-static int hbm_set_up(hbm_device *hbm, uint32_t ordinal, uint64_t capacity)
+/* Makes everything that a copy needs, with the context current. Returns a CUDA error; hbm_close
+ * frees the parts that were made. The steps stop at the first error. */
+static int hbm_set_up(hbm_device *hbm, uint64_t capacity)
 {
-    const hbm_driver *driver = &hbm->driver;
-    int error = driver->device_get(&hbm->gpu, (int)ordinal);
-    if (error == HBM_SUCCESS) error = driver->context_retain(&hbm->context, hbm->gpu);
-    if (error == HBM_SUCCESS) error = hbm_bind(hbm);
-    if (error == HBM_SUCCESS) error = driver->memory_allocate(&hbm->memory, capacity);
+    const gpu_driver *driver = &hbm->driver;
+    int error = driver->memory_allocate(&hbm->memory, capacity);
     void *pinned = NULL;
-    if (error == HBM_SUCCESS)
+    if (error == GPU_SUCCESS)
         error = driver->host_allocate(&pinned, (size_t)hbm->slot_count * HBM_SLOT_BYTES,
-                                      HBM_HOST_PORTABLE);
+                                      GPU_HOST_PORTABLE);
     hbm->pinned = pinned;
-    for (int i = 0; i < 2 && error == HBM_SUCCESS; i++)
-        error = driver->stream_create(&hbm->lines[i].stream, HBM_STREAM_NON_BLOCKING);
-    for (uint32_t i = hbm->slot_count; i-- > 0 && error == HBM_SUCCESS;) {
+    for (int i = 0; i < 2 && error == GPU_SUCCESS; i++)
+        error = driver->stream_create(&hbm->lines[i].stream, GPU_STREAM_NON_BLOCKING);
+    for (uint32_t i = hbm->slot_count; i-- > 0 && error == GPU_SUCCESS;) {
         hbm_slot *slot = &hbm->slots[i];
-        error = driver->event_create(&slot->event, HBM_EVENT_NO_TIMING);
+        error = driver->event_create(&slot->event, GPU_EVENT_NO_TIMING);
         slot->pinned = hbm->pinned + (size_t)i * HBM_SLOT_BYTES;
         slot->next = hbm->unused;
         hbm->unused = slot;
@@ -196,9 +197,21 @@ static int hbm_set_up(hbm_device *hbm, uint32_t ordinal, uint64_t capacity)
     return error;
 }
 
+/* Takes the GPU's primary context, and makes everything in it. */
+static int hbm_set_up_in_context(hbm_device *hbm, uint32_t ordinal, uint64_t capacity)
+{
+    int error = hbm->driver.device_get(&hbm->gpu, (int)ordinal);
+    if (error == GPU_SUCCESS) error = hbm->driver.context_retain(&hbm->context, hbm->gpu);
+    if (error == GPU_SUCCESS) error = hbm_enter(hbm);
+    if (error != GPU_SUCCESS) return error;
+    error = hbm_set_up(hbm, capacity);
+    hbm_leave(hbm);
+    return error;
+}
+
 /* Opens a device on a GPU that is there. The driver library is the device's on success. depth
  * bounds the pinned memory: one megabyte for each operation in flight. */
-static kvt_status hbm_open_gpu(const kvt_device_config *config, const hbm_driver *driver,
+static kvt_status hbm_open_gpu(const kvt_device_config *config, const gpu_driver *driver,
                                kvt_device **device_out, char *message, size_t message_size)
 {
     uint64_t capacity = config->capacity_bytes / HBM_ALIGN_BYTES * HBM_ALIGN_BYTES;
@@ -211,14 +224,14 @@ static kvt_status hbm_open_gpu(const kvt_device_config *config, const hbm_driver
     }
     hbm->driver = *driver;
     hbm->slot_count = depth;
-    int error = hbm_set_up(hbm, config->gpu, capacity);
-    if (error == HBM_SUCCESS) {
+    int error = hbm_set_up_in_context(hbm, config->gpu, capacity);
+    if (error == GPU_SUCCESS) {
         /* Set the facts; the identity is the GPU's name and its place on the bus. Name and bus are
          * the driver's bytes and are terminated here whatever it wrote. */
         char name[64] = "";
         char bus[24] = "";
         error = hbm->driver.device_name(name, sizeof name, hbm->gpu);
-        if (error == HBM_SUCCESS) error = hbm->driver.device_bus(bus, sizeof bus, hbm->gpu);
+        if (error == GPU_SUCCESS) error = hbm->driver.device_bus(bus, sizeof bus, hbm->gpu);
         name[sizeof name - 1] = '\0';
         bus[sizeof bus - 1] = '\0';
         tiers_device_init(&hbm->base, &tiers_hbm_ops, config);
@@ -230,7 +243,7 @@ static kvt_status hbm_open_gpu(const kvt_device_config *config, const hbm_driver
         snprintf(facts->engine, sizeof facts->engine, "cuda+staged");
         snprintf(facts->identity, sizeof facts->identity, "%s %s", name, bus);
     }
-    if (error == HBM_SUCCESS) {
+    if (error == GPU_SUCCESS) {
         *device_out = &hbm->base;
         return KVT_OK;
     }
@@ -239,7 +252,7 @@ static kvt_status hbm_open_gpu(const kvt_device_config *config, const hbm_driver
                          capacity, error);
     hbm->driver.library = NULL; /* the caller's until we succeed */
     hbm_close(&hbm->base);
-    return error == HBM_OUT_OF_MEMORY ? KVT_E_MEMORY : KVT_E_GONE;
+    return error == GPU_OUT_OF_MEMORY ? KVT_E_MEMORY : KVT_E_GONE;
 }
 
 /* Memory of the host that keeps to a GPU's bus. The throttle is added here unless the caller's caps
@@ -271,12 +284,12 @@ static kvt_status hbm_open(const kvt_device_config *config, kvt_device **device_
                            size_t message_size)
 {
     char reason[96];
-    hbm_driver driver = {0};
+    gpu_driver driver = {0};
     int gpu_count = 0;
     if (tiers_device_capacity(config, HBM_ALIGN_BYTES, message, message_size) == 0)
         return KVT_E_SPACE;
     if (config->emulated) return hbm_open_emulated(config, device_out, message, message_size);
-    if (!hbm_driver_load(&driver, &gpu_count, reason, sizeof reason)) {
+    if (!gpu_driver_load(&driver, &gpu_count, reason, sizeof reason)) {
         tiers_device_message(message, message_size, config,
                              "no GPU answers: %s; emulated = yes takes memory of the host instead",
                              reason);
@@ -288,7 +301,7 @@ static kvt_status hbm_open(const kvt_device_config *config, kvt_device **device_
                              config->gpu, gpu_count);
     else
         status = hbm_open_gpu(config, &driver, device_out, message, message_size);
-    if (status != KVT_OK) hbm_driver_unload(&driver);
+    if (status != KVT_OK) gpu_driver_unload(&driver);
     return status;
 }
 
@@ -310,31 +323,34 @@ static bool hbm_is_pinned(const hbm_device *hbm, const kvt_io *io)
     return false;
 }
 
+/* Pins one region. Memory that was pinned by somebody else already counts as pinned. */
+static int hbm_pin(hbm_device *hbm, const kvt_device_region *region)
+{
+    const int error = hbm->driver.host_register(region->memory, region->bytes, GPU_HOST_PORTABLE);
+    if (error != GPU_SUCCESS && error != GPU_ALREADY_REGISTERED) return error;
+    hbm->regions[hbm->region_count++] = (hbm_region){
+        .memory = region->memory, .bytes = region->bytes, .ours = error == GPU_SUCCESS};
+    return GPU_SUCCESS;
+}
+
 /* Pins regions in place of those of before. When one cannot be pinned none is, and every operation
- * goes through a slot. Memory that was pinned by somebody else already counts as pinned. */
+ * goes through a slot. */
 static kvt_status hbm_register_buffers(kvt_device *device, const kvt_device_region *regions,
                                        uint32_t count)
 {
     hbm_device *hbm = (hbm_device *)device;
     char *engine = hbm->base.facts.engine;
-    if (hbm->gone || hbm_bind(hbm) != HBM_SUCCESS) return KVT_E_MEMORY;
+    if (hbm->gone || hbm_enter(hbm) != GPU_SUCCESS) return KVT_E_MEMORY;
     hbm_forget_regions(hbm);
-    snprintf(engine, sizeof hbm->base.facts.engine, "cuda+staged");
-    if (count == 0) return KVT_OK;
-    hbm->regions = calloc(count, sizeof *hbm->regions);
-    if (hbm->regions == NULL) return KVT_E_MEMORY;
-    for (uint32_t i = 0; i < count; i++) {
-        int error =
-            hbm->driver.host_register(regions[i].memory, regions[i].bytes, HBM_HOST_PORTABLE);
-        if (error != HBM_SUCCESS && error != HBM_ALREADY_REGISTERED) {
-            hbm_forget_regions(hbm);
-            return KVT_E_MEMORY;
-        }
-        hbm->regions[hbm->region_count++] = (hbm_region){
-            .memory = regions[i].memory, .bytes = regions[i].bytes, .ours = error == HBM_SUCCESS};
-    }
-    snprintf(engine, sizeof hbm->base.facts.engine, "cuda+pinned");
-    return KVT_OK;
+    hbm->regions = count != 0 ? calloc(count, sizeof *hbm->regions) : NULL;
+    int error = count != 0 && hbm->regions == NULL ? GPU_OUT_OF_MEMORY : GPU_SUCCESS;
+    for (uint32_t i = 0; i < count && error == GPU_SUCCESS; i++)
+        error = hbm_pin(hbm, &regions[i]);
+    if (error != GPU_SUCCESS) hbm_forget_regions(hbm);
+    hbm_leave(hbm);
+    snprintf(engine, sizeof hbm->base.facts.engine,
+             hbm->region_count != 0 ? "cuda+pinned" : "cuda+staged");
+    return error == GPU_SUCCESS ? KVT_OK : KVT_E_MEMORY;
 }
 
 /* Slots go round: unused, in a line while the copy runs, unused again. An operation without a free
@@ -345,20 +361,20 @@ static kvt_status hbm_register_buffers(kvt_device *device, const kvt_device_regi
  * event leaves no copy behind: the stream is waited for. */
 static int hbm_start(hbm_device *hbm, hbm_slot *slot)
 {
-    const hbm_driver *driver = &hbm->driver;
+    const gpu_driver *driver = &hbm->driver;
     const kvt_io *io = slot->io;
     void *stream = hbm->lines[io->kind].stream;
     void *host = slot->staged ? slot->pinned : io->buffer;
     assert(io->bytes <= HBM_SLOT_BYTES && "a staged operation fits into a slot");
-    hbm_address place = hbm->memory + io->offset;
+    gpu_address place = hbm->memory + io->offset;
     int error = hbm_bind(hbm);
-    if (error != HBM_SUCCESS) return error;
+    if (error != GPU_SUCCESS) return error;
     error = io->kind == KVT_IO_READ ? driver->copy_out(host, place, io->bytes, stream)
                                     : driver->copy_in(place, host, io->bytes, stream);
-    if (error != HBM_SUCCESS) return error;
+    if (error != GPU_SUCCESS) return error;
     error = driver->event_record(slot->event, stream);
     /* The copy runs without an event: it must have ended before its memory is given back. */
-    if (error != HBM_SUCCESS) (void)driver->stream_wait(stream);
+    if (error != GPU_SUCCESS) (void)driver->stream_wait(stream);
     return error;
 }
 
@@ -378,7 +394,7 @@ static kvt_status hbm_submit(kvt_device *device, kvt_io *io)
     slot->staged = !hbm_is_pinned(hbm, io);
     if (slot->staged && io->kind == KVT_IO_WRITE) memcpy(slot->pinned, io->buffer, io->bytes);
     int error = hbm_start(hbm, slot);
-    if (error != HBM_SUCCESS) {
+    if (error != GPU_SUCCESS) {
         hbm_finish(hbm, io, error);
         return KVT_OK;
     }
@@ -402,11 +418,11 @@ static size_t hbm_collect(hbm_device *hbm, hbm_line *line, kvt_io **done, size_t
     while (line->head != NULL && count < max) {
         hbm_slot *slot = line->head;
         int error = hbm->driver.event_query(slot->event);
-        if (error == HBM_NOT_READY) break;
+        if (error == GPU_NOT_READY) break;
         assert(line->tail != NULL && slot->io != NULL);
         kvt_io *io = slot->io;
-        if (error != HBM_SUCCESS) (void)hbm->driver.stream_wait(line->stream); /* as in hbm_start */
-        if (error == HBM_SUCCESS && slot->staged && io->kind == KVT_IO_READ)
+        if (error != GPU_SUCCESS) (void)hbm->driver.stream_wait(line->stream); /* as in hbm_start */
+        if (error == GPU_SUCCESS && slot->staged && io->kind == KVT_IO_READ)
             memcpy(io->buffer, slot->pinned, io->bytes);
         hbm_finish(hbm, io, error);
         line->head = slot->next;
@@ -441,12 +457,10 @@ static void hbm_attach(kvt_device *device)
     (void)hbm_bind((hbm_device *)device); /* again with every operation, if it failed */
 }
 
-/* The thread has no context any more, so the next one binds its own. */
+/* The next thread binds its own. */
 static void hbm_detach(kvt_device *device)
 {
-    hbm_device *hbm = (hbm_device *)device;
-    if (hbm->is_bound) (void)hbm->driver.context_set(NULL);
-    hbm->is_bound = false;
+    hbm_unbind((hbm_device *)device);
 }
 
 static uint64_t hbm_address_of(kvt_device *device)

@@ -26,7 +26,7 @@ enum {
 static int reset(void **state)
 {
     (void)state;
-    *fake = (fake_cuda_state){.gpu_count = 1};
+    *fake = (fake_cuda_state){.gpu_count = 1, .open = 1};
     return 0;
 }
 

@@ -166,8 +166,9 @@ TEST(the_address_is_where_copies_go)
         assert_true(address != 0);
         assert_null(kvt_device_memory(device));
         assert_ok(kvt_device_transfer(device, KVT_IO_WRITE, PIECE, buffer, PIECE));
-        /* The stand-in's memory is the host's. */
-        assert_memory_equal((const void *)(uintptr_t)(address + PIECE), buffer, PIECE);
+        unsigned char *found = scratch_buffer(PIECE);
+        fake_cuda_move(found, address + PIECE, PIECE, 0);
+        assert_memory_equal(found, buffer, PIECE);
         kvt_device_close(device);
     }
     kvt_device_config config = hbm_config();
@@ -175,6 +176,24 @@ TEST(the_address_is_where_copies_go)
     kvt_device *device = scratch_open(&config);
     assert_int_equal(kvt_device_address(device), 0);
     kvt_device_close(device);
+}
+
+TEST(an_engines_context_is_current_afterwards)
+{
+    kvt_device_config config = hbm_config();
+    unsigned char *buffer = scratch_buffer(PIECE);
+    const kvt_device_region region = {.memory = buffer, .bytes = PIECE};
+    for (int round = 0; round < 2; round++) {
+        void *engine = round == 0 ? NULL : fake_cuda_turn(0, 1);
+        config.gpu = 1;
+        kvt_device *device = scratch_open(&config);
+        assert_ptr_equal(fake_cuda_turn(0, 0), engine);
+        assert_ok(kvt_device_register_buffers(device, &region, 1));
+        assert_ptr_equal(fake_cuda_turn(0, 0), engine);
+        kvt_device_close(device);
+        assert_ptr_equal(fake_cuda_turn(0, 0), engine);
+        if (round == 1) (void)fake_cuda_turn(0, -1);
+    }
 }
 
 /* One operation, whose call `name` fails with `result`. */
