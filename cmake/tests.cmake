@@ -129,6 +129,13 @@ add_library(kvt_fault_device STATIC ${CMAKE_SOURCE_DIR}/tests/support/fault_devi
 target_link_libraries(kvt_fault_device PRIVATE kvt_flags)
 target_include_directories(kvt_fault_device PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 
+# The kernels of a GPU for this processor, for the programs that launch them.
+add_library(kvt_kernel_lanes OBJECT ${CMAKE_SOURCE_DIR}/tests/support/kernel_lanes.c)
+target_link_libraries(kvt_kernel_lanes PRIVATE kvt_flags)
+file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/codecs/kernels/*.cu)
+set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/support/kernel_lanes.c PROPERTIES
+  COMPILE_OPTIONS "-ffp-contract=off" OBJECT_DEPENDS "${kernel_sources}")
+
 function(kvt_test_program source kind)
   get_filename_component(name ${source} NAME_WE)
   kvt_room_program(${name} ${source})
@@ -163,6 +170,7 @@ foreach(pair "unit;test" "conform;conform" "golden;golden" "torture;torture")
 endforeach()
 
 target_link_libraries(test_sparse_fork PRIVATE kvt_lent_store)
+target_link_libraries(test_codecs_kernels PRIVATE kvt_kernel_lanes)
 
 # Tests of what is here alone, with an engine that is not there: docs/TESTING.md, An absent engine.
 set(KVT_ABSENT_refuses access basis_lack copies deadline groups hint lifetime load load_shared

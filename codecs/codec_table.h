@@ -9,6 +9,7 @@
 #ifndef CODECS_CODEC_TABLE_H
 #define CODECS_CODEC_TABLE_H
 
+#include "codecs/kernels/jobs.h"
 #include "record.h"
 #include "view_rows.h"
 
@@ -150,6 +151,18 @@ typedef struct kvt_codec {
     kvt_status (*decode_span)(kvt_variant variant, const kvt_matrix *matrix, const kvt_part *part,
                               const view_rows *const *targets, void *scratch,
                               uint64_t scratch_bytes);
+
+    /*
+     * How a GPU decodes a matrix (docs/GPU.md): makes the job, but for its head, and says how many
+     * blocks of threads it takes. NULL: no kernel.
+     *   parts   their data are addresses in the GPU's memory, which are not read; of a codec
+     *           without parts one, the stored segment
+     *   target  of the first row; transfer_bytes and element type of it as in jobs.h
+     * KVT_OK; KVT_E_UNSUPPORTED: not this matrix.
+     */
+    kvt_status (*plan_job)(kvt_variant variant, const kvt_matrix *matrix, const kvt_part *parts,
+                           const kernel_target *target, uint32_t transfer_bytes, uint8_t dtype,
+                           kernel_work *work_out);
 
     /* NESTED codecs: whether `fewer` is `present` with fewer planes, or the same. */
     bool (*drops_to)(kvt_variant present, kvt_variant fewer);

@@ -114,6 +114,19 @@ static kvt_status kivi_decode(kvt_variant variant, const kvt_matrix *matrix, con
                         scratch);
 }
 
+static kvt_status kivi_plan_job(kvt_variant variant, const kvt_matrix *matrix,
+                                const kvt_part *parts, const kernel_target *target,
+                                uint32_t transfer_bytes, uint8_t dtype, kernel_work *work)
+{
+    const group_shape shape = kivi_shape(variant, matrix);
+    const kvt_status status = group_plan_job(&shape, (uint64_t)(uintptr_t)parts[0].data, parts, 1,
+                                             target, transfer_bytes, dtype, work);
+    work->kernel = KERNEL_KIVI;
+    work->job.group.bits = (uint8_t)kivi_rate_of(variant).bits[matrix->side];
+    work->job.group.half_steps = variant.mode == KVT_KIVI_HALF;
+    return status;
+}
+
 const kvt_codec codecs_kivi = {
     .id = KVT_CODEC_KIVI,
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS | KVT_CODEC_FLAG_FIXED,
@@ -126,4 +139,5 @@ const kvt_codec codecs_kivi = {
     .matrix_scratch = kivi_scratch,
     .encode_matrix = kivi_encode,
     .decode_matrix = kivi_decode,
+    .plan_job = kivi_plan_job,
 };

@@ -232,6 +232,19 @@ static kvt_status planes_decode(kvt_variant variant, const kvt_matrix *matrix,
                         target, scratch);
 }
 
+static kvt_status planes_plan_job(kvt_variant variant, const kvt_matrix *matrix,
+                                  const kvt_part *parts, const kernel_target *target,
+                                  uint32_t transfer_bytes, uint8_t dtype, kernel_work *work)
+{
+    const group_shape shape = planes_shape(variant, matrix);
+    const uint64_t table = (uint64_t)(uintptr_t)parts[0].data;
+    const kvt_status status = group_plan_job(&shape, table + PLANES_TABLE_BYTES, parts,
+                                             matrix->planes, target, transfer_bytes, dtype, work);
+    work->kernel = KERNEL_PLANES;
+    work->job.group.table = table;
+    return status;
+}
+
 const kvt_codec codecs_planes = {
     .id = KVT_CODEC_PLANES,
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS | KVT_CODEC_FLAG_FIXED |
@@ -245,5 +258,6 @@ const kvt_codec codecs_planes = {
     .matrix_scratch = planes_scratch,
     .encode_matrix = planes_encode,
     .decode_matrix = planes_decode,
+    .plan_job = planes_plan_job,
     .drops_to = planes_drops_to,
 };

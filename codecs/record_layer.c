@@ -12,18 +12,6 @@
 
 #include <assert.h>
 
-/* The needs of the layers of one record. */
-struct kvt_record_head {
-    record_sections sections;
-    uint64_t table_at; /* from here on: the segment table, behind the levels */
-    record_plan plan;  /* as far as the levels that the record has; the last member */
-};
-
-static const uint8_t *head_table(const kvt_record_head *head)
-{
-    return (const uint8_t *)head + head->table_at;
-}
-
 kvt_status kvt_record_head_open(const void *head, uint64_t head_bytes, bool whole,
                                 const kvt_record_spec *expected, void *memory, uint64_t capacity,
                                 uint64_t *bytes_out)
@@ -95,7 +83,7 @@ static void record_add_span(const kvt_record_head *head, uint32_t layer, kvt_sid
     if (plan->together == 1) return;
     const uint32_t span = record_span_of(plan, layer, side);
     record_matrix_name(plan, span * plan->together, &layer, &side);
-    record_find_matrix(plan, head_table(head), &head->sections, layer, side, &found);
+    record_find_matrix(plan, record_head_table(head), &head->sections, layer, side, &found);
     for (uint32_t i = 0; i < found.part_count; i++)
         record_add_range(all, &found.parts[i]);
 }
@@ -120,13 +108,6 @@ static void record_settle_ranges(record_ranges *all)
         all->ranges[i].at = memory;
         memory += all->ranges[i].bytes;
     }
-}
-
-/* Whether layers are some of a layout's. */
-static bool record_has_layers(const kvt_layout *layout, uint32_t layer, uint32_t layer_count)
-{
-    return layout->dtype != KVT_DTYPE_OPAQUE && layer < layout->layers && layer_count != 0 &&
-           layer_count <= layout->layers - layer;
 }
 
 uint32_t kvt_record_head_together(const kvt_record_head *head, uint32_t layer)
@@ -154,7 +135,7 @@ kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer, u
         record_matrix found;
         kvt_side side;
         record_matrix_name(&head->plan, i, &layer, &side);
-        record_find_matrix(&head->plan, head_table(head), &head->sections, layer, side, &found);
+        record_find_matrix(&head->plan, record_head_table(head), &head->sections, layer, side, &found);
         record_each_segment(&found, record_add_range, &all);
         record_add_span(head, layer, side, &all);
     }
@@ -223,7 +204,7 @@ kvt_status kvt_record_head_decode(const kvt_record_head *head, const kvt_layout 
     if (scratch_bytes < record_decode_scratch(plan)) return KVT_E_SPACE;
     const record_source source = {.payload = payload,
                                   .plan = plan,
-                                  .table = head_table(head),
+                                  .table = record_head_table(head),
                                   .sections = &head->sections,
                                   .ranges = ranges,
                                   .range_count = count};

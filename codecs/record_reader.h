@@ -30,6 +30,25 @@ kvt_status record_decode_packed(const void *record, uint64_t bytes, const kvt_re
                                 const kvt_codec_workers *workers, void *target,
                                 uint64_t target_bytes, void *scratch, uint64_t scratch_bytes);
 
+/* The needs of the layers of one record. */
+struct kvt_record_head {
+    record_sections sections;
+    uint64_t table_at; /* from here on: the segment table, behind the levels */
+    record_plan plan;  /* as far as the levels that the record has; the last member */
+};
+
+static inline const uint8_t *record_head_table(const kvt_record_head *head)
+{
+    return (const uint8_t *)head + head->table_at;
+}
+
+/* Whether layers are some of a layout's. */
+static inline bool record_has_layers(const kvt_layout *layout, uint32_t layer, uint32_t layer_count)
+{
+    return layout->dtype != KVT_DTYPE_OPAQUE && layer < layout->layers && layer_count != 0 &&
+           layer_count <= layout->layers - layer;
+}
+
 /* Puts the raw tokens of a matrix around its coded rows, and verifies them. */
 kvt_status record_decode_raw_tokens(const uint8_t *record, const record_plan *plan,
                                     const record_matrix *found, kvt_side side,

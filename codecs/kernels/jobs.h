@@ -16,6 +16,8 @@
 #ifndef CODECS_JOBS_H
 #define CODECS_JOBS_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -44,10 +46,11 @@ enum {
     KERNEL_RAW_BYTES = 32768 /* of the rows that a block of raw copies, about */
 };
 
-/* What a job says in its verdict's word. The words are zeroed before the launch. A check writes
- * SOUND or its reason. The others write a reason, or nothing. */
+/* A job's word, which the planner sets before the launch: UNSEEN for a check, which says SOUND or a
+ * reason, and SOUND for the others, which say a reason or nothing. So all is well where every word
+ * is SOUND. */
 typedef enum kernel_verdict {
-    KERNEL_UNSEEN = 0,   /* of a check: it has not run */
+    KERNEL_UNSEEN = 0,   /* a check that has not run */
     KERNEL_SOUND = 1,    /* the checksum is right and the padding is zero */
     KERNEL_CHECKSUM = 2, /* the checksum is wrong */
     KERNEL_PADDING = 3,  /* the checksum is right, but a byte of the padding is not zero */
@@ -136,7 +139,10 @@ typedef struct kernel_group_job {
     kernel_target target;              /* of the first coded token */
 } kernel_group_job;
 
+enum { KERNEL_GROUP_CODES_AT = 64 };
+
 KERNEL_ASSERT(sizeof(kernel_group_job) == 168);
+KERNEL_ASSERT(offsetof(kernel_group_job, codes) == KERNEL_GROUP_CODES_AT);
 
 /* A matrix of lossless, mode fast (lossless_fast.h). A block of threads decodes a tile of 65,536
  * elements. */
@@ -169,5 +175,22 @@ typedef struct kernel_entropy_job {
 } kernel_entropy_job;
 
 KERNEL_ASSERT(sizeof(kernel_entropy_job) == 104);
+
+/* Any of them. */
+typedef union kernel_any_job {
+    kernel_head head;
+    kernel_check_job check;
+    kernel_raw_job raw;
+    kernel_group_job group;
+    kernel_lossless_job lossless;
+    kernel_entropy_job entropy;
+} kernel_any_job;
+
+/* A job that is being made, and the blocks of threads that it takes. */
+typedef struct kernel_work {
+    kernel_id kernel;
+    uint64_t blocks;
+    kernel_any_job job;
+} kernel_work;
 
 #endif

@@ -468,3 +468,34 @@ kvt_status group_decode(const group_shape *shape, group_levels *levels, const ui
     decoder.kernels->close();
     return KVT_OK;
 }
+
+/* ---- a GPU ---- */
+
+kvt_status group_plan_job(const group_shape *shape, uint64_t minima, const kvt_part *parts,
+                          uint32_t plane_count, const kernel_target *target,
+                          uint32_t transfer_bytes, uint8_t dtype, kernel_work *work_out)
+{
+    const uint64_t tokens = (shape->tokens + KERNEL_GROUP_ROWS - 1) / KERNEL_GROUP_ROWS;
+    const uint64_t pieces = tokens * (shape->width / 8);
+    /* A thread counts pieces in 32 bits. */
+    if (shape->width > UINT32_MAX / 8 || pieces > UINT32_MAX - KERNEL_THREADS)
+        return KVT_E_UNSUPPORTED;
+    kernel_group_job *job = &work_out->job.group;
+    *job = (kernel_group_job){
+        .tokens = (uint32_t)shape->tokens,
+        .width = (uint32_t)shape->width,
+        .unit = (uint32_t)shape->unit,
+        .group = shape->group,
+        .row_groups = (uint32_t)(shape->columns ? shape->width : group_count_rows(shape, 1)),
+        .transfer_bytes = transfer_bytes,
+        .columns = shape->columns,
+        .dtype = dtype,
+        .planes = (uint8_t)plane_count,
+        .minima = minima,
+        .scales = minima + group_count(shape) * sizeof(uint16_t),
+        .target = *target};
+    for (uint32_t p = 0; p < plane_count; p++)
+        job->codes[p] = (uint64_t)(uintptr_t)parts[1 + p].data;
+    work_out->blocks = (pieces + KERNEL_THREADS - 1) / KERNEL_THREADS;
+    return KVT_OK;
+}

@@ -174,6 +174,12 @@ kvt_status group_decode(const group_shape *shape, group_levels *levels, const ui
                         const uint16_t *scales, const group_plane *planes, uint32_t plane_count,
                         const view_rows *target, void *scratch);
 
+/* The job of a matrix whose planes lie at the addresses of `parts` from the second one on, and its
+ * minima at `minima`, as far as kivi and planes have the same. Members of kvt_codec.plan_job. */
+kvt_status group_plan_job(const group_shape *shape, uint64_t minima, const kvt_part *parts,
+                          uint32_t plane_count, const kernel_target *target,
+                          uint32_t transfer_bytes, uint8_t dtype, kernel_work *work_out);
+
 /*
  * The fine code of an element. u = (x - minimum) / scale in whole 1/128, rounded down, so that no
  * part of a cell leans to one side; c = its 4-bit code. The cell of c, [c - 1/2, c + 1/2], is cut

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernel_site.h - records that are decoded by the kernels of a GPU on this processor
+ * (kernel_lanes.h): planned, launched, and the verdicts read, as a load does it. One thread.
+ */
+#ifndef SUPPORT_KERNEL_SITE_H
+#define SUPPORT_KERNEL_SITE_H
+
+#include "codecs/record_jobs.h"
+#include "codecs_support.h"
+#include "engine_views.h"
+
+#include "kernel_lanes.h"
+
+enum { SITE_JOBS = 512, SITE_RANGES = 64 };
+
+/* A record on its way: its head opened, ranges of it in memory that ends with them. */
+typedef struct kernel_site {
+    kvt_record_head *head;
+    kvt_record_range ranges[SITE_RANGES];
+    uint32_t range_count; /* 0: the whole record */
+    guarded payload;
+    uint32_t *blocks; /* the copy of the view's */
+    kernel_plan plan;
+    uint32_t verdicts[SITE_JOBS];
+} kernel_site;
+
+static inline void site_open(kernel_site *site, const encoded *e, uint32_t layer, uint32_t layers,
+                             bool ranged)
+{
+    uint64_t bytes;
+    memset(site, 0, sizeof *site);
+    assert_status(
+        kvt_record_head_open(e->record.data, e->record.bytes, true, &e->spec, site, 0, &bytes),
+        KVT_E_SPACE);
+    site->head = test_aligned(64, (bytes + 63) / 64 * 64);
+    assert_status(kvt_record_head_open(e->record.data, e->record.bytes, true, &e->spec, site->head,
+                                       bytes, &bytes),
+                  KVT_OK);
+    bytes = e->record.bytes;
+    if (ranged) {
+        assert_status(kvt_record_head_ranges(site->head, layer, layers, site->ranges, SITE_RANGES,
+                                             &site->range_count),
+                      KVT_OK);
+        const kvt_record_range *last = &site->ranges[site->range_count - 1];
+        bytes = last->at + last->bytes;
+    }
+    site->payload = guarded_make(bytes);
+    if (!ranged) memcpy(site->payload.data, e->record.data, bytes);
+    for (uint32_t i = 0; i < site->range_count; i++)
+        memcpy(site->payload.data + site->ranges[i].at, e->record.data + site->ranges[i].offset,
+               site->ranges[i].bytes);
+    for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
+        kernel_batch *batch = &site->plan.batches[k];
+        batch->capacity = SITE_JOBS;
+        batch->jobs = test_aligned(8, SITE_JOBS * (uint64_t)kernel_job_bytes((kernel_id)k));
+    }
+    site->plan.verdicts = site->verdicts;
+    site->plan.verdict_capacity = SITE_JOBS;
+}
+
+static inline kvt_status site_plan(kernel_site *site, const kvt_layout *layout,
+                                   const engine_pool *pool, uint32_t layer, uint32_t layers)
+{
+    const kernel_place place = {.payload = (uint64_t)(uintptr_t)site->payload.data,
+                                .ranges = site->ranges,
+                                .range_count = site->range_count,
+                                .blocks = (uint64_t)(uintptr_t)site->blocks};
+    return kvt_record_head_jobs(site->head, layout, &pool->view, layer, layers, &place,
+                                &site->plan);
+}
+
+/* The table of blocks as the kernels see it: a copy, of which the planner knows the address. */
+static inline void site_take_blocks(kernel_site *site, const engine_pool *pool)
+{
+    site->blocks = NULL;
+    if (pool->view.blocks == NULL) return;
+    const uint64_t bytes = pool->view.block_count * sizeof(uint32_t);
+    site->blocks = test_aligned(64, bytes);
+    memcpy(site->blocks, pool->view.blocks, bytes);
+}
+
+/* Launches all of a plan. False: a kernel left its memory, or hung. */
+static inline bool site_launch(kernel_site *site, const engine_pool *pool)
+{
+    lanes_memory memory[ENGINE_POOLS_MAX + 2] = {
+        {site->payload.data, site->payload.bytes, false},
+        {site->blocks, site->blocks != NULL ? pool->view.block_count * sizeof(uint32_t) : 0, false},
+    };
+    for (uint32_t i = 0; i < pool->pools; i++)
+        memory[2 + i] = (lanes_memory){pool->memory[i], pool->pool_bytes, true};
+    for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
+        const kernel_batch *batch = &site->plan.batches[k];
+        if (batch->count != 0 &&
+            !lanes_launch((kernel_id)k, batch->jobs, batch->count, batch->blocks, site->verdicts,
+                          site->plan.verdict_count, memory, 2 + pool->pools))
+            return false;
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_codecs_kernels.c - the kernels of a GPU, compiled for this processor: what they decode into
+ * the pages of engines is bit for bit what the CPU decodes, nothing else is touched, and no byte of
+ * a record that is not the encoder's passes.
+ */
+#include "kernel_site.h"
+
+#include "codecs/kernels/checksum.h"
+#include "codecs/kernels/cpu.h"
+#include "dice.h"
+
+enum { FILL = 0x5a, TOKENS = 75 };
+
+static const char *const variants[] = {
+    "raw",
+    "kivi:k2v2,g32",
+    "kivi:k4v2,g32",
+    "kivi:k8v4,g64,half",
+    "kivi:k4v8,g128",
+    "kivi:k2v4,g32,half",
+    "kivi:k4v4,g32,r32",
+    "planes:k2v2,g32",
+    "planes:k3v3,g64",
+    "planes:k4v4,g32",
+    "planes:k6v4,g32",
+    "planes:k2v8,g64,vhead",
+    "planes:k3v6,g32,vchan",
+    "planes:k8v8,g128",
+};
+
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+static bool variant_fits(kvt_layout layout, const char *variant)
+{
+    kvt_record_spec spec = codecs_support_spec(layout, variant);
+    uint64_t bound, scratch;
+    return kvt_record_bound(&spec, &bound, &scratch) == KVT_OK;
+}
+
+/* The pools' bytes are those that the CPU's decoder leaves, gaps and all. */
+static void check_same(const engine_pool *pool, const engine_pool *expected, const char *name)
+{
+    for (uint32_t i = 0; i < pool->pools; i++)
+        for (uint64_t k = 0; k < pool->pool_bytes; k++)
+            if (((uint8_t *)pool->memory[i])[k] != ((uint8_t *)expected->memory[i])[k])
+                fail_msg("%s: pool %u, byte %llu", name, i, (unsigned long long)k);
+}
+
+static void check_engine(encoded *e, const engine_view *engine, uint32_t layer, uint32_t layers,
+                         bool ranged)
+{
+    const kvt_layout *layout = &e->spec.layout;
+    engine_pool pool, expected;
+    kernel_site site;
+    assert_true(engine_pool_open(&pool, engine, layout, 1, FILL));
+    assert_true(engine_pool_open(&expected, engine, layout, 1, FILL));
+    assert_status(kvt_record_decode_view(e->record.data, e->record.bytes, &e->spec, NULL, layout,
+                                         &expected.view, layer, layers, e->scratch.data,
+                                         e->scratch.bytes),
+                  KVT_OK);
+    site_open(&site, e, layer, layers, ranged);
+    site_take_blocks(&site, &pool);
+    assert_status(site_plan(&site, layout, &pool, layer, layers), KVT_OK);
+    assert_true(site_launch(&site, &pool));
+    assert_status(kernel_plan_verdict(&site.plan, 0, site.plan.verdict_count), KVT_OK);
+    check_same(&pool, &expected, engine->name);
+    engine_pool_close(&pool);
+    engine_pool_close(&expected);
+}
+
+/* Every variant, layout of an engine, and way that a record comes: whole, or a layer's ranges. */
+static void check_variants(uint8_t dtype, const char *const *list, uint32_t count)
+{
+    static const uint16_t heads[] = {2, 1, 3}, dims[] = {64, 576, 24};
+    codecs_cpu_force(CODECS_CPU_SCALAR);
+    for (uint32_t shape = 0; shape < 3; shape++) {
+        const kvt_layout layout = {.layers = 2,
+                                   .kv_heads = heads[shape],
+                                   .head_dim = dims[shape],
+                                   .dtype = dtype,
+                                   .order = shape == 1 ? KVT_ORDER_SIDE_LAYER : 0,
+                                   .tokens = TOKENS};
+        for (uint32_t i = 0; i < count; i++) {
+            const size_t ends = test_ends();
+            if (!variant_fits(layout, list[i])) continue;
+            encoded e = encoded_make(layout, list[i], NULL);
+            for (uint32_t k = 0; k < ENGINE_VIEWS; k++) {
+                const bool ranged = (k + i) % 2 == 0;
+                check_engine(&e, &engine_views[k], ranged, ranged ? 1 : 2, ranged);
+            }
+            test_end(ends);
+        }
+    }
+    codecs_cpu_force(codecs_cpu_best());
+}
+
+TEST(kernels_decode_fp16)
+{
+    check_variants(KVT_DTYPE_FP16, variants, VARIANTS);
+}
+
+TEST(kernels_decode_bf16)
+{
+    check_variants(KVT_DTYPE_BF16, variants, VARIANTS);
+}
+
+TEST(kernels_decode_fp32)
+{
+    check_variants(KVT_DTYPE_FP32, variants, VARIANTS);
+}
+
+TEST(kernels_decode_fp8)
+{
+    check_variants(KVT_DTYPE_FP8, variants, VARIANTS);
+}
+
+TEST(one_side_and_raw_tokens)
+{
+    static const char *const some[] = {"raw", "kivi:k4v2,g32", "planes:k3v6,g32,vchan",
+                                       "planes:k4v4,g32"};
+    for (uint32_t i = 0; i < sizeof some / sizeof some[0]; i++) {
+        for (uint32_t sides = KVT_SIDES_ONE; sides <= KVT_SIDES_V; sides++) {
+            const size_t ends = test_ends();
+            const kvt_layout layout = {.layers = 3,
+                                       .kv_heads = 2,
+                                       .head_dim = 40,
+                                       .dtype = KVT_DTYPE_BF16,
+                                       .tokens = 150,
+                                       .sides = (uint8_t)sides};
+            encoded e = encoded_make(layout, some[i], NULL);
+            /* From the chain's start, so that its first tokens are raw. */
+            e.spec.first_position = 0;
+            e.record.bytes += GUARD_BYTES;
+            uint64_t bound, scratch;
+            assert_status(kvt_record_bound(&e.spec, &bound, &scratch), KVT_OK);
+            e.record = guarded_make(bound);
+            e.scratch = guarded_make(scratch);
+            const kvt_status status =
+                kvt_record_encode(&e.spec, e.source.data, e.source.bytes, e.record.data, bound,
+                                  e.scratch.data, scratch, &e.record.bytes);
+            assert_true(status == KVT_OK || status == KVT_RAW);
+            for (uint32_t k = 0; k < 4; k++)
+                check_engine(&e, &engine_views[k], 0, 3, k % 2 == 0);
+            test_end(ends);
+        }
+    }
+}
+
+TEST(pools_that_are_aligned_to_elements)
+{
+    static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_FP32, KVT_DTYPE_FP8};
+    static const char *const some[] = {"raw", "kivi:k4v2,g32", "planes:k4v6,g32"};
+    for (uint32_t i = 0; i < 9; i++) {
+        const size_t ends = test_ends();
+        const kvt_layout layout = {
+            .layers = 1, .kv_heads = 2, .head_dim = 64, .dtype = dtypes[i / 3], .tokens = 80};
+        const uint64_t element = kvt_dtype_bytes(layout.dtype);
+        encoded e = encoded_make(layout, some[i % 3], NULL);
+        engine_pool pools[2];
+        kernel_site site;
+        site_open(&site, &e, 0, 1, false);
+        for (uint32_t k = 0; k < 2; k++) {
+            engine_pool *pool = &pools[k];
+            memset(pool, 0, sizeof *pool);
+            /* Every stride is one element longer than what it holds. */
+            const uint64_t head = 64 * element + element, token = 2 * head + element;
+            const uint64_t side = 80 * token + element;
+            pool->pools = 1;
+            pool->pool_bytes = 2 * side + element;
+            pool->memory[0] = test_aligned(64, pool->pool_bytes);
+            memset(pool->memory[0], FILL, pool->pool_bytes);
+            pool->view = (kvt_view){.struct_size = sizeof pool->view,
+                                    .base = {(uint8_t *)pool->memory[0] + element},
+                                    .base_bytes = {2 * side},
+                                    .layer_stride = (int64_t)(2 * side),
+                                    .side_stride = (int64_t)side,
+                                    .token_stride = (int64_t)token,
+                                    .head_stride = (int64_t)head};
+        }
+        assert_status(kvt_record_decode_view(e.record.data, e.record.bytes, &e.spec, NULL, &layout,
+                                             &pools[1].view, 0, 1, e.scratch.data, e.scratch.bytes),
+                      KVT_OK);
+        assert_status(site_plan(&site, &layout, &pools[0], 0, 1), KVT_OK);
+        assert_true(site_launch(&site, &pools[0]));
+        assert_status(kernel_plan_verdict(&site.plan, 0, site.plan.verdict_count), KVT_OK);
+        check_same(&pools[0], &pools[1], some[i % 3]);
+        test_end(ends);
+    }
+}
+
+/* One launch over segments of every length that has a form of its own, and of many blocks. */
+TEST(checksums_are_those_of_the_library)
+{
+    enum { SEGMENTS = 150, LARGEST = 70 * 1024 };
+    kernel_check_job jobs[SEGMENTS];
+    uint32_t verdicts[SEGMENTS] = {0};
+    lanes_memory memory[SEGMENTS];
+    uint64_t dice = 7;
+    for (uint32_t i = 0; i < SEGMENTS; i++) {
+        uint64_t padded = 64 * (uint64_t)(i + 1);
+        if (i >= 90) padded = 64 * (1 + dice_shift(&dice) % (LARGEST / 64));
+        const uint64_t zeros = i % 3 == 0 ? 0 : dice_shift(&dice) % 64;
+        uint8_t *bytes = test_aligned(64, padded);
+        for (uint64_t k = 0; k < padded; k++)
+            bytes[k] = k < padded - zeros ? (uint8_t)(dice_shift(&dice) | 1) : 0;
+        jobs[i] = (kernel_check_job){.head = {0, i},
+                                     .address = (uint64_t)(uintptr_t)bytes,
+                                     .stored_bytes = padded - zeros,
+                                     .padded_bytes = padded,
+                                     .checksum = checksum_of(bytes, padded)};
+        /* Every seventh is wrong in a bit, every eleventh says that fewer bytes are stored. */
+        if (i % 7 == 3) jobs[i].checksum ^= 1ull << i % 64;
+        if (i % 11 == 5) jobs[i].stored_bytes -= 1 + dice_shift(&dice) % 60 % jobs[i].stored_bytes;
+        memory[i] = (lanes_memory){bytes, padded, false};
+    }
+    const uint32_t blocks = (SEGMENTS + KERNEL_CHECK_BLOCK - 1) / KERNEL_CHECK_BLOCK;
+    assert_true(
+        lanes_launch(KERNEL_CHECK, jobs, SEGMENTS, blocks, verdicts, SEGMENTS, memory, SEGMENTS));
+    for (uint32_t i = 0; i < SEGMENTS; i++) {
+        const uint32_t expected = i % 7 == 3    ? KERNEL_CHECKSUM
+                                  : i % 11 == 5 ? KERNEL_PADDING
+                                                : KERNEL_SOUND;
+        if (verdicts[i] != expected)
+            fail_msg("segment %u of %llu bytes: %u", i, (unsigned long long)jobs[i].padded_bytes,
+                     verdicts[i]);
+    }
+}
+
+/* A bit of any segment or its padding is turned: no verdict passes, nothing leaves its memory. */
+TEST(no_turned_bit_passes)
+{
+    static const char *const some[] = {"raw", "kivi:k4v2,g32", "planes:k2v8,g32"};
+    uint64_t dice = 11;
+    for (uint32_t i = 0; i < sizeof some / sizeof some[0]; i++) {
+        const size_t ends = test_ends();
+        const kvt_layout layout = {
+            .layers = 2, .kv_heads = 2, .head_dim = 32, .dtype = KVT_DTYPE_BF16, .tokens = 70};
+        const encoded e = encoded_make(layout, some[i], NULL);
+        engine_pool pool;
+        kernel_site site;
+        assert_true(engine_pool_open(&pool, &engine_views[2], &layout, 1, FILL));
+        site_open(&site, &e, 0, 2, false);
+        site_take_blocks(&site, &pool);
+        assert_status(site_plan(&site, &layout, &pool, 0, 2), KVT_OK);
+        const uint32_t words = site.plan.verdict_count;
+        const kernel_batch *checks = &site.plan.batches[KERNEL_CHECK];
+        uint32_t before[SITE_JOBS];
+        memcpy(before, site.verdicts, sizeof before);
+        for (uint32_t turn = 0; turn < 40; turn++) {
+            kernel_check_job job;
+            memcpy(&job, (const kernel_check_job *)checks->jobs + turn % checks->count, sizeof job);
+            uint8_t *byte =
+                (uint8_t *)(uintptr_t)(job.address + dice_shift(&dice) % job.padded_bytes);
+            *byte ^= (uint8_t)(1u << turn % 8);
+            memcpy(site.verdicts, before, sizeof before);
+            assert_true(site_launch(&site, &pool));
+            assert_status(kernel_plan_verdict(&site.plan, 0, words), KVT_E_CORRUPT);
+            assert_int_equal(site.verdicts[job.head.verdict], KERNEL_CHECKSUM);
+            *byte ^= (uint8_t)(1u << turn % 8);
+        }
+        memcpy(site.verdicts, before, sizeof before);
+        assert_true(site_launch(&site, &pool));
+        assert_status(kernel_plan_verdict(&site.plan, 0, words), KVT_OK);
+        engine_pool_close(&pool);
+        test_end(ends);
+    }
+}
+
+/* Several entries in one plan; one that no longer fits leaves no trace. */
+TEST(a_plan_that_is_full_stays_as_it_was)
+{
+    const kvt_layout layout = {
+        .layers = 2, .kv_heads = 2, .head_dim = 32, .dtype = KVT_DTYPE_BF16, .tokens = 70};
+    const encoded e = encoded_make(layout, "planes:k4v4,g32", NULL);
+    engine_pool pool;
+    kernel_site site;
+    assert_true(engine_pool_open(&pool, &engine_views[2], &layout, 1, FILL));
+    site_open(&site, &e, 0, 2, false);
+    site_take_blocks(&site, &pool);
+    kernel_batch *checks = &site.plan.batches[KERNEL_CHECK];
+    checks->capacity = KERNEL_LAYER_CHECKS + 3;
+    assert_status(site_plan(&site, &layout, &pool, 0, 1), KVT_OK);
+    assert_true(checks->count <= KERNEL_LAYER_CHECKS);
+    const kernel_plan before = site.plan;
+    checks->capacity = checks->count + 3;
+    assert_status(site_plan(&site, &layout, &pool, 1, 1), KVT_E_SPACE);
+    assert_int_equal(checks->count, before.batches[KERNEL_CHECK].count);
+    assert_int_equal(site.plan.verdict_count, before.verdict_count);
+    assert_int_equal(site.plan.batches[KERNEL_PLANES].count, 2);
+    checks->capacity = SITE_JOBS;
+    assert_status(site_plan(&site, &layout, &pool, 1, 1), KVT_OK);
+    assert_status(site_plan(&site, &layout, &pool, 1, 2), KVT_E_ARGUMENT);
+    assert_true(site_launch(&site, &pool));
+    assert_status(kernel_plan_verdict(&site.plan, 0, site.plan.verdict_count), KVT_OK);
+    site.range_count = 1;
+    site.ranges[0] = (kvt_record_range){.offset = 0, .bytes = 4096};
+    assert_status(site_plan(&site, &layout, &pool, 0, 1), KVT_E_ARGUMENT);
+    engine_pool_close(&pool);
+}
+
+TEST(what_has_no_kernel_is_left_to_the_cpu)
+{
+    const kvt_layout opaque = {.opaque_bytes = 5000};
+    const kvt_layout layout = {
+        .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 70};
+    engine_pool pool;
+    kernel_site site;
+    assert_true(engine_pool_open(&pool, &engine_views[2], &layout, 1, FILL));
+    const encoded bytes = encoded_make(opaque, "raw", NULL);
+    site_open(&site, &bytes, 0, 0, false);
+    assert_status(site_plan(&site, &opaque, &pool, 0, 1), KVT_E_UNSUPPORTED);
+    const encoded dense = encoded_make(layout, "lossless", NULL);
+    assert_int_equal(dense.status, KVT_OK);
+    site_open(&site, &dense, 0, 2, false);
+    site_take_blocks(&site, &pool);
+    assert_status(site_plan(&site, &layout, &pool, 0, 2), KVT_E_UNSUPPORTED);
+    assert_int_equal(site.plan.verdict_count, 0);
+    engine_pool_close(&pool);
+}
