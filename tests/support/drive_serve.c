@@ -135,6 +135,9 @@ static uint64_t serve_book(int direction, const serve_request *request)
     uint64_t start_ns = request->arrived_ns;
     if (start_ns < serve.bus_free_ns[bus]) start_ns = serve.bus_free_ns[bus];
     uint64_t duration_ns = 0;
+    /* The loss is that of the instant at which a request takes the bus. */
+    const bool mixed = serve.waiting[SERVE_READ] > 0 && serve.waiting[SERVE_WRITE] > 0;
+    if (mixed) rate = rate * (1000 - settings->mix) / 1000;
     if (rate != 0) {
         uint64_t work = request->bytes * UINT64_C(1000000000) + serve.bus_carry[bus];
         duration_ns = work / rate;

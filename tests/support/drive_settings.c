@@ -87,6 +87,19 @@ static bool settings_apply_number(drive_settings *settings, const char *key, uin
     return true;
 }
 
+/* A share below 1 in thousandths: 0, or 0. and up to three digits. */
+static bool settings_share(const char *text, uint32_t *share_out)
+{
+    uint32_t share = 0;
+    size_t digits = strspn(text, "0123456789.");
+    if (text[0] != '0' || text[digits] != '\0' || digits == 2 || digits > 5) return false;
+    if (digits > 1 && (text[1] != '.' || strchr(text + 2, '.') != NULL)) return false;
+    for (size_t i = 2; i < 5; i++)
+        share = share * 10 + (i < digits ? (uint32_t)(text[i] - '0') : 0);
+    *share_out = share;
+    return true;
+}
+
 static bool settings_apply_one(drive_settings *settings, char *word)
 {
     char *value = strchr(word, '=');
@@ -95,6 +108,7 @@ static bool settings_apply_one(drive_settings *settings, char *word)
     for (int i = 0; i < SETTINGS_FAULTS; i++)
         if (strcmp(word, settings_faults[i].key) == 0)
             return settings_add_range(settings, settings_faults[i].fault, value);
+    if (strcmp(word, "mix") == 0) return settings_share(value, &settings->mix);
     uint64_t number;
     return drive_number_read(value, &number) && settings_apply_number(settings, word, number);
 }
@@ -124,8 +138,8 @@ size_t drive_settings_print(const drive_settings *settings, char *text, size_t s
     else
         fprintf(stream, "read_rate=%" PRIu64 "\nwrite_rate=%" PRIu64 "\n", settings->rate[0],
                 settings->rate[1]);
-    fprintf(stream, "latency_us=%" PRIu64 "\nhang=%d\n", settings->latency_ns / 1000,
-            settings->hang);
+    fprintf(stream, "latency_us=%" PRIu64 "\nmix=0.%03" PRIu32 "\nhang=%d\n",
+            settings->latency_ns / 1000, settings->mix, settings->hang);
     for (uint32_t i = 0; i < settings->range_count; i++)
         for (int k = 0; k < SETTINGS_FAULTS; k++)
             if (settings_faults[k].fault == settings->ranges[i].fault)

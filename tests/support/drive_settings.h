@@ -8,6 +8,8 @@
  *     read_rate=200M    of reads alone, and
  *     write_rate=150M   of writes alone: each direction has its own limit then
  *     latency_us=80     added to every request
+ *     mix=0.6           share of the rates that is lost while requests of both directions are in
+ *                       the drive; 0 to 0.999
  *     hang=1            requests are taken and not answered until hang=0
  *     eio=OFFSET+LENGTH         reads and writes that touch the range fail with EIO
  *     eio_read=, eio_write=     in one direction
@@ -49,6 +51,7 @@ typedef struct drive_settings {
     bool shared;      /* both directions draw on rate[0] */
     bool hang;
     uint64_t latency_ns;
+    uint32_t mix; /* thousandths */
     uint32_t range_count;
     drive_range ranges[DRIVE_RANGES_MAX];
 } drive_settings;

@@ -36,6 +36,12 @@ rm "$folder/bench.json"
 
 run set 1 rate=50M eio=64Ki+4Ki
 run status | grep -q '^1: rate=50000000 .*eio=65536+4096' || fail "set had no effect"
+run set 1 mix=0.6
+run status | grep -q '^1: .*mix=0.600' || fail "mix had no effect"
+for wrong in 1 0.6000 .6 0.6x -0.1 0..1 ""; do
+    ! run set 1 "mix=$wrong" 2>/dev/null || fail "a wrong mix was taken: $wrong"
+done
+run set 1 mix=0
 ! run set 1 rate=fast 2>/dev/null || fail "a wrong setting was taken"
 ! run set 7 rate=1M 2>/dev/null || fail "there is no drive 7"
 dd if=/dev/zero of="$folder/1/drive" bs=4096 seek=15 count=1 oflag=direct conv=notrunc status=none
