@@ -9,6 +9,7 @@
 
 #include "store_support.h"
 
+#include "base/clock.h"
 #include "serve/server/server.h"
 
 #include <kvterrace/connect.h>
