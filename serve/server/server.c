@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "serve/server/region_guard.h"
 #include "serve/wire/shared_memory.h"
 
 #include <errno.h>
@@ -91,6 +92,7 @@ kvt_status server_open(kvt_store *store, const server_options *options, server *
     const struct sigaction action = {.sa_handler = handle_nothing};
     kvt_status status = server_fill(lends, options);
     if (status == KVT_OK && sigaction(SERVER_SIGNAL, &action, NULL) != 0) status = KVT_E_IO;
+    if (status == KVT_OK) status = server_guard_install();
     const mode_t mode = options->mode != 0 ? options->mode : 0600;
     if (status == KVT_OK)
         status = wire_listen(options->path, options->group != NULL ? mode & 0700 : mode,

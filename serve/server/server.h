@@ -43,7 +43,8 @@ typedef struct server_options {
 /* Listens; clients that connect wait for server_run. The store may be NULL until server_lend, and
  * stays the caller's and open until server_close; its put_staging_bytes are
  * above 0, because a client may change what it puts while the put runs. SIGUSR2 of the process gets
- * a handler that does nothing: it ends waits at bells that clients have spoilt. KVT_OK;
+ * a handler that does nothing: it ends waits at bells that clients have spoilt; SIGBUS one
+ * for accesses to regions (region_guard.h). KVT_OK;
  * KVT_E_ARGUMENT; KVT_E_MEMORY; what wire_listen says. message: one line after a failure. */
 KVT_NODISCARD kvt_status server_open(kvt_store *store, const server_options *options,
                                      server **server_out, char *message, size_t message_size);

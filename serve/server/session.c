@@ -6,6 +6,7 @@
 #include "serve/server/server_internal.h"
 
 #include "base/clock.h"
+#include "serve/server/region_guard.h"
 #include "serve/wire/control.h"
 #include "serve/wire/shared_memory.h"
 
@@ -164,8 +165,12 @@ static kvt_status session_register(server_session *session, const wire_message *
     if (bytes > session->lends->registered_bytes - session->registered_bytes)
         return session_done(session, asked, KVT_E_SPACE);
     void *address;
-    const kvt_status status =
+    kvt_status status =
         wire_memory_map(descriptor, asked->registers.offset, bytes, WIRE_SEALED_SHRINK, &address);
+    if (status == KVT_OK) {
+        status = server_guard_add(address, bytes, wire_memory_page(descriptor), session->wake);
+        if (status != KVT_OK) wire_memory_unmap(address, bytes);
+    }
     if (status != KVT_OK) return session_done(session, asked, status);
     session->registered_bytes += bytes;
     pthread_mutex_lock(&session->lock);
@@ -175,6 +180,13 @@ static kvt_status session_register(server_session *session, const wire_message *
     wire_message_make(&answer, WIRE_REGION, session->protocol, asked->head.number);
     answer.one.value = number;
     return wire_send(session->socket, &answer, NULL, 0);
+}
+
+static void region_unmap(const wire_region *region)
+{
+    if (region->address == NULL) return;
+    server_guard_remove(region->address);
+    wire_memory_unmap(region->address, region->bytes);
 }
 
 /* Unmaps a region that no request names. */
@@ -188,7 +200,7 @@ static kvt_status session_release(server_session *session, uint32_t number)
     pthread_mutex_unlock(&session->lock);
     if (region.address == NULL) return KVT_E_ARGUMENT;
     if (used) return KVT_BUSY;
-    wire_memory_unmap(region.address, region.bytes);
+    region_unmap(&region);
     assert(session->registered_bytes >= region.bytes);
     session->registered_bytes -= region.bytes;
     return KVT_OK;
@@ -241,7 +253,7 @@ void *server_session_run(void *argument)
         if (session->channels[i] != NULL) server_channel_close(session->channels[i]);
     for (uint32_t i = 0; i < WIRE_REGIONS_MAX; i++) {
         assert(session->uses[i] == 0);
-        wire_memory_unmap(session->regions[i].address, session->regions[i].bytes);
+        region_unmap(&session->regions[i]);
     }
     wire_memory_unmap(session->results, WIRE_RESULT_MAX);
     const int descriptors[] = {session->socket, session->wake, session->process,

@@ -24,14 +24,18 @@ static bool may_grow_to(uint64_t bytes)
     return getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes <= limit.rlim_cur;
 }
 
+uint64_t wire_memory_page(int descriptor)
+{
+    struct statfs system;
+    if (fstatfs(descriptor, &system) != 0) return 0;
+    return (uint64_t)system.f_type == HUGE_PAGES_MAGIC ? (uint64_t)system.f_bsize : WIRE_PAGE;
+}
+
 /* Whether a range is whole pages of the memory: a part of a huge page would be mapped as a whole,
  * and could not be unmapped. */
 static bool is_whole_pages(int descriptor, uint64_t offset, uint64_t bytes)
 {
-    struct statfs system;
-    if (fstatfs(descriptor, &system) != 0) return false;
-    if ((uint64_t)system.f_type != HUGE_PAGES_MAGIC) return true;
-    const uint64_t page = (uint64_t)system.f_bsize;
+    const uint64_t page = wire_memory_page(descriptor);
     return page > 0 && offset % page == 0 && bytes % page == 0;
 }
 

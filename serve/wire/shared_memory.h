@@ -36,6 +36,10 @@ typedef enum wire_sealed {
 KVT_NODISCARD kvt_status wire_memory_map(int descriptor, uint64_t offset, uint64_t bytes,
                                          wire_sealed sealed, void **address_out);
 
+/* Bytes of a page of memory whose seals have been read: of other files the question may wait. 0: it
+ * cannot be told. */
+uint64_t wire_memory_page(int descriptor);
+
 /* bytes as mapped. NULL is allowed. */
 void wire_memory_unmap(void *address, uint64_t bytes);
 
