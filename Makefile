@@ -4,7 +4,7 @@
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
 .PHONY: setup configure torture soak soak-calls soak-python test-docs test-engines docs wheel
 .PHONY: needs-wheel soak-python-asan soak-python-tsan test-wheel
-.PHONY: lab bench-codecs
+.PHONY: lab bench-codecs ptx
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -51,6 +51,7 @@ help:
 	@echo "make docs     the manual page and the reference of the interface, into build/manual"
 	@echo "make test-docs  runs the commands of README and GUIDE as they are written, minutes"
 	@echo "make fuzz     the fuzz targets, a fixed number of inputs each"
+	@echo "make ptx      the PTX of the GPU's kernels anew, with nvcc"
 	@echo "make wheel    the Python package as a wheel, into build/wheels"
 	@echo "make test-wheel  that wheel in clean environments of each Python from 3.11 on that is here"
 	@echo "make install  into PREFIX ($(PREFIX))"
@@ -138,7 +139,10 @@ lint: build
 
 format:
 	@tools/bootstrap.sh lint
-	@git ls-files '*.c' '*.h' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.cu' | xargs clang-format -i
+
+ptx:
+	@python3 tools/make_ptx.py
 
 bench: lab
 	@$(BUILD)/kvlab stripe

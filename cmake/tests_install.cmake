@@ -19,6 +19,8 @@ kvt_script_test(unit/test_skipped "unit;lint" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_skipped.py)
 kvt_script_test(unit/test_base_key_python "unit;base" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_base_key.py)
+kvt_script_test(unit/test_codecs_ptx "unit;codecs" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_codecs_ptx.py)
 kvt_script_test(unit/test_make_api "unit;install" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_make_api.py)
 kvt_script_test(install/bootstrap install ${CMAKE_SOURCE_DIR}/tests/install/check_bootstrap.sh

@@ -104,6 +104,28 @@ static kvt_status lossless_decode(kvt_variant variant, const kvt_layout *layout,
     return lossless_dense_decode(&shape, source, source_bytes, target, scratch);
 }
 
+/* Mode fast alone. */
+static kvt_status lossless_plan_job(kvt_variant variant, const kvt_matrix *matrix,
+                                    const kvt_part *parts, const kernel_target *target,
+                                    uint32_t transfer_bytes, uint8_t dtype, kernel_work *work)
+{
+    enum { LOSSLESS_FAST_TILE = 65536 };
+    const uint64_t row = (uint64_t)matrix->kv_heads * matrix->head_dim;
+    const uint64_t elements = row * matrix->tokens;
+    /* A thread counts elements in 32 bits. */
+    if (variant.mode != KVT_LOSSLESS_FAST || elements > INT32_MAX) return KVT_E_UNSUPPORTED;
+    work->kernel = KERNEL_LOSSLESS;
+    work->blocks = (elements + LOSSLESS_FAST_TILE - 1) / LOSSLESS_FAST_TILE;
+    work->job.lossless = (kernel_lossless_job){.source = (uint64_t)(uintptr_t)parts[0].data,
+                                               .bytes = parts[0].bytes,
+                                               .elements = elements,
+                                               .row_elements = (uint32_t)row,
+                                               .transfer_bytes = transfer_bytes,
+                                               .dtype = dtype,
+                                               .target = *target};
+    return KVT_OK;
+}
+
 const kvt_codec codecs_lossless = {
     .id = KVT_CODEC_LOSSLESS,
     .flags = KVT_CODEC_FLAG_EXACT,
@@ -113,4 +135,5 @@ const kvt_codec codecs_lossless = {
     .segment_scratch = lossless_scratch,
     .encode_segment = lossless_encode,
     .decode_segment = lossless_decode,
+    .plan_job = lossless_plan_job,
 };

@@ -5,6 +5,7 @@
  */
 #include "record_jobs.h"
 
+#include "codecs/kernels/kernel_table.h"
 #include "record_reader.h"
 
 #include <assert.h>
@@ -16,19 +17,6 @@ _Static_assert((int)KERNEL_PLANES_MAX == (int)KVT_PLANES_MAX, "of one matrix");
 _Static_assert(KERNEL_LAYER_CHECKS == 2 * (2 + KVT_PLANES_MAX), "of one layer");
 
 #define JOBS_BLOCKS_MAX ((uint64_t)INT32_MAX) /* of a grid */
-
-uint32_t kernel_job_bytes(kernel_id kernel)
-{
-    switch (kernel) {
-    case KERNEL_CHECK: return sizeof(kernel_check_job);
-    case KERNEL_RAW: return sizeof(kernel_raw_job);
-    case KERNEL_KIVI:
-    case KERNEL_PLANES: return sizeof(kernel_group_job);
-    case KERNEL_LOSSLESS: return sizeof(kernel_lossless_job);
-    case KERNEL_ENTROPY: return sizeof(kernel_entropy_job);
-    default: return 0;
-    }
-}
 
 kvt_status kernel_plan_verdict(const kernel_plan *plan, uint32_t first, uint32_t end)
 {
@@ -53,7 +41,7 @@ typedef struct jobs_maker {
 static kvt_status jobs_append(kernel_plan *plan, const kernel_work *work)
 {
     kernel_batch *batch = &plan->batches[work->kernel];
-    const uint32_t bytes = kernel_job_bytes(work->kernel);
+    const uint32_t bytes = kernel_facts_of(work->kernel)->job_bytes;
     const bool check = work->kernel == KERNEL_CHECK;
     const uint32_t blocks = check ? 0 : batch->blocks;
     if (work->blocks > JOBS_BLOCKS_MAX) return KVT_E_UNSUPPORTED;

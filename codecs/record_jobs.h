@@ -63,7 +63,4 @@ KVT_NODISCARD kvt_status kvt_record_head_jobs(const kvt_record_head *head, const
 /* Whether all words of [first, end) are KERNEL_SOUND: KVT_OK or KVT_E_CORRUPT. */
 kvt_status kernel_plan_verdict(const kernel_plan *plan, uint32_t first, uint32_t end);
 
-/* Bytes of a job of each kernel. */
-uint32_t kernel_job_bytes(kernel_id kernel);
-
 #endif

@@ -179,13 +179,13 @@ PATHS_UNCHECKED = {os.path.join("tests", "budget.csv"), os.path.join("tests", "l
                    os.path.join("tests", "unit", "test_lint.py")}
 API_DECLARATION = re.compile(r"^KVT_API\b", re.M)
 
-C_SUFFIXES = (".c", ".h")
-TEXT_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".txt", ".in", ".map", ".js",
+C_SUFFIXES = (".c", ".h", ".cu")
+TEXT_SUFFIXES = (".c", ".h", ".cu", ".cc", ".cpp", ".py", ".sh", ".cmake", ".txt", ".in", ".map", ".js",
                  ".css")
 TEXT_NAMES = ("Makefile", "run", "drives")
 LICENSE_LINE = "SPDX-License-Identifier: Apache-2.0"
-LICENSED_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".in", ".map", ".js",
-                     ".css")
+LICENSED_SUFFIXES = (".c", ".h", ".cu", ".cc", ".cpp", ".py", ".sh", ".cmake", ".in", ".map",
+                     ".js", ".css")
 LICENSED_NAMES = ("Makefile", "CMakeLists.txt", "run", "drives")
 SKIPPED_FOLDERS = ("build*", ".git", ".cache", "__pycache__")
 

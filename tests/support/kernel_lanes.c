@@ -10,6 +10,7 @@
 
 #include "codecs/kernels/check.cu"
 #include "codecs/kernels/kivi.cu"
+#include "codecs/kernels/lossless.cu"
 #include "codecs/kernels/planes.cu"
 #include "codecs/kernels/raw.cu"
 
@@ -230,10 +231,8 @@ bool lanes_launch(kernel_id kernel, const void *jobs, uint32_t job_count, uint32
                   uint32_t memory_count)
 {
     static lanes_kernel *const kernels[KERNEL_COUNT] = {
-        [KERNEL_CHECK] = kvt_check,
-        [KERNEL_RAW] = kvt_raw,
-        [KERNEL_KIVI] = kvt_kivi,
-        [KERNEL_PLANES] = kvt_planes,
+        [KERNEL_CHECK] = kvt_check,   [KERNEL_RAW] = kvt_raw,           [KERNEL_KIVI] = kvt_kivi,
+        [KERNEL_PLANES] = kvt_planes, [KERNEL_LOSSLESS] = kvt_lossless,
     };
     static const uint64_t job_bytes[KERNEL_COUNT] = {
         [KERNEL_CHECK] = sizeof(kernel_check_job),

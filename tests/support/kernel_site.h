@@ -6,6 +6,7 @@
 #ifndef SUPPORT_KERNEL_SITE_H
 #define SUPPORT_KERNEL_SITE_H
 
+#include "codecs/kernels/kernel_table.h"
 #include "codecs/record_jobs.h"
 #include "codecs_support.h"
 #include "engine_views.h"
@@ -53,7 +54,8 @@ static inline void site_open(kernel_site *site, const encoded *e, uint32_t layer
     for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
         kernel_batch *batch = &site->plan.batches[k];
         batch->capacity = SITE_JOBS;
-        batch->jobs = test_aligned(8, SITE_JOBS * (uint64_t)kernel_job_bytes((kernel_id)k));
+        batch->jobs =
+            test_aligned(8, SITE_JOBS * (uint64_t)kernel_facts_of((kernel_id)k)->job_bytes);
     }
     site->plan.verdicts = site->verdicts;
     site->plan.verdict_capacity = SITE_JOBS;

@@ -14,6 +14,7 @@ enum { FILL = 0x5a, TOKENS = 75 };
 
 static const char *const variants[] = {
     "raw",
+    "lossless:fast",
     "kivi:k2v2,g32",
     "kivi:k4v2,g32",
     "kivi:k8v4,g64,half",

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernel_table.c - see kernel_table.h. The build writes the texts (cmake/ptx.cmake).
+ */
+#include "kernel_table.h"
+
+#include <assert.h>
+
+extern const char kernel_ptx_check[], kernel_ptx_raw[], kernel_ptx_kivi[], kernel_ptx_planes[],
+    kernel_ptx_lossless[];
+
+const kernel_facts *kernel_facts_of(kernel_id kernel)
+{
+    static const kernel_facts table[KERNEL_COUNT] = {
+        [KERNEL_CHECK] = {"check", "kvt_check", kernel_ptx_check, sizeof(kernel_check_job)},
+        [KERNEL_RAW] = {"raw", "kvt_raw", kernel_ptx_raw, sizeof(kernel_raw_job)},
+        [KERNEL_KIVI] = {"kivi", "kvt_kivi", kernel_ptx_kivi, sizeof(kernel_group_job)},
+        [KERNEL_PLANES] = {"planes", "kvt_planes", kernel_ptx_planes, sizeof(kernel_group_job)},
+        [KERNEL_LOSSLESS] = {"lossless", "kvt_lossless", kernel_ptx_lossless,
+                             sizeof(kernel_lossless_job)},
+    };
+    assert(kernel < KERNEL_COUNT);
+    return &table[kernel];
+}
