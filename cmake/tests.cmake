@@ -136,12 +136,20 @@ file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/codecs/kernels/*.
 set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/support/kernel_lanes.c PROPERTIES
   COMPILE_OPTIONS "-ffp-contract=off" OBJECT_DEPENDS "${kernel_sources}")
 
+# What runs the text of GPU kernels on the CPU (docs/TESTING.md, Kernels without a GPU).
+file(GLOB ptx_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/support/ptx_*.c)
+add_library(kvt_ptx STATIC ${ptx_sources})
+target_link_libraries(kvt_ptx PRIVATE kvt_flags)
+
 function(kvt_test_program source kind)
   get_filename_component(name ${source} NAME_WE)
   kvt_room_program(${name} ${source})
   string(REGEX MATCH "^[a-z]+_([a-z]+)" ignored ${name})
   set(room ${CMAKE_MATCH_1})
   target_link_libraries(${name} PRIVATE kvt_test_cases kvt_fault_device PkgConfig::CMOCKA)
+  if(name MATCHES "^test_codecs_ptx")
+    target_link_libraries(${name} PRIVATE kvt_ptx)
+  endif()
   foreach(wrapped ${KVT_WRAPPED_${name}})
     target_link_options(${name} PRIVATE LINKER:--wrap=${wrapped})
   endforeach()
