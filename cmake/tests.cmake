@@ -180,6 +180,17 @@ endforeach()
 target_link_libraries(test_sparse_fork PRIVATE kvt_lent_store)
 target_link_libraries(test_codecs_kernels PRIVATE kvt_kernel_lanes)
 
+# The same cases by the PTX that ships: docs/TESTING.md, Kernels without a GPU.
+kvt_room_program(test_codecs_kernels_ptx
+  ${CMAKE_SOURCE_DIR}/tests/unit/codecs/test_codecs_kernels.c)
+target_sources(test_codecs_kernels_ptx PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/kernel_ptx.c)
+target_include_directories(test_codecs_kernels_ptx PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
+target_link_libraries(test_codecs_kernels_ptx PRIVATE kvt_ptx kvt_test_cases PkgConfig::CMOCKA)
+add_test(NAME unit/test_codecs_kernels_ptx COMMAND test_codecs_kernels_ptx
+  WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+set_tests_properties(unit/test_codecs_kernels_ptx PROPERTIES LABELS "unit;codecs" TIMEOUT 1200
+  ENVIRONMENT "${KVT_TEST_ENVIRONMENT}")
+
 # Tests of what is here alone, with an engine that is not there: docs/TESTING.md, An absent engine.
 set(KVT_ABSENT_refuses access basis_lack copies deadline groups hint lifetime load load_shared
   put put_view queue queue_batches queue_puts queue_shares sizes staging view watch)
