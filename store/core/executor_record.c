@@ -120,8 +120,11 @@ kvt_status stage_read(store_op *op)
     op->source_asked = true;
     learn_transfer transfer;
     const transfer_watch *watch = learn_watch(store, source->tier, KVT_IO_READ, &transfer);
-    status = transfer_move(store->staging, store->pools[source->tier], KVT_IO_READ,
-                           source->location, op->record, source->record_bytes, watch, &op->staging);
+    const tiers_transfer read = {.kind = KVT_IO_READ,
+                                 .location = source->location,
+                                 .buffer = op->record,
+                                 .bytes = source->record_bytes};
+    status = transfer_move(store->staging, store->pools[source->tier], &read, watch, &op->staging);
     if (status != KVT_OK) return status;
     return place_check(&op->expected, op->record, op->record_bytes);
 }
@@ -423,6 +426,11 @@ kvt_status stage_write(store_op *op)
         placement_note_attach(&note, op->record);
     }
     const transfer_watch *watch = learn_watch(op->store, op->tier, KVT_IO_WRITE, &transfer);
-    return transfer_move(op->store->staging, op->store->pools[op->tier], KVT_IO_WRITE, op->location,
-                         op->record, op->record_bytes, watch, &op->staging);
+    const tiers_transfer write = {.kind = KVT_IO_WRITE,
+                                  .waited = op->for_put,
+                                  .location = op->location,
+                                  .buffer = op->record,
+                                  .bytes = op->record_bytes};
+    return transfer_move(op->store->staging, op->store->pools[op->tier], &write, watch,
+                         &op->staging);
 }

@@ -33,6 +33,7 @@
 #include <string.h>
 
 #define HANDOVER_COPY_GAIN  0.125 /* weight of a new copy in the mean of what copies take */
+#define HANDOVER_HURRY      0.75  /* of put staging: above it writes get their share at once */
 #define HANDOVER_WRITE_GAIN 0.125 /* weight of a new plan in the mean of what plans write */
 
 bool handover_is_on(const kvt_store *store)
@@ -45,6 +46,17 @@ kvt_status handover_stage(kvt_store *store, uint64_t bytes, staging_buffer *out)
     assert(store->handover.staging != NULL);
     kvt_status status = staging_acquire(store->handover.staging, bytes, 0, out);
     return status == KVT_E_TIMEOUT ? KVT_BUSY : status;
+}
+
+/* Tells the pools whether puts hold so much staging that their writes should not wait for slack.
+ * Lock held. */
+static void handover_note_staging(const kvt_store *store)
+{
+    store_staging *staging = store->handover.staging;
+    const double out = (double)staging_bytes_out(staging);
+    const bool hurry = out > HANDOVER_HURRY * (double)staging->limit_bytes;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        if (store->pools[tier] != NULL) tiers_pool_hurry_writes(store->pools[tier], hurry);
 }
 
 /* ---- backlog ---- */
@@ -251,6 +263,7 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_
     const double seconds = (double)copy_ns * 1e-9 / (double)bytes;
     *mean += (*mean == 0 ? 1.0 : HANDOVER_COPY_GAIN) * (seconds - *mean);
     handover_append(handover, staged);
+    handover_note_staging(store);
     pthread_mutex_unlock(&store->lock);
     /* Without the lock: an executor that wakes takes the processor from this thread where there is
      * no other one, and gets would wait for both. */
@@ -270,6 +283,7 @@ void handover_leave(kvt_store *store, store_staged *staged)
     assert(staged->users > 0);
     if (--staged->users != 0) return;
     staging_release(store->handover.staging, &staged->buffer);
+    handover_note_staging(store);
     free(staged);
 }
 

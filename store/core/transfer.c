@@ -111,14 +111,11 @@ kvt_status transfer_end(store_transfer *kept, uint64_t deadline_ns, staging_buff
     return status;
 }
 
-kvt_status transfer_move(store_staging *staging, tiers_pool *pool, kvt_io_kind kind,
-                         const tiers_location *location, void *record, uint64_t bytes,
+kvt_status transfer_move(store_staging *staging, tiers_pool *pool, const tiers_transfer *wanted,
                          const transfer_watch *watch, staging_buffer *buffer)
 {
     transfer_report report;
-    const tiers_transfer wanted = {
-        .kind = kind, .location = location, .buffer = record, .bytes = bytes};
-    return transfer_run(staging, pool, &wanted, TRANSFER_NO_DEADLINE, watch, buffer, &report);
+    return transfer_run(staging, pool, wanted, TRANSFER_NO_DEADLINE, watch, buffer, &report);
 }
 
 /* ---- transfers that no thread waits for ---- */

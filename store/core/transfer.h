@@ -78,9 +78,9 @@ transfer_run(store_staging *staging, tiers_pool *pool, const tiers_transfer *wan
 }
 
 /* transfer_run of a whole record, without a deadline. */
-KVT_NODISCARD kvt_status transfer_move(store_staging *staging, tiers_pool *pool, kvt_io_kind kind,
-                                       const tiers_location *location, void *record, uint64_t bytes,
-                                       const transfer_watch *watch, staging_buffer *buffer);
+KVT_NODISCARD kvt_status transfer_move(store_staging *staging, tiers_pool *pool,
+                                       const tiers_transfer *wanted, const transfer_watch *watch,
+                                       staging_buffer *buffer);
 
 /* ---- transfers that no thread waits for ---- */
 

@@ -59,19 +59,20 @@ static void *late_wait(void *argument)
     return NULL;
 }
 
-kvt_status __wrap_transfer_move(store_staging *staging, tiers_pool *pool, kvt_io_kind kind,
-                                const tiers_location *location, void *record, uint64_t bytes,
-                                const transfer_watch *watch, staging_buffer *buffer)
+kvt_status __wrap_transfer_move(store_staging *staging, tiers_pool *pool,
+                                const tiers_transfer *wanted, const transfer_watch *watch,
+                                staging_buffer *buffer)
 {
-    if (planted != PLANTED_EARLY_PUBLISH || kind != KVT_IO_WRITE || late_count == PLANTED_LATE_MAX)
-        return __real_transfer_move(staging, pool, kind, location, record, bytes, watch, buffer);
+    const bool early = planted == PLANTED_EARLY_PUBLISH && wanted->kind == KVT_IO_WRITE;
+    if (!early || late_count == PLANTED_LATE_MAX)
+        return __real_transfer_move(staging, pool, wanted, watch, buffer);
     late_transfer *self = calloc(1, sizeof *self);
-    void *copy = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    void *copy = aligned_alloc(4096, (wanted->bytes + 4095) / 4096 * 4096);
     if (self == NULL || copy == NULL) abort();
-    memcpy(copy, record, bytes);
+    memcpy(copy, wanted->buffer, wanted->bytes);
     self->pool = pool;
-    self->transfer =
-        (tiers_transfer){.kind = kind, .location = location, .buffer = copy, .bytes = bytes};
+    self->transfer = (tiers_transfer){
+        .kind = wanted->kind, .location = wanted->location, .buffer = copy, .bytes = wanted->bytes};
     tiers_transfer_start_until(pool, &self->transfer, UINT64_MAX);
     if (base_thread_start(&self->thread, late_wait, self) != 0) abort();
     late[late_count++] = self;

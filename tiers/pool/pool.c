@@ -15,6 +15,7 @@
 #include "pool.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +44,8 @@ static void pool_message(char *message, size_t message_size, const char *format,
 
 /* Far above any device; keeps sums of weights finite. */
 #define POOL_BANDWIDTH_MAX 1e300
+
+#define POOL_GUARD_NS UINT64_C(500000) /* of the gate, beside the latency of a request */
 
 /* The text completes a sentence that begins with the device's name. */
 const char *pool_member_fault(const tiers_member_options *options)
@@ -98,8 +101,14 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
                                    .in_flight_bytes_max = options->in_flight_bytes_max,
                                    .timeout_ns = options->timeout_ns,
                                    .reweigh = pool->reweigh,
+                                   .gate = pool->gate,
+                                   .member = (uint32_t)(member - pool->members),
+                                   .needs = &pool->needs,
+                                   .hurry = &pool->hurry,
                                    .spare = pool_trim_step,
                                    .arrived = pool_count_arrived};
+    worker.gate.mix_loss = options->mix_kept > 0 ? 1 - options->mix_kept : NAN;
+    worker.gate.guard_ns = POOL_GUARD_NS + (uint64_t)(options->request_seconds * 1e9);
     tiers_space *space = member->space;
     kvt_status status = KVT_OK;
     if (member->used_bytes == 0) status = tiers_space_open(head, end, &space);
@@ -146,6 +155,7 @@ static void pool_drop_hold(void *context)
         kvt_device_close(pool->members[i].device);
         tiers_space_close(pool->members[i].space);
     }
+    needs_destroy(&pool->needs);
     pthread_cond_destroy(&pool->done);
     pthread_mutex_destroy(&pool->done_mutex);
     pthread_mutex_destroy(&pool->mutex);
@@ -212,6 +222,12 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
     pool->unit_bytes = options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
     pool->striping = options->striping;
     pool->reweigh = options->reweigh;
+    pool->gate = (slack_settings){
+        .order = options->order,
+        .grain_ns = options->write_grain_ns != 0 ? options->write_grain_ns : TIERS_WRITE_GRAIN_NS,
+        .patience_ns =
+            options->write_patience_ns != 0 ? options->write_patience_ns : TIERS_WRITE_PATIENCE_NS};
+    needs_init(&pool->needs, pool->gate.patience_ns);
     pool->virtual_time = true;
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
@@ -237,6 +253,39 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
 bool tiers_pool_close(tiers_pool *pool)
 {
     return pool == NULL || pool_end(pool, true);
+}
+
+/* ---- what passes need ---- */
+
+uint64_t tiers_need_begin(tiers_pool *pool, const tiers_pace *pace, uint32_t ahead)
+{
+    return needs_begin(&pool->needs, pace, ahead, base_clock_ns());
+}
+
+void tiers_need_add(tiers_pool *pool, uint64_t number, const tiers_location *location,
+                    uint64_t bytes)
+{
+    needs_add(&pool->needs, number, location, bytes);
+}
+
+void tiers_need_set_pace(tiers_pool *pool, uint64_t number, const tiers_pace *pace)
+{
+    needs_set_pace(&pool->needs, number, pace);
+}
+
+void tiers_need_progress(tiers_pool *pool, uint64_t number, uint32_t arrived, uint32_t issued)
+{
+    needs_progress(&pool->needs, number, arrived, issued);
+}
+
+void tiers_need_end(tiers_pool *pool, uint64_t number)
+{
+    needs_end(&pool->needs, number);
+}
+
+void tiers_pool_hurry_writes(tiers_pool *pool, bool hurry)
+{
+    atomic_store(&pool->hurry, hurry);
 }
 
 /* ---- transfers ---- */

@@ -68,6 +68,8 @@ typedef struct tiers_member_options {
     uint64_t reserved_head_bytes; /* not given out: superblocks */
     uint64_t timeout_ns; /* work without an answer; 0 = TIERS_TIMEOUT_NS_DEFAULT (watchdog.h) */
     bool present;        /* false: listed but absent; holds nothing, serves nothing */
+    double mix_kept;     /* share of its speed that is left while it reads and writes at once, as
+                            measured; 0 = unknown */
 } tiers_member_options;
 
 /* A pool's member on this device, with what a device's configuration says of a member: timeout,
@@ -85,13 +87,29 @@ typedef enum tiers_striping {
     TIERS_STRIPE_ROUND_ROBIN = 2   /* in turn, from where the last object ended (SWARM 5.2) */
 } tiers_striping;
 
+/* In which order a member's worker begins operations (slack.h). */
+typedef enum tiers_order {
+    TIERS_READS_FIRST = 0, /* waited reads, other reads, puts, background */
+    TIERS_FIFO = 1,        /* as they came */
+    TIERS_ROUND_ROBIN = 2, /* a read and a write in turn */
+    TIERS_TABLE = 3,       /* writes in what the layer's window leaves (Tutti 3.3) */
+    TIERS_SLACK = 4,       /* writes in what the layers to come leave */
+    TIERS_ORDERS = 5
+} tiers_order;
+
 typedef struct tiers_pool_options {
     uint64_t capacity_bytes; /* budget over all members; 0 = their sum. With an absent member, whose
                                 size is unknown, it is cut to what the others hold */
     uint32_t unit_bytes;     /* 0 = TIERS_UNIT_BYTES_DEFAULT */
     tiers_striping striping;
     bool reweigh; /* weights follow what the workers measure (docs/TIERS.md) */
+    tiers_order order;
+    uint64_t write_grain_ns;    /* of the order slack; 0 = TIERS_WRITE_GRAIN_NS */
+    uint64_t write_patience_ns; /* 0 = TIERS_WRITE_PATIENCE_NS */
 } tiers_pool_options;
+
+#define TIERS_WRITE_GRAIN_NS    UINT64_C(2000000)
+#define TIERS_WRITE_PATIENCE_NS UINT64_C(10000000000)
 
 /* KVT_OK; KVT_E_ARGUMENT; KVT_E_SPACE (budget beyond the members' sum); KVT_E_MEMORY. On failure
  * the devices stay the caller's. Starts one worker per present member. */
@@ -154,11 +172,12 @@ void tiers_location_free(tiers_location *location);
 /* How much a transfer matters: a member serves a rank when none before it has work, and besides
  * gives every rank that has work one operation in sixteen. */
 typedef enum tiers_rank {
-    TIERS_RANK_WAITED = 0, /* reads that somebody waits for */
-    TIERS_RANK_READ = 1,   /* other reads */
-    TIERS_RANK_WRITE = 2
+    TIERS_RANK_WAITED = 0,    /* reads that somebody waits for */
+    TIERS_RANK_READ = 1,      /* other reads */
+    TIERS_RANK_WRITE = 2,     /* writes that somebody waits for: puts, and room for them */
+    TIERS_RANK_BACKGROUND = 3 /* other writes */
 } tiers_rank;
-#define TIERS_RANKS 3u
+#define TIERS_RANKS 4u
 
 /* The part of a transfer that one member has, and the work that the member had before it. */
 typedef struct tiers_part {
@@ -217,7 +236,7 @@ typedef void tiers_transfer_released(void *context);
  */
 typedef struct tiers_transfer {
     kvt_io_kind kind;
-    bool waited; /* a read that somebody waits for */
+    bool waited; /* somebody waits for it */
     const tiers_location *location;
     void *buffer;      /* aligned to TIERS_GRAIN_BYTES; `bytes` of them */
     uint64_t bytes;    /* a multiple of TIERS_GRAIN_BYTES, <= location->bytes */
@@ -343,6 +362,32 @@ bool tiers_pool_in_memory(tiers_pool *pool);
 /* Whether tiers_pool_lend would lend the object if its member serves. Takes no lock. */
 bool tiers_pool_lends(tiers_pool *pool, const tiers_location *location);
 
+/* ---- what passes need ---- */
+
+/* The pace of a pass: layer `layer` begins at began_ns, and each further one step_ns later. */
+typedef struct tiers_pace {
+    uint32_t layers; /* of the pass; fixed */
+    uint32_t layer;
+    uint64_t began_ns; /* CLOCK_MONOTONIC */
+    uint64_t step_ns;
+} tiers_pace;
+
+/*
+ * A layered load of a pass tells a pool what it will read and when that is needed, for the orders
+ * table and slack (needs.h has the rules). Returns a number for the calls that follow, which do
+ * nothing when it has ended; 0: the pool counts no more loads now.
+ *   ahead  layers that the load asks for before they are needed
+ */
+uint64_t tiers_need_begin(tiers_pool *pool, const tiers_pace *pace, uint32_t ahead);
+void tiers_need_add(tiers_pool *pool, uint64_t number, const tiers_location *location,
+                    uint64_t bytes);
+void tiers_need_set_pace(tiers_pool *pool, uint64_t number, const tiers_pace *pace);
+void tiers_need_progress(tiers_pool *pool, uint64_t number, uint32_t arrived, uint32_t issued);
+void tiers_need_end(tiers_pool *pool, uint64_t number);
+
+/* Whether writes hold more staging than its watermark: then they get their share at once. */
+void tiers_pool_hurry_writes(tiers_pool *pool, bool hurry);
+
 typedef struct tiers_pool_facts {
     uint64_t capacity_bytes; /* the budget, or what the members that take units hold if less */
     uint64_t used_bytes;     /* extents held on those members */
@@ -365,6 +410,8 @@ typedef enum tiers_retired {
     TIERS_RETIRED_THREAD = 5        /* the worker's thread has ended inside the device */
 } tiers_retired;
 
+#define TIERS_DECISIONS 8u
+
 /* The state of one member, and its counts. */
 typedef struct tiers_member_stats {
     char name[32];
@@ -380,11 +427,12 @@ typedef struct tiers_member_stats {
     uint64_t bytes_read;
     uint64_t bytes_written;
     uint64_t requests;
-    uint64_t pending_bytes;    /* queued and not finished, approximately */
-    double read_bytes_per_s;   /* at open; then as achieved, while the device was busy */
-    double write_bytes_per_s;  /* the same of writes */
-    double weight_bytes_per_s; /* of reads, as placement counts on it */
-    tiers_wear wear;           /* as of now */
+    uint64_t pending_bytes;              /* queued and not finished, approximately */
+    double read_bytes_per_s;             /* at open; then as achieved, while the device was busy */
+    double write_bytes_per_s;            /* the same of writes */
+    double weight_bytes_per_s;           /* of reads, as placement counts on it */
+    tiers_wear wear;                     /* as of now */
+    uint64_t decisions[TIERS_DECISIONS]; /* of the gate, by slack_reason */
 } tiers_member_stats;
 
 /* KVT_OK; KVT_END past the last member. */

@@ -59,7 +59,10 @@ struct tiers_pool {
     uint32_t reserved;       /* objects so far, modulo 2^32; under the mutex */
     uint32_t trim_waiters;   /* reservations that wait for a trim's end: none begins meanwhile */
     bool reweigh;
-    bool virtual_time; /* every present member's clock is virtual */
+    slack_settings gate; /* but for mix_loss, which is each member's */
+    atomic_bool hurry;   /* writes hold more staging than its watermark */
+    tiers_needs needs;   /* own lock */
+    bool virtual_time;   /* every present member's clock is virtual */
     _Atomic uint32_t member_count;
     pool_member members[TIERS_MEMBERS_MAX];
 };

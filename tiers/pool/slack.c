@@ -175,7 +175,7 @@ static slack_reason slack_judge_write(const slack_settings *settings, slack_acco
                                       const slack_state *state, double seconds)
 {
     const bool passes = state->need_count != 0;
-    if (settings->order == SLACK_TABLE) {
+    if (settings->order == TIERS_TABLE) {
         if (state->reads_queued) return SLACK_BEHIND_READS;
         return passes ? slack_in_window(account, state, seconds) : SLACK_IDLE;
     }
@@ -192,12 +192,13 @@ slack_reason slack_may_write(const slack_settings *settings, slack_account *acco
                              const slack_state *state, uint64_t bytes)
 {
     assert(state->read_bytes_per_s > 0 && state->write_bytes_per_s > 0);
-    if (settings->order < SLACK_TABLE) return SLACK_ORDERED;
+    if (settings->order < TIERS_TABLE) return SLACK_ORDERED;
     const double seconds = (double)bytes / state->write_bytes_per_s;
     const double writing = (double)state->writing_bytes / state->write_bytes_per_s;
     const bool alone = state->writing_bytes == 0;
     /* One write is always allowed beside none, however small the grain. */
-    if (!alone && writing + seconds > (double)settings->grain_ns * 1e-9) return SLACK_GRAIN;
+    const bool bounded = settings->order == TIERS_SLACK && !alone;
+    if (bounded && writing + seconds > (double)settings->grain_ns * 1e-9) return SLACK_GRAIN;
     const slack_reason reason = slack_judge_write(settings, account, state, seconds);
     if (slack_begins(reason)) {
         account->still = 0;
@@ -210,7 +211,7 @@ slack_reason slack_may_read(const slack_settings *settings, slack_account *accou
                             const slack_state *state, bool waited, uint64_t bytes)
 {
     assert(state->read_bytes_per_s > 0 && state->write_bytes_per_s > 0);
-    if (settings->order != SLACK_SLACK || state->need_count == 0) return SLACK_ORDERED;
+    if (settings->order != TIERS_SLACK || state->need_count == 0) return SLACK_ORDERED;
     slack_reason reason = SLACK_FITS;
     if (!waited) reason = slack_in_needs(settings, state, (double)bytes / state->read_bytes_per_s);
     /* Writes under way are a grain at most, so the turn comes soon; nothing is to be remembered. */

@@ -21,15 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* In which order a member's worker begins operations; the values are those of kvt_io_order. */
-typedef enum slack_order {
-    SLACK_READS_FIRST = 0, /* waited reads, other reads, puts, background */
-    SLACK_FIFO = 1,        /* as they came */
-    SLACK_ROUND_ROBIN = 2, /* a read and a write in turn */
-    SLACK_TABLE = 3,       /* writes in what the layer's window leaves (Tutti 3.3) */
-    SLACK_SLACK = 4,       /* writes in what the layers to come leave */
-    SLACK_ORDERS = 5
-} slack_order;
+#include "pool.h"
 
 /* Why an operation begins, and from SLACK_WAITS on why it waits. */
 typedef enum slack_reason {
@@ -77,7 +69,7 @@ uint64_t slack_need_ends(const slack_need *need, uint64_t patience_ns);
 
 /* Settings of a member, fixed while it serves. */
 typedef struct slack_settings {
-    slack_order order;
+    tiers_order order;
     uint64_t grain_ns;    /* a read that nobody foresaw waits for writes no longer than this */
     uint64_t patience_ns; /* a write that waited for so long gets its share */
     uint64_t guard_ns;    /* what a prediction may be wrong by */
@@ -99,7 +91,7 @@ typedef struct slack_state {
     uint64_t now_ns;
     uint64_t waited_ns;     /* how long the oldest write has waited */
     bool short_of_staging;  /* writes hold more staging than its watermark */
-    bool reads_queued;      /* reads that somebody waits for, or any reads with `other_reads` */
+    bool reads_queued;      /* or under way */
     uint64_t reading_bytes; /* with the device */
     uint64_t writing_bytes;
     double read_bytes_per_s;  /* above 0 */

@@ -233,11 +233,16 @@ static void walk_extend_run(tiers_walk *walk, uint64_t wanted)
 
 /* A piece ends where the run, the extent or the limit does, whichever comes first, so every piece
  * is one request. */
-bool tiers_walk_next(tiers_walk *walk, uint32_t bytes_max, tiers_piece *piece_out)
+bool tiers_walk_has(tiers_walk *walk, uint32_t bytes_max)
 {
     assert(bytes_max >= TIERS_GRAIN_BYTES && bytes_max % TIERS_GRAIN_BYTES == 0);
     walk_extend_run(walk, bytes_max);
-    if (walk->run_bytes == 0) return false;
+    return walk->run_bytes != 0;
+}
+
+bool tiers_walk_next(tiers_walk *walk, uint32_t bytes_max, tiers_piece *piece_out)
+{
+    if (!tiers_walk_has(walk, bytes_max)) return false;
     const tiers_extent *extent = &walk->location->extents[walk->extent];
     uint64_t bytes = extent->bytes - walk->extent_used;
     if (bytes > walk->run_bytes) bytes = walk->run_bytes;

@@ -101,6 +101,9 @@ typedef struct tiers_piece {
 void tiers_walk_init(tiers_walk *walk, const tiers_location *location, uint32_t share,
                      uint64_t offset, uint64_t bytes);
 
+/* Whether another piece follows. */
+bool tiers_walk_has(tiers_walk *walk, uint32_t bytes_max);
+
 /* The next piece of at most bytes_max, a multiple of the grain; false at the end. */
 bool tiers_walk_next(tiers_walk *walk, uint32_t bytes_max, tiers_piece *piece_out);
 

@@ -26,16 +26,17 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/wait.h"
 #include "tiers/devices/device_internal.h"
 #include "worker_internal.h"
 
 enum {
     WORKER_FAILURES_MAX = 8, /* in a row, until the device is asked whether it is still there */
     WORKER_REQUEST_BYTES_MAX = 1 << 20, /* larger pieces gain nothing and hold up others */
-    WORKER_PASSED_MAX = 15, /* pieces of other ranks, until a rank that waits is served */
     WORKER_OVERTAKEN = 2, /* an operation is lost when so many times the depth of others, submitted
                              after it, have ended */
     WORKER_WAIT_SHORT_NS = 100 * 1000,
+    WORKER_ASK_AGAIN_NS = 250 * 1000, /* between two questions for what may not begin */
     WORKER_WAIT_LONG_NS = 10 * 1000 * 1000,
     WORKER_BUSY_NAP_NS = 50 * 1000,
     WORKER_BUSY_NAPS_MAX = 20000 /* one second of busy with nothing in flight is a broken device */
@@ -84,6 +85,16 @@ static void worker_publish_speed(tiers_worker *worker)
     worker_store_double(&worker->write_bytes_per_s, meter->bytes_per_s[KVT_IO_WRITE]);
     if (worker->options.reweigh)
         worker_store_double(&worker->weight_bytes_per_s, meter->weight_bytes_per_s);
+}
+
+/* Bytes of one write at most. */
+static uint32_t worker_write_bytes(const tiers_worker *worker)
+{
+    const tiers_worker_options *options = &worker->options;
+    if (options->needs == NULL || options->gate.order != TIERS_SLACK) return worker->request_bytes;
+    const uint64_t bytes =
+        slack_write_bytes(&options->gate, worker->meter.bytes_per_s[KVT_IO_WRITE]);
+    return bytes < worker->request_bytes ? (uint32_t)bytes : worker->request_bytes;
 }
 
 /* Two clocks watch a device: progress of any kind (watchdog.h), and the age of single operations,
@@ -194,19 +205,6 @@ static void worker_finish_job(tiers_worker *worker, worker_job *job)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-/* The rank to serve next: the first that has jobs, unless another has waited through enough pieces.
- * TIERS_RANKS: no job has a piece to issue. */
-static uint32_t worker_choose_rank(const tiers_worker *worker)
-{
-    uint32_t first = TIERS_RANKS;
-    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++) {
-        if (worker->active[rank].head == NULL) continue;
-        if (worker->passed[rank] >= WORKER_PASSED_MAX) return rank;
-        if (first == TIERS_RANKS) first = rank;
-    }
-    return first;
-}
-
 /* The reason why a job issues no more pieces; KVT_OK while it may. Its own failure comes before the
  * member's retirement, and that before a cancellation. The order matters, because the first reason
  * becomes the transfer's status. Runs fail apart, so the failure of one stops no other. */
@@ -236,19 +234,41 @@ static bool worker_next_of_runs(tiers_runs *runs, uint32_t bytes_max, kvt_io *io
     return true;
 }
 
+/* Bytes of one request of a transfer at most. */
+static uint32_t worker_most(const tiers_worker *worker, const tiers_transfer *transfer)
+{
+    const tiers_arrival *arrival = transfer->arrival;
+    const uint32_t most =
+        transfer->kind == KVT_IO_WRITE ? worker->write_bytes : worker->request_bytes;
+    if (arrival == NULL || arrival->piece_bytes >= most) return most;
+    return (uint32_t)arrival->piece_bytes;
+}
+
+/* Takes a job whose last request was taken off the active ones, so that nobody asks whether one
+ * more of it may begin. */
+static void worker_leave_list(tiers_worker *worker, worker_list *list)
+{
+    worker_job *job = list->head;
+    const bool more = job->runs != NULL
+                          ? job->runs->next != job->runs->count
+                          : tiers_walk_has(&job->walk, worker_most(worker, job->transfer));
+    if (more) return;
+    worker_list_pop(list);
+    job->issuing = false;
+    assert(job->in_flight > 0 && "its last piece ends it");
+}
+
 /* The next request of a job; false when it has no more. run_out: the run that it is a part of, or
  * NULL. */
 static bool worker_next_request(tiers_worker *worker, worker_job *job, kvt_io *io,
                                 tiers_run **run_out)
 {
     const tiers_transfer *transfer = job->transfer;
-    const tiers_arrival *arrival = transfer->arrival;
     tiers_piece piece;
     *run_out = NULL;
     if (job->runs != NULL)
         return worker_next_of_runs(job->runs, worker->request_bytes, io, run_out);
-    uint32_t most = worker->request_bytes;
-    if (arrival != NULL && arrival->piece_bytes < most) most = (uint32_t)arrival->piece_bytes;
+    const uint32_t most = worker_most(worker, transfer);
     if (!tiers_walk_next(&job->walk, most, &piece)) return false;
     *io = (kvt_io){.kind = transfer->kind,
                    .bytes = piece.bytes,
@@ -267,6 +287,7 @@ static worker_slot *worker_next_slot(tiers_worker *worker)
     if (slot != NULL) return slot;
     if (worker->free_slots == NULL) return NULL;
     uint32_t rank;
+    worker->held = false;
     while ((rank = worker_choose_rank(worker)) != TIERS_RANKS) {
         worker_list *list = &worker->active[rank];
         worker_job *job = list->head;
@@ -284,6 +305,7 @@ static worker_slot *worker_next_slot(tiers_worker *worker)
         worker->free_slots = slot->next;
         assert(slot->job == NULL && "a free slot belongs to no job");
         assert(io.bytes > 0 && io.bytes <= worker->request_bytes);
+        worker->wrote = io.kind == KVT_IO_WRITE;
         slot->job = job;
         slot->run = run;
         slot->io = io;
@@ -293,6 +315,7 @@ static worker_slot *worker_next_slot(tiers_worker *worker)
             bool waits = other != rank && worker->active[other].head != NULL;
             worker->passed[other] = waits ? worker->passed[other] + 1 : 0;
         }
+        worker_leave_list(worker, list);
         return slot;
     }
     return NULL;
@@ -307,7 +330,10 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
     const kvt_io *io = &slot->io;
     tiers_job_result *result = &job->result;
     assert(job->in_flight > 0 && "a piece ends once");
-    if (slot->metered && tiers_meter_end(&worker->meter, io)) worker_publish_speed(worker);
+    if (slot->metered && tiers_meter_end(&worker->meter, io)) {
+        worker_publish_speed(worker);
+        worker->write_bytes = worker_write_bytes(worker);
+    }
     atomic_store_explicit(&worker->moved_ns, io->finished_ns, memory_order_relaxed);
     slot->metered = false;
     if (io->kind == KVT_IO_WRITE && io->status != KVT_E_CANCELLED)
@@ -541,6 +567,8 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
                      options->request_seconds);
     worker_store_double(&worker->weight_bytes_per_s, options->read_bytes_per_s);
     worker_publish_speed(worker);
+    worker->account = (slack_account){0};
+    worker->write_bytes = worker_write_bytes(worker);
     uint64_t timeout_ns = options->timeout_ns != 0 ? options->timeout_ns : TIERS_TIMEOUT_NS_DEFAULT;
     pthread_mutex_lock(&worker->mutex);
     tiers_timeout_init(&worker->timeout, timeout_ns, base_clock_ns());
@@ -573,9 +601,11 @@ static void worker_take_jobs(tiers_worker *worker)
  * there are. */
 static bool worker_collect_mail(tiers_worker *worker, worker_mail *mail_out)
 {
-    bool idle = worker_in_flight(worker) == 0 && !worker_has_active(worker);
+    const bool active = worker_has_active(worker);
+    bool idle = worker_in_flight(worker) == 0 && (!active || worker->held);
     pthread_mutex_lock(&worker->mutex);
     worker->reaping = false;
+    const uint64_t ask_ns = worker->held ? base_clock_ns() + WORKER_ASK_AGAIN_NS : UINT64_MAX;
     while (idle && !worker_has_mail(worker) && !worker->stop) {
         if (worker->spare_asked) {
             /* Call the spare function once. The mutex is held at entry and exit, and released
@@ -589,11 +619,15 @@ static bool worker_collect_mail(tiers_worker *worker, worker_mail *mail_out)
             worker_end_calls(worker, 1, true);
             pthread_mutex_lock(&worker->mutex);
             if (more) worker->spare_asked = true;
+        } else if (worker->held) {
+            if (worker->sweep || base_clock_ns() >= ask_ns) break;
+            base_condition_wait_until(&worker->work, &worker->mutex, ask_ns);
         } else {
             pthread_cond_wait(&worker->work, &worker->mutex);
         }
     }
-    idle = idle && !worker_has_mail(worker);
+    idle = idle && !active && !worker_has_mail(worker);
+    worker->ending = worker->stop;
     worker_take_jobs(worker);
     bool sync = worker->sync_wanted != worker->sync_done;
     *mail_out = (worker_mail){
@@ -685,7 +719,7 @@ static void worker_serve(tiers_worker *worker)
                     worker->failures >= WORKER_FAILURES_MAX || tiers_worker_retired(worker);
         if (full) {
             worker_reap(worker, WORKER_WAIT_LONG_NS);
-        } else if (worker_has_active(worker)) {
+        } else if (worker_has_active(worker) && !worker->held) {
             worker_reap(worker, 0);
         } else if (worker_in_flight(worker) != 0) {
             /* Wait for a completion or for mail. `reaping` is set under the mutex, so mail that
@@ -694,7 +728,9 @@ static void worker_serve(tiers_worker *worker)
             if (worker->device->wakes) {
                 pthread_mutex_lock(&worker->mutex);
                 worker->reaping = !worker_has_mail(worker) && !worker->sweep;
-                wait_ns = worker->reaping ? WORKER_WAIT_LONG_NS : 0;
+                wait_ns = !worker->reaping ? 0
+                          : !worker->held  ? WORKER_WAIT_LONG_NS
+                                           : WORKER_ASK_AGAIN_NS;
                 pthread_mutex_unlock(&worker->mutex);
             }
             worker_reap(worker, wait_ns);

@@ -8,11 +8,13 @@
  *
  *     queue --> mailbox --> waited reads -> pieces --> device, up to its depth --> finished,
  *                       \-> other reads --/                                        once a job
- *                       \-> writes ------/
+ *                       \-> puts --------/
+ *                       \-> background --/
  *
- * The three are ranks (tiers_rank): a rank is served when those before it are empty, and a rank
- * that has waited while fifteen pieces of others were submitted is served next. The pieces in
- * flight are bounded in number by the device's depth and in bytes by the options.
+ * The four are ranks (tiers_rank). In the order reads_first a rank is served when those before it
+ * are empty, and a rank that has waited while fifteen pieces of others were submitted is served
+ * next; worker_order.c has the other orders. The pieces in flight are bounded in number by the
+ * device's depth and in bytes by the options.
  *
  * A device that has work and finishes none of it for the timeout is retired, and so is one
  * that loses an operation: older than the limit, and overtaken by two queues full of others. Every
@@ -31,7 +33,7 @@
 #ifndef TIERS_WORKER_H
 #define TIERS_WORKER_H
 
-#include "pool.h"
+#include "needs.h"
 
 #define TIERS_WORKER_JOBS             512u
 #define TIERS_IN_FLIGHT_BYTES_DEFAULT ((uint64_t)8 << 20)
@@ -89,6 +91,10 @@ typedef struct tiers_worker_options {
     uint64_t in_flight_bytes_max; /* 0 = TIERS_IN_FLIGHT_BYTES_DEFAULT */
     uint64_t timeout_ns;       /* 0 = TIERS_TIMEOUT_NS_DEFAULT; TIERS_TIMEOUT_NEVER (watchdog.h) */
     bool reweigh;              /* the weight follows what is measured */
+    slack_settings gate;       /* the order, and what it asks for */
+    uint32_t member;           /* of the pool, among the needs: */
+    tiers_needs *needs;        /* of the pool; NULL = the order reads_first, whatever the gate */
+    const atomic_bool *hurry;  /* writes are short of staging; NULL = never */
     tiers_worker_spare *spare; /* NULL = none */
     tiers_worker_arrived *arrived; /* NULL = none, and no transfer has `arrival` */
 } tiers_worker_options;
@@ -168,7 +174,8 @@ bool tiers_worker_is_pressed(tiers_worker *worker);
 /* The rank in which a transfer is served. */
 static inline tiers_rank tiers_worker_rank(const tiers_transfer *transfer)
 {
-    if (transfer->kind == KVT_IO_WRITE) return TIERS_RANK_WRITE;
+    if (transfer->kind == KVT_IO_WRITE)
+        return transfer->waited ? TIERS_RANK_WRITE : TIERS_RANK_BACKGROUND;
     return transfer->waited ? TIERS_RANK_WAITED : TIERS_RANK_READ;
 }
 

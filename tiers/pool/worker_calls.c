@@ -49,8 +49,8 @@ bool tiers_worker_write_failed(const tiers_worker *worker)
 
 uint64_t tiers_worker_pending_bytes(const tiers_worker *worker)
 {
-    return tiers_worker_ahead(worker, TIERS_RANK_WRITE, KVT_IO_READ) +
-           tiers_worker_ahead(worker, TIERS_RANK_WRITE, KVT_IO_WRITE);
+    return tiers_worker_ahead(worker, TIERS_RANK_BACKGROUND, KVT_IO_READ) +
+           tiers_worker_ahead(worker, TIERS_RANK_BACKGROUND, KVT_IO_WRITE);
 }
 
 /* The one operation in sixteen of a later rank is left out: it moves a prediction by little. */
@@ -111,6 +111,8 @@ void tiers_worker_stats_get(const tiers_worker *worker, tiers_member_stats *out)
     out->read_bytes_per_s = worker_load_double(&worker->read_bytes_per_s);
     out->write_bytes_per_s = worker_load_double(&worker->write_bytes_per_s);
     out->weight_bytes_per_s = tiers_worker_weight(worker);
+    for (uint32_t i = 0; i < TIERS_DECISIONS; i++)
+        out->decisions[i] = atomic_load(&worker->decisions[i]);
     uint32_t depth = atomic_load(&worker->depth_achieved);
     if (depth > out->facts.depth_achieved) out->facts.depth_achieved = depth;
 }
@@ -157,6 +159,8 @@ static void worker_post_job(tiers_worker *worker, tiers_transfer *transfer, uint
     job->estimate = bytes;
     job->rank = tiers_worker_rank(transfer);
     job->in_flight = 0;
+    job->number = ++worker->jobs_posted;
+    job->queued_ns = base_clock_ns();
     job->issuing = true;
     job->runs = transfer->runs;
     job->result = (tiers_job_result){.status = KVT_OK, .member = member};

@@ -39,6 +39,8 @@ typedef struct worker_job {
     tiers_transfer *transfer;
     uint64_t estimate; /* share of pending_bytes; falls with each piece that ends */
     uint32_t in_flight;
+    uint64_t number; /* in the order of their queueing */
+    uint64_t queued_ns;
     tiers_rank rank;
     bool issuing; /* in a list; more pieces may come */
     tiers_job_result result;
@@ -113,6 +115,7 @@ struct tiers_worker {
     uint64_t sync_failed; /* the last one of a sync that failed, and how it did */
     kvt_status sync_status;
     worker_change *change;
+    uint64_t jobs_posted; /* ever */
     bool stop;
     bool spare_asked;
     bool sweep;   /* a transfer that may be in the mail was cancelled */
@@ -134,6 +137,7 @@ struct tiers_worker {
     _Atomic uint32_t jobs_queued; /* and not finished */
     _Atomic uint64_t bytes[2];    /* by kvt_io_kind */
     _Atomic uint64_t requests;
+    _Atomic uint64_t decisions[TIERS_DECISIONS];
     _Atomic uint32_t depth_achieved;
     worker_double read_bytes_per_s;
     worker_double write_bytes_per_s;
@@ -143,8 +147,14 @@ struct tiers_worker {
     tiers_worker_options options; /* of the device; in_flight_bytes_max is settled */
     uint32_t depth;
     uint32_t request_bytes;
+    uint32_t write_bytes; /* of one write, as the order bounds it */
     worker_list active[TIERS_RANKS];
     uint32_t passed[TIERS_RANKS]; /* pieces of other ranks submitted while the rank waited */
+    slack_account account;
+    bool wrote;            /* the last piece was a write */
+    bool held;             /* what waits may not begin now */
+    bool ending;           /* the thread is asked to stop: nothing is held any more */
+    slack_reason held_for; /* what the last decision said, SLACK_ORDERED: nothing was held */
     worker_slot *free_slots;
     worker_slot *stalled; /* the device was busy for it */
     uint32_t busy_naps;
@@ -156,6 +166,12 @@ struct tiers_worker {
     worker_slot *slots;
     kvt_io **done;
 };
+
+#define WORKER_PASSED_MAX 15u /* pieces of other ranks, until a rank that waits is served */
+
+/* The rank to serve next in the member's order; TIERS_RANKS: no job has a piece to issue, or none
+ * of them may begin now (`held`). On the thread. */
+uint32_t worker_choose_rank(tiers_worker *worker);
 
 /* Takes the member out of service; the first reason is kept. */
 void worker_retire(tiers_worker *worker, tiers_retired why);

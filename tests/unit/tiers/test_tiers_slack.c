@@ -26,7 +26,7 @@ static uint64_t roll(uint64_t *dice, uint64_t count)
     return (dice_next(dice) >> 33) % count;
 }
 
-static const slack_settings gate_slack = {.order = SLACK_SLACK,
+static const slack_settings gate_slack = {.order = TIERS_SLACK,
                                           .grain_ns = 2 * MS,
                                           .patience_ns = 10000 * MS,
                                           .guard_ns = MS / 2,
@@ -204,14 +204,14 @@ TEST(other_orders)
     slack_need need = {
         .due_ns = 1000 * MS, .step_ns = 30 * MS, .layers = 9, .ahead = 64, .layer_bytes = 2000000};
     slack_state at = gate_state(&need, 1);
-    for (int order = SLACK_READS_FIRST; order < SLACK_TABLE; order++) {
-        gate.order = (slack_order)order;
+    for (int order = TIERS_READS_FIRST; order < TIERS_TABLE; order++) {
+        gate.order = (tiers_order)order;
         at.reads_queued = true;
         at.writing_bytes = UINT32_MAX;
         assert_int_equal(slack_may_write(&gate, &account, &at, 1 << 20), SLACK_ORDERED);
     }
     /* table: a window of 30 ms whose reads take 20 leaves 10, and the next window 10 more. */
-    gate.order = SLACK_TABLE;
+    gate.order = TIERS_TABLE;
     at.writing_bytes = 0;
     assert_int_equal(slack_may_write(&gate, &account, &at, 100000), SLACK_BEHIND_READS);
     at.reads_queued = false;
