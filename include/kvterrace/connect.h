@@ -17,9 +17,12 @@
  *   is KVT_E_GONE. Requests that were under way when it was lost end so, puts and deletes with
  *   KVT_E_GONE: whether they were carried out is not known. Leases have ended. Calls
  *   connect again, by themselves, at most once in 10 ms and later less often.
- * - A server that is stopped (SIGSTOP, a debugger) is not gone: gets and puts that it was given,
- *   kvt_queue_close, and kvt_store_close with gets into regions under way wait until it goes on,
- *   whatever their deadline, because it may still write where they told it to.
+ * - A server that is stopped (SIGSTOP, a debugger) is not gone. Calls that it does not answer in
+ *   kvt_connect_options.answer_seconds are KVT_E_TIMEOUT (flush, persist, clear and maintain: ten
+ *   times as long); whether it will carry them out is not known. A blocking get whose memory lies
+ *   outside of regions is a miss one second after its deadline. What names regions waits until the
+ *   server goes on, whatever the deadline, because it may still write there: gets, puts, and with
+ *   such under way kvt_queue_close and kvt_store_close. Requests of queues wait, too.
  * - KVT_E_UNSUPPORTED: layered loads, bases, events, remote.h, sparse.h, kvt_device_add,
  *   kvt_watch_write, kvt_quality_observe; a get that takes positions of kept tokens. An entry that
  *   does not fit in the staging of its queue is KVT_E_SPACE.
@@ -55,6 +58,8 @@ typedef struct kvt_connect_options {
                                 leaves, before they end as above: a restart of the server is a pause
                                 then. Those that it had begun end at once; 0 = not at all; at most
                                 1e6 */
+    double answer_seconds;   /* how long a call waits for the answer of a server that is there; 0 =
+                                60; at most 1e6 */
 } kvt_connect_options;
 
 /*

@@ -17,8 +17,9 @@
 #define CALLS_WORTH_LEAST       STRUCT_SIZE_THROUGH(kvt_worth, guessed)
 #define CALLS_EXPECTED_LEAST    STRUCT_SIZE_THROUGH(kvt_expectation, seconds)
 #define CALLS_PREFIX_MAX        (UINT32_C(1) << 20)
-#define CALLS_LOOK_NS           UINT64_C(2000000) /* between two looks for a server */
-#define CALLS_KEYS              1024u             /* of one request's record */
+#define CALLS_LOOK_NS           UINT64_C(2000000)    /* between two looks for a server */
+#define CALLS_LATE_NS           UINT64_C(1000000000) /* of the server's answer to a get */
+#define CALLS_KEYS              1024u                /* of one request's record */
 
 /* ---- one request ---- */
 
@@ -54,6 +55,20 @@ static kvt_status call_wait(client_channel *channel, kvt_status why, uint64_t de
     return status;
 }
 
+/* Until when a request that was posted is waited for. A server that is stopped may still read or
+ * write the regions that one names; all others can be left to it. */
+static uint64_t call_until(const client_channel *channel, const client_request *request,
+                           uint64_t deadline_ns)
+{
+    const uint32_t kind = request->body.kind;
+    const uint64_t now_ns = base_clock_ns();
+    if ((kind == WIRE_GET || kind == WIRE_PUT) && request->staging_bytes == 0)
+        return KVT_NO_DEADLINE;
+    if (kind != WIRE_GET) return now_ns + channel->store->answer_ns;
+    if (deadline_ns == KVT_NO_DEADLINE) return deadline_ns;
+    return (deadline_ns > now_ns ? deadline_ns : now_ns) + CALLS_LATE_NS;
+}
+
 /* One try of call_do; the lock is held. KVT_OK: it has completed. */
 static kvt_status call_once(client_channel *channel, client_request *request, call_prepare *prepare,
                             void (*fill)(void *context), void *context, uint64_t deadline_ns,
@@ -78,8 +93,12 @@ static kvt_status call_once(client_channel *channel, client_request *request, ca
         if (status != KVT_BUSY && (status != KVT_E_GONE || prepare != NULL)) break;
         status = call_wait(channel, status, deadline_ns, lost_ns);
     }
-    while (status == KVT_OK && !request->completed)
-        status = client_channel_wait(channel, KVT_NO_DEADLINE);
+    const uint64_t until_ns = call_until(channel, request, deadline_ns);
+    while (status == KVT_OK && !request->completed) {
+        status = client_channel_wait(channel, until_ns);
+        if (status != KVT_E_TIMEOUT) continue;
+        if (request->completed || !client_request_abandon(channel, request)) status = KVT_OK;
+    }
     return status;
 }
 

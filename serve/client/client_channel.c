@@ -120,6 +120,18 @@ void client_channel_attach(client_channel *channel, client_area *area, int socke
     (void)base_ring_sleeps(&area->completions, area->next);
 }
 
+/* Of a request whose completion is filled. */
+static void request_ends(client_channel *channel, client_request *request)
+{
+    request->completed = true;
+    if (request->abandoned) {
+        client_request_free(channel, request);
+        free(request);
+    } else if (!request->waited) {
+        channel->completed(channel, request);
+    }
+}
+
 void client_channel_detach(client_channel *channel, int socket)
 {
     client_area *area = channel->area;
@@ -139,8 +151,7 @@ void client_channel_detach(client_channel *channel, int socket)
         request->done =
             (wire_completion){.kind = request->body.kind,
                               .status = client_lost(request->body.kind, !request->untaken)};
-        request->completed = true;
-        if (!request->waited) channel->completed(channel, request);
+        request_ends(channel, request);
     }
     area_leave(area);
     pthread_cond_broadcast(&channel->arrived);
@@ -234,6 +245,22 @@ kvt_status client_request_post(client_channel *channel, client_request *request)
     return KVT_OK;
 }
 
+bool client_request_abandon(client_channel *channel, client_request *request)
+{
+    client_area *area = channel->area;
+    client_request *orphan = malloc(sizeof *orphan);
+    assert(request->posted && !request->completed && area != NULL);
+    if (orphan == NULL) return false;
+    *orphan = *request;
+    orphan->waited = false;
+    orphan->abandoned = true;
+    assert(area->open[request->body.number % area->places.entries] == request);
+    area->open[request->body.number % area->places.entries] = orphan;
+    request->area = NULL;
+    request->record_bytes = request->staging_bytes = 0;
+    return true;
+}
+
 /* Completes the request that a completion names. KVT_OK; KVT_E_CORRUPT. */
 static kvt_status channel_complete(client_channel *channel, const base_ring_body *body)
 {
@@ -247,8 +274,7 @@ static kvt_status channel_complete(client_channel *channel, const base_ring_body
     if (request == NULL) return KVT_E_CORRUPT; /* its post has failed */
     area->open[place] = NULL;
     request->done = done;
-    request->completed = true;
-    if (!request->waited) channel->completed(channel, request);
+    request_ends(channel, request);
     return KVT_OK;
 }
 

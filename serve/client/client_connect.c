@@ -13,6 +13,7 @@
 
 #define CLIENT_DEPTH         256u
 #define CLIENT_PATIENCE_MAX  1e6
+#define CLIENT_ANSWER_NS     UINT64_C(60000000000)
 #define CLIENT_STAGING       (UINT64_C(64) << 20)
 #define CLIENT_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_connect_options, patience_seconds)
 
@@ -66,11 +67,16 @@ static kvt_status store_fill(client_store *store, const char *address,
                             .socket = -1,
                             .pause_ns = CLIENT_PAUSE_FIRST_NS,
                             .answer_by_ns = KVT_NO_DEADLINE,
-                            .patience_ns = (uint64_t)(options->patience_seconds * 1e9)};
+                            .patience_ns = (uint64_t)(options->patience_seconds * 1e9),
+                            .answer_ns = CLIENT_ANSWER_NS};
     pthread_mutex_init(&store->lock, NULL);
     const uint32_t depth = options->depth != 0 ? options->depth : CLIENT_DEPTH;
     if (!(options->patience_seconds >= 0 && options->patience_seconds <= CLIENT_PATIENCE_MAX))
         return KVT_E_ARGUMENT;
+    if (!(options->answer_seconds >= 0 && options->answer_seconds <= CLIENT_PATIENCE_MAX))
+        return KVT_E_ARGUMENT;
+    if (options->answer_seconds > 0)
+        store->answer_ns = (uint64_t)(options->answer_seconds * 1e9) + 1;
     if (!base_ring_is_size(depth) || strlen(address) >= sizeof store->path) return KVT_E_ARGUMENT;
     (void)snprintf(store->path, sizeof store->path, "%s", address);
     if (options->name != NULL)

@@ -84,6 +84,7 @@ struct client_request {
     bool posted, completed;
     bool untaken; /* it completed because its connection was lost, before the server had taken it */
     bool waited;  /* by a thread: the channel's owner is not told of it */
+    bool abandoned; /* nobody waits any more: it is a copy of its own, which ends by itself */
 };
 
 typedef struct client_store {
@@ -106,6 +107,8 @@ typedef struct client_store {
     uint64_t greets_until_ns, retry_ns, pause_ns;
     uint64_t answer_by_ns;     /* until when answers are waited for: a bound while it connects */
     uint64_t patience_ns;      /* that calls wait for a server; fixed */
+    uint64_t answer_ns;        /* that they wait for its answer; fixed */
+    uint32_t owed;             /* the oldest question whose answer came too late so far; 0: none */
     wire_welcome limits;       /* of the server that is connected, or was */
     char *texts[CLIENT_TEXTS]; /* of explanations; NULL from the first free place on */
     client_channel *channels;
@@ -128,7 +131,8 @@ KVT_NODISCARD kvt_status client_enter(const kvt_store *handle, client_store **st
  *                 where the answer has none
  * KVT_OK: an answer of the kind `expected`; the answer's status, where it is WIRE_DONE or has
  * another one than KVT_OK; KVT_E_GONE (no connection, or it was lost); KVT_E_MEMORY (no descriptors
- * are left for the answer's; it was not asked).
+ * are left for the answer's; it was not asked); KVT_E_TIMEOUT (the server is there and does not
+ * answer; what a late answer gives is given back).
  */
 KVT_NODISCARD kvt_status client_ask_locked(client_store *store, wire_message *question,
                                            const int *descriptors, uint32_t descriptor_count,
@@ -191,6 +195,11 @@ void client_request_free(client_channel *channel, client_request *request);
 /* Posts a request. Under the lock. KVT_OK; KVT_BUSY (the ring is full); KVT_E_GONE (its area is no
  * longer the channel's). */
 KVT_NODISCARD kvt_status client_request_post(client_channel *channel, client_request *request);
+
+/* Waits no longer for a request that was posted and has not completed, whose memory is none but
+ * the area's: its parts stay taken until the server has completed it. Under the lock. False: there
+ * is no memory to say so. */
+bool client_request_abandon(client_channel *channel, client_request *request);
 
 /* Reads what the server says without being asked, which is that it leaves, when no question is
  * under way. Under the channel's lock. */

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/wait.h"
+#include "serve/wire/control.h"
 #include "serve/wire/peer_socket.h"
 
 #include <assert.h>
@@ -62,6 +63,26 @@ static kvt_status link_next(int socket, uint32_t least, uint32_t most, uint64_t 
     }
 }
 
+/* Whether a message answers a question that is not waited for any more; what it gives is given
+ * back. Answers come in the order of their questions. */
+static bool link_take_late(client_store *store, const wire_message *message)
+{
+    wire_message undo;
+    const uint32_t number = message->head.number, kind = message->head.kind;
+    if (store->owed == 0 || number == 0 || kind == WIRE_LEAVING) return false;
+    if (number - store->owed >= UINT32_C(1) << 31) return false;   /* before it */
+    if (store->number - number >= UINT32_C(1) << 31) return false; /* not asked yet */
+    store->owed = number == store->number ? 0 : number + 1;
+    if (kind != WIRE_CHANNEL && kind != WIRE_REGION) return true;
+    if (++store->number == 0) store->number = 1;
+    wire_message_make(&undo, kind == WIRE_CHANNEL ? WIRE_CLOSE_CHANNEL : WIRE_RELEASE,
+                      store->protocol, store->number);
+    undo.one.value = kind == WIRE_CHANNEL ? message->channel.channel : message->one.value;
+    if (wire_send(store->socket, &undo, NULL, 0) == KVT_OK && store->owed == 0)
+        store->owed = store->number;
+    return true;
+}
+
 void client_hear(client_store *store)
 {
     wire_packet packet;
@@ -72,12 +93,15 @@ void client_hear(client_store *store)
                                   ? wire_receive(store->socket, &packet)
                                   : KVT_END;
     if (status == KVT_OK) {
-        const bool leaves = wire_message_read(packet.bytes, packet.size, packet.descriptor_count,
-                                              &expected, &message) == KVT_OK &&
-                            message.head.kind == WIRE_LEAVING;
+        const bool sound = wire_message_read(packet.bytes, packet.size, packet.descriptor_count,
+                                             &expected, &message) == KVT_OK;
         wire_packet_close(&packet);
-        atomic_store(&store->leaving, true);
-        if (!leaves) (void)shutdown(store->socket, SHUT_RDWR); /* nobody has asked for it */
+        if (!sound || !link_take_late(store, &message)) {
+            atomic_store(&store->leaving, true);
+            /* Nobody has asked for anything else. */
+            if (!sound || message.head.kind != WIRE_LEAVING)
+                (void)shutdown(store->socket, SHUT_RDWR);
+        }
     } else if (status == KVT_E_CORRUPT) {
         (void)shutdown(store->socket, SHUT_RDWR);
     }
@@ -112,37 +136,77 @@ static bool link_takes(const client_store *store, uint32_t count)
     return made == count;
 }
 
-kvt_status client_ask_locked(client_store *store, wire_message *question, const int *descriptors,
-                             uint32_t descriptor_count, wire_kind expected, wire_message *answer,
-                             int *received)
+/* Until when an answer is waited for. Calls that a store takes its time for have ten times as much.
+ */
+static uint64_t link_answer_by(const client_store *store, const wire_message *question)
 {
-    wire_packet packet;
+    const uint32_t call = question->head.kind == WIRE_CALL ? question->call.call : WIRE_CALL_STATS;
+    const bool slow = call == WIRE_CALL_FLUSH || call == WIRE_CALL_PERSIST ||
+                      call == WIRE_CALL_CLEAR || call == WIRE_CALL_MAINTAIN;
+    if (store->answer_by_ns != KVT_NO_DEADLINE) return store->answer_by_ns;
+    return base_clock_ns() + store->answer_ns * (slow ? 10 : 1);
+}
+
+/* Waits for the answer to the last question. */
+static kvt_status link_answer(client_store *store, uint32_t number, uint64_t deadline_ns,
+                              wire_packet *packet, wire_message *answer)
+{
+    for (;;) {
+        const kvt_status status = link_next(store->socket, store->protocol, store->protocol,
+                                            deadline_ns, &store->leaving, packet, answer);
+        if (status != KVT_OK || answer->head.number == number) return status;
+        if (!link_take_late(store, answer)) return KVT_E_CORRUPT;
+        wire_packet_close(packet);
+    }
+}
+
+static kvt_status link_ask(client_store *store, wire_message *question, const int *descriptors,
+                           uint32_t descriptor_count, wire_kind expected, uint64_t deadline_ns,
+                           wire_message *answer, int *received)
+{
+    wire_packet packet = {.descriptor_count = 0};
     if (store->socket < 0 || store->dead || store->greets) return KVT_E_GONE;
     if (!link_takes(store, expected == WIRE_CHANNEL ? 3 : expected == WIRE_RESULT ? 1 : 0)) {
         answer->head = (wire_head){.kind = WIRE_DONE, .status = KVT_E_MEMORY};
         return KVT_E_MEMORY;
     }
+    const uint32_t number = store->number + 1 != 0 ? store->number + 1 : 1;
+    const bool connects = store->answer_by_ns != KVT_NO_DEADLINE;
     question->head.protocol = (uint16_t)store->protocol;
-    if (++store->number == 0) store->number = 1;
-    question->head.number = store->number;
+    question->head.number = number;
     kvt_status status = wire_send(store->socket, question, descriptors, descriptor_count);
-    if (status == KVT_OK)
-        status = link_next(store->socket, store->protocol, store->protocol, store->answer_by_ns,
-                           &store->leaving, &packet, answer);
-    else
-        packet.descriptor_count = 0;
-    const bool known = status == KVT_OK && answer->head.number == question->head.number &&
-                       is_answer(answer, expected);
+    if (status == KVT_OK) {
+        store->number = number;
+        status = link_answer(store, number, deadline_ns, &packet, answer);
+        if (status == KVT_E_TIMEOUT && store->owed == 0) store->owed = number;
+    } else if (status == KVT_BUSY) {
+        status = KVT_E_TIMEOUT; /* it has not read what it was asked before */
+    }
+    if (status == KVT_E_TIMEOUT && !connects) {
+        answer->head = (wire_head){.kind = WIRE_DONE, .status = status};
+        return status;
+    }
+    const bool known = status == KVT_OK && is_answer(answer, expected);
     if (!known) {
         /* An answer that is none: nothing is sure of this server any more. */
         wire_packet_close(&packet);
         link_die(store);
         return KVT_E_GONE;
     }
+    /* A question behind this one is owed still. */
+    store->owed = store->number != number ? (number + 1 != 0 ? number + 1 : 1) : 0;
     for (uint32_t i = 0; received != NULL && i < packet.descriptor_count; i++)
         received[i] = packet.descriptors[i];
     if (received == NULL) wire_packet_close(&packet);
     return answer->head.status;
+}
+
+kvt_status client_ask_locked(client_store *store, wire_message *question, const int *descriptors,
+                             uint32_t descriptor_count, wire_kind expected, wire_message *answer,
+                             int *received)
+{
+    return link_ask(store, question, descriptors, descriptor_count, expected,
+                    link_answer_by(store, question), answer, received);
 }
 
 /* ---- hello ---- */
@@ -272,11 +336,15 @@ void client_channel_end(client_channel *channel)
     *at = channel->next;
     const bool open = channel->area != NULL && !store->dead;
     if (open) {
-        /* Nothing is written to memory of its requests after the answer. */
+        /* Nothing is written to regions for its requests after the answer. */
         wire_message_make(&question, WIRE_CLOSE_CHANNEL, store->protocol, 1);
         question.one.value = channel->number;
+        pthread_mutex_lock(&channel->lock);
+        const bool works = client_transfer_is_under_way(channel);
+        pthread_mutex_unlock(&channel->lock);
         const kvt_status status =
-            client_ask_locked(store, &question, NULL, 0, WIRE_DONE, &answer, NULL);
+            link_ask(store, &question, NULL, 0, WIRE_DONE,
+                     works ? KVT_NO_DEADLINE : link_answer_by(store, &question), &answer, NULL);
         (void)status;
     }
     pthread_mutex_lock(&channel->lock);
@@ -327,6 +395,7 @@ static kvt_status link_greet(client_store *store, char *message, size_t size)
         return status;
     }
     store->dead = false;
+    store->owed = 0;
     atomic_store(&store->leaving, false);
     status = link_check_peer(store);
     if (status == KVT_E_READ_ONLY) say(message, size, "the server is another user's");

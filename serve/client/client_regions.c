@@ -194,7 +194,8 @@ static kvt_status region_disconnect(kvt_store *handle, client_region *region)
         wire_message_make(&question, WIRE_RELEASE, store->protocol, 1);
         question.one.value = region->number;
         status = client_ask_locked(store, &question, NULL, 0, WIRE_DONE, &answer, NULL);
-        if (status == KVT_E_GONE) status = KVT_OK; /* with its server */
+        /* With its server; or as soon as that goes on. */
+        if (status == KVT_E_GONE || status == KVT_E_TIMEOUT) status = KVT_OK;
     }
     if (status != KVT_OK) {
         region_list(region);

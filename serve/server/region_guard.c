@@ -31,8 +31,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction before; /* written while the handler is not installed */
 static _Thread_local bool passing;
 
-/* Puts a page where a guarded one is not there. False: none is guarded at the address. Called by the
- * handler: mmap and write are plain calls of the system here. */
+/* Puts a page where a guarded one is not there. False: none is guarded at the address. Called by
+ * the handler: mmap and write are plain calls of the system here. */
 static bool guard_mend(uintptr_t address)
 {
     const uint32_t count = atomic_load(&row_count);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_codecs_scribbled.c - a client of `kvterrace serve` changes its memory while it is put and
- * got: a thread scribbles over what every codec of the table decodes into, and over what is copied
- * into a raw record. Nothing beside a buffer is written, no decoder ends with another status than it
- * does alone, and what is decoded afterwards, without the thread, is right. AddressSanitizer sees
- * reads beside a buffer.
+ * got: a thread scribbles over what every codec of the table decodes into, and over what is
+ * copied into a raw record. Nothing beside a buffer is written, no decoder ends with another
+ * status than it does alone, and what is decoded afterwards, without the thread, is right.
+ * AddressSanitizer sees reads beside a buffer.
  *
  *   torture_codecs_scribbled [ROUNDS]    of each variant and shape; 6
  */
