@@ -135,7 +135,8 @@ kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer, u
         record_matrix found;
         kvt_side side;
         record_matrix_name(&head->plan, i, &layer, &side);
-        record_find_matrix(&head->plan, record_head_table(head), &head->sections, layer, side, &found);
+        record_find_matrix(&head->plan, record_head_table(head), &head->sections, layer, side,
+                           &found);
         record_each_segment(&found, record_add_range, &all);
         record_add_span(head, layer, side, &all);
     }

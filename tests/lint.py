@@ -180,8 +180,8 @@ PATHS_UNCHECKED = {os.path.join("tests", "budget.csv"), os.path.join("tests", "l
 API_DECLARATION = re.compile(r"^KVT_API\b", re.M)
 
 C_SUFFIXES = (".c", ".h", ".cu")
-TEXT_SUFFIXES = (".c", ".h", ".cu", ".cc", ".cpp", ".py", ".sh", ".cmake", ".txt", ".in", ".map", ".js",
-                 ".css")
+TEXT_SUFFIXES = (".c", ".h", ".cu", ".cc", ".cpp", ".py", ".sh", ".cmake", ".txt", ".in", ".map",
+                 ".js", ".css")
 TEXT_NAMES = ("Makefile", "run", "drives")
 LICENSE_LINE = "SPDX-License-Identifier: Apache-2.0"
 LICENSED_SUFFIXES = (".c", ".h", ".cu", ".cc", ".cpp", ".py", ".sh", ".cmake", ".in", ".map",

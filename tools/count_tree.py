@@ -24,7 +24,7 @@ import re
 import subprocess
 import sys
 
-PRODUCT_SUFFIXES = (".c", ".h", ".py", ".sh", ".html", ".js", ".css")
+PRODUCT_SUFFIXES = (".c", ".h", ".cu", ".py", ".sh", ".html", ".js", ".css")
 NOT_PRODUCT = ("tests", "docs", "cmake", "examples", ".ci", "profiles")
 LIBRARY = ("include", "base", "codecs", "basis", "policy", "gpu", "tiers", "estimator", "remote",
            "store", "sparse")
@@ -128,7 +128,7 @@ def count_budget(root, files):
     """Each row of the budget with what the tree has of it, as a number."""
     sizes = {}
     for name in files:
-        if not name.endswith((".c", ".h", ".md")):
+        if not name.endswith((".c", ".h", ".cu", ".md")):
             continue
         with open(os.path.join(root, name), encoding="utf-8") as file:
             text = file.read()
@@ -136,7 +136,7 @@ def count_budget(root, files):
     rows = []
     for row in read_budget(root):
         folders = row["folders"].split()
-        suffixes = (".md",) if row["unit"] == "words" else (".c", ".h")
+        suffixes = (".md",) if row["unit"] == "words" else (".c", ".h", ".cu")
         rows.append({"part": row["part"], "folders": folders, "unit": row["unit"],
                      "most": int(row["most"]),
                      "has": sum(size for name, size in sizes.items()

@@ -12,7 +12,7 @@
  * reads 4 KiB in 16 loads of 8 bytes that do not wait for each other, and only then goes over the
  * four blocks in turn: add, scramble, add, scramble. Of the chain a KiB costs one multiplication.
  */
-#include "device.h"
+#include "kernel_words.h"
 
 enum {
     CHECK_STRIPE = 64,

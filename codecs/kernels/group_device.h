@@ -7,20 +7,20 @@
  * bytes that a thread writes at once, and a warp writes half a KiB of a row; 8 codes are one word
  * of 64 bits in every plane, a byte each:
  *
- *     chunk of 64 elements, plane of w bits       w = 2: byte i has elements i, 16 + i, 32 + i, 48 + i
+ *     chunk of 64 elements, plane of w bits       w = 2: byte i has elements i, 16 + i, 32 + i, ..
  *     elements 8k .. 8k + 7 are word k mod w      shifted down by w * (k / w), the lowest w bits of
  *     of the chunk's w words                      its bytes
  *
  * so that planes join by shifts of whole words. K's minima and scales stay in registers over the
  * piece, which lies inside of one run of tokens.
  *
- * A multiprocessor issues some 17 instructions for the time in which the memory moves an element at
- * 4 bits (2.6 bytes): about 11 are spent.
+ * At 4 bits an element moves 2.6 bytes; while the memory of an H200 does that, its multiprocessors
+ * can issue some 17 instructions. So nothing is done per element that can be done per word.
  */
 #ifndef CODECS_GROUP_DEVICE_H
 #define CODECS_GROUP_DEVICE_H
 
-#include "device.h"
+#include "kernel_words.h"
 
 enum { GROUP_EIGHT = 8, GROUP_CHUNK_ELEMENTS = 64, GROUP_HALF_INFINITY = 0x7c00 };
 
@@ -251,9 +251,9 @@ typedef struct group_walk {
     bool sound; /* all that was read of minima and scales */
 } group_walk;
 
-/* Starts this thread's piece of the job, which lies at `at`. False: there is none. columns, here and
- * below: job->columns as a constant, because ranges take 16 registers along the columns and 2 along
- * the rows. */
+/* Starts this thread's piece of the job, which lies at `at`. False: there is none. columns, here
+ * and below: job->columns as a constant, because ranges take 16 registers along the columns and 2
+ * along the rows. */
 KERNEL_INLINE bool group_walk_start(const kernel_group_job *job, uint64_t at, bool columns,
                                     group_walk *walk)
 {

@@ -33,7 +33,6 @@ typedef enum kernel_id {
     KERNEL_KIVI,
     KERNEL_PLANES,
     KERNEL_LOSSLESS, /* mode fast */
-    KERNEL_ENTROPY,
     KERNEL_COUNT
 } kernel_id;
 
@@ -160,22 +159,6 @@ typedef struct kernel_lossless_job {
 
 KERNEL_ASSERT(sizeof(kernel_lossless_job) == 112);
 
-/* A matrix of entropy (entropy_span.h). A block of threads decodes one span. */
-typedef struct kernel_entropy_job {
-    kernel_head head;
-    uint64_t source;
-    uint64_t bytes;  /* stored */
-    uint32_t tokens; /* coded ones */
-    uint32_t width;
-    uint32_t transfer_bytes; /* as in kernel_group_job */
-    uint16_t step;           /* that the matrix must state, with */
-    uint8_t flags;           /* these flags of its head */
-    uint8_t dtype;           /* of the target: KERNEL_FP16 .. KERNEL_FP8 */
-    kernel_target target;    /* of the first coded token */
-} kernel_entropy_job;
-
-KERNEL_ASSERT(sizeof(kernel_entropy_job) == 104);
-
 /* Any of them. */
 typedef union kernel_any_job {
     kernel_head head;
@@ -183,7 +166,6 @@ typedef union kernel_any_job {
     kernel_raw_job raw;
     kernel_group_job group;
     kernel_lossless_job lossless;
-    kernel_entropy_job entropy;
 } kernel_any_job;
 
 /* A job that is being made, and the blocks of threads that it takes. */

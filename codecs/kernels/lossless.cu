@@ -14,7 +14,7 @@
  * Nibbles are read twice, the second time from a cache. Escapes are bytes, so that tiles begin at
  * any address: eight bytes are made of the two words that hold them.
  */
-#include "device.h"
+#include "kernel_words.h"
 
 enum {
     LOSSLESS_TILE = 65536,

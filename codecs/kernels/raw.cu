@@ -7,7 +7,7 @@
  * that a warp writes whole neighbouring lines. A thread reads four transfers before it writes them:
  * 64 bytes on their way for each of 2,048 threads is what a multiprocessor needs to be kept busy.
  */
-#include "device.h"
+#include "kernel_words.h"
 
 enum { RAW_AHEAD = 4 };
 

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <ucontext.h>
 
+#include "codecs/kernels/kernel_table.h"
+
 #include "codecs/kernels/check.cu"
 #include "codecs/kernels/kivi.cu"
 #include "codecs/kernels/lossless.cu"
@@ -234,22 +236,14 @@ bool lanes_launch(kernel_id kernel, const void *jobs, uint32_t job_count, uint32
         [KERNEL_CHECK] = kvt_check,   [KERNEL_RAW] = kvt_raw,           [KERNEL_KIVI] = kvt_kivi,
         [KERNEL_PLANES] = kvt_planes, [KERNEL_LOSSLESS] = kvt_lossless,
     };
-    static const uint64_t job_bytes[KERNEL_COUNT] = {
-        [KERNEL_CHECK] = sizeof(kernel_check_job),
-        [KERNEL_RAW] = sizeof(kernel_raw_job),
-        [KERNEL_KIVI] = sizeof(kernel_group_job),
-        [KERNEL_PLANES] = sizeof(kernel_group_job),
-        [KERNEL_LOSSLESS] = sizeof(kernel_lossless_job),
-        [KERNEL_ENTROPY] = sizeof(kernel_entropy_job),
-    };
     lanes.kernel = kernels[kernel];
     lanes.jobs = (uint64_t)(uintptr_t)jobs;
     lanes.job_count = job_count;
     lanes.verdicts = (uint64_t)(uintptr_t)verdicts;
-    lanes.fibers = kernel == KERNEL_CHECK || kernel == KERNEL_LOSSLESS || kernel == KERNEL_ENTROPY;
+    lanes.fibers = kernel == KERNEL_CHECK || kernel == KERNEL_LOSSLESS;
     lanes.failed = false;
     lanes.memory_count = lanes.last = 0;
-    lanes_allow(jobs, job_count * job_bytes[kernel], false);
+    lanes_allow(jobs, job_count * (uint64_t)kernel_facts_of(kernel)->job_bytes, false);
     lanes_allow(verdicts, verdict_count * sizeof *verdicts, true);
     for (uint32_t i = 0; i < memory_count; i++)
         lanes_allow(memory[i].start, memory[i].bytes, memory[i].writable);

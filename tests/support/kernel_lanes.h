@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernel_lanes.h - the words of codecs/kernels/device.h for a GPU that is this processor: the
+ * kernel_lanes.h - the words of codecs/kernels/kernel_words.h for a GPU that is this processor: the
  * kernels' sources compiled as C, and a launch that runs their threads one after the other. Where a
  * kernel has meetings each thread is a fiber, which runs to its next meeting; there all of a warp,
  * or of the block, have to be.
@@ -122,6 +122,5 @@ void kvt_raw(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_kivi(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_planes(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_lossless(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
-void kvt_entropy(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 
 #endif

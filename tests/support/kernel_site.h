@@ -82,6 +82,15 @@ static inline void site_take_blocks(kernel_site *site, const engine_pool *pool)
     memcpy(site->blocks, pool->view.blocks, bytes);
 }
 
+/* Leaves the checks out, which cost a thousand times what they do on a GPU. */
+static inline void site_skip_checks(kernel_site *site)
+{
+    kernel_batch *checks = &site->plan.batches[KERNEL_CHECK];
+    for (uint32_t i = 0; i < checks->count; i++)
+        site->verdicts[((const kernel_check_job *)checks->jobs)[i].head.verdict] = KERNEL_SOUND;
+    checks->count = 0;
+}
+
 /* Launches all of a plan. False: a kernel left its memory, or hung. */
 static inline bool site_launch(kernel_site *site, const engine_pool *pool)
 {

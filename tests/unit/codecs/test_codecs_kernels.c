@@ -49,7 +49,7 @@ static void check_same(const engine_pool *pool, const engine_pool *expected, con
 }
 
 static void check_engine(encoded *e, const engine_view *engine, uint32_t layer, uint32_t layers,
-                         bool ranged)
+                         bool ranged, bool verified)
 {
     const kvt_layout *layout = &e->spec.layout;
     engine_pool pool, expected;
@@ -63,6 +63,7 @@ static void check_engine(encoded *e, const engine_view *engine, uint32_t layer, 
     site_open(&site, e, layer, layers, ranged);
     site_take_blocks(&site, &pool);
     assert_status(site_plan(&site, layout, &pool, layer, layers), KVT_OK);
+    if (!verified) site_skip_checks(&site);
     assert_true(site_launch(&site, &pool));
     assert_status(kernel_plan_verdict(&site.plan, 0, site.plan.verdict_count), KVT_OK);
     check_same(&pool, &expected, engine->name);
@@ -88,7 +89,7 @@ static void check_variants(uint8_t dtype, const char *const *list, uint32_t coun
             encoded e = encoded_make(layout, list[i], NULL);
             for (uint32_t k = 0; k < ENGINE_VIEWS; k++) {
                 const bool ranged = (k + i) % 2 == 0;
-                check_engine(&e, &engine_views[k], ranged, ranged ? 1 : 2, ranged);
+                check_engine(&e, &engine_views[k], ranged, ranged ? 1 : 2, ranged, k == i % 2);
             }
             test_end(ends);
         }
@@ -119,7 +120,7 @@ TEST(kernels_decode_fp8)
 TEST(one_side_and_raw_tokens)
 {
     static const char *const some[] = {"raw", "kivi:k4v2,g32", "planes:k3v6,g32,vchan",
-                                       "planes:k4v4,g32"};
+                                       "lossless:fast"};
     for (uint32_t i = 0; i < sizeof some / sizeof some[0]; i++) {
         for (uint32_t sides = KVT_SIDES_ONE; sides <= KVT_SIDES_V; sides++) {
             const size_t ends = test_ends();
@@ -142,7 +143,7 @@ TEST(one_side_and_raw_tokens)
                                   e.scratch.data, scratch, &e.record.bytes);
             assert_true(status == KVT_OK || status == KVT_RAW);
             for (uint32_t k = 0; k < 4; k++)
-                check_engine(&e, &engine_views[k], 0, 3, k % 2 == 0);
+                check_engine(&e, &engine_views[k], 0, 3, k % 2 == 0, k == 0);
             test_end(ends);
         }
     }

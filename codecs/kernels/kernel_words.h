@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device.h - what the kernels of a GPU (the .cu files of this folder) share: the words that they
- * are written in, reading and writing of whole words, and where a row of a target lies.
+ * kernel_words.h - what the kernels of a GPU (the .cu files of this folder) share: the words that
+ * they are written in, reading and writing of whole words, and where a row of a target lies.
  *
  * The sources are C as well as CUDA. nvcc makes PTX of them. The tests compile them as C, where
  * tests/support/kernel_lanes.h has the words, and a lane is a fiber that others wait for at a
@@ -11,8 +11,8 @@
  * A meeting is one of kernel_meet (all threads of the block), kernel_ballot and kernel_shuffle (all
  * lanes of the warp). Every thread that takes part comes to every meeting, in the same order.
  */
-#ifndef CODECS_DEVICE_H
-#define CODECS_DEVICE_H
+#ifndef CODECS_KERNEL_WORDS_H
+#define CODECS_KERNEL_WORDS_H
 
 #include "jobs.h"
 
