@@ -39,7 +39,7 @@ static uint64_t entropy_row_bytes(const entropy_shape *shape)
 }
 
 /* Tokens of every span but the last. */
-static uint64_t entropy_span_tokens(const entropy_shape *shape)
+uint64_t entropy_span_tokens(const entropy_shape *shape)
 {
     uint64_t groups = ENTROPY_SPAN_ELEMENTS / ((uint64_t)ENTROPY_GROUP_TOKENS * shape->row);
     return (groups > 0 ? groups : 1) * ENTROPY_GROUP_TOKENS;
@@ -222,6 +222,12 @@ static bool entropy_span_start(rans_target *target, uint64_t *head_at)
     return rans_append(target, head, sizeof head);
 }
 
+uint8_t entropy_flags(const entropy_settings *settings)
+{
+    return (uint8_t)((settings->axis == ENTROPY_AXIS_TOKEN ? ENTROPY_FLAG_TOKEN_AXIS : 0) |
+                     (settings->centroids ? ENTROPY_FLAG_CENTROIDS : 0));
+}
+
 kvt_status entropy_encode(const entropy_settings *settings, const entropy_shape *shape,
                           const void *source, void *target, uint64_t capacity, void *scratch,
                           uint64_t *written_out)
@@ -233,8 +239,7 @@ kvt_status entropy_encode(const entropy_settings *settings, const entropy_shape 
     entropy_cut(shape, scratch, &parts);
     entropy_quantiser_start(&quantiser, settings, &parts);
     rans_target out = entropy_target_start(shape, target, capacity);
-    uint32_t flags = settings->axis == ENTROPY_AXIS_TOKEN ? ENTROPY_FLAG_TOKEN_AXIS : 0u;
-    if (settings->centroids) flags |= ENTROPY_FLAG_CENTROIDS;
+    const uint8_t flags = entropy_flags(settings);
     kvt_status status = entropy_append_head(&out, flags, settings->step) ? KVT_OK : KVT_E_SPACE;
     for (uint64_t token = 0; status == KVT_OK && token < shape->tokens;) {
         const uint32_t part =

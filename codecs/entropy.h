@@ -66,6 +66,10 @@ kvt_status entropy_encode(const entropy_settings *settings, const entropy_shape 
                           const void *source, void *target, uint64_t capacity, void *scratch,
                           uint64_t *written_out);
 
+/* Tokens of every span of a matrix but the last one; and the flags that an encoding's head has. */
+uint64_t entropy_span_tokens(const entropy_shape *shape);
+uint8_t entropy_flags(const entropy_settings *settings);
+
 /* Whether step, axis and centroids of an encoding are those of the settings. */
 bool entropy_agrees(const entropy_settings *settings, const void *source, uint64_t bytes);
 

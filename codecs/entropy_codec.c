@@ -152,6 +152,28 @@ kvt_status kvt_entropy_count(kvt_variant variant, const kvt_matrix *matrix, cons
     return entropy_count(&settings, &shape, source, scratch, counts);
 }
 
+static kvt_status entropy_plan_job(kvt_variant variant, const kvt_matrix *matrix,
+                                   const kvt_part *parts, const kernel_target *target,
+                                   uint32_t transfer_bytes, uint8_t dtype, kernel_work *work)
+{
+    const entropy_shape shape = entropy_shape_of(matrix);
+    const entropy_settings settings = entropy_settings_of(variant, matrix->side);
+    const uint64_t span = entropy_span_tokens(&shape);
+    work->kernel = KERNEL_ENTROPY;
+    work->blocks = (shape.tokens + span - 1) / span;
+    work->job.entropy = (kernel_entropy_job){.source = (uint64_t)(uintptr_t)parts[0].data,
+                                             .bytes = parts[0].bytes,
+                                             .tokens = shape.tokens,
+                                             .width = shape.row,
+                                             .span_tokens = (uint32_t)span,
+                                             .transfer_bytes = transfer_bytes,
+                                             .step = settings.step,
+                                             .flags = entropy_flags(&settings),
+                                             .dtype = dtype,
+                                             .target = *target};
+    return KVT_OK;
+}
+
 const kvt_codec codecs_entropy = {
     .id = KVT_CODEC_ENTROPY,
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS,
@@ -164,6 +186,7 @@ const kvt_codec codecs_entropy = {
     .matrix_scratch = entropy_scratch,
     .encode_matrix = entropy_encode_matrix,
     .decode_matrix = entropy_decode_matrix,
+    .plan_job = entropy_plan_job,
     .derives_to = entropy_derives_to,
     .derive_matrix = entropy_derive_matrix,
 };

@@ -131,18 +131,6 @@ KERNEL_INLINE void group_levels_of(group_meaning meaning, uint64_t codes,
         levels[k] = group_level(meaning, (uint32_t)(codes >> (k < 4 ? 0 : 32)), k % 4, centroids);
 }
 
-/* fp32 to E4M3, through bf16 as the CPU does it (half.h). */
-KERNEL_INLINE uint32_t group_to_fp8(float value)
-{
-    const uint32_t bits = kernel_to_bf16s(value, 0.0f) << 16;
-    const uint32_t size = bits & 0x7fffffffu, sign = bits >> 24 & 0x80;
-    const uint32_t kept = size < 0x43e00000u ? size : 0x43e00000u;
-    if (kept < 0x3c800000u) /* below 2^-6: adding 2^14 rounds to the step of 2^-9 */
-        return sign |
-               (kernel_float_bits(kernel_add(kernel_bits_float(kept), 16384.0f)) - 0x46800000u);
-    return sign | (kept - 0x3c000000u + 0x7ffffu + (kept >> 20 & 1)) >> 20;
-}
-
 /* Eight values as elements to their place. */
 KERNEL_INLINE void group_store(uint32_t dtype, uint64_t address, const float values[GROUP_EIGHT],
                                uint32_t transfer_bytes)
@@ -171,7 +159,8 @@ KERNEL_INLINE void group_store(uint32_t dtype, uint64_t address, const float val
         words[0] = words[1] = 0;
         KERNEL_UNROLL
         for (uint32_t i = 0; i < 8; i++)
-            words[i / 4] |= group_to_fp8(values[i]) << 8 * (i % 4);
+            words[i / 4] |= kernel_bf16_to_fp8(kernel_to_bf16s(0.0f, values[i]) & 0xffff0000u)
+                            << 8 * (i % 4);
         kernel_store_words(address, words, 2, 1, transfer_bytes);
         break;
     }

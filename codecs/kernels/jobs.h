@@ -33,6 +33,7 @@ typedef enum kernel_id {
     KERNEL_KIVI,
     KERNEL_PLANES,
     KERNEL_LOSSLESS, /* mode fast */
+    KERNEL_ENTROPY,
     KERNEL_COUNT
 } kernel_id;
 
@@ -159,6 +160,24 @@ typedef struct kernel_lossless_job {
 
 KERNEL_ASSERT(sizeof(kernel_lossless_job) == 112);
 
+/* A matrix of entropy (entropy_span.h). A block of threads decodes one span. */
+typedef struct kernel_entropy_job {
+    kernel_head head;
+    uint64_t source;
+    uint64_t bytes;       /* stored */
+    uint32_t tokens;      /* coded ones */
+    uint32_t width;       /* channels of a row, a multiple of 8 */
+    uint32_t span_tokens; /* of every span but the last one, a multiple of 256 */
+    uint32_t transfer_bytes;
+    uint16_t step; /* the head of the matrix must have this step, */
+    uint8_t flags; /* and these flags */
+    uint8_t dtype; /* of the target: KERNEL_FP16 .. KERNEL_FP8 */
+    uint32_t reserved;
+    kernel_target target; /* of the first coded token */
+} kernel_entropy_job;
+
+KERNEL_ASSERT(sizeof(kernel_entropy_job) == 112);
+
 /* Any of them. */
 typedef union kernel_any_job {
     kernel_head head;
@@ -166,6 +185,7 @@ typedef union kernel_any_job {
     kernel_raw_job raw;
     kernel_group_job group;
     kernel_lossless_job lossless;
+    kernel_entropy_job entropy;
 } kernel_any_job;
 
 /* A job that is being made, and the blocks of threads that it takes. */

@@ -7,7 +7,7 @@
 #include <assert.h>
 
 extern const char kernel_ptx_check[], kernel_ptx_raw[], kernel_ptx_kivi[], kernel_ptx_planes[],
-    kernel_ptx_lossless[];
+    kernel_ptx_lossless[], kernel_ptx_entropy[];
 
 const kernel_facts *kernel_facts_of(kernel_id kernel)
 {
@@ -18,6 +18,8 @@ const kernel_facts *kernel_facts_of(kernel_id kernel)
         [KERNEL_PLANES] = {"planes", "kvt_planes", kernel_ptx_planes, sizeof(kernel_group_job)},
         [KERNEL_LOSSLESS] = {"lossless", "kvt_lossless", kernel_ptx_lossless,
                              sizeof(kernel_lossless_job)},
+        [KERNEL_ENTROPY] = {"entropy", "kvt_entropy", kernel_ptx_entropy,
+                            sizeof(kernel_entropy_job)},
     };
     assert(kernel < KERNEL_COUNT);
     return &table[kernel];

@@ -38,9 +38,10 @@
 
 #define kernel_count_bits(word) ((uint32_t)__popc(word))
 
-/* Product and sum of fp32, each rounded by itself. */
+/* Product, sum and quotient of fp32, each rounded by itself. */
 #define kernel_multiply(a, b) __fmul_rn((a), (b))
 #define kernel_add(a, b)      __fadd_rn((a), (b))
+#define kernel_divide(a, b)   __fdiv_rn((a), (b))
 #define kernel_larger(a, b)   fmaxf((a), (b))
 #define kernel_smaller(a, b)  fminf((a), (b))
 
@@ -197,6 +198,18 @@ KERNEL_INLINE void kernel_row_next(const kernel_target *target, uint64_t at, ker
     row->slot = 0;
     row->block++;
     row->address = kernel_block_address(at, row->block);
+}
+
+/* bf16, in the upper half of a word, to E4M3, as half.h does it. */
+KERNEL_INLINE uint32_t kernel_bf16_to_fp8(uint32_t bits)
+{
+    const uint32_t size = bits & 0x7fffffffu, sign = bits >> 24 & 0x80;
+    const uint32_t kept = size < 0x43e00000u ? size : 0x43e00000u;
+    /* Below 2^-6: adding 2^14 rounds to the step of 2^-9. */
+    if (kept < 0x3c800000u)
+        return sign |
+               (kernel_float_bits(kernel_add(kernel_bits_float(kept), 16384.0f)) - 0x46800000u);
+    return sign | (kept - 0x3c000000u + 0x7ffffu + (kept >> 20 & 1)) >> 20;
 }
 
 /* Stores `count` words of elements: as one or two stores where the place allows it, else element by

@@ -17,8 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { FUZZ_HEAD_BYTES = 8, FUZZ_TOKENS = 80 };
 
 static const char *const fuzz_variants[] = {
-    "kivi:k2v8,g32", "kivi:k8v2,g128,half",   "kivi:k4v4,g64",     "planes:k2v2,g32",
-    "planes:k3v4",   "planes:k6v8,g64,vhead", "planes:k8v6,vchan", "lossless:fast",
+    "kivi:k2v8,g32",     "kivi:k8v2,g128,half",           "kivi:k4v4,g64",     "planes:k2v2,g32",
+    "planes:k3v4",       "planes:k6v8,g64,vhead",         "planes:k8v6,vchan", "lossless:fast",
+    "entropy:k0.25v0.5", "entropy:k0.1v0.1,middle,vchan",
 };
 
 /* A matrix that was chosen, with its bytes. */
@@ -56,6 +57,7 @@ static bool fuzz_choose(fuzz_input *input, fuzz_matrix *m)
     if (m->codec->flags & KVT_CODEC_FLAG_PARTS) {
         m->matrix.planes = m->codec->matrix_planes(m->variant, (kvt_side)m->matrix.side, 0);
         m->count = m->codec->matrix_parts(m->variant, &m->matrix, m->parts);
+        if (!(m->codec->flags & KVT_CODEC_FLAG_FIXED)) m->parts[0].bytes = input->size;
     } else {
         m->count = 1;
         m->parts[0] = (kvt_part){.kind = KVT_PART_CODED, .bytes = input->size};

@@ -11,6 +11,7 @@
 #include "codecs/kernels/kernel_table.h"
 
 #include "codecs/kernels/check.cu"
+#include "codecs/kernels/entropy.cu"
 #include "codecs/kernels/kivi.cu"
 #include "codecs/kernels/lossless.cu"
 #include "codecs/kernels/planes.cu"
@@ -185,20 +186,24 @@ static bool lanes_release(void)
     return any;
 }
 
+/* A fiber at its start. */
+static void lanes_prepare(lanes_lane *lane)
+{
+    uint8_t *stack = lane->stack != NULL ? lane->stack : malloc(LANES_STACK);
+    if (stack == NULL) abort();
+    memset(lane, 0, sizeof *lane);
+    lane->stack = stack;
+    getcontext(&lane->context);
+    lane->context.uc_stack.ss_sp = lane->stack;
+    lane->context.uc_stack.ss_size = LANES_STACK;
+    makecontext(&lane->context, lanes_start, 0);
+}
+
 static void lanes_run_fibers(void)
 {
     lanes.ended = 0;
-    for (uint32_t i = 0; i < KERNEL_THREADS; i++) {
-        lanes_lane *lane = &lanes.lanes[i];
-        uint8_t *stack = lane->stack != NULL ? lane->stack : malloc(LANES_STACK);
-        if (stack == NULL) abort();
-        memset(lane, 0, sizeof *lane);
-        lane->stack = stack;
-        getcontext(&lane->context);
-        lane->context.uc_stack.ss_sp = stack;
-        lane->context.uc_stack.ss_size = LANES_STACK;
-        makecontext(&lane->context, lanes_start, 0);
-    }
+    for (uint32_t i = 0; i < KERNEL_THREADS; i++)
+        lanes_prepare(&lanes.lanes[i]);
     while (lanes.ended < KERNEL_THREADS) {
         for (uint32_t i = 0; i < KERNEL_THREADS; i++) {
             lanes_lane *lane = &lanes.lanes[i];
@@ -233,14 +238,15 @@ bool lanes_launch(kernel_id kernel, const void *jobs, uint32_t job_count, uint32
                   uint32_t memory_count)
 {
     static lanes_kernel *const kernels[KERNEL_COUNT] = {
-        [KERNEL_CHECK] = kvt_check,   [KERNEL_RAW] = kvt_raw,           [KERNEL_KIVI] = kvt_kivi,
-        [KERNEL_PLANES] = kvt_planes, [KERNEL_LOSSLESS] = kvt_lossless,
+        [KERNEL_CHECK] = kvt_check,       [KERNEL_RAW] = kvt_raw,
+        [KERNEL_KIVI] = kvt_kivi,         [KERNEL_PLANES] = kvt_planes,
+        [KERNEL_LOSSLESS] = kvt_lossless, [KERNEL_ENTROPY] = kvt_entropy,
     };
     lanes.kernel = kernels[kernel];
     lanes.jobs = (uint64_t)(uintptr_t)jobs;
     lanes.job_count = job_count;
     lanes.verdicts = (uint64_t)(uintptr_t)verdicts;
-    lanes.fibers = kernel == KERNEL_CHECK || kernel == KERNEL_LOSSLESS;
+    lanes.fibers = kernel == KERNEL_CHECK || kernel == KERNEL_LOSSLESS || kernel == KERNEL_ENTROPY;
     lanes.failed = false;
     lanes.memory_count = lanes.last = 0;
     lanes_allow(jobs, job_count * (uint64_t)kernel_facts_of(kernel)->job_bytes, false);

@@ -57,6 +57,7 @@ void *lanes_at(uint64_t address, uint32_t bytes, uint32_t alignment, bool write)
 #define kernel_count_bits(word)    ((uint32_t)__builtin_popcount(word))
 #define kernel_multiply(a, b)      ((a) * (b))
 #define kernel_add(a, b)           ((a) + (b))
+#define kernel_divide(a, b)        ((a) / (b))
 #define kernel_larger(a, b)        ((a) > (b) ? (a) : (b))
 #define kernel_smaller(a, b)       ((a) < (b) ? (a) : (b))
 #define kernel_float_bits(value)   half_float_bits(value)
@@ -122,5 +123,6 @@ void kvt_raw(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_kivi(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_planes(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_lossless(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
+void kvt_entropy(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 
 #endif

@@ -72,7 +72,7 @@ static void check_engine(encoded *e, const engine_view *engine, uint32_t layer, 
 }
 
 /* Every variant, layout of an engine, and way that a record comes: whole, or a layer's ranges. */
-static void check_variants(uint8_t dtype, const char *const *list, uint32_t count)
+static void check_variants(uint8_t dtype, const char *const *list, uint32_t count, uint32_t views)
 {
     static const uint16_t heads[] = {2, 1, 3}, dims[] = {64, 576, 24};
     codecs_cpu_force(CODECS_CPU_SCALAR);
@@ -87,7 +87,7 @@ static void check_variants(uint8_t dtype, const char *const *list, uint32_t coun
             const size_t ends = test_ends();
             if (!variant_fits(layout, list[i])) continue;
             encoded e = encoded_make(layout, list[i], NULL);
-            for (uint32_t k = 0; k < ENGINE_VIEWS; k++) {
+            for (uint32_t k = 0; k < views; k++) {
                 const bool ranged = (k + i) % 2 == 0;
                 check_engine(&e, &engine_views[k], ranged, ranged ? 1 : 2, ranged, k == i % 2);
             }
@@ -99,22 +99,44 @@ static void check_variants(uint8_t dtype, const char *const *list, uint32_t coun
 
 TEST(kernels_decode_fp16)
 {
-    check_variants(KVT_DTYPE_FP16, variants, VARIANTS);
+    check_variants(KVT_DTYPE_FP16, variants, VARIANTS, ENGINE_VIEWS);
 }
 
 TEST(kernels_decode_bf16)
 {
-    check_variants(KVT_DTYPE_BF16, variants, VARIANTS);
+    check_variants(KVT_DTYPE_BF16, variants, VARIANTS, ENGINE_VIEWS);
 }
 
 TEST(kernels_decode_fp32)
 {
-    check_variants(KVT_DTYPE_FP32, variants, VARIANTS);
+    check_variants(KVT_DTYPE_FP32, variants, VARIANTS, ENGINE_VIEWS);
 }
 
 TEST(kernels_decode_fp8)
 {
-    check_variants(KVT_DTYPE_FP8, variants, VARIANTS);
+    check_variants(KVT_DTYPE_FP8, variants, VARIANTS, ENGINE_VIEWS);
+}
+
+/* Entropy: meetings at every turn make this slow, so that there are fewer views. */
+TEST(kernels_decode_entropy)
+{
+    static const char *const some[] = {"entropy:k0.25v0.5", "entropy:k0.5v0.1,vchan,middle"};
+    for (uint8_t dtype = KVT_DTYPE_FP16; dtype <= KVT_DTYPE_FP8; dtype++)
+        check_variants(dtype, some, 2, 2);
+}
+
+/* Streams of 128 states over several groups, and a second span. */
+TEST(kernels_decode_spans)
+{
+    const kvt_layout layout = {.layers = 1,
+                               .kv_heads = 8,
+                               .head_dim = 256,
+                               .dtype = KVT_DTYPE_BF16,
+                               .tokens = 550,
+                               .sides = KVT_SIDES_ONE};
+    encoded e = encoded_make(layout, "entropy:k0.3v0.3", NULL);
+    assert_int_equal(e.status, KVT_OK);
+    check_engine(&e, &engine_views[3], 0, 1, false, false);
 }
 
 TEST(one_side_and_raw_tokens)
