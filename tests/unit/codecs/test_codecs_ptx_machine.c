@@ -47,6 +47,8 @@ static void run(ptx_machine *machine, const char *kernel, uint32_t blocks, uint3
     assert_true(launch.steps >= blocks * threads);
 }
 
+#define LOW(n) (0u - (n))
+
 static uint32_t mixed(uint32_t i)
 {
     i = (i + 1) * 2654435761u;
@@ -578,4 +580,89 @@ TEST(launches_that_are_none)
     for (uint32_t i = 0; i < 4096; i++)
         ptx_map(machine, &byte, 1, true);
     assert_true(ptx_map(machine, &byte, 1, true) == 0);
+}
+
+/* Runs a body with one thread a block, in a machine whose words begin as 0, 1, 2 ... */
+static void run_single(const char *body)
+{
+    char error[PTX_ERROR_BYTES];
+    for (uint32_t i = 0; i < 64; i++)
+        words[i] = i;
+    if (!run_body(body, 1, 0, error)) fail_msg("%s", error);
+}
+
+TEST(widths_and_orders_of_memory)
+{
+    run_single("mov.u32 %r3, 0xf1f2f384; st.shared.u32 [s], %r3; st.global.u32 [%d1+40], %r3;\n"
+               "ld.shared.s8 %r4, [s]; st.global.u32 [%d1], %r4;\n"
+               "ld.global.u8 %r4, [%d1+43]; st.relaxed.gpu.global.u32 [%d1+4], %r4;\n"
+               "ld.volatile.shared.s16 %r4, [%r2+2]; st.release.sys.global.u32 [%d1+8], %r4;\n"
+               "ld.global.nc.v2.u8 {%r4, %r5}, [%d1+40]; st.global.v2.u32 [%d1+16], {%r4, %r5};\n"
+               "ld.acquire.gpu.global.s32 %d3, [%d1+40]; st.global.wb.u64 [%d1+24], %d3;\n"
+               "ldu.global.v4.u16 {%h1, %h2, %h3, _}, [%d1+40]; st.global.cg.u16 [%d1+32], %h2;\n"
+               "st.shared.v2.u64 [s+16], {%d3, 7}; ld.shared.b64 %d4, [s+24];\n"
+               "st.local.u8 [l+3], %r3; mov.u64 %d5, l; ld.local.u8 %r4, [%d5+3];\n"
+               "add.u64 %d4, %d4, 1; st.global.b64 [%d1+48], %d4; st.global.u32 [%d1+56], %r4;");
+    static const uint32_t wanted[15] = {0xffffff84, 0xf1,       0xfffff1f2, 3,      0x84,
+                                        0xf3,       0xf1f2f384, UINT32_MAX, 0xf1f2, 9,
+                                        0xf1f2f384, 11,         8,          0,      0x84};
+    assert_memory_equal(words, wanted, sizeof wanted);
+}
+
+TEST(atomic_operations)
+{
+    run_single("atom.global.dec.u32 %r3, [%d1], 9; atom.global.inc.u32 %r3, [%d1+4], 1;\n"
+               "atom.global.min.s32 %r3, [%d1+8], -5; atom.global.max.u32 %r4, [%d1+12], -5;\n"
+               "red.global.or.b32 [%d1+16], 3; red.relaxed.gpu.global.xor.b32 [%d1+20], 1;\n"
+               "atom.relaxed.sys.global.exch.b64 %d3, [%d1+24], 100; st.global.u64 [%d1+32], %d3;\n"
+               "atom.global.cas.b16 %h1, [%d1+40], 10, 77; red.global.and.b32 [%d1+44], 10;\n"
+               "atom.global.cas.b64 %d4, [%d1+48], 0, 5; red.global.max.s64 [%d1+56], %d4;\n"
+               "mov.u64 %d5, s; cvta.shared.u64 %d5, %d5; st.shared.u32 [s], 6; atom.add.u32 %r5, "
+               "[%d5], 4;\n"
+               "ld.u32 %r6, [%d5]; shl.b32 %r6, %r6, 8; or.b32 %r6, %r6, %r5;\n"
+               "st.global.u32 [%d1+64], %r6;");
+    /* Two blocks, one after the other. */
+    static const uint32_t wanted[17] = {8,  1,  LOW(5), LOW(5), 7,  5,  100,          0, 100, 0,
+                                        77, 10, 12,     13,     14, 15, (10 << 8) + 6};
+    assert_memory_equal(words, wanted, sizeof wanted);
+}
+
+TEST(places_clocks_and_hints)
+{
+    run_single(
+        "mov.u64 %d3, s; cvta.shared.u64 %d3, %d3; mov.u64 %d4, l; cvta.local.u64 %d4, %d4; "
+        "mov.u32 %r3, 0;\n"
+        "isspacep.shared %p1, %d3; @%p1 or.b32 %r3, %r3, 1;\n"
+        "isspacep.local %p1, %d4; @%p1 or.b32 %r3, %r3, 2;\n"
+        "isspacep.global %p1, %d1; @%p1 or.b32 %r3, %r3, 4;\n"
+        "isspacep.global %p1, %d3; @%p1 or.b32 %r3, %r3, 8;\n"
+        "isspacep.shared %p1, %d4; @%p1 or.b32 %r3, %r3, 16;\n"
+        "cvta.to.shared.u64 %d3, %d3; cvt.u32.u64 %r4, %d3; setp.eq.u32 %p1, %r4, %r2;\n"
+        "@%p1 or.b32 %r3, %r3, 32; st.global.u32 [%d1], %r3;\n"
+        "mov.u32 %r3, %ctaid.x; mov.u32 %r4, %nctaid.x; st.global.v2.u32 [%d1+8], {%r3, %r4};\n"
+        "mov.u32 %r3, %lanemask_ge; mov.u32 %r4, %nwarpid; st.global.v2.u32 [%d1+16], {%r3, %r4};\n"
+        "mov.u64 %d3, %clock64; prefetch.global.L2 [%d1]; membar.gl; fence.sc.gpu;\n"
+        "fence.acq_rel.cta; nanosleep.u32 20; mov.u64 %d4, %globaltimer;\n"
+        "setp.gt.u64 %p1, %d4, %d3; selp.u32 %r3, 1, 0, %p1; st.global.u32 [%d1+24], %r3;");
+    static const uint32_t wanted[7] = {39, 1, 1, 2, UINT32_MAX, 1, 1};
+    assert_memory_equal(words, wanted, sizeof wanted);
+}
+
+TEST(lanes_apart)
+{
+    char error[PTX_ERROR_BYTES];
+    memset(words, 0, sizeof words);
+    /* Each half's own vote and mask, and a barrier that is not aligned in both halves. */
+    const char *body =
+        "shl.b32 %r7, %r1, 2; cvt.u64.u32 %d3, %r7; add.s64 %d3, %d3, %d1;\n"
+        "setp.lt.u32 %p1, %r1, 8; @%p1 bra low;\n"
+        "activemask.b32 %r3; setp.eq.u32 %p2, %r1, 9; vote.sync.uni.pred %p3, %p2, 0xffffff00;\n"
+        "barrier.sync 0; bra end;\n"
+        "low: activemask.b32 %r3; setp.lt.u32 %p2, %r1, 9;\n"
+        "vote.sync.uni.pred %p3, !%p2, 0xff; barrier.sync 0;\n"
+        "end: selp.u32 %r4, 1, 0, %p3; match.all.sync.b32 %r5|%p4, %r4, -1;\n"
+        "@%p4 trap; add.u32 %r4, %r4, %r5; add.u32 %r3, %r3, %r4; st.global.u32 [%d3], %r3;";
+    if (!run_body(body, 32, 0, error)) fail_msg("%s", error);
+    for (uint32_t i = 0; i < 32; i++)
+        assert_int_equal(words[i], i < 8 ? 0x100 : 0xffffff00);
 }
