@@ -199,6 +199,7 @@ struct ptx_machine {
     uint32_t step_count, function_count, variable_count, copy_count, target_count, constant_count,
         kernel_count;
     uint32_t step_room, function_room, variable_room, copy_room, target_room, constant_room;
+    uint64_t global_bytes; /* of all variables */
     uint32_t shared_bytes; /* of all variables, with their gaps */
     uint8_t *shared_gaps;  /* 1 for each byte that belongs to none */
     ptx_region regions[PTX_REGIONS];

@@ -10,7 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TURN_STEPS = 512 }; /* of a warp, before the next one has a turn */
+enum {
+    TURN_STEPS = 512, /* of a warp, before the next one has a turn */
+    ROWS_MOST = 1 << 17,
+    LOCAL_MOST = 512 * 1024 /* of a thread, as a GPU has it */
+};
 
 /* Modules */
 
@@ -92,6 +96,11 @@ static bool list_kernels(ptx_machine *machine, char *error)
                      "%s: functions that call each other in a circle, or "
                      "%u deep",
                      function->name, PTX_DEPTH);
+        if (listed && (grid->rows > ROWS_MOST || grid->frame_bytes > LOCAL_MOST)) {
+            snprintf(error, PTX_ERROR_BYTES, "%s: %u registers and %u local bytes", function->name,
+                     grid->rows, grid->frame_bytes);
+            listed = false;
+        }
         kernel->name = function->name;
         kernel->parameters = function->inputs;
         kernel->registers = grid->rows;

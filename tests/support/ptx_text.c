@@ -16,6 +16,7 @@ enum {
     ROWS_MOST = 1 << 16, /* registers of a function */
     VARIABLE_MOST = 4096,
     VARIABLE_BYTES = 1 << 24,
+    GLOBAL_BYTES = 1 << 26, /* of all variables of the module */
     SCOPES_MOST = 1 << 16,
     GAP_BYTES = 64, /* behind a shared variable */
     FRAME_BYTES = 1 << 18,
@@ -368,6 +369,9 @@ static void place_variable(ptx_parser *parser, ptx_variable *one, uint32_t align
         one->address = at;
         function->parameter_bytes = (uint32_t)(at + one->bytes);
     } else {
+        machine->global_bytes += one->bytes;
+        if (machine->global_bytes > GLOBAL_BYTES)
+            ptx_fail(parser, line, "more than 64 MiB of global variables");
         one->memory = calloc(1, one->bytes);
         if (one->memory != NULL)
             one->address = ptx_region_add(machine, one->memory, one->bytes,

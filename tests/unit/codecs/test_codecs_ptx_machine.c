@@ -503,6 +503,13 @@ TEST(texts_that_are_none)
         {HEAD("7.0") ".func g(); .func f() { call g; ret; } .func g() { call f; ret; } .entry k() "
                      "{ call f; ret; }",
          "in a circle"},
+        {HEAD("7.0") ".func g() { .reg .b32 %r<65536>; ret; } .func h() { .reg .b32 %r<65536>; "
+                     "ret; } "
+                     ".entry k() { .reg .b32 %r<9>; call g; call h; ret; }",
+         "k: 131081 registers"},
+        {HEAD("7.0") ".global .b8 a[16000000]; .global .b8 b[16000000]; .global .b8 c[16000000]; "
+                     ".global .b8 d[16000000]; .global .b8 e[16000000];",
+         "64 MiB of global"},
         {HEAD("7.0") ".func g(); .entry k() { call g; ret; }", "g has no body"},
         {HEAD("7.0") ".entry k() { ret; } .entry k() { ret; }", "a second function"},
         {HEAD("7.0") ".extern .func (.param .b32 r) printf(.param .b64 a); .global .u32 x = y;",
