@@ -109,6 +109,13 @@ static const kvt_setting settings_table[] = {
           "absent: a 32nd of DRAM, 256 MiB to 8 GiB; at most an eighth of the smallest tier"),
     SECONDS("store.put_backlog", "10", ALWAYS,
             "writes that may wait for a tier; more is refused; 0: no bound", 0, 1e9),
+    CHOICE("store.io_order", "reads_first", "reads_first|fifo|round_robin|table|slack", ALWAYS,
+           "order in which a device begins requests; slack: writes make no layer of an announced "
+           "pass late"),
+    SECONDS("store.write_grain", "0.002", "store.io_order=slack",
+            "a read that nobody foresaw waits for writes no longer", 1e-5, 1),
+    SECONDS("store.write_patience", "10", "store.io_order=table|slack",
+            "writes that waited for so long get a twentieth of a device's time", 0.001, 3600),
     SECONDS("store.tick", "0.05", ALWAYS,
             "pause between background rounds; 0: no background thread", 0, 3600),
     RATE("store.move_rate", "0", "store.tick",

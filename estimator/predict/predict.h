@@ -12,6 +12,7 @@
 #include "estimator/profile/profile.h"
 
 #include <kvterrace/kvterrace.h>
+#include <kvterrace/load.h>
 #include <kvterrace/policy.h>
 
 #include <stdbool.h>
@@ -403,5 +404,16 @@ double online_loss_class_factor(const online_loss_prior *prior, const online_los
  * counts little now. */
 bool online_loss_observe(const online_loss_prior *prior, online_loss_class *of_class,
                          online_loss_entry *entry, double observed, double weight);
+
+/* ---- passes ---- */
+
+/* Whether rows are a table: finite seconds above 0, new tokens, and no place twice. */
+bool kvt_pass_rows_are_sound(const kvt_pass_row *rows, size_t count);
+
+/* Seconds of one layer of a pass: the prefill model's, scaled by what the rows measured, the nearer
+ * the more (of new tokens and prefix as ratios); a row's own seconds at its place. count 0: the
+ * model's. Above 0 and finite. */
+double kvt_pass_seconds(const kvt_pass_row *rows, size_t count, const kvt_prefill *prefill,
+                        const kvt_pass *pass);
 
 #endif

@@ -159,6 +159,26 @@ typedef struct kvt_limit_options {
     uint32_t moves_per_tick;     /* 64 */
 } kvt_limit_options;
 
+/* In which order a device begins operations (docs/TIERS.md, Passes and slack). */
+typedef enum kvt_io_order {
+    KVT_IO_READS_FIRST = 0, /* reads that somebody waits for, other reads, puts, background */
+    KVT_IO_FIFO = 1,        /* as they came */
+    KVT_IO_ROUND_ROBIN = 2, /* a read and a write in turn */
+    KVT_IO_TABLE = 3,       /* writes in what a layer's computing leaves of the device */
+    KVT_IO_SLACK = 4        /* writes that make no layer of an announced pass late (load.h) */
+} kvt_io_order;
+
+/* When devices write. */
+typedef struct kvt_io_options {
+    kvt_io_order order;            /* KVT_IO_READS_FIRST */
+    uint32_t reserved;             /* zero */
+    double write_grain_seconds;    /* order slack: a read that nobody foresaw waits for writes no
+                                      longer; 0.002 */
+    double write_patience_seconds; /* orders table and slack: writes that have waited for so long
+                                      get a twentieth of the device's time, and a pass that has
+                                      stopped for so long no longer counts; 10 */
+} kvt_io_options;
+
 /* Made by kvt_store_options_init, then changed. Strings and arrays are read during
  * kvt_store_open. */
 typedef struct kvt_store_options {
@@ -204,6 +224,7 @@ typedef struct kvt_store_options {
      * KVT_E_GONE: there is no catalog yet. A device that is missing is looked for again; false */
     bool follow;
     uint8_t reserved[7]; /* zero */
+    kvt_io_options io;
 } kvt_store_options;
 
 /* Fills every field of options of struct_size bytes with its default, the one that its comment
@@ -634,6 +655,18 @@ typedef struct kvt_store_stats {
  */
 KVT_API KVT_NODISCARD kvt_status kvt_store_stats_get(kvt_store *store, kvt_store_stats *stats);
 
+/* What the orders table and slack decided, ever: requests that began, by why, and times that some
+ * began to wait, by why. */
+typedef struct kvt_io_decisions {
+    uint64_t idle;         /* a write: no read was there, and no pass loaded from the device */
+    uint64_t fits;         /* every layer of the passes still came in time */
+    uint64_t share;        /* it had waited too long, or puts were short of staging */
+    uint64_t waits_reads;  /* for reads */
+    uint64_t waits_layers; /* a layer would have come late */
+    uint64_t waits_grain;  /* for other writes, which filled the grain */
+    uint64_t waits_turn;   /* for the end of the other direction's requests */
+} kvt_io_decisions;
+
 /* One device of a store: its facts, its use and what was learned of its speed. */
 typedef struct kvt_device_stats {
     uint32_t struct_size;
@@ -658,6 +691,7 @@ typedef struct kvt_device_stats {
                                 the spread of single parts; bytes_per_s 0 = nothing learned yet */
     kvt_affine write_learned;
     double read_drift; /* of read_learned from the curve of the open, relatively, at 1 MiB */
+    kvt_io_decisions decisions;
 } kvt_device_stats;
 
 /* Copies what is known of one device into *out. index counts over the devices of all tiers, from 0.

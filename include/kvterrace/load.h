@@ -13,6 +13,15 @@
  *     }
  *     kvt_load_end(load, statuses, NULL);
  *
+ * A pass of the model may be announced, so that a store with store.io_order = slack writes in the
+ * time that its loads leave (docs/CALLS.md, Passes):
+ *
+ *     uint64_t pass;
+ *     status = kvt_pass_begin(store, &announced, &pass);
+ *     options.pass = pass;
+ *     ... kvt_load_begin; before each compute(layer): kvt_pass_layer(store, pass, layer); ...
+ *     kvt_pass_end(store, pass);
+ *
  * Loads of the same entries share reads (docs/CALLS.md, Shared reads), each at its own pace. What
  * another load has read of a layer may be in its views before kvt_load_release has opened the
  * window for it; it is announced in its turn.
@@ -57,6 +66,8 @@ typedef struct kvt_load_options {
     double loss_max;       /* as kvt_request.loss_max */
     kvt_load_announced *announced; /* may be NULL */
     void *announced_context;
+    uint64_t pass; /* that computes with the layers: a number of kvt_pass_begin; 0, or one that has
+                      ended: none */
 } kvt_load_options;
 
 /*
@@ -131,6 +142,60 @@ typedef struct kvt_load_result {
  * fork: nothing has ended, and nothing is written). NULL as load is allowed.
  */
 KVT_API kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *result_out);
+
+/* ---- passes ---- */
+
+/* The kind of a pass. */
+typedef enum kvt_pass_kind { KVT_PASS_PREFILL = 0, KVT_PASS_DECODE = 1 } kvt_pass_kind;
+
+/* A pass of the model over some new tokens behind a prefix. */
+typedef struct kvt_pass {
+    uint32_t struct_size;
+    uint32_t new_tokens;    /* at least 1 */
+    uint32_t prefix_tokens; /* that are loaded or were there */
+    uint32_t layers;        /* 1 to 4096 */
+    kvt_pass_kind kind;
+    uint32_t reserved;    /* zero */
+    double layer_seconds; /* of computing one layer; 0 = as the table says, else the prefill model;
+                             not negative, finite */
+} kvt_pass;
+
+/*
+ * Announces a pass, whose first layer is needed now. Without kvt_pass_end it counts until
+ * store.write_patience after its last layer would have been computed.
+ * KVT_OK; KVT_BUSY (16 passes are announced); KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (a store of another
+ * process; a follower); KVT_E_STATE (in a child of fork). Any thread; takes a short lock.
+ */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_pass_begin(kvt_store *store,
+                                                                 const kvt_pass *pass,
+                                                                 uint64_t *pass_out);
+
+/* The pass begins to compute a layer now. Layers ascend; one may be left out. KVT_OK;
+ * KVT_E_ARGUMENT (the pass has no such layer, or is past it); KVT_MISS (it has ended, or no longer
+ * counts); else as kvt_pass_begin. */
+KVT_API KVT_EXPERIMENTAL kvt_status kvt_pass_layer(kvt_store *store, uint64_t pass, uint32_t layer);
+
+/* The pass has ended; its loads go on without it. KVT_OK; KVT_MISS (it had ended, or no longer
+ * counts); else as kvt_pass_begin. */
+KVT_API KVT_EXPERIMENTAL kvt_status kvt_pass_end(kvt_store *store, uint64_t pass);
+
+/* What one layer takes. */
+typedef struct kvt_pass_row {
+    uint32_t new_tokens; /* at least 1 */
+    uint32_t prefix_tokens;
+    double layer_seconds; /* above 0, finite */
+} kvt_pass_row;
+
+/*
+ * Gives the store measured seconds, in place of those that it had (of the profile, if any). Between
+ * rows, and beyond them, the prefill model is scaled by what the rows near by measured.
+ *   rows  count of them in any order, with any holes; copied; NULL with count 0: none
+ * KVT_OK; KVT_E_ARGUMENT (a row; more than 4096; two rows of one place); KVT_E_MEMORY; else as
+ * kvt_pass_begin.
+ */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_pass_table_set(kvt_store *store,
+                                                                     const kvt_pass_row *rows,
+                                                                     size_t count);
 
 #ifdef __cplusplus
 }

@@ -82,6 +82,7 @@ void kvt_store_close(kvt_store *store)
     pthread_mutex_destroy(&store->wear_lock);
     pthread_mutex_destroy(&store->members_lock);
     pthread_mutex_destroy(&store->reads_lock);
+    passes_destroy(&store->passes);
     pthread_cond_destroy(&store->read_ended);
     pthread_mutex_destroy(&store->kept_lock);
     pthread_mutex_destroy(&store->observer_lock);

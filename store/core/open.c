@@ -135,7 +135,7 @@ static kvt_status open_devices(open_state *state)
     if (state->devices == NULL) return KVT_E_MEMORY;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         const kvt_tier_options *options = &state->options->tiers[tier];
-        kvt_status status = KVT_OK;
+            kvt_status status = KVT_OK;
         if (options->device_count == 0 && options->capacity_bytes != 0) {
             status = open_plain_device(state, (kvt_tier)tier);
         }
@@ -327,11 +327,15 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
     }
     if (count == 0) return KVT_OK;
     const kvt_tier_options *options = &state->options->tiers[tier];
+    const kvt_io_options *io = &state->options->io;
     /* A tier as large as its devices means all of them; their labels need a few blocks. */
     bool all = options->capacity_bytes > room;
     tiers_pool_options pool = {.capacity_bytes = all ? 0 : options->capacity_bytes,
                                .unit_bytes = options->unit_bytes,
-                               .reweigh = !options->weights_fixed};
+                               .reweigh = !options->weights_fixed,
+                               .order = (tiers_order)io->order,
+                               .write_grain_ns = (uint64_t)(io->write_grain_seconds * 1e9),
+                               .write_patience_ns = (uint64_t)(io->write_patience_seconds * 1e9)};
     kvt_store *store = state->store;
     store->unit_bytes[tier] =
         options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
@@ -580,6 +584,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     pthread_mutex_init(&store->members_lock, NULL);
     pthread_mutex_init(&store->kept_lock, NULL);
     pthread_mutex_init(&store->reads_lock, NULL);
+    passes_init(&store->passes, options->io.write_patience_seconds);
     base_condition_init(&store->read_ended);
     pthread_mutex_init(&store->wear_lock, NULL);
     pthread_mutex_init(&store->bases.lock, NULL);

@@ -58,6 +58,9 @@ static const settings_field store_fields[] = {
     STORE_FIELD("close_deadline", durability.close_deadline_seconds),
     STORE_FIELD("persist_rate", durability.persist_bytes_per_s),
     STORE_FIELD("watch_interval", watch.seconds),
+    STORE_FIELD("io_order", io.order),
+    STORE_FIELD("write_grain", io.write_grain_seconds),
+    STORE_FIELD("write_patience", io.write_patience_seconds),
 };
 
 #define TIER_FIELD(name, member, ...)                                                              \

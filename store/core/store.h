@@ -29,6 +29,7 @@
 #include "store/learn/learn.h"
 #include "store/learn/trust.h"
 #include "store/read/lease.h"
+#include "store/read/pass.h"
 #include "store/read/visit.h"
 #include "tiers/devices/superblock.h"
 #include "tiers/pool/pool.h"
@@ -129,6 +130,7 @@ struct kvt_store {
     store_handover handover;
     store_leases leases;
     store_visits visits;
+    store_passes passes; /* own lock */
     store_bases bases;        /* own lock */
     struct kvt_queue *queues; /* that are open */
     /* Options are made with the figures of an epoch; a curve that drifts begins another epoch. */

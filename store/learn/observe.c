@@ -10,7 +10,9 @@
 #include "store/core/handover.h"
 #include "store/core/store_offer.h"
 
+#include "tiers/pool/slack.h"
 #include <math.h>
+
 #include <string.h>
 
 #define LEARN_FACTOR_OFF                                                                           \
@@ -177,6 +179,13 @@ static void observe_member(kvt_tier tier, const tiers_member_stats *member, kvt_
                               .state = member->state,
                               .bytes_written_ever = wear->written_bytes,
                               .write_budget_bytes_per_day = wear->budget_bytes_per_day};
+    out->decisions = (kvt_io_decisions){.idle = member->decisions[SLACK_IDLE],
+                                        .fits = member->decisions[SLACK_FITS],
+                                        .share = member->decisions[SLACK_SHARE],
+                                        .waits_reads = member->decisions[SLACK_BEHIND_READS],
+                                        .waits_layers = member->decisions[SLACK_LATE],
+                                        .waits_grain = member->decisions[SLACK_GRAIN],
+                                        .waits_turn = member->decisions[SLACK_TURN]};
     if (wear->budget_bytes_per_day != 0 && wear->left_bytes > 0)
         out->write_budget_left_bytes = (uint64_t)wear->left_bytes;
     memcpy(out->name, member->name, sizeof out->name);

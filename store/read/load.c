@@ -64,6 +64,46 @@ static void load_fail(load_entry *entry, kvt_status status)
     if (entry->status == KVT_QUEUED) entry->status = status;
 }
 
+/* ---- the pass ---- */
+
+/* Tells the pass what its load will read, and from where. The entries are checked. */
+static void load_join_pass(kvt_load *load)
+{
+    kvt_store *store = load->store;
+    if (load->options.pass == 0) return;
+    for (size_t i = 0; i < load->count; i++) {
+        const load_entry *entry = &load->entries[i];
+        if (entry->status != KVT_QUEUED || load_is_near(entry)) continue;
+        tiers_pool *pool = store->pools[entry->place->tier];
+        uint64_t *need = &load->needs[entry->place->tier];
+        if (*need == 0)
+            *need = pass_join(&store->passes, load->options.pass, pool, load->layers,
+                              load->options.layers_ahead);
+        if (*need == 0) return;
+        tiers_need_add(pool, *need, entry->place->location, entry->record_bytes);
+    }
+}
+
+/* Tells the pass how far its load is. Lock held. */
+static void load_note_pass(const kvt_load *load)
+{
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
+        if (load->needs[tier] != 0)
+            pass_note(&load->store->passes, load->options.pass, load->needs[tier],
+                      atomic_load(&load->complete), load->issued);
+}
+
+/* The load reads no more. */
+static void load_leave_pass(kvt_load *load)
+{
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        if (load->needs[tier] == 0) continue;
+        pass_leave(&load->store->passes, load->options.pass, load->needs[tier],
+                   load->store->pools[tier]);
+        load->needs[tier] = 0;
+    }
+}
+
 /* ---- announcements ---- */
 
 /* Moves `complete` on over layers that are complete. Lock held. True when it moved. */
@@ -83,6 +123,7 @@ static bool load_advance(kvt_load *load)
     for (size_t i = 0; now == load->layers && i < load->count; i++)
         if (load->entries[i].status == KVT_QUEUED) load->entries[i].status = KVT_OK;
     atomic_store(&load->complete, now);
+    load_note_pass(load);
     pthread_cond_broadcast(&load->changed);
     return true;
 }
@@ -317,6 +358,7 @@ void load_pump(kvt_load *load)
     }
     assert(load->issued <= load->layers && load->released <= load->layers);
     assert(load->issued <= atomic_load(&load->complete) + load->slots);
+    load_note_pass(load);
     load_start(load, &starts);
     load_call_threads(load);
     if (load->starved) queue_note_starved(load->queue);
@@ -598,6 +640,7 @@ void load_begin_reads(kvt_load *load)
 {
     load_starts starts = {.count = 0};
     assert(load->heads == 0 && load->flying == 0 && load->issued == 0);
+    load_join_pass(load);
     for (size_t i = 0; i < load->count; i++) {
         load_entry *entry = &load->entries[i];
         if (entry->status != KVT_QUEUED || load_is_near(entry)) continue;
@@ -659,6 +702,7 @@ void load_stop(kvt_load *load)
     while (load->flying != 0 || load->poked != 0)
         pthread_cond_wait(&load->changed, &load->lock);
     assert(load->heads == 0);
+    load_leave_pass(load);
     pthread_cond_broadcast(&load->changed);
     pthread_mutex_unlock(&load->lock);
     for (size_t i = 0; i < load->count; i++)

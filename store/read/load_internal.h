@@ -174,6 +174,7 @@ struct kvt_load {
     uint64_t bytes_read;
     uint64_t bytes_shared;
     atomic_uchar *layer_states; /* of all entries that are read */
+    uint64_t needs[KVT_TIER_COUNT]; /* of the pass, where entries of the tier are read; 0 = none */
     bool reads;                 /* some entry comes from a device: the deadline counts */
     bool asks;                  /* other hosts have not answered: no more is known than statuses */
     bool empty;                 /* they have, and there is nothing to load */
