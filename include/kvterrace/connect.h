@@ -23,6 +23,7 @@
  *   outside of regions is a miss one second after its deadline. What names regions waits until the
  *   server goes on, whatever the deadline, because it may still write there: gets, puts, and with
  *   such under way kvt_queue_close and kvt_store_close. Requests of queues wait, too.
+ * - A view with an address for each layer says by base_count how many it has, or takes a copy.
  * - KVT_E_UNSUPPORTED: layered loads, passes, bases, events, remote.h, sparse.h, kvt_device_add,
  *   kvt_watch_write, kvt_quality_observe; a get that takes positions of kept tokens. An entry that
  *   does not fit in the staging of its queue is KVT_E_SPACE.

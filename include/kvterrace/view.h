@@ -83,6 +83,8 @@ typedef struct kvt_view {
     uint32_t group_count;      /* of groups; 1 to KVT_GROUPS_MAX, else 0 */
     const struct kvt_view *const *groups; /* for GROUPS, none of them of that kind; else NULL */
     uint64_t reserved[3];                 /* for a device and its stream */
+    uint64_t base_count; /* of bases; 0: as many as the entry has. Over a connection bases that are
+                            not counted take a copy (connect.h) */
 } kvt_view;
 
 /* The view of a packed buffer: of the whole entry, of any layout and with any groups. A get takes
@@ -147,9 +149,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_view_make(const kvt_layout *layout, const c
  * KVT_OK; KVT_E_ARGUMENT: elements of another type; an element outside its buffer; elements that
  * overlap or interleave; a block number twice in the table; a table too short; first_slot beyond
  * its block; an address or a stride that is no multiple of an element; an address that is missing
- * or that the layout does not use; a view of groups, whose views are checked one by one; sizes that
- * overflow; a struct_size as types.h says. KVT_E_UNSUPPORTED: memory that is no kvt_memory,
- * reserved fields that are set. KVT_E_MEMORY: not enough to sort a long table.
+ * or that the layout does not use, by base_count, too; a view of groups, whose views are checked
+ * one by one; sizes that overflow; a struct_size as types.h says. KVT_E_UNSUPPORTED: memory that
+ * is no kvt_memory, reserved fields that are set. KVT_E_MEMORY: not enough to sort a long table.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout,
                                                 char *message, size_t message_size);

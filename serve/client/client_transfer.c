@@ -82,47 +82,43 @@ kvt_status client_transfer_init_put(client_transfer *transfer, const kvt_entry *
 
 /* ---- which way ---- */
 
-static bool lies_in(const wire_region *regions, const void *address, uint64_t bytes)
-{
-    for (uint32_t i = 0; i < WIRE_REGIONS_MAX; i++) {
-        const uint64_t offset = (uint64_t)((uintptr_t)address - (uintptr_t)regions[i].address);
-        if (regions[i].address != NULL && offset < regions[i].bytes &&
-            bytes <= regions[i].bytes - offset)
-            return true;
-    }
-    return false;
-}
-
 /* How many addresses the transfer's view has; 0: that is not known here. */
 static uint32_t base_count(const client_transfer *transfer)
 {
     const kvt_view *view = transfer->view;
     const uint32_t layers = transfer->entry != NULL ? transfer->layout.layers : 0;
-    switch (view->bases_kind) {
-    case KVT_BASES_SIDES: return view->base[1] != NULL ? 2 : 1;
-    case KVT_BASES_LAYERS: return layers;
-    case KVT_BASES_LAYERS_SIDES: return layers * kvt_layout_sides(&transfer->layout);
-    case KVT_BASES_GROUPS: return 0;
-    default: return 1;
-    }
+    const uint32_t said = wire_view_bases(view);
+    if (said != 0 || layers == 0 || view->bases == NULL) return said;
+    return view->bases_kind == KVT_BASES_LAYERS_SIDES ? layers * kvt_layout_sides(&transfer->layout)
+                                                      : layers;
 }
 
-/* Whether all of a view lies in regions, and its record fits. */
+/* Whether so many addresses of a view lie in regions, whose bits are added. */
+static bool lies_in(const client_channel *channel, const kvt_view *view, uint32_t count,
+                    uint64_t *regions)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t bytes;
+        wire_place place;
+        const void *address = wire_view_address(view, i, &bytes);
+        if (!wire_place_find(channel->regions, WIRE_REGIONS_MAX, address, bytes, &place))
+            return false;
+        *regions |= UINT64_C(1) << place.region;
+    }
+    return count != 0;
+}
+
+bool client_view_is_direct(const client_channel *channel, const kvt_view *view, uint64_t *regions)
+{
+    return lies_in(channel, view, wire_view_bases(view), regions);
+}
+
+/* Whether all of a view lies in regions. */
 static bool is_direct(const client_channel *channel, const client_transfer *transfer)
 {
-    const kvt_view *view = transfer->view;
-    const uint32_t count = base_count(transfer);
-    const bool arrays = view->bases != NULL;
-    if (count == 0 || (transfer->group_count != 0 && view->bases_kind != KVT_BASES_PACKED))
-        return false;
-    for (uint32_t i = 0; i < count; i++) {
-        const void *address = arrays ? view->bases[i] : view->base[i];
-        const uint64_t bytes = !arrays                     ? view->base_bytes[i]
-                               : view->bases_bytes != NULL ? view->bases_bytes[i]
-                                                           : view->base_bytes[0];
-        if (!lies_in(channel->regions, address, bytes)) return false;
-    }
-    return true;
+    uint64_t regions = 0;
+    if (transfer->group_count != 0 && transfer->view->bases_kind != KVT_BASES_PACKED) return false;
+    return lies_in(channel, transfer->view, base_count(transfer), &regions);
 }
 
 /* Whether a get writes a buffer of the entry's size from end to end. */

@@ -45,6 +45,10 @@ struct client_transfer {
     bool misses;           /* nothing is stored: the get is made to be counted */
 };
 
+/* Whether a view says how many addresses it has, and all lie in regions, whose bits are added.
+ * Under the channel's lock. */
+bool client_view_is_direct(const client_channel *channel, const kvt_view *view, uint64_t *regions);
+
 /* What a caller gave, checked as far as that can be done here; all of it is borrowed until the end.
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_UNSUPPORTED. */
 KVT_NODISCARD kvt_status client_transfer_init_get(client_transfer *transfer, const kvt_key *key,

@@ -178,7 +178,7 @@ static void channel_forget(server_channel *channel, channel_request *one)
     assert(one->open && channel->in_flight > 0);
     if (!one->held) channel_ends(channel, one);
     if (one->memory != NULL) {
-        channel_release_regions(channel, one->record.regions);
+        channel_release_regions(channel, one->record.bases.regions);
         assert(channel->copied_bytes >= one->request.argument_bytes);
         channel->copied_bytes -= one->request.argument_bytes;
         free(one->memory);
@@ -207,9 +207,9 @@ static kvt_status channel_read_record(server_channel *channel, channel_request *
     uint8_t *memory = malloc(copy + bases * 2 * sizeof(void *) + 8);
     if (memory == NULL) return KVT_E_MEMORY;
     memcpy(memory, channel_record(channel, request), bytes);
-    one->record =
-        (wire_record){.bases = (void **)(void *)(memory + copy),
-                      .bases_bytes = (uint64_t *)(void *)(memory + copy + bases * sizeof(void *))};
+    one->record.bases =
+        (wire_bases){.at = (void **)(void *)(memory + copy),
+                     .bytes = (uint64_t *)(void *)(memory + copy + bases * sizeof(void *))};
     server_session *session = channel->session;
     wire_region regions[WIRE_REGIONS_MAX + 1];
     regions[WIRE_STAGING] = channel->staging;
@@ -217,7 +217,7 @@ static kvt_status channel_read_record(server_channel *channel, channel_request *
     memcpy(regions, session->regions, sizeof session->regions);
     const kvt_status status = wire_record_read(request->kind, memory, bytes, regions, &one->record);
     for (uint32_t i = 0; status == KVT_OK && i < WIRE_REGIONS_MAX; i++)
-        session->uses[i] += one->record.regions >> i & 1;
+        session->uses[i] += one->record.bases.regions >> i & 1;
     pthread_mutex_unlock(&session->lock);
     if (status != KVT_OK) {
         free(memory);

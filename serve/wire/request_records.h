@@ -21,14 +21,10 @@
 #include <stdint.h>
 
 #include "serve/wire/messages.h"
+#include "serve/wire/view_records.h"
 
-#define WIRE_PROTOCOL    1u  /* that is spoken here */
-#define WIRE_REGIONS_MAX 64u /* of a session */
-#define WIRE_STRUCTS     4u
-
-/* The region that a place names for the channel's own staging (wire_channel.staging). It is the
- * last one of an array of regions, which so has WIRE_REGIONS_MAX + 1. */
-#define WIRE_STAGING WIRE_REGIONS_MAX
+#define WIRE_PROTOCOL 1u /* that is spoken here */
+#define WIRE_STRUCTS  4u
 
 typedef struct wire_get {
     uint32_t struct_size;
@@ -69,36 +65,9 @@ typedef struct wire_put {
     uint32_t token_score_count; /* floats at the record's end */
 } wire_put;
 
-/* A kvt_view without its addresses: base_count places follow it, then block_count numbers of 4
- * bytes. One side, or one of `base` and `bases`, has a place each, in the view's order. */
-typedef struct wire_view {
-    uint32_t struct_size;
-    uint32_t bases_kind; /* kvt_bases, but for groups */
-    uint32_t dtype;
-    uint32_t base_count;
-    int64_t layer_stride;
-    int64_t side_stride;
-    int64_t block_stride;
-    int64_t token_stride;
-    int64_t head_stride;
-    uint32_t tokens_per_block;
-    uint32_t first_slot;
-    uint32_t block_count; /* 0: no table */
-    uint32_t zero;
-} wire_view;
-
-/* Bytes of a region. */
-typedef struct wire_place {
-    uint32_t region; /* WIRE_STAGING, too */
-    uint32_t zero;
-    uint64_t offset, bytes;
-} wire_place;
-
 _Static_assert(sizeof(wire_get) == 40, "get");
 _Static_assert(sizeof(wire_got) == 40, "got");
 _Static_assert(sizeof(kvt_layout) == 24 && sizeof(wire_put) == 112, "put");
-_Static_assert(sizeof(wire_view) == 72, "view");
-_Static_assert(sizeof(wire_place) == 24, "place");
 
 /* The sizes that hello and welcome tell, of the four. */
 extern const wire_struct wire_structs[WIRE_STRUCTS];
@@ -106,28 +75,14 @@ extern const wire_struct wire_structs[WIRE_STRUCTS];
 /* What a client and a server of this library speak. */
 extern const wire_speaks wire_own_speaks;
 
-/* Memory of the client that is mapped here; address NULL: there is none of that number. */
-typedef struct wire_region {
-    char *address;
-    uint64_t bytes;
-} wire_region;
-
 /* A record as calls take it. It points into itself and into the copy of the record. */
 typedef struct wire_record {
     wire_get get;
     wire_put put;
     kvt_entry entry;
     kvt_view view;
-    uint64_t regions; /* bits of those that the view names; staging has none */
-    void **bases;     /* given by the reader's caller: room for wire_record_bases() of each */
-    uint64_t *bases_bytes;
+    wire_bases bases; /* given by the reader's caller, with room for wire_record_bases() */
 } wire_record;
-
-/* Addresses that a record of so many bytes can have. */
-static inline size_t wire_record_bases(size_t bytes)
-{
-    return bytes / sizeof(wire_place);
-}
 
 /*
  * Reads a copy of a record that nobody else writes.
@@ -135,10 +90,10 @@ static inline size_t wire_record_bases(size_t bytes)
  *   record   aligned to 8; read for as long as the result is used
  *   bytes    of the copy; a get's may be longer than the record
  *   regions  WIRE_REGIONS_MAX + 1 of them
- *   out      `bases` and `bases_bytes` are set; all else is filled
+ *   out      `bases` is set; all else is filled
  * KVT_OK: every place lies in its region, and a get's wire_got in the copy's bytes; whether the
  * view fits its entry is for the call to say. KVT_E_ARGUMENT: the record, or a place;
- * KVT_E_UNSUPPORTED: views of groups; a get's view with an address a layer.
+ * KVT_E_UNSUPPORTED: views of groups.
  */
 KVT_NODISCARD kvt_status wire_record_read(uint32_t kind, const void *record, size_t bytes,
                                           const wire_region *regions, wire_record *out);

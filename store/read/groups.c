@@ -115,9 +115,10 @@ static kvt_status groups_take_one(const kvt_layout *layout, const kvt_view *view
 {
     if (view == NULL) return KVT_E_ARGUMENT;
     const kvt_status status = kvt_view_check(view, layout, NULL, 0);
+    kvt_view whole = {.struct_size = sizeof whole};
     if (status != KVT_OK) return status;
-    *view_out = *view;
-    view_out->struct_size = sizeof *view_out; /* the caller's may be a later one's */
+    *view_out = *(const kvt_view *)struct_size_in(view, &whole, sizeof whole,
+                                                  STRUCT_SIZE_THROUGH(kvt_view, reserved));
     if (view->bases_kind == KVT_BASES_PACKED) *view_out = codecs_packed_view(layout, view->base[0]);
     return KVT_OK;
 }

@@ -310,6 +310,9 @@ static kvt_status view_take_list(view_checker *checker, bool sides)
     const size_t count = pairs ? 2 * layers : layers;
     if (view->bases == NULL)
         return view_refuse(checker, "bases is NULL, and bases_kind asks for it");
+    if (view->base_count != 0 && view->base_count != count)
+        return view_refuse(checker, "base_count is %llu, and the layout has %zu addresses",
+                           (unsigned long long)view->base_count, count);
     for (size_t i = 0; i < count; i++) {
         const uint64_t bytes =
             view->bases_bytes != NULL ? view->bases_bytes[i] : view->base_bytes[0];
@@ -343,9 +346,9 @@ static kvt_status view_take_bases(view_checker *checker)
     const kvt_view *view = checker->view;
     const bool listed = view->bases_kind >= KVT_BASES_LAYERS;
     const bool two = view->bases_kind == KVT_BASES_SIDES;
-    if (!listed && (view->bases != NULL || view->bases_bytes != NULL)) {
-        return view_refuse(checker,
-                           "bases or bases_bytes are set, and bases_kind has no use for them");
+    if (!listed && (view->bases != NULL || view->bases_bytes != NULL || view->base_count != 0)) {
+        return view_refuse(
+            checker, "bases, their bytes or count are set, and bases_kind has no use for them");
     }
     if (view->base[1] != NULL && !two) {
         return view_refuse(checker, "base[1] is set, and bases_kind has no use for it");
@@ -417,7 +420,7 @@ static kvt_status view_check_packed(const view_checker *checker, uint64_t bytes)
 {
     const kvt_view *view = checker->view;
     if (view_has_axes(view) || view->bases != NULL || view->bases_bytes != NULL ||
-        view->base[1] != NULL || view->base_bytes[1] != 0) {
+        view->base_count != 0 || view->base[1] != NULL || view->base_bytes[1] != 0) {
         return view_refuse(checker, "a packed buffer has base[0] alone: no strides, no blocks");
     }
     if (view->base[0] == NULL) return view_refuse(checker, "base[0] is NULL");
@@ -430,12 +433,6 @@ static kvt_status view_check_packed(const view_checker *checker, uint64_t bytes)
 static kvt_status view_check_fields(const view_checker *checker)
 {
     const kvt_view *view = checker->view;
-    kvt_view whole;
-    if (struct_size_in(view, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_view, reserved)) ==
-        NULL) {
-        return view_refuse(checker, "struct_size %u is not one that this version takes",
-                           view->struct_size);
-    }
     if (view->bases_kind == KVT_BASES_GROUPS) {
         return view_refuse(checker, "a view of groups: each of its views has a layout of its own");
     }
@@ -465,10 +462,15 @@ kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout, char *
                           size_t message_size)
 {
     uint64_t bytes;
-    view_checker checker = {
-        .view = view, .layout = layout, .message = message, .message_size = message_size};
+    kvt_view whole = {.struct_size = sizeof whole};
+    view_checker checker = {.layout = layout, .message = message, .message_size = message_size};
     assert(view != NULL && layout != NULL && (message != NULL || message_size == 0));
     if (kvt_layout_bytes(layout, &bytes) != KVT_OK) return view_refuse(&checker, "the layout");
+    const uint32_t size = view->struct_size;
+    view = struct_size_in(view, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_view, reserved));
+    if (view == NULL)
+        return view_refuse(&checker, "struct_size %u is not one that this version takes", size);
+    checker.view = view;
     checker.element = kvt_dtype_bytes(layout->dtype);
     kvt_status status = view_check_fields(&checker);
     if (status != KVT_OK) return status;

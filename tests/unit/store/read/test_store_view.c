@@ -298,9 +298,12 @@ TEST(numbers_out_of_range_are_refused)
     refused(&view, &small, "base[1] is set");
     view = paged();
     view.bases = view.base;
-    refused(&view, &small, "bases or bases_bytes");
+    refused(&view, &small, "bases, their bytes");
     view = paged();
-    view.struct_size--;
+    view.base_count = 1;
+    refused(&view, &small, "bases, their bytes");
+    view = paged();
+    view.struct_size = offsetof(kvt_view, base_count) - 1;
     refused(&view, &small, "struct_size");
     view = paged();
     view.memory = 1;
@@ -432,4 +435,22 @@ TEST(blocks_in_order_are_one_run)
     assert_false(rows.packed);
     rows = view_rows_of(&view, &small, BLOCK, 0, KVT_SIDE_K);
     assert_true(rows.packed);
+}
+
+/* A count that is not the layout's is refused; a caller of a version without one is not asked. */
+TEST(addresses_are_counted)
+{
+    void *bases[] = {pool, pool + sizeof pool / 3, pool + sizeof pool / 3 * 2};
+    kvt_view view;
+    assert_ok(kvt_view_make(&small, "bsth", BLOCK, BLOCKS / small.layers, &view));
+    view.bases = bases;
+    for (uint64_t count = 0; count < 4; count++) {
+        view.base_count = count;
+        if (count == 0 || count == small.layers)
+            assert_ok(kvt_view_check(&view, &small, NULL, 0));
+        else
+            refused(&view, &small, "base_count");
+    }
+    view.struct_size = offsetof(kvt_view, base_count);
+    assert_ok(kvt_view_check(&view, &small, NULL, 0));
 }
