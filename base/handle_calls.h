@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * handle_calls.h - stores of other processes under the public handles: a table of calls stands at
- * the begin of every kvt_store and kvt_queue. It is NULL in those of this process, and each
+ * the begin of every kvt_store, kvt_queue and kvt_load. It is NULL in those of this process; each
  * public function looks at it first; so a room that carries calls out elsewhere (serve/client) is
  * known to no room of the store (docs/SERVE.md, Who owns what). A public function without a place
  * in a table is KVT_E_UNSUPPORTED for such handles.
@@ -16,6 +16,7 @@
 #include "base/fork_guard.h"
 
 #include <kvterrace/kvterrace.h>
+#include <kvterrace/load.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
@@ -76,7 +77,18 @@ typedef struct base_queue_calls {
     kvt_status (*wait)(kvt_queue *queue, uint64_t deadline_ns);
     kvt_status (*cancel)(kvt_queue *queue, uint64_t batch);
     kvt_status (*stats)(kvt_queue *queue, kvt_queue_stats *stats);
+    kvt_status (*load_begin)(kvt_queue *queue, const kvt_key *keys, const kvt_view *const *views,
+                             size_t count, const kvt_load_options *options, kvt_load **load_out);
 } base_queue_calls;
+
+typedef struct base_load_calls {
+    uint32_t (*layers)(const kvt_load *load);
+    uint32_t (*total)(kvt_load *load, bool *reads_out);
+    kvt_status (*wait)(kvt_load *load, uint32_t layers, uint64_t deadline_ns);
+    void (*release)(kvt_load *load, uint32_t layers);
+    kvt_status (*status)(kvt_load *load, size_t index);
+    kvt_status (*end)(kvt_load *load, kvt_status *statuses, kvt_load_result *result_out);
+} base_load_calls;
 
 /* How every handle with a table begins. */
 typedef struct base_handle {
@@ -109,6 +121,11 @@ static inline const base_store_calls *base_store_calls_of(const kvt_store *store
 static inline const base_queue_calls *base_queue_calls_of(const kvt_queue *queue)
 {
     return base_calls_at(queue);
+}
+
+static inline const base_load_calls *base_load_calls_of(const kvt_load *load)
+{
+    return base_calls_at(load);
 }
 
 #endif

@@ -6,7 +6,7 @@
  *     kvt_store *store;
  *     char message[256];
  *     kvt_status status = kvt_connect("/run/kvt.sock", NULL, &store, message, sizeof message);
- *     ... the calls of kvterrace.h, queue.h, lookup.h and names.h ...
+ *     ... the calls of kvterrace.h, queue.h, load.h, lookup.h and names.h ...
  *     kvt_store_close(store);
  *
  * The store and its queues take the same calls as those of this process, and answer the same. What
@@ -24,9 +24,14 @@
  *   server goes on, whatever the deadline, because it may still write there: gets, puts, and with
  *   such under way kvt_queue_close and kvt_store_close. Requests of queues wait, too.
  * - A view with an address for each layer says by base_count how many it has, or takes a copy.
- * - KVT_E_UNSUPPORTED: layered loads, passes, bases, events, remote.h, sparse.h, kvt_device_add,
- *   kvt_watch_write, kvt_quality_observe; a get that takes positions of kept tokens. An entry that
- *   does not fit in the staging of its queue is KVT_E_SPACE.
+ * - A layered load goes into regions alone, else it is KVT_E_UNSUPPORTED; a queue has 64 open at
+ *   most (KVT_BUSY). kvt_load_options.announced is called by kvt_load_wait, kvt_queue_wait and
+ *   kvt_queue_drain; kvt_queue_fd becomes readable for it. kvt_load_status is as of the last layer
+ *   that came. When the connection is lost, kvt_load_wait for what has not come is KVT_MISS, and
+ *   kvt_load_end says so of each entry that is not complete.
+ * - KVT_E_UNSUPPORTED: passes, bases, events, remote.h, sparse.h, kvt_device_add, kvt_watch_write,
+ *   kvt_quality_observe; a get that takes positions of kept tokens. An entry that does not fit in
+ *   the staging of its queue is KVT_E_SPACE, and so is a load's whose view has more than 512 KiB.
  * - KVT_E_READ_ONLY: calls that change other clients' entries (kvt_store_clear, kvt_store_maintain,
  *   kvt_device_change, kvt_tenant_set, kvt_space_set) or name them (kvt_store_list), where the
  *   server does not let this user make them.

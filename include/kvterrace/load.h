@@ -102,6 +102,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key 
  * nothing, takes no lock. */
 KVT_API uint32_t kvt_load_layers(const kvt_load *load);
 
+/* All layers of the load, complete or not; 0 while other hosts are asked.
+ *   reads_out  whether it waits for devices or other hosts, so that its deadline counts; may be
+ *              NULL */
+KVT_API uint32_t kvt_load_total(kvt_load *load, bool *reads_out);
+
 /* Waits until so many layers are complete, or until an instant of CLOCK_MONOTONIC in nanoseconds,
  * KVT_NO_DEADLINE for none. No more than layers_ahead + 1 layers come beyond those that
  * kvt_load_release has released; of layers that are coded together (transform over four layers) the

@@ -23,10 +23,6 @@
 
 /* ---- one request ---- */
 
-/* Makes a request ready to be posted, under the channel's lock; its statuses are those of
- * client_request_room. */
-typedef kvt_status call_prepare(client_channel *channel, client_request *request, void *context);
-
 /* Connects where there is no connection, for as long as the store has patience. KVT_OK: look
  * again. */
 static kvt_status call_connect(client_channel *channel, uint64_t deadline_ns, uint64_t *lost_ns)
@@ -70,9 +66,9 @@ static uint64_t call_until(const client_channel *channel, const client_request *
 }
 
 /* One try of call_do; the lock is held. KVT_OK: it has completed. */
-static kvt_status call_once(client_channel *channel, client_request *request, call_prepare *prepare,
-                            void (*fill)(void *context), void *context, uint64_t deadline_ns,
-                            uint64_t *lost_ns)
+static kvt_status call_once(client_channel *channel, client_request *request,
+                            client_prepare *prepare, void (*fill)(void *context), void *context,
+                            uint64_t deadline_ns, uint64_t *lost_ns)
 {
     kvt_status status = KVT_OK;
     while (prepare != NULL) {
@@ -102,15 +98,8 @@ static kvt_status call_once(client_channel *channel, client_request *request, ca
     return status;
 }
 
-/*
- * Prepares, posts and waits for a request.
- *   prepare   NULL: it has no record
- *   fill      without the lock, between the two; may be NULL
- * KVT_OK: request->done tells; what is given back by client_request_free may hold an answer. Else
- * it was not posted: KVT_E_GONE (no connection); KVT_E_TIMEOUT (no room until the deadline); what
- * prepare says.
- */
-static kvt_status call_do(client_channel *channel, client_request *request, call_prepare *prepare,
+/* As client_call_do, with a fill between prepare and post, without the lock; it may be NULL. */
+static kvt_status call_do(client_channel *channel, client_request *request, client_prepare *prepare,
                           void (*fill)(void *context), void *context, uint64_t deadline_ns)
 {
     uint64_t lost_ns = 0;
@@ -129,6 +118,12 @@ static kvt_status call_do(client_channel *channel, client_request *request, call
     }
     pthread_mutex_unlock(&channel->lock);
     return status;
+}
+
+kvt_status client_call_do(client_channel *channel, client_request *request, client_prepare *prepare,
+                          void *context, uint64_t deadline_ns)
+{
+    return call_do(channel, request, prepare, NULL, context, deadline_ns);
 }
 
 static void call_end(client_channel *channel, client_request *request)

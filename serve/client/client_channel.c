@@ -5,6 +5,7 @@
  * bell, for all.
  */
 #include "serve/client/client_internal.h"
+#include "serve/client/client_load_state.h"
 
 #include "base/clock.h"
 #include "base/wait.h"
@@ -136,6 +137,7 @@ void client_channel_detach(client_channel *channel, int socket)
 {
     client_area *area = channel->area;
     if (area == NULL) return;
+    client_loads_lose(channel);
     channel->area = NULL;
     channel->regions[WIRE_STAGING] = (wire_region){0};
     if (channel->poller >= 0) {
@@ -224,7 +226,8 @@ kvt_status client_request_post(client_channel *channel, client_request *request)
     wire_request *body = &request->body;
     uint64_t position;
     if (area == NULL || (request->area != NULL && request->area != area)) return KVT_E_GONE;
-    if (atomic_load(&channel->store->leaving)) return KVT_E_GONE;
+    /* The server waits for the ends of loads. */
+    if (atomic_load(&channel->store->leaving) && body->kind != WIRE_LOAD_END) return KVT_E_GONE;
     if (request->record_bytes > 0) body->argument = request->record_at;
     kvt_status status = wire_pending_open(&area->pending, (wire_request_kind)body->kind,
                                           body->argument_bytes, &body->number);
@@ -291,6 +294,7 @@ bool client_channel_take(client_channel *channel)
         if (status != KVT_OK) break;
         moved = true;
     }
+    if (status == KVT_END && client_loads_take(channel, &moved) != KVT_OK) status = KVT_E_CORRUPT;
     if (status != KVT_END) {
         (void)shutdown(channel->store->socket, SHUT_RDWR);
         client_channel_detach(channel, channel->store->socket);
@@ -325,16 +329,23 @@ static kvt_status channel_sleep(client_channel *channel, uint64_t deadline_ns)
     }
     const uint64_t next = area->next;
     int count = 0;
+    bool found = false;
     channel->reading = true;
     area->users++;
-    pthread_mutex_unlock(&channel->lock);
-    const bool found =
-        base_spin_until_not(&channel->spin, base_ring_word(&area->completions, next), next);
-    pthread_mutex_lock(&channel->lock);
-    if (!found && area == channel->area && base_ring_sleeps(&area->completions, area->next)) {
+    /* Layers of loads come by another word than the ring's. */
+    if (channel->loads == NULL) {
         pthread_mutex_unlock(&channel->lock);
-        count = poll(waits, 2, timeout_ms);
+        found = base_spin_until_not(&channel->spin, base_ring_word(&area->completions, next), next);
         pthread_mutex_lock(&channel->lock);
+    }
+    if (!found && area == channel->area && base_ring_sleeps(&area->completions, area->next)) {
+        bool moved = false;
+        /* The server rings for what it writes of loads, too. */
+        if (client_loads_take(channel, &moved) == KVT_OK && !moved) {
+            pthread_mutex_unlock(&channel->lock);
+            count = poll(waits, 2, timeout_ms);
+            pthread_mutex_lock(&channel->lock);
+        }
     }
     base_spin_learn(&channel->spin, base_clock_ns() - now_ns);
     channel->reading = false;

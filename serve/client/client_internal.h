@@ -12,6 +12,8 @@
  *     client_connect.c   makes and ends a store; which calls stand for which public function
  *     client_control.c    the calls by the socket
  *     client_queue.c      a queue, by a channel of its own
+ *     client_loads.c      layered loads of a queue
+ *     client_load_state.c how far they are
  *
  * Lock order: client_store.lock, then one client_channel.lock. No lock is held over a copy of KV,
  * nor over a wait but for an answer of the server's to a question by the socket.
@@ -38,6 +40,7 @@
 typedef struct client_channel client_channel;
 typedef struct client_request client_request;
 typedef struct client_transfer client_transfer;
+typedef struct client_load client_load;
 
 /* The memory and bells of a channel, as of one connection. It goes when its channel has left it and
  * no request holds a part of it. */
@@ -65,6 +68,7 @@ struct client_channel {
     uint32_t entries;           /* of the rings */
     uint64_t staging_bytes;     /* asked for */
     client_transfer *transfers; /* gets and puts that have begun and not ended */
+    client_load *loads;         /* that have not ended */
     uint32_t roomless;          /* threads that wait for parts of the area */
     bool reading;               /* a thread looks and sleeps at the bell, for all */
     base_spin spin;             /* the reading thread's */
@@ -226,6 +230,23 @@ static inline void *client_staging_of(const client_request *request)
     return request->area->memory + request->area->places.staging + request->staging_at;
 }
 
+/* ---- client_calls.c ---- */
+
+/* Makes a request ready to be posted, under the channel's lock; its statuses are those of
+ * client_request_room, or end the call. */
+typedef kvt_status client_prepare(client_channel *channel, client_request *request, void *context);
+
+/*
+ * Prepares, posts and waits for a request.
+ *   prepare   NULL: it has no record
+ * KVT_OK: request->done tells; what is given back by client_request_free may hold an answer. Else
+ * it was not posted: KVT_E_GONE (no connection); KVT_E_TIMEOUT (no room until the deadline); what
+ * prepare says.
+ */
+KVT_NODISCARD kvt_status client_call_do(client_channel *channel, client_request *request,
+                                        client_prepare *prepare, void *context,
+                                        uint64_t deadline_ns);
+
 /* ---- client_queue.c ---- */
 
 KVT_NODISCARD kvt_status client_queue_open(kvt_store *handle, const kvt_queue_options *options,
@@ -233,5 +254,18 @@ KVT_NODISCARD kvt_status client_queue_open(kvt_store *handle, const kvt_queue_op
 
 /* The channel of a connected queue. */
 client_channel *client_queue_channel(kvt_queue *queue);
+
+/* Makes the descriptor of the channel's queue ready for what comes, after a call that has taken
+ * completions. Under the channel's lock. */
+void client_queue_rearm(client_channel *channel);
+
+/* ---- client_loads.c ---- */
+
+/* As kvt_load_begin, without waiting for an entry. */
+kvt_status client_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view *const *views,
+                             size_t count, const kvt_load_options *options, kvt_load **load_out);
+
+/* The queue has closed: its loads are left to their owners. No other thread has the channel. */
+void client_loads_leave(client_channel *channel);
 
 #endif

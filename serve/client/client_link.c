@@ -5,6 +5,7 @@
  * passed: there is no thread that waits for a server.
  */
 #include "serve/client/client_calls.h"
+#include "serve/client/client_load_state.h"
 #include "serve/client/client_transfer.h"
 
 #include "base/clock.h"
@@ -22,11 +23,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define CLIENT_PAUSE_LAST_NS UINT64_C(100000000)
-#define CLIENT_HELLO_NS      UINT64_C(5000000000)  /* for a server's answer to hello */
-#define CLIENT_WELCOME_NS    UINT64_C(10000000)    /* for that to a later one, in one call */
-#define CLIENT_OPEN_NS       UINT64_C(10000000000) /* for all answers until the connection serves */
-#define CLIENT_RECORD_BYTES  4096u                 /* of the arguments, for each entry of a ring */
+#define CLIENT_PAUSE_LAST_NS   UINT64_C(100000000)
+#define CLIENT_HELLO_NS        UINT64_C(5000000000)  /* for a server's answer to hello */
+#define CLIENT_WELCOME_NS      UINT64_C(10000000)    /* for that to a later one, in one call */
+#define CLIENT_OPEN_NS         UINT64_C(10000000000) /* for all answers until it serves */
+#define CLIENT_ARGUMENTS_LEAST (UINT64_C(1) << 20)   /* for loads of a queue with few entries */
+#define CLIENT_RECORD_BYTES    4096u /* of the arguments, for each entry of a ring */
 
 kvt_status client_enter(const kvt_store *handle, client_store **store_out)
 {
@@ -288,6 +290,8 @@ static kvt_status link_open_channel(client_store *store, client_channel *channel
     question.open.entries =
         channel->entries < store->limits.depth ? channel->entries : store->limits.depth;
     question.open.argument_bytes = (uint64_t)question.open.entries * CLIENT_RECORD_BYTES;
+    if (question.open.argument_bytes < CLIENT_ARGUMENTS_LEAST)
+        question.open.argument_bytes = CLIENT_ARGUMENTS_LEAST;
     question.open.staging_bytes = channel->staging_bytes < most ? channel->staging_bytes : most;
     kvt_status status =
         client_ask_locked(store, &question, NULL, 0, WIRE_CHANNEL, &answer, descriptors);
@@ -502,7 +506,7 @@ static void link_quiet(client_store *store)
     if (!link_is_up(store)) return;
     for (client_channel *channel = store->channels; channel != NULL; channel = channel->next) {
         pthread_mutex_lock(&channel->lock);
-        works = works || client_transfer_is_under_way(channel);
+        works = works || client_transfer_is_under_way(channel) || client_loads_are_open(channel);
         pthread_mutex_unlock(&channel->lock);
     }
     if (!works || shutdown(store->socket, SHUT_WR) != 0) return;

@@ -9,6 +9,7 @@
  * Thread rule: as queue.h. Items belong to the channel's lock, but for one that a drain has taken.
  */
 #include "serve/client/client_calls.h"
+#include "serve/client/client_load_state.h"
 
 #include "base/clock.h"
 #include "base/struct_size.h"
@@ -231,6 +232,7 @@ static bool queue_move(client_queue *queue)
 {
     client_channel *channel = &queue->channel;
     const bool moved = client_channel_take(channel);
+    client_loads_announce(channel);
     if (queue->waiting_count > 0 && queue_is_patient(queue)) {
         pthread_mutex_unlock(&channel->lock);
         const kvt_status status = client_restore(channel->store, channel);
@@ -255,8 +257,18 @@ static void queue_arm(client_queue *queue)
         (void)timerfd_settime(queue->timer, 0, &pause, NULL);
     }
     queue->looks = looks;
-    const bool more = area != NULL && !base_ring_sleeps(&area->completions, area->next);
+    bool more = area != NULL && !base_ring_sleeps(&area->completions, area->next);
+    if (client_loads_take(&queue->channel, &more) != KVT_OK) more = true;
+    if (more) pthread_cond_broadcast(&queue->channel.arrived);
     if (more || queue->arrived.first != NULL) queue_ring(queue);
+}
+
+void client_queue_rearm(client_channel *channel)
+{
+    client_queue *queue =
+        (client_queue *)(void *)((char *)channel - offsetof(client_queue, channel));
+    queue_pump(queue);
+    queue_arm(queue);
 }
 
 /* ---- submit ---- */
@@ -560,6 +572,7 @@ static void queue_close(kvt_queue *handle)
     if (!fork_guard_is_current(queue->forks)) return;
     client_store *store = queue->channel.store;
     client_channel_end(&queue->channel);
+    client_loads_leave(&queue->channel);
     /* The lock is gone, and so are all other threads. */
     for (uint32_t i = 0; i < queue->depth; i++)
         if (queue->items[i].whole) item_free(queue, &queue->items[i]);
@@ -573,7 +586,8 @@ static const base_queue_calls client_queue_calls = {.close = queue_close,
                                                     .drain = queue_drain,
                                                     .wait = queue_wait,
                                                     .cancel = queue_cancel,
-                                                    .stats = queue_stats};
+                                                    .stats = queue_stats,
+                                                    .load_begin = client_load_begin};
 
 /* A ring for so many requests, but no larger than is of use. */
 static uint32_t ring_of(uint32_t depth)

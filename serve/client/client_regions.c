@@ -3,6 +3,7 @@
  * client_regions.c - memory that calls use without a copy. Regions that were made outlive their
  * store, as the memory of whoever has it; so all regions of the process stand in one list.
  */
+#include "serve/client/client_load_state.h"
 #include "serve/client/client_transfer.h"
 
 #include "serve/wire/shared_memory.h"
@@ -167,13 +168,14 @@ static kvt_status region_connect(kvt_store *handle, client_region *region)
     return status;
 }
 
-/* Whether a get or a put of the store may name a region. Under store->lock. */
+/* Whether a get, a put or a load of the store may name a region. Under store->lock. */
 static bool region_is_used(client_store *store, const client_region *region)
 {
     bool used = false;
     for (client_channel *channel = store->channels; channel != NULL; channel = channel->next) {
         pthread_mutex_lock(&channel->lock);
-        used = used || client_transfer_names(channel, region->memory, region->bytes);
+        used = used || client_transfer_names(channel, region->memory, region->bytes) ||
+               (region->number != REGION_NOT_THERE && client_loads_name(channel, region->number));
         pthread_mutex_unlock(&channel->lock);
     }
     return used;

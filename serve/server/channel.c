@@ -94,19 +94,24 @@ static kvt_status channel_take(server_channel *channel, bool *moved_out)
 static void channel_sleep(server_channel *channel, uint64_t until_ns)
 {
     struct epoll_event event;
-    int timeout_ms = -1;
-    const bool idle = channel->in_flight == 0;
+    int timeout_ms = server_channel_loads_pause(channel);
+    const bool looks = timeout_ms >= 0; /* at the devices of loads */
+    const bool idle = channel->in_flight == 0 && channel->loads == NULL;
     const uint64_t began_ns = base_clock_ns();
     const bool found =
         idle &&
         base_spin_until_not(&channel->spin, base_ring_word(&channel->submissions, channel->next),
                             channel->next);
-    if (!found && base_ring_sleeps(&channel->submissions, channel->next)) {
+    /* The client rings for what it has released, too. */
+    if (!found && base_ring_sleeps(&channel->submissions, channel->next) &&
+        !server_channel_loads_turn(channel)) {
         if (until_ns < KVT_STORE_DEADLINE) {
             const uint64_t left_ms = until_ns > began_ns ? (until_ns - began_ns) / 1000000 + 1 : 0;
-            timeout_ms = left_ms < 1000000 ? (int)left_ms : 1000000;
+            const int most_ms = left_ms < 1000000 ? (int)left_ms : 1000000;
+            if (timeout_ms < 0 || timeout_ms > most_ms) timeout_ms = most_ms;
         }
-        (void)epoll_wait(channel->poller, &event, 1, timeout_ms);
+        if (epoll_wait(channel->poller, &event, 1, timeout_ms) == 0 && looks)
+            server_channel_loads_check(channel);
     }
     if (idle) base_spin_learn(&channel->spin, base_clock_ns() - began_ns);
 }
@@ -131,13 +136,15 @@ static void *channel_run(void *argument)
         status = channel_take(channel, &moved);
         if (status == KVT_OK) status = server_channel_drain(channel, &moved);
         if (status == KVT_OK) status = server_channel_release(channel, &until_ns);
+        moved = server_channel_loads_turn(channel) || moved;
         if (channel->posted && base_ring_wakes(&channel->completions) &&
             wire_bell_ring(channel->bells[1]) == KVT_E_IO)
             status = KVT_E_IO;
         channel->posted = false;
         if (status == KVT_OK && !moved) channel_sleep(channel, until_ns);
     }
-    /* No request touches a region after this. */
+    /* No load and no request touches a region after these two. */
+    server_channel_loads_end(channel);
     kvt_queue_close(channel->queue);
     server_channel_forget_all(channel);
     server_channel_leases_forget(channel);
@@ -179,11 +186,13 @@ static kvt_status channel_watch(server_channel *channel)
 {
     channel->poller = epoll_create1(EPOLL_CLOEXEC);
     channel->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (channel->poller < 0 || channel->stop < 0) return KVT_E_MEMORY;
-    const int watched[] = {channel->bells[0], channel->stop, kvt_queue_fd(channel->queue)};
+    channel->nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (channel->poller < 0 || channel->stop < 0 || channel->nudge < 0) return KVT_E_MEMORY;
+    const int watched[] = {channel->bells[0], channel->nudge, channel->stop,
+                           kvt_queue_fd(channel->queue)};
     for (size_t i = 0; i < sizeof watched / sizeof *watched; i++) {
         /* The client's ringing is never read (docs/SERVE.md, Bells). */
-        struct epoll_event event = {.events = i == 0 ? EPOLLIN | EPOLLET : EPOLLIN};
+        struct epoll_event event = {.events = i < 2 ? EPOLLIN | EPOLLET : EPOLLIN};
         if (epoll_ctl(channel->poller, EPOLL_CTL_ADD, watched[i], &event) != 0) return KVT_E_MEMORY;
     }
     return KVT_OK;
@@ -193,7 +202,7 @@ static kvt_status channel_watch(server_channel *channel)
 static void channel_free(server_channel *channel)
 {
     wire_memory_unmap(channel->area, channel->places.area_bytes);
-    const int descriptors[] = {channel->bells[0], channel->bells[1], channel->stop,
+    const int descriptors[] = {channel->bells[0], channel->bells[1], channel->stop, channel->nudge,
                                channel->poller};
     for (size_t i = 0; i < sizeof descriptors / sizeof *descriptors; i++)
         if (descriptors[i] >= 0) close(descriptors[i]);
@@ -211,8 +220,12 @@ kvt_status server_channel_open(server_session *session, const wire_open_channel 
         return KVT_E_SPACE;
     server_channel *channel = calloc(1, sizeof *channel);
     if (channel == NULL) return KVT_E_MEMORY;
-    *channel = (server_channel){
-        .session = session, .bells = {-1, -1}, .stop = -1, .poller = -1, .places = *answer};
+    *channel = (server_channel){.session = session,
+                                .bells = {-1, -1},
+                                .stop = -1,
+                                .nudge = -1,
+                                .poller = -1,
+                                .places = *answer};
     base_spin_init(&channel->spin, CHANNEL_LOOK_NS);
     channel->places.entries = asked->entries;
     channel->places.argument_bytes = asked->argument_bytes;
@@ -250,7 +263,7 @@ bool server_channel_is_quiet(const server_channel *channel)
 {
     /* The word is the client's to write, too: it can end its own session early, or have it end with
      * the time. */
-    return atomic_load(&channel->in_flight) == 0 &&
+    return atomic_load(&channel->in_flight) == 0 && atomic_load(&channel->load_count) == 0 &&
            atomic_load(&channel->submissions.words->asleep) != 0;
 }
 

@@ -269,6 +269,12 @@ static kvt_status call_carry_out(const channel_asked *asked)
     case WIRE_LEASE_END: return call_lease_end(asked);
     case WIRE_HINT: return call_hint(asked);
     case WIRE_DESCRIBE: return call_describe(asked);
+    case WIRE_LOAD_BEGIN:
+        return server_channel_load_begin(asked->channel, asked->record,
+                                         asked->request->argument_bytes, &asked->done->answer);
+    case WIRE_LOAD_END:
+        return server_channel_load_end(asked->channel, asked->request->argument,
+                                       &asked->done->stored_bytes, &asked->done->answer);
     case WIRE_CANCEL: return server_channel_cancel(asked->channel, asked->request->argument);
     default: return KVT_E_UNSUPPORTED;
     }

@@ -31,6 +31,8 @@ typedef struct channel_request {
     uint32_t next_free;
 } channel_request;
 
+typedef struct channel_load channel_load;
+
 struct server_channel {
     server_session *session;
     kvt_queue *queue;
@@ -54,8 +56,13 @@ struct server_channel {
     uint32_t begun;                     /* that the queue has, or that are in `waiting` */
     kvt_request waiting[CHANNEL_BATCH]; /* for the queue, all of one batch */
     uint32_t waiting_count;
-    bool posted;      /* since the client's bell was rung */
-    atomic_bool gone; /* its thread touches nothing any more; read by the session's */
+    channel_load *loads;         /* that have not ended */
+    uint64_t load_last;          /* number */
+    uint64_t load_bytes;         /* of their records */
+    _Atomic uint32_t load_count; /* read by the session's thread */
+    int nudge;                   /* an eventfd that is never read: a load has moved */
+    bool posted;                 /* since the client's bell was rung */
+    atomic_bool gone;            /* its thread touches nothing any more; read by the session's */
     pthread_t thread;
 };
 
@@ -72,6 +79,9 @@ static inline char *channel_record(const server_channel *channel, const wire_req
 {
     return channel->area + channel->places.arguments + request->argument;
 }
+
+/* Wakes the channel's thread. Any thread. */
+void server_channel_nudge(server_channel *channel);
 
 /* ---- requests of the queue (channel_requests.c) ---- */
 
@@ -97,6 +107,9 @@ KVT_NODISCARD kvt_status server_channel_cancel(server_channel *channel, uint64_t
  * KVT_E_CORRUPT. */
 KVT_NODISCARD kvt_status server_channel_drain(server_channel *channel, bool *moved_out);
 
+/* Notes that a request or a load no longer names regions, by their bits. */
+void server_channel_regions_leave(server_channel *channel, uint64_t regions);
+
 /* Frees what requests in flight have; the queue is closed. */
 void server_channel_forget_all(server_channel *channel);
 
@@ -107,5 +120,29 @@ KVT_NODISCARD kvt_status server_channel_call(server_channel *channel, const wire
 
 /* Forgets the leases that a channel has begun; its queue's close has ended them. */
 void server_channel_leases_forget(server_channel *channel);
+
+/* ---- layered loads (channel_loads.c) ---- */
+
+/* Takes a record of a load, a copy that nobody else writes, and begins the load with the last one.
+ * KVT_OK; what kvt_load_begin says; KVT_E_ARGUMENT (the record); KVT_BUSY (too many are open). With
+ * another status than KVT_OK the load is gone. */
+KVT_NODISCARD kvt_status server_channel_load_begin(server_channel *channel, const void *record,
+                                                   size_t bytes, uint64_t *number_out);
+
+/* Ends a load, begun or not. KVT_OK; KVT_MISS (there is none of that number). */
+KVT_NODISCARD kvt_status server_channel_load_end(server_channel *channel, uint64_t number,
+                                                 uint64_t *read_out, uint64_t *shared_out);
+
+/* Passes on what the client has released, and what was announced. True: there was something. */
+bool server_channel_loads_turn(server_channel *channel);
+
+/* How long the channel's thread may sleep until server_channel_loads_check, in ms; -1: for ever. */
+int server_channel_loads_pause(const server_channel *channel);
+
+/* Has loads give up reads of devices that are out of service. */
+void server_channel_loads_check(server_channel *channel);
+
+/* Ends all loads, before the queue closes. */
+void server_channel_loads_end(server_channel *channel);
 
 #endif

@@ -14,20 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Notes that a request no longer names regions. */
-static void channel_release_regions(server_channel *channel, uint64_t regions)
-{
-    server_session *session = channel->session;
-    if (regions == 0) return;
-    pthread_mutex_lock(&session->lock);
-    for (uint32_t i = 0; i < WIRE_REGIONS_MAX; i++) {
-        if ((regions >> i & 1) == 0) continue;
-        assert(session->uses[i] > 0);
-        session->uses[i]--;
-    }
-    pthread_mutex_unlock(&session->lock);
-}
-
 /* ---- bytes in flight ---- */
 
 /* What a session may have in flight: an nth of all while n sessions have some. One that has got
@@ -178,7 +164,7 @@ static void channel_forget(server_channel *channel, channel_request *one)
     assert(one->open && channel->in_flight > 0);
     if (!one->held) channel_ends(channel, one);
     if (one->memory != NULL) {
-        channel_release_regions(channel, one->record.bases.regions);
+        server_channel_regions_leave(channel, one->record.bases.regions);
         assert(channel->copied_bytes >= one->request.argument_bytes);
         channel->copied_bytes -= one->request.argument_bytes;
         free(one->memory);

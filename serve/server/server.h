@@ -8,8 +8,6 @@
  *     if (status == KVT_OK) status = server_run(lends);    until server_stop, and its end
  *     server_close(lends);
  *
- * It carries out all kinds of requests but layered loads, which complete with KVT_E_UNSUPPORTED.
- *
  * Thread rule: one server_run; server_stop from any thread or signal handler.
  */
 #ifndef SERVE_SERVER_SERVER_H

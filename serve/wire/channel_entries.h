@@ -27,6 +27,10 @@
  *     lease extend                 a wire_extend
  *     lease end                    argument: the lease
  *     describe                     the key, and a wire_describe
+ *     load begin                   a wire_load with entries (load_records.h); answer: its number,
+ *                                  also of one of which further records are to come
+ *     load end                     argument: the load's number. KVT_MISS: there is none; stored
+ *                                  bytes and answer: bytes that were read, and shared
  *     cancel                       argument: the number of an open request, whose whole batch is
  *                                  called off. KVT_MISS: it is not open, or nothing of the batch
  *                                  could be called off
@@ -48,8 +52,7 @@ typedef enum wire_request_kind {
     WIRE_LEASE_END = 10,
     WIRE_HINT = 11,
     WIRE_LOAD_BEGIN = 12,
-    WIRE_LOAD_RELEASE = 13,
-    WIRE_LOAD_END = 14,
+    WIRE_LOAD_END = 14, /* 13 is none */
     WIRE_CANCEL = 15,
     WIRE_DESCRIBE = 16,
     WIRE_REQUEST_KINDS = 17
@@ -122,11 +125,13 @@ static inline bool wire_kind_fits(uint32_t kind, bool record)
     case WIRE_LEASE_BEGIN:
     case WIRE_LEASE_EXTEND:
     case WIRE_HINT:
+    case WIRE_LOAD_BEGIN:
     case WIRE_DESCRIBE: return record;
     case WIRE_EXISTS:
     case WIRE_PREFETCH:
     case WIRE_DELETE:
     case WIRE_LEASE_END:
+    case WIRE_LOAD_END:
     case WIRE_CANCEL: return !record;
     default: return true;
     }

@@ -3,16 +3,17 @@
 #include "serve/wire/request_records.h"
 
 #include "serve/wire/channel_entries.h"
+#include "serve/wire/load_records.h"
 #include "serve/wire/record_rest.h"
 
 #include <assert.h>
 #include <stdbool.h>
 #include <string.h>
 
-const wire_struct wire_structs[WIRE_STRUCTS] = {{"get", sizeof(wire_get), 40},
-                                                {"put", sizeof(wire_put), 112},
-                                                {"view", sizeof(wire_view), 72},
-                                                {"place", sizeof(wire_place), 24}};
+const wire_struct wire_structs[WIRE_STRUCTS] = {
+    {"get", sizeof(wire_get), 40},   {"put", sizeof(wire_put), 112},
+    {"view", sizeof(wire_view), 72}, {"place", sizeof(wire_place), 24},
+    {"load", sizeof(wire_load), 64}, {"load's entry", sizeof(wire_load_entry), 40}};
 
 const wire_speaks wire_own_speaks = {.protocol_least = WIRE_PROTOCOL,
                                      .protocol_most = WIRE_PROTOCOL,

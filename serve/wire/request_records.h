@@ -24,7 +24,7 @@
 #include "serve/wire/view_records.h"
 
 #define WIRE_PROTOCOL 1u /* that is spoken here */
-#define WIRE_STRUCTS  4u
+#define WIRE_STRUCTS  6u
 
 typedef struct wire_get {
     uint32_t struct_size;
@@ -69,7 +69,7 @@ _Static_assert(sizeof(wire_get) == 40, "get");
 _Static_assert(sizeof(wire_got) == 40, "got");
 _Static_assert(sizeof(kvt_layout) == 24 && sizeof(wire_put) == 112, "put");
 
-/* The sizes that hello and welcome tell, of the four. */
+/* The sizes that hello and welcome tell, of these and of a load's (load_records.h). */
 extern const wire_struct wire_structs[WIRE_STRUCTS];
 
 /* What a client and a server of this library speak. */

@@ -418,6 +418,7 @@ static kvt_load *load_make(kvt_queue *queue, const kvt_key *keys, const kvt_view
     load->forks = queue->forks;
     load->store = queue->store;
     load->began_ns = store_now_ns(queue->store);
+    load->check_ns = base_clock_ns() + LOAD_CHECK_NS;
     load->options = *options;
     if (load->options.layers_ahead == 0) load->options.layers_ahead = LOAD_AHEAD_DEFAULT;
     load->count = count;
@@ -471,7 +472,8 @@ static kvt_status load_check_begin(kvt_queue *queue, const kvt_key *keys,
 kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view *const *views,
                           size_t count, const kvt_load_options *options, kvt_load **load_out)
 {
-    if (base_calls_at(queue) != NULL) return KVT_E_UNSUPPORTED;
+    const base_queue_calls *other = base_queue_calls_of(queue);
+    if (other != NULL) return other->load_begin(queue, keys, views, count, options, load_out);
     kvt_load_options whole = {.struct_size = sizeof whole, .deadline_ns = KVT_NO_DEADLINE};
     if (options == NULL) options = &whole;
     options = struct_size_in(options, &whole, sizeof whole, LOAD_OPTIONS_LEAST);
@@ -499,7 +501,22 @@ kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view 
 
 uint32_t kvt_load_layers(const kvt_load *load)
 {
+    const base_load_calls *other = base_load_calls_of(load);
+    if (other != NULL) return other->layers(load);
     return fork_guard_is_current(load->forks) ? atomic_load(&load->complete) : 0;
+}
+
+uint32_t kvt_load_total(kvt_load *load, bool *reads_out)
+{
+    const base_load_calls *other = base_load_calls_of(load);
+    if (reads_out != NULL) *reads_out = false;
+    if (other != NULL) return other->total(load, reads_out);
+    if (load == NULL || !fork_guard_is_current(load->forks)) return 0;
+    pthread_mutex_lock(&load->lock);
+    const uint32_t layers = load->asks ? 0 : load->layers;
+    if (reads_out != NULL) *reads_out = load->reads;
+    pthread_mutex_unlock(&load->lock);
+    return layers;
 }
 
 /* Whether a wait is over, and how. Lock held. */
@@ -514,10 +531,11 @@ static kvt_status load_wait_status(const kvt_load *load, uint32_t layers, bool w
 
 kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
 {
+    const base_load_calls *other = base_load_calls_of(load);
     if (load == NULL) return KVT_E_ARGUMENT;
+    if (other != NULL) return other->wait(load, layers, deadline_ns);
     if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
     const uint64_t given_ns = deadline_ns;
-    uint64_t check_ns = base_clock_ns() + LOAD_CHECK_NS;
     bool waiting = true;
     pthread_mutex_lock(&load->lock);
     kvt_status status;
@@ -525,10 +543,10 @@ kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
         uint64_t now_ns = base_clock_ns();
         const bool own = load->reads && load->options.deadline_ns < given_ns;
         deadline_ns = own ? load->options.deadline_ns : given_ns;
-        if (now_ns >= check_ns) {
+        if (now_ns >= load->check_ns) {
+            load->check_ns = now_ns + LOAD_CHECK_NS;
             pthread_mutex_unlock(&load->lock);
             load_check_devices(load);
-            check_ns = now_ns + LOAD_CHECK_NS;
             pthread_mutex_lock(&load->lock);
         }
         waiting = base_clock_ns() < deadline_ns;
@@ -536,7 +554,7 @@ kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
         /* The owner's thread has nothing else to do; a wake of another one would take longer. */
         if (load_step(load)) continue;
         base_condition_wait_until(&load->changed, &load->lock,
-                                  check_ns < deadline_ns ? check_ns : deadline_ns);
+                                  load->check_ns < deadline_ns ? load->check_ns : deadline_ns);
     }
     pthread_mutex_unlock(&load->lock);
     return status;
@@ -544,6 +562,11 @@ kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
 
 void kvt_load_release(kvt_load *load, uint32_t layers)
 {
+    const base_load_calls *other = base_load_calls_of(load);
+    if (other != NULL) {
+        other->release(load, layers);
+        return;
+    }
     if (load == NULL || !fork_guard_is_current(load->forks)) return;
     pthread_mutex_lock(&load->lock);
     if (!load->asks && layers > load->layers) layers = load->layers;
@@ -554,6 +577,8 @@ void kvt_load_release(kvt_load *load, uint32_t layers)
 
 kvt_status kvt_load_status(kvt_load *load, size_t index)
 {
+    const base_load_calls *other = base_load_calls_of(load);
+    if (other != NULL) return other->status(load, index);
     if (load == NULL || index >= load->count) return KVT_E_ARGUMENT;
     if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
     pthread_mutex_lock(&load->lock);
@@ -580,6 +605,8 @@ void load_orphan(kvt_load *load)
 
 kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *result_out)
 {
+    const base_load_calls *other = base_load_calls_of(load);
+    if (other != NULL) return other->end(load, statuses, result_out);
     bool sized = result_out == NULL || struct_size_is_sound(result_out, LOAD_RESULT_LEAST);
     if (load == NULL) return sized ? KVT_OK : KVT_E_ARGUMENT;
     if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;

@@ -138,6 +138,7 @@ typedef struct load_poke {
  * when nothing is, complete becomes the number of layers.
  */
 struct kvt_load {
+    const base_load_calls *elsewhere; /* NULL: of a store of this process (base/handle_calls.h) */
     kvt_store *store;
     kvt_queue *queue;
     uint32_t forks;            /* base_fork_guard_count of the process that began it */
@@ -145,6 +146,7 @@ struct kvt_load {
     bool listed;               /* among them; same */
     kvt_load_options options;
     uint64_t began_ns; /* store_now_ns */
+    uint64_t check_ns; /* when a wait looks at devices next; under `lock` */
     size_t count;
     uint32_t layers;
     uint32_t slots; /* cells of an entry: one for each layer of the window */

@@ -10,11 +10,15 @@
 #include "queued.h"
 #include "store_support.h"
 
+#include <kvterrace/connect.h>
+
 #define SECOND_NS UINT64_C(1000000000)
 
 static kvt_store *store;
 static kvt_queue *queue;
 static support_fault fault; /* of the device */
+static void *queue_site_regions[64];
+static uint32_t queue_site_region_count;
 
 /* Options of such a store. Where a device may fail, a put says how its write went. */
 static inline kvt_store_options queue_site_options(bool device)
@@ -66,6 +70,16 @@ static inline kvt_queue_stats queue_site_stats(void)
     return stats;
 }
 
+/* Memory that loads of a lent store may name, until queue_site_close. */
+static inline void *queue_site_memory(uint64_t bytes)
+{
+    void **memory = &queue_site_regions[queue_site_region_count];
+    assert_true(queue_site_region_count < 64);
+    assert_ok(kvt_region_make(store, bytes, memory));
+    queue_site_region_count++;
+    return *memory;
+}
+
 static inline int queue_site_close(void **state)
 {
     (void)state;
@@ -73,6 +87,8 @@ static inline int queue_site_close(void **state)
     if (store != NULL && fault.device != NULL) tiers_fault_clear(fault.device);
     if (queue != NULL) kvt_queue_close(queue);
     kvt_store_close(store);
+    while (queue_site_region_count > 0)
+        (void)kvt_region_free(NULL, queue_site_regions[--queue_site_region_count]);
     queue = NULL;
     store = NULL;
     fault.device = NULL;

@@ -9,11 +9,14 @@
 
 #include "base/clock.h"
 #include "serve/wire/key_records.h"
+#include "serve/wire/load_records.h"
 #include "serve/wire/messages.h"
 #include "serve/wire/peer_socket.h"
 #include "serve/wire/request_records.h"
 
 #include <kvterrace/connect.h>
+#include <kvterrace/load.h>
+#include <kvterrace/queue.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -36,7 +39,14 @@ typedef enum lie {
     LIE_WORD_OF_NO_RING,
     LIE_COMPLETES_WITHOUT_END,
     LIE_KEEPS_MORE_TOKENS_THAN_THERE_ARE,
-    LIES
+    LIES,
+    LIE_LAYERS_FALL = LIES, /* of loads from here on, at an exists that follows */
+    LIE_LAYERS_EXCEED,
+    LIE_TOTAL_CHANGES,
+    LIE_FLAGS_OF_NO_LOAD,
+    LIE_STATUSES_OF_NO_ENTRY,
+    LIE_END_IS_MISSED,
+    LIES_OF_LOADS
 } lie;
 
 typedef struct liar {
@@ -51,6 +61,7 @@ typedef struct liar {
     base_ring submissions, completions;
     _Atomic uint64_t claimed;
     uint64_t next;
+    wire_load_state *load;
 } liar;
 
 static char folder[64], path[96];
@@ -124,6 +135,8 @@ static void open_channel(const wire_message *asked)
     places->area_bytes = places->staging + PLACES;
     const int made = make_area(places->area_bytes);
     void *area = mmap(NULL, places->area_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+    if (me.area != NULL) munmap(me.area, me.places.area_bytes);
+    me.area = NULL;
     me.places = *places;
     if (area != MAP_FAILED && me.tells > LIE_AREA_IS_SHORT) {
         me.area = area;
@@ -156,10 +169,34 @@ static void describe(const wire_request *request, wire_completion *done)
         &asked, &told, me.area + me.places.arguments + request->argument);
 }
 
+/* Begins a load of two layers, of which one is there; lies at the next request. */
+static void lie_of_load(const wire_request *request, wire_completion *done)
+{
+    if (request->kind == WIRE_LOAD_BEGIN) {
+        wire_load head;
+        memcpy(&head, me.area + me.places.arguments + request->argument, sizeof head);
+        me.load = (wire_load_state *)(void *)(me.area + me.places.arguments + head.state);
+        atomic_store(&me.load->total, 2);
+        atomic_store(&me.load->layers, 1);
+        done->answer = 1;
+    } else if (request->kind == WIRE_LOAD_END) {
+        if (me.tells == LIE_END_IS_MISSED) done->status = KVT_MISS;
+    } else {
+        switch (me.tells) {
+        case LIE_LAYERS_FALL: atomic_store(&me.load->layers, 0); break;
+        case LIE_LAYERS_EXCEED: atomic_store(&me.load->layers, 3); break;
+        case LIE_TOTAL_CHANGES: atomic_store(&me.load->total, 4000000000u); break;
+        case LIE_FLAGS_OF_NO_LOAD: atomic_store(&me.load->flags, 1u << 31); break;
+        default: atomic_store(&wire_load_statuses(me.load)[0], (int8_t)-100); break;
+        }
+    }
+}
+
 static void lie_to(const wire_request *request)
 {
     wire_completion done = {
         .number = request->number, .kind = request->kind, .tier = KVT_TIER_DRAM};
+    if (me.tells >= LIES) lie_of_load(request, &done);
     switch (me.tells) {
     case LIE_COMPLETES_TWICE: complete(&done); break;
     case LIE_COMPLETES_ANOTHER_KIND: done.kind = WIRE_TOUCH; break;
@@ -322,6 +359,60 @@ TEST(lies)
             if (memory != NULL) assert_ok(kvt_region_free(store, memory));
             kvt_store_close(store);
         }
+        liar_end();
+        assert_int_equal(open_descriptors(), before);
+    }
+}
+
+/* ---- loads ---- */
+
+/* Has the server tell its lie, which it has told when this returns. */
+static void exists_queued(kvt_queue *queue)
+{
+    const kvt_request request = {
+        .struct_size = sizeof request, .kind = KVT_REQUEST_EXISTS, .key = support_key(0)};
+    kvt_completion done = {.struct_size = sizeof done};
+    assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+    assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
+    assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
+}
+
+/* What is no state of a load costs the connection; what had come before stays. */
+TEST(lies_about_loads)
+{
+    for (int tells = LIES; tells < LIES_OF_LOADS; tells++) {
+        char message[256] = "";
+        kvt_store *store = NULL;
+        kvt_queue *queue = NULL;
+        kvt_load *load = NULL;
+        void *memory = NULL;
+        kvt_status status, ended;
+        kvt_load_result result = {.struct_size = sizeof result};
+        const bool costs = tells < LIE_STATUSES_OF_NO_ENTRY;
+        const uint32_t before = open_descriptors();
+        const kvt_key key = support_key(0);
+        const kvt_connect_options options = {.struct_size = sizeof options, .depth = ENTRIES};
+        liar_begin((lie)tells);
+        assert_ok(kvt_connect(path, &options, &store, message, sizeof message));
+        assert_ok(kvt_region_make(store, SUPPORT_ENTRY_BYTES, &memory));
+        assert_ok(kvt_queue_open(store, NULL, &queue));
+        const kvt_view view = kvt_view_packed(memory, SUPPORT_ENTRY_BYTES);
+        const kvt_view *place = &view;
+        assert_ok(kvt_load_begin(queue, &key, &place, 1, NULL, &load));
+        assert_ok(kvt_load_wait(load, 1, KVT_NO_DEADLINE));
+        assert_int_equal(kvt_load_wait(load, 3, KVT_NO_DEADLINE), KVT_E_ARGUMENT);
+        exists_queued(queue);
+        assert_int_equal(kvt_load_layers(load), 1);
+        status = kvt_load_wait(load, 2, base_clock_ns() + 20000000);
+        assert_int_equal(status, costs ? KVT_MISS : KVT_E_TIMEOUT);
+        status = kvt_load_status(load, 0);
+        assert_int_equal(status, KVT_MISS);
+        assert_ok(kvt_load_end(load, &ended, &result));
+        assert_int_equal(ended, KVT_MISS);
+        assert_int_equal(result.layers, 1);
+        kvt_queue_close(queue);
+        kvt_store_close(store);
+        assert_ok(kvt_region_free(NULL, memory));
         liar_end();
         assert_int_equal(open_descriptors(), before);
     }

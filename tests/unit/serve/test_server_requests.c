@@ -147,7 +147,6 @@ TEST(calls_on_one_key_say_what_the_store_says)
     assert_int_equal(client_plain(&second, WIRE_DELETE, &none, 0), KVT_MISS);
     assert_ok(client_plain(&second, WIRE_DELETE, &key, 0));
     assert_int_equal(client_plain(&first, WIRE_EXISTS, &key, 0), KVT_MISS);
-    assert_int_equal(client_plain(&first, WIRE_LOAD_END, &key, 0), KVT_E_UNSUPPORTED);
 }
 
 /* A get tells what the store's own get does, and nothing where it is not asked. */

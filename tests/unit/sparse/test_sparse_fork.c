@@ -117,6 +117,7 @@ static kvt_status state_if(bool gone)
       kvt_device_add(s->store, KVT_TIER_SSD, s->sequences->files, s->text, sizeof s->text))        \
     X(kvt_load_begin, kvt_load_begin(s->queue, &s->key, &s->views, 1, NULL, &s->opened_load))      \
     X(kvt_load_layers, state_if(kvt_load_layers(s->load) == 0))                                    \
+    X(kvt_load_total, state_if(kvt_load_total(s->load, NULL) == 0))                                \
     X(kvt_load_wait, kvt_load_wait(s->load, 1, NEVER))                                             \
     X(kvt_load_release, QUIET(kvt_load_release(s->load, 1)))                                       \
     X(kvt_load_status, kvt_load_status(s->load, 0))                                                \

@@ -43,7 +43,7 @@ static site *make_site(bool device, bool staged, uint64_t staging_bytes)
     queue = queue_site_queue(2, 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         s->keys[i] = support_key(i);
-        s->data[i] = test_alloc(ENTRY_BYTES);
+        s->data[i] = queue_site_memory(ENTRY_BYTES);
         s->expected[i] = test_alloc(ENTRY_BYTES);
         memset(s->data[i], 0xee, ENTRY_BYTES);
         codecs_kv_sample_fill(&layout, 50 + i, s->expected[i]);
@@ -222,7 +222,7 @@ static void load_all_but(site *s, uint32_t failing)
 TEST(views_that_meet_inside_another)
 {
     site *s = make_site(false, false, 16 << 20);
-    char *memory = test_alloc(2 * ENTRY_BYTES);
+    char *memory = queue_site_memory(2 * ENTRY_BYTES);
     kvt_layout longer = layout;
     longer.tokens *= 2;
     const kvt_entry entry = support_entry(support_key(ENTRIES), longer, 1);
@@ -250,7 +250,7 @@ TEST(views_that_meet)
 {
     site *s = make_site(false, false, 16 << 20);
     uint32_t blocks[ENTRIES][ENTRY_BLOCKS];
-    char *memory = test_alloc(ENTRIES * ENTRY_BYTES);
+    char *memory = queue_site_memory(ENTRIES * ENTRY_BYTES);
     memset(memory, 0xee, ENTRIES * ENTRY_BYTES);
     s->views[3].base[0] = memory;
     s->views[7].base[0] = memory + ENTRY_BYTES - 256;
