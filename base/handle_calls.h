@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * handle_calls.h - stores of other processes under the public handles: a table of calls stands at
- * the begin of every kvt_store, kvt_queue and kvt_load. It is NULL in those of this process; each
- * public function looks at it first; so a room that carries calls out elsewhere (serve/client) is
- * known to no room of the store (docs/SERVE.md, Who owns what). A public function without a place
- * in a table is KVT_E_UNSUPPORTED for such handles.
+ * the begin of each kvt_store, kvt_queue, kvt_load and kvt_events. It is NULL in those of this
+ * process, and each public function looks at it first; so a room that carries calls out elsewhere
+ * (serve/client) is known to no room of the store (docs/SERVE.md, Who owns what). A public function
+ * without a place in a table is KVT_E_UNSUPPORTED for such handles.
  *
  * Each member takes and gives what the public function of its name does, its thread rule included.
  *
@@ -20,7 +20,9 @@
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
+#include <kvterrace/remote.h>
 #include <kvterrace/watch.h>
+#include <pthread.h>
 
 typedef struct base_store_calls {
     void (*close)(kvt_store *store);
@@ -64,6 +66,13 @@ typedef struct base_store_calls {
     size_t (*metrics)(kvt_store *store, char *text, size_t size);
     kvt_status (*operations)(kvt_store *store, kvt_operation *out, size_t capacity,
                              size_t *count_out);
+    kvt_status (*observe)(kvt_store *store, const kvt_key *key, kvt_variant variant, double loss,
+                          double weight);
+    kvt_status (*remote_flush)(kvt_store *store, uint64_t deadline_ns);
+    kvt_status (*remote_stats)(kvt_store *store, kvt_remote_stats *stats);
+    kvt_status (*remote_node)(kvt_store *store, uint32_t index, kvt_remote_node *node);
+    pthread_mutex_t *(*file_lock)(kvt_store *store); /* held by kvt_watch_write over its file */
+    kvt_status (*events_open)(kvt_store *store, uint32_t capacity, kvt_events **events_out);
     kvt_status (*queue_open)(kvt_store *store, const kvt_queue_options *options,
                              kvt_queue **queue_out);
 } base_store_calls;
@@ -89,6 +98,13 @@ typedef struct base_load_calls {
     kvt_status (*status)(kvt_load *load, size_t index);
     kvt_status (*end)(kvt_load *load, kvt_status *statuses, kvt_load_result *result_out);
 } base_load_calls;
+
+typedef struct base_events_calls {
+    void (*close)(kvt_events *reader);
+    int (*fd)(const kvt_events *reader);
+    kvt_status (*drain)(kvt_events *reader, kvt_event *events, size_t capacity, size_t *count_out,
+                        uint64_t *lost_out);
+} base_events_calls;
 
 /* How every handle with a table begins. */
 typedef struct base_handle {
@@ -126,6 +142,11 @@ static inline const base_queue_calls *base_queue_calls_of(const kvt_queue *queue
 static inline const base_load_calls *base_load_calls_of(const kvt_load *load)
 {
     return base_calls_at(load);
+}
+
+static inline const base_events_calls *base_events_calls_of(const kvt_events *reader)
+{
+    return base_calls_at(reader);
 }
 
 #endif

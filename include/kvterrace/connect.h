@@ -29,12 +29,24 @@
  *   kvt_queue_drain; kvt_queue_fd becomes readable for it. kvt_load_status is as of the last layer
  *   that came. When the connection is lost, kvt_load_wait for what has not come is KVT_MISS, and
  *   kvt_load_end says so of each entry that is not complete.
- * - KVT_E_UNSUPPORTED: passes, bases, events, remote.h, sparse.h, kvt_device_add, kvt_watch_write,
- *   kvt_quality_observe; a get that takes positions of kept tokens. An entry that does not fit in
- *   the staging of its queue is KVT_E_SPACE, and so is a load's whose view has more than 512 KiB.
+ * - KVT_E_UNSUPPORTED: passes, bases, sparse.h, kvt_device_add; a get that takes positions of kept
+ *   tokens. An entry that does not fit in the staging of its queue is KVT_E_SPACE, and so is a
+ *   load's whose view has more than 512 KiB.
  * - KVT_E_READ_ONLY: calls that change other clients' entries (kvt_store_clear, kvt_store_maintain,
- *   kvt_device_change, kvt_tenant_set, kvt_space_set) or name them (kvt_store_list), where the
- *   server does not let this user make them.
+ *   kvt_device_change, kvt_tenant_set, kvt_space_set), what is believed of them
+ *   (kvt_quality_observe), or that name them (kvt_store_list, kvt_events_open), where the server
+ *   does not let this user make them.
+ * - A reader of events (watch.h) has a connection of its own, and goes on after kvt_store_close.
+ *   The server keeps 16,384 events for it at most. A connection that is lost counts as one lost
+ *   event, and its return as another one: how many there were is not known. Meanwhile the
+ *   descriptor becomes readable ten times a second, and the drain looks for a server.
+ *   kvt_events_open: KVT_E_GONE where the server is gone, or has no room for one more client.
+ * - kvt_watch_write writes a file of this process; KVT_E_GONE without a connection.
+ * - kvt_store_flush tells each client once that an entry was lost since its last flush, whoever had
+ *   put it: the store knows no clients.
+ * - With an engine on other hosts (remote.h), gets and prefetches reach it. kvt_store_match and
+ *   kvt_prefix_get ask it nothing, because they would keep the requests behind them waiting: what
+ *   other hosts have counts as far as earlier answers said so.
  * - kvt_queue_options.whole_batches is a wish: the descriptor may become readable before.
  *
  * Thread rule: as kvterrace.h; a child of fork connects by itself.

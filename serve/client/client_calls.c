@@ -17,7 +17,6 @@
 #define CALLS_WORTH_LEAST       STRUCT_SIZE_THROUGH(kvt_worth, guessed)
 #define CALLS_EXPECTED_LEAST    STRUCT_SIZE_THROUGH(kvt_expectation, seconds)
 #define CALLS_PREFIX_MAX        (UINT32_C(1) << 20)
-#define CALLS_LOOK_NS           UINT64_C(2000000)    /* between two looks for a server */
 #define CALLS_LATE_NS           UINT64_C(1000000000) /* of the server's answer to a get */
 #define CALLS_KEYS              1024u                /* of one request's record */
 
@@ -35,7 +34,7 @@ static kvt_status call_connect(client_channel *channel, uint64_t deadline_ns, ui
     if (!first && now_ns >= deadline_ns) return KVT_E_GONE;
     pthread_mutex_unlock(&channel->lock);
     const kvt_status status = client_restore(store, channel);
-    if (status == KVT_E_GONE && store->patience_ns > 0) base_sleep(CALLS_LOOK_NS);
+    if (status == KVT_E_GONE && store->patience_ns > 0) base_sleep(CLIENT_LOOK_NS);
     pthread_mutex_lock(&channel->lock);
     return status == KVT_E_GONE && store->patience_ns > 0 ? KVT_OK : status;
 }
@@ -195,7 +194,7 @@ static void transfer_fills(void *context)
     client_transfer_fill(context);
 }
 
-static kvt_status transfer_run(client_store *store, client_transfer *transfer, uint64_t deadline_ns)
+kvt_status client_transfer_run(client_store *store, client_transfer *transfer, uint64_t deadline_ns)
 {
     client_channel *channel = &store->calls;
     kvt_status status;
@@ -225,7 +224,7 @@ kvt_status client_get(kvt_store *handle, const kvt_key *key, const kvt_view *vie
         status = client_transfer_init_get(&transfer, key, view, deadline_ns, info);
     if (status != KVT_OK) return status;
     const uint64_t until_ns = deadline_ns == KVT_STORE_DEADLINE ? KVT_NO_DEADLINE : deadline_ns;
-    status = transfer_run(store, &transfer, until_ns);
+    status = client_transfer_run(store, &transfer, until_ns);
     if (status != KVT_E_TIMEOUT) return status;
     if (info != NULL) info->timed_out = true;
     return KVT_MISS;
@@ -238,7 +237,7 @@ kvt_status client_put(kvt_store *handle, const kvt_entry *entry, const kvt_view 
     kvt_status status = client_enter(handle, &store);
     /* The deadline bounds the wait for room in the store, and a blocking put has none. */
     if (status == KVT_OK) status = client_transfer_init_put(&transfer, entry, view, 0);
-    return status == KVT_OK ? transfer_run(store, &transfer, KVT_NO_DEADLINE) : status;
+    return status == KVT_OK ? client_transfer_run(store, &transfer, KVT_NO_DEADLINE) : status;
 }
 
 /* ---- lists of keys ---- */
@@ -421,20 +420,6 @@ kvt_status client_match(kvt_store *handle, const kvt_key *keys, size_t count,
     if (match->worth != NULL) struct_size_out(match->worth, &worth, sizeof worth);
     if (matched_out != NULL) *matched_out = matched;
     return status;
-}
-
-kvt_status client_prefix_get(kvt_store *handle, const kvt_key *keys, const kvt_view *const *views,
-                             size_t count, uint64_t deadline_ns, size_t *loaded_out)
-{
-    size_t matched = 0;
-    if (loaded_out == NULL || views == NULL || count > CALLS_PREFIX_MAX) return KVT_E_ARGUMENT;
-    *loaded_out = 0;
-    kvt_status status = client_match(handle, keys, count, NULL, &matched);
-    for (size_t i = 0; i < matched && status == KVT_OK; i++) {
-        status = client_get(handle, &keys[i], views[i], deadline_ns, NULL);
-        if (status == KVT_OK) *loaded_out = i + 1;
-    }
-    return status == KVT_MISS ? KVT_OK : status;
 }
 
 /* ---- leases, descriptions ---- */

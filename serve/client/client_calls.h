@@ -48,5 +48,13 @@ kvt_status client_device_change(kvt_store *handle, const char *name, kvt_device_
 size_t client_metrics(kvt_store *handle, char *text, size_t size);
 kvt_status client_operations(kvt_store *handle, kvt_operation *out, size_t capacity,
                              size_t *count_out);
+kvt_status client_observe(kvt_store *handle, const kvt_key *key, kvt_variant variant, double loss,
+                          double weight);
+kvt_status client_remote_flush(kvt_store *handle, uint64_t deadline_ns);
+kvt_status client_remote_stats(kvt_store *handle, kvt_remote_stats *stats);
+kvt_status client_remote_node(kvt_store *handle, uint32_t index, kvt_remote_node *node);
+
+/* client_events.c */
+kvt_status client_events_open(kvt_store *handle, uint32_t capacity, kvt_events **events_out);
 
 #endif

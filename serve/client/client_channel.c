@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #define CLIENT_RECORD_UNIT 64u
-#define CLIENT_LOOK_NS     UINT64_C(5000000) /* between two looks for a server */
 
 /* ---- areas ---- */
 

@@ -26,6 +26,11 @@ static void client_store_close(kvt_store *handle)
     client_let_go(store);
 }
 
+static pthread_mutex_t *client_file_lock(kvt_store *handle)
+{
+    return &((client_store *)(void *)handle)->file_lock;
+}
+
 static const base_store_calls client_store_calls = {.close = client_store_close,
                                                     .put = client_put,
                                                     .get = client_get,
@@ -56,7 +61,18 @@ static const base_store_calls client_store_calls = {.close = client_store_close,
                                                     .device_change = client_device_change,
                                                     .metrics = client_metrics,
                                                     .operations = client_operations,
+                                                    .observe = client_observe,
+                                                    .remote_flush = client_remote_flush,
+                                                    .remote_stats = client_remote_stats,
+                                                    .remote_node = client_remote_node,
+                                                    .file_lock = client_file_lock,
+                                                    .events_open = client_events_open,
                                                     .queue_open = client_queue_open};
+
+bool client_is(const kvt_store *handle)
+{
+    return base_store_calls_of(handle) == &client_store_calls;
+}
 
 static kvt_status store_fill(client_store *store, const char *address,
                              const kvt_connect_options *options)
@@ -65,11 +81,13 @@ static kvt_status store_fill(client_store *store, const char *address,
                             .forks = base_fork_guard_start(),
                             .holders = 1,
                             .socket = -1,
+                            .poller = -1,
                             .pause_ns = CLIENT_PAUSE_FIRST_NS,
                             .answer_by_ns = KVT_NO_DEADLINE,
                             .patience_ns = (uint64_t)(options->patience_seconds * 1e9),
                             .answer_ns = CLIENT_ANSWER_NS};
     pthread_mutex_init(&store->lock, NULL);
+    pthread_mutex_init(&store->file_lock, NULL);
     const uint32_t depth = options->depth != 0 ? options->depth : CLIENT_DEPTH;
     if (!(options->patience_seconds >= 0 && options->patience_seconds <= CLIENT_PATIENCE_MAX))
         return KVT_E_ARGUMENT;

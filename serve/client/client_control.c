@@ -4,7 +4,7 @@
 #include "serve/client/client_calls.h"
 
 #include "base/struct_size.h"
-#include "serve/wire/control.h"
+#include "serve/client/client_control.h"
 #include "serve/wire/shared_memory.h"
 
 #include <stdlib.h>
@@ -12,12 +12,6 @@
 #include <unistd.h>
 
 #define CONTROL_LIST_MOST 8192u /* items asked for at once */
-
-/* A result, copied out of the message or the memory that it came in. */
-typedef struct control_result {
-    void *bytes; /* allocated; NULL: there is none */
-    size_t count;
-} control_result;
 
 /* Copies a result. Under the lock: the server writes the next one to the same memory. KVT_OK;
  * KVT_E_CORRUPT; KVT_E_MEMORY. */
@@ -37,14 +31,8 @@ static kvt_status take_result(const wire_message *answer, int descriptor, void *
     return *bytes_out != NULL ? KVT_OK : KVT_E_MEMORY;
 }
 
-/*
- * Makes a call.
- *   argument   one of the call's, whose head is set
- *   result     what it gives, also with another status than KVT_OK where there is something;
- *              result->bytes is the caller's to free
- */
-static kvt_status control_call(kvt_store *handle, wire_call_number call, const void *argument,
-                               control_result *result)
+kvt_status client_control(kvt_store *handle, wire_call_number call, const void *argument,
+                          control_result *result)
 {
     client_store *store;
     wire_message question, answer;
@@ -74,18 +62,17 @@ static kvt_status control_fill(kvt_store *handle, wire_call_number call, const v
                                void *out, size_t size)
 {
     control_result result;
-    const kvt_status status = control_call(handle, call, argument, &result);
+    const kvt_status status = client_control(handle, call, argument, &result);
     if (status == KVT_OK && result.bytes != NULL) struct_size_out(out, result.bytes, size);
     free(result.bytes);
     return status;
 }
 
-/* A call without a result, or whose result is a count. */
-static kvt_status control_do(kvt_store *handle, wire_call_number call, const void *argument,
-                             uint64_t *count_out)
+kvt_status client_order(kvt_store *handle, wire_call_number call, const void *argument,
+                        uint64_t *count_out)
 {
     control_result result;
-    const kvt_status status = control_call(handle, call, argument, &result);
+    const kvt_status status = client_control(handle, call, argument, &result);
     wire_count told = {0};
     if (result.bytes != NULL) memcpy(&told, result.bytes, sizeof told);
     free(result.bytes);
@@ -144,6 +131,20 @@ kvt_status client_space_stats(kvt_store *handle, uint64_t space, kvt_space_stats
     return control_fill(handle, WIRE_CALL_SPACE_STATS, &argument, stats, sizeof *stats);
 }
 
+kvt_status client_remote_stats(kvt_store *handle, kvt_remote_stats *stats)
+{
+    const wire_argument_head argument = {sizeof argument, sizeof *stats};
+    if (!is_sound(stats)) return KVT_E_ARGUMENT;
+    return control_fill(handle, WIRE_CALL_REMOTE_STATS, &argument, stats, sizeof *stats);
+}
+
+kvt_status client_remote_node(kvt_store *handle, uint32_t index, kvt_remote_node *node)
+{
+    const wire_index_argument argument = {.at = {sizeof argument, sizeof *node}, .index = index};
+    if (!is_sound(node)) return KVT_E_ARGUMENT;
+    return control_fill(handle, WIRE_CALL_REMOTE_NODE, &argument, node, sizeof *node);
+}
+
 /* Gives `count` structures of a result, whose size is `size`, to a caller's of another size. */
 static void give_items(void *items, const void *told, size_t count, uint32_t size)
 {
@@ -163,7 +164,7 @@ kvt_status client_health(kvt_store *handle, kvt_health_item *items, size_t capac
                                           .index = capacity < 64 ? (uint32_t)capacity : 64};
     if (count_out == NULL || (capacity > 0 && !is_sound(items))) return KVT_E_ARGUMENT;
     *count_out = 0;
-    const kvt_status status = control_call(handle, WIRE_CALL_HEALTH, &argument, &result);
+    const kvt_status status = client_control(handle, WIRE_CALL_HEALTH, &argument, &result);
     if (status == KVT_OK && result.bytes != NULL) {
         const wire_health *health = result.bytes;
         const kvt_health_item *told = (const void *)(health + 1);
@@ -199,7 +200,7 @@ kvt_status client_list(kvt_store *handle, const kvt_clear_filter *filter, uint64
         .space = filter->space,
         .cursor = *cursor,
         .capacity = capacity < CONTROL_LIST_MOST ? (uint32_t)capacity : CONTROL_LIST_MOST};
-    kvt_status status = control_call(handle, WIRE_CALL_LIST, &argument, &result);
+    kvt_status status = client_control(handle, WIRE_CALL_LIST, &argument, &result);
     if (status == KVT_OK && result.bytes != NULL) {
         const size_t count = result.count < argument.capacity ? result.count : argument.capacity;
         memcpy(cursor, result.bytes, sizeof *cursor);
@@ -215,7 +216,7 @@ size_t client_metrics(kvt_store *handle, char *text, size_t size)
     control_result result;
     const wire_argument_head argument = {sizeof argument, 0};
     if (size > 0 && text != NULL) text[0] = '\0';
-    const kvt_status status = control_call(handle, WIRE_CALL_METRICS, &argument, &result);
+    const kvt_status status = client_control(handle, WIRE_CALL_METRICS, &argument, &result);
     const size_t bytes = status == KVT_OK ? result.count : 0;
     if (bytes > 0 && size > 0 && text != NULL) {
         const size_t part = bytes < size ? bytes : size;
@@ -235,7 +236,7 @@ kvt_status client_operations(kvt_store *handle, kvt_operation *out, size_t capac
                                           .index = capacity < most ? (uint32_t)capacity : most};
     if (count_out == NULL || (out == NULL && capacity != 0)) return KVT_E_ARGUMENT;
     *count_out = 0;
-    const kvt_status status = control_call(handle, WIRE_CALL_OPERATIONS, &argument, &result);
+    const kvt_status status = client_control(handle, WIRE_CALL_OPERATIONS, &argument, &result);
     if (status == KVT_OK && result.count > 0) {
         const size_t count = result.count < capacity ? result.count : capacity;
         memcpy(out, result.bytes, count * sizeof *out);
@@ -269,7 +270,7 @@ kvt_status client_explain(kvt_store *handle, const kvt_key *key, kvt_explanation
     kvt_explanation told = {.struct_size = sizeof told};
     if (key == NULL || !is_sound(out)) return KVT_E_ARGUMENT;
     argument.key = *key;
-    const kvt_status status = control_call(handle, WIRE_CALL_EXPLAIN, &argument, &result);
+    const kvt_status status = client_control(handle, WIRE_CALL_EXPLAIN, &argument, &result);
     if (result.bytes != NULL) {
         const wire_explained *texts = result.bytes;
         memcpy(&told, texts + 1, sizeof told);
@@ -286,7 +287,7 @@ kvt_status client_explain(kvt_store *handle, const kvt_key *key, kvt_explanation
 kvt_status client_flush(kvt_store *handle)
 {
     const wire_argument_head argument = {sizeof argument, 0};
-    return control_do(handle, WIRE_CALL_FLUSH, &argument, NULL);
+    return client_order(handle, WIRE_CALL_FLUSH, &argument, NULL);
 }
 
 kvt_status client_persist(kvt_store *handle, uint64_t deadline_ns, kvt_persist_info *info_out)
@@ -295,7 +296,7 @@ kvt_status client_persist(kvt_store *handle, uint64_t deadline_ns, kvt_persist_i
     const wire_deadline_argument argument = {.at = {sizeof argument, sizeof *info_out},
                                              .deadline_ns = deadline_ns};
     if (info_out != NULL && !is_sound(info_out)) return KVT_E_ARGUMENT;
-    const kvt_status status = control_call(handle, WIRE_CALL_PERSIST, &argument, &result);
+    const kvt_status status = client_control(handle, WIRE_CALL_PERSIST, &argument, &result);
     const kvt_persist_info none = {.struct_size = sizeof none};
     if (info_out != NULL)
         struct_size_out(info_out, result.bytes != NULL ? result.bytes : &none, sizeof none);
@@ -307,7 +308,7 @@ kvt_status client_maintain(kvt_store *handle, uint32_t *moves_out)
 {
     uint64_t moves = 0;
     const wire_argument_head argument = {sizeof argument, 0};
-    const kvt_status status = control_do(handle, WIRE_CALL_MAINTAIN, &argument, &moves);
+    const kvt_status status = client_order(handle, WIRE_CALL_MAINTAIN, &argument, &moves);
     if (moves_out != NULL) *moves_out = (uint32_t)moves;
     return status;
 }
@@ -322,14 +323,31 @@ kvt_status client_clear(kvt_store *handle, const kvt_clear_filter *filter, uint6
                                           .conditions = filter_conditions(filter),
                                           .tenant = filter->tenant,
                                           .space = filter->space};
-    return control_do(handle, WIRE_CALL_CLEAR, &argument, removed_out);
+    return client_order(handle, WIRE_CALL_CLEAR, &argument, removed_out);
+}
+
+kvt_status client_remote_flush(kvt_store *handle, uint64_t deadline_ns)
+{
+    const wire_deadline_argument argument = {.at = {sizeof argument, 0},
+                                             .deadline_ns = deadline_ns};
+    return client_order(handle, WIRE_CALL_REMOTE_FLUSH, &argument, NULL);
+}
+
+kvt_status client_observe(kvt_store *handle, const kvt_key *key, kvt_variant variant, double loss,
+                          double weight)
+{
+    wire_observe_argument argument = {
+        .at = {sizeof argument, 0}, .loss = loss, .weight = weight, .variant = variant};
+    if (key == NULL) return KVT_E_ARGUMENT;
+    argument.key = *key;
+    return client_order(handle, WIRE_CALL_OBSERVE, &argument, NULL);
 }
 
 kvt_status client_space_set(kvt_store *handle, uint64_t space, uint32_t tenant)
 {
     const wire_space_argument argument = {
         .at = {sizeof argument, 0}, .space = space, .tenant = tenant};
-    return control_do(handle, WIRE_CALL_SPACE_SET, &argument, NULL);
+    return client_order(handle, WIRE_CALL_SPACE_SET, &argument, NULL);
 }
 
 kvt_status client_tenant_set(kvt_store *handle, uint32_t tenant, const kvt_tenant *limits)
@@ -340,7 +358,7 @@ kvt_status client_tenant_set(kvt_store *handle, uint32_t tenant, const kvt_tenan
     limits = struct_size_in(limits, &argument.limits, sizeof argument.limits, sizeof(uint32_t));
     if (limits == NULL) return KVT_E_ARGUMENT;
     argument.limits = *limits;
-    return control_do(handle, WIRE_CALL_TENANT_SET, &argument, NULL);
+    return client_order(handle, WIRE_CALL_TENANT_SET, &argument, NULL);
 }
 
 kvt_status client_device_change(kvt_store *handle, const char *name, kvt_device_action action)
@@ -348,5 +366,5 @@ kvt_status client_device_change(kvt_store *handle, const char *name, kvt_device_
     wire_device_argument argument = {.at = {sizeof argument, 0}, .action = action};
     if (name == NULL || strlen(name) >= sizeof argument.name) return KVT_E_ARGUMENT;
     memcpy(argument.name, name, strlen(name));
-    return control_do(handle, WIRE_CALL_DEVICE_CHANGE, &argument, NULL);
+    return client_order(handle, WIRE_CALL_DEVICE_CHANGE, &argument, NULL);
 }

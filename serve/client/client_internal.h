@@ -9,11 +9,13 @@
  *     client_transfer.c   one get or put through a channel: its record, staging, copies
  *     client_under_way.c  the list of those that have begun and not ended
  *     client_calls.c      the blocking calls, by the channel of the store
+ *     client_prefix.c     gets of a prefix, all under way at once
  *     client_connect.c   makes and ends a store; which calls stand for which public function
  *     client_control.c    the calls by the socket
  *     client_queue.c      a queue, by a channel of its own
  *     client_loads.c      layered loads of a queue
  *     client_load_state.c how far they are
+ *     client_events.c     a reader of events, by a connection of its own
  *
  * Lock order: client_store.lock, then one client_channel.lock. No lock is held over a copy of KV,
  * nor over a wait but for an answer of the server's to a question by the socket.
@@ -35,7 +37,12 @@
 
 #define CLIENT_SPIN_NS        200000u /* at most: as long as a get of 1 MiB takes a thread anyhow */
 #define CLIENT_TEXTS          64u
-#define CLIENT_PAUSE_FIRST_NS UINT64_C(10000000) /* before a lost server is looked for again */
+#define CLIENT_PAUSE_FIRST_NS UINT64_C(10000000)  /* before a lost server is looked for again */
+#define CLIENT_PAUSE_LAST_NS  UINT64_C(100000000) /* the same after several looks */
+
+/* What waits for a server that is gone looks for it so often; the pauses above bound how often that
+ * is a connection. */
+#define CLIENT_LOOK_NS 5000000
 
 typedef struct client_channel client_channel;
 typedef struct client_request client_request;
@@ -100,9 +107,10 @@ typedef struct client_store {
     uint32_t *users;
     uint32_t user_count;
 
-    pthread_mutex_t lock; /* of all that follows */
-    int socket;           /* -1: none */
-    bool dead;            /* the socket is of no use any more */
+    pthread_mutex_t file_lock; /* kvt_watch_write's */
+    pthread_mutex_t lock;      /* of all that follows */
+    int socket;                /* -1: none */
+    bool dead;                 /* the socket is of no use any more */
     atomic_bool
         leaving; /* the server takes no more: nothing is posted until there is another one */
     bool closed;
@@ -113,6 +121,7 @@ typedef struct client_store {
     uint64_t patience_ns;      /* that calls wait for a server; fixed */
     uint64_t answer_ns;        /* that they wait for its answer; fixed */
     uint32_t owed;             /* the oldest question whose answer came too late so far; 0: none */
+    int poller;                /* an epoll that watches the socket; -1: none; fixed */
     wire_welcome limits;       /* of the server that is connected, or was */
     char *texts[CLIENT_TEXTS]; /* of explanations; NULL from the first free place on */
     client_channel *channels;
@@ -120,6 +129,11 @@ typedef struct client_store {
 } client_store;
 
 _Static_assert(offsetof(client_store, forks) == offsetof(base_handle, forks), "a handle");
+
+/* ---- client_connect.c ---- */
+
+/* Whether a handle is a connected store: a follower has a table of calls, too. */
+bool client_is(const kvt_store *handle);
 
 /* ---- client_link.c ---- */
 

@@ -20,10 +20,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define CLIENT_PAUSE_LAST_NS   UINT64_C(100000000)
 #define CLIENT_HELLO_NS        UINT64_C(5000000000)  /* for a server's answer to hello */
 #define CLIENT_WELCOME_NS      UINT64_C(10000000)    /* for that to a later one, in one call */
 #define CLIENT_OPEN_NS         UINT64_C(10000000000) /* for all answers until it serves */
@@ -60,6 +60,7 @@ static kvt_status link_next(int socket, uint32_t least, uint32_t most, uint64_t 
         if (status != KVT_OK) return status == KVT_E_CORRUPT ? status : KVT_E_GONE;
         status = wire_message_read(packet_out->bytes, packet_out->size,
                                    packet_out->descriptor_count, &expected, message_out);
+        if (status == KVT_OK && message_out->head.kind == WIRE_EVENTS_WAIT) continue;
         if (status != KVT_OK || message_out->head.kind != WIRE_LEAVING) return status;
         if (leaving != NULL) atomic_store(leaving, true);
     }
@@ -377,6 +378,7 @@ static void link_close(client_store *store)
             pthread_cond_wait(&channel->arrived, &channel->lock);
         pthread_mutex_unlock(&channel->lock);
     }
+    if (store->poller >= 0) (void)epoll_ctl(store->poller, EPOLL_CTL_DEL, store->socket, NULL);
     close(store->socket);
     store->socket = -1;
     store->greets = false;
@@ -430,6 +432,10 @@ static kvt_status link_open(client_store *store, uint64_t deadline_ns, char *mes
         status = KVT_E_TIMEOUT;
     }
     store->answer_by_ns = KVT_NO_DEADLINE;
+    struct epoll_event event = {.events = EPOLLIN};
+    if (status == KVT_OK && store->poller >= 0 &&
+        epoll_ctl(store->poller, EPOLL_CTL_ADD, store->socket, &event) != 0)
+        status = KVT_E_GONE; /* as without a connection */
     if (status != KVT_OK) link_close(store);
     return status;
 }
@@ -532,6 +538,7 @@ void client_let_go(client_store *store)
         pthread_mutex_destroy(&store->calls.lock);
     }
     pthread_mutex_destroy(&store->lock);
+    pthread_mutex_destroy(&store->file_lock);
     for (uint32_t i = 0; i < CLIENT_TEXTS; i++)
         free(store->texts[i]);
     free(store->users);

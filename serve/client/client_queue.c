@@ -27,7 +27,6 @@
 #define QUEUE_DEPTH_MAX        (UINT32_C(1) << 20)
 #define QUEUE_RING             1024u
 #define QUEUE_CLASSES          3u
-#define QUEUE_LOOK_NS          10000000 /* between two looks for a server */
 #define QUEUE_OPTIONS_LEAST    STRUCT_SIZE_THROUGH(kvt_queue_options, reserved)
 #define QUEUE_REQUEST_LEAST    STRUCT_SIZE_THROUGH(kvt_request, info)
 #define QUEUE_COMPLETION_LEAST STRUCT_SIZE_THROUGH(kvt_completion, elapsed_ns)
@@ -252,7 +251,7 @@ static void queue_arm(client_queue *queue)
     queue->rung = false;
     const bool looks = queue->waiting_count > 0 && queue_is_patient(queue);
     if (looks || queue->looks) {
-        const struct itimerspec pause = {.it_value.tv_nsec = looks ? QUEUE_LOOK_NS : 0};
+        const struct itimerspec pause = {.it_value.tv_nsec = looks ? CLIENT_LOOK_NS : 0};
         wire_bell_clear(queue->timer);
         (void)timerfd_settime(queue->timer, 0, &pause, NULL);
     }

@@ -240,7 +240,7 @@ static kvt_status region_map(client_region *region, bool shared)
 
 kvt_status kvt_region_make(kvt_store *store, uint64_t bytes, void **memory_out)
 {
-    const bool shared = base_store_calls_of(store) != NULL;
+    const bool shared = client_is(store);
     if (store == NULL || memory_out == NULL || bytes == 0 || bytes > WIRE_MEMORY_MAX)
         return KVT_E_ARGUMENT;
     *memory_out = NULL;
@@ -266,7 +266,7 @@ kvt_status kvt_region_add(kvt_store *store, int descriptor, uint64_t offset, uin
                           void *memory)
 {
     if (store == NULL || memory == NULL || bytes == 0) return KVT_E_ARGUMENT;
-    const bool shared = base_store_calls_of(store) != NULL;
+    const bool shared = client_is(store);
     if (is_of_a_parent(store)) return KVT_E_STATE;
     /* A server ends the session of a client that asks for parts of pages. */
     if (shared && (offset % WIRE_PAGE != 0 || bytes % WIRE_PAGE != 0)) return KVT_E_ARGUMENT;

@@ -78,6 +78,11 @@ void client_transfer_fill(client_transfer *transfer);
 /* What has come of its request. KVT_QUEUED: there is another step; else the status of the call. */
 KVT_NODISCARD kvt_status client_transfer_finish(client_transfer *transfer);
 
+/* Carries out what is left of a transfer through the store's channel, and ends it. KVT_E_TIMEOUT:
+ * it found no room until the deadline; else the status of the call. client_calls.c */
+KVT_NODISCARD kvt_status client_transfer_run(client_store *store, client_transfer *transfer,
+                                             uint64_t deadline_ns);
+
 /* Gives everything back. */
 void client_transfer_end(client_channel *channel, client_transfer *transfer);
 

@@ -25,8 +25,9 @@ typedef struct server_options {
     const gid_t *group; /* of it; NULL: as the system gives it */
     const uid_t *users; /* who may connect, beside the operators; NULL: this process's user */
     size_t user_count;
-    const uid_t *operators; /* who may change what others have: clear, maintain, tenants, spaces,
-                               devices; NULL: this process's user and root */
+    const uid_t *operators; /* who may change what others have, or see it: clear, maintain, tenants,
+                               spaces, devices, observe, list, events; NULL: this process's user
+                               and root */
     size_t operator_count;
     uint32_t sessions;         /* at most; 0 = 64; at most 1024 */
     uint32_t depth;            /* entries of a channel's ring, at most; 0 = 1024 */

@@ -14,6 +14,7 @@
 #include "serve/wire/request_records.h"
 
 #include <kvterrace/queue.h>
+#include <kvterrace/watch.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -49,6 +50,9 @@ struct server_session {
     bool told;        /* that the server leaves */
     uint32_t quiet;   /* looks since then at which no request was under way */
     int results_memory;
+    kvt_events *events;      /* the session's reader; NULL: none */
+    bool events_told;        /* that events wait, since the client last asked for them */
+    uint64_t flush_failures; /* of the server's, that this session was told or began after */
     void *results; /* its mapping: results that are too large for a message; NULL: none yet */
     pthread_t thread;
     bool taken;        /* main's: the place holds a session */
@@ -84,6 +88,8 @@ struct server {
     int reaps;                 /* one that each session writes at its end */
     server_session *sessions;
     _Atomic uint32_t session_count;
+    _Atomic uint64_t flush_failures; /* flushes that have failed, whoever's */
+    _Atomic int32_t flush_failure;   /* the last one's status */
 };
 
 /* Runs a session on a thread of its own: `argument` is a server_session with lends and socket. */

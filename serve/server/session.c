@@ -63,6 +63,22 @@ static kvt_status session_leave(server_session *session)
     return session->quiet < 2 ? KVT_OK : KVT_E_CANCELLED;
 }
 
+/* The descriptor that says that events wait, where the client is to be told; else -1. */
+static int session_events(const server_session *session)
+{
+    return session->events != NULL && !session->events_told ? kvt_events_fd(session->events) : -1;
+}
+
+/* Tells the client that events wait, once until it asks for them: so one such message lies in the
+ * socket at most. What wire_send says. */
+static kvt_status session_tell_events(server_session *session)
+{
+    wire_message message;
+    wire_message_make(&message, WIRE_EVENTS_WAIT, session->protocol, 0);
+    session->events_told = true;
+    return wire_send(session->socket, &message, NULL, 0);
+}
+
 /* Waits for a packet. KVT_OK; KVT_E_TIMEOUT; KVT_E_CANCELLED (the server stops, or a channel has
  * ended by itself); what wire_receive says. */
 static kvt_status session_next(server_session *session, int timeout_ms, wire_packet *packet_out)
@@ -73,7 +89,8 @@ static kvt_status session_next(server_session *session, int timeout_ms, wire_pac
             {.fd = session->lends->end, .events = POLLIN},
             {.fd = session->wake, .events = POLLIN},
             {.fd = session->process, .events = POLLIN},
-            {.fd = session->told ? -1 : session->lends->leave, .events = POLLIN}};
+            {.fd = session->told ? -1 : session->lends->leave, .events = POLLIN},
+            {.fd = session_events(session), .events = POLLIN}};
         const int count = poll(waits, sizeof waits / sizeof *waits,
                                session->told ? SERVER_LEAVE_LOOK_MS : timeout_ms);
         if (count < 0 && errno != EINTR) return KVT_E_IO;
@@ -86,6 +103,10 @@ static kvt_status session_next(server_session *session, int timeout_ms, wire_pac
             continue;
         }
         if (count == 0) return KVT_E_TIMEOUT;
+        if (waits[5].revents != 0) {
+            const kvt_status status = session_tell_events(session);
+            if (status != KVT_OK) return status;
+        }
         const kvt_status status = wire_receive(session->socket, packet_out);
         if (status != KVT_END) return status;
     }
@@ -245,6 +266,7 @@ void *server_session_run(void *argument)
     wire_peer peer;
     kvt_status status = wire_peer_check(session->socket, lends->users, lends->user_count, &peer);
     if (status == KVT_OK) status = session_watch(session, &peer);
+    session->flush_failures = atomic_load(&lends->flush_failures);
     for (size_t i = 0; status == KVT_OK && i < lends->operator_count; i++)
         if (lends->users[lends->user_count - 1 - i] == peer.user) session->is_operator = true;
     if (status == KVT_OK) status = session_agree(session);
@@ -255,6 +277,7 @@ void *server_session_run(void *argument)
         assert(session->uses[i] == 0);
         region_unmap(&session->regions[i]);
     }
+    kvt_events_close(session->events);
     wire_memory_unmap(session->results, WIRE_RESULT_MAX);
     const int descriptors[] = {session->socket, session->wake, session->process,
                                session->results_memory};

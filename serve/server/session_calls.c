@@ -47,6 +47,8 @@ static kvt_status call_fill(kvt_store *store, uint32_t call, const wire_argument
     case WIRE_CALL_DEVICE_STATS: return kvt_device_stats_get(store, argument->index.index, fills);
     case WIRE_CALL_CLASS_STATS: return kvt_class_stats_get(store, argument->index.index, fills);
     case WIRE_CALL_SPACE_STATS: return kvt_space_stats_get(store, argument->space.space, fills);
+    case WIRE_CALL_REMOTE_STATS: return kvt_remote_stats_get(store, fills);
+    case WIRE_CALL_REMOTE_NODE: return kvt_remote_node_get(store, argument->index.index, fills);
     default: return kvt_store_persist(store, argument->deadline.deadline_ns, fills);
     }
 }
@@ -171,10 +173,37 @@ static kvt_status call_operations(kvt_store *store, const wire_argument *argumen
     return status;
 }
 
-static kvt_status call_run(kvt_store *store, uint32_t call, const wire_argument *argument,
+/* The session's reader of events. Its descriptor stays here: a client could make a write to it
+ * wait, which the store does under its lock. */
+static kvt_status call_events(server_session *session, uint32_t call, const wire_argument *argument,
+                              call_result *out)
+{
+    const uint32_t asked = argument->index.index;
+    const uint32_t room = asked < WIRE_EVENTS_MAX ? asked : WIRE_EVENTS_MAX;
+    size_t count = 0;
+    if ((session->events == NULL) != (call == WIRE_CALL_EVENTS_OPEN)) return KVT_E_STATE;
+    if (session->events == NULL)
+        return kvt_events_open(session->lends->store, room, &session->events);
+    kvt_status status = result_make(out, sizeof(wire_events) + room * sizeof(kvt_event), 0, 0);
+    if (status != KVT_OK) return status;
+    wire_events *events = (wire_events *)(void *)out->memory;
+    status = kvt_events_drain(session->events, (kvt_event *)(void *)(events + 1), room, &count,
+                              &events->lost);
+    out->bytes = (uint32_t)(sizeof *events + count * sizeof(kvt_event));
+    session->events_told = false;
+    return status;
+}
+
+static kvt_status call_run(server_session *session, uint32_t call, const wire_argument *argument,
                            call_result *out)
 {
+    kvt_store *store = session->lends->store;
     switch (call) {
+    case WIRE_CALL_EVENTS_OPEN:
+    case WIRE_CALL_EVENTS: return call_events(session, call, argument, out);
+    case WIRE_CALL_OBSERVE:
+        return kvt_quality_observe(store, &argument->observe.key, argument->observe.variant,
+                                   argument->observe.loss, argument->observe.weight);
     case WIRE_CALL_HEALTH: return call_health(store, argument, out);
     case WIRE_CALL_EXPLAIN: return call_explain(store, argument, out);
     case WIRE_CALL_MAINTAIN:
@@ -183,6 +212,7 @@ static kvt_status call_run(kvt_store *store, uint32_t call, const wire_argument 
     case WIRE_CALL_METRICS: return call_metrics(store, out);
     case WIRE_CALL_OPERATIONS: return call_operations(store, argument, out);
     case WIRE_CALL_FLUSH: return kvt_store_flush(store);
+    case WIRE_CALL_REMOTE_FLUSH: return kvt_remote_flush(store, argument->deadline.deadline_ns);
     case WIRE_CALL_SPACE_SET:
         return kvt_space_set(store, argument->space.space, argument->space.tenant);
     case WIRE_CALL_TENANT_SET:
@@ -213,6 +243,23 @@ static kvt_status result_share(server_session *session, const call_result *resul
     return KVT_OK;
 }
 
+/* The store tells a failure to the first flush that follows it, whoever's put it was. So a flush
+ * that fails is kept, and told to each other session by its own next one. */
+static kvt_status call_flushed(server_session *session, kvt_status status)
+{
+    server *lends = session->lends;
+    const bool failed = status == KVT_E_IO || status == KVT_E_SPACE || status == KVT_E_MEMORY ||
+                        status == KVT_E_DATABASE;
+    if (failed) {
+        atomic_store(&lends->flush_failure, status);
+        atomic_fetch_add(&lends->flush_failures, 1);
+    }
+    const uint64_t failures = atomic_load(&lends->flush_failures);
+    const bool others = failures != session->flush_failures;
+    session->flush_failures = failures;
+    return status == KVT_OK && others ? (kvt_status)atomic_load(&lends->flush_failure) : status;
+}
+
 kvt_status server_call(server_session *session, const wire_message *asked)
 {
     const uint32_t call = asked->call.call;
@@ -222,7 +269,9 @@ kvt_status server_call(server_session *session, const wire_message *asked)
     kvt_status status = wire_call_read(&asked->call, &argument);
     if (status == KVT_OK && wire_call_kinds[call].guarded && !session->is_operator)
         status = KVT_E_READ_ONLY;
-    if (status == KVT_OK) status = call_run(session->lends->store, call, &argument, &result);
+    if (status == KVT_OK) status = call_run(session, call, &argument, &result);
+    if (call == WIRE_CALL_FLUSH || call == WIRE_CALL_PERSIST)
+        status = call_flushed(session, status);
     /* A persist that failed says how far it came. */
     if (status < 0 && (call != WIRE_CALL_PERSIST || status == KVT_E_ARGUMENT)) result.bytes = 0;
     if (result.bytes > WIRE_CALL_ROOM) {

@@ -14,6 +14,7 @@
 #define SPACE    sizeof(wire_space_argument)
 #define TENANT   sizeof(wire_tenant_argument)
 #define DEVICE   sizeof(wire_device_argument)
+#define OBSERVE  sizeof(wire_observe_argument)
 #define ASKED    WIRE_ITEM_ASKED
 
 const wire_call_kind wire_call_kinds[WIRE_CALL_END] = {
@@ -33,6 +34,13 @@ const wire_call_kind wire_call_kinds[WIRE_CALL_END] = {
     [WIRE_CALL_METRICS] = {"metrics", PLAIN, 8, 0, WIRE_ITEM_BYTE, false, false},
     [WIRE_CALL_OPERATIONS] = {"operations", INDEX, 16, 0, sizeof(kvt_operation), false, false},
     [WIRE_CALL_LIST] = {"list", LIST, 40, sizeof(wire_cursor), ASKED, false, true},
+    [WIRE_CALL_OBSERVE] = {"observe", OBSERVE, 64, 0, 0, false, true},
+    [WIRE_CALL_EVENTS_OPEN] = {"events_open", INDEX, 16, 0, 0, false, true},
+    [WIRE_CALL_EVENTS] = {"events", INDEX, 16, sizeof(wire_events), sizeof(kvt_event), false,
+                          false},
+    [WIRE_CALL_REMOTE_FLUSH] = {"remote_flush", DEADLINE, 16, 0, 0, false, false},
+    [WIRE_CALL_REMOTE_STATS] = {"remote_stats", PLAIN, 8, 0, ASKED, true, false},
+    [WIRE_CALL_REMOTE_NODE] = {"remote_node", INDEX, 16, 0, ASKED, true, false},
 };
 
 void wire_call_make(wire_message *message, wire_call_number call, uint32_t protocol,
@@ -67,7 +75,10 @@ static bool argument_is_sound(uint32_t call, const wire_argument *argument)
     case WIRE_CALL_DEVICE_STATS:
     case WIRE_CALL_CLASS_STATS:
     case WIRE_CALL_HEALTH:
-    case WIRE_CALL_OPERATIONS: return argument->index.zero == 0;
+    case WIRE_CALL_OPERATIONS:
+    case WIRE_CALL_EVENTS_OPEN:
+    case WIRE_CALL_EVENTS:
+    case WIRE_CALL_REMOTE_NODE: return argument->index.zero == 0;
     case WIRE_CALL_CLEAR: return argument->clear.conditions <= 7;
     case WIRE_CALL_LIST: return argument->list.conditions <= 7 && argument->list.zero == 0;
     case WIRE_CALL_SPACE_STATS: return argument->space.tenant == 0 && argument->space.zero == 0;
@@ -133,6 +144,23 @@ static bool ends(const char *text, size_t bytes)
     return memchr(text, '\0', bytes) != NULL;
 }
 
+/* Whether a text ends that a structure of `asked` bytes has whole. */
+static bool text_ends(const uint8_t *item, uint32_t asked, size_t offset, size_t bytes)
+{
+    return asked < offset + bytes || ends((const char *)item + offset, bytes);
+}
+
+#define TEXT_ENDS(type, text, item, asked)                                                         \
+    text_ends(item, asked, offsetof(type, text), sizeof((type *)NULL)->text)
+
+/* Whether the members by which a reader branches are of those that watch.h names. */
+static bool event_is_sound(const kvt_event *event)
+{
+    return event->kind >= KVT_EVENT_STORED && event->kind <= KVT_EVENT_MOVED &&
+           event->reason <= KVT_REMOVED_UNSTORED && event->tier <= KVT_TIER_REMOTE &&
+           event->source_tier <= KVT_TIER_REMOTE;
+}
+
 /* What lies in the parts of a result that have their right sizes. */
 static bool result_is_whole(wire_call_number call, const void *result, uint32_t asked, size_t count)
 {
@@ -155,17 +183,23 @@ static bool result_is_whole(wire_call_number call, const void *result, uint32_t 
     if (call == WIRE_CALL_HEALTH) {
         const wire_health *health = result;
         for (size_t i = 0; i < count; i++) {
-            const char *item = (const char *)items + i * asked;
-            if (asked < offsetof(kvt_health_item, text) + sizeof((kvt_health_item *)NULL)->text ||
-                !ends(item + offsetof(kvt_health_item, name), 64) ||
-                !ends(item + offsetof(kvt_health_item, text), 192))
+            const uint8_t *item = items + i * asked;
+            if (!TEXT_ENDS(kvt_health_item, name, item, asked) ||
+                !TEXT_ENDS(kvt_health_item, text, item, asked))
                 return false;
         }
         return health->count >= count && health->zero == 0;
     }
-    if (call == WIRE_CALL_DEVICE_STATS)
-        return asked >= offsetof(kvt_device_stats, tier) &&
-               ends((const char *)items + offsetof(kvt_device_stats, name), 32);
+    if (call == WIRE_CALL_EVENTS) {
+        const kvt_event *events = (const kvt_event *)(const void *)items;
+        for (size_t i = 0; i < count; i++)
+            if (!event_is_sound(&events[i])) return false;
+    }
+    if (call == WIRE_CALL_DEVICE_STATS) return TEXT_ENDS(kvt_device_stats, name, items, asked);
+    if (call == WIRE_CALL_REMOTE_STATS) return TEXT_ENDS(kvt_remote_stats, message, items, asked);
+    if (call == WIRE_CALL_REMOTE_NODE)
+        return TEXT_ENDS(kvt_remote_node, address, items, asked) &&
+               TEXT_ENDS(kvt_remote_node, message, items, asked);
     return true;
 }
 

@@ -21,9 +21,13 @@
 
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/names.h>
+#include <kvterrace/remote.h>
 #include <kvterrace/watch.h>
 
 #include "serve/wire/messages.h"
+
+/* Events that wait for a reader, at most: all of them are one result. */
+#define WIRE_EVENTS_MAX 16384u
 
 /* Results are no larger. The memory of WIRE_RESULT_MEMORY has so many bytes, whatever it holds. */
 #define WIRE_RESULT_MAX (UINT32_C(4) << 20)
@@ -51,7 +55,16 @@ typedef enum wire_call_number {
                                      first; kvt_operations_get */
     WIRE_CALL_LIST = 16,          /* list; wire_cursor, then asked kvt_list_item of each;
                                      kvt_store_list; operators */
-    WIRE_CALL_END = 17
+    WIRE_CALL_OBSERVE = 17,       /* observe; nothing; kvt_quality_observe; operators */
+    WIRE_CALL_EVENTS_OPEN = 18,   /* index: capacity; nothing; kvt_events_open, of the session's one
+                                     reader, which ends with it: KVT_E_STATE when it has one;
+                                     operators */
+    WIRE_CALL_EVENTS = 19,        /* index: capacity; wire_events, then kvt_event of each;
+                                     kvt_events_drain; KVT_E_STATE: the session has no reader */
+    WIRE_CALL_REMOTE_FLUSH = 20,  /* deadline; nothing; kvt_remote_flush */
+    WIRE_CALL_REMOTE_STATS = 21,  /* plain; asked kvt_remote_stats; kvt_remote_stats_get */
+    WIRE_CALL_REMOTE_NODE = 22,   /* index; asked kvt_remote_node; kvt_remote_node_get */
+    WIRE_CALL_END = 23
 } wire_call_number;
 
 /* Every argument begins so. */
@@ -118,6 +131,13 @@ typedef struct wire_device_argument {
     char name[64]; /* printable characters, then zeros */
 } wire_device_argument;
 
+typedef struct wire_observe_argument {
+    wire_argument_head at;
+    kvt_key key;
+    double loss, weight;
+    kvt_variant variant;
+} wire_observe_argument;
+
 /* An argument that was read. Members that the writer did not know are zero. */
 typedef union wire_argument {
     wire_argument_head at;
@@ -129,6 +149,7 @@ typedef union wire_argument {
     wire_space_argument space;
     wire_tenant_argument tenant;
     wire_device_argument device;
+    wire_observe_argument observe;
 } wire_argument;
 
 /* ---- results ---- */
@@ -149,6 +170,11 @@ typedef struct wire_cursor {
     uint64_t cursor;
 } wire_cursor;
 
+/* Events follow. */
+typedef struct wire_events {
+    uint64_t lost; /* since the last result */
+} wire_events;
+
 /* The two texts of the explanation that follows; empty: NULL there. Also of a miss. */
 typedef struct wire_explained {
     char reason[256];
@@ -165,7 +191,10 @@ _Static_assert(sizeof(wire_space_argument) == 24, "space");
 _Static_assert(offsetof(wire_tenant_argument, limits) == 16, "tenant");
 _Static_assert(sizeof(wire_device_argument) == 80, "device");
 _Static_assert(sizeof(wire_count) == 8 && sizeof(wire_health) == 16, "counts");
-_Static_assert(sizeof(wire_cursor) == 8, "cursor");
+_Static_assert(sizeof(wire_cursor) == 8 && sizeof(wire_events) == 8, "cursor, events");
+_Static_assert(sizeof(wire_observe_argument) == 64, "observe");
+_Static_assert(sizeof(wire_events) + WIRE_EVENTS_MAX * sizeof(kvt_event) <= WIRE_RESULT_MAX,
+               "events");
 _Static_assert(sizeof(wire_explained) == 320, "explained");
 
 /* ---- the table ---- */

@@ -172,14 +172,22 @@ static const message_kind message_kinds[] = {
     [WIRE_RESULT] = {CALL_HEAD, WIRE_FROM_SERVER, 0, false, true, true, result_is_sound},
     [WIRE_RESULT_MEMORY] = {CALL_HEAD, WIRE_FROM_SERVER, 1, false, true, false,
                             result_memory_is_sound},
+    [WIRE_EVENTS_WAIT] = {sizeof(wire_head), WIRE_FROM_SERVER, 0, false, false, false,
+                          done_is_sound},
 };
 
 #define MESSAGE_KINDS (sizeof message_kinds / sizeof *message_kinds)
 
+/* A message that no question asks for. */
+static bool is_unasked(uint32_t kind)
+{
+    return kind == WIRE_LEAVING || kind == WIRE_EVENTS_WAIT;
+}
+
 void wire_message_make(wire_message *message, wire_kind kind, uint32_t protocol, uint32_t number)
 {
     assert(kind >= WIRE_HELLO && kind < MESSAGE_KINDS && protocol <= UINT16_MAX);
-    assert((number == 0) == (kind == WIRE_LEAVING));
+    assert((number == 0) == is_unasked(kind));
     memset(message, 0, sizeof *message);
     message->head = (wire_head){.magic = WIRE_MAGIC,
                                 .kind = (uint16_t)kind,
@@ -197,7 +205,7 @@ static bool head_is_sound(const wire_head *head, const wire_expected *expected)
         return false;
     if (kind->opens != (head->protocol == 0)) return false;
     if (!kind->answers && head->status != KVT_OK) return false;
-    return (head->number == 0) == (head->kind == WIRE_LEAVING);
+    return (head->number == 0) == is_unasked(head->kind);
 }
 
 kvt_status wire_message_read(const void *packet, size_t size, uint32_t descriptors,

@@ -45,7 +45,8 @@ typedef enum wire_kind {
     WIRE_LEAVING = 11,
     WIRE_CALL = 12,
     WIRE_RESULT = 13,
-    WIRE_RESULT_MEMORY = 14
+    WIRE_RESULT_MEMORY = 14,
+    WIRE_EVENTS_WAIT = 15
 } wire_kind;
 
 typedef enum wire_side { WIRE_FROM_CLIENT = 1, WIRE_FROM_SERVER = 2 } wire_side;
@@ -171,7 +172,8 @@ _Static_assert(sizeof(wire_call) == WIRE_MESSAGE_MAX && offsetof(wire_call, argu
 _Static_assert(sizeof(wire_result) == WIRE_MESSAGE_MAX && offsetof(wire_result, result) == 32,
                "result");
 
-/* Zeroes a message and fills its head. number is 0 for WIRE_LEAVING alone. */
+/* Zeroes a message and fills its head. number is 0 for what is told unasked: WIRE_LEAVING and
+ * WIRE_EVENTS_WAIT. */
 void wire_message_make(wire_message *message, wire_kind kind, uint32_t protocol, uint32_t number);
 
 /* Which messages may come now: from this side, speaking a protocol of these. Before they have

@@ -697,7 +697,8 @@ void publisher_stop(store_remote *remote)
 
 kvt_status kvt_remote_flush(kvt_store *store, uint64_t deadline_ns)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    const base_store_calls *other = base_store_calls_of(store);
+    if (other != NULL) return BASE_CALL(other, remote_flush, store, deadline_ns);
     if (store == NULL) return KVT_E_UNSUPPORTED;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (store->remote == NULL) return KVT_E_UNSUPPORTED;

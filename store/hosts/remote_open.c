@@ -181,7 +181,8 @@ void remote_tier_stats(kvt_store *store, kvt_remote_stats *out)
 
 kvt_status kvt_remote_stats_get(kvt_store *store, kvt_remote_stats *stats)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    const base_store_calls *other = base_store_calls_of(store);
+    if (other != NULL) return BASE_CALL(other, remote_stats, store, stats);
     if (store == NULL || stats == NULL || !struct_size_is_sound(stats, REMOTE_STATS_LEAST))
         return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
@@ -194,7 +195,8 @@ kvt_status kvt_remote_stats_get(kvt_store *store, kvt_remote_stats *stats)
 
 kvt_status kvt_remote_node_get(kvt_store *store, uint32_t index, kvt_remote_node *node)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    const base_store_calls *other = base_store_calls_of(store);
+    if (other != NULL) return BASE_CALL(other, remote_node, store, index, node);
     if (store == NULL || node == NULL || !struct_size_is_sound(node, REMOTE_NODE_LEAST))
         return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

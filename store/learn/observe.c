@@ -226,7 +226,8 @@ const char *kvt_version(void)
 kvt_status kvt_quality_observe(kvt_store *store, const kvt_key *key, kvt_variant variant,
                                double loss, double weight)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    const base_store_calls *other = base_store_calls_of(store);
+    if (other != NULL) return BASE_CALL(other, observe, store, key, variant, loss, weight);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || !(loss >= 0 && loss <= 1)) return KVT_E_ARGUMENT;
     if (!(weight > 0 && weight <= 1000)) return KVT_E_ARGUMENT;

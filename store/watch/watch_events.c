@@ -30,9 +30,10 @@ _Static_assert(sizeof(kvt_event) == 128, "the size of an event is public");
 /* A reader of events. Under `lock`: taken <= written, and no more than
  * `capacity` events lie between them. */
 struct kvt_events {
-    struct kvt_events *next; /* of the store's; under readers_lock */
-    uint32_t forks;          /* base_fork_guard_count of the process that opened it */
-    int fd;                  /* an eventfd, readable while taken != written */
+    const base_events_calls *elsewhere; /* NULL: of a store of this process */
+    uint32_t forks;                     /* base_fork_guard_count of the process that opened it */
+    struct kvt_events *next;            /* of the store's; under readers_lock */
+    int fd;                             /* an eventfd, readable while taken != written */
     uint32_t capacity;
     pthread_mutex_t lock;
     kvt_store *store; /* NULL: closed before its reader was */
@@ -46,7 +47,8 @@ struct kvt_events {
 
 kvt_status kvt_events_open(kvt_store *store, uint32_t capacity, kvt_events **events_out)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    const base_store_calls *other = base_store_calls_of(store);
+    if (other != NULL) return BASE_CALL(other, events_open, store, capacity, events_out);
     if (store == NULL || events_out == NULL) return KVT_E_ARGUMENT;
     *events_out = NULL;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
@@ -74,6 +76,11 @@ kvt_status kvt_events_open(kvt_store *store, uint32_t capacity, kvt_events **eve
 
 void kvt_events_close(kvt_events *reader)
 {
+    const base_events_calls *other = base_events_calls_of(reader);
+    if (other != NULL) {
+        other->close(reader);
+        return;
+    }
     if (reader == NULL || !fork_guard_is_current(reader->forks)) return;
     if (reader->store != NULL) {
         /* Take a reader out of its store's list. */
@@ -105,6 +112,8 @@ void watch_end_readers(kvt_store *store)
 
 int kvt_events_fd(const kvt_events *reader)
 {
+    const base_events_calls *other = base_events_calls_of(reader);
+    if (other != NULL) return other->fd(reader);
     return fork_guard_is_current(reader->forks) ? reader->fd : -1;
 }
 
@@ -131,6 +140,8 @@ static void events_add(kvt_events *reader, const kvt_event *event)
 kvt_status kvt_events_drain(kvt_events *reader, kvt_event *events, size_t capacity,
                             size_t *count_out, uint64_t *lost_out)
 {
+    const base_events_calls *other = base_events_calls_of(reader);
+    if (other != NULL) return other->drain(reader, events, capacity, count_out, lost_out);
     if (reader == NULL || count_out == NULL) return KVT_E_ARGUMENT;
     if (events == NULL && capacity != 0) return KVT_E_ARGUMENT;
     *count_out = 0;

@@ -57,8 +57,9 @@ static void watch_print_operation(watch_text *out, const kvt_operation *operatio
                 operation->transfer_ns, operation->code_ns, key);
 }
 
-/* The whole text, the caller's to free; NULL: no memory. */
-static char *watch_make_text(kvt_store *store, size_t *bytes_out)
+/* Makes the whole text, the caller's to free. KVT_OK; KVT_E_MEMORY; KVT_E_GONE (the process that
+ * has the store does not answer). */
+static kvt_status watch_make_text(kvt_store *store, char **text_out, size_t *bytes_out)
 {
     const size_t operations_bytes = WATCH_FILE_OPERATIONS * sizeof(kvt_operation);
     /* Between two calls numbers may get longer, and forms and devices be added. */
@@ -66,25 +67,28 @@ static char *watch_make_text(kvt_store *store, size_t *bytes_out)
                         (size_t)WATCH_FILE_OPERATIONS * WATCH_FILE_LINE;
     char *text = malloc(size);
     kvt_operation *operations = malloc(operations_bytes);
-    if (text == NULL || operations == NULL) {
-        free(operations);
-        free(text);
-        return NULL;
-    }
+    kvt_status status = text != NULL && operations != NULL ? KVT_OK : KVT_E_MEMORY;
     watch_text out = {.text = text, .size = size};
-    watch_print(&out, "%swritten=%llu clock=%llu\n", watch_file_mark,
-                (unsigned long long)base_calendar_ns(), (unsigned long long)base_clock_ns());
-    out.used += kvt_metrics_write(store, text + out.used, size - out.used) - 1;
+    if (status == KVT_OK) {
+        watch_print(&out, "%swritten=%llu clock=%llu\n", watch_file_mark,
+                    (unsigned long long)base_calendar_ns(), (unsigned long long)base_clock_ns());
+        const size_t room = size - out.used - (size_t)WATCH_FILE_OPERATIONS * WATCH_FILE_LINE;
+        const size_t bytes = kvt_metrics_write(store, text + out.used, room);
+        if (bytes == 0 || bytes > room) status = KVT_E_GONE;
+        out.used += bytes - 1;
+    }
     size_t count = 0;
-    const kvt_status status = kvt_operations_get(store, operations, WATCH_FILE_OPERATIONS, &count);
-    assert(status == KVT_OK);
-    (void)status;
+    if (status == KVT_OK)
+        status = kvt_operations_get(store, operations, WATCH_FILE_OPERATIONS, &count);
     for (size_t i = 0; i < count; i++)
         watch_print_operation(&out, &operations[i]);
     free(operations);
-    assert(out.used < size);
+    assert(status != KVT_OK || out.used < size);
     *bytes_out = out.used;
-    return text;
+    *text_out = text;
+    if (status == KVT_OK) return KVT_OK;
+    free(text);
+    return status;
 }
 
 /* ---- the file ---- */
@@ -156,15 +160,19 @@ static kvt_status watch_replace(const char *path, const char *text, size_t bytes
 
 kvt_status kvt_watch_write(kvt_store *store, const char *path)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    const base_store_calls *other = base_store_calls_of(store);
     if (store == NULL || path == NULL || path[0] == '\0') return KVT_E_ARGUMENT;
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (other == NULL && !fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (other != NULL && (other->file_lock == NULL || base_calls_lack(store) == KVT_E_STATE))
+        return base_calls_lack(store);
     size_t bytes = 0;
-    char *text = watch_make_text(store, &bytes);
-    if (text == NULL) return KVT_E_MEMORY;
-    pthread_mutex_lock(&store->watch->file_lock);
-    const kvt_status status = watch_replace(path, text, bytes);
-    pthread_mutex_unlock(&store->watch->file_lock);
+    char *text = NULL;
+    kvt_status status = watch_make_text(store, &text, &bytes);
+    if (status != KVT_OK) return status;
+    pthread_mutex_t *lock = other != NULL ? other->file_lock(store) : &store->watch->file_lock;
+    pthread_mutex_lock(lock);
+    status = watch_replace(path, text, bytes);
+    pthread_mutex_unlock(lock);
     free(text);
     return status;
 }

@@ -36,8 +36,9 @@ static inline void wire_test_message(wire_kind kind, wire_message *message,
 {
     const uint32_t protocol = kind == WIRE_HELLO || kind == WIRE_REFUSED ? 0 : 2;
     const bool memory = kind == WIRE_REGISTER || kind == WIRE_RESULT_MEMORY;
+    const bool unasked = kind == WIRE_LEAVING || kind == WIRE_EVENTS_WAIT;
     *descriptors_out = kind == WIRE_CHANNEL ? 3 : memory ? 1 : 0;
-    wire_message_make(message, kind, protocol, kind == WIRE_LEAVING ? 0 : 7);
+    wire_message_make(message, kind, protocol, unasked ? 0 : 7);
     switch (kind) {
     case WIRE_HELLO: wire_hello_make(message, &wire_test_speaks, "an engine", 5 * SECOND); break;
     case WIRE_WELCOME: {
@@ -74,6 +75,7 @@ static inline void wire_test_message(wire_kind kind, wire_message *message,
     case WIRE_REGION:
     case WIRE_RELEASE:
     case WIRE_LEAVING: message->one.value = 3; break;
+    case WIRE_EVENTS_WAIT: break;
     case WIRE_DONE: message->head.status = KVT_E_SPACE; break;
     case WIRE_CALL: {
         const wire_index_argument argument = {.at = {sizeof argument, 400}, .index = 2};
@@ -93,7 +95,8 @@ static inline wire_expected wire_test_expected(wire_kind kind)
 {
     const bool server = kind == WIRE_WELCOME || kind == WIRE_REFUSED || kind == WIRE_CHANNEL ||
                         kind == WIRE_REGION || kind == WIRE_DONE || kind == WIRE_LEAVING ||
-                        kind == WIRE_RESULT || kind == WIRE_RESULT_MEMORY;
+                        kind == WIRE_RESULT || kind == WIRE_RESULT_MEMORY ||
+                        kind == WIRE_EVENTS_WAIT;
     return (wire_expected){server ? WIRE_FROM_SERVER : WIRE_FROM_CLIENT, 0, 3};
 }
 

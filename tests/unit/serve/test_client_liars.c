@@ -8,6 +8,7 @@
 #include "store_support.h"
 
 #include "base/clock.h"
+#include "serve/wire/control.h"
 #include "serve/wire/key_records.h"
 #include "serve/wire/load_records.h"
 #include "serve/wire/messages.h"
@@ -39,6 +40,12 @@ typedef enum lie {
     LIE_WORD_OF_NO_RING,
     LIE_COMPLETES_WITHOUT_END,
     LIE_KEEPS_MORE_TOKENS_THAN_THERE_ARE,
+    LIE_EVENTS_WAIT_FOR_NO_READER,
+    LIE_EVENT_OF_NO_KIND,
+    LIE_MORE_EVENTS_THAN_ASKED,
+    LIE_HALF_AN_EVENT,
+    LIE_EVENTS_WITHOUT_A_RESULT,
+    LIE_MEMORY_OF_EVENTS_IS_A_BELL,
     LIES,
     LIE_LAYERS_FALL = LIES, /* of loads from here on, at an exists that follows */
     LIE_LAYERS_EXCEED,
@@ -156,6 +163,9 @@ static void open_channel(const wire_message *asked)
     const int descriptors[] = {made, me.bells[0], me.bells[1]};
     tell(&answer, descriptors, 3);
     close(made);
+    if (me.tells != LIE_EVENTS_WAIT_FOR_NO_READER) return;
+    wire_message_make(&answer, WIRE_EVENTS_WAIT, WIRE_PROTOCOL, 0);
+    tell(&answer, NULL, 0);
 }
 
 /* Answers a get's first step, which asks what is stored. */
@@ -217,6 +227,31 @@ static void lie_to(const wire_request *request)
     complete(&done);
 }
 
+/* Answers calls of a reader of events, which wait without end. */
+static void answer_call(const wire_message *asked)
+{
+    wire_message message;
+    struct {
+        wire_events head;
+        kvt_event events[4];
+    } result = {.head = {0}};
+    uint32_t bytes = 0;
+    for (int i = 0; i < 4; i++)
+        result.events[i].kind = me.tells == LIE_EVENT_OF_NO_KIND ? 77 : KVT_EVENT_STORED;
+    if (asked->call.call == WIRE_CALL_EVENTS) {
+        bytes = sizeof result.head + sizeof(kvt_event);
+        if (me.tells == LIE_MORE_EVENTS_THAN_ASKED) bytes += 2 * sizeof(kvt_event);
+        if (me.tells == LIE_HALF_AN_EVENT) bytes -= 64;
+        if (me.tells == LIE_EVENTS_WITHOUT_A_RESULT) bytes = 0;
+        if (me.tells == LIE_MEMORY_OF_EVENTS_IS_A_BELL) bytes = 64 * sizeof(kvt_event) + 8;
+    }
+    wire_result_make(&message, asked->call.call, WIRE_PROTOCOL, asked->head.number, KVT_OK, &result,
+                     bytes);
+    tell(&message, me.bells, message.head.kind == WIRE_RESULT_MEMORY ? 1 : 0);
+    wire_message_make(&message, WIRE_EVENTS_WAIT, WIRE_PROTOCOL, 0);
+    tell(&message, NULL, 0);
+}
+
 static void answer(const wire_message *asked)
 {
     wire_message message;
@@ -224,6 +259,8 @@ static void answer(const wire_message *asked)
         welcome(&asked->hello);
     } else if (asked->head.kind == WIRE_OPEN_CHANNEL) {
         open_channel(asked);
+    } else if (asked->head.kind == WIRE_CALL) {
+        answer_call(asked);
     } else if (asked->head.kind == WIRE_REGISTER) {
         wire_message_make(&message, WIRE_REGION, WIRE_PROTOCOL, asked->head.number);
         message.one.value = me.tells == LIE_REGION_OUT_OF_RANGE ? 4000000000u : 0;
@@ -249,11 +286,14 @@ static void *liar_run(void *argument)
     while (!atomic_load(&me.stop)) {
         wire_packet packet;
         wire_message asked;
-        struct pollfd waits = {.fd = me.peer >= 0 ? me.peer : me.listener.socket, .events = POLLIN};
-        const int came = poll(&waits, 1, 1);
-        if (came > 0 && me.peer < 0) {
+        /* It has one client: the newest. */
+        struct pollfd waits[] = {{.fd = me.listener.socket, .events = POLLIN},
+                                 {.fd = me.peer, .events = POLLIN}};
+        (void)poll(waits, 2, 1);
+        if (waits[0].revents != 0) {
+            peer_forget();
             (void)!wire_accept(&me.listener, &me.peer);
-        } else if (came > 0) {
+        } else if (waits[1].revents != 0) {
             if (wire_receive(me.peer, &packet) != KVT_OK) {
                 peer_forget();
                 continue;
@@ -333,6 +373,26 @@ static kvt_status get_rows(kvt_store *store)
     return status;
 }
 
+/* Each drain ends, gives no event that is none, and writes no more than it may. */
+static void drain_events(kvt_store *store)
+{
+    kvt_events *reader = NULL;
+    assert_ok(kvt_events_open(store, 16, &reader));
+    uint64_t lost = 0, more;
+    for (int i = 0; i < 3; i++) {
+        kvt_event events[2];
+        size_t count = 9;
+        memset(events, 0x5a, sizeof events);
+        assert_ok(kvt_events_drain(reader, events, 1, &count, &more));
+        assert_true(count == 0 && kvt_events_fd(reader) >= 0);
+        for (size_t k = 0; k < sizeof events; k++)
+            assert_int_equal(((const char *)events)[k], 0x5a);
+        lost += more;
+    }
+    assert_int_equal(lost, 1);
+    kvt_events_close(reader);
+}
+
 TEST(lies)
 {
     for (int tells = 0; tells < LIES; tells++) {
@@ -356,6 +416,7 @@ TEST(lies)
                 const kvt_status got = get_rows(store);
                 assert_true(got == KVT_MISS || got == KVT_E_GONE);
             }
+            if (tells >= LIE_EVENT_OF_NO_KIND) drain_events(store);
             if (memory != NULL) assert_ok(kvt_region_free(store, memory));
             kvt_store_close(store);
         }

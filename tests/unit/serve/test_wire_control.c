@@ -140,6 +140,8 @@ static kvt_status answered(uint32_t call, uint32_t bytes, kvt_status status, siz
         memcpy(result + at, &asked.result_size, 4);
     if (call == WIRE_CALL_HEALTH && bytes >= sizeof(wire_health))
         ((wire_health *)(void *)result)->count = 1000;
+    for (uint32_t at = kind->head; call == WIRE_CALL_EVENTS && at + 128 <= bytes; at += 128)
+        result[at + offsetof(kvt_event, kind)] = KVT_EVENT_STORED;
     wire_message message;
     wire_result_make(&message, call, 1, 7, status, result, bytes);
     assert_int_equal(message.head.kind, bytes > 4064 ? WIRE_RESULT_MEMORY : WIRE_RESULT);
@@ -214,6 +216,27 @@ TEST(what_a_result_says_within_is_checked)
                      KVT_E_CORRUPT);
     of.health.count = 1;
     assert_ok(wire_result_check(&message.result, WIRE_CALL_HEALTH, &asked, &of, NULL));
+    /* Events by whose members a reader could not branch. */
+    static const struct {
+        size_t at;
+        uint8_t most;
+    } members[] = {{offsetof(kvt_event, kind), KVT_EVENT_MOVED},
+                   {offsetof(kvt_event, reason), KVT_REMOVED_UNSTORED},
+                   {offsetof(kvt_event, tier), KVT_TIER_REMOTE},
+                   {offsetof(kvt_event, source_tier), KVT_TIER_REMOTE}};
+    for (size_t i = 0; i < 4; i++)
+        for (uint32_t value = 0; value < 256; value++) {
+            char events[8 + 2 * sizeof(kvt_event)] = {0};
+            char *second = events + 8 + sizeof(kvt_event);
+            events[8 + offsetof(kvt_event, kind)] = KVT_EVENT_STORED;
+            second[offsetof(kvt_event, kind)] = KVT_EVENT_REMOVED;
+            second[members[i].at] = (char)value;
+            const bool sound = value <= members[i].most && (i != 0 || value != 0);
+            wire_result_make(&message, WIRE_CALL_EVENTS, 1, 7, KVT_OK, events, sizeof events);
+            assert_int_equal(
+                wire_result_check(&message.result, WIRE_CALL_EVENTS, &text, events, NULL),
+                sound ? KVT_OK : KVT_E_CORRUPT);
+        }
     memset(of.bytes + sizeof of.health + offsetof(kvt_health_item, name), 'x', 64);
     assert_int_equal(wire_result_check(&message.result, WIRE_CALL_HEALTH, &asked, &of, NULL),
                      KVT_E_CORRUPT);

@@ -122,6 +122,8 @@ static const wrong_member wrong_members[] = {
     {WIRE_DONE, MEMBER(wire_head, status), (uint32_t)-100},
     {WIRE_LEAVING, MEMBER(wire_head, number), 1},
     {WIRE_LEAVING, MEMBER(wire_one, zero), 1},
+    {WIRE_EVENTS_WAIT, MEMBER(wire_head, number), 1},
+    {WIRE_EVENTS_WAIT, MEMBER(wire_head, status), 1},
     {WIRE_RELEASE, MEMBER(wire_head, status), 1},
     {WIRE_REGION, MEMBER(wire_head, status), 1},
     {WIRE_HELLO, MEMBER(wire_head, protocol), 1},
