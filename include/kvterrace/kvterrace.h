@@ -219,8 +219,8 @@ typedef struct kvt_store_options {
      * writes no file, and the owner need not run; but no owner may be opened in its process.
      * Entries that the owner has flushed are found; those in HBM and DRAM alone are misses. get,
      * exists, describe, match without worth and load_seconds, prefix_get, stats (gets, hits,
-     * misses, failures), health, flush and close work; a put is KVT_REFUSED, every other call
-     * KVT_E_UNSUPPORTED: queues, loads, info->kept and what changes a store. The open may also be
+     * misses, failures), health, queues, flush and close work; a put is KVT_REFUSED, every other
+     * call KVT_E_UNSUPPORTED: loads, some layers, info->kept, what changes a store. The open may be
      * KVT_E_GONE: there is no catalog yet. A device that is missing is looked for again; false */
     bool follow;
     uint8_t reserved[7]; /* zero */

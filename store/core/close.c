@@ -42,7 +42,7 @@ void kvt_store_close(kvt_store *store)
         return;
     }
     if (store == NULL || !fork_guard_is_ours(store)) return;
-    queue_stop_all(store);
+    queue_stop_all((queue_owner){&store->lock, &store->queues});
     uint64_t deadline_ns = 0; /* until when entries may be written, CLOCK_MONOTONIC; 0 = none is */
     if (store->close_deadline_seconds > 0)
         deadline_ns = (uint64_t)((double)base_clock_ns() + store->close_deadline_seconds * 1e9);

@@ -109,6 +109,17 @@ static size_t follow_metrics(kvt_store *handle, char *text, size_t size)
     return 0;
 }
 
+/* ---- queues: the store's own, whose threads make the calls above ---- */
+
+static kvt_status follow_queue_open(kvt_store *handle, const kvt_queue_options *options,
+                                    kvt_queue **queue_out)
+{
+    follow_store *store = follow_enter(handle);
+    if (store == NULL) return KVT_E_STATE;
+    const queue_owner owner = {&store->lock, &store->queues};
+    return queue_open_owned(handle, owner, true, options, queue_out);
+}
+
 /* ---- open and close ---- */
 
 static void follow_free(follow_store *store)
@@ -134,7 +145,9 @@ static void follow_free(follow_store *store)
 static void follow_close(kvt_store *handle)
 {
     follow_store *store = follow_enter(handle);
-    if (store != NULL) follow_free(store);
+    if (store == NULL) return;
+    queue_stop_all((queue_owner){&store->lock, &store->queues});
+    follow_free(store);
 }
 
 static const base_store_calls follow_calls = {.close = follow_close,
@@ -147,7 +160,8 @@ static const base_store_calls follow_calls = {.close = follow_close,
                                               .flush = follow_flush,
                                               .stats = follow_stats,
                                               .health = follow_health,
-                                              .metrics = follow_metrics};
+                                              .metrics = follow_metrics,
+                                              .queue_open = follow_queue_open};
 
 /* Copies what a follower needs of the options. */
 static kvt_status follow_fill(follow_store *store, const kvt_store_options *options)

@@ -68,6 +68,7 @@ typedef struct follow_store {
     store_basis *owned[STORE_BASES_MAX];
     uint32_t base_count;
     follow_buffer spare[FOLLOW_SPARE]; /* of gets that have ended: fresh memory costs page faults */
+    kvt_queue *queues;                 /* that are open */
     uint64_t gets, hits, misses, timeouts, load_failures, tokens_refused, bases_lacking, bytes_read;
 } follow_store;
 

@@ -479,6 +479,7 @@ kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view 
     options = struct_size_in(options, &whole, sizeof whole, LOAD_OPTIONS_LEAST);
     kvt_status status = load_check_begin(queue, keys, views, count, options, load_out);
     if (status != KVT_OK) return status;
+    if (queue->blocks) return KVT_E_UNSUPPORTED;
     kvt_load *load = load_make(queue, keys, views, count, options);
     if (load == NULL) return KVT_E_MEMORY;
     load_hold_all(load, keys);

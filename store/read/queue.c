@@ -33,14 +33,14 @@
 /* Adds a queue to those that kvt_store_close ends. */
 static void queue_register(kvt_queue *queue)
 {
-    kvt_store *store = queue->store;
+    const queue_owner owner = queue->owner;
     assert(queue->next == NULL && queue->previous == NULL);
-    pthread_mutex_lock(&store->lock);
-    assert(store->queues == NULL || store->queues->previous == NULL);
-    queue->next = store->queues;
+    pthread_mutex_lock(owner.lock);
+    assert(*owner.first == NULL || (*owner.first)->previous == NULL);
+    queue->next = *owner.first;
     if (queue->next != NULL) queue->next->previous = queue;
-    store->queues = queue;
-    pthread_mutex_unlock(&store->lock);
+    *owner.first = queue;
+    pthread_mutex_unlock(owner.lock);
 }
 
 /* Takes a queue out of the store's list. NULL: kvt_store_close has done so, and the store may be
@@ -51,13 +51,14 @@ static kvt_store *queue_unregister(kvt_queue *queue)
     kvt_store *store = queue->store;
     pthread_mutex_unlock(&queue->lock);
     if (store == NULL) return NULL;
-    pthread_mutex_lock(&store->lock);
+    const queue_owner owner = queue->owner;
+    pthread_mutex_lock(owner.lock);
     if (queue->previous != NULL)
         queue->previous->next = queue->next;
     else
-        store->queues = queue->next;
+        *owner.first = queue->next;
     if (queue->next != NULL) queue->next->previous = queue->previous;
-    pthread_mutex_unlock(&store->lock);
+    pthread_mutex_unlock(owner.lock);
     return store;
 }
 
@@ -94,7 +95,8 @@ kvt_queue *queue_make(kvt_store *store, uint32_t depth, bool signals)
     kvt_queue *queue = calloc(1, sizeof *queue);
     if (queue == NULL) return NULL;
     queue->store = store;
-    queue->forks = store->forks;
+    const base_handle *other = base_calls_at(store) != NULL ? (const void *)store : NULL;
+    queue->forks = other != NULL ? other->forks : store->forks;
     queue->depth = depth;
     pthread_mutex_init(&queue->lock, NULL);
     base_condition_init(&queue->work);
@@ -185,9 +187,17 @@ kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kv
 {
     const base_store_calls *other = base_store_calls_of(store);
     if (other != NULL) return BASE_CALL(other, queue_open, store, options, queue_out);
+    if (store == NULL) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return queue_out == NULL ? KVT_E_ARGUMENT : KVT_E_STATE;
+    const queue_owner owner = {&store->lock, &store->queues};
+    return queue_open_owned(store, owner, false, options, queue_out);
+}
+
+kvt_status queue_open_owned(kvt_store *store, queue_owner owner, bool blocks,
+                            const kvt_queue_options *options, kvt_queue **queue_out)
+{
     kvt_queue_options whole = {.struct_size = sizeof whole};
-    if (store == NULL || queue_out == NULL) return KVT_E_ARGUMENT;
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (queue_out == NULL) return KVT_E_ARGUMENT;
     if (options == NULL) options = &whole;
     options = struct_size_in(options, &whole, sizeof whole, QUEUE_OPTIONS_LEAST);
     if (options == NULL) return KVT_E_ARGUMENT;
@@ -196,6 +206,8 @@ kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kv
     if (threads > QUEUE_THREADS_MAX || depth > QUEUE_DEPTH_MAX) return KVT_E_ARGUMENT;
     kvt_queue *queue = queue_make(store, depth, true);
     if (queue == NULL) return KVT_E_MEMORY;
+    queue->owner = owner;
+    queue->blocks = blocks;
     kvt_status status = KVT_OK;
     queue->submitter_waits = options->submitter_waits;
     if (options->whole_batches && !queue_count_batches(queue))
@@ -213,17 +225,17 @@ kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kv
     return KVT_OK;
 }
 
-void queue_stop_all(kvt_store *store)
+void queue_stop_all(queue_owner owner)
 {
     for (;;) {
-        pthread_mutex_lock(&store->lock);
-        kvt_queue *queue = store->queues;
+        pthread_mutex_lock(owner.lock);
+        kvt_queue *queue = *owner.first;
         if (queue != NULL) {
-            assert(queue->store == store && queue->previous == NULL);
-            store->queues = queue->next;
+            assert(queue->owner.first == owner.first && queue->previous == NULL);
+            *owner.first = queue->next;
             if (queue->next != NULL) queue->next->previous = NULL;
         }
-        pthread_mutex_unlock(&store->lock);
+        pthread_mutex_unlock(owner.lock);
         if (queue == NULL) return;
         /* The owner may drain and close the queue later, when the store is freed. */
         queue_stop(queue);
@@ -243,7 +255,7 @@ void kvt_queue_close(kvt_queue *queue)
     if (!queue_is_ours(queue)) return;
     kvt_store *store = queue_unregister(queue);
     queue_stop(queue);
-    if (store != NULL) {
+    if (store != NULL && !queue->blocks) {
         pthread_mutex_lock(&store->lock);
         lease_end_owner(store, queue);
         pthread_mutex_unlock(&store->lock);
@@ -276,13 +288,17 @@ static const kvt_request *queue_request(const queue_given *given, size_t index, 
 }
 
 /* Whether a request's fields fit its kind; views are checked apart. */
-static kvt_status queue_check(const kvt_request *request)
+static kvt_status queue_check(const kvt_queue *queue, const kvt_request *request)
 {
     if (request == NULL || request->urgency >= QUEUE_CLASSES) return KVT_E_ARGUMENT;
     if (!(request->loss_max <= 1)) return KVT_E_ARGUMENT; /* NAN, too */
     switch (request->kind) {
     case KVT_REQUEST_GET:
         if (!access_info_is_sound(request->info)) return KVT_E_ARGUMENT;
+        /* A blocking get gives every layer. */
+        if (queue->blocks && (request->first_layer != 0 || request->layer_count != 0 ||
+                              (request->info != NULL && request->info->kept != NULL)))
+            return KVT_E_UNSUPPORTED;
         return request->view != NULL ? KVT_OK : KVT_E_ARGUMENT;
     case KVT_REQUEST_PUT:
         return request->view != NULL && request->entry != NULL ? KVT_OK : KVT_E_ARGUMENT;
@@ -311,13 +327,14 @@ static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *gi
                          .kind = known.kind,
                          .user = known.user,
                          .submitted_ns = now_ns,
-                         .status = queue_check(request),
+                         .status = queue_check(queue, request),
                          .info = {.struct_size = sizeof item->info}};
     if (item->status != KVT_OK) return;
     item->urgency = request->urgency;
     item->tier = request->tier;
     item->key = request->key;
-    item->deadline_ns = access_deadline(queue->store, request->deadline_ns);
+    item->deadline_ns =
+        queue->blocks ? request->deadline_ns : access_deadline(queue->store, request->deadline_ns);
     item->loss_max = request->loss_max;
     item->view = request->view;
     item->first_layer = request->first_layer;

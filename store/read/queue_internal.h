@@ -14,7 +14,7 @@
  *     lists, states, counters, batches   queue->lock
  *     a begun item's request and result  the thread that began it, until it completes
  *     store, options, event_fd           fixed after open
- *     next, previous                     store->lock
+ *     next, previous                     owner.lock: a store's lock
  *
  * Lock order: the queue's lock is a leaf but for the write of the event descriptor; no call on the
  * store is made under it.
@@ -111,10 +111,18 @@ typedef struct queue_batches {
     bool ended; /* a batch has completed of which not all is drained */
 } queue_batches;
 
+/* The open queues of a store, a follower's too. */
+typedef struct queue_owner {
+    pthread_mutex_t *lock; /* of the list */
+    struct kvt_queue **first;
+} queue_owner;
+
 struct kvt_queue {
     const base_queue_calls *elsewhere; /* NULL: of a store of this process (base/handle_calls.h) */
     kvt_store *store;
-    struct kvt_queue *next, *previous; /* the store's open queues */
+    bool blocks; /* its threads carry gets out, too, by blocking calls: a follower's queue */
+    queue_owner owner;
+    struct kvt_queue *next, *previous; /* the owner's open queues */
     int event_fd;                      /* -1: nobody waits for it */
     uint32_t forks;                    /* base_fork_guard_count of the process that opened it */
     uint32_t depth;
@@ -273,8 +281,13 @@ void *queue_call_main(void *queue);
 /* The function of a queue's threads; the argument is the queue. */
 void *queue_main(void *queue);
 
+/* kvt_queue_open, for a store whose open queues the owner lists.
+ *   blocks   of a store that is no kvt_store: its threads carry out all requests by public calls */
+KVT_NODISCARD kvt_status queue_open_owned(kvt_store *store, queue_owner owner, bool blocks,
+                                          const kvt_queue_options *options, kvt_queue **queue_out);
+
 /* kvt_store_close: ends the queues that are open. No lock held. */
-void queue_stop_all(kvt_store *store);
+void queue_stop_all(queue_owner owner);
 
 /* ---- queue_views.c ---- */
 

@@ -20,6 +20,7 @@
 #include <kvterrace/names.h>
 
 #include "base/wait.h"
+#include "codecs/codec_table.h"
 #include "store/hosts/remote_tier.h"
 
 #include <assert.h>
@@ -70,16 +71,28 @@ static kvt_status queue_put_again(kvt_store *store, const queue_item *item)
 static kvt_status queue_exists(kvt_store *store, queue_item *item)
 {
     const kvt_status status = kvt_store_exists(store, &item->key);
-    item->guess = status == KVT_MISS && store->remote != NULL;
+    item->guess = status == KVT_MISS && !item->queue->blocks && store->remote != NULL;
     if (!item->guess) return status;
     return remote_match_hint(store, &item->key) == HINT_THERE ? KVT_OK : KVT_MISS;
 }
 
-/* Carries one request out that is neither a get nor in flight anywhere. A deadline bounds waiting,
- * and of these requests a put alone waits for room. No lock held. */
+/* A get of a queue whose calls block. What a lossy variant may lose is not known there. */
+static kvt_status queue_get_blocking(kvt_store *store, queue_item *item)
+{
+    assert(item->queue->blocks);
+    const kvt_status status =
+        kvt_store_get(store, &item->key, item->view, item->deadline_ns, &item->info);
+    if (status != KVT_OK || item->loss_max == 0 || item->loss_max == 1) return status;
+    item->refused_loss = !kvt_codec_is_exact(item->info.variant);
+    return item->refused_loss ? KVT_MISS : KVT_OK;
+}
+
+/* Carries one request out that is in flight nowhere, a get where all calls block. A deadline bounds
+ * waiting, and of the other requests a put alone waits for room. No lock held. */
 static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 {
     switch (item->kind) {
+    case KVT_REQUEST_GET: return queue_get_blocking(store, item);
     case KVT_REQUEST_PUT: return kvt_store_put(store, item->entry, item->view);
     case KVT_REQUEST_EXISTS: return queue_exists(store, item);
     case KVT_REQUEST_PREFETCH: return kvt_store_prefetch(store, &item->key, (kvt_tier)item->tier);
@@ -248,10 +261,11 @@ static uint32_t queue_take_next(kvt_queue *queue, queue_item **items, queue_run 
     const bool decodes = queue->shares.count != 0 && queue_may_decode(queue);
     const bool begins = !queue->shares_next || !decodes;
     if (begins && queue_may_begin(queue, next_ns))
-        count = queue_take_chunk(queue, queue->waiting, QUEUE_CHUNK, items);
+        count = queue_take_chunk(queue, queue->waiting, queue->blocks ? 1 : QUEUE_CHUNK, items);
     queue->shares_next = count != 0;
     if (count == 0) return decodes ? queue_take_share(&queue->shares, items) : 0;
-    *run_out = items[0]->kind == KVT_REQUEST_GET ? queue_gets_begin : queue_run_calls;
+    const bool begins_get = items[0]->kind == KVT_REQUEST_GET && !queue->blocks;
+    *run_out = begins_get ? queue_gets_begin : queue_run_calls;
     return count;
 }
 
@@ -294,7 +308,7 @@ bool queue_help(kvt_queue *queue)
     uint64_t next_ns;
     queue_run *run = queue_gets_share;
     /* A read under way may land at once, and its completion shall not wait for these. */
-    if (queue->flying != NULL) return false;
+    if (queue->flying != NULL || queue->blocks) return false;
     uint32_t count = queue_take_share(&queue->shares, items);
     if (count == 0) {
         const queue_list *list = queue_first_class(queue->waiting);

@@ -2,8 +2,8 @@
 /*
  * test_sparse_fork.c - every public function that takes a store or a handle that came from one, in
  * a child of fork while the locks of all of them are held: each returns at once, ends nothing, and
- * the parent goes on. And each on a connected store, which has some of them. The headers say which
- * functions these are; one that the table lacks fails.
+ * the parent goes on. And each on a connected store and on a follower, which have some of them. The
+ * headers say which functions these are; one that the table lacks fails.
  */
 #include "lent_store.h"
 #include "sequence_site.h"
@@ -23,6 +23,7 @@
 #include <kvterrace/remote.h>
 #include <kvterrace/watch.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 enum { MIB = 1 << 20, TEXT_BYTES = 1 << 20 };
@@ -464,4 +465,98 @@ TEST(every_call_on_a_connected_store)
     assert_ok(kvt_load_end(s->load, NULL, NULL));
     kvt_queue_close(s->queue);
     kvt_events_close(s->events);
+}
+
+/* ---- a follower ---- */
+
+/* An owner that lives and ends in a child, before anything here opens a catalog. */
+static void follower_files(kvt_store_options *options, const kvt_device_config *file)
+{
+    *options = support_options(4 * MIB, "lru");
+    options->limits.put_staging_bytes = 2 * MIB;
+    options->durability.catalog_path = "followed/catalog.db";
+    support_tier(options, KVT_TIER_SSD, file, 1);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        kvt_store *own = NULL;
+        char message[256];
+        bool kept = kvt_store_open(options, &own, message, sizeof message) == KVT_OK;
+        for (uint32_t i = 0; kept && i < 3; i++)
+            kept = support_put(own, i) == KVT_OK;
+        if (kept) kept = kvt_store_persist(own, NEVER, NULL) == KVT_OK;
+        kvt_store_close(own);
+        _exit(kept ? 0 : 1);
+    }
+    int ended;
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
+}
+
+/* What a follower answers: KVT_OK where it reads or has a queue, and what else is listed. */
+static const struct {
+    const char *name;
+    kvt_status status;
+} follower_answers[] = {
+    {"kvt_store_put", KVT_REFUSED}, {"kvt_store_get", KVT_OK},         {"kvt_store_exists", KVT_OK},
+    {"kvt_store_describe", KVT_OK}, {"kvt_store_match", KVT_OK},       {"kvt_prefix_get", KVT_OK},
+    {"kvt_store_flush", KVT_OK},    {"kvt_store_stats_get", KVT_OK},   {"kvt_health_get", KVT_OK},
+    {"kvt_queue_open", KVT_OK},     {"kvt_queue_submit", KVT_OK},      {"kvt_queue_wait", KVT_OK},
+    {"kvt_queue_fd", KVT_OK},       {"kvt_queue_stats_get", KVT_OK},   {"kvt_queue_drain", KVT_OK},
+    {"kvt_queue_cancel", KVT_MISS}, {"kvt_region_make", KVT_OK},       {"kvt_region_add", KVT_OK},
+    {"kvt_region_free", KVT_OK},    {"kvt_metrics_write", KVT_E_STATE} /* no text */};
+
+static kvt_status follower_answer(const char *name)
+{
+    for (size_t i = 0; i < sizeof follower_answers / sizeof *follower_answers; i++)
+        if (strcmp(name, follower_answers[i].name) == 0) return follower_answers[i].status;
+    return KVT_E_UNSUPPORTED;
+}
+
+/* Calls on handles that no follower gives, and the ends. */
+static bool is_not_of_a_follower(const char *name)
+{
+    static const char *const handles_of[] = {"kvt_load_", "kvt_sparse_", "kvt_events_"};
+    static const char *const openers[] = {"kvt_load_begin",    "kvt_sparse_open_live",
+                                          "kvt_sparse_open",   "kvt_sparse_open_kept",
+                                          "kvt_sparse_delete", "kvt_events_open"};
+    if (is_among(name, strlen(name), openers, sizeof openers / sizeof *openers)) return false;
+    for (size_t i = 0; i < sizeof handles_of / sizeof *handles_of; i++)
+        if (strncmp(name, handles_of[i], strlen(handles_of[i])) == 0) return true;
+    return strcmp(name, "kvt_store_close") == 0 || strcmp(name, "kvt_queue_close") == 0;
+}
+
+TEST(every_call_on_a_follower)
+{
+    kvt_store_options options;
+    char message[256] = "";
+    support_remove_folder("followed");
+    assert_int_equal(mkdir("followed", 0700), 0);
+    const kvt_device_config file = support_file_config("disk", "followed/disk", 8 * MIB);
+    follower_files(&options, &file);
+    site *s = make_site();
+    kvt_store *const own = s->store;
+    kvt_queue *const own_queue = s->queue;
+    options.follow = true;
+    assert_ok(kvt_store_open(&options, &s->store, message, sizeof message));
+    assert_ok(kvt_queue_open(s->store, NULL, &s->queue));
+    for (uint32_t i = 0; i < TABLE_ROWS; i++) {
+        const char *name = table[i].name;
+        if (is_not_of_a_follower(name)) continue;
+        const kvt_status status = table[i].call(s);
+        if (strcmp(name, "kvt_queue_drain") == 0) continue; /* the wait is behind it */
+        if (status != follower_answer(name)) fail_msg("%s: %s", name, kvt_status_name(status));
+    }
+    assert_ok(kvt_region_free(NULL, s->memory));
+    kvt_queue_close(s->opened_queue);
+    kvt_queue_close(s->queue);
+    kvt_store_close(s->store);
+    s->store = own;
+    s->queue = own_queue;
+    kvt_sparse_done(s->sequence, s->step);
+    kvt_sparse_close(s->sequence);
+    assert_ok(kvt_load_end(s->load, NULL, NULL));
+    kvt_queue_close(s->queue);
+    kvt_events_close(s->events);
+    support_remove_folder("followed");
 }

@@ -10,6 +10,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <kvterrace/load.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
@@ -329,7 +330,6 @@ TEST(nothing_can_be_changed)
     assert_ok(owner_tell(0, 'p', 0, 3));
     kvt_store *follower = follow_now(s);
     const kvt_key key = support_key(1);
-    kvt_queue *queue = NULL;
     size_t count, loaded;
     uint64_t removed;
     char text[8] = "text";
@@ -339,7 +339,6 @@ TEST(nothing_can_be_changed)
     assert_int_equal(kvt_store_touch(follower, &key, 1, &count), KVT_E_UNSUPPORTED);
     assert_int_equal(kvt_store_maintain(follower, NULL), KVT_E_UNSUPPORTED);
     assert_int_equal(kvt_device_change(follower, "disk0", KVT_DEVICE_RETIRE), KVT_E_UNSUPPORTED);
-    assert_int_equal(kvt_queue_open(follower, NULL, &queue), KVT_E_UNSUPPORTED);
     kvt_list_item item = {.struct_size = sizeof item};
     uint64_t cursor = 0;
     assert_int_equal(kvt_store_list(follower, NULL, &cursor, &item, 1, &count), KVT_E_UNSUPPORTED);
@@ -365,6 +364,125 @@ TEST(nothing_can_be_changed)
     kvt_status overall;
     assert_ok(kvt_health_get(follower, NULL, 0, &count, &overall));
     assert_true(count == 0 && overall == KVT_OK);
+    kvt_store_close(follower);
+    owners_end();
+}
+
+/* One request, carried out to its end. */
+static kvt_completion carry_out(kvt_queue *queue, kvt_request request)
+{
+    kvt_completion done = {.struct_size = sizeof done};
+    request.struct_size = sizeof request;
+    if (request.deadline_ns == 0) request.deadline_ns = KVT_NO_DEADLINE;
+    assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+    assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
+    assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
+    assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_END);
+    return done;
+}
+
+/* A queue carries out what the follower's own calls do, and gives their answers. */
+TEST(queues_answer_as_the_calls_do)
+{
+    enum { MANY = 4 * KEYS };
+    static uint64_t words[MANY][WORDS], expected[WORDS];
+    static kvt_request requests[MANY];
+    static kvt_view views[MANY];
+    static kvt_completion done[MANY];
+    site *s = site_follow(0);
+    assert_ok(owner_tell(0, 'o', 0, 0));
+    assert_ok(owner_tell(0, 'p', 0, 24));
+    kvt_store *follower = follow_now(s);
+    kvt_queue *queue = NULL;
+    assert_int_equal(kvt_queue_open(follower, NULL, NULL), KVT_E_ARGUMENT);
+    const kvt_queue_options options = {.struct_size = sizeof options, .threads = 4, .depth = MANY};
+    assert_ok(kvt_queue_open(follower, &options, &queue));
+    for (int round = 0; round < 5; round++) {
+        uint32_t hits = 0;
+        for (uint32_t i = 0; i < MANY; i++) {
+            views[i] = kvt_view_packed(words[i], BYTES);
+            requests[i] = (kvt_request){.struct_size = sizeof requests[i],
+                                        .kind = i % 8 == 7 ? KVT_REQUEST_EXISTS : KVT_REQUEST_GET,
+                                        .urgency = i % 3,
+                                        .key = support_key(i % KEYS),
+                                        .view = &views[i],
+                                        .deadline_ns = KVT_NO_DEADLINE,
+                                        .user = i};
+        }
+        assert_ok(kvt_queue_submit(queue, requests, MANY, NULL));
+        assert_int_equal(kvt_queue_submit(queue, requests, MANY, NULL), KVT_BUSY);
+        done[0].struct_size = sizeof done[0];
+        for (size_t count = 0, now; count < MANY; count += now) {
+            assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
+            now = kvt_queue_drain(queue, done, MANY);
+            for (size_t i = 0; i < now; i++) {
+                const uint32_t number = (uint32_t)done[i].user % KEYS;
+                assert_int_equal(done[i].status, shared->durable[number] ? KVT_OK : KVT_MISS);
+                if (done[i].status != KVT_OK || done[i].kind != KVT_REQUEST_GET) continue;
+                entry_fill(number, shared->versions[number], expected);
+                assert_memory_equal(words[done[i].user], expected, BYTES);
+                assert_int_equal(done[i].tier, KVT_TIER_SSD);
+                assert_true(done[i].stored_bytes >= BYTES);
+                hits++;
+            }
+        }
+        assert_true(hits > 24);
+    }
+    /* A batch that is called off, and a store that is closed first. */
+    uint64_t batch;
+    assert_ok(kvt_queue_submit(queue, requests, MANY, &batch));
+    (void)!kvt_queue_cancel(queue, batch);
+    size_t ended = 0;
+    while (kvt_queue_wait(queue, KVT_NO_DEADLINE) == KVT_OK)
+        ended += kvt_queue_drain(queue, done, MANY);
+    assert_int_equal(ended, MANY);
+    assert_ok(kvt_queue_submit(queue, requests, MANY, NULL));
+    kvt_store_close(follower);
+    assert_int_equal(kvt_queue_submit(queue, requests, 1, NULL), KVT_E_STATE);
+    assert_int_equal(kvt_queue_drain(queue, done, MANY), MANY);
+    kvt_queue_close(queue);
+    owners_end();
+}
+
+/* What a queue of a follower refuses, and what it cannot. */
+TEST(queues_refuse_what_the_calls_refuse)
+{
+    static uint64_t words[WORDS];
+    site *s = site_follow(0);
+    assert_ok(owner_tell(0, 'o', 0, 0));
+    assert_ok(owner_tell(0, 'p', 0, 3));
+    kvt_store *follower = follow_now(s);
+    kvt_queue *queue = NULL;
+    assert_ok(kvt_queue_open(follower, NULL, &queue));
+    const kvt_view packed = kvt_view_packed(words, BYTES);
+    kvt_get_info info = {.struct_size = sizeof info};
+    kvt_entry entry = support_entry(support_key(1), support_layout, 1);
+    const kvt_key key = support_key(1);
+    const kvt_view *view = &packed;
+    kvt_completion one =
+        carry_out(queue, (kvt_request){.kind = KVT_REQUEST_PUT, .entry = &entry, .view = view});
+    assert_int_equal(one.status, KVT_REFUSED);
+    static const uint32_t unsupported[] = {KVT_REQUEST_DELETE, KVT_REQUEST_TOUCH,
+                                           KVT_REQUEST_PREFETCH};
+    for (int i = 0; i < 3; i++) {
+        one = carry_out(queue,
+                        (kvt_request){.kind = unsupported[i], .key = key, .tier = KVT_TIER_DRAM});
+        assert_int_equal(one.status, KVT_E_UNSUPPORTED);
+    }
+    const kvt_request get = {.kind = KVT_REQUEST_GET, .key = key, .view = view, .info = &info};
+    kvt_request other = get;
+    other.layer_count = 1;
+    assert_int_equal(carry_out(queue, other).status, KVT_E_UNSUPPORTED);
+    other = get;
+    other.loss_max = -1; /* all of its entries are exact */
+    one = carry_out(queue, other);
+    assert_true(one.status == KVT_OK && info.tier == KVT_TIER_SSD && !one.refused_loss);
+    other.deadline_ns = 1;
+    one = carry_out(queue, other);
+    assert_true(one.status == KVT_MISS && one.timed_out);
+    kvt_load *load = NULL;
+    assert_int_equal(kvt_load_begin(queue, &key, &view, 1, NULL, &load), KVT_E_UNSUPPORTED);
+    kvt_queue_close(queue);
     kvt_store_close(follower);
     owners_end();
 }
