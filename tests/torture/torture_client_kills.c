@@ -7,21 +7,14 @@
  *     workers    processes that put and get, by regions and by staging; killed in turn
  *     steady     a process that is never killed: its requests must not fail while the server lives
  */
-#include "store_support.h"
-
-#include "base/clock.h"
-#include "serve/server/server.h"
+#include "serve_process.h"
 
 #include <dirent.h>
-#include <kvterrace/connect.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/queue.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 
 #define ENTRY   SUPPORT_ENTRY_BYTES
 #define SECOND  UINT64_C(1000000000)
@@ -29,7 +22,7 @@
 #define KEPT    16u /* entries that are flushed before the first death */
 #define BATCH   32u
 
-static char folder[64], path[96], disk[96], catalog[96];
+static serve_process host;
 
 /* Shared by all processes. */
 typedef struct board {
@@ -51,8 +44,6 @@ static uint32_t kills(void)
 
 /* ---- the server ---- */
 
-static server *lends;
-
 static uint32_t count_descriptors(void)
 {
     uint32_t count = 0;
@@ -63,9 +54,8 @@ static uint32_t count_descriptors(void)
     return count;
 }
 
-static void *server_reports(void *argument)
+static void *server_reports(void *lends)
 {
-    (void)argument;
     for (;;) {
         atomic_store(&shared->sessions, server_sessions(lends));
         atomic_store(&shared->descriptors, count_descriptors());
@@ -75,45 +65,18 @@ static void *server_reports(void *argument)
     return NULL;
 }
 
-static void serve(void)
+static void server_reports_beside(server *lends)
 {
-    char message[256] = "";
     pthread_t reporter;
-    kvt_store *own;
-    kvt_store_options options;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    kvt_store_options_init(&options);
-    const kvt_device_config file = support_file_config("disk", disk, 64 << 20);
-    options.policy = "lru";
-    options.durability.catalog_path = catalog;
-    options.limits.staging_bytes = 8 << 20;
-    options.limits.put_staging_bytes = 8 << 20;
-    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &file, .device_count = 1};
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = 16 << 20;
-    const server_options lent = {.path = path, .sessions = 16};
-    if (kvt_store_open(&options, &own, message, sizeof message) != KVT_OK ||
-        server_open(own, &lent, &lends, message, sizeof message) != KVT_OK) {
-        (void)fprintf(stderr, "server: %s\n", message);
-        _exit(1);
-    }
-    (void)!pthread_create(&reporter, NULL, server_reports, NULL);
-    _exit(server_run(lends) == KVT_OK ? 0 : 1);
+    (void)!pthread_create(&reporter, NULL, server_reports, lends);
 }
 
 /* ---- clients ---- */
 
 static kvt_store *connect_patiently(void)
 {
-    char message[256];
     kvt_store *store = NULL;
-    const uint64_t until_ns = base_clock_ns() + 60 * SECOND;
-    while (base_clock_ns() < until_ns) {
-        const kvt_status status = kvt_connect(path, NULL, &store, message, sizeof message);
-        if (status == KVT_OK) return store;
-        if (status != KVT_E_GONE) break;
-        usleep(1000);
-    }
-    return NULL;
+    return serve_process_connect(&host, NULL, &store) == KVT_OK ? store : NULL;
 }
 
 static void check_got(uint32_t number, kvt_status status, const char *data)
@@ -220,23 +183,10 @@ static pid_t spawn(void (*run)(uint32_t), uint32_t seed)
     return child;
 }
 
-static void run_server(uint32_t seed)
-{
-    (void)seed;
-    serve();
-}
-
 static void run_steady(uint32_t seed)
 {
     (void)seed;
     work_steadily();
-}
-
-static void end(pid_t child)
-{
-    int how;
-    assert_int_equal(kill(child, SIGKILL), 0);
-    assert_int_equal(waitpid(child, &how, 0), child);
 }
 
 static void wait_for_more(_Atomic uint64_t *count, uint64_t more)
@@ -273,10 +223,9 @@ static void expect_kept(void)
 
 TEST_BEFORE_EACH
 {
-    support_make_folder(folder, sizeof folder);
-    snprintf(path, sizeof path, "%s/socket", folder);
-    snprintf(disk, sizeof disk, "%s/disk", folder);
-    snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
+    serve_process_place(&host);
+    host.lent.sessions = 16;
+    host.beside = server_reports_beside;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(shared != MAP_FAILED);
 }
@@ -284,7 +233,7 @@ TEST_BEFORE_EACH
 TEST_AFTER_EACH
 {
     munmap(shared, sizeof *shared);
-    support_remove_folder(folder);
+    support_remove_folder(host.folder);
 }
 
 /* Waits until the server says so many sessions, and gives its descriptors. */
@@ -303,7 +252,7 @@ TEST(clients_die)
 {
     const uint32_t rounds = kills();
     pid_t workers[WORKERS];
-    const pid_t host = spawn(run_server, 0);
+    const pid_t lender = serve_process_begin(&host);
     put_kept();
     const uint32_t before = descriptors_at(0);
     const pid_t steady = spawn(run_steady, 0);
@@ -313,16 +262,16 @@ TEST(clients_die)
     for (uint32_t i = 0; i < rounds; i++) {
         wait_for_more(&shared->worker_done, 2 + i % 3);
         usleep(i * 37 % 5000);
-        end(workers[i % WORKERS]);
+        serve_process_kill(workers[i % WORKERS]);
         workers[i % WORKERS] = spawn(work, i * 100);
     }
     wait_for_more(&shared->steady_done, 10);
     for (uint32_t i = 0; i < WORKERS; i++)
-        end(workers[i]);
-    end(steady);
+        serve_process_kill(workers[i]);
+    serve_process_kill(steady);
     assert_int_equal(descriptors_at(0), before);
     expect_kept();
-    end(host);
+    serve_process_kill(lender);
     assert_int_equal(atomic_load(&shared->wrong), 0);
     assert_int_equal(atomic_load(&shared->steady_fails), 0);
 }
@@ -332,7 +281,7 @@ TEST(the_server_dies)
     const uint32_t rounds = kills();
     uint64_t longest_ns = 0;
     pid_t workers[WORKERS];
-    pid_t host = spawn(run_server, 0);
+    pid_t lender = serve_process_begin(&host);
     put_kept();
     atomic_store(&shared->server_may_die, 1);
     const pid_t steady = spawn(run_steady, 0);
@@ -341,8 +290,8 @@ TEST(the_server_dies)
     for (uint32_t i = 0; i < rounds; i++) {
         wait_for_more(&shared->worker_done, 3);
         usleep(i * 37 % 5000);
-        end(host);
-        host = spawn(run_server, 0);
+        serve_process_kill(lender);
+        lender = serve_process_begin(&host);
         expect_kept();
         const uint64_t begin_ns = base_clock_ns();
         wait_for_more(&shared->steady_good, 1);
@@ -351,10 +300,10 @@ TEST(the_server_dies)
     }
     wait_for_more(&shared->worker_done, 3);
     for (uint32_t i = 0; i < WORKERS; i++)
-        end(workers[i]);
-    end(steady);
+        serve_process_kill(workers[i]);
+    serve_process_kill(steady);
     (void)descriptors_at(0);
-    end(host);
+    serve_process_kill(lender);
     assert_int_equal(atomic_load(&shared->wrong), 0);
     print_message("back %.3f s after the server at most\n", (double)longest_ns * 1e-9);
 }

@@ -5,111 +5,50 @@
  * flushed is there.
  */
 #include "peer_support.h"
-#include "store_support.h"
+#include "serve_process.h"
 
-#include "base/clock.h"
-#include "serve/server/server.h"
 #include "serve/wire/peer_socket.h"
 
 #include <fcntl.h>
-#include <kvterrace/connect.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
+#include <kvterrace/watch.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 #define ENTRY   SUPPORT_ENTRY_BYTES
 #define SECOND  UINT64_C(1000000000)
 #define THREADS 4
+#define STAGING (UINT64_C(4) << 20) /* of a client */
 
-static char folder[64], path[96], disk[96], catalog[96];
+static serve_process host; /* its `lent` is of the next server */
 static pid_t server_process;
 static kvt_store *store; /* connected */
 
-static server *lends; /* of the child */
-/* Of a client of the next server; 0: as ever. */
-static uint64_t registered_bytes, staging_bytes;
-
-static void server_leaves(int number)
-{
-    (void)number;
-    server_stop(lends);
-}
-
-/* The child: a store with an SSD in the folder, lent until it is killed or, by SIGTERM, leaves. */
-static void serve(void)
-{
-    char message[256];
-    kvt_store *own;
-    const struct sigaction action = {.sa_handler = server_leaves};
-    kvt_store_options options;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    kvt_store_options_init(&options);
-    const kvt_device_config file = support_file_config("disk", disk, 32 << 20);
-    options.policy = "lru";
-    options.durability.catalog_path = catalog;
-    options.limits.staging_bytes = 4 << 20;
-    options.limits.put_staging_bytes = 4 << 20;
-    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &file, .device_count = 1};
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
-    const server_options lent = {.path = path,
-                                 .staging_bytes = staging_bytes != 0 ? staging_bytes : 4 << 20,
-                                 .registered_bytes = registered_bytes};
-    if (kvt_store_open(&options, &own, message, sizeof message) != KVT_OK ||
-        server_open(own, &lent, &lends, message, sizeof message) != KVT_OK) {
-        (void)fprintf(stderr, "server: %s\n", message);
-        _exit(1);
-    }
-    (void)sigaction(SIGTERM, &action, NULL);
-    const kvt_status status = server_run(lends);
-    server_close(lends);
-    kvt_store_close(own);
-    _exit(status == KVT_OK ? 0 : 1);
-}
-
 static void server_begin(void)
 {
-    server_process = fork();
-    assert_true(server_process >= 0);
-    if (server_process == 0) serve();
+    server_process = serve_process_begin(&host);
 }
 
 static void server_kill(void)
 {
-    int how;
-    if (server_process <= 0) return;
-    assert_int_equal(kill(server_process, SIGKILL), 0);
-    assert_int_equal(waitpid(server_process, &how, 0), server_process);
+    if (server_process > 0) serve_process_kill(server_process);
     server_process = 0;
 }
 
-/* Connects as soon as the server listens. */
 static kvt_status try_connect(const kvt_connect_options *options)
 {
-    char message[256];
-    const uint64_t until_ns = base_clock_ns() + 30 * SECOND;
-    kvt_status status = KVT_E_GONE;
-    while (status == KVT_E_GONE && base_clock_ns() < until_ns) {
-        status = kvt_connect(path, options, &store, message, sizeof message);
-        if (status == KVT_E_GONE) usleep(2000);
-    }
-    return status;
+    return serve_process_connect(&host, options, &store);
 }
 
 TEST_BEFORE_EACH
 {
-    support_make_folder(folder, sizeof folder);
-    snprintf(path, sizeof path, "%s/socket", folder);
-    snprintf(disk, sizeof disk, "%s/disk", folder);
-    snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
+    serve_process_place(&host);
+    host.lent.staging_bytes = STAGING;
     store = NULL;
-    registered_bytes = staging_bytes = 0;
     server_begin();
 }
 
@@ -117,7 +56,7 @@ TEST_AFTER_EACH
 {
     kvt_store_close(store);
     server_kill();
-    support_remove_folder(folder);
+    support_remove_folder(host.folder);
 }
 
 /* Puts entries, however slow the disk is. */
@@ -159,9 +98,10 @@ TEST(nobody_there)
     longest[299] = '\0';
     assert_int_equal(kvt_connect(longest, NULL, &none, NULL, 0), KVT_E_ARGUMENT);
     kvt_connect_options options = {.struct_size = sizeof options, .depth = 3};
-    assert_int_equal(kvt_connect(path, &options, &none, message, sizeof message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_connect(host.path, &options, &none, message, sizeof message),
+                     KVT_E_ARGUMENT);
     options.struct_size = 4;
-    assert_int_equal(kvt_connect(path, &options, &none, NULL, 0), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_connect(host.path, &options, &none, NULL, 0), KVT_E_ARGUMENT);
 }
 
 TEST(another_users_server_is_refused)
@@ -172,7 +112,8 @@ TEST(another_users_server_is_refused)
     const uint32_t other = geteuid() + 1;
     const kvt_connect_options options = {
         .struct_size = sizeof options, .users = &other, .user_count = 1};
-    assert_int_equal(kvt_connect(path, &options, &none, message, sizeof message), KVT_E_READ_ONLY);
+    assert_int_equal(kvt_connect(host.path, &options, &none, message, sizeof message),
+                     KVT_E_READ_ONLY);
     assert_non_null(strstr(message, "another user"));
 }
 
@@ -270,7 +211,7 @@ TEST(regions_that_do_not_come_back)
     assert_ok(kvt_region_make(store, 2 * ENTRY, &memory));
     assert_ok(kvt_queue_open(store, NULL, &queue));
     server_kill();
-    registered_bytes = 4096;
+    host.lent.registered_bytes = 4096;
     server_begin();
     (void)wait_until_served();
     assert_ok(kvt_store_get(store, &key, KVT_PACKED(memory, ENTRY), KVT_NO_DEADLINE, NULL));
@@ -541,7 +482,7 @@ TEST(a_region_stays_while_a_request_waits)
         kvt_completion done = {.struct_size = sizeof done};
         const bool posted = round % 2 == 0;
         memset(memory, 0, ENTRY);
-        registered_bytes = round < 2 ? 0 : WIRE_PAGE;
+        host.lent.registered_bytes = round < 2 ? 0 : WIRE_PAGE;
         if (posted) {
             int how;
             assert_int_equal(kill(server_process, SIGSTOP), 0);
@@ -662,14 +603,14 @@ TEST(the_next_server_has_more_staging)
     for (int queued = 0; queued < 2; queued++) {
         kvt_completion done = {.struct_size = sizeof done};
         server_kill();
-        staging_bytes = WIRE_PAGE;
+        host.lent.staging_bytes = WIRE_PAGE;
         server_begin();
         assert_ok(try_connect(&options));
         if (queued) assert_ok(kvt_queue_open(store, NULL, &queue));
         for (int more = 0; more < 2; more++) {
             if (more == 1) {
                 server_kill();
-                staging_bytes = 0;
+                host.lent.staging_bytes = STAGING;
                 server_begin();
             }
             const kvt_status expected = more ? KVT_MISS : KVT_E_SPACE;
@@ -686,6 +627,58 @@ TEST(the_next_server_has_more_staging)
         kvt_store_close(store);
         store = NULL;
     }
+}
+
+/* Takes what waits of a reader; the last event is in *event_out. */
+static size_t drain_events(kvt_events *reader, kvt_event *event_out, uint64_t *lost_out)
+{
+    static kvt_event events[64];
+    size_t count;
+    assert_ok(kvt_events_drain(reader, events, 64, &count, lost_out));
+    if (count > 0) *event_out = events[count - 1];
+    return count;
+}
+
+/* A reader says each loss of its connection, at the loss and when it reads again, and its
+ * descriptor tells that there is something to say. */
+TEST(a_reader_of_events_says_what_it_missed)
+{
+    kvt_event event;
+    kvt_events *reader = NULL;
+    uint64_t lost;
+    assert_ok(try_connect(NULL));
+    assert_ok(kvt_events_open(store, 64, &reader));
+    for (uint32_t round = 0; round < 3; round++) {
+        struct pollfd waits = {.fd = kvt_events_fd(reader), .events = POLLIN};
+        puts_all(round, round + 1);
+        assert_int_equal(poll(&waits, 1, 30000), 1);
+        assert_true(drain_events(reader, &event, &lost) >= 1);
+        assert_int_equal(lost, 0);
+        puts_all(10 + round, 11 + round); /* waits at the server that dies */
+        server_kill();
+        assert_int_equal(poll(&waits, 1, 30000), 1);
+        assert_int_equal(drain_events(reader, &event, &lost), 0);
+        assert_int_equal(lost, 1);
+        assert_int_equal(drain_events(reader, &event, &lost), 0);
+        assert_int_equal(lost, 0);
+        server_begin();
+        for (lost = 0; lost == 0;) {
+            assert_int_equal(poll(&waits, 1, 30000), 1);
+            assert_int_equal(drain_events(reader, &event, &lost), 0);
+        }
+        assert_int_equal(lost, 1);
+        (void)wait_until_served();
+    }
+    assert_int_equal(kill(server_process, SIGSTOP), 0);
+    const uint64_t began_ns = base_clock_ns();
+    assert_int_equal(drain_events(reader, &event, &lost), 0);
+    assert_true(lost == 1 && base_clock_ns() - began_ns < 60 * SECOND);
+    assert_int_equal(kill(server_process, SIGCONT), 0);
+    kvt_events_close(reader);
+    server_kill();
+    assert_int_equal(kvt_events_open(store, 64, &reader), KVT_E_GONE);
+    assert_int_equal(kvt_watch_write(store, "never_written"), KVT_E_GONE);
+    assert_int_equal(access("never_written", F_OK), -1);
 }
 
 /* A child of fork has no store; the parent's goes on. */
@@ -741,7 +734,7 @@ TEST(a_child_of_fork_connects)
             char message[256];
             kvt_store *own = NULL;
             (void)alarm(20);
-            const kvt_status status = kvt_connect(path, NULL, &own, message, sizeof message);
+            const kvt_status status = kvt_connect(host.path, NULL, &own, message, sizeof message);
             kvt_store_close(own);
             _exit(status == KVT_OK ? 0 : 1);
         }
@@ -784,7 +777,7 @@ TEST(what_answers_is_no_server)
     pthread_t thread;
     void *failed;
     kvt_store *none = NULL;
-    snprintf(other, sizeof other, "%s/other", folder);
+    snprintf(other, sizeof other, "%s/other", host.folder);
     assert_ok(wire_listen(other, 0600, &listener, message, sizeof message));
     assert_int_equal(pthread_create(&thread, NULL, answers_nonsense, &listener), 0);
     for (int i = 0; i < 40; i++) {
