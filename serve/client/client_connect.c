@@ -69,11 +69,6 @@ static const base_store_calls client_store_calls = {.close = client_store_close,
                                                     .events_open = client_events_open,
                                                     .queue_open = client_queue_open};
 
-bool client_is(const kvt_store *handle)
-{
-    return base_store_calls_of(handle) == &client_store_calls;
-}
-
 static kvt_status store_fill(client_store *store, const char *address,
                              const kvt_connect_options *options)
 {

@@ -130,12 +130,10 @@ typedef struct client_store {
 
 _Static_assert(offsetof(client_store, forks) == offsetof(base_handle, forks), "a handle");
 
-/* ---- client_connect.c ---- */
+/* ---- client_link.c ---- */
 
 /* Whether a handle is a connected store: a follower has a table of calls, too. */
 bool client_is(const kvt_store *handle);
-
-/* ---- client_link.c ---- */
 
 /* Whether calls on the store may go on: KVT_OK; KVT_E_STATE (in a child of fork). */
 KVT_NODISCARD kvt_status client_enter(const kvt_store *handle, client_store **store_out);

@@ -30,6 +30,15 @@
 #define CLIENT_ARGUMENTS_LEAST (UINT64_C(1) << 20)   /* for loads of a queue with few entries */
 #define CLIENT_RECORD_BYTES    4096u /* of the arguments, for each entry of a ring */
 
+/* The calls of every connected store; NULL: there has been none. */
+static _Atomic(const base_store_calls *) link_calls;
+
+bool client_is(const kvt_store *handle)
+{
+    const base_store_calls *calls = base_store_calls_of(handle);
+    return calls != NULL && calls == atomic_load(&link_calls);
+}
+
 kvt_status client_enter(const kvt_store *handle, client_store **store_out)
 {
     client_store *store = (client_store *)(uintptr_t)handle;
@@ -494,6 +503,7 @@ kvt_status client_restore(client_store *store, const client_channel *channel)
 
 kvt_status client_link_begin(client_store *store, char *message, size_t size)
 {
+    atomic_store(&link_calls, store->elsewhere);
     pthread_mutex_lock(&store->lock);
     kvt_status status = link_greet(store, message, size);
     if (status == KVT_OK)
