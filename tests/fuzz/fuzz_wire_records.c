@@ -64,10 +64,10 @@ static void read_record(uint32_t kind, const void *copy, size_t size)
     const size_t count = wire_record_bases(size);
     void **bases = take(count * sizeof *bases);
     uint64_t *bytes = take(count * sizeof *bytes);
-    wire_record record = {.bases = bases, .bases_bytes = bytes};
+    wire_record record = {.bases = {.at = bases, .bytes = bytes}};
     if (wire_record_read(kind, copy, size, regions, &record) == KVT_OK) {
         const kvt_view *view = &record.view;
-        check((record.regions & ~UINT64_C(4)) == 0);
+        check((record.bases.regions & ~UINT64_C(4)) == 0);
         const char *from = view->bases != NULL ? view->bases[0] : view->base[0];
         const uint64_t length = view->bases != NULL ? view->bases_bytes[0] : view->base_bytes[0];
         check(from >= address && from <= address + 65536 && length <= 65536);

@@ -23,7 +23,7 @@
                    #type " begins with struct_size");                                              \
     _Static_assert(STRUCT_SIZE_THROUGH(type, last) == sizeof(type), #type " ends with " #last)
 
-BEGINS(kvt_store_options, reserved);
+BEGINS(kvt_store_options, io);
 BEGINS(kvt_device_config, timeout_ns);
 BEGINS(kvt_recover_options, context);
 BEGINS(kvt_codec_workers, context);
@@ -40,7 +40,7 @@ BEGINS(kvt_rope, frequencies);
 BEGINS(kvt_persist_info, left_bytes);
 BEGINS(kvt_class_stats, reuse);
 BEGINS(kvt_explanation, reuse_share);
-BEGINS(kvt_device_stats, read_drift);
+BEGINS(kvt_device_stats, decisions);
 BEGINS(kvt_health_item, text);
 BEGINS(kvt_policy_worth, per_byte);
 BEGINS(kvt_space, extra);
@@ -48,7 +48,7 @@ BEGINS(kvt_clear_filter, space);
 BEGINS(kvt_description, groups);
 BEGINS(kvt_space_stats, copy_bytes);
 BEGINS(kvt_list_item, flags);
-BEGINS(kvt_view, reserved);
+BEGINS(kvt_view, base_count);
 BEGINS(kvt_match, load_seconds);
 BEGINS(kvt_queue_options, reserved);
 BEGINS(kvt_coding, reserved);
