@@ -234,7 +234,8 @@ set_target_properties(kvt_fake_cuda PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fake_cuda)
 add_dependencies(test_tiers_device_hbm kvt_fake_cuda)
 add_dependencies(test_sparse_hbm kvt_fake_cuda)
-set_tests_properties(unit/test_tiers_device_hbm unit/test_sparse_hbm PROPERTIES
+add_dependencies(test_store_gpu kvt_fake_cuda)
+set_tests_properties(unit/test_tiers_device_hbm unit/test_sparse_hbm unit/test_store_gpu PROPERTIES
   ENVIRONMENT "${KVT_TEST_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
 add_test(NAME conform/conform_tiers_device_fake_gpu COMMAND conform_tiers_device
   WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

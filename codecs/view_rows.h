@@ -38,6 +38,18 @@ typedef struct view_rows {
     const uint32_t *blocks; /* NULL: 0, 1, 2, .. */
 } view_rows;
 
+/* Whether a view, or one of its groups, is of memory that the host cannot touch. */
+static inline bool view_is_far(const kvt_view *view)
+{
+    bool far = view->memory != KVT_MEMORY_HOST;
+    if (view->struct_size < offsetof(kvt_view, reserved)) return far;
+    if (view->bases_kind != KVT_BASES_GROUPS || view->groups == NULL) return far;
+    if (view->group_count > KVT_GROUPS_MAX) return far; /* refused by its check */
+    for (uint32_t i = 0; i < view->group_count; i++)
+        far = far || (view->groups[i] != NULL && view->groups[i]->memory != KVT_MEMORY_HOST);
+    return far;
+}
+
 /* The view of a packed buffer with the strides of its layout, which has been checked: the views
  * that codecs take have strides or bases. */
 kvt_view codecs_packed_view(const kvt_layout *layout, void *data);

@@ -11,9 +11,9 @@
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime, mkdtemp */
 
+#include <kvterrace/gpu.h>
 #include <kvterrace/key.h>
 #include <kvterrace/kvterrace.h>
-#include <kvterrace/load.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/queue.h>
 #include <kvterrace/watch.h>
@@ -48,6 +48,7 @@ typedef struct engine {
     kvt_view views[ENTRIES];
     const kvt_view *view_pointers[ENTRIES];
     uint32_t blocks[ENTRIES][ENTRY_BLOCKS]; /* the engine's block table, cut by entries */
+    void *stream; /* that computes, where the pool is memory of a GPU (gpu.h); NULL: the host's */
 } engine;
 
 static int fail(const char *what, kvt_status status)
@@ -198,7 +199,9 @@ static kvt_status load_entries(engine *own, uint64_t until_ns, const uint64_t *s
         kvt_load_begin(own->queue, own->keys, own->view_pointers, ENTRIES, &options, &load);
     if (status != KVT_OK) return status; /* the lease ends with the queue, or at its instant */
     for (uint32_t layer = 0; layer < LAYERS && status == KVT_OK; layer++) {
-        status = kvt_load_wait(load, layer + 1, until_ns); /* layer + 1 is on its way meanwhile */
+        status = own->stream != NULL
+                     ? kvt_load_wait_layer(load, layer, own->stream)
+                     : kvt_load_wait(load, layer + 1, until_ns); /* layer + 1 is on its way */
         if (status == KVT_OK && compute(own, layer) == sums[layer]) ++*layers_equal;
         kvt_load_release(load, layer + 1);
     }

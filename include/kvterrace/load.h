@@ -128,7 +128,7 @@ KVT_API void kvt_load_release(kvt_load *load, uint32_t layers);
  * is announced: a caller that waits on a descriptor alone has a timer of its own. */
 KVT_API KVT_NODISCARD kvt_status kvt_load_status(kvt_load *load, size_t index);
 
-/* What a load gave. */
+/* What a load gave. Of views in a GPU's memory see gpu.h. */
 typedef struct kvt_load_result {
     uint32_t struct_size;
     uint32_t layers;       /* complete in all entries that have not failed */

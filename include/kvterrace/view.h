@@ -29,7 +29,8 @@ extern "C" {
 
 /* The memory that a view's addresses are of. */
 typedef enum kvt_memory {
-    KVT_MEMORY_HOST = 0 /* the calling process reads and writes it */
+    KVT_MEMORY_HOST = 0, /* the calling process reads and writes it */
+    KVT_MEMORY_GPU = 1   /* of the GPU that the view names; which calls take it: gpu.h */
 } kvt_memory;
 
 /* Which axes of an entry have addresses of their own; the others have strides. */
@@ -60,7 +61,8 @@ typedef enum kvt_bases {
  * opaque entry is base[0], opaque_bytes long: its view has no strides and no blocks.
  *
  * Fields that the kind of bases or an unpaged pool does not use are zero. All memory that a view
- * names, its arrays included, belongs to the caller; a call reads the arrays until it returns.
+ * names, its arrays included, belongs to the caller; a call reads the arrays until it returns. The
+ * arrays are memory of the host, whatever the addresses are of.
  */
 typedef struct kvt_view {
     uint32_t struct_size; /* sizeof(kvt_view) of the caller */
@@ -82,8 +84,10 @@ typedef struct kvt_view {
     uint32_t block_count;      /* of the table; blocks behind the entry's last token are not read */
     uint32_t group_count;      /* of groups; 1 to KVT_GROUPS_MAX, else 0 */
     const struct kvt_view *const *groups; /* for GROUPS, none of them of that kind; else NULL */
-    uint64_t reserved[3];                 /* for a device and its stream */
-    uint64_t base_count; /* of bases; 0: as many as the entry has. Over a connection bases that are
+    uint64_t gpu; /* KVT_MEMORY_GPU: which one, as the driver counts them; else 0 */
+    void *ready;  /* same: an event (CUevent); its memory is used once that is over. Or NULL */
+    uint64_t reserved[1]; /* zero */
+    uint64_t base_count;  /* of bases; 0: as many as the entry has. Over a connection bases that are
                             not counted take a copy (connect.h) */
 } kvt_view;
 
@@ -150,8 +154,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_view_make(const kvt_layout *layout, const c
  * overlap or interleave; a block number twice in the table; a table too short; first_slot beyond
  * its block; an address or a stride that is no multiple of an element; an address that is missing
  * or that the layout does not use, by base_count, too; a view of groups, whose views are checked
- * one by one; sizes that overflow; a struct_size as types.h says. KVT_E_UNSUPPORTED: memory that
- * is no kvt_memory, reserved fields that are set. KVT_E_MEMORY: not enough to sort a long table.
+ * one by one; sizes that overflow; a struct_size as types.h says; a GPU or an event of a view of
+ * host memory. KVT_E_UNSUPPORTED: memory that is no kvt_memory, reserved fields that are set.
+ * KVT_E_MEMORY: not enough to sort a long table.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout,
                                                 char *message, size_t message_size);

@@ -48,8 +48,8 @@ UNWRAPPED = {
 }
 
 # Headers of which nothing is wrapped: decoding over sequences that are larger than memory, whose
-# steps are a loop of an engine in C.
-UNWRAPPED_HEADERS = {"sparse.h"}
+# steps are a loop of an engine in C; memory of a GPU, as layered loads.
+UNWRAPPED_HEADERS = {"sparse.h", "gpu.h"}
 
 
 class Reach(PackageCase):

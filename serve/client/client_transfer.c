@@ -262,7 +262,7 @@ kvt_status client_transfer_prepare(client_channel *channel, client_transfer *tra
     /* A request that its server has not seen may meet one that has not taken the region. */
     if (transfer->step == TRANSFER_NEW ||
         (transfer->step == TRANSFER_DIRECT && !is_direct(channel, transfer))) {
-        if (transfer->view->memory != KVT_MEMORY_HOST) return KVT_E_UNSUPPORTED;
+        if (view_is_far(transfer->view)) return KVT_E_UNSUPPORTED;
         transfer->step = first_step(channel, transfer);
         if (transfer->step == TRANSFER_STAGED) {
             const kvt_status status = check_view(transfer);

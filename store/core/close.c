@@ -77,6 +77,7 @@ void kvt_store_close(kvt_store *store)
     handover_close(store);
     staging_close(store->staging);
     bases_close(store);
+    gpu_sites_close(&store->gpus);
     pthread_cond_destroy(&store->changed);
     pthread_cond_destroy(&store->background_due);
     pthread_mutex_destroy(&store->wear_lock);

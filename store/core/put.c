@@ -11,8 +11,10 @@
  * Thread rule: any thread; the control lock for the moment of a decision.
  */
 #include "base/struct_size.h"
+#include "codecs/view_rows.h"
 #include "store/core/handover.h"
 #include "store/learn/token_drop.h"
+#include "store/read/gpu_views.h"
 #include "store/read/groups.h"
 #include "store/watch/watching.h"
 
@@ -109,6 +111,20 @@ static const kvt_entry *put_take_entry(const kvt_entry *given, kvt_entry *whole)
     return given != NULL ? groups_take_entry(given, whole) : NULL;
 }
 
+/* Puts an entry that lies in a GPU's memory. */
+static kvt_status put_far(kvt_store *store, put_work *work, const kvt_layout *layouts,
+                          const kvt_view *views, uint32_t count)
+{
+    store_gpu_views gpu;
+    kvt_status status = store_gpu_begin(store, layouts, views, count, &gpu);
+    if (status != KVT_OK) return status;
+    work->views = gpu.packed;
+    status = store_gpu_gather(&gpu);
+    if (status == KVT_OK) status = put_offer(store, work);
+    store_gpu_end(&gpu);
+    return status;
+}
+
 kvt_status kvt_store_put(kvt_store *store, const kvt_entry *given, const kvt_view *view)
 {
     const base_store_calls *other = base_store_calls_of(store);
@@ -120,9 +136,11 @@ kvt_status kvt_store_put(kvt_store *store, const kvt_entry *given, const kvt_vie
     put_work work = {.source = put_take_entry(given, &whole), .views = views};
     if (work.source == NULL) return KVT_E_ARGUMENT;
     const bool grouped = work.source->group_count != 0;
+    const kvt_layout *layouts = grouped ? work.source->groups : &work.source->layout;
+    const uint32_t count = grouped ? work.source->group_count : 1;
     kvt_status status = put_check_entry(work.source, &work.data_bytes);
-    if (status == KVT_OK)
-        status = groups_take_view(grouped ? work.source->groups : &work.source->layout,
-                                  grouped ? work.source->group_count : 1, grouped, view, views);
-    return status == KVT_OK ? put_offer(store, &work) : status;
+    if (status == KVT_OK) status = groups_take_view(layouts, count, grouped, view, views);
+    if (status != KVT_OK) return status;
+    return view_is_far(view) ? put_far(store, &work, layouts, views, count)
+                             : put_offer(store, &work);
 }

@@ -12,6 +12,7 @@
 #include "base/fork_guard.h"
 #include "base/handle_calls.h"
 #include "codecs/record.h"
+#include "gpu/gpu_sites.h"
 #include "store/background/backoff.h"
 #include "store/background/copies.h"
 #include "store/background/persist.h"
@@ -132,6 +133,7 @@ struct kvt_store {
     store_visits visits;
     store_passes passes; /* own lock */
     store_bases bases;        /* own lock */
+    gpu_sites gpus;           /* own lock */
     struct kvt_queue *queues; /* that are open */
     /* Options are made with the figures of an epoch; a curve that drifts begins another epoch. */
     uint32_t curve_epoch;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/struct_size.h"
 #include "codecs/record_groups.h"
+#include "codecs/view_rows.h"
 #include "store/core/place.h"
 #include "store/follow/follow_internal.h"
 #include "store/read/access_get.h"
@@ -294,7 +295,7 @@ kvt_status follow_get(kvt_store *handle, const kvt_key *key, const kvt_view *vie
     follow_store *store = follow_enter(handle);
     if (store == NULL) return KVT_E_STATE;
     if (key == NULL || view == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
-    if (info != NULL && info->kept != NULL) return KVT_E_UNSUPPORTED;
+    if ((info != NULL && info->kept != NULL) || view_is_far(view)) return KVT_E_UNSUPPORTED;
     const uint64_t began_ns = base_clock_ns();
     if (deadline_ns == KVT_STORE_DEADLINE)
         deadline_ns = store->get_deadline_ns == KVT_NO_DEADLINE ? KVT_NO_DEADLINE

@@ -6,9 +6,11 @@
  * Thread rule: any thread.
  */
 #include "base/clock.h"
+#include "codecs/view_rows.h"
 #include "store/background/lifetime.h"
 #include "store/learn/token_drop.h"
 #include "store/read/access_get.h"
+#include "store/read/gpu_views.h"
 #include "store/read/groups.h"
 
 #include <assert.h>
@@ -28,6 +30,37 @@ bool access_take_layout(const kvt_store *store, const store_entry *entry, access
     return true;
 }
 
+/* Counts a get of nothing that is here. */
+static kvt_status views_miss(kvt_store *store, const kvt_key *key, kvt_get_info *given)
+{
+    const access_get get = {.key = key};
+    kvt_get_info info = {0};
+    const kvt_status status = access_refuse(store, &get, KVT_MISS, &info);
+    if (given != NULL) access_give_info(&info, given);
+    return status;
+}
+
+/* Gets an entry that is here into views in a GPU's memory, which were checked for its layouts.
+ * False: it has become another one meanwhile. */
+static bool views_get_far(kvt_store *store, const kvt_key *key, access_target *target,
+                          const kvt_layout *layouts, uint64_t deadline_ns, kvt_get_info *info,
+                          kvt_status *status_out)
+{
+    store_gpu_views gpu;
+    const kvt_view *far = target->view;
+    const uint32_t count = target->group_count != 0 ? target->group_count : 1;
+    *status_out = store_gpu_begin(store, layouts, far, count, &gpu);
+    if (*status_out != KVT_OK) return true;
+    target->view = gpu.packed;
+    const bool answered = access_answer(store, key, target, deadline_ns, info, status_out);
+    if (answered && *status_out == KVT_OK) {
+        *status_out = store_gpu_scatter(&gpu);
+        gpu_count_decoded(gpu.site);
+    }
+    store_gpu_end(&gpu);
+    return answered;
+}
+
 /* Gets an entry into a view with strides or bases, or into the views of its groups. */
 static kvt_status views_get(kvt_store *store, const kvt_key *key, const kvt_view *view,
                             uint64_t deadline_ns, kvt_get_info *info)
@@ -45,11 +78,16 @@ static kvt_status views_get(kvt_store *store, const kvt_key *key, const kvt_view
         const store_entry *entry = entry_find_key(&store->table, key);
         const bool found = access_take_layout(store, entry, &target, layouts);
         pthread_mutex_unlock(&store->lock);
-        const bool grouped = target.group_count != 0;
+        const bool grouped = target.group_count != 0, far = view_is_far(view);
+        const kvt_layout *own = grouped ? layouts : &target.layout;
         if (found)
-            status = groups_take_view(grouped ? layouts : &target.layout,
-                                      grouped ? target.group_count : 1, grouped, view, copies);
+            status = groups_take_view(own, grouped ? target.group_count : 1, grouped, view, copies);
         if (status != KVT_OK) return status;
+        if (found && far) {
+            if (views_get_far(store, key, &target, own, deadline_ns, info, &status)) return status;
+            continue;
+        }
+        if (far) return views_miss(store, key, info);
         if (!found) { /* it may be on another host, whose entries have no groups */
             target.view = view;
             const bool many = groups_are_named(view) && view->group_count > 1;
@@ -74,7 +112,7 @@ kvt_status kvt_store_get(kvt_store *store, const kvt_key *key, const kvt_view *v
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || view == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
     deadline_ns = access_deadline(store, deadline_ns);
-    if (view->bases_kind != KVT_BASES_PACKED || view->dtype != 0)
+    if (view->bases_kind != KVT_BASES_PACKED || view->dtype != 0 || view_is_far(view))
         return views_get(store, key, view, deadline_ns, info);
     const kvt_layout any = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = view->base_bytes[0]};
     access_target target = {.data = view->base[0], .bytes = view->base_bytes[0]};

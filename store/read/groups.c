@@ -109,6 +109,14 @@ bool groups_are_named(const kvt_view *view)
            view->group_count <= KVT_GROUPS_MAX;
 }
 
+/* Gives a view that was made of another one the same memory. */
+static void groups_name_memory(const kvt_view *from, kvt_view *view)
+{
+    view->memory = from->memory;
+    view->gpu = from->gpu;
+    view->ready = from->ready;
+}
+
 /* The same of one group, or of an entry without any. */
 static kvt_status groups_take_one(const kvt_layout *layout, const kvt_view *view,
                                   kvt_view *view_out)
@@ -119,7 +127,10 @@ static kvt_status groups_take_one(const kvt_layout *layout, const kvt_view *view
     if (status != KVT_OK) return status;
     *view_out = *(const kvt_view *)struct_size_in(view, &whole, sizeof whole,
                                                   STRUCT_SIZE_THROUGH(kvt_view, reserved));
-    if (view->bases_kind == KVT_BASES_PACKED) *view_out = codecs_packed_view(layout, view->base[0]);
+    if (view->bases_kind == KVT_BASES_PACKED) {
+        *view_out = codecs_packed_view(layout, view->base[0]);
+        groups_name_memory(view, view_out);
+    }
     return KVT_OK;
 }
 
@@ -137,6 +148,8 @@ kvt_status groups_take_view(const kvt_layout *layouts, uint32_t count, bool grou
         kvt_status status = record_groups_layout(layouts, count, &whole);
         if (status == KVT_OK) status = kvt_view_check(view, &whole, NULL, 0);
         if (status == KVT_OK) record_groups_pack(layouts, count, view->base[0], views_out);
+        for (uint32_t i = 0; i < count && status == KVT_OK; i++)
+            groups_name_memory(view, &views_out[i]);
         return status;
     }
     if (!groups_are_named(view) || view->group_count != count) return KVT_E_ARGUMENT;

@@ -106,6 +106,15 @@ static void load_leave_pass(kvt_load *load)
 
 /* ---- announcements ---- */
 
+/* Makes the events of layers that are about to be announced. Without one no stream can wait for its
+ * layer: all entries fail. Lock held. */
+static void load_mark_layers(kvt_load *load, uint32_t layers)
+{
+    const kvt_status status = store_gpu_load_mark(load, layers);
+    for (size_t i = 0; status != KVT_OK && i < load->count; i++)
+        load_fail(&load->entries[i], status == KVT_E_MEMORY ? status : KVT_MISS);
+}
+
 /* Moves `complete` on over layers that are complete. Lock held. True when it moved. */
 static bool load_advance(kvt_load *load)
 {
@@ -120,6 +129,7 @@ static bool load_advance(kvt_load *load)
     if (!any && load->flying == 0) now = load->layers; /* nothing is left to come */
     assert(now >= before && now <= load->layers);
     if (now == before) return false;
+    if (load->gpu != NULL) load_mark_layers(load, now);
     for (size_t i = 0; now == load->layers && i < load->count; i++)
         if (load->entries[i].status == KVT_QUEUED) load->entries[i].status = KVT_OK;
     atomic_store(&load->complete, now);
@@ -342,6 +352,7 @@ void load_pump(kvt_load *load)
     load_starts starts = {.count = 0};
     load->starved = false;
     if (load->asks || load->empty) return;
+    load->starved = load->gpu != NULL && !store_gpu_load_is_ready(load);
     while (!load->ending && load->heads == 0 && load->issued < load->layers && !load->starved) {
         uint32_t layer = load->issued;
         if (layer > load->released + load->options.layers_ahead) break;
@@ -366,14 +377,25 @@ void load_pump(kvt_load *load)
 
 /* ---- tasks ---- */
 
+/* Brings one layer of an entry into its view, and what comes with it: decodes it, or copies what a
+ * put has handed over. Arguments as of load_decode. No lock held. */
+static kvt_status load_bring(kvt_load *load, load_entry *entry, uint32_t layer,
+                             const load_ranges *own, const uint8_t *payload)
+{
+    if (load->gpu != NULL) return store_gpu_load_decode(load, entry, layer, own, payload);
+    if (entry->staged == NULL) return load_decode(load, entry, layer, own, payload);
+    load_copy_staged(entry, layer);
+    return KVT_OK;
+}
+
 /* Handles the bytes that a cell's reads have brought, ranges or the whole record: decodes its
  * layer, or looks at its head. No lock held. */
-static kvt_status load_use(const kvt_load *load, load_entry *entry, load_cell *cell,
+static kvt_status load_use(kvt_load *load, load_entry *entry, load_cell *cell,
                            const uint8_t *payload, bool whole)
 {
     kvt_status status = KVT_OK;
     if (cell->layer < READ_WHOLE)
-        return load_decode(load, entry, cell->layer, whole ? NULL : &cell->own, payload);
+        return load_bring(load, entry, cell->layer, whole ? NULL : &cell->own, payload);
     if (cell->layer == LOAD_HEAD && entry->grouped) {
         status = load_open_table(entry, payload, RECORD_GROUPS_HEAD_BYTES);
         if (status != KVT_OK || !whole) return status;
@@ -455,6 +477,7 @@ static void load_take_layer(kvt_load *load, load_entry *entry, uint32_t layer,
     uint64_t bytes = 0;
     pthread_mutex_lock(&load->lock);
     const bool wants = entry->status == KVT_QUEUED && !load->ending &&
+                       (load->gpu == NULL || store_gpu_load_is_ready(load)) &&
                        atomic_load(&entry->layers[layer]) == LOAD_LACKS &&
                        load_together(entry, layer) != 0;
     if (wants) {
@@ -465,8 +488,8 @@ static void load_take_layer(kvt_load *load, load_entry *entry, uint32_t layer,
     if (!wants) return;
     kvt_status status = load_find_ranges(entry, layer, &own, ranges, &count);
     if (status == KVT_OK)
-        status = load_decode(load, entry, layer, read->what == READ_WHOLE ? NULL : &own,
-                             read->buffer.memory);
+        status = load_bring(load, entry, layer, read->what == READ_WHOLE ? NULL : &own,
+                            read->buffer.memory);
     for (uint32_t i = 0; status == KVT_OK && i < count; i++)
         bytes += ranges[i].bytes;
     pthread_mutex_lock(&load->lock);
@@ -542,19 +565,15 @@ void load_run(void *context)
 
 /* Carries one layer of a group out, without the entries that `skipped` names. Returns those that
  * failed, and how the first of them did. No lock held. */
-static uint64_t load_run_group(const kvt_load *load, const load_part *part, uint64_t skipped,
+static uint64_t load_run_group(kvt_load *load, const load_part *part, uint64_t skipped,
                                kvt_status *status_out)
 {
     const load_group *group = part->group;
     uint64_t failed = 0;
     for (size_t i = group->first; i < group->end; i++) {
-        const load_entry *entry = &load->entries[i];
-        kvt_status status = KVT_OK;
+        load_entry *entry = &load->entries[i];
         if ((skipped >> (i - group->first) & 1) != 0) continue;
-        if (entry->staged != NULL)
-            load_copy_staged(entry, part->layer);
-        else
-            status = load_decode(load, entry, part->layer, NULL, entry->record);
+        const kvt_status status = load_bring(load, entry, part->layer, NULL, entry->record);
         if (status != KVT_OK && failed == 0) *status_out = status;
         if (status != KVT_OK) failed |= UINT64_C(1) << (i - group->first);
     }

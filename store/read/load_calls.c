@@ -12,6 +12,7 @@
 #include "base/struct_size.h"
 #include "base/wait.h"
 #include "codecs/codecs.h"
+#include "codecs/view_rows.h"
 #include "store/hosts/remote_tier.h"
 #include "store/learn/token_drop.h"
 #include "store/learn/uses.h"
@@ -21,6 +22,7 @@
 #include "store/watch/watching.h"
 
 #include <assert.h>
+#include <kvterrace/gpu.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -202,12 +204,15 @@ static kvt_status load_open_lent(load_entry *entry)
 static kvt_status load_take_view(const kvt_load *load, load_section *section)
 {
     if (section->view == NULL) return KVT_E_ARGUMENT;
-    if (section->view->bases_kind != KVT_BASES_PACKED)
-        return kvt_view_check(section->view, &section->layout, NULL, 0);
-    kvt_view *own = &load->packed[section - load->sections];
-    kvt_status status = groups_take_view(&section->layout, 1, false, section->view, own);
-    section->view = own;
-    return status;
+    kvt_status status;
+    if (section->view->bases_kind != KVT_BASES_PACKED) {
+        status = kvt_view_check(section->view, &section->layout, NULL, 0);
+    } else {
+        kvt_view *own = &load->packed[section - load->sections];
+        status = groups_take_view(&section->layout, 1, false, section->view, own);
+        section->view = own;
+    }
+    return status == KVT_OK && load->gpu != NULL ? store_gpu_load_check(load, section) : status;
 }
 
 /* Checks a held entry against the load: its layers, its views. KVT_QUEUED: sound. */
@@ -307,6 +312,7 @@ static void load_free(kvt_load *load)
     free(load->groups);
     free(load->parts);
     free(load->pending);
+    if (load->gpu != NULL) store_gpu_load_free(load);
     free(load);
 }
 
@@ -372,6 +378,7 @@ static bool load_make_window(kvt_load *load)
     load->slots = window < load->layers ? (uint32_t)window : load->layers;
     assert(load->slots > 0 && load->cells == NULL);
     load->pending = calloc(load->slots, sizeof *load->pending);
+    if (load->gpu != NULL && !store_gpu_load_make_marks(load)) return false;
     return load->pending != NULL && load_make_groups(load) && load_make_cells(load);
 }
 
@@ -465,7 +472,8 @@ static kvt_status load_check_begin(kvt_queue *queue, const kvt_key *keys,
     if (count == 0 || count > LOAD_ENTRIES_MAX || options == NULL) return KVT_E_ARGUMENT;
     if (options->layers_ahead > LOAD_AHEAD_MAX || !(options->loss_max <= 1)) return KVT_E_ARGUMENT;
     for (size_t i = 0; i < count; i++)
-        if (views[i] == NULL) return KVT_E_ARGUMENT;
+        if (views[i] == NULL || view_is_far(views[i]) != view_is_far(views[0]))
+            return KVT_E_ARGUMENT;
     return queue_is_ours(queue) ? KVT_OK : KVT_E_STATE;
 }
 
@@ -482,6 +490,11 @@ kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view 
     if (queue->blocks) return KVT_E_UNSUPPORTED;
     kvt_load *load = load_make(queue, keys, views, count, options);
     if (load == NULL) return KVT_E_MEMORY;
+    if (view_is_far(views[0])) status = store_gpu_load_open(load, views[0]);
+    if (status != KVT_OK) {
+        load_free(load);
+        return status;
+    }
     load_hold_all(load, keys);
     load->asks = queue->store->remote != NULL && load_may_ask(load);
     if (!queue_enter_load(queue, load))
@@ -561,6 +574,15 @@ kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
     return status;
 }
 
+kvt_status kvt_load_wait_layer(kvt_load *load, uint32_t layer, void *stream)
+{
+    if (load == NULL || layer == UINT32_MAX) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
+    if (load->gpu == NULL) return KVT_E_ARGUMENT;
+    const kvt_status status = kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE);
+    return status == KVT_OK ? store_gpu_load_follow(load, layer, stream) : status;
+}
+
 void kvt_load_release(kvt_load *load, uint32_t layers)
 {
     const base_load_calls *other = base_load_calls_of(load);
@@ -596,6 +618,7 @@ void load_orphan(kvt_load *load)
     load->ending = true;
     pthread_mutex_unlock(&load->lock);
     load_stop(load);
+    if (load->gpu != NULL) store_gpu_load_finish(load);
     load_free_entries(load, true);
     pthread_mutex_lock(&load->lock);
     assert(load->ending && !load->orphan);

@@ -20,6 +20,7 @@ _Static_assert(READ_WHOLE == UINT32_MAX - 2, "what is below is a layer");
 /* Ranges of a layer, with the opaque groups before and behind it. */
 #define LOAD_RANGES_MAX (KVT_RECORD_RANGES_MAX + 2)
 
+typedef struct load_gpu load_gpu; /* load_gpu.c's */
 struct load_share;
 struct load_cell;
 struct load_ask; /* load_remote.c's */
@@ -144,6 +145,7 @@ struct kvt_load {
     uint32_t forks;            /* base_fork_guard_count of the process that began it */
     kvt_load *next, *previous; /* the queue's open loads; under the queue's lock */
     bool listed;               /* among them; same */
+    load_gpu *gpu;             /* the views are memory of a GPU; or NULL */
     kvt_load_options options;
     uint64_t began_ns; /* store_now_ns */
     uint64_t check_ns; /* when a wait looks at devices next; under `lock` */
@@ -274,14 +276,47 @@ uint32_t load_together(const load_entry *entry, uint32_t layer);
 kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges *own,
                             kvt_record_range *ranges, uint32_t *count_out);
 
-/* Decodes one layer of an entry into its view, and what comes with it; nothing for a layer that
- * comes with another. `own` are the layer's ranges, and what was read lies in `payload`; NULL:
- * payload is the record. */
+/* Decodes one layer of an entry into its view, which is memory of the host, and what comes with it;
+ * nothing for a layer that comes with another. `own` are the layer's ranges, and what was read lies
+ * in `payload`; NULL: payload is the record. */
 kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t layer,
                        const load_ranges *own, const uint8_t *payload);
 
 /* Copies one layer of bytes that a put has handed over, and what comes with it. */
 void load_copy_staged(const load_entry *entry, uint32_t layer);
+
+/* The section that has a layer of an entry. */
+const load_section *store_load_section(const load_entry *entry, uint32_t layer);
+
+/* ---- load_gpu.c ---- */
+
+/* Makes a load one into the memory of the GPU that its first view names. As gpu_sites_take. */
+kvt_status store_gpu_load_open(kvt_load *load, const kvt_view *view);
+
+/* Checks that a section's view, which is sound, is memory of the load's GPU. */
+kvt_status store_gpu_load_check(const kvt_load *load, const load_section *section);
+
+/* Makes room for the events of the layers, once their number is known. False: no memory. */
+bool store_gpu_load_make_marks(kvt_load *load);
+
+/* Whether the events of all views are over: nothing is written before. Lock held. */
+bool store_gpu_load_is_ready(kvt_load *load);
+
+/* Decodes or copies a layer as load_decode and load_copy_staged do, and puts the copies into the
+ * stream. Also KVT_E_GONE, KVT_E_IO. No lock held. */
+kvt_status store_gpu_load_decode(kvt_load *load, load_entry *entry, uint32_t layer,
+                                 const load_ranges *own_ranges, const uint8_t *payload);
+
+/* Makes the events of the first layers, whose copies are in the stream. Lock held. */
+kvt_status store_gpu_load_mark(kvt_load *load, uint32_t layers);
+
+/* Waits for all copies; entries whose copies failed have failed. No lock held. */
+void store_gpu_load_finish(kvt_load *load);
+
+/* Makes a stream wait for a layer that was announced. As gpu_follow; KVT_E_STATE: the load has
+ * ended. */
+kvt_status store_gpu_load_follow(kvt_load *load, uint32_t layer, void *stream);
+void store_gpu_load_free(kvt_load *load);
 
 /* ---- load_remote.c; no lock held ---- */
 

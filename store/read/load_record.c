@@ -16,8 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The section that has a layer of an entry. */
-static const load_section *load_section_of(const load_entry *entry, uint32_t layer)
+const load_section *store_load_section(const load_entry *entry, uint32_t layer)
 {
     const load_section *section = entry->sections;
     while (layer - section->first_layer >= section->layout.layers)
@@ -123,7 +122,7 @@ kvt_status load_use_heads(const load_entry *entry, const uint8_t *payload, bool 
 
 uint32_t load_together(const load_entry *entry, uint32_t layer)
 {
-    const load_section *section = load_section_of(entry, layer);
+    const load_section *section = store_load_section(entry, layer);
     assert(section->head != NULL);
     return kvt_record_head_together(section->head, layer - section->first_layer);
 }
@@ -131,7 +130,7 @@ uint32_t load_together(const load_entry *entry, uint32_t layer)
 kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges *own,
                             kvt_record_range *ranges, uint32_t *count_out)
 {
-    const load_section *section = load_section_of(entry, layer);
+    const load_section *section = store_load_section(entry, layer);
     load_extra extras[2];
     uint64_t at = 0;
     uint32_t count = 0;
@@ -166,7 +165,7 @@ static kvt_status load_decode_opaque(const load_entry *entry, const load_section
 kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t layer,
                        const load_ranges *own, const uint8_t *payload)
 {
-    const load_section *section = load_section_of(entry, layer);
+    const load_section *section = store_load_section(entry, layer);
     staging_buffer scratch = {0};
     load_extra extras[2];
     uint64_t at = 0; /* of the next bytes behind the layer's own */
@@ -197,7 +196,7 @@ kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t l
 
 void load_copy_staged(const load_entry *entry, uint32_t layer)
 {
-    const load_section *section = load_section_of(entry, layer);
+    const load_section *section = store_load_section(entry, layer);
     const uint8_t *bytes = entry->staged->buffer.memory;
     const uint32_t own = layer - section->first_layer;
     load_extra extras[2];

@@ -13,6 +13,7 @@
 #include "base/struct_size.h"
 #include "base/thread.h"
 #include "base/wait.h"
+#include "codecs/view_rows.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -295,11 +296,12 @@ static kvt_status queue_check(const kvt_queue *queue, const kvt_request *request
     switch (request->kind) {
     case KVT_REQUEST_GET:
         if (!access_info_is_sound(request->info)) return KVT_E_ARGUMENT;
+        if (request->view == NULL) return KVT_E_ARGUMENT;
         /* A blocking get gives every layer. */
         if (queue->blocks && (request->first_layer != 0 || request->layer_count != 0 ||
                               (request->info != NULL && request->info->kept != NULL)))
             return KVT_E_UNSUPPORTED;
-        return request->view != NULL ? KVT_OK : KVT_E_ARGUMENT;
+        return view_is_far(request->view) ? KVT_E_UNSUPPORTED : KVT_OK;
     case KVT_REQUEST_PUT:
         return request->view != NULL && request->entry != NULL ? KVT_OK : KVT_E_ARGUMENT;
     case KVT_REQUEST_PREFETCH:

@@ -436,7 +436,7 @@ static kvt_status view_check_fields(const view_checker *checker)
     if (view->bases_kind == KVT_BASES_GROUPS) {
         return view_refuse(checker, "a view of groups: each of its views has a layout of its own");
     }
-    bool unknown = view->memory != KVT_MEMORY_HOST;
+    bool unknown = view->memory > KVT_MEMORY_GPU;
     for (size_t i = 0; i < sizeof view->reserved / sizeof view->reserved[0]; i++) {
         unknown = unknown || view->reserved[i] != 0;
     }
@@ -444,6 +444,9 @@ static kvt_status view_check_fields(const view_checker *checker)
         (void)view_refuse(checker,
                           "memory or reserved fields are set to what this version does not know");
         return KVT_E_UNSUPPORTED;
+    }
+    if (view->memory == KVT_MEMORY_HOST && (view->gpu != 0 || view->ready != NULL)) {
+        return view_refuse(checker, "a GPU or an event is set, and memory is the host's");
     }
     if (view->groups != NULL || view->group_count != 0) {
         return view_refuse(checker, "groups are set, and bases_kind is not KVT_BASES_GROUPS");

@@ -17,6 +17,7 @@
 #include <kvterrace/basis.h>
 #include <kvterrace/config.h>
 #include <kvterrace/connect.h>
+#include <kvterrace/gpu.h>
 #include <kvterrace/load.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
@@ -76,6 +77,7 @@ typedef struct site {
     kvt_basis_info basis;
     kvt_health_item health;
     kvt_persist_info persist;
+    kvt_gpu_stats gpu_stats;
 } site;
 
 /* What a function without a status gives in its place: `gone` when it says that there is nothing.
@@ -119,6 +121,8 @@ static kvt_status state_if(bool gone)
     X(kvt_load_begin, kvt_load_begin(s->queue, &s->key, &s->views, 1, NULL, &s->opened_load))      \
     X(kvt_load_layers, state_if(kvt_load_layers(s->load) == 0))                                    \
     X(kvt_load_total, state_if(kvt_load_total(s->load, NULL) == 0))                                \
+    X(kvt_load_wait_layer, kvt_load_wait_layer(s->load, 0, NULL))                                  \
+    X(kvt_gpu_stats_get, kvt_gpu_stats_get(s->store, 0, &s->gpu_stats))                            \
     X(kvt_load_wait, kvt_load_wait(s->load, 1, NEVER))                                             \
     X(kvt_load_release, QUIET(kvt_load_release(s->load, 1)))                                       \
     X(kvt_load_status, kvt_load_status(s->load, 0))                                                \
@@ -331,6 +335,7 @@ static site *make_site(void)
     s->basis.struct_size = sizeof s->basis;
     s->health.struct_size = sizeof s->health;
     s->persist.struct_size = sizeof s->persist;
+    s->gpu_stats.struct_size = sizeof s->gpu_stats;
     s->sparse_options = site_options();
     s->sequence = site_sequence(s->sequences, &s->sparse_options);
     site_query(s->sequences, 0, 1, s->queries);

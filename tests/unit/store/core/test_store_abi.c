@@ -8,6 +8,7 @@
 
 #include <kvterrace/basis.h>
 #include <kvterrace/coding.h>
+#include <kvterrace/gpu.h>
 #include <kvterrace/key.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
@@ -59,6 +60,7 @@ BEGINS(kvt_decoding, reserved2);
 BEGINS(kvt_remote_options, write_bytes_per_s);
 BEGINS(kvt_remote_stats, owed_clears);
 BEGINS(kvt_remote_node, message);
+BEGINS(kvt_gpu_stats, decoded_by_cpu);
 
 /* A struct that has grown since its first version, as the library will see those of today. */
 typedef struct grown {

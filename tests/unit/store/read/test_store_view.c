@@ -306,7 +306,13 @@ TEST(numbers_out_of_range_are_refused)
     view.struct_size = offsetof(kvt_view, base_count) - 1;
     refused(&view, &small, "struct_size");
     view = paged();
-    view.memory = 1;
+    view.memory = KVT_MEMORY_GPU;
+    view.gpu = 3;
+    accepted(&view, &small);
+    view.memory = KVT_MEMORY_HOST;
+    refused(&view, &small, "a GPU or an event");
+    view = paged();
+    view.memory = 2;
     assert_status(kvt_view_check(&view, &small, NULL, 0), KVT_E_UNSUPPORTED);
     view = paged();
     view.dtype = small.dtype == KVT_DTYPE_FP16 ? KVT_DTYPE_BF16 : KVT_DTYPE_FP16;
@@ -314,7 +320,7 @@ TEST(numbers_out_of_range_are_refused)
     view.dtype = 0;
     accepted(&view, &small);
     view = paged();
-    view.reserved[2] = 1;
+    view.reserved[0] = 1;
     assert_status(kvt_view_check(&view, &small, NULL, 0), KVT_E_UNSUPPORTED);
     struct {
         kvt_view view;

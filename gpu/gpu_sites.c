@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_sites.c - see gpu_sites.h. A GPU that could not be opened is tried again when it is asked for
+ * again. Any thread.
+ */
+#include "gpu_sites.h"
+
+void gpu_sites_init(gpu_sites *gpus)
+{
+    pthread_mutex_init(&gpus->lock, NULL);
+}
+
+void gpu_sites_close(gpu_sites *gpus)
+{
+    for (uint32_t i = 0; i < GPU_SITES_MAX; i++)
+        gpu_site_close(gpus->sites[i]);
+    pthread_mutex_destroy(&gpus->lock);
+}
+
+kvt_status gpu_sites_take(gpu_sites *gpus, uint64_t gpu, gpu_site **site_out)
+{
+    char reason[96];
+    kvt_status status = KVT_OK;
+    if (gpu >= GPU_SITES_MAX) return KVT_E_ARGUMENT;
+    pthread_mutex_lock(&gpus->lock);
+    if (gpus->sites[gpu] == NULL)
+        status = gpu_site_open((uint32_t)gpu, &gpus->sites[gpu], reason, sizeof reason);
+    *site_out = gpus->sites[gpu];
+    pthread_mutex_unlock(&gpus->lock);
+    return status;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_sites.h - the GPUs of a machine, each opened by the first that asks for it and closed with
+ * all the others.
+ *
+ * Thread rule: any thread; own lock, which is held while a GPU is opened. init and close alone.
+ */
+#ifndef GPU_SITES_H
+#define GPU_SITES_H
+
+#include "gpu_site.h"
+
+#include <pthread.h>
+
+#define GPU_SITES_MAX 16u
+
+typedef struct gpu_sites {
+    pthread_mutex_t lock;
+    gpu_site *sites[GPU_SITES_MAX];
+} gpu_sites;
+
+void gpu_sites_init(gpu_sites *gpus);
+void gpu_sites_close(gpu_sites *gpus);
+
+/* The site of a GPU, opened now or before. As gpu_site_open. */
+KVT_NODISCARD kvt_status gpu_sites_take(gpu_sites *gpus, uint64_t gpu, gpu_site **site_out);
+
+#endif

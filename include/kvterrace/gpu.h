@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu.h - memory of a GPU as the target of gets and loads and the source of puts, without a CUDA
+ * header: streams (CUstream, cudaStream_t) and events (CUevent, cudaEvent_t) are `void *`, device
+ * addresses fit a pointer (docs/GPU.md).
+ *
+ *     view.memory = KVT_MEMORY_GPU;
+ *     view.gpu = 0;
+ *     view.ready = event;          behind which the pages are free, or hold what a put stores
+ *     kvt_load_begin(queue, keys, views, count, NULL, &load);
+ *     for (uint32_t layer = 0; status == KVT_OK && layer < layers; layer++) {
+ *         status = kvt_load_wait_layer(load, layer, stream);
+ *         compute(layer, stream);
+ *         kvt_load_release(load, layer + 1);
+ *     }
+ *     kvt_load_end(load, statuses, NULL);
+ *
+ * What a stream has computed from a layer counts only for entries for which kvt_load_end has said
+ * KVT_OK: an engine recomputes the blocks of the others.
+ *
+ * Such views are taken by kvt_store_get, kvt_store_put, puts of a queue and kvt_load_begin; every
+ * other call answers KVT_E_UNSUPPORTED, and so does a store of another process. All views of one
+ * call name one GPU. The driver is found at run time; without one these calls answer
+ * KVT_E_UNSUPPORTED. Beside the statuses of the call: KVT_E_ARGUMENT (a GPU that is not there, an
+ * address that is not of its memory), KVT_E_GONE (its context is lost), KVT_E_IO (a copy failed).
+ * A get waits until its copies have ended, a put until the KV has been read. A get of an entry that
+ * only other hosts have is KVT_MISS: a prefetch brings it.
+ *
+ * The engine uses the GPU's primary context, streams and pinned memory of its own, and leaves the
+ * context that is current on a caller's thread as it was.
+ *
+ * Thread rule: as of the calls that take the views.
+ */
+#ifndef KVTERRACE_GPU_H
+#define KVTERRACE_GPU_H
+
+#include "load.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Makes a stream wait for a layer of a load into a GPU's memory. The call itself waits until the
+ * layer's work is in the engine's streams, as kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE).
+ *   stream   of the GPU's primary context; NULL: its default stream
+ * KVT_OK; statuses of kvt_load_wait; KVT_E_ARGUMENT: a layer that the load does not have, a stream
+ * of another context, a load into memory of the host; KVT_E_GONE.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_load_wait_layer(kvt_load *load, uint32_t layer, void *stream);
+
+/* What a store has done on a GPU. */
+typedef struct kvt_gpu_stats {
+    uint32_t struct_size;
+    bool open;               /* a view has named it; else all is 0 */
+    uint64_t bytes_in;       /* copied from the host to the GPU */
+    uint64_t bytes_out;      /* and back */
+    uint64_t decoded_by_cpu; /* entries of gets, and layers of entries of loads, that the CPU has
+                                decoded before they were copied */
+} kvt_gpu_stats;
+
+/* KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (a child of fork); KVT_E_UNSUPPORTED (a store of another
+ * process). */
+KVT_API KVT_NODISCARD kvt_status kvt_gpu_stats_get(kvt_store *store, uint32_t gpu,
+                                                   kvt_gpu_stats *stats_out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_views.c - see gpu_views.h; and the public calls of gpu.h that ask a store. The file decodes
+ * nothing and knows no table.
+ *
+ * Thread rule: as the header says.
+ */
+#include "store/read/gpu_views.h"
+
+#include "base/clock.h"
+#include "base/struct_size.h"
+#include "codecs/record_groups.h"
+#include "store/read/groups.h"
+
+#include <assert.h>
+#include <kvterrace/gpu.h>
+#include <string.h>
+
+#define GPU_READY_NAP_NS UINT64_C(10000)
+
+/* ---- what views name ---- */
+
+/* Whether all addresses of a view are memory of the site's GPU. */
+static kvt_status gpu_check_addresses(gpu_site *site, const kvt_view *view,
+                                      const kvt_layout *layout)
+{
+    kvt_status status = KVT_OK;
+    if (view->bases == NULL) {
+        for (int i = 0; i < 2 && status == KVT_OK; i++)
+            if (view->base[i] != NULL)
+                status = gpu_site_check(site, view->base[i], view->base_bytes[i]);
+        return status;
+    }
+    const bool sides = view->bases_kind == KVT_BASES_LAYERS_SIDES;
+    const uint32_t count = layout->layers * (sides ? kvt_layout_sides(layout) : 1);
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++)
+        status =
+            gpu_site_check(site, view->bases[i],
+                           view->bases_bytes != NULL ? view->bases_bytes[i] : view->base_bytes[0]);
+    return status;
+}
+
+kvt_status store_gpu_site(kvt_store *store, const kvt_layout *layouts, const kvt_view *views,
+                          uint32_t count, gpu_site **site_out)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < count; i++)
+        if (views[i].memory != KVT_MEMORY_GPU || views[i].gpu != views[0].gpu)
+            return KVT_E_ARGUMENT;
+    status = gpu_sites_take(&store->gpus, views[0].gpu, site_out);
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++)
+        status = gpu_check_addresses(*site_out, &views[i], &layouts[i]);
+    return status;
+}
+
+kvt_status store_gpu_wait_ready(gpu_site *site, const kvt_view *view)
+{
+    kvt_status status = KVT_OK;
+    while (view->ready != NULL && (status = gpu_site_ready(site, view->ready)) == KVT_QUEUED)
+        base_sleep(GPU_READY_NAP_NS);
+    return status;
+}
+
+/* ---- one entry ---- */
+
+kvt_status store_gpu_begin(kvt_store *store, const kvt_layout *layouts, const kvt_view *views,
+                           uint32_t count, store_gpu_views *gpu)
+{
+    uint64_t bytes = 0;
+    assert(count > 0 && count <= KVT_GROUPS_MAX);
+    *gpu = (store_gpu_views){.layouts = layouts, .count = count};
+    kvt_status status = store_gpu_site(store, layouts, views, count, &gpu->site);
+    for (uint32_t i = 0; i < count; i++) {
+        bytes += groups_bytes(&layouts[i]);
+        gpu->far[i] = views[i];
+    }
+    if (status == KVT_OK) status = gpu_host_take(gpu->site, bytes, &gpu->host);
+    if (status != KVT_OK) return status;
+    uint8_t *at = gpu->host->memory;
+    for (uint32_t i = 0; i < count; i++) {
+        gpu->packed[i] = codecs_packed_view(&layouts[i], at);
+        at += groups_bytes(&layouts[i]);
+    }
+    return KVT_OK;
+}
+
+kvt_status store_gpu_copy_layers(gpu_site *site, gpu_way way, const kvt_view *view,
+                                 const kvt_layout *layout, uint32_t first, uint32_t layer_count,
+                                 void *packed)
+{
+    kvt_status status = KVT_OK;
+    if (layout->dtype == KVT_DTYPE_OPAQUE) {
+        const view_rows all = view_rows_packed(view->base[0], layout->opaque_bytes);
+        return gpu_copy_rows(site, way, &all, packed);
+    }
+    const uint32_t sides = kvt_layout_sides(layout);
+    const uint32_t end = (first + layer_count) * sides;
+    for (uint32_t m = first * sides; m < end && status == KVT_OK; m++) {
+        const kvt_side side = (kvt_side)(m % sides);
+        const view_rows rows = view_rows_of(view, layout, layout->tokens, m / sides, side);
+        status =
+            gpu_copy_rows(site, way, &rows,
+                          (uint8_t *)packed + kvt_layout_matrix_offset(layout, m / sides, side));
+    }
+    return status;
+}
+
+/* Copies all views one way, and waits. */
+static kvt_status gpu_move(const store_gpu_views *gpu, gpu_way way)
+{
+    gpu_event *event = NULL;
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < gpu->count && status == KVT_OK; i++) {
+        status = store_gpu_wait_ready(gpu->site, &gpu->far[i]);
+        if (status == KVT_OK)
+            status = store_gpu_copy_layers(gpu->site, way, &gpu->far[i], &gpu->layouts[i], 0,
+                                           gpu->layouts[i].layers, gpu->packed[i].base[0]);
+    }
+    if (status == KVT_OK) status = gpu_mark(gpu->site, way, &event);
+    if (status == KVT_OK) status = gpu_await(gpu->site, event);
+    if (status != KVT_OK) gpu_rest(gpu->site, way); /* pinned memory is given back behind this */
+    gpu_event_give(gpu->site, event);
+    return status;
+}
+
+kvt_status store_gpu_gather(const store_gpu_views *gpu)
+{
+    return gpu_move(gpu, GPU_OUT);
+}
+
+kvt_status store_gpu_scatter(const store_gpu_views *gpu)
+{
+    return gpu_move(gpu, GPU_IN);
+}
+
+void store_gpu_end(store_gpu_views *gpu)
+{
+    gpu_host_give(gpu->site, gpu->host);
+    gpu->host = NULL;
+}
+
+/* ---- the public calls ---- */
+
+kvt_status kvt_gpu_stats_get(kvt_store *store, uint32_t gpu, kvt_gpu_stats *stats_out)
+{
+    if (store == NULL || gpu >= GPU_SITES_MAX) return KVT_E_ARGUMENT;
+    if (!struct_size_is_sound(stats_out, STRUCT_SIZE_THROUGH(kvt_gpu_stats, decoded_by_cpu)))
+        return KVT_E_ARGUMENT;
+    if (base_store_calls_of(store) != NULL) return KVT_E_UNSUPPORTED;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    kvt_gpu_stats whole = {.struct_size = sizeof whole};
+    pthread_mutex_lock(&store->gpus.lock);
+    const gpu_site *site = store->gpus.sites[gpu];
+    if (site != NULL) {
+        whole.open = true;
+        whole.bytes_in = gpu_bytes_copied(site, GPU_IN);
+        whole.bytes_out = gpu_bytes_copied(site, GPU_OUT);
+        whole.decoded_by_cpu = gpu_decoded(site);
+    }
+    pthread_mutex_unlock(&store->gpus.lock);
+    struct_size_out(stats_out, &whole, sizeof whole);
+    return KVT_OK;
+}

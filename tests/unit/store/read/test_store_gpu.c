@@ -1,0 +1,581 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_gpu.c - gets, puts and layered loads of views in a GPU's memory, over the stand-in for
+ * the driver (fake_cuda.c): a host that touched that memory would die, work is done late, and each
+ * call of the driver fails in turn. Nothing stays allocated.
+ */
+#include "fake_cuda.h"
+
+#include "codecs/view_rows.h"
+#include "queue_site.h"
+
+#include <kvterrace/gpu.h>
+#include <kvterrace/lookup.h>
+
+enum { ENTRIES = 5, LAYERS = 4, TOKENS = 64, BLOCK = 16, LOST = 719, REFUSED = 2, PASSING = 3 };
+enum { TABLE = TOKENS / BLOCK + 1, BLOCKS = ENTRIES * TABLE };
+
+static kvt_layout layout = {
+    .layers = LAYERS, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = TOKENS};
+
+#define ENTRY_BYTES (UINT64_C(2) * LAYERS * TOKENS * 2 * 64 * 2)
+#define POOL_BYTES  (UINT64_C(2) * LAYERS * BLOCKS * BLOCK * 2 * 64 * 2)
+
+/* The driver's calls that an engine makes. */
+static struct {
+    int (*allocate)(uint64_t *, size_t);
+    int (*free)(uint64_t);
+    int (*stream)(void **, unsigned);
+    int (*end_stream)(void *);
+    int (*finish)(void *);
+    int (*event)(void **, unsigned);
+    int (*end_event)(void *);
+    int (*record)(void *, void *);
+    int (*copy)(uint64_t, const void *, size_t, void *);
+} driver;
+
+static void find(const char *name, void *pointer)
+{
+    void *symbol = fake_cuda_symbol(name);
+    assert_non_null(symbol);
+    memcpy(pointer, &symbol, sizeof symbol);
+}
+
+static int open_all(void **state)
+{
+    if (fake_cuda_load(state) != 0) return -1;
+    find("cuMemAlloc_v2", &driver.allocate);
+    find("cuMemFree_v2", &driver.free);
+    find("cuStreamCreate", &driver.stream);
+    find("cuStreamDestroy_v2", &driver.end_stream);
+    find("cuStreamSynchronize", &driver.finish);
+    find("cuEventCreate", &driver.event);
+    find("cuEventDestroy_v2", &driver.end_event);
+    find("cuEventRecord", &driver.record);
+    find("cuMemcpyHtoDAsync_v2", &driver.copy);
+    return 0;
+}
+
+/* An engine: a paged pool in a GPU's memory and a stream; its context is current on this thread. */
+typedef struct engine {
+    int gpu;
+    void *context;
+    uint64_t pool;
+    void *stream;
+    void *event;
+    uint32_t tables[ENTRIES][TABLE];
+    kvt_view views[ENTRIES];
+    const kvt_view *pointers[ENTRIES];
+    kvt_key keys[ENTRIES];
+} engine;
+
+static engine own;
+
+static void engine_open(int gpu, const char *axes)
+{
+    own = (engine){.gpu = gpu, .context = fake_cuda_turn(gpu, 1)};
+    assert_int_equal(driver.allocate(&own.pool, POOL_BYTES), 0);
+    assert_int_equal(driver.stream(&own.stream, 1), 0);
+    assert_int_equal(driver.event(&own.event, 2), 0);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        kvt_view *view = &own.views[i];
+        assert_ok(kvt_view_make(&layout, axes, BLOCK, BLOCKS, view));
+        for (uint32_t k = 0; k < TABLE; k++)
+            own.tables[i][k] = (k * ENTRIES + i) * 7 % BLOCKS;
+        view->memory = KVT_MEMORY_GPU;
+        view->gpu = (uint64_t)gpu;
+        view->base[0] = (void *)(uintptr_t)own.pool;
+        view->blocks = own.tables[i];
+        view->block_count = TABLE;
+        view->first_slot = 3;
+        own.pointers[i] = view;
+        own.keys[i] = support_key(i);
+    }
+}
+
+static void engine_close(void)
+{
+    if (own.pool == 0) return;
+    assert_ptr_equal(fake_cuda_turn(0, 0), own.context); /* as it was, whatever was called */
+    assert_int_equal(driver.end_event(own.event), 0);
+    assert_int_equal(driver.end_stream(own.stream), 0);
+    assert_int_equal(driver.free(own.pool), 0);
+    (void)fake_cuda_turn(own.gpu, -1);
+    own = (engine){0};
+}
+
+static int begin_case(void **state)
+{
+    (void)state;
+    *fake = (fake_cuda_state){.gpu_count = 2, .queries_until_done = 2};
+    return 0;
+}
+
+static int end_case(void **state)
+{
+    fake->fail_call = 0;
+    fake->fail_for_good = 0;
+    const int closed = queue_site_close(state);
+    engine_close();
+    return fake_cuda_is_empty(state) != 0 ? -1 : closed;
+}
+
+TEST_ALL(open_all, NULL);
+TEST_EACH(begin_case, end_case);
+
+static void fill(uint32_t number, void *data)
+{
+    codecs_kv_sample_fill(&layout, 70 + number, data);
+}
+
+/* Whether the pool has an entry's values. */
+static bool pool_has(uint32_t number)
+{
+    static char pool[POOL_BYTES], found[ENTRY_BYTES], wanted[ENTRY_BYTES];
+    kvt_view view = own.views[number];
+    fake_cuda_move(pool, own.pool, POOL_BYTES, 0);
+    view.base[0] = pool;
+    view_gather_entry(&view, &layout, found);
+    fill(number, wanted);
+    return memcmp(found, wanted, ENTRY_BYTES) == 0;
+}
+
+/* A store with the entries, put from memory of the host. */
+static void site_open(bool device, bool staged)
+{
+    kvt_store_options options = queue_site_options(device);
+    if (!staged) options.limits.put_staging_bytes = 0;
+    assert_ok(kvt_store_open(&options, &store, NULL, 0));
+    queue = queue_site_queue(2, 0);
+    static char data[ENTRY_BYTES];
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        kvt_entry entry = support_entry(support_key(i), layout, 1);
+        fill(i, data);
+        assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, ENTRY_BYTES)));
+    }
+}
+
+static kvt_gpu_stats stats_of(uint32_t gpu)
+{
+    kvt_gpu_stats stats = {.struct_size = sizeof stats};
+    assert_ok(kvt_gpu_stats_get(store, gpu, &stats));
+    return stats;
+}
+
+/* Loads all entries as an engine does, into statuses. The engine's stream has waited for every
+ * layer when this returns KVT_OK. */
+static kvt_status load_all(kvt_status *statuses)
+{
+    kvt_load *load = NULL;
+    kvt_status status = kvt_load_begin(queue, own.keys, own.pointers, ENTRIES, NULL, &load);
+    if (status != KVT_OK) return status;
+    for (uint32_t layer = 0; layer < LAYERS && status == KVT_OK; layer++) {
+        status = kvt_load_wait_layer(load, layer, own.stream);
+        kvt_load_release(load, layer + 1);
+    }
+    const kvt_status ended = kvt_load_end(load, statuses, NULL);
+    return status != KVT_OK ? status : ended;
+}
+
+static void load_well(void)
+{
+    kvt_status statuses[ENTRIES];
+    assert_ok(load_all(statuses));
+    assert_int_equal(driver.finish(own.stream), 0);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        assert_ok(statuses[i]);
+        assert_true(pool_has(i));
+    }
+}
+
+/* Layers of heads apart, of tokens side by side, K and V in a head, sides outermost. */
+static const char *const axes_of_pools[] = {"lsbth", "lsbht", "lbths", "slbth"};
+
+TEST(loads_from_memory_and_from_a_device)
+{
+    for (size_t i = 0; i < 4 * sizeof axes_of_pools / sizeof axes_of_pools[0]; i++) {
+        engine_open((int)(i % 2), axes_of_pools[i / 4]);
+        site_open(i % 4 >= 2, false);
+        load_well();
+        const kvt_gpu_stats stats = stats_of((uint32_t)i % 2);
+        assert_true(stats.open);
+        assert_int_equal(stats.bytes_in, ENTRIES * ENTRY_BYTES);
+        assert_int_equal(stats.bytes_out, 0);
+        assert_int_equal(stats.decoded_by_cpu, ENTRIES * LAYERS);
+        assert_false(stats_of((uint32_t)(i + 1) % 2).open);
+        assert_int_equal(fake->pageable, 0);
+        assert_int_equal(fake->unbound, 0);
+        assert_int_equal(queue_site_close(NULL), 0);
+        engine_close();
+    }
+}
+
+TEST(loads_what_a_put_has_handed_over)
+{
+    engine_open(0, "lsbth");
+    site_open(true, true);
+    load_well();
+}
+
+TEST(gets_and_puts)
+{
+    for (size_t i = 0; i < sizeof axes_of_pools / sizeof axes_of_pools[0]; i++) {
+        engine_open(1, axes_of_pools[i]);
+        site_open(i % 2 != 0, i >= 2);
+        for (uint32_t k = 0; k < ENTRIES; k++) {
+            assert_ok(kvt_store_get(store, &own.keys[k], &own.views[k], KVT_NO_DEADLINE, NULL));
+            assert_true(pool_has(k));
+        }
+        assert_int_equal(stats_of(1).decoded_by_cpu, ENTRIES);
+        for (uint32_t k = 0; k < ENTRIES; k++) { /* back, under other keys */
+            kvt_entry entry = support_entry(support_key(100 + k), layout, 1);
+            char data[ENTRY_BYTES], wanted[ENTRY_BYTES];
+            assert_ok(kvt_store_put(store, &entry, &own.views[k]));
+            assert_ok(kvt_store_get(store, &entry.key, KVT_PACKED(data, ENTRY_BYTES),
+                                    KVT_NO_DEADLINE, NULL));
+            fill(k, wanted);
+            assert_memory_equal(data, wanted, ENTRY_BYTES);
+        }
+        assert_int_equal(stats_of(1).bytes_in, ENTRIES * ENTRY_BYTES);
+        assert_int_equal(stats_of(1).bytes_out, ENTRIES * ENTRY_BYTES);
+        assert_int_equal(fake->pageable, 0);
+        assert_int_equal(queue_site_close(NULL), 0);
+        engine_close();
+    }
+}
+
+TEST(a_packed_view)
+{
+    engine_open(0, "lsbth");
+    site_open(false, false);
+    kvt_view view = kvt_view_packed((void *)(uintptr_t)own.pool, ENTRY_BYTES);
+    char data[ENTRY_BYTES], wanted[ENTRY_BYTES];
+    view.memory = KVT_MEMORY_GPU;
+    assert_ok(kvt_store_get(store, &own.keys[2], &view, KVT_NO_DEADLINE, NULL));
+    fake_cuda_move(data, own.pool, ENTRY_BYTES, 0);
+    fill(2, wanted);
+    assert_memory_equal(data, wanted, ENTRY_BYTES);
+    view.base_bytes[0]--;
+    assert_int_equal(kvt_store_get(store, &own.keys[2], &view, KVT_NO_DEADLINE, NULL),
+                     KVT_E_ARGUMENT);
+}
+
+/* An entry of two groups, one of them opaque, behind the other and before it. */
+TEST(groups_with_opaque_ones)
+{
+    engine_open(0, "lsbth");
+    site_open(true, false);
+    const kvt_layout opaque = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 5003};
+    char *data = test_alloc(2 * ENTRY_BYTES);
+    for (uint32_t first = 0; first < 2; first++) {
+        const kvt_layout layouts[2] = {first == 0 ? opaque : layout, first == 0 ? layout : opaque};
+        const uint64_t at = first == 0 ? 0 : ENTRY_BYTES, total = ENTRY_BYTES + 5003;
+        kvt_entry entry = support_entry(support_key(50 + first), (kvt_layout){0}, 1);
+        kvt_view bytes = {.struct_size = sizeof bytes, .memory = KVT_MEMORY_GPU};
+        uint64_t room;
+        assert_int_equal(driver.allocate(&room, 5003), 0);
+        bytes.base[0] = (void *)(uintptr_t)room;
+        bytes.base_bytes[0] = 5003;
+        const kvt_view *views[2] = {first == 0 ? &bytes : &own.views[1],
+                                    first == 0 ? &own.views[1] : &bytes};
+        entry.groups = layouts;
+        entry.group_count = 2;
+        for (uint64_t i = 0; i < total; i++)
+            data[i] = (char)(i * 131 >> 3);
+        fill(1, data + (first == 0 ? 5003 : 0));
+        assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, total)));
+        const kvt_view view = kvt_view_grouped(views, 2), *pointer = &view;
+        char found[5003];
+        for (int way = 0; way < 2; way++) {
+            const char zeros[5003] = {0};
+            kvt_status status = KVT_OK;
+            kvt_load *load;
+            memcpy(found, zeros, sizeof found);
+            fake_cuda_move(found, room, 5003, 1);
+            if (way == 0) {
+                assert_ok(kvt_store_get(store, &entry.key, &view, KVT_NO_DEADLINE, NULL));
+            } else {
+                assert_ok(kvt_load_begin(queue, &entry.key, &pointer, 1, NULL, &load));
+                for (uint32_t layer = 0; layer < LAYERS; layer++) {
+                    assert_ok(kvt_load_wait_layer(load, layer, own.stream));
+                    kvt_load_release(load, layer + 1);
+                }
+                assert_ok(kvt_load_end(load, &status, NULL));
+                assert_ok(status);
+            }
+            fake_cuda_move(found, room, 5003, 0);
+            assert_memory_equal(found, data + at, 5003);
+            assert_true(pool_has(1));
+        }
+        assert_int_equal(driver.free(room), 0);
+    }
+}
+
+/* Nothing is written before the event of the views is over, and a wait for layers ends. */
+TEST(a_load_waits_for_its_pages)
+{
+    engine_open(0, "lsbth");
+    site_open(true, false);
+    uint64_t busy;
+    char bytes[64] = {0};
+    assert_int_equal(driver.allocate(&busy, sizeof bytes), 0);
+    fake->queries_until_done = UINT32_MAX; /* until it is told to be over */
+    assert_int_equal(driver.copy(busy, bytes, sizeof bytes, own.stream), 0);
+    assert_int_equal(driver.record(own.event, own.stream), 0);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        own.views[i].ready = own.event;
+    const uint32_t copies = fake->copies;
+    kvt_load *load;
+    assert_ok(kvt_load_begin(queue, own.keys, own.pointers, ENTRIES, NULL, &load));
+    assert_int_equal(kvt_load_wait(load, 1, base_clock_ns() + SECOND_NS / 20), KVT_E_TIMEOUT);
+    assert_int_equal(fake->copies, copies);
+    fake->queries_until_done = 0;
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        assert_ok(kvt_load_wait_layer(load, layer, own.stream));
+        kvt_load_release(load, layer + 1);
+    }
+    kvt_status statuses[ENTRIES];
+    assert_ok(kvt_load_end(load, statuses, NULL));
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        assert_ok(statuses[i]);
+        assert_true(pool_has(i));
+    }
+    assert_int_equal(driver.free(busy), 0);
+}
+
+/* A stream that waits for a layer finds it whole, though nobody else has asked for the copies. */
+TEST(a_stream_waits_for_a_layer)
+{
+    engine_open(0, "slbth");
+    site_open(false, false);
+    fake->queries_until_done = 1000;
+    kvt_load *load;
+    assert_ok(kvt_load_begin(queue, own.keys, own.pointers, ENTRIES, NULL, &load));
+    assert_ok(kvt_load_wait_layer(load, 0, own.stream));
+    assert_int_equal(driver.finish(own.stream), 0);
+    char *half = test_alloc(POOL_BYTES), *found = test_alloc(ENTRY_BYTES);
+    char *wanted = test_alloc(ENTRY_BYTES);
+    fake_cuda_move(half, own.pool, POOL_BYTES, 0);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        kvt_view view = own.views[i];
+        view.base[0] = half;
+        view_gather_entry(&view, &layout, found);
+        fill(i, wanted);
+        assert_memory_equal(found, wanted, ENTRY_BYTES / LAYERS); /* layer 0, K and V */
+    }
+    assert_ok(kvt_load_end(load, NULL, NULL));
+}
+
+/* ---- bad input ---- */
+
+TEST(views_that_are_refused)
+{
+    engine_open(0, "lsbth");
+    site_open(false, false);
+    char *host = test_alloc(POOL_BYTES);
+    void *engine_other = fake_cuda_turn(1, 1);
+    uint64_t other;
+    assert_non_null(engine_other);
+    assert_int_equal(driver.allocate(&other, POOL_BYTES), 0);
+    (void)fake_cuda_turn(1, -1);
+    for (int i = 0; i < 8; i++) {
+        kvt_view view = own.views[0];
+        kvt_entry entry = support_entry(support_key(200), layout, 1);
+        const kvt_view *pointer = &view;
+        kvt_status wanted = KVT_E_ARGUMENT, status = KVT_OK;
+        kvt_load *load = NULL;
+        uint32_t table[TABLE];
+        memcpy(table, own.tables[0], sizeof table);
+        switch (i) {
+        case 0: view.base[0] = host; break;                      /* memory of the host */
+        case 1: view.base[0] = (void *)(uintptr_t)other; break;  /* of another GPU */
+        case 2: view.gpu = 1; break;                             /* same */
+        case 3: view.gpu = 2; break;                             /* none there */
+        case 4: view.gpu = UINT64_MAX; break;                    /* no number */
+        case 5: table[1] = table[0], view.blocks = table; break; /* a page twice */
+        case 6: view.block_count = 2; break;                     /* a table too short */
+        default: view.memory = 2, wanted = KVT_E_UNSUPPORTED; break;
+        }
+        assert_int_equal(kvt_store_get(store, &own.keys[0], &view, KVT_NO_DEADLINE, NULL), wanted);
+        assert_int_equal(kvt_store_put(store, &entry, &view), wanted);
+        status = kvt_load_begin(queue, own.keys, &pointer, 1, NULL, &load);
+        assert_true(status == wanted || status == KVT_MISS);
+    }
+    assert_int_equal(fake->copies, 0);
+    const kvt_view plain = codecs_packed_view(&layout, host);
+    const kvt_view *mixed[2] = {&own.views[0], &plain};
+    kvt_load *load;
+    assert_int_equal(kvt_load_begin(queue, own.keys, mixed, 2, NULL, &load), KVT_E_ARGUMENT);
+    kvt_view unsound = plain; /* of the host, with a GPU's fields */
+    unsound.ready = own.event;
+    assert_int_equal(kvt_store_get(store, &own.keys[0], &unsound, KVT_NO_DEADLINE, NULL),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_store_get(store, &(kvt_key){{9}}, &own.views[0], KVT_NO_DEADLINE, NULL),
+                     KVT_MISS);
+    (void)fake_cuda_turn(1, 1);
+    assert_int_equal(driver.free(other), 0);
+    (void)fake_cuda_turn(1, -1);
+}
+
+TEST(two_loads_into_the_same_pages_and_streams_of_others)
+{
+    engine_open(0, "lsbth");
+    site_open(false, false);
+    const kvt_view *same[2] = {&own.views[0], &own.views[0]};
+    kvt_status statuses[2];
+    kvt_load *load;
+    void *stream;
+    assert_ok(kvt_load_begin(queue, own.keys, same, 2, NULL, &load));
+    assert_int_equal(kvt_load_wait_layer(NULL, 0, own.stream), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_load_wait_layer(load, LAYERS, own.stream), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_load_wait_layer(load, UINT32_MAX, own.stream), KVT_E_ARGUMENT);
+    (void)fake_cuda_turn(1, 1);
+    assert_int_equal(driver.stream(&stream, 1), 0);
+    assert_int_equal(kvt_load_wait_layer(load, 0, stream), KVT_E_ARGUMENT);
+    assert_int_equal(driver.end_stream(stream), 0);
+    (void)fake_cuda_turn(1, -1);
+    assert_ok(kvt_load_wait_layer(load, 0, own.stream));
+    kvt_load_release(load, LAYERS);
+    assert_ok(kvt_load_wait_layer(load, LAYERS - 1, own.stream));
+    assert_ok(kvt_load_end(load, statuses, NULL));
+    assert_ok(statuses[0]);
+    assert_int_equal(statuses[1], KVT_E_ARGUMENT);
+    assert_true(pool_has(0));
+    char data[ENTRY_BYTES]; /* a load into memory of the host has no layers for streams */
+    const kvt_view plain = codecs_packed_view(&layout, data), *pointer = &plain;
+    assert_ok(kvt_load_begin(queue, own.keys, &pointer, 1, NULL, &load));
+    assert_int_equal(kvt_load_wait_layer(load, 0, own.stream), KVT_E_ARGUMENT);
+    assert_ok(kvt_load_end(load, NULL, NULL));
+}
+
+TEST(gets_of_a_batch_are_not_for_gpus)
+{
+    engine_open(0, "lsbth");
+    site_open(false, false);
+    const kvt_view *group = &own.views[0];
+    const kvt_view grouped = kvt_view_grouped(&group, 1);
+    const kvt_view *views[2] = {&own.views[0], &grouped};
+    for (int i = 0; i < 2; i++) {
+        size_t loaded = 9;
+        const kvt_status status =
+            kvt_prefix_get(store, own.keys, &views[i], 1, KVT_NO_DEADLINE, &loaded);
+        assert_true(status != KVT_OK || loaded == 0);
+    }
+    assert_int_equal(fake->copies, 0);
+}
+
+TEST(a_driver_that_does_not_answer)
+{
+    const char *const names[] = {"cuInit", "cuDeviceGetCount"};
+    engine_open(0, "lsbth");
+    for (int i = 0; i < 2; i++) {
+        site_open(false, false);
+        kvt_status statuses[ENTRIES];
+        fake->calls = 0;
+        fake->fail_name = names[i];
+        fake->fail_call = 1;
+        fake->fail_alike = 1;
+        fake->fail_result = 100;
+        assert_int_equal(load_all(statuses), KVT_E_UNSUPPORTED);
+        assert_int_equal(kvt_store_get(store, &own.keys[0], &own.views[0], KVT_NO_DEADLINE, NULL),
+                         KVT_E_UNSUPPORTED);
+        assert_false(stats_of(0).open);
+        fake->fail_call = 0;
+        fake->fail_alike = 0;
+        fake->fail_name = NULL;
+        load_well(); /* the next view tries again */
+        assert_int_equal(queue_site_close(NULL), 0);
+    }
+}
+
+/* ---- failures ---- */
+
+/* Each call of the driver fails in turn, once or for good: no status says OK over wrong bytes, and
+ * nothing is left. */
+static void fail_in_turn(bool device, int result, bool for_good)
+{
+    bool reached = true;
+    for (uint32_t n = 1; reached; n += 1 + n / 8) {
+        engine_open(0, "lsbth");
+        site_open(device, false);
+        fake->calls = fake->failed = 0;
+        fake->fail_call = n;
+        fake->fail_result = result;
+        fake->fail_for_good = for_good ? 1 : 0;
+        kvt_status statuses[ENTRIES];
+        const kvt_status status = load_all(statuses);
+        kvt_status got = kvt_store_get(store, &own.keys[0], &own.views[0], KVT_NO_DEADLINE, NULL);
+        kvt_entry entry = support_entry(support_key(300), layout, 1);
+        const kvt_status put = kvt_store_put(store, &entry, &own.views[0]);
+        reached = fake->failed > 0;
+        fake->fail_call = 0;
+        fake->fail_for_good = 0;
+        (void)driver.finish(own.stream);
+        if (status == KVT_OK)
+            for (uint32_t i = 0; i < ENTRIES; i++)
+                assert_true(statuses[i] != KVT_OK || pool_has(i));
+        if (got == KVT_OK) assert_true(pool_has(0));
+        if (got == KVT_OK && put == KVT_OK) {
+            char data[ENTRY_BYTES], wanted[ENTRY_BYTES];
+            assert_ok(kvt_store_get(store, &entry.key, KVT_PACKED(data, ENTRY_BYTES),
+                                    KVT_NO_DEADLINE, NULL));
+            fill(0, wanted);
+            assert_memory_equal(data, wanted, ENTRY_BYTES);
+        }
+        if (!reached) assert_true(status == KVT_OK && got == KVT_OK && put == KVT_OK);
+        char host[ENTRY_BYTES], wanted[ENTRY_BYTES]; /* the host's views go on */
+        for (uint32_t i = 0; i < ENTRIES; i++) {
+            assert_ok(kvt_store_get(store, &own.keys[i], KVT_PACKED(host, ENTRY_BYTES),
+                                    KVT_NO_DEADLINE, NULL));
+            fill(i, wanted);
+            assert_memory_equal(host, wanted, ENTRY_BYTES);
+        }
+        assert_int_equal(queue_site_close(NULL), 0);
+        engine_close();
+        assert_int_equal(fake->live, 0);
+        assert_true(n < 4000);
+    }
+}
+
+TEST(the_nth_call_of_the_driver_fails)
+{
+    fail_in_turn(false, PASSING, false);
+    fail_in_turn(true, REFUSED, false);
+}
+
+TEST(the_context_is_lost_in_the_nth_call)
+{
+    fail_in_turn(false, LOST, true);
+}
+
+TEST(a_store_is_closed_with_a_load_open)
+{
+    for (uint32_t layers = 0; layers <= LAYERS; layers += 2) {
+        engine_open(0, "lsbth");
+        site_open(layers != 2, false);
+        fake->queries_until_done = 50;
+        kvt_load *load;
+        assert_ok(kvt_load_begin(queue, own.keys, own.pointers, ENTRIES, NULL, &load));
+        kvt_load_release(load, layers);
+        if (layers > 0) assert_ok(kvt_load_wait_layer(load, layers - 1, own.stream));
+        assert_int_equal(queue_site_close(NULL), 0);
+        assert_int_equal(kvt_load_wait_layer(load, 0, own.stream), KVT_E_STATE);
+        kvt_status statuses[ENTRIES];
+        assert_ok(kvt_load_end(load, statuses, NULL));
+        for (uint32_t i = 0; i < ENTRIES && layers == LAYERS; i++)
+            assert_true(statuses[i] != KVT_OK || pool_has(i));
+        engine_close();
+        assert_int_equal(fake->live, 0);
+    }
+}
+
+TEST(statistics_of_what_is_not_there)
+{
+    site_open(false, false);
+    kvt_gpu_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(kvt_gpu_stats_get(NULL, 0, &stats), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_gpu_stats_get(store, 1000, &stats), KVT_E_ARGUMENT);
+    stats.struct_size = 4;
+    assert_int_equal(kvt_gpu_stats_get(store, 0, &stats), KVT_E_ARGUMENT);
+    assert_false(stats_of(0).open);
+}
