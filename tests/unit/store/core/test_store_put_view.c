@@ -190,7 +190,7 @@ TEST(bad_views_are_refused_untouched)
         pool.blocks[1] = pool.blocks[0];
         assert_int_equal(kvt_store_get(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
                          KVT_E_ARGUMENT);
-        bad.memory = 1;
+        bad.memory = (kvt_memory)7;
         assert_int_equal(kvt_store_get(s->store, &key, &bad, KVT_NO_DEADLINE, &info),
                          KVT_E_UNSUPPORTED);
         bad = pool.view;
