@@ -59,6 +59,7 @@ def make(name, nvcc, target):
     lines = [line for line in made.splitlines() if line and not line.startswith("//")]
     text = re.sub(r"^\.version .*$", f".version {PTX_VERSION}", "\n".join(lines) + "\n",
                   count=1, flags=re.M)
+    text = re.sub(r"_INTERNAL_[0-9a-f]{8}_", "_INTERNAL_00000000_", text)  # a hash of the path
     with open(target, "w", encoding="utf-8") as opened:
         opened.write(f"// source {source_hash(name)} nvcc {nvcc_release(nvcc)}\n{text}")
 
