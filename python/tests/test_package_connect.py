@@ -113,10 +113,20 @@ class Calls(ConnectCase):
     def test_what_a_connected_store_has_not(self):
         store, key = self.connect(), self.key("a")
         store.put(key, b"data")
-        for call in (store.events, store.remote_stats, store.remote_flush,
+        for call in (store.remote_stats, store.remote_flush,
                      lambda: store.observe_quality(key, "planes:k8v8,g64", 0.1),
                      lambda: store.add_basis(bytes(100))):
             self.refused(kvterrace.UnsupportedError, "a connected store", call)
+
+    def test_events_of_a_connected_store(self):
+        store, key = self.connect(), self.key("a")
+        with store.events() as events:
+            store.put(key, b"data")
+            store.delete(key)
+            kinds = [event["kind"] for event in events.drain()]
+            self.assertEqual((kinds[0], kinds[-1]), ("stored", "removed"))
+            self.assertGreaterEqual(events.fileno(), 0)
+        self.refused(kvterrace.StateError, "closed", events.drain)
 
     def test_others_entries_are_for_operators(self):
         lends = self.server(**{"serve.operators": "65534"})
