@@ -225,6 +225,10 @@ static const kvt_setting settings_table[] = {
     BYTES("device.*.in_flight", "8MiB", ALWAYS,
           "bytes in flight at once; one request is always allowed"),
     BYTES("device.*.write_budget", "0", ALWAYS, "bytes that may be written in a day; 0: no bound"),
+    NUMBER("device.*.mix_kept", "0", "store.io_order=slack",
+           "share of its speed that is left while it reads and writes at once, as profile devices "
+           "measures it; 0: unknown",
+           0, 1),
     SECONDS("device.*.timeout", "5", ALWAYS,
             "a device that has work and does not answer for so long is retired; 0: never"),
 

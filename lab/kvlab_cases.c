@@ -55,6 +55,22 @@ static const command_spec stripe_spec = {
     RUNS_ON_DRIVES(stripe),
 };
 
+static const command_spec slack_spec = {
+    .name = "slack",
+    .summary = "layered loads beside writes, by the order of requests",
+    .about =
+        "Overwrites the configured devices of the tier ssd. Passes load 25 to 99 % of a context "
+        "layer by layer and compute the rest, beside writes that ask for 30, 60 and 90 % of "
+        "the time that the loads leave: blocked time, its ratio to the same loads alone, the "
+        "share of the writes done by the end, and their waits, in each store.io_order. The "
+        "bound is that time over what was asked for: below 1 no order can do all.",
+    .details = DRIVES_OR "else four throttled memory devices. Emulated drives run with mix=0 and "
+                         "with mix=0.6.",
+    .example = "  kvlab slack --quick",
+    .options = list_options,
+    RUNS_ON_DRIVES(slack),
+};
+
 static const command_spec sequence_spec = {
     .name = "sequence",
     .summary = "decode steps of a sparse sequence on the drives",
@@ -380,6 +396,7 @@ static const command_spec decode_spec = {
 };
 
 const command_spec *const lab_commands[] = {
-    &adaptcache_spec, &codecs_spec, &decode_spec, &live_spec,   &pipeline_spec,  &policy_spec,
-    &sequence_spec,   &serve_spec,  &store_spec,  &stripe_spec, &transform_spec, NULL,
+    &adaptcache_spec, &codecs_spec,    &decode_spec, &live_spec,  &pipeline_spec,
+    &policy_spec,     &sequence_spec,  &serve_spec,  &slack_spec, &store_spec,
+    &stripe_spec,     &transform_spec, NULL,
 };

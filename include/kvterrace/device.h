@@ -75,6 +75,8 @@ typedef struct kvt_device_config {
     uint32_t gpu;                 /* hbm: which GPU, as the driver counts them */
     uint64_t timeout_ns; /* work without an answer until a pool retires it; 0 = 5 s; UINT64_MAX =
                              never (docs/TIERS.md) */
+    double mix_kept; /* share of its speed that is left while it reads and writes at once, 0 to 1;
+                        0 = unknown: the order slack lets the directions take turns */
 } kvt_device_config;
 
 /* Where a device is in its life (docs/TIERS.md). */

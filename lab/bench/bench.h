@@ -14,6 +14,12 @@
  * of several sizes; without devices four memory devices behind a throttle. */
 extern const bench_case bench_stripe_case;
 
+/* Layered loads of an announced pass beside writes, in each order in which drives begin requests,
+ * on the devices (as for stripe), which are overwritten; on emulated drives with and without a loss
+ * by mixing: blocked time, its ratio to the same loads alone, the share of the writes that was done
+ * by the end, their waits, the time to the first token. */
+extern const bench_case bench_slack_case;
+
 /* Our client on servers of Valkey or Redis, and gets of a store through it. */
 
 /* Decode steps of one layer of a sparse sequence on the devices (as for stripe), which are

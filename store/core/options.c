@@ -91,6 +91,7 @@ static const settings_field device_fields[] = {
     DEVICE_FIELD("in_flight", in_flight_bytes_max),
     DEVICE_FIELD("write_budget", write_bytes_per_day),
     DEVICE_FIELD("timeout", timeout_ns),
+    DEVICE_FIELD("mix_kept", mix_kept),
 };
 
 #define COUNT_OF(table) (sizeof(table) / sizeof(table)[0])

@@ -23,6 +23,7 @@ tiers_member_options tiers_member_options_of(const kvt_device_config *config, kv
                                     .write_bytes_per_s = write_bytes_per_s,
                                     .in_flight_bytes_max = config->in_flight_bytes_max,
                                     .timeout_ns = config->timeout_ns,
+                                    .mix_kept = config->mix_kept,
                                     .present = device != NULL};
     assert(read_bytes_per_s > 0 && "placement divides by the weight");
     if (wear != NULL) options.wear = *wear;

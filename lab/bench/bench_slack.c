@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_slack.c - layered loads of a pass beside writes, in each order in which drives begin
+ * requests (docs/TIERS.md, Passes and slack).
+ *
+ * A pass loads `hit_rate` of a context layer by layer and computes the rest, which takes CROSSOVER
+ * times as long as loading it: computing is a sleep. Writes of WRITE_BYTES, every other one of the
+ * class background, are asked for in even steps of the pass's first four fifths, and add up to a
+ * share of the time that the loads leave of the drives. Blocked time is what the pass waits for
+ * layers. Where drives are emulated ones whose controls lie beside them, each case runs without a
+ * loss by mixing and with one of 0.6.
+ *
+ * Thread rule: one case at a time; the writes have a thread of their own.
+ */
+#include "bench.h"
+#include "bench_parts.h"
+#include "bench_store.h"
+
+#include "lab/private.h"
+
+#include <kvterrace/load.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+enum {
+    SLACK_LAYERS = 8,
+    SLACK_ENTRIES = 32, /* of the whole context */
+    SLACK_ENTRIES_QUICK = 8,
+    SLACK_WRITES_MAX = 4096,
+    SLACK_PLACES = 64, /* that writes go to in turn */
+    SLACK_ITERATIONS = 5,
+    SLACK_HITS = 5,
+    SLACK_ASKS = 3,
+    SLACK_ORDERS_MOST = 5
+};
+
+#define ENTRY_BYTES   (2 * MIB)
+#define WRITE_BYTES   (2 * MIB)
+#define CROSSOVER     6.0 /* seconds of computing a layer over those of loading it */
+#define LEAST_LEFT    0.1 /* of a pass that leaves nothing: writes are asked for all the same */
+#define WRONG_HIT     0.5
+#define WRONG_ASK     0.6
+#define DRIVE_BYTES   (256 * MIB)
+#define DRIVE_LATENCY 80000
+
+static const double slack_hits[SLACK_HITS] = {0.25, 0.5, 0.75, 0.9, 0.99};
+static const double slack_asks[SLACK_ASKS] = {0.3, 0.6, 0.9};
+static const char *const slack_names[SLACK_ORDERS_MOST] = {"reads_first", "fifo", "round_robin",
+                                                           "table", "slack"};
+
+/* 2 x 64 tokens x 8 heads x 128 x bf16: 256 KiB a layer, 2 MiB an entry. */
+static const kvt_layout slack_layout = {
+    .layers = SLACK_LAYERS, .kv_heads = 8, .head_dim = 128, .dtype = KVT_DTYPE_BF16, .tokens = 64};
+
+typedef struct slack_bench {
+    const bench_options *options;
+    bench_report *report;
+    uint32_t iterations, entries;
+    double mix;         /* that the drives lose; NAN: as they are */
+    double bytes_per_s; /* of all drives */
+    kvt_store *store;
+    kvt_queue *queue;
+    kvt_key keys[SLACK_ENTRIES];
+    kvt_view views[SLACK_ENTRIES];
+    char *source, *targets;
+    tiers_location *places[SLACK_PLACES];
+} slack_bench;
+
+/* One pass with its writes. */
+typedef struct slack_run {
+    slack_bench *bench;
+    double hit, ask_seconds; /* of the drives */
+    double table;            /* what the announced seconds are multiplied by */
+    uint64_t began_ns, step_ns;
+    uint32_t count; /* of writes */
+    atomic_uint ended;
+    _Atomic uint64_t finished_ns[SLACK_WRITES_MAX];
+    tiers_transfer writes[SLACK_WRITES_MAX];
+    /* Results. */
+    double blocked, seconds, asked_bytes, written;
+} slack_run;
+
+/* ---- writes ---- */
+
+typedef struct slack_write {
+    slack_run *run;
+    uint32_t index;
+} slack_write;
+
+static slack_write slack_writes[SLACK_WRITES_MAX];
+
+static void slack_written(void *context)
+{
+    const slack_write *write = context;
+    atomic_store(&write->run->finished_ns[write->index], base_clock_ns());
+    atomic_fetch_add(&write->run->ended, 1);
+}
+
+/* Starts every write at its instant, whatever became of those before it, but not while the last one
+ * of its place is under way. */
+static void *slack_write_all(void *argument)
+{
+    slack_run *run = argument;
+    slack_bench *bench = run->bench;
+    for (uint32_t i = 0; i < run->count; i++) {
+        base_sleep_until(run->began_ns + i * run->step_ns);
+        while (i >= SLACK_PLACES && atomic_load(&run->finished_ns[i - SLACK_PLACES]) == 0)
+            base_sleep(200000);
+        slack_writes[i] = (slack_write){run, i};
+        const tiers_transfer write = {.kind = KVT_IO_WRITE,
+                                      .waited = i % 2 == 0,
+                                      .location = bench->places[i % SLACK_PLACES],
+                                      .buffer = bench->source,
+                                      .bytes = WRITE_BYTES,
+                                      .released = slack_written,
+                                      .released_context = &slack_writes[i]};
+        memcpy(&run->writes[i], &write, sizeof write);
+        tiers_transfer_start(bench->store->pools[KVT_TIER_SSD], &run->writes[i]);
+    }
+    return NULL;
+}
+
+/* ---- a pass ---- */
+
+static uint32_t slack_entries_of(const slack_bench *bench, double hit)
+{
+    const uint32_t count = (uint32_t)lround(hit * bench->entries);
+    return count == 0 ? 1 : count;
+}
+
+/* Seconds of computing a layer, and of reading it from all drives. */
+static double slack_compute(const slack_bench *bench, double hit)
+{
+    const double whole = (double)ENTRY_BYTES / SLACK_LAYERS * bench->entries;
+    return CROSSOVER * (1 - hit) * whole / bench->bytes_per_s;
+}
+
+static double slack_reading(const slack_bench *bench, double hit)
+{
+    const double bytes = (double)ENTRY_BYTES / SLACK_LAYERS;
+    return bytes * slack_entries_of(bench, hit) / bench->bytes_per_s;
+}
+
+/* Seconds of the drives that a pass without writes leaves, and its length. */
+static double slack_left(const slack_bench *bench, double hit, double *seconds_out)
+{
+    const double compute = slack_compute(bench, hit), reading = slack_reading(bench, hit);
+    const double length = fmax(compute, reading) * (SLACK_LAYERS - 1) + reading + compute;
+    *seconds_out = length;
+    return length - reading * SLACK_LAYERS;
+}
+
+/* Loads and computes; the writes are under way. */
+static kvt_status slack_pass(slack_run *run)
+{
+    slack_bench *bench = run->bench;
+    const uint32_t count = slack_entries_of(bench, run->hit);
+    const double compute = slack_compute(bench, run->hit);
+    const kvt_view *pointers[SLACK_ENTRIES];
+    const kvt_pass pass = {.struct_size = sizeof pass,
+                           .new_tokens = 64 * (bench->entries - count) + 1,
+                           .prefix_tokens = 64 * count,
+                           .layers = SLACK_LAYERS,
+                           .layer_seconds = compute * run->table};
+    kvt_load_options options = {.struct_size = sizeof options, .deadline_ns = KVT_NO_DEADLINE};
+    kvt_load *load = NULL;
+    for (uint32_t i = 0; i < count; i++)
+        pointers[i] = &bench->views[i];
+    kvt_status status = kvt_pass_begin(bench->store, &pass, &options.pass);
+    if (status == KVT_OK)
+        status = kvt_load_begin(bench->queue, bench->keys, pointers, count, &options, &load);
+    uint64_t computed_ns = run->began_ns;
+    for (uint32_t layer = 0; layer < SLACK_LAYERS && status == KVT_OK; layer++) {
+        status = kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE);
+        const uint64_t now_ns = base_clock_ns();
+        run->blocked += (double)(now_ns - computed_ns) * 1e-9;
+        (void)kvt_pass_layer(bench->store, options.pass, layer);
+        computed_ns = now_ns + (uint64_t)(compute * 1e9);
+        base_sleep_until(computed_ns);
+        computed_ns = base_clock_ns(); /* a late wake-up is no blocked time */
+        kvt_load_release(load, layer + 1);
+    }
+    run->seconds = (double)(computed_ns - run->began_ns) * 1e-9;
+    const uint32_t ended = atomic_load(&run->ended);
+    run->written = run->count > 0 ? (double)ended / run->count : 1;
+    kvt_status statuses[SLACK_ENTRIES];
+    const kvt_status end = load != NULL ? kvt_load_end(load, statuses, NULL) : KVT_OK;
+    (void)kvt_pass_end(bench->store, options.pass);
+    for (uint32_t i = 0; i < count && status == KVT_OK && load != NULL; i++)
+        status = statuses[i];
+    return status != KVT_OK ? status : end;
+}
+
+/* A pass with writes, until the last of them has ended; waits_out has room for all. */
+static kvt_status slack_once(slack_run *run, double *waits_out)
+{
+    slack_bench *bench = run->bench;
+    double length;
+    (void)slack_left(bench, run->hit, &length);
+    run->asked_bytes = run->ask_seconds * bench->bytes_per_s;
+    run->count = (uint32_t)lround(run->asked_bytes / WRITE_BYTES);
+    if (run->ask_seconds > 0 && run->count == 0) run->count = 1;
+    if (run->count > SLACK_WRITES_MAX) run->count = SLACK_WRITES_MAX;
+    run->step_ns = run->count > 0 ? (uint64_t)(0.8 * length * 1e9) / run->count : 0;
+    run->blocked = 0;
+    atomic_store(&run->ended, 0);
+    for (uint32_t i = 0; i < run->count; i++)
+        atomic_store(&run->finished_ns[i], 0);
+    pthread_t writer;
+    run->began_ns = base_clock_ns();
+    kvt_status status = base_thread_start(&writer, slack_write_all, run);
+    if (status != KVT_OK) return status;
+    status = slack_pass(run);
+    pthread_join(writer, NULL);
+    while (atomic_load(&run->ended) < run->count)
+        base_sleep(1000000);
+    for (uint32_t i = 0; i < run->count; i++) {
+        const uint64_t asked_ns = run->began_ns + i * run->step_ns;
+        if (status == KVT_OK) status = run->writes[i].status;
+        waits_out[i] = (double)(atomic_load(&run->finished_ns[i]) - asked_ns) * 1e-9;
+    }
+    return status;
+}
+
+/* ---- the site ---- */
+
+/* Sets what emulated drives lose by mixing, by the control beside each. False: one has none. */
+static bool slack_set_mix(const bench_options *options, double mix)
+{
+    for (uint32_t i = 0; i < options->device_count; i++) {
+        char path[1024];
+        const char *drive = options->devices[i].path;
+        const char *name = drive != NULL ? strrchr(drive, '/') : NULL;
+        if (name == NULL || !options->devices[i].emulated) return false;
+        snprintf(path, sizeof path, "%.*s/control", (int)(name - drive), drive);
+        FILE *control = fopen(path, "r+");
+        if (control == NULL) return false;
+        fprintf(control, "mix=%.3f", mix);
+        if (fclose(control) != 0) return false;
+    }
+    return true;
+}
+
+static void slack_close(slack_bench *bench)
+{
+    for (uint32_t i = 0; i < SLACK_PLACES && bench->store != NULL; i++) {
+        if (bench->places[i] == NULL) continue;
+        tiers_pool_release(bench->store->pools[KVT_TIER_SSD], bench->places[i]);
+        bench->places[i] = NULL;
+    }
+    if (bench->queue != NULL) kvt_queue_close(bench->queue);
+    if (bench->store != NULL) kvt_store_close(bench->store);
+    bench->queue = NULL;
+    bench->store = NULL;
+}
+
+/* Opens a store on the drives in an order, with the context on them. */
+static kvt_status slack_open(slack_bench *bench, kvt_io_order order)
+{
+    kvt_device_config devices[TIERS_MEMBERS_MAX];
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    for (uint32_t i = 0; i < bench->options->device_count; i++) {
+        devices[i] = bench->options->devices[i];
+        if (!isnan(bench->mix)) devices[i].mix_kept = 1 - bench->mix;
+    }
+    options.format = true;
+    options.policy = "lru";
+    options.limits.tick_seconds = 0;
+    options.limits.put_staging_bytes = 0;
+    options.io.order = order;
+    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
+        .devices = devices, .device_count = bench->options->device_count, .weights_fixed = true};
+    kvt_status status =
+        kvt_store_open(&options, &bench->store, bench->report->message, BENCH_MESSAGE_BYTES);
+    if (status != KVT_OK) return status;
+    const kvt_queue_options queue = {.struct_size = sizeof queue};
+    status = kvt_queue_open(bench->store, &queue, &bench->queue);
+    const uint64_t bytes = ENTRY_BYTES;
+    for (uint32_t i = 0; i < bench->entries && status == KVT_OK; i++) {
+        const kvt_entry entry = {.struct_size = sizeof entry,
+                                 .key = bench->keys[i],
+                                 .layout = slack_layout,
+                                 .request_tokens = slack_layout.tokens};
+        status = kvt_store_put(bench->store, &entry, KVT_PACKED(bench->source, bytes));
+    }
+    tiers_pool *pool = bench->store->pools[KVT_TIER_SSD];
+    for (uint32_t i = 0; i < SLACK_PLACES && status == KVT_OK; i++)
+        status = tiers_pool_reserve(pool, WRITE_BYTES, &bench->places[i]);
+    tiers_pool_facts facts;
+    tiers_pool_facts_get(pool, &facts);
+    bench->bytes_per_s = facts.read_bytes_per_s;
+    return status;
+}
+
+/* ---- rows ---- */
+
+/* Medians over repetitions of one case; alone: of the same passes without writes, which are run in
+ * turn with those with them. */
+typedef struct slack_figures {
+    bench_rate blocked, written, seconds, alone;
+    double wait_p99;
+} slack_figures;
+
+static kvt_status slack_repeat(slack_bench *bench, double hit, double ask_seconds, double table,
+                               slack_figures *out)
+{
+    static double blocked[BENCH_ITERATIONS_MAX], written[BENCH_ITERATIONS_MAX];
+    static double seconds[BENCH_ITERATIONS_MAX], waits[SLACK_WRITES_MAX];
+    static double p99[BENCH_ITERATIONS_MAX], alone[BENCH_ITERATIONS_MAX];
+    slack_run *run = calloc(1, sizeof *run);
+    kvt_status status = run == NULL ? KVT_E_MEMORY : KVT_OK;
+    for (uint32_t i = 0; i < bench->iterations && status == KVT_OK; i++) {
+        run->bench = bench;
+        run->hit = hit;
+        run->table = 1;
+        run->ask_seconds = 0;
+        status = slack_once(run, waits);
+        alone[i] = run->blocked;
+        run->table = table;
+        run->ask_seconds = ask_seconds;
+        if (status == KVT_OK && ask_seconds > 0) status = slack_once(run, waits);
+        blocked[i] = run->blocked;
+        written[i] = run->written;
+        seconds[i] = run->seconds;
+        p99[i] = 0;
+        if (run->count == 0) continue;
+        qsort(waits, run->count, sizeof waits[0], base_order_doubles);
+        p99[i] = waits[(run->count - 1) * 99 / 100];
+    }
+    free(run);
+    if (status != KVT_OK) return status;
+    out->blocked = bench_rate_of(blocked, bench->iterations);
+    out->alone = bench_rate_of(alone, bench->iterations);
+    out->written = bench_rate_of(written, bench->iterations);
+    out->seconds = bench_rate_of(seconds, bench->iterations);
+    out->wait_p99 = bench_rate_of(p99, bench->iterations).median;
+    return KVT_OK;
+}
+
+/* What the drives decided, ever, over all of them. */
+static json_t *slack_decisions(const slack_bench *bench)
+{
+    kvt_io_decisions sum = {0};
+    kvt_device_stats stats = {.struct_size = sizeof stats};
+    for (uint32_t i = 0; kvt_device_stats_get(bench->store, i, &stats) == KVT_OK; i++) {
+        sum.idle += stats.decisions.idle;
+        sum.fits += stats.decisions.fits;
+        sum.share += stats.decisions.share;
+        sum.waits_reads += stats.decisions.waits_reads;
+        sum.waits_layers += stats.decisions.waits_layers;
+        sum.waits_grain += stats.decisions.waits_grain;
+        sum.waits_turn += stats.decisions.waits_turn;
+    }
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "idle", (json_int_t)sum.idle, "fits",
+                     (json_int_t)sum.fits, "share", (json_int_t)sum.share, "waits_reads",
+                     (json_int_t)sum.waits_reads, "waits_layers", (json_int_t)sum.waits_layers,
+                     "waits_grain", (json_int_t)sum.waits_grain, "waits_turn",
+                     (json_int_t)sum.waits_turn);
+}
+
+/* Scaled to milliseconds. */
+static bench_rate slack_ms(bench_rate rate)
+{
+    return (bench_rate){rate.median * 1e3, rate.min * 1e3, rate.max * 1e3};
+}
+
+static void slack_row(slack_bench *bench, const char *order, double hit, double ask, double bound,
+                      double table, const slack_figures *figures)
+{
+    const bench_rate blocked = slack_ms(figures->blocked), ttft = slack_ms(figures->seconds);
+    const bench_rate alone = slack_ms(figures->alone);
+    json_t *row =
+        json_pack("{s:s, s:o, s:f, s:f, s:f, s:o, s:f, s:o}", "order", order, "mix",
+                  bench_number(bench->mix), "hit_rate", hit, "asked", ask, "table", table, "bound",
+                  bench_number(bound), "write_wait_p99_s", figures->wait_p99, "blocked_ratio",
+                  bench_number(alone.median > 0 ? blocked.median / alone.median : NAN));
+    row = bench_with_rate(row, "blocked_ms", &blocked);
+    row = bench_with_rate(row, "alone_ms", &alone);
+    row = bench_with_rate(row, "write_share", &figures->written);
+    bench_report_row(bench->report, "results", bench_with_rate(row, "ttft_ms", &ttft));
+}
+
+/* Where blocked time passes a tenth of computing, between two hit rates; null: nowhere. */
+static double slack_crossover(const slack_bench *bench, const double blocked[SLACK_HITS])
+{
+    double before = 0;
+    for (uint32_t i = 0; i < SLACK_HITS; i++) {
+        const double compute = SLACK_LAYERS * slack_compute(bench, slack_hits[i]);
+        const double over = blocked[i] / compute - 0.1;
+        if (over > 0) {
+            if (i == 0) return slack_hits[0];
+            return slack_hits[i - 1] +
+                   (slack_hits[i] - slack_hits[i - 1]) * before / (before + over);
+        }
+        before = -over;
+    }
+    return NAN;
+}
+
+/* All cases of one order. */
+static kvt_status slack_order(slack_bench *bench, kvt_io_order order)
+{
+    double length;
+    const uint32_t hits = bench->options->quick ? 2 : SLACK_HITS;
+    slack_figures figures;
+    kvt_status status = slack_open(bench, order);
+    for (uint32_t k = 0; k < SLACK_ASKS && status == KVT_OK; k++) {
+        double blocked[SLACK_HITS];
+        for (uint32_t i = 0; i < hits && status == KVT_OK; i++) {
+            const double left = slack_left(bench, slack_hits[i], &length);
+            const double asked = slack_asks[k] * fmax(left, LEAST_LEFT * length);
+            status = slack_repeat(bench, slack_hits[i], asked, 1, &figures);
+            blocked[i] = figures.blocked.median;
+            if (status == KVT_OK)
+                slack_row(bench, slack_names[order], slack_hits[i], slack_asks[k], left / asked, 1,
+                          &figures);
+        }
+        if (status != KVT_OK || hits < SLACK_HITS) continue;
+        bench_report_row(bench->report, "crossovers",
+                         json_pack("{s:s, s:o, s:f, s:o}", "order", slack_names[order], "mix",
+                                   bench_number(bench->mix), "asked", slack_asks[k],
+                                   "crossover_hit_rate",
+                                   bench_number(slack_crossover(bench, blocked))));
+    }
+    for (int k = 0; k < 2 && order == KVT_IO_SLACK && status == KVT_OK; k++) {
+        const double left = slack_left(bench, WRONG_HIT, &length);
+        const double table = k == 0 ? 0.5 : 2;
+        status = slack_repeat(bench, WRONG_HIT, WRONG_ASK * left, table, &figures);
+        if (status == KVT_OK)
+            slack_row(bench, slack_names[order], WRONG_HIT, WRONG_ASK, 1 / WRONG_ASK, table,
+                      &figures);
+    }
+    if (status == KVT_OK)
+        bench_report_row(bench->report, "decisions",
+                         json_pack("{s:s, s:o, s:o}", "order", slack_names[order], "mix",
+                                   bench_number(bench->mix), "decisions", slack_decisions(bench)));
+    slack_close(bench);
+    return bench_blame(bench->report, status, slack_names[order], bench->report->message);
+}
+
+static kvt_status slack_case(const bench_options *options, bench_report *report)
+{
+    kvt_device_config own[BENCH_OWN_DRIVES];
+    bench_options given = *options;
+    kvt_status status = bench_take_drives(&given, DRIVE_BYTES, DRIVE_LATENCY, own, report);
+    if (status != KVT_OK) return status;
+    static slack_bench bench;
+    bench = (slack_bench){.options = &given,
+                          .report = report,
+                          .iterations =
+                              bench_repetitions(given.iterations, SLACK_ITERATIONS, given.quick),
+                          .entries = given.quick ? SLACK_ENTRIES_QUICK : SLACK_ENTRIES};
+    const uint64_t bytes = ENTRY_BYTES;
+    bench.source = bench_buffer(WRITE_BYTES);
+    bench.targets = bench_buffer(bench.entries * bytes);
+    if (bench.source == NULL || bench.targets == NULL) status = KVT_E_MEMORY;
+    for (uint32_t i = 0; i < bench.entries && status == KVT_OK; i++) {
+        bench.keys[i] = store_bench_key(i);
+        bench.views[i] = kvt_view_packed(bench.targets + i * bytes, bytes);
+    }
+    static const double mixes[] = {0, 0.6};
+    const bool sets = slack_set_mix(&given, 0);
+    const uint32_t rounds = sets ? 2 : 1;
+    for (uint32_t m = 0; m < rounds && status == KVT_OK; m++) {
+        bench.mix = sets ? mixes[m] : NAN;
+        if (sets) (void)slack_set_mix(&given, mixes[m]);
+        for (int order = 0; order < SLACK_ORDERS_MOST && status == KVT_OK; order++) {
+            (void)bench_tell(options, m * SLACK_ORDERS_MOST + (uint32_t)order,
+                             rounds * SLACK_ORDERS_MOST, slack_names[order]);
+            status = slack_order(&bench, (kvt_io_order)order);
+        }
+    }
+    if (sets) (void)slack_set_mix(&given, 0);
+    bench_report_set(report, "repetitions", json_integer(bench.iterations));
+    free(bench.source);
+    free(bench.targets);
+    return status;
+}
+
+const bench_case bench_slack_case = {
+    .name = "slack",
+    .schema = "kvterrace-bench-slack-1",
+    .tables =
+        (const document_table[]){{"results",
+                                  "order mix hit_rate asked table bound blocked_ms blocked_ratio "
+                                  "write_share write_wait_p99_s ttft_ms"},
+                                 {"crossovers", "order mix asked crossover_hit_rate"},
+                                 {0}},
+    .run = slack_case,
+};
