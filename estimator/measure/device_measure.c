@@ -20,7 +20,6 @@
 #define MEASURE_PREWRITE_SECONDS 10.0
 #define MEASURE_PREWRITE_QUICK_S 1.0
 #define MEASURE_BUFFER_ALIGN_MIN 4096u
-#define MEASURE_READ_SHARE       0.5
 
 /* Whether an interrupted run that is gone on with has this point. */
 static bool measure_has_point(const measure_run *run, uint8_t kind, uint32_t bytes, uint32_t depth)
@@ -71,19 +70,29 @@ static double measure_rate(const measure_run *run, uint8_t kind, uint32_t bytes,
     return 0.0;
 }
 
+/* Shares of reads: of the largest size all, one read to one write first; of other sizes that. */
+static const double measure_shares[] = {0.5, 0.75, 0.25};
+
+#define MEASURE_SHARES (sizeof measure_shares / sizeof measure_shares[0])
+
+static size_t measure_share_count(const measure_grid *grid, uint32_t index)
+{
+    return grid->mixed_sizes[index] == grid->sizes[0] ? MEASURE_SHARES : 1;
+}
+
 /* Reads and writes at once, of one size at the largest depth. */
-static kvt_status measure_mixed(measure_run *run, uint32_t bytes)
+static kvt_status measure_mixed(measure_run *run, uint32_t bytes, double share)
 {
     const uint32_t depth = run->grid.depths[run->grid.depth_count - 1];
     const double read = measure_rate(run, KVT_IO_READ, bytes, depth);
     const double write = measure_rate(run, KVT_IO_WRITE, bytes, depth);
     kvt_device_point total = {.request_bytes = bytes, .depth = depth};
     if (read <= 0.0 || write <= 0.0) return KVT_OK;
-    snprintf(run->what, sizeof run->what, "%s mixed %u KiB depth %u", run->device->name,
+    snprintf(run->what, sizeof run->what, "%s mixed %.2f %u KiB depth %u", run->device->name, share,
              bytes / 1024u, depth);
     measure_report(run, 0.0, true);
     for (uint32_t i = 0; i < run->settings.repetitions; i++) {
-        measure_batch batch = {.read_share = MEASURE_READ_SHARE, .bytes = bytes, .depth = depth};
+        measure_batch batch = {.read_share = share, .bytes = bytes, .depth = depth};
         if (run->cancelled) return KVT_E_CANCELLED;
         kvt_status status = measure_repetition(run, &batch, i);
         if (status != KVT_OK) return status;
@@ -94,10 +103,9 @@ static kvt_status measure_mixed(measure_run *run, uint32_t bytes)
         .request_bytes = bytes,
         .depth = depth,
         .repetitions = run->settings.repetitions,
-        .read_share = MEASURE_READ_SHARE,
+        .read_share = share,
         .bytes_per_s = total.bytes_per_s,
-        .unmixed_bytes_per_s =
-            1.0 / (MEASURE_READ_SHARE / read + (1.0 - MEASURE_READ_SHARE) / write),
+        .unmixed_bytes_per_s = 1.0 / (share / read + (1.0 - share) / write),
         .read_latency_seconds_p50 = total.latency_seconds_p50,
         .read_latency_seconds_p99 = total.latency_seconds_p99,
     };
@@ -197,8 +205,9 @@ static kvt_status measure_directions(measure_run *run, bool writes)
 {
     kvt_status status = KVT_OK;
     const measure_grid *grid = &run->grid;
-    run->points_planned += (writes ? 2u : 1u) * (size_t)grid->size_count * grid->depth_count +
-                           (writes ? grid->mixed_count : 0u);
+    run->points_planned += (writes ? 2u : 1u) * (size_t)grid->size_count * grid->depth_count;
+    for (uint32_t m = 0; writes && m < grid->mixed_count; m++)
+        run->points_planned += measure_share_count(grid, m);
     if (writes) status = measure_prewrite(run);
     for (int pass = writes ? 0 : 1; pass < 2; pass++) {
         uint8_t kind = pass == 0 ? KVT_IO_WRITE : KVT_IO_READ;
@@ -209,7 +218,8 @@ static kvt_status measure_directions(measure_run *run, bool writes)
         }
     }
     for (uint32_t m = 0; writes && m < grid->mixed_count && status == KVT_OK; m++) {
-        status = measure_mixed(run, grid->mixed_sizes[m]);
+        for (size_t i = 0; i < measure_share_count(grid, m) && status == KVT_OK; i++)
+            status = measure_mixed(run, grid->mixed_sizes[m], measure_shares[i]);
     }
     return status;
 }

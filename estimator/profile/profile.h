@@ -127,6 +127,11 @@ KVT_NODISCARD kvt_status kvt_profile_device_at(kvt_profile *profile, size_t inde
 KVT_NODISCARD kvt_status kvt_profile_point_at(kvt_profile *profile, const char *device,
                                               size_t index, kvt_device_point *out);
 
+/* The share of its speed that a device keeps while it reads and writes at once, in the worst of the
+ * measured mixtures of its largest requests; at most 1. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status kvt_profile_mix_kept(kvt_profile *profile, const char *device,
+                                              double *out);
+
 typedef struct kvt_codec_curve {
     kvt_variant variant;
     double stored_share;       /* stored bytes over source bytes, metadata included */

@@ -10,6 +10,7 @@
 #include "estimator/profile/profile_internal.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -110,6 +111,22 @@ kvt_status kvt_profile_device_at(kvt_profile *profile, size_t index, kvt_device_
     if (result == SQLITE_DONE) return KVT_END;
     if (result != SQLITE_ROW) return profile_read_status(result);
     return kvt_profile_device(profile, name, out);
+}
+
+kvt_status kvt_profile_mix_kept(kvt_profile *profile, const char *device, double *out)
+{
+    assert(profile != NULL && device != NULL && out != NULL);
+    sqlite3_stmt *statement = NULL;
+    *out = 0;
+    int result = profile_prepare_named(
+        profile,
+        "SELECT min(bytes_per_s / unmixed_bytes_per_s) FROM device_mixed WHERE device_id = "
+        "(" PROFILE_NEWEST_WRITES ") GROUP BY request_bytes ORDER BY request_bytes DESC LIMIT 1",
+        device, &statement);
+    if (result == SQLITE_OK) result = sqlite3_step(statement);
+    if (result == SQLITE_ROW) *out = fmin(sqlite3_column_double(statement, 0), 1);
+    sqlite3_finalize(statement);
+    return result == SQLITE_DONE ? KVT_MISS : profile_read_status(result);
 }
 
 kvt_status kvt_profile_point_at(kvt_profile *profile, const char *device, size_t index,

@@ -135,7 +135,7 @@ static kvt_status open_devices(open_state *state)
     if (state->devices == NULL) return KVT_E_MEMORY;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         const kvt_tier_options *options = &state->options->tiers[tier];
-            kvt_status status = KVT_OK;
+        kvt_status status = KVT_OK;
         if (options->device_count == 0 && options->capacity_bytes != 0) {
             status = open_plain_device(state, (kvt_tier)tier);
         }
@@ -322,6 +322,7 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
             tiers_member_options_of(&device->config, device->device, device->cost.read.bytes_per_s,
                                     device->cost.write.bytes_per_s, &device->wear);
         members[count].request_seconds = device->cost.read.request_seconds;
+        if (members[count].mix_kept == 0) members[count].mix_kept = device->cost.mix_kept;
         members[count].reserved_head_bytes = head;
         count++;
     }

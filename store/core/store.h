@@ -131,7 +131,7 @@ struct kvt_store {
     store_handover handover;
     store_leases leases;
     store_visits visits;
-    store_passes passes; /* own lock */
+    store_passes passes;      /* own lock */
     store_bases bases;        /* own lock */
     gpu_sites gpus;           /* own lock */
     struct kvt_queue *queues; /* that are open */

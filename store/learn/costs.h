@@ -13,6 +13,7 @@
 typedef struct cost_device {
     kvt_affine read;
     kvt_affine write;
+    double mix_kept; /* of the profile (kvt_profile_mix_kept); 0 = not measured */
     bool probed;
 } cost_device;
 

@@ -177,16 +177,16 @@ struct kvt_load {
     uint32_t flying;   /* cells that are not idle, and parts that have not ended */
     uint64_t bytes_read;
     uint64_t bytes_shared;
-    atomic_uchar *layer_states; /* of all entries that are read */
+    atomic_uchar *layer_states;     /* of all entries that are read */
     uint64_t needs[KVT_TIER_COUNT]; /* of the pass, where entries of the tier are read; 0 = none */
-    bool reads;                 /* some entry comes from a device: the deadline counts */
-    bool asks;                  /* other hosts have not answered: no more is known than statuses */
-    bool empty;                 /* they have, and there is nothing to load */
-    bool ask_waits;             /* for staging: a tick goes on */
-    uint32_t ask_steps;         /* threads in the task */
-    atomic_uint asking;         /* reads of theirs under way, and one for the beginning of them */
-    queue_task ask_task;        /* posted when all of them have ended; the next three are its: */
-    size_t ask_next;            /* the next entry to ask for */
+    bool reads;                     /* some entry comes from a device: the deadline counts */
+    bool asks;           /* other hosts have not answered: no more is known than statuses */
+    bool empty;          /* they have, and there is nothing to load */
+    bool ask_waits;      /* for staging: a tick goes on */
+    uint32_t ask_steps;  /* threads in the task */
+    atomic_uint asking;  /* reads of theirs under way, and one for the beginning of them */
+    queue_task ask_task; /* posted when all of them have ended; the next three are its: */
+    size_t ask_next;     /* the next entry to ask for */
     uint64_t ask_deadline_ns;
     uint64_t ask_room; /* of staging that is left to them */
     bool starved;      /* for staging: the queue's threads try again */

@@ -5,8 +5,8 @@
  * An object of n bytes is cut into stripe units; units are dealt to the members in proportion to
  * their bandwidth, in an order that keeps every prefix balanced (stripe.h). Each member has its own
  * extent allocator (extent.h), worker thread and queues: reads that somebody waits for, other
- * reads, writes. A member that fails, or has work and does not answer, is retired; objects with
- * units on it give KVT_E_GONE while the others keep serving.
+ * reads, puts, background writes. A member that fails, or has work and does not answer, is retired;
+ * objects with units on it give KVT_E_GONE while the others keep serving.
  *
  * Thread rule: all functions may be called from any thread. Lock order: pool before member.
  * A pool knows neither keys nor records.

@@ -185,9 +185,15 @@ TEST(mixing_is_measured)
     rows = bench_view(&at, "mixed");
     assert_int_equal(json_array_size(rows), 0);
     json_decref(rows);
+    double kept = 7;
+    assert_int_equal(kvt_profile_mix_kept(at.profile, "sim0", &kept), KVT_MISS);
+    assert_true(kept == 0);
     assert_ok(bench_measure(&at, 1000000, true));
+    assert_ok(kvt_profile_mix_kept(at.profile, "sim0", &kept));
+    assert_true(kept > 0.98 && kept <= 1);
     rows = bench_view(&at, "mixed");
-    assert_int_equal(json_array_size(rows), 2);
+    /* The largest requests at three shares of reads, others at one. */
+    assert_int_equal(json_array_size(rows), 4);
     json_array_foreach(rows, i, row)
     {
         const double mixed = json_number_value(json_object_get(row, "bytes_per_s"));

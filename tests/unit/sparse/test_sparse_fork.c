@@ -78,6 +78,7 @@ typedef struct site {
     kvt_health_item health;
     kvt_persist_info persist;
     kvt_gpu_stats gpu_stats;
+    kvt_pass pass;
 } site;
 
 /* What a function without a status gives in its place: `gone` when it says that there is nothing.
@@ -127,6 +128,10 @@ static kvt_status state_if(bool gone)
     X(kvt_load_release, QUIET(kvt_load_release(s->load, 1)))                                       \
     X(kvt_load_status, kvt_load_status(s->load, 0))                                                \
     X(kvt_load_end, kvt_load_end(s->load, &s->status, NULL))                                       \
+    X(kvt_pass_begin, kvt_pass_begin(s->store, &s->pass, &s->number))                              \
+    X(kvt_pass_layer, kvt_pass_layer(s->store, s->number, 0))                                      \
+    X(kvt_pass_end, kvt_pass_end(s->store, s->number))                                             \
+    X(kvt_pass_table_set, kvt_pass_table_set(s->store, NULL, 0))                                   \
     X(kvt_prefix_get, kvt_prefix_get(s->store, &s->key, &s->views, 1, NEVER, &s->count))           \
     X(kvt_store_prefetch, kvt_store_prefetch(s->store, &s->key, KVT_TIER_DRAM))                    \
     X(kvt_store_hint, kvt_store_hint(s->store, &s->key, 1, &s->expectation, &s->count))            \
@@ -336,6 +341,8 @@ static site *make_site(void)
     s->health.struct_size = sizeof s->health;
     s->persist.struct_size = sizeof s->persist;
     s->gpu_stats.struct_size = sizeof s->gpu_stats;
+    s->pass =
+        (kvt_pass){.struct_size = sizeof s->pass, .new_tokens = 1, .layers = 1, .layer_seconds = 1};
     s->sparse_options = site_options();
     s->sequence = site_sequence(s->sequences, &s->sparse_options);
     site_query(s->sequences, 0, 1, s->queries);
@@ -418,7 +425,7 @@ TEST(every_call_in_a_child_returns)
 static const char *const unsupported[] = {
     "kvt_basis_add", "kvt_basis_remove", "kvt_basis_get", "kvt_device_add", "kvt_load_begin",
     "kvt_sparse_open_live", "kvt_sparse_open", "kvt_sparse_open_kept", "kvt_sparse_delete",
-    "kvt_gpu_stats_get",
+    "kvt_gpu_stats_get", "kvt_pass_begin", "kvt_pass_layer", "kvt_pass_end", "kvt_pass_table_set",
     /* What the store behind it says: it has no engine. */
     "kvt_remote_flush", "kvt_remote_stats_get", "kvt_remote_node_get"};
 

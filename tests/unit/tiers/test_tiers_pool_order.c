@@ -17,7 +17,7 @@
 
 enum { GRAIN = 4096, EACH = 10, ALL = 2 * EACH };
 
-/* A pool over a gate, and one object with a grain for each transfer; the last one holds the gate. */
+/* A pool over a gate, and an object with a grain for each transfer; the last one holds the gate. */
 typedef struct orders {
     gate gate;
     tiers_pool *pool;

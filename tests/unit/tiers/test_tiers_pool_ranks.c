@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_pool_ranks.c - the order in which a worker serves reads that somebody waits for, other
- * reads, puts and background, what each finds before it, and when waited reads press. A device with a gate
- * takes one operation at a time, so the order is exact whatever the threads do.
+ * reads, puts and background, what each finds before it, and when waited reads press. A device with
+ * a gate takes one operation at a time, so the order is exact whatever the threads do.
  */
 
 #include <stdlib.h>
