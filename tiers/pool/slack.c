@@ -109,6 +109,11 @@ bool slack_may_overlap(const slack_settings *settings)
     return settings->mix_loss <= SLACK_MIX_FREE; /* never so of NAN */
 }
 
+double slack_write_rate(double measured_bytes_per_s, double nominal_bytes_per_s)
+{
+    return fmax(measured_bytes_per_s, nominal_bytes_per_s / 2);
+}
+
 uint64_t slack_write_bytes(const slack_settings *settings, double write_bytes_per_s)
 {
     const double most = write_bytes_per_s * (double)settings->grain_ns * 1e-9 / SLACK_GRAIN_PIECES;

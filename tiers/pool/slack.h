@@ -103,6 +103,10 @@ typedef struct slack_state {
 /* Whether operations of both directions may be under way together while a pass loads. */
 bool slack_may_overlap(const slack_settings *settings);
 
+/* The rate that writes are cut by: as measured, but no less than half of what the device had at
+ * open. Small requests measure slow, so a cut by the measure alone would shrink without end. */
+double slack_write_rate(double measured_bytes_per_s, double nominal_bytes_per_s);
+
 /* Bytes of one write request at most, so that it does not pass the grain alone; a multiple of 4 KiB
  * and not 0. */
 uint64_t slack_write_bytes(const slack_settings *settings, double write_bytes_per_s);

@@ -92,8 +92,7 @@ static uint32_t worker_write_bytes(const tiers_worker *worker)
 {
     const tiers_worker_options *options = &worker->options;
     if (options->needs == NULL || options->gate.order != TIERS_SLACK) return worker->request_bytes;
-    const uint64_t bytes =
-        slack_write_bytes(&options->gate, worker->meter.bytes_per_s[KVT_IO_WRITE]);
+    const uint64_t bytes = slack_write_bytes(&options->gate, worker_write_rate(worker));
     return bytes < worker->request_bytes ? (uint32_t)bytes : worker->request_bytes;
 }
 

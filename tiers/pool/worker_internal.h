@@ -217,6 +217,15 @@ static inline uint64_t worker_flying(const tiers_worker *worker)
     return bytes;
 }
 
+/* The rate that writes count with at the gate. On the thread. */
+static inline double worker_write_rate(const tiers_worker *worker)
+{
+    const tiers_worker_options *options = &worker->options;
+    const double rate =
+        slack_write_rate(worker->meter.bytes_per_s[KVT_IO_WRITE], options->write_bytes_per_s);
+    return rate > 0 ? rate : options->read_bytes_per_s;
+}
+
 /* Notifies the thread that there is something in the mailbox. The mutex is held. */
 void worker_nudge(tiers_worker *worker);
 

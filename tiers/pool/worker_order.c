@@ -64,9 +64,8 @@ static slack_state order_state(const tiers_worker *worker, slack_need *needs)
                          .short_of_staging = options->hurry != NULL && atomic_load(options->hurry),
                          .reads_queued = waited != 0 || others != 0,
                          .read_bytes_per_s = worker->meter.bytes_per_s[KVT_IO_READ],
-                         .write_bytes_per_s = worker->meter.bytes_per_s[KVT_IO_WRITE],
+                         .write_bytes_per_s = worker_write_rate(worker),
                          .needs = needs};
-    if (!(state.write_bytes_per_s > 0)) state.write_bytes_per_s = state.read_bytes_per_s;
     for (uint32_t rank = 0; rank < TIERS_RANKS; rank++) {
         const uint64_t bytes = atomic_load(&worker->flying_bytes[rank]);
         const worker_job *job = worker->active[rank].head;

@@ -141,6 +141,20 @@ TEST(grain_bounds_what_a_read_waits_for)
     assert_int_equal(slack_may_write(&gate_slack, &account, &at, 4096), SLACK_IDLE);
 }
 
+/* Requests that are cut smaller measure slower: the cut must not follow them down. */
+TEST(cuts_do_not_shrink_without_end)
+{
+    double measured = 100 * MB;
+    for (uint32_t i = 0; i < 100; i++) {
+        const double rate = slack_write_rate(measured, 100 * MB);
+        const uint64_t bytes = slack_write_bytes(&gate_slack, rate);
+        measured = (double)bytes / ((double)bytes / (100 * MB) + 0.0005);
+    }
+    assert_int_equal(slack_write_bytes(&gate_slack, slack_write_rate(measured, 100 * MB)), 24576);
+    assert_true(slack_write_rate(200 * MB, 100 * MB) > 199 * MB);
+    assert_true(slack_write_rate(0, 0) == 0);
+}
+
 /* A member whose reads never leave room: a write that waited gets a twentieth, not before. */
 TEST(patience_and_watermark_give_a_share)
 {
