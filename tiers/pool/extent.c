@@ -487,6 +487,28 @@ kvt_status tiers_space_adopt(tiers_space *space, tiers_range range)
     return KVT_OK;
 }
 
+/* The best fit need not hold the bytes behind a multiple; a range that is longer by the multiple
+ * always does. */
+kvt_status tiers_space_acquire_at(tiers_space *space, uint64_t bytes, uint64_t align,
+                                  tiers_range *range_out)
+{
+    assert(bytes > 0 && bytes % TIERS_GRAIN_BYTES == 0);
+    assert(align > 0 && align % TIERS_GRAIN_BYTES == 0);
+    const uint64_t wanted[2] = {bytes, bytes + align - TIERS_GRAIN_BYTES};
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t found = bins_find(&space->bins, wanted[i] / TIERS_GRAIN_BYTES);
+        if (found == 0) return KVT_E_SPACE;
+        const tiers_range range = space_range(space, found);
+        const uint64_t begin = (range.offset + align - 1) / align * align;
+        if (begin - range.offset + bytes > range.bytes) continue;
+        *range_out = (tiers_range){.offset = begin, .bytes = bytes};
+        kvt_status status = tiers_space_adopt(space, *range_out);
+        assert(status != KVT_E_CORRUPT && "the range is free and of the space");
+        return status;
+    }
+    return KVT_E_SPACE;
+}
+
 /* Makes a range free, as one with a free neighbour on either side that it touches: so two free
  * ranges never touch, and the number of ranges is bounded by the number of extents held. It never
  * needs memory: joining needs none, and space_prepare counted on an insertion. */

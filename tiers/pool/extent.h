@@ -38,6 +38,11 @@ void tiers_space_close(tiers_space *space);
 KVT_NODISCARD kvt_status tiers_space_acquire(tiers_space *space, uint64_t bytes,
                                              tiers_range *range_out);
 
+/* Takes one extent of exactly `bytes` that begins at a multiple of `align`; both are multiples of
+ * the grain. KVT_OK; KVT_E_SPACE (no free range holds it so); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status tiers_space_acquire_at(tiers_space *space, uint64_t bytes, uint64_t align,
+                                                tiers_range *range_out);
+
 /* Takes exactly this range, whose numbers come from a disk. KVT_OK; KVT_E_CORRUPT (off the grain,
  * out of the space, or not wholly free); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status tiers_space_adopt(tiers_space *space, tiers_range range);

@@ -7,7 +7,7 @@
  *
  *     0  u32 version (2)    4  u32 unit_bytes      8  u64 bytes
  *    16  u32 share_count   20  u32 extent_count
- *    24  u32 turn         28  u32 zero
+ *    24  u32 turn         28  u32 flags: bit 0, odd_first
  *    32  share_count  x { u32 member, u32 units }
  *     .  extent_count x { u32 member, u32 zero, u64 offset, u64 bytes }
  *     .  u64 XXH3-64 of all before it
@@ -69,6 +69,12 @@ tiers_location *tiers_location_make(uint64_t bytes, uint32_t unit_bytes, const t
     return location;
 }
 
+tiers_share *tiers_location_own_shares(tiers_location *location)
+{
+    assert(location->extents == location_own_extents(location));
+    return (tiers_share *)(void *)(location->extents + location->share_count);
+}
+
 /* Extents that are listed stay. More than one a share have a piece of memory of their own. */
 kvt_status tiers_location_room(tiers_location *location, uint32_t extents)
 {
@@ -102,6 +108,12 @@ uint64_t tiers_location_units(uint64_t bytes, uint32_t unit_bytes)
     return bytes / unit_bytes + (bytes % unit_bytes != 0);
 }
 
+uint64_t tiers_location_unit_count(const tiers_location *location)
+{
+    const uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
+    return location->odd_first && location->bytes % location->unit_bytes != 0 ? units - 1 : units;
+}
+
 /* Whether a number of bytes is whole grains. Offsets and sizes of extents are whole grains, so that
  * every device can take them. */
 static bool location_on_grain(uint64_t value)
@@ -114,7 +126,7 @@ static bool location_on_grain(uint64_t value)
  * units. */
 static bool location_shares_sound(const tiers_location *location)
 {
-    uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
+    const uint64_t units = tiers_location_unit_count(location);
     if (units > TIERS_UNITS_MAX || location->share_count == 0) return false;
     if (location->share_count > TIERS_MEMBERS_MAX) return false;
     uint64_t sum = 0;
@@ -143,11 +155,10 @@ kvt_status tiers_location_check(const tiers_location *location)
     if (location->bytes == 0 || !location_on_grain(location->bytes)) return KVT_E_CORRUPT;
     if (location->unit_bytes == 0 || !location_on_grain(location->unit_bytes)) return KVT_E_CORRUPT;
     if (!location_shares_sound(location)) return KVT_E_CORRUPT;
-    uint32_t last = tiers_stripe_last(location->shares, location->share_count, location->turn);
+    const uint32_t odd = tiers_stripe_odd(location);
     uint32_t at = 0;
     for (uint32_t i = 0; i < location->share_count; i++) {
-        uint64_t left = tiers_stripe_share_bytes(location->shares, i, last, location->bytes,
-                                                 location->unit_bytes);
+        uint64_t left = tiers_stripe_share_bytes(location, i, odd);
         while (left > 0) {
             if (at == location->extent_count) return KVT_E_CORRUPT;
             const tiers_extent *extent = &location->extents[at++];
@@ -198,7 +209,8 @@ size_t tiers_location_pack(const tiers_location *location, void *target, size_t 
     at = location_put(at, location->bytes, 8);
     at = location_put(at, location->share_count, 4);
     at = location_put(at, location->extent_count, 4);
-    at = location_put(at, location->turn, 8);
+    at = location_put(at, location->turn, 4);
+    at = location_put(at, location->odd_first ? 1 : 0, 4);
     for (uint32_t i = 0; i < location->share_count; i++) {
         at = location_put(at, location->shares[i].member, 4);
         at = location_put(at, location->shares[i].units, 4);
@@ -246,8 +258,9 @@ kvt_status tiers_location_unpack(const void *source, size_t bytes, tiers_locatio
     uint32_t extents = (uint32_t)location_get(&at, 4);
     if (shares == 0 || shares > TIERS_MEMBERS_MAX || extents == 0) return KVT_E_CORRUPT;
     if (location_flat_bytes(shares, extents) != bytes) return KVT_E_CORRUPT;
-    const uint64_t turn = location_get(&at, 8);
-    if (turn >= TIERS_TURN_MAX) return KVT_E_CORRUPT;
+    const uint64_t turn = location_get(&at, 4);
+    const uint64_t flags = location_get(&at, 4);
+    if (turn >= TIERS_TURN_MAX || flags > 1) return KVT_E_CORRUPT;
 
     tiers_location *location = tiers_location_make(object_bytes, unit_bytes, NULL, shares);
     if (location == NULL) return KVT_E_MEMORY;
@@ -255,6 +268,7 @@ kvt_status tiers_location_unpack(const void *source, size_t bytes, tiers_locatio
     if (status == KVT_OK) {
         location->extent_count = extents;
         location->turn = (uint8_t)turn;
+        location->odd_first = flags != 0;
         location_read_arrays(location, at);
         status = tiers_location_check(location);
     }

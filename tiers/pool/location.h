@@ -24,4 +24,10 @@ KVT_NODISCARD kvt_status tiers_location_check(const tiers_location *location);
 /* The number of units of an object. unit_bytes is not 0. */
 uint64_t tiers_location_units(uint64_t bytes, uint32_t unit_bytes);
 
+/* The units of a location: with odd_first the bytes that fill no unit are no unit of their own. */
+uint64_t tiers_location_unit_count(const tiers_location *location);
+
+/* The shares of a location of one extent a share, wherever its pointer to them is. */
+tiers_share *tiers_location_own_shares(tiers_location *location);
+
 #endif

@@ -24,6 +24,7 @@
 #include "base/wait.h"
 #include "location.h"
 #include "pool_internal.h"
+#include "pool_slots.h"
 #include "tiers/devices/device_internal.h"
 #include "tiers/devices/watchdog.h"
 
@@ -95,6 +96,7 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
     uint64_t head = (options->reserved_head_bytes + grain - 1) / grain * grain;
     uint64_t end = device->facts.capacity_bytes / grain * grain;
     if (head > end) head = end;
+    pool_slots_leave(pool, (uint32_t)(member - pool->members));
     tiers_worker_options worker = {.read_bytes_per_s = options->read_bytes_per_s,
                                    .write_bytes_per_s = options->write_bytes_per_s,
                                    .request_seconds = options->request_seconds,
@@ -124,7 +126,8 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
     if (space != member->space) tiers_space_close(member->space);
     member->space = space;
     member->capacity_bytes = end - head;
-    assert(member->used_bytes <= member->capacity_bytes);
+    assert(member->used_bytes <= member->capacity_bytes && member->slot_bytes == 0);
+    if (member->used_bytes == 0) member->align_bytes = options->align_bytes;
     member->device = device;
     atomic_store(&member->memory, kvt_device_memory(device));
     atomic_store(&member->address, kvt_device_address(device));
@@ -156,6 +159,7 @@ static void pool_drop_hold(void *context)
         tiers_space_close(pool->members[i].space);
     }
     needs_destroy(&pool->needs);
+    pool_slots_close(pool->slots);
     pthread_cond_destroy(&pool->done);
     pthread_mutex_destroy(&pool->done_mutex);
     pthread_mutex_destroy(&pool->mutex);
@@ -209,6 +213,11 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
         pool_message(message, message_size, "device %u '%s' %s", i, name, fault);
         return KVT_E_ARGUMENT;
     }
+    const char *slots_fault = pool_slots_fault(options);
+    if (slots_fault != NULL) {
+        pool_message(message, message_size, "%s", slots_fault);
+        return KVT_E_ARGUMENT;
+    }
     tiers_pool *pool = calloc(1, sizeof *pool);
     if (pool == NULL) {
         pool_message(message, message_size, "no memory for a pool");
@@ -229,7 +238,7 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
             options->write_patience_ns != 0 ? options->write_patience_ns : TIERS_WRITE_PATIENCE_NS};
     needs_init(&pool->needs, pool->gate.patience_ns);
     pool->virtual_time = true;
-    kvt_status status = KVT_OK;
+    kvt_status status = pool_slots_open(pool, options, &pool->slots);
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         const kvt_device *device = members[i].device;
         pool->members[i].device = members[i].device;
@@ -242,10 +251,21 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
     }
     if (status == KVT_OK)
         status = pool_settle_budget(pool, options->capacity_bytes, message, message_size);
+    if (status == KVT_OK && options->slot_count != 0) {
+        uint64_t capacity, used;
+        const uint64_t largest = options->slots[options->slot_count - 1].bytes;
+        pool_sum(pool, &capacity, &used);
+        if (largest > capacity) {
+            pool_message(message, message_size, "slots of %llu bytes, but the devices hold %llu",
+                         (unsigned long long)largest, (unsigned long long)capacity);
+            status = KVT_E_SPACE;
+        }
+    }
     if (status != KVT_OK) {
         (void)pool_end(pool, false);
         return status;
     }
+    pool_slots_replan(pool);
     *pool_out = pool;
     return KVT_OK;
 }
@@ -433,7 +453,7 @@ static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *tr
     const tiers_location *location = transfer->location;
     assert(location->share_count >= 1 && location->share_count <= TIERS_MEMBERS_MAX);
     if (!tiers_pool_serves(pool, location)) return 0;
-    uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
+    const uint64_t units = tiers_location_unit_count(location);
     for (uint32_t i = 0; i < location->share_count; i++)
         parts[i] = (pool_part){.member = location->shares[i].member,
                                .share = i,

@@ -52,9 +52,11 @@ typedef struct tiers_location {
     };
     uint32_t pins; /* the pool's: transfers of it that have not ended */
     uint8_t share_count;
-    uint8_t turn;  /* the step of the deal that the first unit is; less than TIERS_TURN_MAX */
-    bool released; /* the pool's: the last of them frees it */
-    bool named;    /* and something durable may still name it */
+    uint8_t turn;       /* the step of the deal that the first unit is; less than TIERS_TURN_MAX */
+    uint8_t slot;       /* the pool's: its slot's class, counted from 1; 0 = it is in no slot */
+    bool released : 1;  /* the pool's: the last of them frees it */
+    bool named : 1;     /* and something durable may still name it */
+    bool odd_first : 1; /* bytes that fill no unit belong to the first one, not to one at the end */
 } tiers_location;
 _Static_assert(sizeof(tiers_location) == 40, "locations are stored by the million");
 
@@ -66,10 +68,11 @@ typedef struct tiers_member_options {
     uint64_t in_flight_bytes_max; /* 0 = TIERS_IN_FLIGHT_BYTES_DEFAULT (worker.h) */
     tiers_wear wear;              /* as it was left; zero but for the budget: a new device */
     uint64_t reserved_head_bytes; /* not given out: superblocks */
-    uint64_t timeout_ns; /* work without an answer; 0 = TIERS_TIMEOUT_NS_DEFAULT (watchdog.h) */
-    bool present;        /* false: listed but absent; holds nothing, serves nothing */
-    double mix_kept;     /* share of its speed that is left while it reads and writes at once, as
+    uint64_t timeout_ns;  /* work without an answer; 0 = TIERS_TIMEOUT_NS_DEFAULT (watchdog.h) */
+    bool present;         /* false: listed but absent; holds nothing, serves nothing */
+    double mix_kept;      /* share of its speed that is left while it reads and writes at once, as
                             measured; 0 = unknown */
+    uint64_t align_bytes; /* slots begin at multiples of it where that costs little; 0 = a grain */
 } tiers_member_options;
 
 /* A pool's member on this device, with what a device's configuration says of a member: timeout,
@@ -84,7 +87,9 @@ tiers_member_options tiers_member_options_of(const kvt_device_config *config, kv
 typedef enum tiers_striping {
     TIERS_STRIPE_PROPORTIONAL = 0, /* by measured bandwidth (Unified KV Pooling IV-A) */
     TIERS_STRIPE_EQUAL = 1,        /* the same number to each; a baseline */
-    TIERS_STRIPE_ROUND_ROBIN = 2   /* in turn, from where the last object ended (SWARM 5.2) */
+    TIERS_STRIPE_ROUND_ROBIN = 2,  /* in turn, from where the last object ended (SWARM 5.2) */
+    TIERS_STRIPE_TENSOR = 3, /* as proportional, in units that are whole tensors (Tutti 3.1) */
+    TIERS_STRIPE_ENTRY = 4   /* an object whole on one member, in turn by measured bandwidth */
 } tiers_striping;
 
 /* In which order a member's worker begins operations (slack.h). */
@@ -97,6 +102,14 @@ typedef enum tiers_order {
     TIERS_ORDERS = 5
 } tiers_order;
 
+/* Slots are places for objects of one size that are made before they are needed (pool_slots.h). */
+typedef struct tiers_slot_size {
+    uint64_t bytes;      /* a multiple of the grain */
+    uint32_t unit_bytes; /* of the deal; 0 = the pool's */
+    bool odd_first;      /* as of tiers_location */
+} tiers_slot_size;
+#define TIERS_SLOT_CLASSES_MAX 32u
+
 typedef struct tiers_pool_options {
     uint64_t capacity_bytes; /* budget over all members; 0 = their sum. With an absent member, whose
                                 size is unknown, it is cut to what the others hold */
@@ -104,8 +117,10 @@ typedef struct tiers_pool_options {
     tiers_striping striping;
     bool reweigh; /* weights follow what the workers measure (docs/TIERS.md) */
     tiers_order order;
-    uint64_t write_grain_ns;    /* of the order slack; 0 = TIERS_WRITE_GRAIN_NS */
-    uint64_t write_patience_ns; /* 0 = TIERS_WRITE_PATIENCE_NS */
+    uint64_t write_grain_ns;      /* of the order slack; 0 = TIERS_WRITE_GRAIN_NS */
+    uint64_t write_patience_ns;   /* 0 = TIERS_WRITE_PATIENCE_NS */
+    const tiers_slot_size *slots; /* in ascending order of bytes, no two alike; copied */
+    uint32_t slot_count;          /* at most TIERS_SLOT_CLASSES_MAX; 0 = no slots */
 } tiers_pool_options;
 
 #define TIERS_WRITE_GRAIN_NS    UINT64_C(2000000)
@@ -141,6 +156,34 @@ KVT_NODISCARD kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes,
 KVT_NODISCARD kvt_status tiers_pool_reserve_on(tiers_pool *pool, uint64_t bytes,
                                                uint32_t unit_bytes, uint64_t members,
                                                tiers_location **location_out);
+
+/*
+ * The same for an object of whole tensors: `bytes` are a head and then tensors of unit_bytes each,
+ * up to the end. With TIERS_STRIPE_TENSOR each tensor lies whole on one member, the head with the
+ * first of them; other pools reserve it as they reserve any object.
+ */
+KVT_NODISCARD kvt_status tiers_pool_reserve_tensors(tiers_pool *pool, uint64_t bytes,
+                                                    uint32_t unit_bytes,
+                                                    tiers_location **location_out);
+
+/* Lays slots out in room that is free, at most so many, and gives classes that ran out what others
+ * have too much of. True when there is more to do. A caller does so at open, once all locations
+ * are adopted, and then now and then; no reservation makes a slot. */
+bool tiers_pool_lay_slots(tiers_pool *pool, uint32_t most);
+
+/* A class of slots. */
+typedef struct tiers_slot_stats {
+    uint64_t bytes;      /* of an object that fills a slot */
+    uint64_t held_bytes; /* of a slot, with what its alignment costs */
+    uint32_t free;
+    uint32_t taken;
+    uint64_t taken_ever;
+    uint64_t missed; /* objects of the class that found no slot and got extents */
+} tiers_slot_stats;
+
+/* KVT_OK; KVT_END past the last class. */
+KVT_NODISCARD kvt_status tiers_pool_slot_class(tiers_pool *pool, uint32_t index,
+                                               tiers_slot_stats *out);
 
 /* Returns how many times as fast a layout made now would be read as this one is, by the weights of
  * now and the room there is; 1 = nothing to gain. Always 1 for an object of one unit and for the
@@ -390,7 +433,8 @@ void tiers_pool_hurry_writes(tiers_pool *pool, bool hurry);
 
 typedef struct tiers_pool_facts {
     uint64_t capacity_bytes; /* the budget, or what the members that take units hold if less */
-    uint64_t used_bytes;     /* extents held on those members */
+    uint64_t used_bytes;     /* extents and slots held on those members */
+    uint64_t padding_bytes;  /* of them: what objects leave unused of their slots */
     double read_bytes_per_s; /* what an object over all of them can be read at, by the weights */
     uint64_t bytes_read;
     uint64_t bytes_written;

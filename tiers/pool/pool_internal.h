@@ -20,6 +20,7 @@
 
 #include "extent.h"
 #include "pool.h"
+#include "stripe.h"
 #include "trim.h"
 #include "worker.h"
 
@@ -32,7 +33,10 @@ typedef struct pool_member {
     tiers_worker *worker;    /* NULL until there was a device; then to the end of the pool */
     uint64_t capacity_bytes; /* what the space began with */
     tiers_space *space;      /* NULL until there was a device */
-    uint64_t used_bytes;     /* what is being trimmed included */
+    uint64_t used_bytes;     /* what is being trimmed included; of slots, those that are taken */
+    uint64_t slot_bytes;     /* of free slots: the space holds them, and they count as free */
+    uint64_t align_bytes;    /* of slots */
+    double pass;             /* entry: bytes over weight of what was put here, as entry_pass */
     tiers_trims trims;
     atomic_bool trimmed; /* the range out was trimmed: the next holder of the mutex gives it back */
     tiers_wear wear;
@@ -46,6 +50,8 @@ typedef struct pool_member {
     _Atomic uint32_t lent;           /* objects of it that are lent now; eject waits for 0 */
 } pool_member;
 
+typedef struct pool_slots pool_slots;
+
 struct tiers_pool {
     pthread_mutex_t mutex;
     pthread_mutex_t done_mutex; /* the second block of every transfer in flight, and pins */
@@ -57,6 +63,8 @@ struct tiers_pool {
     tiers_striping striping; /* under the mutex */
     uint32_t cursor;         /* round robin: the member whose turn it is; under the mutex */
     uint32_t reserved;       /* objects so far, modulo 2^32; under the mutex */
+    double entry_pass;       /* entry: the pass of the member chosen last; under the mutex */
+    pool_slots *slots;       /* slots.h; NULL = none; under the mutex */
     uint32_t trim_waiters;   /* reservations that wait for a trim's end: none begins meanwhile */
     bool reweigh;
     slack_settings gate; /* but for mix_loss, which is each member's */
@@ -85,6 +93,37 @@ static inline double pool_member_weight(const pool_member *member)
 {
     return tiers_worker_weight(member->worker);
 }
+
+/* Whether placement counts bandwidths. */
+static inline bool pool_is_weighted(const tiers_pool *pool)
+{
+    return pool->striping != TIERS_STRIPE_EQUAL && pool->striping != TIERS_STRIPE_ROUND_ROBIN;
+}
+
+/* The weight that the deal counts on; 0 = the member takes no part. The mutex is held, as for the
+ * next ones. */
+double pool_deal_weight(const tiers_pool *pool, uint32_t member);
+
+/* Deals `units` to members with weights and rooms, in the pool's way. KVT_OK; KVT_E_SPACE. */
+KVT_NODISCARD kvt_status pool_deal(const tiers_pool *pool, const tiers_stripe_member *members,
+                                   uint32_t units, uint32_t *dealt);
+
+/* Whether an object of so many units lies whole on one member. */
+bool pool_is_whole(const tiers_pool *pool, uint64_t units);
+
+/* The member of a mask for an object that lies whole on one: in turn by bandwidth (entry), or that
+ * which is free first. member_count: none. */
+uint32_t pool_choose_whole(const tiers_pool *pool, uint64_t mask, uint64_t bytes);
+
+/* Counts an object whose member was chosen so. */
+void pool_count_whole(tiers_pool *pool, uint32_t member, uint64_t bytes);
+
+/* The step at which the deal of the k-th object of so many units begins. */
+uint32_t pool_turn(const tiers_pool *pool, uint32_t k, uint64_t units);
+
+/* Whether a new object may lie on the member now: it takes units, its last write did not fail, and
+ * its budget of writes is not spent. */
+bool pool_member_welcomes(pool_member *member);
 
 /* Brings a member's wear up to now; the mutex is held. */
 void pool_count_wear(pool_member *member);

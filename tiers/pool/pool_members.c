@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "pool_internal.h"
+#include "pool_slots.h"
 
 /* The nap of a worker that finds the mutex taken, or that somebody waits for room. */
 enum { POOL_TRIM_NAP_NS = 50000 };
@@ -75,6 +76,7 @@ kvt_status tiers_pool_eject(tiers_pool *pool, uint32_t index, kvt_device **devic
     (void)pool_settle_trim(member);
     bool trimming = member->trims.out.bytes != 0; /* a drive that hangs would hold us */
     bool empty = member->used_bytes == 0;
+    if (!pool_member_takes(member)) pool_slots_leave(pool, index);
     if (member->worker == NULL) {
         *device_out = member->device;
         member->device = NULL;
@@ -117,17 +119,6 @@ kvt_status tiers_pool_insert(tiers_pool *pool, uint32_t index, const tiers_membe
 
 /* Wear is kept by the store across runs; the pool only counts on from what it was given. */
 /* ---- wear ---- */
-
-/* Bytes are counted when they are asked for, not when they are written, so every reader of wear
- * calls this first. */
-void pool_count_wear(pool_member *member)
-{
-    if (member->worker == NULL) return;
-    uint64_t written = tiers_worker_bytes(member->worker, KVT_IO_WRITE);
-    assert(written >= member->wear_counted && "what was written is never taken back");
-    tiers_wear_advance(&member->wear, base_calendar_ns(), written - member->wear_counted);
-    member->wear_counted = written;
-}
 
 /* A range on its way to the drive is neither free nor held by an object. It counts as used, so that
  * nothing is reserved in it. */
@@ -208,22 +199,6 @@ bool pool_trim_step(void *context, tiers_worker *worker, kvt_device *device)
  * policy. */
 /* ---- figures ---- */
 
-/* A member that drains or is gone counts in neither sum. */
-void pool_sum(const tiers_pool *pool, uint64_t *capacity_out, uint64_t *used_out)
-{
-    uint64_t capacity = 0;
-    uint64_t used = 0;
-    for (uint32_t i = 0; i < pool->member_count; i++) {
-        const pool_member *member = &pool->members[i];
-        if (!pool_member_takes(member)) continue;
-        assert(member->used_bytes <= member->capacity_bytes);
-        capacity += member->capacity_bytes;
-        used += member->used_bytes;
-    }
-    *capacity_out = capacity < pool->budget_bytes ? capacity : pool->budget_bytes;
-    *used_out = used;
-}
-
 void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
 {
     uint32_t takers = 0;
@@ -232,6 +207,7 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
     pthread_mutex_lock(&pool->mutex);
     pool_collect_late(pool);
     pool_sum(pool, &out->capacity_bytes, &out->used_bytes);
+    out->padding_bytes = pool_slots_padding(pool);
     for (uint32_t i = 0; i < out->member_count; i++) {
         const pool_member *member = &pool->members[i];
         if (member->worker == NULL) continue;
@@ -245,8 +221,10 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
         out->emulated = out->emulated || (member->facts.flags & KVT_DEVICE_EMULATED) != 0;
         out->durable = out->durable && (member->facts.flags & KVT_DEVICE_DURABLE) != 0;
     }
-    /* Proportional shares add the members up; equal ones wait for the slowest. */
-    out->read_bytes_per_s = pool->striping == TIERS_STRIPE_PROPORTIONAL ? sum : takers * slowest;
+    /* Proportional shares add the members up; equal ones wait for the slowest; an object on one
+     * member is read at the mean of them all, by the bytes that each has. */
+    out->read_bytes_per_s = pool_is_weighted(pool) ? sum : takers * slowest;
+    if (pool->striping == TIERS_STRIPE_ENTRY && takers != 0) out->read_bytes_per_s = sum / takers;
     pthread_mutex_unlock(&pool->mutex);
 }
 
@@ -265,7 +243,7 @@ kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, tiers_member_stat
     if (member->worker != NULL) {
         tiers_space_facts space;
         tiers_space_facts_get(member->space, &space);
-        out->free_bytes = space.free_bytes;
+        out->free_bytes = space.free_bytes + member->slot_bytes;
         out->free_bytes_largest = space.largest_bytes;
         out->free_ranges = space.fragments;
         tiers_worker_stats_get(member->worker, out);

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "location.h"
 #include "pool_internal.h"
+#include "pool_slots.h"
 #include "stripe.h"
 
 /* Objects in a row after which a member that got no unit gets one, and after which a member whose
@@ -38,35 +39,8 @@ void tiers_pool_set_striping(tiers_pool *pool, tiers_striping striping)
 {
     pthread_mutex_lock(&pool->mutex);
     pool->striping = striping;
+    pool_slots_replan(pool);
     pthread_mutex_unlock(&pool->mutex);
-}
-
-/* The weight that the deal counts on: bytes per second, or 1 for the baselines, which deal alike to
- * all members. 0 = the member takes no part. The mutex is held: a worker stays while it is. */
-static double reserve_weight(const tiers_pool *pool, uint32_t member)
-{
-    if (pool->members[member].worker == NULL) return 0;
-    if (pool->striping != TIERS_STRIPE_PROPORTIONAL) return 1.0;
-    return pool_member_weight(&pool->members[member]);
-}
-
-/* Shares of `units`. Round robin is equal shares whose remainder begins where the last object
- * ended: ties go to the lower member, so the members are asked in that order. The cursor moves on
- * only when the reservation has succeeded. */
-static kvt_status reserve_deal(const tiers_pool *pool, const tiers_stripe_member *members,
-                               uint32_t units, uint32_t *dealt)
-{
-    uint32_t count = pool->member_count;
-    if (pool->striping != TIERS_STRIPE_ROUND_ROBIN)
-        return tiers_stripe_share(members, count, units, dealt);
-    tiers_stripe_member turned[TIERS_MEMBERS_MAX] = {{0}};
-    uint32_t turned_dealt[TIERS_MEMBERS_MAX];
-    for (uint32_t i = 0; i < count; i++)
-        turned[i] = members[(pool->cursor + i) % count];
-    kvt_status status = tiers_stripe_share(turned, count, units, turned_dealt);
-    for (uint32_t i = 0; i < count && status == KVT_OK; i++)
-        dealt[(pool->cursor + i) % count] = turned_dealt[i];
-    return status;
 }
 
 /* A member whose weight fell so low that object after object passes it over would never be measured
@@ -102,18 +76,6 @@ static uint32_t reserve_collect_shares(const uint32_t *units, uint32_t count, ti
 }
 
 /*
- * Where the next object's deal begins. Multiples of the golden ratio spread any number of objects
- * in a row evenly over the steps of a deal. The baselines deal as they are known to.
- */
-static uint32_t reserve_turn(const tiers_pool *pool, uint64_t units)
-{
-    const uint64_t golden = UINT64_C(2654435769); /* of 2^32 */
-    const uint64_t steps = units < TIERS_TURN_MAX ? units : TIERS_TURN_MAX;
-    if (pool->striping != TIERS_STRIPE_PROPORTIONAL) return 0;
-    return (uint32_t)((uint64_t)(uint32_t)(pool->reserved * golden) * steps >> 32);
-}
-
-/*
  * For a nearly full pool, where the last unit, which is short, fits only into a remainder smaller
  * than a unit: tries each member as the owner of the last unit. The deal decides who owns it, so a
  * try counts only when the deal agrees.
@@ -131,7 +93,7 @@ static uint32_t reserve_share_tail(const tiers_pool *pool, const reserve_rooms *
     for (uint32_t owner = 0; owner < count; owner++) {
         if (rooms->bytes[owner] % unit_bytes < tail_bytes) continue;
         members[owner].room_units++;
-        kvt_status status = reserve_deal(pool, members, units, dealt);
+        kvt_status status = pool_deal(pool, members, units, dealt);
         members[owner].room_units--;
         if (status != KVT_OK) continue;
         uint32_t used = reserve_collect_shares(dealt, count, shares);
@@ -141,50 +103,35 @@ static uint32_t reserve_share_tail(const tiers_pool *pool, const reserve_rooms *
 }
 
 /* Decides the shares of an object within the rooms. Returns their number; 0 = no room. chance: the
- * pool again when members that were passed over may get a unit, or NULL. An object of one unit is
- * not dealt but goes whole to the member that is free first. */
+ * pool again when members that were passed over may get a unit, or NULL. An object that lies
+ * whole on one member is not dealt. */
 static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms, uint64_t bytes,
-                             uint32_t unit_bytes, uint32_t turn, tiers_pool *chance,
+                             uint64_t units, uint32_t unit_bytes, uint32_t turn, tiers_pool *chance,
                              tiers_share *shares)
 {
-    uint64_t units = tiers_location_units(bytes, unit_bytes);
     if (units > TIERS_UNITS_MAX) return 0;
-    if (units == 1 && pool->striping != TIERS_STRIPE_ROUND_ROBIN) {
-        /* The member whose queue will be empty first; between equals, as on an idle pool, the one
-         * that is filled least for its bandwidth, so that small objects spread in the same
-         * proportion as large ones. member_count stands for none. */
-        uint32_t best = pool->member_count;
-        double best_queue = 0;
-        double best_fill = 0;
-        for (uint32_t i = 0; i < pool->member_count; i++) {
-            const pool_member *member = &pool->members[i];
-            if (member->worker == NULL || rooms->bytes[i] < bytes) continue;
-            double weight = reserve_weight(pool, i);
-            double queue = (double)tiers_worker_pending_bytes(member->worker) / weight;
-            double fill = (double)(member->used_bytes + bytes) / weight;
-            bool better = best == pool->member_count || queue < best_queue ||
-                          (queue == best_queue && fill < best_fill);
-            if (!better) continue;
-            best = i;
-            best_queue = queue;
-            best_fill = fill;
-        }
-        if (best == pool->member_count) return 0;
-        shares[0] = (tiers_share){.member = best, .units = 1};
+    if (pool_is_whole(pool, units)) {
+        uint64_t mask = 0;
+        for (uint32_t i = 0; i < pool->member_count; i++)
+            if (rooms->bytes[i] >= bytes) mask |= UINT64_C(1) << i;
+        const uint32_t member = pool_choose_whole(pool, mask, bytes);
+        if (member == pool->member_count) return 0;
+        shares[0] = (tiers_share){.member = member, .units = (uint32_t)units};
         return 1;
     }
     tiers_stripe_member members[TIERS_MEMBERS_MAX];
     uint32_t dealt[TIERS_MEMBERS_MAX];
     for (uint32_t i = 0; i < pool->member_count; i++) {
-        members[i].weight = reserve_weight(pool, i);
+        members[i].weight = pool_deal_weight(pool, i);
         members[i].room_units = rooms->bytes[i] / unit_bytes;
     }
-    if (reserve_deal(pool, members, (uint32_t)units, dealt) == KVT_OK) {
+    if (pool_deal(pool, members, (uint32_t)units, dealt) == KVT_OK) {
         if (chance != NULL) reserve_grant_chance(chance, rooms, unit_bytes, dealt);
         return reserve_collect_shares(dealt, pool->member_count, shares);
     }
     uint64_t tail_bytes = bytes % unit_bytes;
-    if (tail_bytes == 0) return 0;
+    if (tail_bytes == 0 || units * unit_bytes < bytes)
+        return 0; /* or the first unit is the odd one */
     return reserve_share_tail(pool, rooms, members, (uint32_t)units, tail_bytes, unit_bytes, turn,
                               shares);
 }
@@ -233,10 +180,9 @@ static kvt_status reserve_acquire_extents(tiers_pool *pool, tiers_location *loca
 {
     uint32_t room = location->share_count;
     kvt_status status = tiers_location_room(location, room);
-    uint32_t last = tiers_stripe_last(location->shares, location->share_count, location->turn);
+    const uint32_t odd = tiers_stripe_odd(location);
     for (uint32_t i = 0; i < location->share_count && status == KVT_OK; i++) {
-        uint64_t bytes = tiers_stripe_share_bytes(location->shares, i, last, location->bytes,
-                                                  location->unit_bytes);
+        const uint64_t bytes = tiers_stripe_share_bytes(location, i, odd);
         status = reserve_acquire_share(pool, location, i, bytes, &room);
     }
     if (status != KVT_OK) reserve_release_extents(pool, location, true);
@@ -253,9 +199,10 @@ static void reserve_open_rooms(tiers_pool *pool, reserve_rooms *rooms)
         pool_member *member = &pool->members[i];
         if (member->wear.budget_bytes_per_day != 0) pool_count_wear(member);
         if (tiers_wear_is_spent(&member->wear)) continue;
-        assert(member->used_bytes <= member->capacity_bytes || member->worker == NULL);
+        assert(member->used_bytes + member->slot_bytes <= member->capacity_bytes ||
+               member->worker == NULL);
         if (pool_member_takes(member))
-            rooms->bytes[i] = member->capacity_bytes - member->used_bytes;
+            rooms->bytes[i] = member->capacity_bytes - member->used_bytes - member->slot_bytes;
     }
 }
 
@@ -264,7 +211,15 @@ typedef struct reserve_wish {
     uint64_t bytes;
     uint32_t unit_bytes;
     uint64_t members; /* a mask of those that may hold units */
+    bool odd_first;   /* the object is of whole tensors */
+    bool own_unit;    /* pages and copies of pages: dealt, in no slot */
 } reserve_wish;
+
+static uint64_t reserve_units(const reserve_wish *wish)
+{
+    return wish->odd_first ? wish->bytes / wish->unit_bytes
+                           : tiers_location_units(wish->bytes, wish->unit_bytes);
+}
 
 /* One try to reserve. A try that keeps away from members whose writes fail and finds no room is
  * made again with all members: an object on a doubtful member is better than none. The mutex is
@@ -299,24 +254,27 @@ static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish,
         spared = true;
     }
     tiers_share shares[TIERS_MEMBERS_MAX];
-    bool gives_chances = pool->reweigh && pool->striping == TIERS_STRIPE_PROPORTIONAL;
+    bool gives_chances = pool->reweigh && pool_is_weighted(pool);
     tiers_pool *chance = gives_chances && wish->members == UINT64_MAX ? pool : NULL;
-    const uint64_t units = tiers_location_units(bytes, unit_bytes);
-    const uint32_t turn = reserve_turn(pool, units);
-    uint32_t share_count = reserve_plan(pool, &rooms, bytes, unit_bytes, turn, chance, shares);
+    const uint64_t units = reserve_units(wish);
+    const uint32_t turn = pool_turn(pool, pool->reserved, units);
+    uint32_t share_count =
+        reserve_plan(pool, &rooms, bytes, units, unit_bytes, turn, chance, shares);
     if (share_count == 0 && spared)
-        share_count = reserve_plan(pool, &all, bytes, unit_bytes, turn, chance, shares);
+        share_count = reserve_plan(pool, &all, bytes, units, unit_bytes, turn, chance, shares);
     assert(share_count <= pool->member_count);
     if (share_count == 0) return KVT_E_SPACE;
     tiers_location *location = tiers_location_make(bytes, unit_bytes, shares, share_count);
     if (location == NULL) return KVT_E_MEMORY;
     location->turn = share_count > 1 ? (uint8_t)turn : 0;
+    location->odd_first = wish->odd_first && bytes % unit_bytes != 0;
     kvt_status status = reserve_acquire_extents(pool, location);
     if (status != KVT_OK) {
         tiers_location_free(location);
         return status;
     }
     pool->reserved++;
+    if (pool_is_whole(pool, units)) pool_count_whole(pool, shares[0].member, bytes);
     pool->cursor = (uint32_t)((pool->cursor + units) % pool->member_count);
     *location_out = location;
     return KVT_OK;
@@ -346,29 +304,85 @@ static bool reserve_await_trim(tiers_pool *pool)
     return true;
 }
 
-/* It waits for trims alone, never for transfers: room that a transfer will free is not there
- * yet. */
-kvt_status tiers_pool_reserve_on(tiers_pool *pool, uint64_t bytes, uint32_t unit_bytes,
-                                 uint64_t members, tiers_location **location_out)
+/* Whether free slots would make room: the budget holds the object, and the units it takes are not
+ * too many. The mutex is held. */
+static bool reserve_may_yield(tiers_pool *pool, const reserve_wish *wish)
 {
-    assert(bytes > 0 && unit_bytes > 0 && unit_bytes % TIERS_GRAIN_BYTES == 0);
-    if (bytes > UINT64_MAX - (TIERS_GRAIN_BYTES - 1)) return KVT_E_SPACE;
-    const reserve_wish wish = {.bytes = (bytes + TIERS_GRAIN_BYTES - 1) &
-                                        ~(uint64_t)(TIERS_GRAIN_BYTES - 1),
-                               .unit_bytes = unit_bytes,
-                               .members = members};
+    uint64_t capacity, used;
+    pool_sum(pool, &capacity, &used);
+    return used <= capacity && wish->bytes <= capacity - used &&
+           reserve_units(wish) <= TIERS_UNITS_MAX;
+}
+
+/* A slot is taken without a look at the spaces. Extents wait for trims alone, never for transfers:
+ * room that a transfer will free is not there yet. */
+static kvt_status reserve_wished(tiers_pool *pool, const reserve_wish *wish,
+                                 tiers_location **location_out)
+{
+    kvt_status status = KVT_E_SPACE;
     pthread_mutex_lock(&pool->mutex);
     pool_collect_late(pool);
-    kvt_status status = reserve_locked(pool, &wish, location_out);
-    while (status == KVT_E_SPACE && reserve_await_trim(pool))
-        status = reserve_locked(pool, &wish, location_out);
+    if (pool->slots != NULL && !wish->own_unit) {
+        *location_out = pool_slot_take(pool, wish->bytes, wish->unit_bytes, wish->odd_first);
+        if (*location_out != NULL) status = KVT_OK;
+    }
+    if (status != KVT_OK) status = reserve_locked(pool, wish, location_out);
+    while (status == KVT_E_SPACE &&
+           ((reserve_may_yield(pool, wish) && pool_slots_yield(pool, wish->bytes)) ||
+            reserve_await_trim(pool)))
+        status = reserve_locked(pool, wish, location_out);
     pthread_mutex_unlock(&pool->mutex);
     return status;
 }
 
+/* The bytes of an object as it is reserved; 0 = more than there are. */
+static uint64_t reserve_round(uint64_t bytes)
+{
+    const uint64_t grain = TIERS_GRAIN_BYTES;
+    return bytes > UINT64_MAX - (grain - 1) ? 0 : (bytes + grain - 1) & ~(grain - 1);
+}
+
+kvt_status tiers_pool_reserve_on(tiers_pool *pool, uint64_t bytes, uint32_t unit_bytes,
+                                 uint64_t members, tiers_location **location_out)
+{
+    assert(bytes > 0 && unit_bytes > 0 && unit_bytes % TIERS_GRAIN_BYTES == 0);
+    const reserve_wish wish = {.bytes = reserve_round(bytes),
+                               .unit_bytes = unit_bytes,
+                               .members = members,
+                               .own_unit = true};
+    return wish.bytes == 0 ? KVT_E_SPACE : reserve_wished(pool, &wish, location_out);
+}
+
 kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes, tiers_location **location_out)
 {
-    return tiers_pool_reserve_on(pool, bytes, pool->unit_bytes, UINT64_MAX, location_out);
+    assert(bytes > 0);
+    const reserve_wish wish = {
+        .bytes = reserve_round(bytes), .unit_bytes = pool->unit_bytes, .members = UINT64_MAX};
+    return wish.bytes == 0 ? KVT_E_SPACE : reserve_wished(pool, &wish, location_out);
+}
+
+/* Less than a head and a tensor is no object of tensors. */
+kvt_status tiers_pool_reserve_tensors(tiers_pool *pool, uint64_t bytes, uint32_t unit_bytes,
+                                      tiers_location **location_out)
+{
+    assert(bytes > 0 && unit_bytes % TIERS_GRAIN_BYTES == 0);
+    const reserve_wish wish = {.bytes = reserve_round(bytes),
+                               .unit_bytes = unit_bytes,
+                               .members = UINT64_MAX,
+                               .odd_first = true};
+    if (pool->striping != TIERS_STRIPE_TENSOR || unit_bytes == 0 || wish.bytes <= unit_bytes)
+        return tiers_pool_reserve(pool, bytes, location_out);
+    return reserve_wished(pool, &wish, location_out);
+}
+
+bool tiers_pool_lay_slots(tiers_pool *pool, uint32_t most)
+{
+    if (pool->slots == NULL) return false;
+    pthread_mutex_lock(&pool->mutex);
+    pool_collect_late(pool);
+    const bool more = pool_slots_lay(pool, most);
+    pthread_mutex_unlock(&pool->mutex);
+    return more;
 }
 
 /* ---- layout ---- */
@@ -383,7 +397,7 @@ static double reserve_seconds(const tiers_pool *pool, const tiers_share *shares,
     double slowest = 0;
     for (uint32_t i = 0; i < count; i++) {
         double seconds =
-            (double)shares[i].units * unit_bytes / reserve_weight(pool, shares[i].member);
+            (double)shares[i].units * unit_bytes / pool_deal_weight(pool, shares[i].member);
         if (seconds > slowest) slowest = seconds;
     }
     return slowest;
@@ -396,13 +410,14 @@ double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
     double gain = 1;
     if (location->bytes <= location->unit_bytes || pool->member_count == 1) return gain;
     pthread_mutex_lock(&pool->mutex);
-    if (pool->striping != TIERS_STRIPE_PROPORTIONAL) goto out;
+    if (!pool_is_weighted(pool) || pool->striping == TIERS_STRIPE_ENTRY) goto out;
     reserve_open_rooms(pool, &rooms);
     for (uint32_t i = 0; i < pool->member_count; i++)
         if (rooms.bytes[i] > 0 && tiers_worker_write_failed(pool->members[i].worker))
             rooms.bytes[i] = 0; /* a new layout would keep away from it */
-    uint32_t count = reserve_plan(pool, &rooms, location->bytes, location->unit_bytes,
-                                  location->turn, NULL, shares);
+    uint32_t count =
+        reserve_plan(pool, &rooms, location->bytes, tiers_location_unit_count(location),
+                     location->unit_bytes, location->turn, NULL, shares);
     assert(count <= pool->member_count);
     if (count > 0)
         gain =
@@ -428,15 +443,25 @@ static bool reserve_leave_pinned(tiers_pool *pool, tiers_location *location, boo
     return pinned;
 }
 
+/* Gives a slot back to its class, else the extents to their spaces. The mutex is held. */
+static void reserve_let_go(tiers_pool *pool, tiers_location *location, bool trim)
+{
+    if (location->slot != 0) {
+        pool_slot_give(pool, location);
+        return;
+    }
+    reserve_release_extents(pool, location, trim);
+    tiers_location_free(location);
+}
+
 /* Releases a location, or leaves that to its last transfer in flight. The location must not be used
  * by the caller any more, pinned or not. */
 static void reserve_release(tiers_pool *pool, tiers_location *location, bool trim)
 {
     if (location == NULL || reserve_leave_pinned(pool, location, !trim)) return;
     pthread_mutex_lock(&pool->mutex);
-    reserve_release_extents(pool, location, trim);
+    reserve_let_go(pool, location, trim);
     pthread_mutex_unlock(&pool->mutex);
-    tiers_location_free(location);
 }
 
 void tiers_pool_release(tiers_pool *pool, tiers_location *location)
@@ -464,8 +489,7 @@ void pool_collect_late(tiers_pool *pool)
     while (late != NULL) {
         tiers_location *next = late->next;
         assert(late->released && late->pins == 0);
-        reserve_release_extents(pool, late, !late->named);
-        tiers_location_free(late);
+        reserve_let_go(pool, late, !late->named);
         late = next;
     }
 }
@@ -500,6 +524,7 @@ kvt_status tiers_pool_adopt(tiers_pool *pool, tiers_location *location)
     for (uint32_t i = 0; i < location->share_count; i++)
         if (!pool_member_serves(&pool->members[location->shares[i].member])) status = KVT_E_GONE;
     if (status == KVT_OK) status = reserve_adopt_extents(pool, location);
+    if (status == KVT_OK && pool->slots != NULL) pool_slot_adopt(pool, location);
     pthread_mutex_unlock(&pool->mutex);
     return status;
 }

@@ -151,13 +151,25 @@ uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count, uint
     return last;
 }
 
-uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uint32_t last,
-                                  uint64_t bytes, uint32_t unit_bytes)
+/* The first unit is the one that a deal from the turn on gives. */
+uint32_t tiers_stripe_odd(const tiers_location *location)
 {
-    uint64_t whole = (uint64_t)shares[index].units * unit_bytes;
-    uint64_t tail = bytes % unit_bytes;
-    assert(shares[index].units > 0 && "a share that has no unit is left out");
-    return index == last && tail != 0 ? whole - (unit_bytes - tail) : whole;
+    tiers_dealer dealer;
+    if (location->share_count == 1) return 0;
+    if (!location->odd_first)
+        return tiers_stripe_last(location->shares, location->share_count, location->turn);
+    tiers_dealer_init(&dealer, location->shares, location->share_count, location->turn);
+    return tiers_dealer_next(&dealer);
+}
+
+uint64_t tiers_stripe_share_bytes(const tiers_location *location, uint32_t index, uint32_t odd)
+{
+    const uint64_t unit_bytes = location->unit_bytes;
+    uint64_t whole = location->shares[index].units * unit_bytes;
+    uint64_t tail = location->bytes % unit_bytes;
+    assert(location->shares[index].units > 0 && "a share that has no unit is left out");
+    if (index != odd || tail == 0) return whole;
+    return location->odd_first ? whole + tail : whole - (unit_bytes - tail);
 }
 
 /* ---- walk ---- */
@@ -209,10 +221,11 @@ static void walk_skip_bytes(tiers_walk *walk, uint64_t bytes)
  * of other members end a run, because the object is not continuous across them. */
 static void walk_extend_run(tiers_walk *walk, uint64_t wanted)
 {
-    uint32_t unit_bytes = walk->location->unit_bytes;
     while (walk->next < walk->end && (walk->run_bytes == 0 || walk->run_open)) {
         if (walk->run_bytes >= wanted) return;
         uint64_t start = walk->next;
+        const uint64_t unit_bytes =
+            start == 0 ? tiers_stripe_first_bytes(walk->location) : walk->location->unit_bytes;
         uint64_t end = walk->end - start < unit_bytes ? walk->end : start + unit_bytes;
         walk->next = start + unit_bytes;
         walk->run_open = tiers_dealer_next(&walk->dealer) == walk->share;

@@ -65,10 +65,19 @@ uint64_t tiers_stripe_ends(uint32_t members, uint64_t unit_bytes);
 /* The index into shares of the object's last unit, which may be short. */
 uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count, uint32_t turn);
 
-/* Bytes that share `index` holds of an object of `bytes`, when `last` is the index of its last
- * unit. */
-uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uint32_t last,
-                                  uint64_t bytes, uint32_t unit_bytes);
+/* The index into shares of the unit of a location that has another size than the others: the last
+ * one, or with odd_first the first one. */
+uint32_t tiers_stripe_odd(const tiers_location *location);
+
+/* Bytes that share `index` holds, when `odd` is the index of the location's odd unit. */
+uint64_t tiers_stripe_share_bytes(const tiers_location *location, uint32_t index, uint32_t odd);
+
+/* Bytes of the first unit of a location that has several, and of an object that has one. */
+static inline uint64_t tiers_stripe_first_bytes(const tiers_location *location)
+{
+    return location->odd_first ? location->unit_bytes + location->bytes % location->unit_bytes
+                               : location->unit_bytes;
+}
 
 /*
  * A walk over the part of a transfer that lies on one member, piece by piece in object order, made

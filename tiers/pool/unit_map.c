@@ -46,7 +46,7 @@ static void map_skip(const tiers_location *location, map_cursor *cursor, uint64_
 
 kvt_status tiers_unit_map_make(const tiers_location *location, tiers_unit_map **map_out)
 {
-    uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
+    const uint64_t units = tiers_location_unit_count(location);
     tiers_unit_map *map = malloc(sizeof *map + units * sizeof map->places[0]);
     if (map == NULL) return KVT_E_MEMORY;
     map->location = location;
@@ -60,11 +60,16 @@ kvt_status tiers_unit_map_make(const tiers_location *location, tiers_unit_map **
     }
     tiers_dealer dealer;
     tiers_dealer_init(&dealer, location->shares, location->share_count, location->turn);
+    uint64_t at = 0;
     for (uint64_t unit = 0; unit < units; unit++) {
         map_cursor *cursor = &cursors[tiers_dealer_next(&dealer)];
-        uint64_t rest = location->bytes - unit * location->unit_bytes;
+        const uint64_t rest = location->bytes - at;
+        const uint64_t whole =
+            unit == 0 ? tiers_stripe_first_bytes(location) : location->unit_bytes;
+        const uint64_t bytes = rest < whole ? rest : whole;
         map->places[unit] = (unit_place){.extent = cursor->extent, .used = cursor->used};
-        map_skip(location, cursor, rest < location->unit_bytes ? rest : location->unit_bytes);
+        map_skip(location, cursor, bytes);
+        at += bytes;
     }
     *map_out = map;
     return KVT_OK;
@@ -84,13 +89,16 @@ tiers_spot tiers_unit_map_find(const tiers_unit_map *map, uint64_t offset, uint6
 {
     const tiers_location *location = map->location;
     assert(offset < location->bytes && bytes > 0);
-    const uint64_t into = offset % location->unit_bytes;
-    const unit_place *place = &map->places[offset / location->unit_bytes];
+    const uint64_t first = tiers_stripe_first_bytes(location);
+    const uint64_t behind = offset < first ? 0 : offset - first;
+    const uint64_t into = offset < first ? offset : behind % location->unit_bytes;
+    const uint64_t unit_bytes = offset < first ? first : location->unit_bytes;
+    const unit_place *place = &map->places[offset < first ? 0 : 1 + behind / location->unit_bytes];
     map_cursor cursor = {.extent = place->extent, .used = place->used};
     map_skip(location, &cursor, into);
     const tiers_extent *extent = &location->extents[cursor.extent];
     uint64_t most = extent->bytes - cursor.used;
-    if (most > location->unit_bytes - into) most = location->unit_bytes - into;
+    if (most > unit_bytes - into) most = unit_bytes - into;
     if (most > location->bytes - offset) most = location->bytes - offset;
     return (tiers_spot){.member = extent->member,
                         .device_offset = extent->offset + cursor.used,

@@ -188,15 +188,18 @@ static tiers_location *make_location(uint64_t *seed, uint32_t *members_out)
         units += shares[i].units;
     }
     uint64_t bytes = units * unit_bytes;
-    bytes -= dice_shift(seed) % (unit_bytes / TIERS_GRAIN_BYTES) * TIERS_GRAIN_BYTES;
+    const bool odd_first = dice_shift(seed) % 2 == 0;
+    const uint64_t rest = dice_shift(seed) % (unit_bytes / TIERS_GRAIN_BYTES) * TIERS_GRAIN_BYTES;
+    bytes = odd_first ? bytes + rest : bytes - rest;
     tiers_location *location = tiers_location_make(bytes, unit_bytes, shares, count);
     assert_non_null(location);
     assert_ok(tiers_location_room(location, 4096));
+    location->odd_first = odd_first;
     location->turn =
         (uint8_t)(dice_shift(seed) % (units < TIERS_TURN_MAX ? units : TIERS_TURN_MAX));
-    uint32_t last = tiers_stripe_last(shares, count, location->turn);
+    const uint32_t odd = tiers_stripe_odd(location);
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t left = tiers_stripe_share_bytes(shares, i, last, bytes, unit_bytes);
+        uint64_t left = tiers_stripe_share_bytes(location, i, odd);
         uint64_t offset = TIERS_GRAIN_BYTES;
         while (left > 0) {
             uint64_t piece = TIERS_GRAIN_BYTES * (1 + dice_shift(seed) % 40);
@@ -219,11 +222,15 @@ static uint64_t find_byte(const tiers_location *location, uint64_t at, uint32_t 
     tiers_dealer_init(&dealer, location->shares, location->share_count, location->turn);
     uint64_t inside[TIERS_MEMBERS_MAX] = {0};
     uint32_t share = 0;
-    for (uint64_t unit = 0; unit <= at / location->unit_bytes; unit++) {
+    uint64_t start = 0, bytes = tiers_stripe_first_bytes(location);
+    for (;;) {
         share = tiers_dealer_next(&dealer);
-        inside[share] += location->unit_bytes;
+        if (at < start + bytes) break;
+        inside[share] += bytes;
+        start += bytes;
+        bytes = location->unit_bytes;
     }
-    uint64_t offset = inside[share] - location->unit_bytes + at % location->unit_bytes;
+    uint64_t offset = inside[share] + at - start;
     *share_out = share;
     for (uint32_t i = 0; i < location->extent_count; i++) {
         const tiers_extent *extent = &location->extents[i];
@@ -241,7 +248,7 @@ TEST(walks_cover_each_grain_once)
     for (int round = 0; round < 150; round++) {
         uint32_t count;
         tiers_location *location = make_location(&seed, &count);
-        uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
+        uint64_t units = tiers_location_unit_count(location);
         uint64_t offset = round % 2 == 0 ? 0 : dice_shift(&seed) % units * location->unit_bytes;
         uint64_t grains = (location->bytes - offset) / TIERS_GRAIN_BYTES;
         uint64_t bytes = (1 + dice_shift(&seed) % grains) * TIERS_GRAIN_BYTES;

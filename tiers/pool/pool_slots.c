@@ -1,0 +1,638 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pool_slots.c - classes of slots: planned, laid out, taken, given back, given up (pool_slots.h).
+ *
+ * Laying out and giving up call the members' spaces; taking and giving back move a location between
+ * a list and its user.
+ *
+ * Thread rule: under the pool's mutex; tiers_pool_slot_class from any thread.
+ */
+#include "pool_slots.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "location.h"
+
+enum {
+    SLOTS_LOSS = 20,       /* an object leaves at most a twentieth of its slot unused */
+    SLOTS_GAP = 40,        /* and alignment has at most half of that */
+    SLOTS_KEPT = 16,       /* of the room, which is for extents */
+    SLOTS_FEW = 32,        /* a class with less than so much of its slots free wants more */
+    SLOTS_STALE_TRIES = 4, /* free slots that a take looks at */
+    SLOTS_LISTS = TIERS_MEMBERS_MAX
+};
+#define SLOTS_DRIFT 1.1 /* a plan is made anew when the new one is so much faster to read */
+
+typedef struct slot_class {
+    tiers_slot_size size;
+    uint64_t held_bytes; /* of a slot of the plan, alignment included; 0 = the class has no plan */
+    uint32_t share_count;
+    tiers_share shares[TIERS_MEMBERS_MAX]; /* of the plan; of a whole slot one, of no member */
+    bool whole;                            /* slots lie on one member each */
+    uint32_t free;
+    uint32_t taken;
+    uint64_t taken_ever;
+    uint64_t missed;
+    uint64_t missed_seen; /* of them, when slots were laid out last */
+    tiers_location *lists[SLOTS_LISTS];
+} slot_class;
+
+struct pool_slots {
+    uint32_t count;
+    uint32_t free; /* of all classes */
+    uint32_t laid; /* ever, modulo 2^32: the turn of the next one */
+    uint64_t padding_bytes;
+    slot_class classes[];
+};
+
+/* ---- life ---- */
+
+const char *pool_slots_fault(const tiers_pool_options *options)
+{
+    if (options->slot_count > TIERS_SLOT_CLASSES_MAX) return "more than 32 classes of slots";
+    for (uint32_t i = 0; i < options->slot_count; i++) {
+        const tiers_slot_size *size = &options->slots[i];
+        if (size->bytes == 0 || size->bytes % TIERS_GRAIN_BYTES != 0)
+            return "slots of a size that no entry has: not a multiple of 4096 bytes";
+        if (size->unit_bytes % TIERS_GRAIN_BYTES != 0)
+            return "slots with a unit that is not a multiple of 4096 bytes";
+        if (i > 0 && size->bytes <= options->slots[i - 1].bytes)
+            return "two classes of slots of one size";
+    }
+    return NULL;
+}
+
+kvt_status pool_slots_open(const tiers_pool *pool, const tiers_pool_options *options,
+                           pool_slots **slots_out)
+{
+    *slots_out = NULL;
+    if (options->slot_count == 0) return KVT_OK;
+    const size_t bytes = options->slot_count * sizeof(slot_class);
+    pool_slots *slots = calloc(1, sizeof *slots + bytes);
+    if (slots == NULL) return KVT_E_MEMORY;
+    slots->count = options->slot_count;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        tiers_slot_size *size = &slots->classes[i].size;
+        *size = options->slots[i];
+        const bool tensors = pool->striping == TIERS_STRIPE_TENSOR && size->unit_bytes != 0 &&
+                             size->bytes > size->unit_bytes;
+        if (!tensors) *size = (tiers_slot_size){.bytes = size->bytes};
+        if (!tensors || size->bytes % size->unit_bytes == 0) size->odd_first = false;
+        if (size->unit_bytes == 0) size->unit_bytes = pool->unit_bytes;
+    }
+    *slots_out = slots;
+    return KVT_OK;
+}
+
+void pool_slots_close(pool_slots *slots)
+{
+    if (slots == NULL) return;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        for (uint32_t list = 0; list < SLOTS_LISTS; list++) {
+            tiers_location *next = slots->classes[i].lists[list];
+            while (next != NULL) {
+                tiers_location *location = next;
+                next = location->next;
+                location->shares = tiers_location_own_shares(location);
+                tiers_location_free(location);
+            }
+        }
+    }
+    free(slots);
+}
+
+uint64_t pool_slots_padding(const tiers_pool *pool)
+{
+    return pool->slots == NULL ? 0 : pool->slots->padding_bytes;
+}
+
+/* ---- ranges ---- */
+
+/* The bytes that a slot's extent holds on its member: rounded up so that the next one begins where
+ * the drive likes it, by the largest halving of the member's alignment that costs little. */
+static uint64_t slots_held(const pool_member *member, uint64_t bytes, uint64_t *align_out)
+{
+    uint64_t align =
+        member->align_bytes < TIERS_GRAIN_BYTES ? TIERS_GRAIN_BYTES : member->align_bytes;
+    uint64_t held;
+    for (;; align /= 2) {
+        held = (bytes + align - 1) / align * align;
+        if (align == TIERS_GRAIN_BYTES || held - bytes <= bytes / SLOTS_GAP) break;
+    }
+    *align_out = align;
+    return held;
+}
+
+/* Adds the ranges of a slot, whose location has its whole size, to the members' free slots, or
+ * takes them out. Returns their sum. */
+static uint64_t slots_count_free(tiers_pool *pool, const tiers_location *location, bool is_free)
+{
+    uint64_t sum = 0, align;
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        const tiers_extent *extent = &location->extents[i];
+        pool_member *member = &pool->members[extent->member];
+        const uint64_t held = slots_held(member, extent->bytes, &align);
+        assert(is_free || member->slot_bytes >= held);
+        member->slot_bytes = is_free ? member->slot_bytes + held : member->slot_bytes - held;
+        sum += held;
+    }
+    return sum;
+}
+
+/* Adds the ranges of a slot to what objects hold, or takes them out. Returns their sum. */
+static uint64_t slots_count_used(tiers_pool *pool, const tiers_location *location, bool is_used)
+{
+    uint64_t sum = 0, align;
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        const tiers_extent *extent = &location->extents[i];
+        pool_member *member = &pool->members[extent->member];
+        const uint64_t held = slots_held(member, extent->bytes, &align);
+        assert(is_used || member->used_bytes >= held);
+        member->used_bytes = is_used ? member->used_bytes + held : member->used_bytes - held;
+        sum += held;
+    }
+    return sum;
+}
+
+/* Frees a slot that nobody counts: its ranges go to the spaces. They are not trimmed, because they
+ * are to be written again. */
+static void slots_release(tiers_pool *pool, tiers_location *location)
+{
+    uint64_t align;
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        const tiers_extent *extent = &location->extents[i];
+        const pool_member *member = &pool->members[extent->member];
+        const uint64_t held = slots_held(member, extent->bytes, &align);
+        tiers_space_release(member->space, (tiers_range){.offset = extent->offset, .bytes = held});
+    }
+    location->slot = 0;
+    tiers_location_free(location);
+}
+
+/* ---- lists ---- */
+
+static uint32_t slots_list_of(const slot_class *class, const tiers_location *location)
+{
+    return class->whole ? location->extents[0].member : 0;
+}
+
+static void slots_push(tiers_pool *pool, slot_class *class, tiers_location *location)
+{
+    tiers_location **list = &class->lists[slots_list_of(class, location)];
+    (void)slots_count_free(pool, location, true);
+    location->next = *list; /* in the place of the pointer to its shares */
+    *list = location;
+    class->free++;
+    pool->slots->free++;
+}
+
+/* The first slot of a list, which is not empty. Its ranges are counted nowhere afterwards. */
+static tiers_location *slots_pop(tiers_pool *pool, slot_class *class, uint32_t list)
+{
+    tiers_location *location = class->lists[list];
+    class->lists[list] = location->next;
+    location->shares = tiers_location_own_shares(location);
+    assert(class->free > 0 && pool->slots->free > 0 && location->pins == 0);
+    class->free--;
+    pool->slots->free--;
+    (void)slots_count_free(pool, location, false);
+    return location;
+}
+
+/* Gives up all free slots of a class, or those with an extent on a member of a mask. */
+static void slots_drop(tiers_pool *pool, slot_class *class, uint64_t members)
+{
+    for (uint32_t list = 0; list < SLOTS_LISTS; list++) {
+        tiers_location *kept = NULL;
+        while (class->lists[list] != NULL) {
+            tiers_location *location = slots_pop(pool, class, list);
+            bool goes = false;
+            for (uint32_t i = 0; i < location->extent_count; i++)
+                goes = goes || (members >> location->extents[i].member & 1) != 0;
+            if (goes) {
+                slots_release(pool, location);
+                continue;
+            }
+            location->next = kept;
+            kept = location;
+        }
+        while (kept != NULL) {
+            tiers_location *location = kept;
+            kept = location->next;
+            slots_push(pool, class, location);
+        }
+    }
+}
+
+void pool_slots_leave(tiers_pool *pool, uint32_t member)
+{
+    if (pool->slots == NULL) return;
+    for (uint32_t i = 0; i < pool->slots->count; i++)
+        slots_drop(pool, &pool->slots->classes[i], UINT64_C(1) << member);
+}
+
+/* ---- plans ---- */
+
+static uint32_t slots_units(const slot_class *class)
+{
+    const tiers_location size = {.bytes = class->size.bytes,
+                                 .unit_bytes = class->size.unit_bytes,
+                                 .odd_first = class->size.odd_first};
+    const uint64_t units = tiers_location_unit_count(&size);
+    return units > TIERS_UNITS_MAX ? 0 : (uint32_t)units;
+}
+
+/* Seconds until the slowest member has read its share. */
+static double slots_seconds(const tiers_pool *pool, const tiers_share *shares, uint32_t count)
+{
+    double slowest = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const double seconds = shares[i].units / pool_deal_weight(pool, shares[i].member);
+        if (seconds > slowest) slowest = seconds;
+    }
+    return slowest;
+}
+
+/* The shares of a slot that is laid out now, room aside. 0 = none, as without members. */
+static uint32_t slots_plan_shares(tiers_pool *pool, uint32_t units, tiers_share *shares)
+{
+    tiers_stripe_member members[TIERS_MEMBERS_MAX];
+    uint32_t dealt[TIERS_MEMBERS_MAX], count = 0;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        const bool takes = pool_member_takes(&pool->members[i]);
+        members[i].weight = takes ? pool_deal_weight(pool, i) : 0;
+        members[i].room_units = TIERS_UNITS_MAX;
+    }
+    if (units == 0 || pool_deal(pool, members, units, dealt) != KVT_OK) return 0;
+    for (uint32_t i = 0; i < pool->member_count; i++)
+        if (dealt[i] > 0) shares[count++] = (tiers_share){.member = i, .units = dealt[i]};
+    return count;
+}
+
+/* Plans a class anew where it has no plan, a member of its plan takes no units any more, or a plan
+ * of now would be read faster. Free slots of the old plan go. */
+static void slots_plan(tiers_pool *pool, slot_class *class)
+{
+    tiers_share shares[TIERS_MEMBERS_MAX];
+    const uint32_t units = slots_units(class);
+    const bool whole = pool_is_whole(pool, units);
+    uint32_t count = slots_plan_shares(pool, units, shares);
+    bool holds = class->share_count != 0 && class->whole == whole && count != 0;
+    if (whole && count != 0) {
+        shares[0] = (tiers_share){.member = 0, .units = units};
+        count = 1;
+    } else if (holds) {
+        for (uint32_t i = 0; i < class->share_count; i++)
+            holds = holds && pool_member_takes(&pool->members[class->shares[i].member]);
+        holds = holds && slots_seconds(pool, class->shares, class->share_count) <=
+                             SLOTS_DRIFT * slots_seconds(pool, shares, count);
+    }
+    if (holds) return;
+    slots_drop(pool, class, UINT64_MAX);
+    class->whole = whole;
+    class->share_count = count;
+    memcpy(class->shares, shares, count * sizeof shares[0]);
+}
+
+void pool_slots_replan(tiers_pool *pool)
+{
+    if (pool->slots == NULL) return;
+    for (uint32_t i = 0; i < pool->slots->count; i++) {
+        slot_class *class = &pool->slots->classes[i];
+        class->share_count = 0;
+        slots_plan(pool, class);
+    }
+}
+
+/* ---- laying out ---- */
+
+/* The budget that free slots may hold beside what is used, less what is kept for extents. */
+static uint64_t slots_room(const tiers_pool *pool)
+{
+    uint64_t capacity, used;
+    pool_sum(pool, &capacity, &used);
+    return used < capacity ? (capacity - used) / SLOTS_KEPT * (SLOTS_KEPT - 1) : 0;
+}
+
+/* Lays one slot out. A whole one goes to a member. KVT_OK; KVT_E_SPACE (some member has no such
+ * range free); KVT_E_MEMORY. */
+static kvt_status slots_lay(tiers_pool *pool, uint32_t index, uint32_t member)
+{
+    slot_class *class = &pool->slots->classes[index];
+    kvt_status status = KVT_OK;
+    uint64_t align;
+    tiers_location *location = tiers_location_make(class->size.bytes, class->size.unit_bytes,
+                                                   class->shares, class->share_count);
+    if (location == NULL) return KVT_E_MEMORY;
+    if (class->whole) location->shares[0].member = member;
+    if (location->share_count > 1)
+        location->turn = (uint8_t)pool_turn(pool, pool->slots->laid, slots_units(class));
+    location->odd_first = class->size.odd_first;
+    const uint32_t odd = tiers_stripe_odd(location);
+    for (uint32_t i = 0; i < location->share_count && status == KVT_OK; i++) {
+        const uint32_t at = location->shares[i].member;
+        const uint64_t bytes = tiers_stripe_share_bytes(location, i, odd);
+        const uint64_t held = slots_held(&pool->members[at], bytes, &align);
+        tiers_range range;
+        status = tiers_space_acquire_at(pool->members[at].space, held, align, &range);
+        if (status == KVT_OK)
+            location->extents[location->extent_count++] =
+                (tiers_extent){.member = at, .offset = range.offset, .bytes = bytes};
+    }
+    if (status != KVT_OK) {
+        slots_release(pool, location);
+        return status;
+    }
+    assert(tiers_location_check(location) == KVT_OK);
+    location->slot = (uint8_t)(index + 1);
+    pool->slots->laid++;
+    slots_push(pool, class, location);
+    class->held_bytes = 0;
+    for (uint32_t i = 0; i < location->extent_count; i++)
+        class->held_bytes += slots_held(&pool->members[location->extents[i].member],
+                                        location->extents[i].bytes, &align);
+    return KVT_OK;
+}
+
+/* The member for the next whole slot of a class: the one with the smallest part of its room laid
+ * out for the class. member_count: none has room. */
+static uint32_t slots_member(const tiers_pool *pool, const slot_class *class)
+{
+    uint32_t best = pool->member_count;
+    double best_part = 0;
+    uint64_t align;
+    for (uint32_t i = 0; class->whole && i < pool->member_count; i++) {
+        const pool_member *member = &pool->members[i];
+        if (!pool_member_takes(member)) continue;
+        const uint64_t room = member->capacity_bytes - member->used_bytes;
+        const uint64_t kept = room / SLOTS_KEPT;
+        const uint64_t held = slots_held(member, class->size.bytes, &align);
+        if (member->slot_bytes + held > room - kept) continue;
+        const double part = (double)(member->slot_bytes + held) / (double)room;
+        if (best != pool->member_count && part >= best_part) continue;
+        best = i;
+        best_part = part;
+    }
+    return best;
+}
+
+/* Slots of a class that its part of the room holds: classes have equal parts in bytes. */
+static uint32_t slots_wanted(const tiers_pool *pool, const slot_class *class)
+{
+    const uint64_t part = slots_room(pool) / pool->slots->count;
+    const uint64_t count = part / class->size.bytes;
+    const uint32_t most = TIERS_SLOTS_MAX / pool->slots->count;
+    return count < most ? (uint32_t)count : most;
+}
+
+/* The class with the most bytes free beside another one; NULL = none has a slot to spare. */
+static slot_class *slots_richest(tiers_pool *pool, const slot_class *other)
+{
+    slot_class *best = NULL;
+    for (uint32_t i = 0; i < pool->slots->count; i++) {
+        slot_class *class = &pool->slots->classes[i];
+        if (class == other || class->free == 0) continue;
+        if (best == NULL || class->free * class->size.bytes > best->free * best->size.bytes)
+            best = class;
+    }
+    return best;
+}
+
+/* Gives up free slots of a class until about so many bytes are free. Returns the bytes. */
+static uint64_t slots_give_up(tiers_pool *pool, slot_class *class, uint64_t bytes)
+{
+    uint64_t freed = 0;
+    for (uint32_t list = 0; list < SLOTS_LISTS; list++) {
+        while (class->lists[list] != NULL && freed < bytes) {
+            freed += class->size.bytes;
+            slots_release(pool, slots_pop(pool, class, list));
+        }
+    }
+    return freed;
+}
+
+/* One class's turn: lays out what it lacks; one that ran out and finds no room gets that of a class
+ * that has more than twice its bytes free. Returns the slots laid out. */
+static uint32_t slots_fill(tiers_pool *pool, uint32_t index, uint32_t most)
+{
+    slot_class *class = &pool->slots->classes[index];
+    const bool ran_out = class->missed != class->missed_seen;
+    uint32_t laid = 0;
+    slots_plan(pool, class);
+    if (class->share_count == 0) return 0;
+    const uint32_t wanted = slots_wanted(pool, class);
+    bool gave = false;
+    while (laid < most && (class->free < wanted || ran_out) &&
+           class->free < TIERS_SLOTS_MAX / pool->slots->count) {
+        const uint32_t member = class->whole ? slots_member(pool, class) : 0;
+        kvt_status status = KVT_E_SPACE;
+        if (!class->whole || member != pool->member_count) status = slots_lay(pool, index, member);
+        if (status == KVT_OK) {
+            laid++;
+            continue;
+        }
+        slot_class *rich = slots_richest(pool, class);
+        if (gave || !ran_out || rich == NULL || status != KVT_E_SPACE) break;
+        const uint64_t has = (uint64_t) class->free * class->size.bytes;
+        if ((uint64_t)rich->free * rich->size.bytes / 2 <= has) break;
+        gave = slots_give_up(pool, rich, (uint64_t)most * class->size.bytes) != 0;
+    }
+    class->missed_seen = class->missed;
+    return laid;
+}
+
+bool pool_slots_lay(tiers_pool *pool, uint32_t most)
+{
+    uint32_t laid = 0;
+    for (uint32_t i = 0; i < pool->slots->count && laid < most; i++) {
+        slot_class *class = &pool->slots->classes[i];
+        const bool low = class->free <= (class->free + class->taken) / SLOTS_FEW ||
+                         class->missed != class->missed_seen || class->taken_ever == 0;
+        if (low) laid += slots_fill(pool, i, most - laid);
+    }
+    return laid == most;
+}
+
+/* ---- taking and giving ---- */
+
+/* Whether an object fits a slot of a class: whole slots take any that leaves little unused, the
+ * others one with as many units, so that the shares are the slot's. */
+static bool slots_fits(const slot_class *class, uint64_t bytes, uint32_t unit_bytes, bool odd_first)
+{
+    const uint64_t held =
+        class->held_bytes > class->size.bytes ? class->held_bytes : class->size.bytes;
+    if (bytes > class->size.bytes || held - bytes > held / SLOTS_LOSS) return false;
+    if (class->size.odd_first || odd_first || unit_bytes != class->size.unit_bytes)
+        return bytes == class->size.bytes && unit_bytes == class->size.unit_bytes;
+    return class->whole || bytes == class->size.bytes ||
+           tiers_location_units(bytes, unit_bytes) == slots_units(class);
+}
+
+/* Whether a new object may lie in a slot now. */
+static bool slots_usable(tiers_pool *pool, const tiers_location *location)
+{
+    for (uint32_t i = 0; i < location->share_count; i++)
+        if (!pool_member_welcomes(&pool->members[location->shares[i].member])) return false;
+    return true;
+}
+
+/* Sets the object's size: only the extent of the last unit is shorter than the slot's. */
+static void slots_size(tiers_location *location, uint64_t bytes)
+{
+    if (location->bytes == bytes) return;
+    const uint32_t odd = tiers_stripe_odd(location);
+    location->bytes = bytes;
+    if (location->share_count == 1)
+        location->shares[0].units = (uint32_t)tiers_location_units(bytes, location->unit_bytes);
+    location->extents[odd].bytes = tiers_stripe_share_bytes(location, odd, odd);
+    assert(tiers_location_check(location) == KVT_OK);
+}
+
+/* The list to take from; SLOTS_LISTS: none. */
+static uint32_t slots_choose(tiers_pool *pool, const slot_class *class, uint64_t bytes)
+{
+    uint64_t mask = 0;
+    if (!class->whole) return class->lists[0] != NULL ? 0 : SLOTS_LISTS;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        const bool may = class->lists[i] != NULL && pool_member_welcomes(&pool->members[i]);
+        if (may) mask |= UINT64_C(1) << i;
+    }
+    const uint32_t member = pool_choose_whole(pool, mask, bytes);
+    return member < pool->member_count ? member : SLOTS_LISTS;
+}
+
+/* A slot with a member that takes no units is given up and another one looked at, a few times; the
+ * background does the others. */
+static tiers_location *slots_take_of(tiers_pool *pool, slot_class *class, uint64_t bytes)
+{
+    for (uint32_t tries = 0; tries < SLOTS_STALE_TRIES; tries++) {
+        const uint32_t list = slots_choose(pool, class, bytes);
+        if (list == SLOTS_LISTS) return NULL;
+        tiers_location *location = slots_pop(pool, class, list);
+        if (!slots_usable(pool, location)) {
+            slots_release(pool, location);
+            continue;
+        }
+        const uint64_t held = slots_count_used(pool, location, true);
+        if (class->whole) pool_count_whole(pool, list, bytes);
+        pool->slots->padding_bytes += held - bytes;
+        class->taken++;
+        class->taken_ever++;
+        slots_size(location, bytes);
+        return location;
+    }
+    return NULL;
+}
+
+tiers_location *pool_slot_take(tiers_pool *pool, uint64_t bytes, uint32_t unit_bytes,
+                               bool odd_first)
+{
+    uint64_t capacity, used;
+    pool_sum(pool, &capacity, &used);
+    for (uint32_t i = 0; i < pool->slots->count; i++) {
+        slot_class *class = &pool->slots->classes[i];
+        if (!slots_fits(class, bytes, unit_bytes, odd_first)) continue;
+        if (used > capacity || class->held_bytes > capacity - used) return NULL;
+        tiers_location *location = slots_take_of(pool, class, bytes);
+        if (location == NULL) class->missed++;
+        return location;
+    }
+    return NULL;
+}
+
+/* Whether a slot of its whole size is as good as one that its class would lay out now: on members
+ * that take units, and read in about the same time. */
+static bool slots_is_planned(tiers_pool *pool, const slot_class *class,
+                             const tiers_location *location)
+{
+    if (class->share_count == 0 || location->extent_count != location->share_count) return false;
+    if (class->whole && location->share_count != 1) return false;
+    for (uint32_t i = 0; i < location->share_count; i++)
+        if (!pool_member_takes(&pool->members[location->shares[i].member])) return false;
+    return class->whole || slots_seconds(pool, location->shares, location->share_count) <=
+                               SLOTS_DRIFT * slots_seconds(pool, class->shares, class->share_count);
+}
+
+/* The location may come from the list of late ones, which has its link where the pointer to the
+ * shares is. */
+void pool_slot_give(tiers_pool *pool, tiers_location *location)
+{
+    slot_class *class = &pool->slots->classes[location->slot - 1];
+    location->shares = tiers_location_own_shares(location);
+    location->released = false;
+    location->named = false;
+    const uint64_t bytes = location->bytes;
+    slots_size(location, class->size.bytes);
+    const uint64_t held = slots_count_used(pool, location, false);
+    assert(class->taken > 0 && pool->slots->padding_bytes >= held - bytes);
+    class->taken--;
+    pool->slots->padding_bytes -= held - bytes;
+    if (slots_is_planned(pool, class, location))
+        slots_push(pool, class, location);
+    else
+        slots_release(pool, location);
+}
+
+/* What the alignment adds to an extent is taken, too, or the location stays extents. */
+void pool_slot_adopt(tiers_pool *pool, tiers_location *location)
+{
+    slot_class *class = NULL;
+    uint32_t index = 0, done = 0;
+    uint64_t align;
+    for (; class == NULL && index < pool->slots->count; index++)
+        if (pool->slots->classes[index].size.bytes == location->bytes)
+            class = &pool->slots->classes[index];
+    if (class == NULL || class->size.unit_bytes != location->unit_bytes ||
+        class->size.odd_first != location->odd_first || !slots_is_planned(pool, class, location))
+        return;
+    for (; done < location->extent_count; done++) {
+        const tiers_extent *extent = &location->extents[done];
+        const pool_member *member = &pool->members[extent->member];
+        const uint64_t held = slots_held(member, extent->bytes, &align);
+        if (extent->offset % align != 0) break;
+        const tiers_range gap = {.offset = extent->offset + extent->bytes,
+                                 .bytes = held - extent->bytes};
+        if (gap.bytes != 0 && tiers_space_adopt(member->space, gap) != KVT_OK) break;
+    }
+    const bool whole = done == location->extent_count;
+    for (uint32_t i = 0; i < done; i++) {
+        const tiers_extent *extent = &location->extents[i];
+        pool_member *member = &pool->members[extent->member];
+        const uint64_t gap = slots_held(member, extent->bytes, &align) - extent->bytes;
+        if (gap == 0) continue;
+        if (whole)
+            member->used_bytes += gap;
+        else
+            tiers_space_release(
+                member->space,
+                (tiers_range){.offset = extent->offset + extent->bytes, .bytes = gap});
+        if (whole) pool->slots->padding_bytes += gap;
+    }
+    if (!whole) return;
+    location->slot = (uint8_t)index;
+    class->taken++;
+}
+
+bool pool_slots_yield(tiers_pool *pool, uint64_t bytes)
+{
+    if (pool->slots == NULL) return false;
+    slot_class *rich = slots_richest(pool, NULL);
+    return rich != NULL && slots_give_up(pool, rich, bytes) != 0;
+}
+
+kvt_status tiers_pool_slot_class(tiers_pool *pool, uint32_t index, tiers_slot_stats *out)
+{
+    if (pool->slots == NULL || index >= pool->slots->count) return KVT_END;
+    pthread_mutex_lock(&pool->mutex);
+    const slot_class *class = &pool->slots->classes[index];
+    *out = (tiers_slot_stats){.bytes = class->size.bytes,
+                              .held_bytes = class->held_bytes,
+                              .free = class->free,
+                              .taken = class->taken,
+                              .taken_ever = class->taken_ever,
+                              .missed = class->missed};
+    pthread_mutex_unlock(&pool->mutex);
+    return KVT_OK;
+}
