@@ -45,9 +45,16 @@
     BYTES("tier." tier ".capacity", NULL, ALWAYS,                                                  \
           "bytes of records in this tier; absent: what its devices hold, or no such tier"),        \
         BYTES("tier." tier ".unit", "256KiB", PRESENT(tier), "stripe unit, a multiple of 4 KiB"),  \
+        CHOICE("tier." tier ".placement", "proportional",                                          \
+               "proportional|equal|round_robin|tensor|entry", "2 device.?.tier=" tier,             \
+               "how records lie on the devices"),                                                  \
+        TEXT("tier." tier ".slots", NULL, PRESENT(tier),                                           \
+             "sizes of places made ahead, with commas: FORM@TOKENS of store.ladder_layout, as "    \
+             "planes:k4v4,g64@256, or bytes of a record; absent: none"),                           \
         SWITCH("tier." tier ".reweigh", "yes", "2 device.?.tier=" tier,                            \
                "shares follow the bandwidth that devices achieve; no: as at open"),                \
-        RATE("tier." tier ".rebalance_rate", "32MB/s", "2 device.?.tier=" tier,                    \
+        RATE("tier." tier ".rebalance_rate", "32MB/s",                                             \
+             "2 device.?.tier=" tier " and tier." tier ".placement=proportional|tensor",           \
              "bytes per second that lay hot objects out anew when devices drifted; 0: none"),      \
         RATE("tier." tier ".read_bandwidth", NULL, PRESENT(tier),                                  \
              "simulation: read bandwidth of the tier"),                                            \
@@ -73,7 +80,8 @@ static const kvt_setting settings_table[] = {
            "offer the lossless codec to the utility policy"),
     CHOICE("store.ladder", "none", "none|calibrated", ALWAYS,
            "lossy variants: none, or those of the calibration in store.profile"),
-    TEXT("store.ladder_layout", NULL, LADDER,
+    TEXT("store.ladder_layout", NULL,
+         LADDER " or tier.hbm.slots or tier.dram.slots or tier.ssd.slots",
          "layers, KV heads and head_dim of the entries that may be lossy, as 32x8x128:bf16; with "
          ",drop behind it they may lose tokens, too, where an entry's layout says so; with ,one "
          "they "

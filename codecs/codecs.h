@@ -158,6 +158,10 @@ uint32_t codecs_arriving_steps(const kvt_layout *layout, kvt_variant variant,
  * variant that the layout does not have. */
 uint64_t codecs_head_bytes(const kvt_layout *layout, kvt_variant variant);
 
+/* Bytes of each tensor when the payload of a record, up to its end, is tensors of one size in whole
+ * blocks of 4 KiB, as of forms of a fixed size and one plane; 0: it is not. Trusts no byte. */
+uint64_t codecs_tensor_bytes(const void *record, uint64_t bytes);
+
 /* Exact size of an entry's record when it is stored raw, and of its header and table, before which
  * no payload lies; kvt_record_bound gives an upper bound of any form. KVT_OK; KVT_E_ARGUMENT,
  * KVT_E_UNSUPPORTED (layout). */

@@ -70,6 +70,15 @@ KVT_API const char *kvt_version(void);
 
 typedef struct kvt_store kvt_store;
 
+/* How the records of a tier lie on its devices: docs/TIERS.md, Placement. */
+typedef enum kvt_placement {
+    KVT_PLACE_PROPORTIONAL = 0, /* stripe units by measured bandwidth */
+    KVT_PLACE_EQUAL = 1,        /* as many units to each device; a baseline */
+    KVT_PLACE_ROUND_ROBIN = 2,  /* units in turn; a baseline */
+    KVT_PLACE_TENSOR = 3,       /* as proportional, each layer's K or V whole on one device */
+    KVT_PLACE_ENTRY = 4         /* a record whole on one device, devices in turn by bandwidth */
+} kvt_placement;
+
 /* One tier of a store. HBM and DRAM without devices get one memory device of their capacity. */
 typedef struct kvt_tier_options {
     uint64_t capacity_bytes;          /* budget for records; 0 = what its devices hold, or absent */
@@ -80,7 +89,12 @@ typedef struct kvt_tier_options {
     bool emulated;       /* HBM without devices: memory of the host, no GPU is looked for */
     uint64_t rebalance_bytes_per_s; /* for hot objects whose layout fell behind; 0 = none
                                      * (default 32 MB/s) */
-    uint64_t reserved[4];
+    const char *slots; /* sizes of places that are made ahead: FORM@TOKENS of loss.ladder_layout, as
+                          "planes:k4v4,g64@256", or a record's bytes, as "1280KiB"; several with
+                          commas; NULL = none */
+    uint32_t placement;     /* a kvt_placement */
+    uint32_t reserved_word; /* zero */
+    uint64_t reserved[2];
 } kvt_tier_options;
 
 /* Called after a move was carried out, in the order of execution. It holds no lock that the callee

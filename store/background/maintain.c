@@ -23,7 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAINTAIN_READS 4u /* of an entry that is timed: so many prove a figure wrong (online.c) */
+#define MAINTAIN_SLOTS 256u /* laid out in a round, of a tier */
+#define MAINTAIN_READS 4u   /* of an entry that is timed: so many prove a figure wrong (online.c) */
 
 /* The bytes that moves write, in all tiers together. */
 static uint64_t maintain_written_bytes(const kvt_move *moves, uint32_t count)
@@ -114,6 +115,19 @@ static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t
     return status;
 }
 
+/* Keeps slots ahead of those that are taken. Returns what SSD's slots lose to records that do not
+ * fill them. */
+static uint64_t maintain_slots(kvt_store *store)
+{
+    tiers_pool_facts facts = {.padding_bytes = 0};
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        if (store->pools[tier] != NULL)
+            (void)tiers_pool_lay_slots(store->pools[tier], MAINTAIN_SLOTS);
+    if (store->pools[KVT_TIER_SSD] != NULL)
+        tiers_pool_facts_get(store->pools[KVT_TIER_SSD], &facts);
+    return facts.padding_bytes;
+}
+
 /* Runs one round. own: a caller asked for it. *budget is the bytes that may be written, and then
  * the bytes left over. KVT_BUSY: another round is under way. No lock held. */
 static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, uint32_t *moves_done)
@@ -134,9 +148,13 @@ static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, u
     uint32_t before = *moves_done;
     kvt_status status = maintain_run_tick(store, budget, moves_done);
     relayout_round(store, *moves_done == before, budget, moves_done);
+    const uint64_t padding_bytes = maintain_slots(store);
     pthread_mutex_lock(&store->lock);
     copies_trim(store);
-    if (store->capacity_passed) store_settle_capacity(store);
+    if (store->capacity_passed || padding_bytes != store->padding_bytes) {
+        store->padding_bytes = padding_bytes;
+        store_settle_capacity(store);
+    }
     pthread_mutex_unlock(&store->lock);
     /* Read the entries back whose devices and codecs are to be timed (trust.c). */
     kvt_key keys[STORE_TRIALS];

@@ -310,6 +310,18 @@ static kvt_status executor_encode_staged(store_op *op)
     return status;
 }
 
+/* Room for a record that is in staging. By its tensors where the tier is placed so. */
+static kvt_status executor_take(store_op *op)
+{
+    tiers_pool *pool = op->store->pools[op->tier];
+    uint64_t tensor = 0;
+    if (op->store->placement[op->tier] == KVT_PLACE_TENSOR)
+        tensor = codecs_tensor_bytes(op->record, op->record_bytes);
+    if (tensor == 0 || tensor > UINT32_MAX)
+        return tiers_pool_reserve(pool, op->record_bytes, &op->location);
+    return tiers_pool_reserve_tensors(pool, op->record_bytes, (uint32_t)tensor, &op->location);
+}
+
 /* Room for the record of a put, and scratch to make it from where the view has the bytes. */
 static kvt_status executor_bound_put(store_op *op)
 {
@@ -350,7 +362,7 @@ static kvt_status executor_reserve_relayout(store_op *op)
     pthread_mutex_lock(&store->lock);
     store->draining[op->tier]++;
     pthread_mutex_unlock(&store->lock);
-    kvt_status status = tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
+    kvt_status status = executor_take(op);
     op->no_room = status == KVT_E_SPACE;
     return status;
 }
@@ -375,8 +387,7 @@ kvt_status stage_reserve(store_op *op)
         pthread_mutex_unlock(&store->lock);
         bool owed = store->catalog != NULL && op->tier == KVT_TIER_SSD &&
                     catalog_pending_release(store->catalog);
-        kvt_status status =
-            tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
+        kvt_status status = executor_take(op);
         if (status == KVT_OK && op->tier == KVT_TIER_SSD) {
             pthread_mutex_lock(&store->lock);
             copies_trim(store);

@@ -52,7 +52,7 @@ static const char *given_tier_fault(const kvt_store_options *options)
         bool absent = i == KVT_TIER_NONE || i >= KVT_TIER_COUNT;
         if (absent && (tier->capacity_bytes != 0 || tier->device_count != 0))
             return "a tier is asked for that this version does not have";
-        if ((tier->reserved[0] | tier->reserved[1] | tier->reserved[2] | tier->reserved[3]) != 0)
+        if ((tier->reserved[0] | tier->reserved[1] | tier->reserved_word) != 0)
             return "the reserved fields of a tier's options are not zero";
     }
     return NULL;

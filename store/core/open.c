@@ -28,6 +28,7 @@
 #include "store/hosts/remote_tier.h"
 #include "store/learn/costs.h"
 #include "store/learn/ladder.h"
+#include "store/learn/slot_sizes.h"
 #include "store/learn/uses.h"
 #include "store/watch/watching.h"
 
@@ -41,6 +42,16 @@
 
 /* A crash forgets at most so much of a device's wear. */
 #define OPEN_WEAR_STEP (UINT64_C(64) << 20)
+
+/* Slots laid out under one hold of a pool's lock. */
+#define OPEN_SLOTS 4096u
+
+_Static_assert((int)KVT_PLACE_PROPORTIONAL == (int)TIERS_STRIPE_PROPORTIONAL &&
+                   (int)KVT_PLACE_EQUAL == (int)TIERS_STRIPE_EQUAL &&
+                   (int)KVT_PLACE_ROUND_ROBIN == (int)TIERS_STRIPE_ROUND_ROBIN &&
+                   (int)KVT_PLACE_TENSOR == (int)TIERS_STRIPE_TENSOR &&
+                   (int)KVT_PLACE_ENTRY == (int)TIERS_STRIPE_ENTRY,
+               "a placement is a striping");
 
 /* ---- devices ---- */
 
@@ -331,17 +342,24 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
     const kvt_io_options *io = &state->options->io;
     /* A tier as large as its devices means all of them; their labels need a few blocks. */
     bool all = options->capacity_bytes > room;
+    tiers_slot_size slots[TIERS_SLOT_CLASSES_MAX];
     tiers_pool_options pool = {.capacity_bytes = all ? 0 : options->capacity_bytes,
                                .unit_bytes = options->unit_bytes,
+                               .striping = (tiers_striping)options->placement,
                                .reweigh = !options->weights_fixed,
                                .order = (tiers_order)io->order,
                                .write_grain_ns = (uint64_t)(io->write_grain_seconds * 1e9),
-                               .write_patience_ns = (uint64_t)(io->write_patience_seconds * 1e9)};
+                               .write_patience_ns = (uint64_t)(io->write_patience_seconds * 1e9),
+                               .slots = slots};
     kvt_store *store = state->store;
+    store->placement[tier] = options->placement;
     store->unit_bytes[tier] =
         options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
-    kvt_status status = tiers_pool_open(members, count, &pool, &store->pools[tier], state->message,
-                                        state->message_size);
+    kvt_status status = learn_slot_sizes(options->slots, &state->options->loss.ladder_layout, slots,
+                                         &pool.slot_count, state->message, state->message_size);
+    if (status == KVT_OK)
+        status = tiers_pool_open(members, count, &pool, &store->pools[tier], state->message,
+                                 state->message_size);
     if (status != KVT_OK) return status;
     for (uint32_t i = 0; i < state->device_count; i++) {
         if (state->devices[i].tier == tier) state->devices[i].device = NULL;
@@ -452,6 +470,8 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && fault == NULL; tier++) {
         if (options->tiers[tier].unit_bytes % TIERS_GRAIN_BYTES != 0)
             fault = "a tier's unit_bytes is not a multiple of 4096";
+        if (options->tiers[tier].placement > KVT_PLACE_ENTRY)
+            fault = "a tier's placement is not a kvt_placement";
     }
     if (fault == NULL)
         return store_options_hold(options, message, message_size) ? KVT_OK : KVT_E_ARGUMENT;
@@ -567,6 +587,10 @@ static kvt_status open_steps(open_state *state)
         if (status != KVT_OK) open_say_catalog(state, status);
     }
     KILL_POINT("open: entries recovered");
+    /* Once recovery has its extents, so that no slot lies where an entry is. */
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && status == KVT_OK; tier++)
+        while (store->pools[tier] != NULL && tiers_pool_lay_slots(store->pools[tier], OPEN_SLOTS))
+            ;
     if (status == KVT_OK) status = handover_open(store, options);
     if (status == KVT_OK && options->remote != NULL)
         status = remote_tier_open(store, options->remote, state->message, state->message_size);

@@ -8,6 +8,7 @@
  * Thread rule: one thread at a time per object.
  */
 #include "options.h"
+#include "store/learn/slot_sizes.h"
 
 #include "base/config_values.h"
 #include "base/settings_fields.h"
@@ -68,6 +69,7 @@ static const settings_field store_fields[] = {
 
 static const settings_field tier_fields[] = {
     TIER_FIELD("unit", unit_bytes, .modes = 0),
+    TIER_FIELD("placement", placement, .modes = 0),
     TIER_FIELD("rebalance_rate", rebalance_bytes_per_s, .modes = 0),
     TIER_FIELD("reweigh", weights_fixed, .negated = true),
 };
@@ -278,9 +280,13 @@ static kvt_status options_read_devices(kvt_config *config, options_owner *owner,
 }
 
 /* Reads the [tier.NAME] sections of tiers that have a capacity or a device. */
-static kvt_status options_read_tiers(kvt_config *config, kvt_store_options *options, char *message,
-                                     size_t message_size)
+static kvt_status options_read_tiers(kvt_config *config, options_owner *owner,
+                                     kvt_store_options *options, char *message, size_t message_size)
 {
+    tiers_slot_size slots[TIERS_SLOT_CLASSES_MAX];
+    uint32_t slot_count;
+    char fault[160];
+    kvt_status status = KVT_OK;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         kvt_tier_options *one = &options->tiers[tier];
         char key[64];
@@ -295,6 +301,13 @@ static kvt_status options_read_tiers(kvt_config *config, kvt_store_options *opti
         }
         one->emulated = tier == KVT_TIER_HBM && one->device_count == 0 &&
                         kvt_config_switch(config, TIER_KEY("emulated"));
+        one->slots = options_keep(owner, kvt_config_text(config, TIER_KEY("slots")), &status);
+        if (status == KVT_OK)
+            status = learn_slot_sizes(one->slots, &options->loss.ladder_layout, slots, &slot_count,
+                                      fault, sizeof fault);
+        if (status == KVT_E_CONFIG)
+            snprintf(message, message_size, "tier.%s.%s", kvt_tier_name(tier), fault);
+        if (status != KVT_OK) return status;
 #undef TIER_KEY
     }
     return KVT_OK;
@@ -361,15 +374,16 @@ static bool options_parse_layout(const char *text, kvt_layout *layout)
            (*text == '\0' || layout->tokens_may_drop || layout->sides != 0);
 }
 
-/* Reads the settings of a ladder, which need a profile and a layout. */
+/* Reads the settings of a ladder, which need a profile and a layout. Forms of slots have the layout
+ * without a ladder, too. */
 static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
                                       kvt_store_options *options, char *message,
                                       size_t message_size)
 {
     kvt_status status = KVT_OK;
-    if (!options->loss.ladder) return KVT_OK;
     const char *layout = kvt_config_text(config, "store.ladder_layout");
-    if (options->learning.profile_path == NULL || layout == NULL) {
+    if (!options->loss.ladder && layout == NULL) return KVT_OK;
+    if (options->loss.ladder && (options->learning.profile_path == NULL || layout == NULL)) {
         (void)snprintf(message, message_size, "store.ladder: a calibrated ladder needs %s",
                        layout == NULL ? "store.ladder_layout" : "store.profile");
         return KVT_E_CONFIG;
@@ -472,7 +486,8 @@ kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *given, 
     if (status == KVT_OK) {
         status = options_read_devices(config, owner, options, message, message_size);
     }
-    if (status == KVT_OK) status = options_read_tiers(config, options, message, message_size);
+    if (status == KVT_OK)
+        status = options_read_tiers(config, owner, options, message, message_size);
     if (status == KVT_OK)
         status = options_read_remote(config, owner, options, message, message_size);
     if (status == KVT_OK) {

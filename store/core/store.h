@@ -153,6 +153,8 @@ struct kvt_store {
     double loss_limit;             /* of every tenant; 1 without lossy variants */
     tiers_pool *pools[KVT_TIER_COUNT];
     uint32_t unit_bytes[KVT_TIER_COUNT];
+    uint32_t placement[KVT_TIER_COUNT];       /* kvt_placement */
+    uint64_t padding_bytes;                   /* of SSD's slots, as the policy's capacity has it */
     uint64_t lent_bytes[KVT_TIER_COUNT];      /* taken out of the policy's capacity (scratch.h), */
     uint64_t scratch_bytes[KVT_TIER_COUNT];   /* part of them that extents hold; under lock */
     uint64_t retired_members[KVT_TIER_COUNT]; /* masks of members known to be out; under lock */

@@ -53,8 +53,13 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
     assert(tier != KVT_TIER_NONE && store->pools[tier] != NULL);
     tiers_pool_facts facts;
     tiers_pool_facts_get(store->pools[tier], &facts);
-    const uint64_t taken =
-        store->lent_bytes[tier] + tiers_stripe_ends(facts.member_count, store->unit_bytes[tier]);
+    /* What slots lose to records that do not fill them, and what the ends of members do: with whole
+     * records on a member, up to one of them each. */
+    uint64_t unit_bytes = store->unit_bytes[tier];
+    if (store->placement[tier] == KVT_PLACE_ENTRY && store->record_bytes_max > unit_bytes)
+        unit_bytes = store->record_bytes_max;
+    const uint64_t taken = store->lent_bytes[tier] + facts.padding_bytes +
+                           tiers_stripe_ends(facts.member_count, unit_bytes);
     return facts.capacity_bytes > taken ? facts.capacity_bytes - taken : 0;
 }
 

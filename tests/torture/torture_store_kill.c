@@ -3,7 +3,9 @@
  * torture_store_kill.c - kill -9 at moments spread over a run: every entry that was put and flushed
  * before is there with its bytes, every other one is a miss or right, never wrong.
  */
+#include "store/core/store.h"
 #include "store_support.h"
+#include "tiers/pool/pool.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -14,23 +16,30 @@
 typedef struct kill_site {
     char folder[64];
     char catalog[96];
-    char path[96];
-    kvt_device_config device;
+    char paths[2][96];
+    kvt_device_config devices[2];
     kvt_store_options options;
 } kill_site;
 
-static void kill_prepare(kill_site *site)
+static void kill_prepare(kill_site *site, kvt_placement placement, const char *slots)
 {
+    const uint32_t count = slots == NULL ? 1 : 2;
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", site->folder);
-    snprintf(site->path, sizeof site->path, "%s/ssd", site->folder);
     kvt_store_options_init(&site->options);
     site->options.limits.put_staging_bytes = 0; /* a put says how its write went */
     site->options.limits.staging_bytes = 8 << 20;
     site->options.policy = "lru";
     site->options.durability.catalog_path = site->catalog;
-    site->device = support_file_config("ssd", site->path, 8 << 20);
-    support_tier(&site->options, KVT_TIER_SSD, &site->device, 1);
+    for (uint32_t i = 0; i < count; i++) {
+        const char *name = i == 0 ? "ssd" : "other";
+        snprintf(site->paths[i], sizeof site->paths[i], "%s/%s", site->folder, name);
+        site->devices[i] = support_file_config(name, site->paths[i], 8 << 20);
+    }
+    support_tier(&site->options, KVT_TIER_SSD, site->devices, count);
     site->options.tiers[KVT_TIER_SSD].unit_bytes = 16384;
+    site->options.tiers[KVT_TIER_SSD].placement = (uint32_t)placement;
+    site->options.tiers[KVT_TIER_SSD].slots = slots;
+    site->options.loss.ladder_layout = support_layout;
 }
 
 /* The child: puts, deletes and puts again, flushes now and then, and says what has been flushed. */
@@ -82,13 +91,34 @@ static uint32_t kill_run(kill_site *site, uint32_t stop, long extra_ns)
     return reported;
 }
 
-TEST(kill)
+/* What is deleted frees its slots: none is lost that was laid out or found again. */
+static void kill_check_slots(kvt_store *store)
+{
+    tiers_pool *pool = store->pools[KVT_TIER_SSD];
+    tiers_slot_stats before, after;
+    tiers_pool_facts facts;
+    const bool slots = tiers_pool_slot_class(pool, 0, &before) == KVT_OK;
+    for (uint32_t i = 0; i < KILL_ENTRIES; i++) {
+        kvt_key key = support_key(i);
+        kvt_status deleted = kvt_store_delete(store, &key);
+        assert_true(deleted == KVT_OK || deleted == KVT_MISS);
+    }
+    assert_ok(kvt_store_flush(store));
+    tiers_pool_facts_get(pool, &facts);
+    assert_int_equal(facts.used_bytes + facts.padding_bytes, 0);
+    if (!slots) return;
+    assert_ok(tiers_pool_slot_class(pool, 0, &after));
+    assert_int_equal(after.taken, 0);
+    assert_true(after.free >= before.free + before.taken); /* the background may add some */
+}
+
+static void kill_runs(kvt_placement placement, const char *slots)
 {
     for (uint32_t run = 0; run < 8; run++) {
         kill_site site;
         memset(&site, 0, sizeof site);
         support_make_folder(site.folder, sizeof site.folder);
-        kill_prepare(&site);
+        kill_prepare(&site, placement, slots);
         uint32_t flushed = kill_run(&site, 2 + run * 7, (long)run * 1700000);
         assert_true(flushed != UINT32_MAX);
         char message[256] = "";
@@ -108,7 +138,28 @@ TEST(kill)
         }
         assert_true(found + 12 >= flushed);
         assert_int_equal(support_stats(store).load_failures, 0);
+        kill_check_slots(store);
         kvt_store_close(store);
         support_remove_folder(site.folder);
     }
+}
+
+TEST(kill)
+{
+    kill_runs(KVT_PLACE_PROPORTIONAL, NULL);
+}
+
+TEST(kill_with_slots)
+{
+    kill_runs(KVT_PLACE_PROPORTIONAL, "raw@32, 64KiB");
+}
+
+TEST(kill_with_tensors_in_slots)
+{
+    kill_runs(KVT_PLACE_TENSOR, "raw@32");
+}
+
+TEST(kill_with_whole_entries_in_slots)
+{
+    kill_runs(KVT_PLACE_ENTRY, "raw@32");
 }

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_slots.c - slots and placements of a store: sizes that are refused, entries in slots,
+ * a full tier, restarts with the same classes and with others.
+ */
+#include "store/core/store.h"
+#include "store/learn/slot_sizes.h"
+#include "store_site.h"
+
+enum { DISK = 2 << 20, MANY = 200 };
+
+static site *slots_site(const char *slots, kvt_placement placement)
+{
+    site *s = site_prepare(
+        (site_shape){.disks = 2, .disk_bytes = DISK, .unit_bytes = 8192, .plain = true});
+    s->options.tiers[KVT_TIER_SSD].slots = slots;
+    s->options.tiers[KVT_TIER_SSD].placement = (uint32_t)placement;
+    s->options.loss.ladder_layout = support_layout;
+    return s;
+}
+
+static tiers_slot_stats slots_of(const site *s, uint32_t index)
+{
+    tiers_slot_stats stats;
+    assert_ok(tiers_pool_slot_class(s->store->pools[KVT_TIER_SSD], index, &stats));
+    return stats;
+}
+
+static uint64_t pool_used(const site *s)
+{
+    tiers_pool_facts facts;
+    tiers_pool_facts_get(s->store->pools[KVT_TIER_SSD], &facts);
+    return facts.used_bytes;
+}
+
+TEST(sizes_are_read_in_order)
+{
+    tiers_slot_size sizes[TIERS_SLOT_CLASSES_MAX];
+    uint32_t count;
+    char message[256] = "";
+    assert_ok(learn_slot_sizes(NULL, &support_layout, sizes, &count, message, sizeof message));
+    assert_int_equal(count, 0);
+    assert_ok(learn_slot_sizes(" raw@32, planes:k4v4,g64@32 ,1MiB,raw@32", &support_layout, sizes,
+                               &count, message, sizeof message));
+    assert_int_equal(count, 3);
+    assert_true(sizes[0].bytes < sizes[1].bytes);
+    assert_int_equal(sizes[1].bytes, 12288 + SUPPORT_ENTRY_BYTES);
+    assert_int_equal(sizes[1].unit_bytes, SUPPORT_ENTRY_BYTES / 4); /* K or V of a layer */
+    assert_true(sizes[1].odd_first);
+    assert_int_equal(sizes[2].bytes, 1 << 20);
+    assert_int_equal(sizes[2].unit_bytes, 0);
+}
+
+TEST(sizes_that_no_entry_has_are_refused)
+{
+    const char *const bad[] = {"raw@0",   "raw@",        "raw@x",      "raw@32x",
+                               "none@32", "lossless@32", "entropy@32", "5000",
+                               "4096",    "0",           "",           "raw@32,",
+                               ",raw@32", "raw",         "12KiB@32",   "raw@99999999999"};
+    tiers_slot_size sizes[TIERS_SLOT_CLASSES_MAX];
+    uint32_t count;
+    char message[256], many[512] = "";
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        message[0] = '\0';
+        assert_int_equal(
+            learn_slot_sizes(bad[i], &support_layout, sizes, &count, message, sizeof message),
+            KVT_E_CONFIG);
+        assert_non_null(strstr(message, "slots: "));
+    }
+    const kvt_layout none = {.layers = 0};
+    assert_int_equal(learn_slot_sizes("raw@32", &none, sizes, &count, message, sizeof message),
+                     KVT_E_CONFIG);
+    assert_non_null(strstr(message, "store.ladder_layout"));
+    for (uint32_t i = 0; i <= TIERS_SLOT_CLASSES_MAX; i++)
+        snprintf(many + strlen(many), sizeof many - strlen(many), "%s%uKiB", i > 0 ? "," : "",
+                 4 * (i + 4));
+    assert_int_equal(learn_slot_sizes(many, &none, sizes, &count, message, sizeof message),
+                     KVT_E_CONFIG);
+}
+
+TEST(a_slot_larger_than_the_tier_is_refused)
+{
+    site *s = slots_site("1GiB", KVT_PLACE_PROPORTIONAL);
+    assert_int_equal(site_try_open(s), KVT_E_SPACE);
+    assert_non_null(strstr(s->message, "slots of"));
+    s->options.tiers[KVT_TIER_SSD].slots = NULL;
+    s->options.tiers[KVT_TIER_SSD].placement = 5;
+    assert_int_equal(site_try_open(s), KVT_E_ARGUMENT);
+}
+
+/* Entries lie in slots, come back after a restart in the same slots, and free them. */
+static void check_restart(const char *slots, const char *later, kvt_placement placement)
+{
+    site *s = slots_site(slots, placement);
+    site_open(s);
+    site_put(s, 0, 20);
+    assert_int_equal(slots_of(s, 0).taken, 20);
+    assert_int_equal(slots_of(s, 0).missed, 0);
+    assert_int_equal(site_hits(s, 20), 20);
+    s->options.tiers[KVT_TIER_SSD].slots = later;
+    site_reopen(s);
+    assert_int_equal(site_hits(s, 20), 20);
+    /* Measured weights may differ from open to open. */
+    const bool weighed = placement == KVT_PLACE_PROPORTIONAL || placement == KVT_PLACE_TENSOR;
+    if (later != NULL && !weighed)
+        assert_int_equal(slots_of(s, 0).taken, strcmp(later, slots) == 0 ? 20 : 0);
+    for (uint32_t i = 0; i < 20; i++) {
+        const kvt_key key = support_key(i);
+        assert_ok(kvt_store_delete(s->store, &key));
+    }
+    assert_ok(kvt_store_flush(s->store));
+    assert_int_equal(pool_used(s), 0);
+    if (later != NULL) assert_int_equal(slots_of(s, 0).taken, 0);
+    site_put(s, 0, 20);
+    assert_int_equal(site_hits(s, 20), 20);
+}
+
+TEST(entries_keep_their_slots_over_a_restart)
+{
+    check_restart("raw@32", "raw@32", KVT_PLACE_PROPORTIONAL);
+    check_restart("raw@32", "raw@32", KVT_PLACE_TENSOR);
+    check_restart("raw@32", "raw@32", KVT_PLACE_ENTRY);
+    check_restart("raw@32", "raw@32", KVT_PLACE_ROUND_ROBIN);
+}
+
+TEST(classes_may_change_between_two_opens)
+{
+    check_restart("raw@32", "raw@16", KVT_PLACE_EQUAL);
+    check_restart("raw@32", "40KiB, 48KiB", KVT_PLACE_ENTRY);
+    check_restart("raw@32", NULL, KVT_PLACE_TENSOR);
+}
+
+/* A tier that is full keeps about as many entries with slots as without, whatever their classes. */
+TEST(a_full_tier_loses_little_to_slots)
+{
+    const char *const slots[] = {NULL, "raw@32", "raw@16, 128KiB", "48KiB, 1MiB"};
+    uint32_t stored[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        site *s = slots_site(slots[i], KVT_PLACE_PROPORTIONAL);
+        site_open(s);
+        for (uint32_t entry = 0; entry < MANY; entry++) {
+            assert_true(support_put(s->store, entry) >= 0);
+            if (entry % 16 == 0) assert_ok(kvt_store_maintain(s->store, NULL));
+        }
+        assert_ok(kvt_store_flush(s->store));
+        stored[i] = site_stored(s, MANY);
+        site_end(s);
+    }
+    for (uint32_t i = 1; i < 4; i++)
+        assert_true(stored[i] * 20 >= stored[0] * 19);
+}
