@@ -71,6 +71,18 @@ static const command_spec slack_spec = {
     RUNS_ON_DRIVES(slack),
 };
 
+static const command_spec objects_spec = {
+    .name = "objects",
+    .summary = "contexts layer by layer, by layout of entries, with slots and without",
+    .about = "Overwrites the configured devices of the tier ssd with entries in each placement, "
+             "reads contexts of 1K to 128K tokens layer by layer, and measures what it costs to "
+             "take a slot and to write into slots after 1e5 puts and deletes.",
+    .details = DRIVES_OR "else four throttled memory devices.",
+    .example = "  kvlab objects --quick",
+    .options = list_options,
+    RUNS_ON_DRIVES(objects),
+};
+
 static const command_spec sequence_spec = {
     .name = "sequence",
     .summary = "decode steps of a sparse sequence on the drives",
@@ -396,7 +408,7 @@ static const command_spec decode_spec = {
 };
 
 const command_spec *const lab_commands[] = {
-    &adaptcache_spec, &codecs_spec,    &decode_spec, &live_spec,  &pipeline_spec,
-    &policy_spec,     &sequence_spec,  &serve_spec,  &slack_spec, &store_spec,
-    &stripe_spec,     &transform_spec, NULL,
+    &adaptcache_spec, &codecs_spec, &decode_spec,    &live_spec,  &objects_spec,
+    &pipeline_spec,   &policy_spec, &sequence_spec,  &serve_spec, &slack_spec,
+    &store_spec,      &stripe_spec, &transform_spec, NULL,
 };

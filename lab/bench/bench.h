@@ -20,6 +20,11 @@ extern const bench_case bench_stripe_case;
  * by the end, their waits, the time to the first token. */
 extern const bench_case bench_slack_case;
 
+/* Contexts read layer by layer, by layout of their entries on the devices (as for stripe), which
+ * are overwritten, with slots and without; what a slot costs to take, and what is written into
+ * slots after 1e5 puts and deletes. */
+extern const bench_case bench_objects_case;
+
 /* Our client on servers of Valkey or Redis, and gets of a store through it. */
 
 /* Decode steps of one layer of a sparse sequence on the devices (as for stripe), which are

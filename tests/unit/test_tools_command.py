@@ -699,6 +699,28 @@ class CommandTest(CommandCase):
         self.fails("2 to 64", "kvlab", "stripe", "--quick", *memory)
         self.fails("unrecognized", "kvlab", "stripe", "--directory", ".")
 
+    def test_bench_objects(self):
+        sets = []
+        for name, more in (("a", []), ("b", ["read_bandwidth=200MB/s"])):
+            for text in ["tier=ssd", "backend=memory", "capacity=32MiB", *more]:
+                sets += ["--set", f"device.{name}.{text}"]
+        document = self.run_json("kvlab", "objects", "--quick", *sets)
+        layouts = ["proportional", "equal", "round_robin", "tensor", "entry"]
+        pairs = [(layout, slots) for layout in layouts for slots in (False, True)]
+        self.assertEqual([(row["layout"], row["slots"]) for row in document["results"]], pairs)
+        self.assertEqual([(row["layout"], row["slots"]) for row in document["slots"]], pairs)
+        for row in document["results"]:
+            self.assertEqual(row["tokens"], 1024)
+            self.assertGreaterEqual(row["requests_per_layer"], 4)
+            for key in ("read_bytes_per_s", "ratio", "first_layer_ms"):
+                self.assertGreater(row[key], 0)
+        for row in document["slots"]:
+            self.assertLessEqual(row["padding"], 0.05)
+            if row["slots"]:  # never in pieces: one extent a drive
+                self.assertLessEqual(row["extents"], 2)
+        self.assertIn(document["best"][0]["layout"], layouts)
+        self.assertEqual(len(document["starts"]), 2 * 4 * 4)
+
     def test_bench_codecs(self):
         arguments = ["kvlab", "codecs", "--quick", "--variants",
                      "raw kivi:k4v4,g64;planes:k2v2,g64"]

@@ -8,6 +8,8 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 /* A page is the unit of segments, and the least request that every drive takes. */
 enum { LIMITS_PAGE_BYTES = 4096, LIMITS_PATH_BYTES = 192 };
@@ -52,6 +54,33 @@ void tiers_limits_read(const char *folder, bool hard, tiers_block_limits *out)
     out->transfer_bytes_max = tiers_sysfs_number(folder, transfer) * 1024;
     out->segments_max = tiers_sysfs_number(folder, "max_segments");
     out->discard_bytes_max = tiers_sysfs_number(folder, "discard_max_bytes");
+}
+
+/* A value that is no power of two, as 3 x 64 KiB of an array, says nothing of single requests; the
+ * largest power of two in it does. */
+uint64_t tiers_limits_start(const char *folder)
+{
+    const uint64_t most = UINT64_C(128) << 10;
+    uint64_t bytes = tiers_sysfs_number(folder, "chunk_sectors") * 512;
+    if (bytes == 0) bytes = tiers_sysfs_number(folder, "optimal_io_size");
+    bytes &= ~bytes + 1;
+    if (bytes > most) bytes = most;
+    return bytes > LIMITS_PAGE_BYTES ? bytes : 0;
+}
+
+uint64_t tiers_limits_path_start(const char *path)
+{
+    const char *const queues[] = {"queue", "../queue"}; /* of a partition: its drive's */
+    struct stat facts;
+    uint64_t start = 0;
+    if (path == NULL || stat(path, &facts) != 0 || !S_ISBLK(facts.st_mode)) return 0;
+    for (size_t i = 0; i < 2 && start == 0; i++) {
+        char folder[64];
+        snprintf(folder, sizeof folder, "/sys/dev/block/%u:%u/%s", major(facts.st_rdev),
+                 minor(facts.st_rdev), queues[i]);
+        start = tiers_limits_start(folder);
+    }
+    return start;
 }
 
 /* The worst case of segments counts: every page of a buffer may be a segment of its own. */

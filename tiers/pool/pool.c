@@ -127,7 +127,9 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
     member->space = space;
     member->capacity_bytes = end - head;
     assert(member->used_bytes <= member->capacity_bytes && member->slot_bytes == 0);
-    if (member->used_bytes == 0) member->align_bytes = options->align_bytes;
+    const uint64_t align = options->align_bytes;
+    const bool power = align != 0 && (align & (align - 1)) == 0;
+    if (member->used_bytes == 0) member->align_bytes = power ? align : TIERS_GRAIN_BYTES;
     member->device = device;
     atomic_store(&member->memory, kvt_device_memory(device));
     atomic_store(&member->address, kvt_device_address(device));

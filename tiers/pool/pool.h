@@ -72,7 +72,8 @@ typedef struct tiers_member_options {
     bool present;         /* false: listed but absent; holds nothing, serves nothing */
     double mix_kept;      /* share of its speed that is left while it reads and writes at once, as
                             measured; 0 = unknown */
-    uint64_t align_bytes; /* slots begin at multiples of it where that costs little; 0 = a grain */
+    uint64_t align_bytes; /* slots begin at multiples of it, a power of two, where that costs
+                             little; 0 = of a grain */
 } tiers_member_options;
 
 /* A pool's member on this device, with what a device's configuration says of a member: timeout,

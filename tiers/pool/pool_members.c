@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "pool_internal.h"
 #include "pool_slots.h"
+#include "tiers/devices/device_limits.h"
 
 /* The nap of a worker that finds the mutex taken, or that somebody waits for room. */
 enum { POOL_TRIM_NAP_NS = 50000 };
@@ -25,7 +26,8 @@ tiers_member_options tiers_member_options_of(const kvt_device_config *config, kv
                                     .in_flight_bytes_max = config->in_flight_bytes_max,
                                     .timeout_ns = config->timeout_ns,
                                     .mix_kept = config->mix_kept,
-                                    .present = device != NULL};
+                                    .present = device != NULL,
+                                    .align_bytes = tiers_limits_path_start(config->path)};
     assert(read_bytes_per_s > 0 && "placement divides by the weight");
     if (wear != NULL) options.wear = *wear;
     options.wear.budget_bytes_per_day = config->write_bytes_per_day;

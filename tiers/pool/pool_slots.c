@@ -114,15 +114,14 @@ uint64_t pool_slots_padding(const tiers_pool *pool)
  * the drive likes it, by the largest halving of the member's alignment that costs little. */
 static uint64_t slots_held(const pool_member *member, uint64_t bytes, uint64_t *align_out)
 {
-    uint64_t align =
-        member->align_bytes < TIERS_GRAIN_BYTES ? TIERS_GRAIN_BYTES : member->align_bytes;
-    uint64_t held;
-    for (;; align /= 2) {
-        held = (bytes + align - 1) / align * align;
-        if (align == TIERS_GRAIN_BYTES || held - bytes <= bytes / SLOTS_GAP) break;
+    uint64_t align = member->align_bytes, held = bytes;
+    for (; align > TIERS_GRAIN_BYTES; align /= 2) {
+        held = (bytes + align - 1) & ~(align - 1);
+        if (held - bytes <= bytes / SLOTS_GAP) break;
     }
-    *align_out = align;
-    return held;
+    const bool is_grain = align <= TIERS_GRAIN_BYTES;
+    *align_out = is_grain ? TIERS_GRAIN_BYTES : align;
+    return is_grain ? bytes : held;
 }
 
 /* Adds the ranges of a slot, whose location has its whole size, to the members' free slots, or

@@ -75,6 +75,32 @@ TEST(read)
     assert_int_equal(limits.transfer_bytes_max, 128 * 1024);
 }
 
+TEST(where_requests_begin)
+{
+    static const struct {
+        const char *chunk, *optimal;
+        uint64_t expected;
+    } cases[] = {{"0\n", "0\n", 0},
+                 {"256\n", "0\n", 131072},
+                 {"0\n", "65536\n", 65536},
+                 {"128\n", "1048576\n", 65536}, /* the chunk comes first */
+                 {"0\n", "196608\n", 65536},    /* three of 64 KiB */
+                 {"0\n", "33554432\n", 131072},
+                 {"0\n", "4096\n", 0},
+                 {"1\n", "512\n", 0},
+                 {"x\n", "-1\n", 0},
+                 {"9007199254740992\n", "0\n", 131072}};
+    assert_int_equal(tiers_limits_start(folder), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        put("chunk_sectors", cases[i].chunk);
+        put("optimal_io_size", cases[i].optimal);
+        assert_int_equal(tiers_limits_start(folder), cases[i].expected);
+    }
+    assert_int_equal(tiers_limits_path_start(folder), 0); /* no drive */
+    assert_int_equal(tiers_limits_path_start("/nowhere"), 0);
+    assert_int_equal(tiers_limits_path_start(NULL), 0);
+}
+
 TEST(request_bytes)
 {
     static const struct {
