@@ -28,8 +28,8 @@ uint64_t tiers_limits_parse(const char *word);
  * else the one at which the kernel splits. */
 void tiers_limits_read(const char *folder, bool hard, tiers_block_limits *out);
 
-/* Where a drive likes requests to begin, by its queue folder: at multiples of its chunk, else of its
- * optimal size; a power of two from 8 to 128 KiB, 0: it says neither. */
+/* Where a drive likes requests to begin, by its queue folder: at multiples of its chunk, else of
+ * its optimal size; a power of two from 8 to 128 KiB, 0: it says neither. */
 uint64_t tiers_limits_start(const char *folder);
 
 /* The same of the block device at a path. 0 for a file, whose place on the drive is not known. */
