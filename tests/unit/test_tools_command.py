@@ -702,7 +702,7 @@ class CommandTest(CommandCase):
     def test_bench_objects(self):
         sets = []
         for name, more in (("a", []), ("b", ["read_bandwidth=200MB/s"])):
-            for text in ["tier=ssd", "backend=memory", "capacity=32MiB", *more]:
+            for text in ["tier=ssd", "backend=memory", "capacity=256MiB", *more]:
                 sets += ["--set", f"device.{name}.{text}"]
         document = self.run_json("kvlab", "objects", "--quick", *sets)
         layouts = ["proportional", "equal", "round_robin", "tensor", "entry"]
