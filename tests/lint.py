@@ -93,7 +93,7 @@ PURE_ROOMS = {
     "policy": PURE_COMMON + ["policy_rivals"],  # a weak table of other programs
     "replay/rivals": PURE_COMMON,
     "codecs": PURE_COMMON + ["ZSTD_*", "XXH*", "str*", "snprintf", "__cpu_model",
-                             "__cpu_features2"],
+                             "__cpu_features2", "kernel_ptx_*"],  # texts, of cmake/ptx.cmake
 }
 
 # Pure rooms that may call another pure one.

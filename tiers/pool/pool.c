@@ -191,13 +191,11 @@ static bool pool_end(tiers_pool *pool, bool close_devices)
     return all;
 }
 
-/* A failure closes no device: they are the caller's until the open has succeeded. */
-kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
-                           const tiers_pool_options *options, tiers_pool **pool_out, char *message,
-                           size_t message_size)
+/* Refuses options that no pool can be made of, with one line that says which. */
+static kvt_status pool_accepts(const tiers_member_options *members, uint32_t count,
+                               const tiers_pool_options *options, char *message,
+                               size_t message_size)
 {
-    /* Refuse options that no pool can be made of, with one line that says which. Nothing has been
-     * made yet. */
     if (count == 0 || count > TIERS_MEMBERS_MAX) {
         pool_message(message, message_size, "a pool has 1 to %u devices, not %u", TIERS_MEMBERS_MAX,
                      count);
@@ -220,6 +218,16 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
         pool_message(message, message_size, "%s", slots_fault);
         return KVT_E_ARGUMENT;
     }
+    return KVT_OK;
+}
+
+/* A failure closes no device: they are the caller's until the open has succeeded. */
+kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
+                           const tiers_pool_options *options, tiers_pool **pool_out, char *message,
+                           size_t message_size)
+{
+    kvt_status status = pool_accepts(members, count, options, message, message_size);
+    if (status != KVT_OK) return status;
     tiers_pool *pool = calloc(1, sizeof *pool);
     if (pool == NULL) {
         pool_message(message, message_size, "no memory for a pool");
@@ -240,7 +248,7 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
             options->write_patience_ns != 0 ? options->write_patience_ns : TIERS_WRITE_PATIENCE_NS};
     needs_init(&pool->needs, pool->gate.patience_ns);
     pool->virtual_time = true;
-    kvt_status status = pool_slots_open(pool, options, &pool->slots);
+    status = pool_slots_open(pool, options, &pool->slots);
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         const kvt_device *device = members[i].device;
         pool->members[i].device = members[i].device;

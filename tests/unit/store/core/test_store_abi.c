@@ -25,7 +25,7 @@
     _Static_assert(STRUCT_SIZE_THROUGH(type, last) == sizeof(type), #type " ends with " #last)
 
 BEGINS(kvt_store_options, io);
-BEGINS(kvt_device_config, timeout_ns);
+BEGINS(kvt_device_config, mix_kept);
 BEGINS(kvt_recover_options, context);
 BEGINS(kvt_codec_workers, context);
 BEGINS(kvt_policy_config, allocator);
