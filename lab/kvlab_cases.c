@@ -73,7 +73,7 @@ static const command_spec slack_spec = {
 
 static const command_spec objects_spec = {
     .name = "objects",
-    .summary = "contexts layer by layer, by layout of entries, with slots and without",
+    .summary = "contexts layer by layer, by layout, with slots and without",
     .about = "Overwrites the configured devices of the tier ssd with entries in each placement, "
              "reads contexts of 1K to 128K tokens layer by layer, and measures what it costs to "
              "take a slot and to write into slots after 1e5 puts and deletes.",
