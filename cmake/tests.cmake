@@ -179,6 +179,7 @@ endforeach()
 
 target_link_libraries(test_sparse_fork PRIVATE kvt_lent_store)
 target_link_libraries(test_codecs_kernels PRIVATE kvt_kernel_lanes)
+target_link_libraries(test_store_gpu PRIVATE kvt_kernel_lanes)
 
 # The same cases by the PTX that ships: docs/TESTING.md, Kernels without a GPU.
 kvt_room_program(test_codecs_kernels_ptx

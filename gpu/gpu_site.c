@@ -12,11 +12,9 @@
 
 #include "base/clock.h"
 #include "codecs/kernels/view_kernels.h"
-#include "gpu_driver.h"
+#include "gpu_site_internal.h"
 
 #include <assert.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -25,25 +23,9 @@
 #define GPU_SPIN_NS    UINT64_C(50000) /* a wait that is longer naps */
 #define GPU_NAP_NS     UINT64_C(10000)
 
-struct gpu_site {
-    gpu_driver driver;
-    int device;
-    uint32_t ordinal;
-    void *context;
-    void *streams[2]; /* by gpu_way */
-    atomic_bool gone;
-    _Atomic uint64_t copied[2];
-    _Atomic uint64_t decoded;
-    pthread_mutex_t lock;
-    gpu_host *hosts;
-    uint64_t kept_bytes; /* of hosts */
-    gpu_event *events;
-};
-
 /* ---- contexts and errors ---- */
 
-/* The status of a CUDA error; a fatal one ends the site. */
-static kvt_status site_status(gpu_site *site, int error)
+kvt_status gpu_site_status(gpu_site *site, int error)
 {
     if (error == GPU_SUCCESS) return KVT_OK;
     if (gpu_error_is_fatal(error)) atomic_store(&site->gone, true);
@@ -51,19 +33,17 @@ static kvt_status site_status(gpu_site *site, int error)
     return error == GPU_OUT_OF_MEMORY ? KVT_E_MEMORY : KVT_E_IO;
 }
 
-/* Makes the context current for the calls to come, up to site_leave. */
-static kvt_status site_enter(gpu_site *site)
+kvt_status gpu_site_enter(gpu_site *site)
 {
     if (atomic_load(&site->gone)) return KVT_E_GONE;
-    return site_status(site, site->driver.context_push(site->context));
+    return gpu_site_status(site, site->driver.context_push(site->context));
 }
 
-/* What was current before is current again. Returns the status of the calls in between. */
-static kvt_status site_leave(gpu_site *site, int error)
+kvt_status gpu_site_leave(gpu_site *site, int error)
 {
     void *ours;
     (void)site->driver.context_pop(&ours);
-    return site_status(site, error);
+    return gpu_site_status(site, error);
 }
 
 /* ---- open and close ---- */
@@ -74,6 +54,7 @@ kvt_status gpu_site_open(uint32_t ordinal, gpu_site **site_out, char *reason, si
     gpu_site *site = calloc(1, sizeof *site);
     if (site == NULL) return KVT_E_MEMORY;
     pthread_mutex_init(&site->lock, NULL);
+    pthread_mutex_init(&site->kernel_lock, NULL);
     site->ordinal = ordinal;
     kvt_status status = KVT_OK;
     if (!gpu_driver_load(&site->driver, &count, reason, reason_size))
@@ -86,12 +67,12 @@ kvt_status gpu_site_open(uint32_t ordinal, gpu_site **site_out, char *reason, si
         const gpu_driver *driver = &site->driver;
         error = driver->device_get(&site->device, (int)ordinal);
         if (error == GPU_SUCCESS) error = driver->context_retain(&site->context, site->device);
-        status = site_status(site, error);
-        if (status == KVT_OK) status = site_enter(site);
+        status = gpu_site_status(site, error);
+        if (status == KVT_OK) status = gpu_site_enter(site);
         if (status == KVT_OK) {
             for (int i = 0; i < 2 && error == GPU_SUCCESS; i++)
                 error = driver->stream_create(&site->streams[i], GPU_STREAM_NON_BLOCKING);
-            status = site_leave(site, error);
+            status = gpu_site_leave(site, error);
         }
         if (status != KVT_OK)
             snprintf(reason, reason_size, "GPU %u refused: CUDA error %d", ordinal, error);
@@ -112,6 +93,7 @@ void gpu_site_close(gpu_site *site)
         const bool entered = driver->context_push(site->context) == GPU_SUCCESS;
         for (int i = 0; i < 2; i++)
             if (site->streams[i] != NULL) (void)driver->stream_destroy(site->streams[i]);
+        gpu_kernels_close(site);
         for (gpu_event *event = site->events; event != NULL; event = site->events) {
             site->events = event->next;
             (void)driver->event_destroy(event->event);
@@ -127,6 +109,7 @@ void gpu_site_close(gpu_site *site)
     }
     gpu_driver_unload(&site->driver);
     pthread_mutex_destroy(&site->lock);
+    pthread_mutex_destroy(&site->kernel_lock);
     free(site);
 }
 
@@ -145,22 +128,22 @@ static bool site_has(const gpu_site *site, gpu_address address)
 
 kvt_status gpu_site_check(gpu_site *site, const void *address, uint64_t bytes)
 {
-    kvt_status status = site_enter(site);
+    kvt_status status = gpu_site_enter(site);
     if (status != KVT_OK) return status;
     const gpu_address first = (uintptr_t)address;
     const bool has = site_has(site, first) && (bytes <= 1 || site_has(site, first + bytes - 1));
-    status = site_leave(site, GPU_SUCCESS);
+    status = gpu_site_leave(site, GPU_SUCCESS);
     return status == KVT_OK && !has ? KVT_E_ARGUMENT : status;
 }
 
 /* How a query of an event ended. */
 static kvt_status site_query(gpu_site *site, void *event)
 {
-    kvt_status status = site_enter(site);
+    kvt_status status = gpu_site_enter(site);
     if (status != KVT_OK) return status;
     const int error = site->driver.event_query(event);
-    if (error != GPU_NOT_READY) return site_leave(site, error);
-    status = site_leave(site, GPU_SUCCESS);
+    if (error != GPU_NOT_READY) return gpu_site_leave(site, error);
+    status = gpu_site_leave(site, GPU_SUCCESS);
     return status == KVT_OK ? KVT_QUEUED : status;
 }
 
@@ -172,12 +155,12 @@ kvt_status gpu_site_ready(gpu_site *site, void *event)
 kvt_status gpu_follow(gpu_site *site, void *stream, const gpu_event *event)
 {
     void *context = NULL;
-    kvt_status status = site_enter(site);
+    kvt_status status = gpu_site_enter(site);
     if (status != KVT_OK) return status;
     int error = site->driver.stream_context(stream, &context);
     const bool ours = error == GPU_SUCCESS && context == site->context;
     if (ours) error = site->driver.stream_wait_event(stream, event->event, 0);
-    status = site_leave(site, error);
+    status = gpu_site_leave(site, error);
     return ours || status == KVT_E_GONE ? status : KVT_E_ARGUMENT;
 }
 
@@ -204,7 +187,7 @@ kvt_status gpu_host_take(gpu_site *site, uint64_t bytes, gpu_host **host_out)
     if (bytes > UINT64_MAX - GPU_HOST_GRAIN) return KVT_E_MEMORY;
     bytes = (bytes + GPU_HOST_GRAIN - 1) / GPU_HOST_GRAIN * GPU_HOST_GRAIN;
     gpu_host *host = site_take_kept(site, bytes);
-    kvt_status status = host != NULL ? KVT_OK : site_enter(site);
+    kvt_status status = host != NULL ? KVT_OK : gpu_site_enter(site);
     if (host == NULL && status == KVT_OK) {
         host = calloc(1, sizeof *host);
         int error = GPU_OUT_OF_MEMORY;
@@ -212,7 +195,7 @@ kvt_status gpu_host_take(gpu_site *site, uint64_t bytes, gpu_host **host_out)
             host->bytes = bytes;
             error = site->driver.host_allocate(&host->memory, bytes, GPU_HOST_PORTABLE);
         }
-        status = site_leave(site, error);
+        status = gpu_site_leave(site, error);
         if (status != KVT_OK) free(host);
     }
     if (status == KVT_OK) *host_out = host;
@@ -282,21 +265,21 @@ static int site_copy_apart(gpu_site *site, gpu_way way, const view_rows *rows, u
 
 kvt_status gpu_copy_rows(gpu_site *site, gpu_way way, const view_rows *rows, void *packed)
 {
-    kvt_status status = site_enter(site);
+    kvt_status status = gpu_site_enter(site);
     if (status != KVT_OK) return status;
     const int error = rows->packed ? site_copy(site, way, rows->start, packed, rows->bytes)
                                    : site_copy_apart(site, way, rows, packed);
-    return site_leave(site, error);
+    return gpu_site_leave(site, error);
 }
 
-void gpu_count_decoded(gpu_site *site)
+void gpu_count_decoded(gpu_site *site, bool by_kernels)
 {
-    atomic_fetch_add(&site->decoded, 1);
+    atomic_fetch_add(&site->decoded[by_kernels], 1);
 }
 
-uint64_t gpu_decoded(const gpu_site *site)
+uint64_t gpu_decoded(const gpu_site *site, bool by_kernels)
 {
-    return atomic_load(&site->decoded);
+    return atomic_load(&site->decoded[by_kernels]);
 }
 
 uint64_t gpu_bytes_copied(const gpu_site *site, gpu_way way)
@@ -321,19 +304,19 @@ static kvt_status site_take_event(gpu_site *site, gpu_event **event_out)
     }
     *event_out = event;
     if (error != GPU_SUCCESS) free(event);
-    return site_status(site, error);
+    return gpu_site_status(site, error);
 }
 
 kvt_status gpu_mark(gpu_site *site, gpu_way way, gpu_event **event_out)
 {
     gpu_event *event;
-    kvt_status status = site_enter(site);
+    kvt_status status = gpu_site_enter(site);
     if (status != KVT_OK) return status;
     status = site_take_event(site, &event);
     const bool taken = status == KVT_OK;
     const int error =
         taken ? site->driver.event_record(event->event, site->streams[way]) : GPU_SUCCESS;
-    const kvt_status left = site_leave(site, error);
+    const kvt_status left = gpu_site_leave(site, error);
     if (status == KVT_OK) status = left;
     if (status == KVT_OK)
         *event_out = event;
@@ -370,6 +353,6 @@ void gpu_rest(gpu_site *site, gpu_way way)
 {
     void *ours;
     if (site->driver.context_push(site->context) != GPU_SUCCESS) return;
-    (void)site_status(site, site->driver.stream_wait(site->streams[way]));
+    (void)gpu_site_status(site, site->driver.stream_wait(site->streams[way]));
     (void)site->driver.context_pop(&ours);
 }

@@ -77,9 +77,10 @@ KVT_NODISCARD kvt_status gpu_follow(gpu_site *site, void *stream, const gpu_even
 /* Waits until a stream has done all that it was given: after a failure, before memory goes. */
 void gpu_rest(gpu_site *site, gpu_way way);
 
-/* Counts something that the CPU has decoded for this GPU, and says how many there were. */
-void gpu_count_decoded(gpu_site *site);
-uint64_t gpu_decoded(const gpu_site *site);
+/* Counts something that the CPU, or kernels, have decoded for this GPU, and says how many there
+ * were. */
+void gpu_count_decoded(gpu_site *site, bool by_kernels);
+uint64_t gpu_decoded(const gpu_site *site, bool by_kernels);
 
 /* Bytes that copies were queued for, ever. */
 uint64_t gpu_bytes_copied(const gpu_site *site, gpu_way way);

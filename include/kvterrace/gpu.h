@@ -16,7 +16,7 @@
  *     kvt_load_end(load, statuses, NULL);
  *
  * What a stream has computed from a layer counts only for entries for which kvt_load_end has said
- * KVT_OK: an engine recomputes the blocks of the others.
+ * KVT_OK, and which are KVT_QUEUED until then: an engine recomputes the blocks of the others.
  *
  * Such views are taken by kvt_store_get, kvt_store_put, puts of a queue and kvt_load_begin; every
  * other call answers KVT_E_UNSUPPORTED, and so does a store of another process. All views of one
@@ -53,10 +53,13 @@ KVT_API KVT_NODISCARD kvt_status kvt_load_wait_layer(kvt_load *load, uint32_t la
 typedef struct kvt_gpu_stats {
     uint32_t struct_size;
     bool open;               /* a view has named it; else all is 0 */
+    bool kernels_refused;    /* the driver has refused kernels; the CPU decodes in their place */
     uint64_t bytes_in;       /* copied from the host to the GPU */
     uint64_t bytes_out;      /* and back */
     uint64_t decoded_by_cpu; /* entries of gets, and layers of entries of loads, that the CPU has
                                 decoded before they were copied */
+    uint64_t decoded_by_gpu; /* layers of entries of loads that kernels have decoded, and found
+                                sound */
 } kvt_gpu_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (a child of fork); KVT_E_UNSUPPORTED (a store of another

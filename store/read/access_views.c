@@ -55,7 +55,7 @@ static bool views_get_far(kvt_store *store, const kvt_key *key, access_target *t
     const bool answered = access_answer(store, key, target, deadline_ns, info, status_out);
     if (answered && *status_out == KVT_OK) {
         *status_out = store_gpu_scatter(&gpu);
-        gpu_count_decoded(gpu.site);
+        gpu_count_decoded(gpu.site, false);
     }
     store_gpu_end(&gpu);
     return answered;

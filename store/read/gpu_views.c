@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/struct_size.h"
 #include "codecs/record_groups.h"
+#include "gpu/gpu_kernels.h"
 #include "store/read/groups.h"
 
 #include <assert.h>
@@ -144,18 +145,20 @@ void store_gpu_end(store_gpu_views *gpu)
 kvt_status kvt_gpu_stats_get(kvt_store *store, uint32_t gpu, kvt_gpu_stats *stats_out)
 {
     if (store == NULL || gpu >= GPU_SITES_MAX) return KVT_E_ARGUMENT;
-    if (!struct_size_is_sound(stats_out, STRUCT_SIZE_THROUGH(kvt_gpu_stats, decoded_by_cpu)))
+    if (!struct_size_is_sound(stats_out, STRUCT_SIZE_THROUGH(kvt_gpu_stats, decoded_by_gpu)))
         return KVT_E_ARGUMENT;
     if (base_store_calls_of(store) != NULL) return KVT_E_UNSUPPORTED;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     kvt_gpu_stats whole = {.struct_size = sizeof whole};
     pthread_mutex_lock(&store->gpus.lock);
-    const gpu_site *site = store->gpus.sites[gpu];
+    gpu_site *site = store->gpus.sites[gpu];
     if (site != NULL) {
         whole.open = true;
         whole.bytes_in = gpu_bytes_copied(site, GPU_IN);
         whole.bytes_out = gpu_bytes_copied(site, GPU_OUT);
-        whole.decoded_by_cpu = gpu_decoded(site);
+        whole.kernels_refused = gpu_kernels_refused(site);
+        whole.decoded_by_cpu = gpu_decoded(site, false);
+        whole.decoded_by_gpu = gpu_decoded(site, true);
     }
     pthread_mutex_unlock(&store->gpus.lock);
     struct_size_out(stats_out, &whole, sizeof whole);

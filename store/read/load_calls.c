@@ -606,6 +606,8 @@ kvt_status kvt_load_status(kvt_load *load, size_t index)
     if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
     pthread_mutex_lock(&load->lock);
     kvt_status status = load->entries[index].status;
+    /* The GPU's verdicts are read at the end. */
+    if (status == KVT_OK && load->gpu != NULL && !load->orphan) status = KVT_QUEUED;
     pthread_mutex_unlock(&load->lock);
     return status;
 }

@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * load_gpu.c - layered loads into a GPU's memory (docs/GPU.md): a layer of an entry is decoded into
- * pinned memory and copied from there; a layer of the load is announced when all its copies are in
- * the stream, with an event behind them. The file reads no device and issues no layer.
+ * load_gpu.c - layered loads into a GPU's memory (docs/GPU.md): what is stored of a layer of an
+ * entry is sent to the GPU, where kernels decode it in a batch with that of other entries; or the
+ * CPU decodes it into pinned memory, and it is copied from there. A layer of the load is announced
+ * when all its work is in the stream, with an event behind it. The file reads no device and issues
+ * no layer.
  *
- *     piece   decoded -> copies in the stream, marked -> over: its pinned memory is given back
+ *     batch   open: layers of entries are added -> launched, then a piece
+ *     piece   its work in the stream, marked -> over: verdicts are read, memory is given back
  *
  * Nothing is copied before the events of all views are over, so the stream never waits for the
  * engine, and a wait for a piece ends by itself.
  *
- * Thread rule: store_gpu_load_decode by any thread of the load; `lock` guards the pieces, and comes
- * after the load's. store_gpu_load_mark and store_gpu_load_is_ready with the load's lock held.
+ * Thread rule: store_gpu_load_decode by any thread of the load; `lock` guards the pieces and the
+ * open batch, and comes after the load's. store_gpu_load_mark and store_gpu_load_is_ready with the
+ * load's lock held.
  */
 #include "codecs/codecs.h"
 #include "codecs/record_groups.h"
+#include "store/read/gpu_batch.h"
 #include "store/read/gpu_views.h"
 #include "store/read/groups.h"
 #include "store/read/load_internal.h"
@@ -23,12 +28,17 @@
 #include <string.h>
 
 #define LOAD_GPU_FLYING UINT64_C(67108864) /* pinned bytes of a load that copies use, about */
+#define LOAD_GPU_BATCH  UINT64_C(16777216) /* pinned bytes of a batch that is launched at once */
 
+/* Work in the stream: a layer of an entry that the CPU has decoded, or a batch. */
 typedef struct load_piece {
     struct load_piece *next;
     load_entry *entry;
     gpu_host *host;
-    gpu_event *event;
+    store_gpu_batch *batch; /* instead of these two; or NULL */
+    uint64_t bytes;         /* pinned */
+    gpu_event *event;       /* NULL: it has failed, */
+    kvt_status status;      /* so */
 } load_piece;
 
 struct load_gpu {
@@ -36,6 +46,7 @@ struct load_gpu {
     uint64_t ordinal;
     pthread_mutex_t lock;
     load_piece *first, *last; /* in the order of their marks */
+    load_piece *open;         /* a batch that is not launched yet; or NULL */
     uint64_t flying_bytes;
     size_t ready_entries; /* whose events are over */
     bool ready;
@@ -102,48 +113,80 @@ static load_piece *gpu_take_piece(load_gpu *gpu, bool all)
     if (piece != NULL) {
         gpu->first = piece->next;
         if (gpu->first == NULL) gpu->last = NULL;
-        gpu->flying_bytes -= piece->host->bytes;
+        gpu->flying_bytes -= piece->bytes;
     }
     pthread_mutex_unlock(&gpu->lock);
     return piece;
 }
 
-/* Waits for pieces, and gives back what they have. The load's lock is not held. */
-static void gpu_end_pieces(kvt_load *load, bool all)
+/* An entry's pages have not got what they should have. The load's lock is not held. */
+static void gpu_fail_entry(kvt_load *load, load_entry *entry)
 {
-    load_gpu *gpu = load->gpu;
-    for (load_piece *piece = gpu_take_piece(gpu, all); piece != NULL;
-         piece = gpu_take_piece(gpu, all)) {
-        const kvt_status status = gpu_await(gpu->site, piece->event);
-        if (status != KVT_OK) {
-            gpu_rest(gpu->site, GPU_IN);
-            pthread_mutex_lock(&load->lock);
-            if (piece->entry->status == KVT_QUEUED || piece->entry->status == KVT_OK)
-                piece->entry->status = KVT_MISS;
-            pthread_mutex_unlock(&load->lock);
-        }
-        gpu_host_give(gpu->site, piece->host);
-        gpu_event_give(gpu->site, piece->event);
-        free(piece);
-    }
+    pthread_mutex_lock(&load->lock);
+    if (entry->status == KVT_QUEUED || entry->status == KVT_OK) entry->status = KVT_MISS;
+    pthread_mutex_unlock(&load->lock);
 }
 
-/* Lists a piece whose copies are in the stream. The mark is made under the lock, so that the list
- * is in the order of marks. */
-static kvt_status gpu_list_piece(load_gpu *gpu, load_piece *piece)
+/* Reads the verdicts of a batch whose work has ended, or has failed, so. */
+static void gpu_end_batch(kvt_load *load, store_gpu_batch *batch, kvt_status status)
 {
-    pthread_mutex_lock(&gpu->lock);
-    const kvt_status status = gpu_mark(gpu->site, GPU_IN, &piece->event);
-    if (status == KVT_OK) {
-        gpu->flying_bytes += piece->host->bytes;
-        if (gpu->last != NULL)
-            gpu->last->next = piece;
+    for (uint32_t i = 0; i < store_gpu_batch_count(batch); i++) {
+        const store_gpu_part *part = store_gpu_batch_part(batch, i);
+        if (status == KVT_OK && store_gpu_batch_verdict(batch, part) == KVT_OK)
+            gpu_count_decoded(load->gpu->site, true);
         else
-            gpu->first = piece;
-        gpu->last = piece;
+            gpu_fail_entry(load, part->owner);
     }
-    pthread_mutex_unlock(&gpu->lock);
-    return status;
+    store_gpu_batch_free(batch);
+}
+
+/* Waits for a piece that was taken off, and gives back what it has. The load's lock is not held. */
+static void gpu_end_piece(kvt_load *load, load_piece *piece)
+{
+    load_gpu *gpu = load->gpu;
+    kvt_status status = piece->status;
+    if (piece->event != NULL) status = gpu_await(gpu->site, piece->event);
+    if (status != KVT_OK) gpu_rest(gpu->site, GPU_IN);
+    if (piece->batch != NULL)
+        gpu_end_batch(load, piece->batch, status);
+    else if (status != KVT_OK)
+        gpu_fail_entry(load, piece->entry);
+    gpu_host_give(gpu->site, piece->host);
+    gpu_event_give(gpu->site, piece->event);
+    free(piece);
+}
+
+/* Waits for pieces. The load's lock is not held. */
+static void gpu_end_pieces(kvt_load *load, bool all)
+{
+    for (load_piece *piece = gpu_take_piece(load->gpu, all); piece != NULL;
+         piece = gpu_take_piece(load->gpu, all))
+        gpu_end_piece(load, piece);
+}
+
+/* Marks a piece whose work is in the stream, and lists it. Both happen under the lock, so that the
+ * list is in the order of marks. Lock held. */
+static void gpu_list_piece(load_gpu *gpu, load_piece *piece)
+{
+    if (piece->status == KVT_OK) piece->status = gpu_mark(gpu->site, GPU_IN, &piece->event);
+    gpu->flying_bytes += piece->bytes;
+    if (gpu->last != NULL)
+        gpu->last->next = piece;
+    else
+        gpu->first = piece;
+    gpu->last = piece;
+}
+
+/* Launches the batch that is open. One that fails fails its entries when it is taken off. Lock
+ * held. */
+static void gpu_launch_open(load_gpu *gpu)
+{
+    load_piece *piece = gpu->open;
+    if (piece == NULL) return;
+    gpu->open = NULL;
+    piece->bytes = store_gpu_batch_bytes(piece->batch);
+    piece->status = store_gpu_batch_launch(piece->batch);
+    gpu_list_piece(gpu, piece);
 }
 
 /* ---- layers ---- */
@@ -256,15 +299,14 @@ static kvt_status gpu_copy_shadow(const load_gpu *gpu, const load_entry *entry,
     return status;
 }
 
-kvt_status store_gpu_load_decode(kvt_load *load, load_entry *entry, uint32_t layer,
-                                 const load_ranges *own_ranges, const uint8_t *payload)
+/* Decodes a layer by the CPU, into pinned memory, and copies it from there. */
+static kvt_status gpu_decode_here(kvt_load *load, load_entry *entry, uint32_t layer,
+                                  uint32_t layers, const load_ranges *own_ranges,
+                                  const uint8_t *payload)
 {
     load_gpu *gpu = load->gpu;
-    const uint32_t layers = entry->staged != NULL ? 1 : load_together(entry, layer);
     const load_section *own = store_load_section(entry, layer);
     gpu_shadow shadow;
-    if (layers == 0) return KVT_OK;
-    gpu_end_pieces(load, false);
     load_piece *piece = calloc(1, sizeof *piece);
     if (piece == NULL) return KVT_E_MEMORY;
     piece->entry = entry;
@@ -273,6 +315,7 @@ kvt_status store_gpu_load_decode(kvt_load *load, load_entry *entry, uint32_t lay
         free(piece);
         return status;
     }
+    piece->bytes = piece->host->bytes;
     if (!gpu_make_shadow(entry, own, layer, layers, piece->host->memory, &shadow)) {
         status = KVT_E_MEMORY;
     } else {
@@ -282,17 +325,124 @@ kvt_status store_gpu_load_decode(kvt_load *load, load_entry *entry, uint32_t lay
             status = load_decode(load, &shadow.entry, layer, own_ranges, payload);
         if (status == KVT_OK) {
             status = gpu_copy_shadow(gpu, entry, own, layer, layers, &shadow);
-            if (status == KVT_OK) status = gpu_list_piece(gpu, piece);
             if (status != KVT_OK) gpu_rest(gpu->site, GPU_IN);
         }
         gpu_free_shadow(&shadow);
     }
     if (status == KVT_OK) {
-        gpu_count_decoded(gpu->site);
+        gpu_count_decoded(gpu->site, false);
+        pthread_mutex_lock(&gpu->lock);
+        gpu_list_piece(gpu, piece);
+        pthread_mutex_unlock(&gpu->lock);
         return KVT_OK;
     }
     gpu_host_give(gpu->site, piece->host);
     free(piece);
+    return status;
+}
+
+/* ---- layers that kernels decode ---- */
+
+/* Appends a part to the open batch, or to a new one. Lock held. */
+static kvt_status gpu_append(load_gpu *gpu, const store_gpu_layer *layer,
+                             const store_gpu_part *part)
+{
+    kvt_status status = KVT_E_SPACE;
+    if (gpu->open != NULL) status = store_gpu_batch_add(gpu->open->batch, layer, part);
+    if (status == KVT_E_SPACE) {
+        gpu_launch_open(gpu);
+        load_piece *piece = calloc(1, sizeof *piece);
+        if (piece == NULL) return KVT_E_MEMORY;
+        status = store_gpu_batch_make(gpu->site, &piece->batch);
+        if (status == KVT_OK) {
+            status = store_gpu_batch_add(piece->batch, layer, part);
+            if (status != KVT_OK) store_gpu_batch_free(piece->batch);
+        }
+        if (status != KVT_OK) {
+            free(piece);
+            return status;
+        }
+        gpu->open = piece;
+    }
+    if (status == KVT_OK && store_gpu_batch_bytes(gpu->open->batch) > LOAD_GPU_BATCH)
+        gpu_launch_open(gpu);
+    return status;
+}
+
+/* Sends a layer to the scratch. Where others have that, this load's own work goes before it. */
+static kvt_status gpu_send(kvt_load *load, const store_gpu_layer *layer, const uint8_t *payload,
+                           bool whole, store_gpu_part *part)
+{
+    load_gpu *gpu = load->gpu;
+    kvt_status status;
+    while ((status = store_gpu_part_take(gpu->site, layer, payload, whole, part)) == KVT_BUSY) {
+        pthread_mutex_lock(&gpu->lock);
+        gpu_launch_open(gpu);
+        pthread_mutex_unlock(&gpu->lock);
+        load_piece *piece = gpu_take_piece(gpu, true);
+        if (piece == NULL) break;
+        gpu_end_piece(load, piece);
+    }
+    return status;
+}
+
+/* Whether an opaque section comes with a layer. */
+static bool gpu_brings_more(const load_entry *entry, const load_section *own, uint32_t layer)
+{
+    const bool first = layer == 0 && own != entry->sections;
+    const bool last = layer + 1 - own->first_layer == own->layout.layers;
+    const load_section *next = own + 1;
+    return first ||
+           (last && next != entry->sections + entry->section_count && next->layout.layers == 0);
+}
+
+/* Lets kernels decode a layer. KVT_E_UNSUPPORTED or KVT_BUSY: the CPU does, and nothing has been
+ * done. */
+static kvt_status gpu_decode_there(kvt_load *load, load_entry *entry, uint32_t layer,
+                                   const load_ranges *own_ranges, const uint8_t *payload)
+{
+    load_gpu *gpu = load->gpu;
+    const load_section *own = store_load_section(entry, layer);
+    const bool whole = own_ranges == NULL;
+    store_gpu_layer there = {.head = own->head,
+                             .layout = &own->layout,
+                             .view = own->view,
+                             .layer = layer - own->first_layer};
+    store_gpu_part part;
+    kvt_status status = KVT_OK;
+    if (entry->staged != NULL || gpu_brings_more(entry, own, layer)) return KVT_E_UNSUPPORTED;
+    if (whole) {
+        payload += own->offset;
+        status = kvt_record_head_ranges(own->head, there.layer, 1, there.ranges,
+                                        KVT_RECORD_RANGES_MAX, &there.range_count);
+    } else {
+        there.range_count = own_ranges->count;
+        memcpy(there.ranges, own_ranges->ranges, own_ranges->count * sizeof *there.ranges);
+    }
+    if (status == KVT_OK) status = store_gpu_batch_takes(gpu->site, &there);
+    if (status == KVT_OK) status = gpu_send(load, &there, payload, whole, &part);
+    if (status != KVT_OK) return status;
+    part.owner = entry;
+    pthread_mutex_lock(&gpu->lock);
+    status = gpu_append(gpu, &there, &part);
+    pthread_mutex_unlock(&gpu->lock);
+    if (status == KVT_OK) return KVT_OK;
+    gpu_rest(gpu->site, GPU_IN);
+    store_gpu_part_give(gpu->site, &part);
+    return status;
+}
+
+kvt_status store_gpu_load_decode(kvt_load *load, load_entry *entry, uint32_t layer,
+                                 const load_ranges *own_ranges, const uint8_t *payload)
+{
+    const uint32_t layers = entry->staged != NULL ? 1 : load_together(entry, layer);
+    kvt_status status = KVT_E_UNSUPPORTED;
+    if (layers == 0) return KVT_OK;
+    gpu_end_pieces(load, false);
+    if (layers == 1) status = gpu_decode_there(load, entry, layer, own_ranges, payload);
+    /* Without memory of the GPU, too, the CPU's way is left. */
+    if (status == KVT_E_UNSUPPORTED || status == KVT_BUSY || status == KVT_E_MEMORY)
+        status = gpu_decode_here(load, entry, layer, layers, own_ranges, payload);
     return status;
 }
 
@@ -303,6 +453,9 @@ kvt_status store_gpu_load_mark(kvt_load *load, uint32_t layers)
     load_gpu *gpu = load->gpu;
     kvt_status status = KVT_OK;
     assert(layers <= load->layers);
+    pthread_mutex_lock(&gpu->lock);
+    gpu_launch_open(gpu);
+    pthread_mutex_unlock(&gpu->lock);
     for (; gpu->marked < layers && status == KVT_OK; gpu->marked += status == KVT_OK)
         status = gpu_mark(gpu->site, GPU_IN, &gpu->marks[gpu->marked]);
     return status;
@@ -319,6 +472,9 @@ kvt_status store_gpu_load_follow(kvt_load *load, uint32_t layer, void *stream)
 void store_gpu_load_finish(kvt_load *load)
 {
     load_gpu *gpu = load->gpu;
+    pthread_mutex_lock(&gpu->lock);
+    gpu_launch_open(gpu);
+    pthread_mutex_unlock(&gpu->lock);
     gpu_end_pieces(load, true);
     for (; gpu->marked != 0; gpu->marked--)
         gpu_event_give(gpu->site, gpu->marks[gpu->marked - 1]);
@@ -328,7 +484,7 @@ void store_gpu_load_finish(kvt_load *load)
 void store_gpu_load_free(kvt_load *load)
 {
     load_gpu *gpu = load->gpu;
-    assert(gpu->first == NULL && gpu->marked == 0);
+    assert(gpu->first == NULL && gpu->open == NULL && gpu->marked == 0);
     free(gpu->marks);
     pthread_mutex_destroy(&gpu->lock);
     free(gpu);

@@ -2,17 +2,21 @@
 /*
  * test_store_gpu.c - gets, puts and layered loads of views in a GPU's memory, over the stand-in for
  * the driver (fake_cuda.c): a host that touched that memory would die, work is done late, and each
- * call of the driver fails in turn. Nothing stays allocated.
+ * call of the driver fails in turn. Nothing stays allocated. The driver refuses kernels, unless a
+ * case gives it the host's build of them (kernel_lanes.h).
  */
 #include "fake_cuda.h"
 
+#include "codecs/kernels/kernel_table.h"
 #include "codecs/view_rows.h"
+#include "kernel_lanes.h"
+#include "ladder_support.h"
 #include "queue_site.h"
 
 #include <kvterrace/gpu.h>
 #include <kvterrace/lookup.h>
 
-enum { ENTRIES = 5, LAYERS = 4, TOKENS = 64, BLOCK = 16, LOST = 719, REFUSED = 2, PASSING = 3 };
+enum { ENTRIES = 5, LAYERS = 2, TOKENS = 64, BLOCK = 16, LOST = 719, REFUSED = 2, PASSING = 3 };
 enum { TABLE = TOKENS / BLOCK + 1, BLOCKS = ENTRIES * TABLE };
 
 static kvt_layout layout = {
@@ -71,6 +75,49 @@ typedef struct engine {
 
 static engine own;
 
+/* ---- kernels ---- */
+
+enum { KERNEL_WORDS = 4096 };
+
+static uint32_t lanes_failures; /* launches that left their memory, or hung */
+
+/* Kernels write the engine's pool and read whatever the stand-in has made accessible. */
+static void run_kernel(kernel_id kernel, const fake_cuda_launch *launch)
+{
+    const lanes_memory memory[] = {
+        {.start = (void *)(uintptr_t)own.pool, .bytes = POOL_BYTES, .writable = true},
+        {.start = NULL, .bytes = UINT64_MAX}};
+    if (launch->block != KERNEL_THREADS ||
+        !lanes_launch(kernel, (void *)(uintptr_t)launch->parameters[0],
+                      (uint32_t)launch->parameters[1], launch->grid,
+                      (uint32_t *)(uintptr_t)launch->parameters[2], KERNEL_WORDS, memory, 2))
+        lanes_failures++;
+}
+
+#define RUN(name, id)                                                                              \
+    static void run_##name(const fake_cuda_launch *launch)                                         \
+    {                                                                                              \
+        run_kernel(id, launch);                                                                    \
+    }
+RUN(check, KERNEL_CHECK)
+RUN(raw, KERNEL_RAW)
+RUN(kivi, KERNEL_KIVI)
+RUN(planes, KERNEL_PLANES)
+RUN(lossless, KERNEL_LOSSLESS)
+RUN(entropy, KERNEL_ENTROPY)
+
+static const fake_cuda_kernel kernels[] = {
+    {"kvt_check", run_check, {8, 4, 8}},       {"kvt_raw", run_raw, {8, 4, 8}},
+    {"kvt_kivi", run_kivi, {8, 4, 8}},         {"kvt_planes", run_planes, {8, 4, 8}},
+    {"kvt_lossless", run_lossless, {8, 4, 8}}, {"kvt_entropy", run_entropy, {8, 4, 8}},
+};
+
+static void give_kernels(void)
+{
+    fake->kernels = kernels;
+    fake->kernel_count = sizeof kernels / sizeof kernels[0];
+}
+
 static void engine_open(int gpu, const char *axes)
 {
     own = (engine){.gpu = gpu, .context = fake_cuda_turn(gpu, 1)};
@@ -117,6 +164,7 @@ static int end_case(void **state)
     fake->fail_for_good = 0;
     const int closed = queue_site_close(state);
     engine_close();
+    if (lanes_failures != 0) return -1;
     return fake_cuda_is_empty(state) != 0 ? -1 : closed;
 }
 
@@ -128,8 +176,8 @@ static void fill(uint32_t number, void *data)
     codecs_kv_sample_fill(&layout, 70 + number, data);
 }
 
-/* Whether the pool has an entry's values. */
-static bool pool_has(uint32_t number)
+/* Whether the pool has what an entry was put with, or what the CPU decodes of it. */
+static bool pool_is(uint32_t number, bool decoded)
 {
     static char pool[POOL_BYTES], found[ENTRY_BYTES], wanted[ENTRY_BYTES];
     kvt_view view = own.views[number];
@@ -137,14 +185,33 @@ static bool pool_has(uint32_t number)
     view.base[0] = pool;
     view_gather_entry(&view, &layout, found);
     fill(number, wanted);
+    if (decoded)
+        assert_ok(kvt_store_get(store, &own.keys[number], KVT_PACKED(wanted, ENTRY_BYTES),
+                                KVT_NO_DEADLINE, NULL));
     return memcmp(found, wanted, ENTRY_BYTES) == 0;
 }
 
-/* A store with the entries, put from memory of the host. */
-static void site_open(bool device, bool staged)
+static bool pool_has(uint32_t number)
 {
+    return pool_is(number, false);
+}
+
+/* A store with the entries, put from memory of the host in a form; NULL: raw. */
+static void site_open_form(bool device, bool staged, const char *form)
+{
+    const char *profile_path = "test_store_gpu.db";
     kvt_store_options options = queue_site_options(device);
     if (!staged) options.limits.put_staging_bytes = 0;
+    if (form != NULL) {
+        const test_rung rung = {form, 5, 0.001, 0.002, true};
+        (void)unlink(profile_path);
+        ladder_make_profile(profile_path, &rung, 1);
+        options.learning.profile_path = profile_path;
+        options.loss.ladder = true;
+        options.loss.ladder_layout = layout;
+        options.loss.alpha_seconds = 1;
+        assert_ok(kvt_variant_parse(form, &options.variant));
+    }
     assert_ok(kvt_store_open(&options, &store, NULL, 0));
     queue = queue_site_queue(2, 0);
     static char data[ENTRY_BYTES];
@@ -153,6 +220,11 @@ static void site_open(bool device, bool staged)
         fill(i, data);
         assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, ENTRY_BYTES)));
     }
+}
+
+static void site_open(bool device, bool staged)
+{
+    site_open_form(device, staged, NULL);
 }
 
 static kvt_gpu_stats stats_of(uint32_t gpu)
@@ -202,6 +274,8 @@ TEST(loads_from_memory_and_from_a_device)
         assert_int_equal(stats.bytes_in, ENTRIES * ENTRY_BYTES);
         assert_int_equal(stats.bytes_out, 0);
         assert_int_equal(stats.decoded_by_cpu, ENTRIES * LAYERS);
+        assert_int_equal(stats.decoded_by_gpu, 0);
+        assert_true(stats.kernels_refused);
         assert_false(stats_of((uint32_t)(i + 1) % 2).open);
         assert_int_equal(fake->pageable, 0);
         assert_int_equal(fake->unbound, 0);
@@ -308,6 +382,120 @@ TEST(groups_with_opaque_ones)
             assert_true(pool_has(1));
         }
         assert_int_equal(driver.free(room), 0);
+    }
+}
+
+/* What is stored crosses, is verified and decoded by kernels, and is bit for bit the CPU's. */
+TEST(kernels_decode)
+{
+    static const char *const forms[] = {NULL, "kivi:k4v4", "planes:k4v4", "entropy:k0.25v0.5"};
+    give_kernels();
+    for (size_t i = 0; i < 8; i++) {
+        const char *form = forms[i / 2];
+        const uint32_t launches = fake->launches;
+        kvt_status statuses[ENTRIES];
+        engine_open(0, axes_of_pools[i % 4]);
+        site_open_form(i % 2 != 0, false, form);
+        assert_ok(load_all(statuses));
+        assert_int_equal(driver.finish(own.stream), 0);
+        const kvt_gpu_stats stats = stats_of(0);
+        for (uint32_t k = 0; k < ENTRIES; k++) {
+            assert_ok(statuses[k]);
+            assert_true(pool_is(k, form != NULL));
+        }
+        assert_int_equal(stats.decoded_by_gpu, ENTRIES * LAYERS);
+        assert_int_equal(stats.decoded_by_cpu, 0);
+        assert_false(stats.kernels_refused);
+        if (form != NULL) assert_true(stats.bytes_in < ENTRIES * ENTRY_BYTES * 9 / 10);
+        /* One launch a layer of each kernel, where nothing is read. */
+        if (i % 2 == 0) assert_true(fake->launches - launches <= LAYERS * 3);
+        assert_int_equal(fake->pageable, 0);
+        assert_int_equal(fake->unbound, 0);
+        assert_int_equal(queue_site_close(NULL), 0);
+        engine_close();
+        assert_int_equal(fake->live, 0);
+    }
+}
+
+/* A bit that flips on the way from the device is found by a check, and its entry is a miss. */
+TEST(kernels_find_a_flipped_bit)
+{
+    give_kernels();
+    for (uint32_t i = 0; i < 3; i++) {
+        kvt_status statuses[ENTRIES];
+        uint32_t missed = 0;
+        engine_open(0, "lsbth");
+        site_open_form(true, false, i == 1 ? "planes:k4v4" : NULL);
+        queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_FLIP,
+                                            .kinds = TIERS_FAULT_READS,
+                                            .skip = ENTRIES + 1 + i, /* heads come first */
+                                            .hits = 1,
+                                            .flip_bit = 4000 + 777 * i});
+        assert_ok(load_all(statuses));
+        assert_int_equal(driver.finish(own.stream), 0);
+        for (uint32_t k = 0; k < ENTRIES; k++) {
+            assert_true(statuses[k] == KVT_OK || statuses[k] == KVT_MISS);
+            missed += statuses[k] == KVT_MISS;
+            if (statuses[k] == KVT_OK) assert_true(pool_is(k, i == 1));
+        }
+        assert_int_equal(missed, 1);
+        assert_int_equal(stats_of(0).decoded_by_gpu, ENTRIES * LAYERS - 1);
+        assert_int_equal(queue_site_close(NULL), 0);
+        engine_close();
+    }
+}
+
+/* Until the verdicts are read no entry is said to be right. */
+TEST(an_entry_is_on_its_way_until_the_end)
+{
+    give_kernels();
+    engine_open(0, "lsbth");
+    site_open(false, false);
+    kvt_status status;
+    kvt_load *load;
+    assert_ok(kvt_load_begin(queue, own.keys, own.pointers, 1, NULL, &load));
+    kvt_load_release(load, LAYERS);
+    assert_ok(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE));
+    assert_int_equal(kvt_load_status(load, 0), KVT_QUEUED);
+    assert_ok(kvt_load_end(load, &status, NULL));
+    assert_ok(status);
+    assert_true(pool_has(0));
+}
+
+/* A driver that refuses a module, or has no memory for the scratch: the CPU decodes. */
+TEST(kernels_that_are_refused)
+{
+    static const struct {
+        const char *call;
+        int result;
+        bool refused;
+    } cases[] = {{"cuModuleLoadData", 221, true},
+                 {"cuModuleLoadData", 222, true},
+                 {"cuModuleGetFunction", 500, true},
+                 {"cuModuleLoadData", 2, false},
+                 {"cuMemAlloc_v2", 2, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        give_kernels();
+        engine_open(0, "lsbth");
+        site_open(false, false);
+        fake->calls = 0;
+        fake->fail_name = cases[i].call;
+        fake->fail_call = 1;
+        fake->fail_alike = 1;
+        fake->fail_result = cases[i].result;
+        load_well();
+        const kvt_gpu_stats stats = stats_of(0);
+        assert_int_equal(stats.decoded_by_cpu, ENTRIES * LAYERS);
+        assert_int_equal(stats.decoded_by_gpu, 0);
+        assert_int_equal(stats.kernels_refused, cases[i].refused);
+        fake->fail_call = 0;
+        fake->fail_alike = 0;
+        fake->fail_name = NULL;
+        load_well(); /* a refusal is for good, a lack of memory is not */
+        assert_int_equal(stats_of(0).decoded_by_gpu, cases[i].refused ? 0 : ENTRIES * LAYERS);
+        assert_int_equal(queue_site_close(NULL), 0);
+        engine_close();
+        assert_int_equal(fake->live, 0);
     }
 }
 
@@ -535,6 +723,13 @@ static void fail_in_turn(bool device, int result, bool for_good)
         assert_int_equal(fake->live, 0);
         assert_true(n < 4000);
     }
+}
+
+TEST(the_nth_call_of_the_driver_fails_with_kernels)
+{
+    give_kernels();
+    fail_in_turn(true, PASSING, false);
+    fail_in_turn(false, LOST, true);
 }
 
 TEST(the_nth_call_of_the_driver_fails)

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_kernels.c - see gpu_kernels.h. Scratch is one piece of the GPU's memory, taken at its first
+ * use: as much of 256 MiB as the engine has left, by halves; it is given out in runs of grains.
+ *
+ * Thread rule: any thread. `kernel_lock` is held while a module is loaded or the scratch is taken,
+ * and over no other call of the driver.
+ */
+#include "gpu_kernels.h"
+
+#include "codecs/kernels/kernel_table.h"
+#include "gpu_site_internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define GPU_SCRATCH_LEAST 1024u /* grains */
+
+/* ---- modules ---- */
+
+/* Loads a module and finds its function; the context is current. Every error but these of memory
+ * and of the context is the driver's refusal of this text. */
+static kvt_status kernels_load(gpu_site *site, kernel_id id)
+{
+    const kernel_facts *facts = kernel_facts_of(id);
+    gpu_kernel *kernel = &site->kernels[id];
+    int error = site->driver.module_load(&kernel->module, facts->ptx);
+    if (error == GPU_SUCCESS) {
+        error = site->driver.module_function(&kernel->function, kernel->module, facts->function);
+        if (error != GPU_SUCCESS) (void)site->driver.module_unload(kernel->module);
+    }
+    if (error == GPU_SUCCESS) return KVT_OK;
+    kernel->module = NULL;
+    const kvt_status status = gpu_site_status(site, error);
+    kernel->refused = status == KVT_E_IO;
+    return kernel->refused ? KVT_E_UNSUPPORTED : status;
+}
+
+kvt_status gpu_kernel_load(gpu_site *site, kernel_id id)
+{
+    assert(id < KERNEL_COUNT);
+    gpu_kernel *kernel = &site->kernels[id];
+    kvt_status status = KVT_OK;
+    pthread_mutex_lock(&site->kernel_lock);
+    if (kernel->refused)
+        status = KVT_E_UNSUPPORTED;
+    else if (kernel->module == NULL && (status = gpu_site_enter(site)) == KVT_OK) {
+        status = kernels_load(site, id);
+        (void)gpu_site_leave(site, GPU_SUCCESS);
+    }
+    pthread_mutex_unlock(&site->kernel_lock);
+    return status;
+}
+
+bool gpu_kernels_refused(gpu_site *site)
+{
+    bool refused = false;
+    pthread_mutex_lock(&site->kernel_lock);
+    for (uint32_t i = 0; i < KERNEL_COUNT; i++)
+        refused = refused || site->kernels[i].refused;
+    pthread_mutex_unlock(&site->kernel_lock);
+    return refused;
+}
+
+void gpu_kernels_close(gpu_site *site)
+{
+    for (uint32_t i = 0; i < KERNEL_COUNT; i++)
+        if (site->kernels[i].module != NULL)
+            (void)site->driver.module_unload(site->kernels[i].module);
+    if (site->scratch != 0) (void)site->driver.memory_free(site->scratch);
+}
+
+/* ---- scratch ---- */
+
+/* Takes the memory, once. kernel_lock held. */
+static kvt_status kernels_take_memory(gpu_site *site)
+{
+    kvt_status status = KVT_E_MEMORY;
+    for (uint32_t grains = GPU_SCRATCH_GRAINS;
+         site->scratch == 0 && status == KVT_E_MEMORY && grains >= GPU_SCRATCH_LEAST; grains /= 2) {
+        status = gpu_site_enter(site);
+        if (status != KVT_OK) return status;
+        status = gpu_site_leave(
+            site, site->driver.memory_allocate(&site->scratch, grains * GPU_SCRATCH_GRAIN));
+        if (status == KVT_OK) site->grains = grains;
+        if (status != KVT_OK) site->scratch = 0;
+    }
+    return site->scratch != 0 ? KVT_OK : status;
+}
+
+/* The first run of so many free grains, or the number of all. */
+static uint32_t kernels_find_run(const gpu_site *site, uint32_t count)
+{
+    uint32_t run = 0;
+    for (uint32_t i = 0; i < site->grains; i++) {
+        run = site->used[i] ? 0 : run + 1;
+        if (run == count) return i + 1 - count;
+    }
+    return site->grains;
+}
+
+kvt_status gpu_scratch_take(gpu_site *site, uint64_t bytes, uint64_t *address_out)
+{
+    const uint64_t count = bytes / GPU_SCRATCH_GRAIN + 1;
+    pthread_mutex_lock(&site->kernel_lock);
+    kvt_status status = kernels_take_memory(site);
+    if (status == KVT_OK && count > site->grains) status = KVT_E_UNSUPPORTED;
+    if (status == KVT_OK) {
+        const uint32_t first = kernels_find_run(site, (uint32_t)count);
+        if (first == site->grains) {
+            status = KVT_BUSY;
+        } else {
+            memset(&site->used[first], 1, count);
+            *address_out = site->scratch + first * GPU_SCRATCH_GRAIN;
+        }
+    }
+    pthread_mutex_unlock(&site->kernel_lock);
+    return status;
+}
+
+void gpu_scratch_give(gpu_site *site, uint64_t address, uint64_t bytes)
+{
+    const uint64_t count = bytes / GPU_SCRATCH_GRAIN + 1;
+    pthread_mutex_lock(&site->kernel_lock);
+    const uint64_t first = (address - site->scratch) / GPU_SCRATCH_GRAIN;
+    assert(first + count <= site->grains);
+    memset(&site->used[first], 0, count);
+    pthread_mutex_unlock(&site->kernel_lock);
+}
+
+/* ---- work ---- */
+
+kvt_status gpu_copy_bytes(gpu_site *site, uint64_t address, void *pinned, uint64_t bytes)
+{
+    kvt_status status = gpu_site_enter(site);
+    if (status != KVT_OK) return status;
+    atomic_fetch_add(&site->copied[GPU_IN], bytes);
+    return gpu_site_leave(site,
+                          site->driver.copy_in(address, pinned, bytes, site->streams[GPU_IN]));
+}
+
+kvt_status gpu_kernel_launch(gpu_site *site, kernel_id kernel, uint64_t jobs, uint32_t job_count,
+                             uint32_t blocks, uint32_t *verdicts)
+{
+    uint64_t words = (uintptr_t)verdicts; /* pinned memory has one address for both */
+    void *parameters[] = {&jobs, &job_count, &words};
+    assert(blocks > 0 && site->kernels[kernel].function != NULL);
+    kvt_status status = gpu_site_enter(site);
+    if (status != KVT_OK) return status;
+    return gpu_site_leave(site, site->driver.launch(site->kernels[kernel].function, blocks, 1, 1,
+                                                    KERNEL_THREADS, 1, 1, 0, site->streams[GPU_IN],
+                                                    parameters, NULL));
+}

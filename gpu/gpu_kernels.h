@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_kernels.h - kernels of one GPU: their modules, each loaded at its first use, device scratch
+ * of bounded size, and launches in the stream GPU_IN, behind the copies that it was given.
+ *
+ *     gpu_kernel_load -> gpu_scratch_take -> gpu_copy_bytes -> gpu_kernel_launch -> gpu_mark
+ *                     -> gpu_await -> gpu_scratch_give
+ *
+ * Statuses as of gpu_site.h. Thread rule: any thread.
+ */
+#ifndef GPU_KERNELS_H
+#define GPU_KERNELS_H
+
+#include "codecs/kernels/jobs.h"
+#include "gpu_site.h"
+
+/* Loads a kernel, if it is not there yet. KVT_E_UNSUPPORTED: the driver has refused it, now or
+ * before: it is too old, it has no compiler, or the GPU's compute capability is below 8.0. */
+KVT_NODISCARD kvt_status gpu_kernel_load(gpu_site *site, kernel_id kernel);
+
+/* Whether the driver has refused a kernel. */
+bool gpu_kernels_refused(gpu_site *site);
+
+/* Takes memory of the GPU, at a multiple of 256. KVT_BUSY: others have it now; KVT_E_UNSUPPORTED:
+ * there will never be so much. Given back, it is used by no work in a stream any more. */
+KVT_NODISCARD kvt_status gpu_scratch_take(gpu_site *site, uint64_t bytes, uint64_t *address_out);
+void gpu_scratch_give(gpu_site *site, uint64_t address, uint64_t bytes);
+
+/* Queues a copy of pinned memory into scratch. */
+KVT_NODISCARD kvt_status gpu_copy_bytes(gpu_site *site, uint64_t address, void *pinned,
+                                        uint64_t bytes);
+
+/* Queues a launch of a kernel that is loaded: jobs in memory of the GPU, verdicts pinned. */
+KVT_NODISCARD kvt_status gpu_kernel_launch(gpu_site *site, kernel_id kernel, uint64_t jobs,
+                                           uint32_t job_count, uint32_t blocks, uint32_t *verdicts);
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_site_internal.h - a site's own data, for gpu_site.c and gpu_kernels.c, whose heads say who
+ * guards it. Thread rule: as theirs.
+ */
+#ifndef GPU_SITE_INTERNAL_H
+#define GPU_SITE_INTERNAL_H
+
+#include "gpu_driver.h"
+#include "gpu_kernels.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define GPU_SCRATCH_GRAIN  UINT64_C(16384)
+#define GPU_SCRATCH_GRAINS 16384u /* of 256 MiB */
+
+typedef struct gpu_kernel {
+    void *module; /* NULL: not loaded */
+    void *function;
+    bool refused;
+} gpu_kernel;
+
+struct gpu_site {
+    gpu_driver driver;
+    int device;
+    uint32_t ordinal;
+    void *context;
+    void *streams[2]; /* by gpu_way */
+    atomic_bool gone;
+    _Atomic uint64_t copied[2];
+    _Atomic uint64_t decoded[2]; /* by the CPU; by kernels */
+    pthread_mutex_t lock;
+    gpu_host *hosts;
+    uint64_t kept_bytes; /* of hosts */
+    gpu_event *events;
+    pthread_mutex_t kernel_lock; /* of what follows */
+    gpu_kernel kernels[KERNEL_COUNT];
+    gpu_address scratch; /* 0: not taken yet */
+    uint32_t grains;     /* of it */
+    uint8_t used[GPU_SCRATCH_GRAINS];
+};
+
+/* The status of a CUDA error; a fatal one ends the site. */
+kvt_status gpu_site_status(gpu_site *site, int error);
+
+/* Makes the context current for the calls to come, up to gpu_site_leave. */
+kvt_status gpu_site_enter(gpu_site *site);
+
+/* What was current before is current again. Returns the status of the calls in between. */
+kvt_status gpu_site_leave(gpu_site *site, int error);
+
+/* Frees modules and scratch. The context is current, and all work has ended. */
+void gpu_kernels_close(gpu_site *site);
+
+#endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_batch.c - see gpu_batch.h. Jobs and verdict words lie in one pinned buffer; the jobs are
+ * copied to the scratch in front of the launches, the words are read where they are. The file knows
+ * no load and reads no device.
+ *
+ * Thread rule: as the header says.
+ */
+#include "store/read/gpu_batch.h"
+
+#include "codecs/kernels/kernel_table.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH_PARTS = 128, BATCH_ALIGN = 64 };
+
+struct store_gpu_batch {
+    gpu_site *site;
+    gpu_host *host;
+    uint64_t scratch; /* where the jobs are copied, as they lie in host */
+    uint64_t job_bytes;
+    uint64_t bytes; /* pinned, of all */
+    kernel_plan plan;
+    uint32_t count;
+    store_gpu_part parts[BATCH_PARTS];
+};
+
+static uint64_t batch_aligned(uint64_t bytes)
+{
+    return (bytes + BATCH_ALIGN - 1) / BATCH_ALIGN * BATCH_ALIGN;
+}
+
+/* Jobs of a kernel that a layer has at most. */
+static uint32_t batch_layer_jobs(kernel_id kernel)
+{
+    if (kernel == KERNEL_CHECK) return KERNEL_LAYER_CHECKS;
+    return kernel == KERNEL_RAW ? KERNEL_LAYER_RAWS : KERNEL_LAYER_OTHERS;
+}
+
+/* Gives a plan its rooms for the jobs of `layers` layers, and behind them for their words; NULL:
+ * their sizes alone. Returns the bytes of the jobs. */
+static uint64_t batch_make_plan(uint8_t *memory, uint32_t layers, kernel_plan *plan)
+{
+    uint64_t at = 0;
+    *plan = (kernel_plan){.verdicts = NULL};
+    for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
+        const uint32_t capacity = batch_layer_jobs(k) * layers;
+        plan->batches[k] = (kernel_batch){.capacity = capacity};
+        if (memory != NULL) plan->batches[k].jobs = memory + at;
+        plan->verdict_capacity += capacity;
+        at += batch_aligned((uint64_t)capacity * kernel_facts_of(k)->job_bytes);
+    }
+    if (memory != NULL) plan->verdicts = (uint32_t *)(void *)(memory + at);
+    return at;
+}
+
+/* Appends the jobs of a layer whose bytes are at `payload`. */
+static kvt_status batch_plan(const store_gpu_layer *layer, uint64_t payload, uint64_t blocks,
+                             kernel_plan *plan)
+{
+    const kernel_place place = {.payload = payload,
+                                .ranges = layer->ranges,
+                                .range_count = layer->range_count,
+                                .blocks = blocks};
+    assert(layer->range_count != 0);
+    return kvt_record_head_jobs(layer->head, layer->layout, layer->view, layer->layer, 1, &place,
+                                plan);
+}
+
+kvt_status store_gpu_batch_takes(gpu_site *site, const store_gpu_layer *layer)
+{
+    _Alignas(BATCH_ALIGN) uint8_t room[4096];
+    kernel_plan plan;
+    const uint64_t job_bytes = batch_make_plan(room, 1, &plan);
+    assert(job_bytes + plan.verdict_capacity * sizeof(uint32_t) <= sizeof room);
+    (void)job_bytes;
+    kvt_status status = batch_plan(layer, BATCH_ALIGN, BATCH_ALIGN, &plan);
+    for (uint32_t k = 0; k < KERNEL_COUNT && status == KVT_OK; k++)
+        if (plan.batches[k].count != 0) status = gpu_kernel_load(site, k);
+    return status;
+}
+
+/* ---- parts ---- */
+
+kvt_status store_gpu_part_take(gpu_site *site, const store_gpu_layer *layer, const uint8_t *payload,
+                               bool whole, store_gpu_part *part)
+{
+    const kvt_view *view = layer->view;
+    const kvt_record_range *last = &layer->ranges[layer->range_count - 1];
+    const uint64_t stored = batch_aligned(last->at + last->bytes);
+    const uint64_t table = view->blocks != NULL ? view->block_count * sizeof *view->blocks : 0;
+    *part = (store_gpu_part){.scratch_bytes = stored + table};
+    kvt_status status = gpu_scratch_take(site, part->scratch_bytes, &part->scratch);
+    if (status != KVT_OK) return status;
+    part->blocks = table != 0 ? part->scratch + stored : 0;
+    status = gpu_host_take(site, part->scratch_bytes, &part->host);
+    if (status == KVT_OK) {
+        uint8_t *pinned = part->host->memory;
+        for (uint32_t i = 0; i < layer->range_count; i++) {
+            const kvt_record_range *range = &layer->ranges[i];
+            memcpy(pinned + range->at, payload + (whole ? range->offset : range->at), range->bytes);
+        }
+        if (table != 0) memcpy(pinned + stored, view->blocks, table);
+        status = gpu_copy_bytes(site, part->scratch, pinned, part->scratch_bytes);
+    }
+    if (status != KVT_OK) {
+        gpu_rest(site, GPU_IN);
+        store_gpu_part_give(site, part);
+    }
+    return status;
+}
+
+void store_gpu_part_give(gpu_site *site, store_gpu_part *part)
+{
+    gpu_host_give(site, part->host);
+    gpu_scratch_give(site, part->scratch, part->scratch_bytes);
+    *part = (store_gpu_part){.owner = NULL};
+}
+
+/* ---- batches ---- */
+
+kvt_status store_gpu_batch_make(gpu_site *site, store_gpu_batch **batch_out)
+{
+    store_gpu_batch *batch = calloc(1, sizeof *batch);
+    kernel_plan plan;
+    if (batch == NULL) return KVT_E_MEMORY;
+    batch->site = site;
+    batch->job_bytes = batch_make_plan(NULL, BATCH_PARTS, &plan);
+    const uint64_t words = plan.verdict_capacity * sizeof *plan.verdicts;
+    kvt_status status = gpu_scratch_take(site, batch->job_bytes, &batch->scratch);
+    if (status != KVT_OK) {
+        free(batch);
+        return status;
+    }
+    status = gpu_host_take(site, batch->job_bytes + words, &batch->host);
+    if (status != KVT_OK) {
+        store_gpu_batch_free(batch);
+        return status;
+    }
+    batch->bytes = batch->host->bytes;
+    (void)batch_make_plan(batch->host->memory, BATCH_PARTS, &batch->plan);
+    *batch_out = batch;
+    return KVT_OK;
+}
+
+kvt_status store_gpu_batch_add(store_gpu_batch *batch, const store_gpu_layer *layer,
+                               const store_gpu_part *part)
+{
+    store_gpu_part *own = &batch->parts[batch->count];
+    const uint32_t first = batch->plan.verdict_count;
+    if (batch->count == BATCH_PARTS) return KVT_E_SPACE;
+    const kvt_status status = batch_plan(layer, part->scratch, part->blocks, &batch->plan);
+    if (status != KVT_OK) return status;
+    *own = *part;
+    own->first = first;
+    own->end = batch->plan.verdict_count;
+    batch->count++;
+    batch->bytes += part->host->bytes;
+    return KVT_OK;
+}
+
+uint64_t store_gpu_batch_bytes(const store_gpu_batch *batch)
+{
+    return batch->bytes;
+}
+
+uint32_t store_gpu_batch_count(const store_gpu_batch *batch)
+{
+    return batch->count;
+}
+
+const store_gpu_part *store_gpu_batch_part(const store_gpu_batch *batch, uint32_t index)
+{
+    assert(index < batch->count);
+    return &batch->parts[index];
+}
+
+kvt_status store_gpu_batch_launch(store_gpu_batch *batch)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t k = 0; k < KERNEL_COUNT && status == KVT_OK; k++) {
+        const kernel_batch *jobs = &batch->plan.batches[k];
+        if (jobs->count == 0) continue;
+        const uint64_t at = (uint64_t)((uint8_t *)jobs->jobs - (uint8_t *)batch->host->memory);
+        status = gpu_copy_bytes(batch->site, batch->scratch + at, jobs->jobs,
+                                (uint64_t)jobs->count * kernel_facts_of(k)->job_bytes);
+        if (status == KVT_OK)
+            status = gpu_kernel_launch(batch->site, k, batch->scratch + at, jobs->count,
+                                       jobs->blocks, batch->plan.verdicts);
+    }
+    return status;
+}
+
+kvt_status store_gpu_batch_verdict(const store_gpu_batch *batch, const store_gpu_part *part)
+{
+    return kernel_plan_verdict(&batch->plan, part->first, part->end);
+}
+
+void store_gpu_batch_free(store_gpu_batch *batch)
+{
+    for (uint32_t i = 0; i < batch->count; i++)
+        store_gpu_part_give(batch->site, &batch->parts[i]);
+    gpu_host_give(batch->site, batch->host);
+    gpu_scratch_give(batch->site, batch->scratch, batch->job_bytes);
+    free(batch);
+}
