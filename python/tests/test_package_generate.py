@@ -60,7 +60,8 @@ class Reach(PackageCase):
         include = os.path.join(SOURCE, "include")
         names = generate.declared_names(include)
         for name in UNWRAPPED_HEADERS & set(generate.list_headers(include)):
-            names -= set(re.findall(r"\b(kvt_\w+)\s*\(", generate.read_header(include, name)))
+            names -= set(re.findall(r"^(?:KVT_API|static inline)[^;]*?\b(kvt_\w+)\s*\(",
+                                    generate.read_header(include, name), re.M))
         text = ""
         for folder, _, files in os.walk(os.path.join(ROOM, "src")):
             for name in files:

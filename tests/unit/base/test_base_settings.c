@@ -158,7 +158,8 @@ static const char *const worlds[][16] = {
      "device.two.backend=hbm", "remote.one.backend=mooncake", "tier.remote.capacity=1GiB",
      "workload.crowd_rate=1", "workload.contexts=1", "workload.turns_mean=1.0", NULL},
     {"device.one.tier=dram", "device.one.backend=memory", "device.two.tier=dram",
-     "device.two.backend=memory", "replay.hosts=2", "store.profile=p", "prefill.profile=m", NULL},
+     "device.two.backend=memory", "replay.hosts=2", "store.profile=p", "prefill.profile=m",
+     "store.io_order=slack", NULL},
 };
 enum { WORLDS = sizeof worlds / sizeof worlds[0] };
 
