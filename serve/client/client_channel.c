@@ -331,8 +331,10 @@ static kvt_status channel_sleep(client_channel *channel, uint64_t deadline_ns)
     bool found = false;
     channel->reading = true;
     area->users++;
-    /* Layers of loads come by another word than the ring's. */
-    if (channel->loads == NULL) {
+    /* Several requests keep more threads of the server busy than one, and a processor that looks is
+     * one that they lack. Layers of loads come by another word than the ring's. */
+    const bool looks = channel->loads == NULL && area->pending.open <= 1;
+    if (looks) {
         pthread_mutex_unlock(&channel->lock);
         found = base_spin_until_not(&channel->spin, base_ring_word(&area->completions, next), next);
         pthread_mutex_lock(&channel->lock);
@@ -346,7 +348,7 @@ static kvt_status channel_sleep(client_channel *channel, uint64_t deadline_ns)
             pthread_mutex_lock(&channel->lock);
         }
     }
-    base_spin_learn(&channel->spin, base_clock_ns() - now_ns);
+    if (looks) base_spin_learn(&channel->spin, base_clock_ns() - now_ns);
     channel->reading = false;
     if (count > 0 && waits[0].revents != 0) wire_bell_clear(area->bells[1]);
     if (count > 0 && waits[1].revents == POLLIN) client_hear(channel->store);
