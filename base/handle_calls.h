@@ -112,7 +112,7 @@ typedef struct base_handle {
     uint32_t forks; /* base_fork_guard_count of the process that made it */
 } base_handle;
 
-/* What a call gives that the table of a handle lacks. */
+/* The status of a call that the table of a handle lacks. */
 static inline kvt_status base_calls_lack(const void *handle)
 {
     const base_handle *head = handle;

@@ -47,7 +47,7 @@ kvt_status gpu_site_status(gpu_site *site, int error);
 /* Makes the context current for the calls to come, up to gpu_site_leave. */
 kvt_status gpu_site_enter(gpu_site *site);
 
-/* What was current before is current again. Returns the status of the calls in between. */
+/* Makes the context current again that was so before. Returns the status of the calls between. */
 kvt_status gpu_site_leave(gpu_site *site, int error);
 
 /* Frees modules and scratch. The context is current, and all work has ended. */

@@ -87,21 +87,21 @@ kvt_status store_gpu_begin(kvt_store *store, const kvt_layout *layouts, const kv
 
 kvt_status store_gpu_copy_layers(gpu_site *site, gpu_way way, const kvt_view *view,
                                  const kvt_layout *layout, uint32_t first, uint32_t layer_count,
-                                 void *packed)
+                                 const kvt_view *packed)
 {
     kvt_status status = KVT_OK;
     if (layout->dtype == KVT_DTYPE_OPAQUE) {
         const view_rows all = view_rows_packed(view->base[0], layout->opaque_bytes);
-        return gpu_copy_rows(site, way, &all, packed);
+        return gpu_copy_rows(site, way, &all, packed->base[0]);
     }
     const uint32_t sides = kvt_layout_sides(layout);
     const uint32_t end = (first + layer_count) * sides;
     for (uint32_t m = first * sides; m < end && status == KVT_OK; m++) {
         const kvt_side side = (kvt_side)(m % sides);
-        const view_rows rows = view_rows_of(view, layout, layout->tokens, m / sides, side);
-        status =
-            gpu_copy_rows(site, way, &rows,
-                          (uint8_t *)packed + kvt_layout_matrix_offset(layout, m / sides, side));
+        const uint32_t tokens = layout->tokens;
+        const view_rows rows = view_rows_of(view, layout, tokens, m / sides, side);
+        const view_rows near = view_rows_of(packed, layout, tokens, m / sides, side);
+        status = gpu_copy_rows(site, way, &rows, near.start);
     }
     return status;
 }
@@ -115,7 +115,7 @@ static kvt_status gpu_move(const store_gpu_views *gpu, gpu_way way)
         status = store_gpu_wait_ready(gpu->site, &gpu->far[i]);
         if (status == KVT_OK)
             status = store_gpu_copy_layers(gpu->site, way, &gpu->far[i], &gpu->layouts[i], 0,
-                                           gpu->layouts[i].layers, gpu->packed[i].base[0]);
+                                           gpu->layouts[i].layers, &gpu->packed[i]);
     }
     if (status == KVT_OK) status = gpu_mark(gpu->site, way, &event);
     if (status == KVT_OK) status = gpu_await(gpu->site, event);

@@ -44,10 +44,11 @@ void store_gpu_end(store_gpu_views *gpu);
 /* Waits until the memory of a view may be used. */
 KVT_NODISCARD kvt_status store_gpu_wait_ready(gpu_site *site, const kvt_view *view);
 
-/* Queues copies of layers of an entry, from its packed bytes into a view (GPU_IN) or out of it:
- * layer_count of them from `first` on. An opaque entry has one, which is all of it. */
+/* Queues copies of layers of an entry, layer_count of them from `first` on, into a view (GPU_IN) or
+ * out of it. An opaque entry has one, which is all of it.
+ *   packed  the view of host memory, in which each of these matrices is one run */
 KVT_NODISCARD kvt_status store_gpu_copy_layers(gpu_site *site, gpu_way way, const kvt_view *view,
                                                const kvt_layout *layout, uint32_t first,
-                                               uint32_t layer_count, void *packed);
+                                               uint32_t layer_count, const kvt_view *packed);
 
 #endif

@@ -262,22 +262,6 @@ static bool gpu_make_shadow(const load_entry *entry, const load_section *own, ui
     return true;
 }
 
-/* Copies a layer's own section. */
-static kvt_status gpu_copy_own(const load_gpu *gpu, const load_section *own,
-                               const load_section *packed, uint32_t first, uint32_t layers)
-{
-    kvt_status status = KVT_OK;
-    const uint32_t sides = kvt_layout_sides(&own->layout);
-    for (uint32_t m = first * sides; m < (first + layers) * sides && status == KVT_OK; m++) {
-        const kvt_side side = (kvt_side)(m % sides);
-        const uint32_t tokens = own->layout.tokens;
-        const view_rows rows = view_rows_of(own->view, &own->layout, tokens, m / sides, side);
-        const view_rows from = view_rows_of(packed->view, &own->layout, tokens, m / sides, side);
-        status = gpu_copy_rows(gpu->site, GPU_IN, &rows, from.start);
-    }
-    return status;
-}
-
 /* Copies what came with a layer out of the shadow. */
 static kvt_status gpu_copy_shadow(const load_gpu *gpu, const load_entry *entry,
                                   const load_section *own, uint32_t layer, uint32_t layers,
@@ -286,7 +270,8 @@ static kvt_status gpu_copy_shadow(const load_gpu *gpu, const load_entry *entry,
     const size_t index = (size_t)(own - entry->sections);
     const uint32_t first = layer - own->first_layer;
     const bool last = first + layers == own->layout.layers;
-    kvt_status status = gpu_copy_own(gpu, own, &shadow->sections[index], first, layers);
+    kvt_status status = store_gpu_copy_layers(gpu->site, GPU_IN, own->view, &own->layout, first,
+                                              layers, &shadow->views[index]);
     for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++) {
         const load_section *section = &entry->sections[i];
         /* Opaque sections before the first layer come with it, others with the layer before. */
@@ -294,7 +279,7 @@ static kvt_status gpu_copy_shadow(const load_gpu *gpu, const load_entry *entry,
             section < own ? layer == 0 : last && section->first_layer == layer + layers;
         if (section->layout.layers != 0 || !comes) continue;
         status = store_gpu_copy_layers(gpu->site, GPU_IN, section->view, &section->layout, 0, 1,
-                                       shadow->views[i].base[0]);
+                                       &shadow->views[i]);
     }
     return status;
 }
