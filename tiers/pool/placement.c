@@ -24,18 +24,18 @@ double pool_deal_weight(const tiers_pool *pool, uint32_t member)
  * ended: ties go to the lower member, so the members are asked in that order. The cursor moves on
  * only when the reservation has succeeded. */
 kvt_status pool_deal(const tiers_pool *pool, const tiers_stripe_member *members, uint32_t units,
-                     uint32_t *dealt)
+                     uint32_t *dealt, double *owed)
 {
     uint32_t count = pool->member_count;
     if (pool->striping != TIERS_STRIPE_ROUND_ROBIN)
-        return tiers_stripe_share(members, count, units, dealt);
+        return tiers_stripe_share(members, count, units, dealt, owed);
     tiers_stripe_member turned[TIERS_MEMBERS_MAX] = {{0}};
     uint32_t turned_dealt[TIERS_MEMBERS_MAX];
     for (uint32_t i = 0; i < count; i++)
         turned[i] = members[(pool->cursor + i) % count];
-    kvt_status status = tiers_stripe_share(turned, count, units, turned_dealt);
+    kvt_status status = tiers_stripe_share(turned, count, units, turned_dealt, NULL);
     for (uint32_t i = 0; i < count && status == KVT_OK; i++)
-        dealt[(pool->cursor + i) % count] = turned_dealt[i];
+        dealt[(pool->cursor + i) % count] = turned_dealt[i], owed[i] = 0;
     return status;
 }
 

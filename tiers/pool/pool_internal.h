@@ -37,6 +37,7 @@ typedef struct pool_member {
     uint64_t slot_bytes;     /* of free slots: the space holds them, and they count as free */
     uint64_t align_bytes;    /* of slots */
     double pass;             /* entry: bytes over weight of what was put here, as entry_pass */
+    double owed;             /* units of its proportion that objects left it short of; stripe.h */
     tiers_trims trims;
     atomic_bool trimmed; /* the range out was trimmed: the next holder of the mutex gives it back */
     tiers_wear wear;
@@ -104,9 +105,10 @@ static inline bool pool_is_weighted(const tiers_pool *pool)
  * next ones. */
 double pool_deal_weight(const tiers_pool *pool, uint32_t member);
 
-/* Deals `units` to members with weights and rooms, in the pool's way. KVT_OK; KVT_E_SPACE. */
+/* Deals `units` to members with weights and rooms, in the pool's way; owed: what they are owed
+ * after it. KVT_OK; KVT_E_SPACE. */
 KVT_NODISCARD kvt_status pool_deal(const tiers_pool *pool, const tiers_stripe_member *members,
-                                   uint32_t units, uint32_t *dealt);
+                                   uint32_t units, uint32_t *dealt, double *owed);
 
 /* Whether an object of so many units lies whole on one member. */
 bool pool_is_whole(const tiers_pool *pool, uint64_t units);

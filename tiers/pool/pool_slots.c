@@ -31,6 +31,7 @@ typedef struct slot_class {
     uint32_t share_count;
     tiers_share shares[TIERS_MEMBERS_MAX]; /* of the plan; of a whole slot one, of no member */
     bool whole;                            /* slots lie on one member each */
+    double owed[TIERS_MEMBERS_MAX];        /* units that its slots left members short of */
     uint32_t free;
     uint32_t taken;
     uint64_t taken_ever;
@@ -243,31 +244,40 @@ static uint32_t slots_units(const slot_class *class)
     return units > TIERS_UNITS_MAX ? 0 : (uint32_t)units;
 }
 
-/* Seconds until the slowest member has read its share. */
-static double slots_seconds(const tiers_pool *pool, const tiers_share *shares, uint32_t count)
+/* The members as a deal sees them that may use all of their room. */
+static void slots_members(const tiers_pool *pool, const double *owed, tiers_stripe_member *members)
 {
-    double slowest = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const double seconds = shares[i].units / pool_deal_weight(pool, shares[i].member);
-        if (seconds > slowest) slowest = seconds;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        const bool takes = pool_member_takes(&pool->members[i]);
+        members[i] = (tiers_stripe_member){.weight = takes ? pool_deal_weight(pool, i) : 0,
+                                           .room_units = TIERS_UNITS_MAX,
+                                           .owed = owed[i]};
     }
-    return slowest;
 }
 
-/* The shares of a slot that is laid out now, room aside. 0 = none, as without members. */
-static uint32_t slots_plan_shares(tiers_pool *pool, uint32_t units, tiers_share *shares)
+/* The shares of a slot that is laid out now, room aside, and what members are owed after it. 0 =
+ * none, as without members. */
+static uint32_t slots_deal(const tiers_pool *pool, uint32_t units, const double *owed,
+                           tiers_share *shares, double *owed_out)
 {
     tiers_stripe_member members[TIERS_MEMBERS_MAX];
     uint32_t dealt[TIERS_MEMBERS_MAX], count = 0;
-    for (uint32_t i = 0; i < pool->member_count; i++) {
-        const bool takes = pool_member_takes(&pool->members[i]);
-        members[i].weight = takes ? pool_deal_weight(pool, i) : 0;
-        members[i].room_units = TIERS_UNITS_MAX;
-    }
-    if (units == 0 || pool_deal(pool, members, units, dealt) != KVT_OK) return 0;
+    slots_members(pool, owed, members);
+    if (units == 0 || pool_deal(pool, members, units, dealt, owed_out) != KVT_OK) return 0;
     for (uint32_t i = 0; i < pool->member_count; i++)
         if (dealt[i] > 0) shares[count++] = (tiers_share){.member = i, .units = dealt[i]};
     return count;
+}
+
+/* Whether a layout on members that take units is read in about the time of one of now. */
+static bool slots_are_fast(const tiers_pool *pool, const tiers_share *shares, uint32_t count)
+{
+    const double owed[TIERS_MEMBERS_MAX] = {0};
+    tiers_stripe_member members[TIERS_MEMBERS_MAX];
+    slots_members(pool, owed, members);
+    for (uint32_t i = 0; i < count; i++)
+        if (!pool_member_takes(&pool->members[shares[i].member])) return false;
+    return tiers_stripe_gain(members, pool->member_count, shares, count) <= SLOTS_DRIFT;
 }
 
 /* Plans a class anew where it has no plan, a member of its plan takes no units any more, or a plan
@@ -275,24 +285,23 @@ static uint32_t slots_plan_shares(tiers_pool *pool, uint32_t units, tiers_share 
 static void slots_plan(tiers_pool *pool, slot_class *class)
 {
     tiers_share shares[TIERS_MEMBERS_MAX];
+    double owed[TIERS_MEMBERS_MAX] = {0};
     const uint32_t units = slots_units(class);
     const bool whole = pool_is_whole(pool, units);
-    uint32_t count = slots_plan_shares(pool, units, shares);
+    uint32_t count = slots_deal(pool, units, owed, shares, owed);
     bool holds = class->share_count != 0 && class->whole == whole && count != 0;
     if (whole && count != 0) {
         shares[0] = (tiers_share){.member = 0, .units = units};
         count = 1;
     } else if (holds) {
-        for (uint32_t i = 0; i < class->share_count; i++)
-            holds = holds && pool_member_takes(&pool->members[class->shares[i].member]);
-        holds = holds && slots_seconds(pool, class->shares, class->share_count) <=
-                             SLOTS_DRIFT * slots_seconds(pool, shares, count);
+        holds = slots_are_fast(pool, class->shares, class->share_count);
     }
     if (holds) return;
     slots_drop(pool, class, UINT64_MAX);
     class->whole = whole;
     class->share_count = count;
     memcpy(class->shares, shares, count * sizeof shares[0]);
+    memset(class->owed, 0, sizeof class->owed);
 }
 
 void pool_slots_replan(tiers_pool *pool)
@@ -322,10 +331,14 @@ static kvt_status slots_lay(tiers_pool *pool, uint32_t index, uint32_t member)
     slot_class *class = &pool->slots->classes[index];
     kvt_status status = KVT_OK;
     uint64_t align;
-    tiers_location *location = tiers_location_make(class->size.bytes, class->size.unit_bytes,
-                                                   class->shares, class->share_count);
+    tiers_share shares[TIERS_MEMBERS_MAX] = {{.member = member, .units = slots_units(class)}};
+    double owed[TIERS_MEMBERS_MAX] = {0};
+    const uint32_t count =
+        class->whole ? 1 : slots_deal(pool, slots_units(class), class->owed, shares, owed);
+    if (count == 0) return KVT_E_SPACE;
+    tiers_location *location =
+        tiers_location_make(class->size.bytes, class->size.unit_bytes, shares, count);
     if (location == NULL) return KVT_E_MEMORY;
-    if (class->whole) location->shares[0].member = member;
     if (location->share_count > 1)
         location->turn = (uint8_t)pool_turn(pool, pool->slots->laid, slots_units(class));
     location->odd_first = class->size.odd_first;
@@ -346,6 +359,7 @@ static kvt_status slots_lay(tiers_pool *pool, uint32_t index, uint32_t member)
     }
     assert(tiers_location_check(location) == KVT_OK);
     location->slot = (uint8_t)(index + 1);
+    memcpy(class->owed, owed, sizeof owed);
     pool->slots->laid++;
     slots_push(pool, class, location);
     class->held_bytes = 0;
@@ -548,10 +562,8 @@ static bool slots_is_planned(tiers_pool *pool, const slot_class *class,
 {
     if (class->share_count == 0 || location->extent_count != location->share_count) return false;
     if (class->whole && location->share_count != 1) return false;
-    for (uint32_t i = 0; i < location->share_count; i++)
-        if (!pool_member_takes(&pool->members[location->shares[i].member])) return false;
-    return class->whole || slots_seconds(pool, location->shares, location->share_count) <=
-                               SLOTS_DRIFT * slots_seconds(pool, class->shares, class->share_count);
+    if (class->whole) return pool_member_takes(&pool->members[location->shares[0].member]);
+    return slots_are_fast(pool, location->shares, location->share_count);
 }
 
 /* The location may come from the list of late ones, which has its link where the pointer to the

@@ -86,14 +86,14 @@ static uint32_t reserve_collect_shares(const uint32_t *units, uint32_t count, ti
 static uint32_t reserve_share_tail(const tiers_pool *pool, const reserve_rooms *rooms,
                                    tiers_stripe_member *members, uint32_t units,
                                    uint64_t tail_bytes, uint32_t unit_bytes, uint32_t turn,
-                                   tiers_share *shares)
+                                   tiers_share *shares, double *owed)
 {
     uint32_t count = pool->member_count;
     uint32_t dealt[TIERS_MEMBERS_MAX];
     for (uint32_t owner = 0; owner < count; owner++) {
         if (rooms->bytes[owner] % unit_bytes < tail_bytes) continue;
         members[owner].room_units++;
-        kvt_status status = pool_deal(pool, members, units, dealt);
+        kvt_status status = pool_deal(pool, members, units, dealt, owed);
         members[owner].room_units--;
         if (status != KVT_OK) continue;
         uint32_t used = reserve_collect_shares(dealt, count, shares);
@@ -102,12 +102,22 @@ static uint32_t reserve_share_tail(const tiers_pool *pool, const reserve_rooms *
     return 0;
 }
 
-/* Decides the shares of an object within the rooms. Returns their number; 0 = no room. chance: the
- * pool again when members that were passed over may get a unit, or NULL. An object that lies
- * whole on one member is not dealt. */
-static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms, uint64_t bytes,
-                             uint64_t units, uint32_t unit_bytes, uint32_t turn, tiers_pool *chance,
-                             tiers_share *shares)
+/* The members as a deal sees them. */
+static void reserve_members(const tiers_pool *pool, const reserve_rooms *rooms, uint32_t unit_bytes,
+                            tiers_stripe_member *members)
+{
+    for (uint32_t i = 0; i < pool->member_count; i++)
+        members[i] = (tiers_stripe_member){.weight = pool_deal_weight(pool, i),
+                                           .room_units = rooms->bytes[i] / unit_bytes,
+                                           .owed = pool->members[i].owed};
+}
+
+/* Decides the shares of an object within the rooms. Returns their number; 0 = no room. chance:
+ * members that were passed over may get a unit. owed: what members are owed when it lies so. An
+ * object that lies whole on one member is not dealt. */
+static uint32_t reserve_plan(tiers_pool *pool, const reserve_rooms *rooms, uint64_t bytes,
+                             uint64_t units, uint32_t unit_bytes, uint32_t turn, bool chance,
+                             tiers_share *shares, double *owed)
 {
     if (units > TIERS_UNITS_MAX) return 0;
     if (pool_is_whole(pool, units)) {
@@ -121,19 +131,16 @@ static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms,
     }
     tiers_stripe_member members[TIERS_MEMBERS_MAX];
     uint32_t dealt[TIERS_MEMBERS_MAX];
-    for (uint32_t i = 0; i < pool->member_count; i++) {
-        members[i].weight = pool_deal_weight(pool, i);
-        members[i].room_units = rooms->bytes[i] / unit_bytes;
-    }
-    if (pool_deal(pool, members, (uint32_t)units, dealt) == KVT_OK) {
-        if (chance != NULL) reserve_grant_chance(chance, rooms, unit_bytes, dealt);
+    reserve_members(pool, rooms, unit_bytes, members);
+    if (pool_deal(pool, members, (uint32_t)units, dealt, owed) == KVT_OK) {
+        if (chance) reserve_grant_chance(pool, rooms, unit_bytes, dealt);
         return reserve_collect_shares(dealt, pool->member_count, shares);
     }
     uint64_t tail_bytes = bytes % unit_bytes;
     if (tail_bytes == 0 || units * unit_bytes < bytes)
         return 0; /* or the first unit is the odd one */
     return reserve_share_tail(pool, rooms, members, (uint32_t)units, tail_bytes, unit_bytes, turn,
-                              shares);
+                              shares, owed);
 }
 
 /* ---- extents ---- */
@@ -254,14 +261,15 @@ static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish,
         spared = true;
     }
     tiers_share shares[TIERS_MEMBERS_MAX];
-    bool gives_chances = pool->reweigh && pool_is_weighted(pool);
-    tiers_pool *chance = gives_chances && wish->members == UINT64_MAX ? pool : NULL;
+    double owed[TIERS_MEMBERS_MAX];
+    const bool chance = pool->reweigh && pool_is_weighted(pool) && wish->members == UINT64_MAX;
     const uint64_t units = reserve_units(wish);
     const uint32_t turn = pool_turn(pool, pool->reserved, units);
     uint32_t share_count =
-        reserve_plan(pool, &rooms, bytes, units, unit_bytes, turn, chance, shares);
+        reserve_plan(pool, &rooms, bytes, units, unit_bytes, turn, chance, shares, owed);
     if (share_count == 0 && spared)
-        share_count = reserve_plan(pool, &all, bytes, units, unit_bytes, turn, chance, shares);
+        share_count =
+            reserve_plan(pool, &all, bytes, units, unit_bytes, turn, chance, shares, owed);
     assert(share_count <= pool->member_count);
     if (share_count == 0) return KVT_E_SPACE;
     tiers_location *location = tiers_location_make(bytes, unit_bytes, shares, share_count);
@@ -275,6 +283,8 @@ static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish,
     }
     pool->reserved++;
     if (pool_is_whole(pool, units)) pool_count_whole(pool, shares[0].member, bytes);
+    for (uint32_t i = 0; i < pool->member_count && !pool_is_whole(pool, units); i++)
+        if (pool_is_weighted(pool)) pool->members[i].owed = owed[i];
     pool->cursor = (uint32_t)((pool->cursor + units) % pool->member_count);
     *location_out = location;
     return KVT_OK;
@@ -389,23 +399,9 @@ bool tiers_pool_lay_slots(tiers_pool *pool, uint32_t most)
 
 /* A layout grows old when weights change; by this figure a caller decides to write it anew. */
 
-/* Seconds until the slowest member has moved its share, by the weights of now. Latencies are left
- * out: they are the same in both layouts. */
-static double reserve_seconds(const tiers_pool *pool, const tiers_share *shares, uint32_t count,
-                              uint32_t unit_bytes)
-{
-    double slowest = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        double seconds =
-            (double)shares[i].units * unit_bytes / pool_deal_weight(pool, shares[i].member);
-        if (seconds > slowest) slowest = seconds;
-    }
-    return slowest;
-}
-
 double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
 {
-    tiers_share shares[TIERS_MEMBERS_MAX];
+    tiers_stripe_member members[TIERS_MEMBERS_MAX];
     reserve_rooms rooms;
     double gain = 1;
     if (location->bytes <= location->unit_bytes || pool->member_count == 1) return gain;
@@ -415,14 +411,8 @@ double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
     for (uint32_t i = 0; i < pool->member_count; i++)
         if (rooms.bytes[i] > 0 && tiers_worker_write_failed(pool->members[i].worker))
             rooms.bytes[i] = 0; /* a new layout would keep away from it */
-    uint32_t count =
-        reserve_plan(pool, &rooms, location->bytes, tiers_location_unit_count(location),
-                     location->unit_bytes, location->turn, NULL, shares);
-    assert(count <= pool->member_count);
-    if (count > 0)
-        gain =
-            reserve_seconds(pool, location->shares, location->share_count, location->unit_bytes) /
-            reserve_seconds(pool, shares, count, location->unit_bytes);
+    reserve_members(pool, &rooms, location->unit_bytes, members);
+    gain = tiers_stripe_gain(members, pool->member_count, location->shares, location->share_count);
 out:
     pthread_mutex_unlock(&pool->mutex);
     return gain;

@@ -11,37 +11,101 @@
 #include <math.h>
 #include <string.h>
 
+/* Weights waver by a tenth before they move (docs/TIERS.md, Weights): so much is no gain. */
+#define STRIPE_STEADY 1.1
+
 /* ---- shares ---- */
 
 /* Doubles decide here, in an order that is fixed, so equal weights give equal shares everywhere. */
 
-/* One unit more to each of the `rest` members with the largest fractions; ties go to the larger
- * weight, then to the lower member. A member outside the deal has fraction -1. The order of the
- * tests makes the result the same on every machine. */
-static void stripe_deal_rest(const tiers_stripe_member *members, uint32_t count, double *fractions,
-                             uint32_t rest, uint32_t *shares)
+/* One unit more to each of `rest` members, the largest wish first; one of -INFINITY gets none, and
+ * ties go to the larger weight, then to the lower member: the order of the tests makes the result
+ * the same on every machine. Returns the seconds of the slowest, in units over weight. */
+static double stripe_deal_rest(const tiers_stripe_member *members, uint32_t count,
+                               const double *wishes, uint32_t rest, uint32_t *shares)
 {
+    bool dealt[TIERS_MEMBERS_MAX] = {false};
+    double slowest = 0;
     for (; rest > 0; rest--) {
         uint32_t best = count;
         for (uint32_t i = 0; i < count; i++) {
-            if (fractions[i] < 0) continue;
-            bool better =
-                best == count || fractions[i] > fractions[best] ||
-                (fractions[i] == fractions[best] && members[i].weight > members[best].weight);
+            if (dealt[i] || wishes[i] == -INFINITY) continue;
+            bool better = best == count || wishes[i] > wishes[best] ||
+                          (wishes[i] == wishes[best] && members[i].weight > members[best].weight);
             if (better) best = i;
         }
         assert(best < count && "fewer members than remainder units");
         shares[best]++;
-        fractions[best] = -1;
+        dealt[best] = true;
     }
+    for (uint32_t i = 0; i < count; i++)
+        if (shares[i] > 0 && shares[i] / members[i].weight > slowest)
+            slowest = shares[i] / members[i].weight;
+    return slowest;
+}
+
+/* Deals the remainder twice: by fractions alone, which says how long the object may take, then with
+ * what members are owed. fractions: -1 outside the deal. owed: as of tiers_stripe_share. */
+static void stripe_deal_fair(const tiers_stripe_member *members, uint32_t count,
+                             const double *fractions, uint32_t rest, uint32_t *shares, double *owed)
+{
+    double wishes[TIERS_MEMBERS_MAX] = {0};
+    uint32_t plain[TIERS_MEMBERS_MAX];
+    double due = 0;
+    memcpy(plain, shares, count * sizeof *shares);
+    for (uint32_t i = 0; i < count; i++)
+        wishes[i] = fractions[i] < 0 ? -INFINITY : fractions[i];
+    const double most = TIERS_STRIPE_SLOWER * stripe_deal_rest(members, count, wishes, rest, plain);
+    for (uint32_t i = 0; i < count; i++) {
+        owed[i] = members[i].owed;
+        if (fractions[i] < 0) continue;
+        if ((shares[i] + 1) / members[i].weight > most) {
+            wishes[i] = -INFINITY;
+            continue;
+        }
+        wishes[i] = fractions[i] + members[i].owed;
+        due += fractions[i];
+    }
+    memcpy(plain, shares, count * sizeof *shares);
+    (void)stripe_deal_rest(members, count, wishes, rest, shares);
+    for (uint32_t i = 0; i < count && due > 0; i++)
+        if (wishes[i] != -INFINITY)
+            owed[i] += fractions[i] * rest / due - (double)(shares[i] - plain[i]);
+}
+
+/* Proportional shares of `units` over the open members, capacity aside: the floors, and the
+ * fractions that are left, -1 for a member outside. Returns the units of the remainder. */
+static uint32_t stripe_floors(const tiers_stripe_member *members, uint32_t count, const bool *open,
+                              uint32_t units, uint32_t *floors, double *fractions)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (open[i]) sum += members[i].weight;
+    uint32_t given = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        fractions[i] = -1;
+        floors[i] = 0;
+        if (!open[i]) continue;
+        double exact = members[i].weight / sum * (double)units;
+        /* Rounding in the division may lift the sum of the floors above units: never give more
+         * than is left. */
+        uint32_t whole = (uint32_t)floor(exact);
+        if (whole > units - given) whole = units - given;
+        floors[i] = whole;
+        fractions[i] = exact - floor(exact);
+        given += whole;
+    }
+    assert(given <= units && "floors never add up to more than all");
+    return units - given;
 }
 
 kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count, uint32_t units,
-                              uint32_t *units_out)
+                              uint32_t *units_out, double *owed_out)
 {
     assert(count <= TIERS_MEMBERS_MAX && units >= 1 && units <= TIERS_UNITS_MAX);
     bool open[TIERS_MEMBERS_MAX] = {false};
     uint32_t proposal[TIERS_MEMBERS_MAX];
+    double fractions[TIERS_MEMBERS_MAX], owed[TIERS_MEMBERS_MAX];
     uint64_t room = 0;
     for (uint32_t i = 0; i < count; i++) {
         open[i] = members[i].weight > 0 && members[i].room_units > 0;
@@ -52,28 +116,8 @@ kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count
     /* Each round closes the members that would overflow, at exactly their room, and shares the rest
      * out anew; the others' shares only grow by that, so at most count rounds are needed. */
     for (uint32_t left = units;;) {
-        /* Proportional shares of `units` over the open members, capacity aside. A member outside
-         * `open` gets nothing. */
-        double fractions[TIERS_MEMBERS_MAX];
-        double sum = 0;
-        for (uint32_t i = 0; i < count; i++)
-            if (open[i]) sum += members[i].weight;
-        uint32_t given = 0;
-        for (uint32_t i = 0; i < count; i++) {
-            fractions[i] = -1;
-            proposal[i] = 0;
-            if (!open[i]) continue;
-            double exact = members[i].weight / sum * (double)left;
-            /* Rounding in the division may lift the sum of the floors above units: never give more
-             * than is left. */
-            uint32_t whole = (uint32_t)floor(exact);
-            if (whole > left - given) whole = left - given;
-            proposal[i] = whole;
-            fractions[i] = exact - floor(exact);
-            given += whole;
-        }
-        assert(given <= left && "floors never add up to more than all");
-        stripe_deal_rest(members, count, fractions, left - given, proposal);
+        const uint32_t rest = stripe_floors(members, count, open, left, proposal, fractions);
+        stripe_deal_fair(members, count, fractions, rest, proposal, owed);
         bool fits = true;
         uint32_t still_left = left;
         for (uint32_t i = 0; i < count; i++) {
@@ -89,7 +133,49 @@ kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count
     }
     for (uint32_t i = 0; i < count; i++)
         if (open[i]) units_out[i] = proposal[i];
+    if (owed_out != NULL) memcpy(owed_out, owed, count * sizeof *owed);
     return KVT_OK;
+}
+
+/* Seconds until the slowest member has read its share, in units over weight. */
+static double stripe_seconds(const tiers_stripe_member *members, const tiers_share *shares,
+                             uint32_t share_count)
+{
+    double slowest = 0;
+    for (uint32_t i = 0; i < share_count; i++) {
+        const double weight = members[shares[i].member].weight;
+        const double seconds = weight > 0 ? shares[i].units / weight : INFINITY;
+        if (seconds > slowest) slowest = seconds;
+    }
+    return slowest;
+}
+
+double tiers_stripe_gain(const tiers_stripe_member *members, uint32_t count,
+                         const tiers_share *shares, uint32_t share_count)
+{
+    tiers_stripe_member even[TIERS_MEMBERS_MAX] = {{0}};
+    tiers_share plan[TIERS_MEMBERS_MAX];
+    uint32_t dealt[TIERS_MEMBERS_MAX];
+    uint32_t units = 0, used = 0;
+    double sum = 0;
+    for (uint32_t i = 0; i < share_count; i++)
+        units += shares[i].units;
+    for (uint32_t i = 0; i < count; i++) {
+        even[i] = members[i];
+        even[i].owed = 0;
+        if (members[i].room_units > 0) sum += members[i].weight;
+    }
+    if (tiers_stripe_share(even, count, units, dealt, NULL) != KVT_OK) return 1;
+    for (uint32_t i = 0; i < count; i++)
+        if (dealt[i] > 0) plan[used++] = (tiers_share){.member = i, .units = dealt[i]};
+    const double gain =
+        stripe_seconds(members, shares, share_count) / stripe_seconds(members, plan, used);
+    bool falls = gain <= TIERS_STRIPE_SLOWER * STRIPE_STEADY;
+    for (uint32_t i = 0; i < share_count && falls; i++) {
+        const double exact = members[shares[i].member].weight / sum * units;
+        falls = shares[i].units < exact * STRIPE_STEADY + 1;
+    }
+    return falls || gain < 1 ? 1 : gain;
 }
 
 /* ---- deal order ---- */

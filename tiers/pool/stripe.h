@@ -4,8 +4,9 @@
  *
  * Shares follow Unified KV Pooling, section IV-A, algorithm 1: p_i = b_i / sum b; of n units
  * floor(p_i n) go to member i; the remainder goes one unit each to the members with the largest
- * fractions (docs/decisions/0002-stripe-remainder.md says why not all to the fastest). A member
- * without room passes its share to the others.
+ * fractions (docs/decisions/0002-stripe-remainder.md says why not all to the fastest), to which
+ * is added what earlier objects left them short of. So objects of few units, too, give each member
+ * its proportion in the long run. A member without room passes its share to the others.
  *
  * The deal order is the quota method of Balinski and Young (1975): the next unit goes to the member
  * with the smallest (dealt + 1) / units among those that stay within their rounded-up quota; ties
@@ -31,15 +32,26 @@
  * finding the first unit stays cheap. */
 #define TIERS_TURN_MAX 64u
 
+/* A member that is slow for its one unit more gets none, however much it is owed: an object takes
+ * at most so many times as long as with the largest fractions alone. */
+#define TIERS_STRIPE_SLOWER 2.0
+
 typedef struct tiers_stripe_member {
     double weight; /* bytes per second; 0 = takes no part */
     uint64_t room_units;
+    double owed; /* units that earlier objects left it short of; below 0: gave it too much */
 } tiers_stripe_member;
 
 /* Shares `units` (1..TIERS_UNITS_MAX) out. units_out has count entries, zero for members without a
- * share. KVT_OK; KVT_E_SPACE (the members' rooms do not hold it). */
+ * share; owed_out, unless NULL, what the members are owed after this object, in the sum as much as
+ * before. KVT_OK; KVT_E_SPACE (the members' rooms do not hold it). */
 KVT_NODISCARD kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count,
-                                            uint32_t units, uint32_t *units_out);
+                                            uint32_t units, uint32_t *units_out, double *owed_out);
+
+/* How many times as fast shares made now, with nothing owed, would be read as these are; 1 where
+ * these are as remainders may fall, and where there is no room. */
+double tiers_stripe_gain(const tiers_stripe_member *members, uint32_t count,
+                         const tiers_share *shares, uint32_t share_count);
 
 /* After `step` units dealt[i] of them are member i's. */
 typedef struct tiers_dealer {

@@ -25,9 +25,10 @@ TEST(shares_follow_bandwidth)
         for (uint32_t i = 0; i < count; i++) {
             members[i].weight = (double)(1 + dice_shift(&seed) % 7000) * 1e6;
             members[i].room_units = UINT64_MAX;
+            members[i].owed = (double)(dice_shift(&seed) % 400) / 100 - 2;
             sum += members[i].weight;
         }
-        assert_ok(tiers_stripe_share(members, count, units, units_out));
+        assert_ok(tiers_stripe_share(members, count, units, units_out, NULL));
         uint64_t given = 0;
         for (uint32_t i = 0; i < count; i++) {
             double exact = members[i].weight / sum * units;
@@ -43,38 +44,105 @@ TEST(remainder_goes_to_the_largest_fractions)
 {
     uint32_t out[3];
     /* 7 units over 5:3:2 = 3.5, 2.1, 1.4: one unit is left, for the first. */
-    const tiers_stripe_member uneven[] = {{5, 99}, {3, 99}, {2, 99}};
-    assert_ok(tiers_stripe_share(uneven, 3, 7, out));
+    const tiers_stripe_member uneven[] = {{5, 99, 0}, {3, 99, 0}, {2, 99, 0}};
+    assert_ok(tiers_stripe_share(uneven, 3, 7, out, NULL));
     assert_int_equal(out[0], 4);
     assert_int_equal(out[1], 2);
     assert_int_equal(out[2], 1);
     /* 5 units over three equals: the two left go to the lower two, not both to one. */
-    const tiers_stripe_member equal[] = {{1, 99}, {1, 99}, {1, 99}};
-    assert_ok(tiers_stripe_share(equal, 3, 5, out));
+    const tiers_stripe_member equal[] = {{1, 99, 0}, {1, 99, 0}, {1, 99, 0}};
+    assert_ok(tiers_stripe_share(equal, 3, 5, out, NULL));
     assert_int_equal(out[0], 2);
     assert_int_equal(out[1], 2);
     assert_int_equal(out[2], 1);
     /* 2 units over 1:3 = 0.5, 1.5: equal fractions, the larger weight wins. */
-    const tiers_stripe_member tie[] = {{1, 99}, {3, 99}};
-    assert_ok(tiers_stripe_share(tie, 2, 2, out));
+    const tiers_stripe_member tie[] = {{1, 99, 0}, {3, 99, 0}};
+    assert_ok(tiers_stripe_share(tie, 2, 2, out, NULL));
     assert_int_equal(out[0], 0);
     assert_int_equal(out[1], 2);
+}
+
+/* Objects of few units in a row: each member gets its proportion of all of them, and no object
+ * takes more than twice as long as it would have to. */
+TEST(many_small_objects_keep_all_members_busy)
+{
+    static const double weights[][4] = {
+        {100, 100, 200, 400}, {1, 1, 1, 1},   {1, 4}, {3, 5}, {1, 2, 3},
+        {7, 7, 3.5, 3.5},     {10, 10, 10, 6}};
+    for (uint32_t set = 0; set < sizeof weights / sizeof weights[0]; set++) {
+        for (uint32_t units = 2; units < 40; units++) {
+            tiers_stripe_member members[4] = {{0, 0, 0}};
+            double owed[4] = {0}, sum = 0, slowest = 0;
+            uint64_t given[4] = {0};
+            uint32_t count = 0, out[4];
+            for (; count < 4 && weights[set][count] > 0; count++) {
+                members[count] = (tiers_stripe_member){weights[set][count], UINT64_MAX, 0};
+                sum += weights[set][count];
+            }
+            for (uint32_t object = 0; object < 400; object++) {
+                tiers_share shares[4];
+                uint32_t used = 0;
+                assert_ok(tiers_stripe_share(members, count, units, out, owed));
+                for (uint32_t i = 0; i < count; i++) {
+                    members[i].owed = owed[i];
+                    given[i] += out[i];
+                    if (out[i] > 0) shares[used++] = (tiers_share){.member = i, .units = out[i]};
+                }
+                /* A layout that a deal makes is not worth another one. */
+                assert_true(tiers_stripe_gain(members, count, shares, used) == 1);
+            }
+            for (uint32_t i = 0; i < count; i++)
+                slowest = fmax(slowest, (double)given[i] / weights[set][i]);
+            assert_true(400.0 * units / sum / slowest > 0.97);
+        }
+    }
+}
+
+TEST(a_slow_member_gets_no_unit_for_what_it_is_owed)
+{
+    /* 3 units over 1:99: the slow one would make the object take 33 times as long. */
+    tiers_stripe_member members[] = {{1, 99, 0}, {99, 99, 0}};
+    double owed[2];
+    uint32_t out[2];
+    for (uint32_t object = 0; object < 500; object++) {
+        assert_ok(tiers_stripe_share(members, 2, 3, out, owed));
+        assert_int_equal(out[1], 3);
+        members[0].owed = owed[0];
+        members[1].owed = owed[1];
+    }
+    assert_true(fabs(owed[0]) + fabs(owed[1]) < 1);
+}
+
+TEST(a_layout_that_fell_behind_gains)
+{
+    tiers_stripe_member members[] = {{1, 99, 0}, {1, 99, 0}, {1, 99, 0}, {1, 99, 0}};
+    const tiers_share shares[] = {{0, 16}, {1, 16}, {2, 16}, {3, 16}};
+    assert_true(tiers_stripe_gain(members, 4, shares, 4) == 1);
+    members[3].weight = 0.5; /* 32 against 64 / 3.5 */
+    assert_true(tiers_stripe_gain(members, 4, shares, 4) > 1.6);
+    members[3].weight = 0; /* gone */
+    assert_true(tiers_stripe_gain(members, 4, shares, 4) > 1e6);
+    members[3].weight = 1;
+    assert_true(tiers_stripe_gain(members, 4, shares, 3) > 1.2); /* a member was added */
+    for (uint32_t i = 0; i < 4; i++)
+        members[i].room_units = 2;
+    assert_true(tiers_stripe_gain(members, 4, shares, 3) == 1); /* there is no room to gain it */
 }
 
 TEST(a_full_members_share_moves_on)
 {
     uint32_t out[3];
-    const tiers_stripe_member tight[] = {{4, 2}, {2, 99}, {2, 99}};
-    assert_ok(tiers_stripe_share(tight, 3, 16, out));
+    const tiers_stripe_member tight[] = {{4, 2, 0}, {2, 99, 0}, {2, 99, 0}};
+    assert_ok(tiers_stripe_share(tight, 3, 16, out, NULL));
     assert_int_equal(out[0], 2);
     assert_int_equal(out[1], 7);
     assert_int_equal(out[2], 7);
-    const tiers_stripe_member full[] = {{4, 0}, {2, 3}, {0, 99}};
-    assert_ok(tiers_stripe_share(full, 3, 3, out));
+    const tiers_stripe_member full[] = {{4, 0, 0}, {2, 3, 0}, {0, 99, 0}};
+    assert_ok(tiers_stripe_share(full, 3, 3, out, NULL));
     assert_int_equal(out[0], 0);
     assert_int_equal(out[1], 3);
     assert_int_equal(out[2], 0);
-    assert_int_equal(tiers_stripe_share(full, 3, 4, out), KVT_E_SPACE);
+    assert_int_equal(tiers_stripe_share(full, 3, 4, out, NULL), KVT_E_SPACE);
 }
 
 TEST(room_is_never_exceeded)
@@ -89,9 +157,10 @@ TEST(room_is_never_exceeded)
         for (uint32_t i = 0; i < count; i++) {
             members[i].weight = (double)(dice_shift(&seed) % 10);
             members[i].room_units = dice_shift(&seed) % 60;
+            members[i].owed = (double)(dice_shift(&seed) % 400) / 100 - 2;
             if (members[i].weight > 0) room += members[i].room_units;
         }
-        kvt_status status = tiers_stripe_share(members, count, units, out);
+        kvt_status status = tiers_stripe_share(members, count, units, out, NULL);
         assert_int_equal(status, room >= units ? KVT_OK : KVT_E_SPACE);
         if (status != KVT_OK) continue;
         uint64_t given = 0;
