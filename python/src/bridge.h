@@ -185,19 +185,39 @@ static int kvtpy_overlap(uintptr_t addresses, uintptr_t bytes, size_t count)
     return overlap;
 }
 
+/* Marks the keys whose entries lie on devices, or in memory with so many bytes at least. Returns
+ * how many. */
+static size_t kvtpy_find_far(kvtpy_handle *store, const uint8_t *keys, uintptr_t bytes,
+                             size_t count, uint64_t large_bytes, uint8_t *far_out)
+{
+    size_t far = 0;
+    void *object = kvtpy_enter_shared(store);
+    for (size_t i = 0; i < count && object != NULL; i++) {
+        kvt_description is = {.struct_size = sizeof is};
+        if (kvt_store_describe(object, (const kvt_key *)keys + i, &is) != KVT_OK) continue;
+        far_out[i] = is.tier == KVT_TIER_SSD || ((const uint64_t *)bytes)[i] >= large_bytes;
+        far += far_out[i];
+    }
+    if (object != NULL) kvtpy_leave_shared(store);
+    return far;
+}
+
 /*
  * kvt_store_get of one key after the other.
  *   keys, addresses, bytes   count of each; the latter two as numbers, since native.c makes them
+ *   passed                   count of marks, nonzero where a key is passed over; or NULL
  *   statuses                 count of them; one that is not reached, because the store closes, is
  *                            KVT_E_STATE
  * Returns how many are KVT_OK.
  */
 static size_t kvtpy_get_many(kvtpy_handle *store, const uint8_t *keys, uintptr_t addresses,
-                             uintptr_t bytes, size_t count, uint64_t deadline_ns, int *statuses)
+                             uintptr_t bytes, size_t count, uint64_t deadline_ns,
+                             const uint8_t *passed, int *statuses)
 {
     size_t loaded = 0;
     void *object = kvtpy_enter_shared(store);
     for (size_t i = 0; i < count; i++) {
+        if (passed != NULL && passed[i] != 0) continue;
         statuses[i] = KVT_E_STATE;
         if (object == NULL) continue;
         statuses[i] =
@@ -261,7 +281,10 @@ kvt_status kvtpy_lease(kvtpy_handle *store, const uint8_t *keys, size_t count, u
                        bool *held_out, uint64_t *lease_out);
 int kvtpy_overlap(uintptr_t addresses, uintptr_t bytes, size_t count);
 size_t kvtpy_get_many(kvtpy_handle *store, const uint8_t *keys, uintptr_t addresses,
-                      uintptr_t bytes, size_t count, uint64_t deadline_ns, int *statuses);
+                      uintptr_t bytes, size_t count, uint64_t deadline_ns, const uint8_t *passed,
+                      int *statuses);
+size_t kvtpy_find_far(kvtpy_handle *store, const uint8_t *keys, uintptr_t bytes, size_t count,
+                      uint64_t large_bytes, uint8_t *far_out);
 size_t kvtpy_bench_gets(kvtpy_handle *store, const uint8_t *keys, void *const *addresses,
                         const uint64_t *bytes, size_t count, size_t rounds);
 void kvtpy_bench_copies(void *const *targets, const void *source, size_t step, size_t bytes,

@@ -34,6 +34,7 @@
  *   positions    of puts, the first position of each entry; or NULL
  *   elsewhere    gets of one view ask other hosts for what is not stored here: the key of an entry
  *                says what its layout is, since nothing here does
+ *   packed       gets into packed memory of as many bytes as the layout has, whatever the entry is
  */
 typedef struct kvtpy_places {
     const kvt_layout *layouts;
@@ -48,6 +49,7 @@ typedef struct kvtpy_places {
     bool alike;
     bool scattered;
     bool elsewhere;
+    bool packed;
 } kvtpy_places;
 
 struct kvtpy_task;
@@ -257,7 +259,7 @@ static kvt_status kvtpy_task_new(kvtpy_handle *store, uint32_t kind, const uint8
             kvt_layout *layouts = &task->layouts[task->firsts[i]];
             memcpy(layouts, places->layouts + (places->alike ? 0 : task->firsts[i]),
                    groups * sizeof *layouts);
-            if (kind == KVT_REQUEST_GET) {
+            if (kind == KVT_REQUEST_GET && !places->packed) {
                 const bool shorter = places->shorter != NULL && places->shorter[i] != 0;
                 const kvt_status is = kvtpy_task_compare(object, key, layouts, groups, shorter);
                 task->slots[i].status = is;
@@ -464,6 +466,7 @@ typedef struct kvtpy_places {
     bool alike;
     bool scattered;
     bool elsewhere;
+    bool packed;
 } kvtpy_places;
 typedef struct kvtpy_task kvtpy_task;
 void kvtpy_task_free(kvtpy_task *task);

@@ -381,11 +381,16 @@ class VllmCache(PackageCase):
         self.policy.clear()
         self.assertEqual(self.policy.chunks, {})
 
-    def test_another_version_is_refused(self):
+    def test_another_version_is_refused_where_it_differs(self):
+        base = sys.modules["vllm.v1.kv_offload.cpu.policies.base"].CachePolicy
         sys.modules["vllm"].__version__ = "0.31.0"
         sys.modules.pop("kvterrace.vllm_cache")
-        self.refused(kvterrace.UnsupportedError, "0.31.0", importlib.import_module,
-                     "kvterrace.vllm_cache")
+        base.evict = lambda self, count, protected, reason: []
+        self.refused(kvterrace.UnsupportedError, "KvterracePolicy.evict is called with",
+                     importlib.import_module, "kvterrace.vllm_cache")
+        del base.evict
+        importlib.import_module("kvterrace.vllm_cache")
+        sys.modules.pop("kvterrace.vllm_cache")
         sys.modules["vllm"].__version__ = "0.32.0"
         importlib.import_module("kvterrace.vllm_cache")
 

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import mmap
 import os
+import time
 import unittest
 
 from package_case import LAYOUT, PackageCase, kvterrace, pattern
@@ -128,6 +129,69 @@ class Bytes(PackageCase):
             self.assertEqual(out[index], pattern(LAYOUT.bytes, index))
             self.assertEqual(read[index], out[index])
         self.assertEqual(store.get_many([], []), [])
+
+    def test_many_puts(self):
+        store = self.store()
+        keys = [self.key(index) for index in range(40)]
+        data = [pattern(LAYOUT.bytes, index) for index in range(40)]
+        self.assertEqual(store.put_many(keys, data, LAYOUT, parents=[None] + keys[:-1],
+                                        first_positions=range(0, 40 * 48, 48)),
+                         [kvterrace.Outcome.STORED] * 40)
+        self.assertEqual(store.put_many(keys[:1], data[:1], LAYOUT), [kvterrace.Outcome.EXISTS])
+        self.assertEqual(store.describe(keys[7])["first_position"], 7 * 48)
+        self.assertEqual([store.get(key) for key in keys], data)
+        plain = [self.key("a"), self.key("b")]
+        self.assertTrue(all(store.put_many(plain, [b"1" * 5000, bytearray(9000)],
+                                           recompute_seconds=1.0)))
+        store.flush()
+        self.assertEqual(store.get(plain[0]), b"1" * 5000)
+        self.assertEqual(store.put_many([], []), [])
+        self.assertEqual(len(store), 42)
+        self.assertTrue(store)
+        self.assertEqual(set(store), {*keys, *plain})
+        found = {one.key: one for one in store.entries()}
+        self.assertEqual((found[plain[1]].bytes, found[plain[1]].tier), (9000, "dram"))
+
+    def test_a_store_without_entries_is_one(self):
+        store = self.store()
+        self.assertEqual((len(store), list(store), bool(store)), (0, [], True))
+
+    def test_many_of_a_device_and_of_memory(self):
+        """Entries on the device are read at once: 24 of 20 ms take no second."""
+        store = self.store(settings={
+            "device.d.path": os.path.join(self.folder(), "disk"), "device.d.tier": "ssd",
+            "device.d.backend": "file", "device.d.capacity": "64MiB", "device.d.latency": "20ms",
+            "tier.dram.capacity": "8MiB", "store.policy": "lru"})
+        keys = [self.key(index) for index in range(24)]
+        data = [pattern(LAYOUT.bytes, index) for index in range(24)]
+        self.assertTrue(all(store.put_many(keys, data, LAYOUT)))
+        store.flush()
+        for key in keys[:16]:
+            store.prefetch(key, "ssd")
+        out = [bytearray(LAYOUT.bytes) for _ in keys]
+        began = time.monotonic()
+        self.assertEqual(store.get_many(keys + [self.key("none")], out + [bytearray(5)]),
+                         [True] * 24 + [False])
+        self.assertLess(time.monotonic() - began, 0.35)
+        self.assertEqual(out, data)
+        self.assertIn(True, store.get_many(keys, out, deadline=5))
+
+    def test_puts_wait_for_room(self):
+        """A request to the device takes 40 ms, and the staging has room for four entries."""
+        store = kvterrace.Store(settings={
+            "device.d.path": os.path.join(self.folder(), "disk"), "device.d.tier": "ssd",
+            "device.d.backend": "file", "device.d.capacity": "128MiB",
+            "device.d.latency": "40ms", "store.put_staging": "4MiB",
+            "store.policy": "lru"})
+        self.addCleanup(store.close)
+        data = pattern(1 << 20)
+        first = [store.put(self.key(("at once", index)), data, deadline=0) for index in range(24)]
+        self.assertIn(kvterrace.Outcome.BUSY, first)
+        self.assertEqual({store.put(self.key(("waits", index)), data) for index in range(24)},
+                         {kvterrace.Outcome.STORED})
+        self.assertEqual(set(store.put_many([self.key(("many", index)) for index in range(24)],
+                                            [data] * 24)), {kvterrace.Outcome.STORED})
+        self.assertRaises(kvterrace.ArgumentError, store.put, self.key("x"), data, deadline="1")
 
     def test_entries_of_other_hosts(self):
         """Two stores with one engine between them, which is in this process's memory."""

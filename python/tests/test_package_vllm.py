@@ -106,6 +106,21 @@ class Jobs(Case):
         self.assertEqual([self.row(row) for row in (0, 1, 3, 4, 5)], before[:2] + before[3:])
         self.assertEqual(tier.lookup(keys[2], fake_vllm.ReqContext("r")), MISS)
 
+    def test_a_number_that_is_no_chunk_fails_its_job(self):
+        tier, keys = self.tier(), [name(index) for index in range(3)]
+        before = self.fill(range(3))
+        for chunk in (ROWS, -1, 1 << 40, -(1 << 70)):
+            stored, = self.store_rows(tier, keys, [0, chunk, 2])
+            self.assertEqual((stored.success, stored.transfer_bytes), (False, 0))
+            self.assertEqual(tier.lookup(keys[0], fake_vllm.ReqContext("r")), MISS)
+        self.store_rows(tier, keys, range(3))
+        for chunk in (ROWS, -1, 1 << 40):
+            loaded, = self.load_rows(tier, keys, [4, 5, chunk])
+            self.assertEqual((loaded.success, loaded.successful_keys), (False, None))
+            self.assertEqual(self.row(4), bytes(2 * BLOCK))
+        loaded, = self.load_rows(tier, keys, range(4, 7))
+        self.assertEqual((loaded.success, [self.row(row) for row in (4, 5, 6)]), (True, before))
+
     def test_what_a_load_missed_is_a_miss_for_its_request(self):
         """vLLM asks again after a failed load: an entry that is stored and cannot be had in time
         must not be promised a second time."""
@@ -543,16 +558,30 @@ tier.shutdown()
         self.view.release()
         self.region.close()
 
-    def test_another_version_is_refused_by_name(self):
-        said = self.script(
-            "import sys; sys.path.insert(0, %r)\n"
-            "import fake_vllm, kvterrace\n"
-            "fake_vllm.install('0.33.1')\n"
-            "try:\n    import kvterrace.vllm\n"
-            "except kvterrace.UnsupportedError as error:\n    print(error)\n"
-            % os.path.dirname(os.path.abspath(__file__)))
-        self.assertIn("vLLM 0.33.1", said)
-        self.assertIn("0.32.0", said)
+    def test_another_version_serves_while_its_interface_is_the_same(self):
+        script = ("import os, sys; sys.path.insert(0, %r)\n"
+                  "import logging, fake_vllm, kvterrace\n"
+                  "logging.basicConfig(stream=sys.stdout)\n"
+                  "if 'changed' in sys.argv: del fake_vllm.JobResult.__init__\n"
+                  "fake_vllm.install('0.33.1')\n"
+                  "if 'gone' in sys.argv: del sys.modules['vllm.v1.kv_offload.tiering.base']\n"
+                  "try:\n    import kvterrace.vllm\n    print('serves')\n"
+                  "except kvterrace.UnsupportedError as error:\n    print(error)\n"
+                  % os.path.dirname(os.path.abspath(__file__)))
+        said = self.script(script)
+        self.assertIn("tested with vLLM 0.32.0, and this is 0.33.1", said)
+        self.assertIn("serves", said)
+        gone = self.script("import sys; sys.argv.append('gone')\n" + script)
+        self.assertIn("vLLM 0.33.1 differs: ", gone)
+        self.assertIn("tiering.base", gone)
+        changed = "import sys; sys.argv.append('changed')\n" + script
+        said = self.script(changed)
+        self.assertIn("vLLM 0.33.1 differs: ", said)
+        self.assertIn("takes no successful_keys", said)
+        self.assertNotIn("serves", said)
+        said = self.script("import os; os.environ['KVTERRACE_UNTESTED_ENGINE'] = '1'\n" + changed)
+        self.assertIn("takes no successful_keys", said)
+        self.assertIn("serves", said)
 
 
 if __name__ == "__main__":

@@ -125,6 +125,46 @@ class Buffers(PackageCase):
         self.assertTrue(self.get((ctypes.c_uint16 * (size // 2))()))
         self.assertNotIn(self.key("p"), opened)
 
+    def test_many_puts_that_do_not_fit(self):
+        opened, size = self.opened, LAYOUT.bytes
+        keys, data = [self.key("m"), self.key("n")], [bytes(size), bytes(size)]
+        for text, arguments, options in (
+                ("2 keys and 1 buffers", (keys, data[:1]), {}),
+                ("2 keys and 3 parents", (keys, data), {"parents": [None] * 3}),
+                ("2 keys and 1 first", (keys, data), {"first_positions": [0]}),
+                ("one Layout", (keys, data, [LAYOUT]), {}),
+                ("the layout", (keys, [bytes(size), bytes(1)], LAYOUT), {}),
+                ("its own parent", (keys, data, LAYOUT), {"parents": [None, keys[1]]}),
+                ("first_positions", (keys, data, LAYOUT), {"first_positions": [0, -1]}),
+                ("class_id", (keys, data, LAYOUT), {"class_id": 70000}),
+                ("empty", (keys, [b"", b""]), {})):
+            self.refused(ArgumentError, text, opened.put_many, *arguments, **options)
+        self.assertNotIn(keys[0], opened)
+
+    def test_elements_that_buffers_do_not_know(self):
+        """Arrays as numpy has them with ml_dtypes: no buffer, and their bytes by a view."""
+        class Kind:
+            def __init__(self, name, itemsize):
+                self.name, self.itemsize = name, itemsize
+
+        class Array:
+            def __init__(self, name, itemsize, size):
+                self.dtype, self.room = Kind(name, itemsize), bytearray(size)
+                self.__array_interface__ = {"version": 3}
+
+            def view(self, kind):
+                assert kind == f"u{self.dtype.itemsize}"
+                return memoryview(self.room).cast({1: "B", 2: "H", 4: "I"}[self.dtype.itemsize])
+
+        size = LAYOUT.bytes
+        target = Array("bfloat16", 2, size)
+        self.assertTrue(self.get(target))
+        self.assertEqual(target.room, self.data)
+        self.assertTrue(self.opened.put(self.key("bf"), target, LAYOUT))
+        self.refused(ArgumentError, "fp8", self.get, Array("float8_e4m3fn", 1, size))
+        self.refused(ArgumentError, "float8_e5m2", self.get, Array("float8_e5m2", 1, size))
+        self.refused(ArgumentError, "neither", self.get, Array("object", 16, size))
+
     def test_buffers_that_overlap(self):
         opened, size = self.opened, LAYOUT.bytes
         keys = [self.key("a"), self.key("d"), self.key("e")]
@@ -349,6 +389,8 @@ class Words(PackageCase):
         again = pickle.loads(pickle.dumps(error))
         self.assertEqual((str(again), type(again)), (str(error), type(error)))
         self.assertEqual(pickle.loads(pickle.dumps(LAYOUT)), LAYOUT)
+        space = kvterrace.Space(model="m", dtype="bfloat16", sides=2, extra=b"x")
+        self.assertEqual(pickle.loads(pickle.dumps(space)).key("a"), space.key("a"))
 
 
 class Life(PackageCase):

@@ -27,11 +27,12 @@ if _library != __version__:
     raise ImportError(f"kvterrace {__version__} found the library {_library}: "
                       "install the package again, all of it from one wheel")
 
+from ._many import Listed
 from ._queue import Queue
 from ._store import EventReader, Lease, Outcome, Store, Worth
 from ._types import Key, Layout, Space, View
 
 __all__ = ["ArgumentError", "BusyError", "ConfigError", "CorruptError", "DatabaseError",
-           "DeviceError", "Error", "EventReader", "Key", "Layout", "Lease", "LockedError",
+           "DeviceError", "Error", "EventReader", "Key", "Layout", "Lease", "Listed", "LockedError",
            "MemoryShortError", "MismatchError", "Outcome", "Queue", "Space", "SpaceError",
            "StateError", "Store", "UnsupportedError", "View", "Worth", "__version__"]

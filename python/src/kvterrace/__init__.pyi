@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Types of the package; units and rules are in the docstrings of the sources.
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, NamedTuple, Protocol
 
@@ -52,6 +52,13 @@ class Worth(NamedTuple):
     recompute_seconds: float
     saved_seconds: float
     guessed: int
+
+class Listed(NamedTuple):
+    key: Key
+    tier: str
+    stored_bytes: int
+    bytes: int
+    age: float
 
 class Key(bytes):
     def __new__(cls, value: bytes) -> Key: ...
@@ -161,7 +168,17 @@ class Store:
     def put(self, key: bytes, data: _Data, layout: _Layouts = None, *, parent: bytes | None = None,
             recompute_seconds: float = 0.0, first_position: int = 0, request_tokens: int = 0,
             class_id: int = 0, tenant: int = 0, lifetime: float = 0.0,
-            token_scores: Iterable[float] | None = None) -> Outcome: ...
+            token_scores: Iterable[float] | None = None,
+            deadline: float | None = None) -> Outcome: ...
+    def put_many(self, keys: Sequence[bytes], data: Sequence[_Memory],
+                 layout: Layout | None = None, *, parents: Sequence[bytes | None] | None = None,
+                 first_positions: Sequence[int] | None = None, deadline: float | None = None,
+                 recompute_seconds: float = 0.0, request_tokens: int = 0, class_id: int = 0,
+                 tenant: int = 0, lifetime: float = 0.0) -> list[Outcome]: ...
+    def entries(self) -> Iterator[Listed]: ...
+    def __iter__(self) -> Iterator[Key]: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
     def get(self, key: bytes, *, deadline: float | None = None) -> bytearray | None: ...
     def get_into(self, key: bytes, target: _Data, *, deadline: float | None = None,
                  info: dict[str, Any] | None = None) -> bool: ...

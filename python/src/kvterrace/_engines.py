@@ -2,6 +2,9 @@
 """What the adapters of engines share: the versions that they were tested with, and parameters."""
 
 import importlib.metadata
+import inspect
+import logging
+import os
 import re
 
 from ._errors import failure
@@ -11,13 +14,111 @@ from ._store import Store, readers_to_come
 _PLACES = re.compile(r"\{(?:dp|engine|rank)\}")
 
 
-def need_version(engine, found, tested):
-    """Refuses an engine of a version that the adapter was not tested with: its interfaces are
-    experimental, and a changed one may put bytes where nobody expects them."""
-    if found.split("+")[0] not in tested:
-        raise failure(lib.KVT_E_UNSUPPORTED,
-                      f"this adapter was tested with {engine} {', '.join(tested)}, and this is "
-                      f"{engine} {found}: install a tested version, or a newer kvterrace")
+_SELF = ("self", "cls")
+_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _parameters(called):
+    """The parameters of a call, without self; None: it does not say."""
+    try:
+        found = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [one for one in found if one.name not in _SELF]
+
+
+def _bare(method):
+    return getattr(method, "__func__", method)
+
+
+def _override_faults(ours):
+    """Methods of a class of ours that the engine's base calls in another way, or wants beside
+    them."""
+    for name in sorted(getattr(ours, "__abstractmethods__", ())):
+        yield f"{ours.__name__} lacks {name}"
+    for name, mine in vars(ours).items():
+        base = next((vars(one)[name] for one in ours.__mro__[1:] if name in vars(one) and
+                     one is not object and not one.__module__.startswith("kvterrace")), None)
+        if base is None or not callable(_bare(base)) or not callable(_bare(mine)):
+            continue
+        theirs, own = _parameters(_bare(base)), _parameters(_bare(mine))
+        if theirs is None or own is None or name == "__init__":
+            continue
+        takes_any = {one.kind for one in own if one.kind in _ANY}
+        given = [one.name for one in theirs if one.kind not in _ANY]
+        names = [one.name for one in own if one.kind not in _ANY]
+        if not takes_any and names[:len(given)] != given:
+            yield f"{ours.__name__}.{name} is called with ({', '.join(given)})"
+        elif any(one.default is one.empty and one.kind not in _ANY for one in own[len(given):]):
+            yield f"{ours.__name__}.{name} is called without {names[len(given)]}"
+
+
+def _call_faults(called, names, whole):
+    """What a call of the engine's lacks of the parameters that an adapter names; whole: what it has
+    beside them, too."""
+    found = _parameters(called)
+    if found is None or any(one.kind == inspect.Parameter.VAR_KEYWORD for one in found):
+        return
+    has, name = [one.name for one in found], getattr(called, "__qualname__", repr(called))
+    for one in names:
+        if one not in has:
+            yield f"{name} takes no {one}"
+    for one in has if whole else ():
+        if one not in names:
+            yield f"{name} takes {one}, too"
+
+
+class Engine:
+    """An engine, of one version. Its interfaces are experimental, and a changed one may put bytes
+    where nobody expects them: with a version that the adapter was not tested with, what it uses is
+    checked, a difference is refused by name, and without one a warning is all.
+    KVTERRACE_UNTESTED_ENGINE=1 makes a warning of a difference, too.
+
+    In a with statement: names that an import does not find are such a difference."""
+
+    def __init__(self, name, found, tested):
+        self._name, self._found, self._tested = name, found, ", ".join(tested)
+        self._known, self._warned = found.split("+")[0] in tested, False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, _, error, __):
+        if isinstance(error, ImportError) and not self._known:
+            raise self._refuse(str(error)) from error
+
+    def check(self, *ours, calls=(), whole=(), holds=()):
+        """ours: classes that the engine calls. calls: (a call, the parameters that are named
+        there), whole: those that may have no other ones. holds: (what ought to be, a function that
+        says whether it is)."""
+        if self._known:
+            return
+        faults = [fault for one in ours for fault in _override_faults(one)]
+        for called, *names in calls:
+            faults += _call_faults(called, names, False)
+        for called, *names in whole:
+            faults += _call_faults(called, names, True)
+        for what, is_so in holds:
+            try:
+                good = is_so()
+            except Exception as error:  # whatever an interface that is gone makes of it
+                good, what = False, f"{what} ({type(error).__name__}: {error})"
+            if not good:
+                faults.append(f"not so: {what}")
+        if faults and os.environ.get("KVTERRACE_UNTESTED_ENGINE") != "1":
+            raise self._refuse("; ".join(faults))
+        if faults or not self._warned:
+            self._warned = True
+            logging.getLogger("kvterrace").warning(
+                "kvterrace: tested with %s %s, and this is %s: %s", self._name, self._tested,
+                self._found, "; ".join(faults) or "what the adapter uses of it is the same")
+
+    def _refuse(self, difference):
+        return failure(lib.KVT_E_UNSUPPORTED,
+                       f"this adapter was tested with {self._name} {self._tested}, and "
+                       f"{self._name} {self._found} differs: {difference}. Install a tested "
+                       "version, or a newer kvterrace; KVTERRACE_UNTESTED_ENGINE=1 tries it all "
+                       "the same")
 
 
 def installed(package):

@@ -22,6 +22,9 @@ _INTEGERS = frozenset("hHiIlLqQnN")
 _FLOAT_CODES = {(2, 16): "fp16", (2, 32): "fp32", (2, 64): "fp64", (4, 16): "bf16",
                 **{(code, 8): f"fp8 of DLPack's code {code}" for code in range(7, 15)},
                 (10, 8): "fp8"}
+# Element types of numpy arrays that buffers and DLPack do not know, as the package ml_dtypes has
+# them.
+_NAMES = {"bfloat16": "bf16", "float8_e4m3fn": "fp8"}
 _ORDERS = "@=<" if sys.byteorder == "little" else "@=>"
 _SIZES = {"opaque": 1, "fp8": 1, "fp16": 2, "bf16": 2, "fp32": 4}
 
@@ -96,6 +99,18 @@ def _from_dlpack(source, writable):
     return Memory(ffi.cast("char *", address), size, not read_only, kind, owner)
 
 
+def _from_array(source, writable):
+    """The memory of a numpy array of an element type that numpy itself does not have; None: it is
+    no such array."""
+    kind, base = getattr(source, "dtype", None), getattr(source, "__array_interface__", None)
+    size, name = getattr(kind, "itemsize", 0), getattr(kind, "name", None)
+    if not isinstance(base, dict) or not isinstance(name, str) or size not in (1, 2, 4, 8):
+        return None
+    memory = memory_of(source.view(f"u{size}"), writable)
+    return Memory(memory.address, memory.bytes, memory.writable, _NAMES.get(name, name),
+                  memory.keep)
+
+
 def memory_of(source, writable=False):
     """The memory of a contiguous buffer or DLPack tensor. ArgumentError: no such thing, gaps
     between its elements, or read-only where it is to be written."""
@@ -106,11 +121,16 @@ def memory_of(source, writable=False):
     try:
         with memoryview(source) as view:
             read_only, size, format_ = view.readonly, view.itemsize, view.format
-    except TypeError:
+    except (TypeError, ValueError, BufferError) as error:
+        # No buffer, a memoryview that was released, or elements that no buffer has.
+        found = _from_array(source, writable)
+        if found is not None:
+            return found
         if hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
             return _from_dlpack(source, writable)
-        raise wrong(f"{type(source).__name__} is neither a buffer nor a DLPack tensor") from None
-    except ValueError as error:  # a memoryview that was released
+        if isinstance(error, TypeError):
+            kind = type(source).__name__
+            raise wrong(f"{kind} is neither a buffer nor a DLPack tensor") from None
         raise wrong(str(error)) from error
     kind = _buffer_kind(size, format_)
     if writable and read_only:

@@ -5,15 +5,17 @@ import atexit
 import contextlib
 import enum
 import os
+import time
 import typing
 import weakref
 
-from . import _native, _queue
+from . import _queue
 from ._calls import (Handle, Held, Source, describe, has_passed, instant, make_entry, out_of_range,
                      packed_view)
 from ._convert import TIERS, new, plain, variant_of
 from ._errors import Error, StateError, encoded, failure, numbers, wrong
 from ._kvt import ffi, lib
+from ._many import Many
 from ._memory import memory_of
 from ._regions import Regions
 from ._tuning import Tuning
@@ -187,7 +189,7 @@ def readers_to_come(config, settings, connect=None):
         return "tier.remote.namespace" if options.remote != ffi.NULL else None
 
 
-class Store(Tuning, Regions):
+class Store(Tuning, Regions, Many):
     """A store of KV entries in HBM, DRAM and SSDs.
 
     Store("kvt.ini")                                   settings from a file
@@ -213,6 +215,7 @@ class Store(Tuning, Regions):
     def __init__(self, config=None, *, settings=None, connect=None, connect_name=None,
                  connect_staging=None, connect_patience=None, **keywords):
         self._queues, self._every_queue, self._added = {}, weakref.WeakSet(), {}
+        Many.__init__(self)
         given = {"config": config, "settings": settings, **keywords}
         self._address = None if connect is None else os.fsdecode(connect)
         if self._address is not None:
@@ -307,7 +310,8 @@ class Store(Tuning, Regions):
     # ---- put, get, delete ----
 
     def put(self, key, data, layout=None, *, parent=None, recompute_seconds=0.0, first_position=0,
-            request_tokens=0, class_id=0, tenant=0, lifetime=0.0, token_scores=None):
+            request_tokens=0, class_id=0, tenant=0, lifetime=0.0, token_scores=None,
+            deadline=None):
         """Offers an entry and returns an Outcome, which is true when the entry can be read.
 
         data: a contiguous buffer or DLPack tensor of layout.bytes, read until the return; a View;
@@ -315,8 +319,10 @@ class Store(Tuning, Regions):
         bytes and a View's own; a list of Layouts makes an entry of groups. parent: the key of the
         entry of the preceding tokens. recompute_seconds: 0 predicts them; an opaque entry needs
         them to be worth storing under the policy utility. lifetime: seconds, 0 for no end.
-        Durable only after flush().
+        deadline: while the store cannot keep up the call waits, so many seconds from now at most
+        (0: not at all), and is Outcome.BUSY after it. Durable only after flush().
         """
+        until = instant(deadline)
         source = Source(data, layout)
         numbers = {"recompute_seconds": recompute_seconds, "first_position": first_position,
                    "request_tokens": request_tokens, "class_id": class_id, "tenant": tenant,
@@ -324,14 +330,25 @@ class Store(Tuning, Regions):
         entry, keep = make_entry(key, source.layout, parent, numbers, source.groups, token_scores)
         if source.memory is not None:
             view = packed_view(source.memory.address, source.memory.bytes)
-            status = lib.guarded_kvt_store_put(self._handle, entry, view)
+            status = self._put_until(until, entry, view)
         else:
             with Held(source.views, False) as held:
-                status = lib.guarded_kvt_store_put(self._handle, entry, held.view)
+                status = self._put_until(until, entry, held.view)
         del keep
         if status in OUTCOMES:
             return OUTCOMES[status]
         raise self._fail(status, out_of_range(numbers) if status == lib.KVT_E_ARGUMENT else "")
+
+    def _put_until(self, until, entry, view):
+        """The status of a put that is made again while it is KVT_BUSY and its time is not over."""
+        pause = 0.0002
+        while True:
+            status = lib.guarded_kvt_store_put(self._handle, entry, view)
+            left = until - time.monotonic_ns()
+            if status != lib.KVT_BUSY or left <= 0:
+                return status
+            time.sleep(min(pause, left * 1e-9))
+            pause = min(2 * pause, 0.01)
 
     def get(self, key, *, deadline=None):
         """The entry's bytes as a new bytearray, or None on a miss. get_into saves the allocation.
@@ -390,37 +407,6 @@ class Store(Tuning, Regions):
         if info is not None:
             info.update(plain(served[0]))
         return self._need(status, reason if status == lib.KVT_E_ARGUMENT else "")
-
-    def get_many(self, keys, targets, *, deadline=None):
-        """get_into for each key and buffer in one call: a list of True and False. For small entries
-        in memory, where a call each costs as much as the copy; entries on devices are read one
-        after the other (get_prefix and queues read them at once). ArgumentError: two of the
-        buffers share memory, and nothing was read."""
-        joined, count = join_keys(keys)
-        if len(targets) != count:
-            raise wrong(f"{count} keys and {len(targets)} buffers")
-        owner, addresses, sizes = _native.export(targets) or self._export(joined, targets)
-        overlap = lib.kvtpy_overlap(addresses, sizes, count)
-        if overlap:
-            raise wrong("two of the buffers share memory") if overlap > 0 else MemoryError()
-        statuses = ffi.new("int[]", count)
-        loaded = lib.kvtpy_get_many(self._handle, joined, addresses, sizes, count,
-                                    instant(deadline), statuses)
-        del owner
-        if loaded == count:
-            return [True] * count
-        return [self._need(status) for status in statuses]
-
-    def _export(self, joined, targets):
-        """The memory of targets that are not all plain bytes, as _native.export gives it."""
-        memories = [memory_of(target, writable=True) for target in targets]
-        for index, memory in enumerate(memories):
-            if memory.kind is not None:
-                self._check_kind(joined[32 * index:32 * index + 32], memory)
-        addresses = ffi.new("void *[]", [memory.address for memory in memories])
-        sizes = ffi.new("uint64_t[]", [memory.bytes for memory in memories])
-        return ((memories, addresses, sizes), int(ffi.cast("uintptr_t", addresses)),
-                int(ffi.cast("uintptr_t", sizes)))
 
     def get_prefix(self, keys, views, *, deadline=None):
         """Reads the stored run of a prefix into Views, all of it at once. Returns how many leading

@@ -28,17 +28,19 @@ class Places:
 
     def __init__(self, layouts, *, group_count=1, counts=None, alike=True, addresses=None,
                  scattered=False, shorter=None, pattern=None, blocks=None, keep=None,
-                 elsewhere=False):
+                 elsewhere=False, packed=False):
         """layouts: Layouts of the groups of all entries alike, or of one entry after the other;
         group_count of each, or counts. addresses: numbers, or an array of them, one for each entry,
         or for each of its groups where they are scattered. shorter: for each entry whether it may
         be stored with fewer bytes. pattern: a kvt_view, of a pool's block with the number of each
         entry's in blocks, or of one entry whose first base is its address. elsewhere: gets of what
-        is not here ask other hosts, because a key says what its entry's layout is."""
+        is not here ask other hosts, because a key says what its entry's layout is. packed: gets
+        of any entry whose bytes are as many as those of the layout."""
         made = ffi.new("kvtpy_places *")
         array = ffi.new("kvt_layout[]", [one._made[0] for one in layouts])
         made.layouts, made.group_count = array, group_count
         made.alike, made.scattered, made.elsewhere = alike, scattered, elsewhere
+        made.packed = packed
         self.made, self.keep = made, [array, keep]
         if counts is not None:
             self.keep.append(ffi.new("uint32_t[]", counts))
@@ -249,9 +251,12 @@ class Tasks:
             if lib.guarded_kvt_queue_wait(self._raw, instant(1.0)) == lib.KVT_E_STATE:
                 return False
 
-    def run(self, task):
+    def run(self, task, meanwhile=None):
         """Carries a task out on this thread and returns its statuses, as Task.statuses. For a queue
-        whose tasks all come this way, a thread at a time."""
+        whose tasks all come this way, a thread at a time. meanwhile: called when it has begun."""
+        if meanwhile is not None:
+            lib.kvtpy_task_submit(self._raw, task.raw, self._depth)
+            meanwhile()
         status = lib.kvtpy_task_run(self._raw, task.raw, self._depth)
         if status != OK:
             raise self._store._fail(status, f"a task of {task.count} keys")

@@ -71,6 +71,11 @@ def join_keys(keys):
     return joined, len(keys)
 
 
+def _space_from(fields):
+    """A Space of another process."""
+    return Space(**fields)
+
+
 class Space:
     """Everything beside the tokens that decides an entry's bytes; makes keys of names.
 
@@ -118,6 +123,9 @@ class Space:
         if status != lib.KVT_OK:
             raise failure(status, "a field of the space is out of range")
         self.fields = dict(fields, order=order, extra=extra)
+
+    def __reduce__(self):
+        return _space_from, (self.fields,)
 
     @property
     def hash(self):

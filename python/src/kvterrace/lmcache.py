@@ -30,9 +30,10 @@ from ._tasks import (DECLINED, DELETE, EXISTED, EXISTS, GET, MISMATCH, OK, PUT, 
                      make_like)
 from ._types import Layout
 
-from lmcache.lmcache_native import Bitmap
-from lmcache.v1.distributed.internal_api import L2StoreResult
-from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
+with lmcache_serde.engine:
+    from lmcache.lmcache_native import Bitmap
+    from lmcache.v1.distributed.internal_api import L2StoreResult
+    from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 
 TESTED = lmcache_serde.TESTED
 _log = logging.getLogger(__name__)
@@ -395,6 +396,9 @@ class KvterraceL2Adapter(L2AdapterInterface):
         self._told.close()
         self._store.close()
         os.close(self._lookup_fd)
+
+
+lmcache_serde.engine.check(KvterraceL2Adapter)
 
 
 def _places_of(places, objects):

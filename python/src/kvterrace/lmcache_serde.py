@@ -11,18 +11,18 @@ kvterrace.lmcache, before LMCache makes its levels.
 
 from . import codec
 from ._convert import variant_of
-from ._engines import Parameters, installed, need_identity, need_version
+from ._engines import Engine, Parameters, installed, need_identity
 from ._errors import wrong
 from ._kvt import ffi, lib
 from ._lmcache_objects import Keys, Layouts
 
 TESTED = ("0.5.6",)
-need_version("LMCache", installed("lmcache"), TESTED)
 
-from lmcache.v1.distributed.serde.async_processor import AsyncSerdeProcessor  # noqa: E402
-from lmcache.v1.distributed.serde.base import Deserializer, Serializer  # noqa: E402
-from lmcache.v1.distributed.serde.factory import (  # noqa: E402
-    get_registered_serde_types, register_serde_factory)
+with Engine("LMCache", installed("lmcache"), TESTED) as engine:
+    from lmcache.v1.distributed.serde.async_processor import AsyncSerdeProcessor
+    from lmcache.v1.distributed.serde.base import Deserializer, Serializer
+    from lmcache.v1.distributed.serde.factory import (
+        get_registered_serde_types, register_serde_factory)
 
 _ALIGN = lib.KVT_CODING_ALIGN
 
@@ -120,5 +120,7 @@ def make_processor(parameters):
                                max_workers=workers)
 
 
+engine.check(KvterraceSerializer, KvterraceDeserializer,
+             calls=[(AsyncSerdeProcessor, "max_workers")])
 if "kvterrace" not in get_registered_serde_types():
     register_serde_factory("kvterrace", make_processor)

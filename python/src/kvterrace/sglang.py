@@ -14,17 +14,17 @@ import threading
 from ._books import Said
 from ._calls import instant
 from ._convert import new
-from ._engines import Parameters, installed, need_version
+from ._engines import Engine, Parameters, installed
 from ._errors import Error, failure
 from ._kvt import ffi, lib
 from ._tasks import DECLINED, EXISTED, GET, OK, PUT, Places, Tasks, make_like, names_to_keys
 from ._types import Layout, Space
 
 TESTED = ("0.5.23",)
-need_version("SGLang", installed("sglang"), TESTED)
 
-from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
-    HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult)
+with Engine("SGLang", installed("sglang"), TESTED) as _engine:
+    from sglang.srt.mem_cache.hicache_storage import (
+        HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult)
 
 _log = logging.getLogger(__name__)
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3fn": "fp8"}
@@ -436,3 +436,7 @@ def _ranks(config):
     if config.dp_rank:
         parts.append(f"dp{config.dp_rank}")
     return "-".join(parts)
+
+
+_engine.check(KvterraceStorage, holds=[
+    ("PoolName has KV", lambda: bool(PoolName.KV.value))])

@@ -15,17 +15,18 @@ import hashlib
 import struct
 
 import torch
-import transformers as _engine
-from transformers.cache_utils import DynamicCache, DynamicLayer
+import transformers
 
-from ._engines import need_version
+from ._engines import Engine
 from ._errors import wrong
 from ._identity import Identity, refuse, regimes
 from ._store import Outcome
 from ._types import Layout, Space, View
 
 TESTED = ("5.19.0",)
-need_version("transformers", _engine.__version__, TESTED)
+
+with Engine("transformers", transformers.__version__, TESTED) as _engine:
+    from transformers.cache_utils import DynamicCache, DynamicLayer
 
 _DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 # How far KV of one model may be from itself, relative to its size, for kernels of other shapes: in
@@ -77,6 +78,20 @@ class _FirstLayer(DynamicCache):
     def update(self, key_states, value_states, layer_idx, *_, **__):
         self.found = key_states, value_states
         raise _Reached
+
+
+def _keeps_kv():
+    """Whether a cache's layers keep K and V as [sequence][head][token][dim]."""
+    cache = DynamicCache()
+    for token in (1.0, 2.0):
+        cache.update(torch.full((1, 2, 1, 3), token), torch.full((1, 2, 1, 3), -token), 0)
+    first = cache.layers[0]
+    return type(first) is DynamicLayer and tuple(first.keys.shape) == (1, 2, 2, 3) and \
+        float(first.keys[0, 1, 1, 2]) == 2.0 and float(first.values[0, 1, 1, 2]) == -2.0 and \
+        cache.get_seq_length() == 2
+
+
+_engine.check(_FirstLayer, holds=[("DynamicCache keeps K and V of each token", _keeps_kv)])
 
 
 def _differs(mine, theirs, axes):

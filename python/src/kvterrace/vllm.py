@@ -23,8 +23,8 @@ import vllm
 from . import __version__ as _version
 from ._books import Said, Told
 from ._convert import new
-from ._engines import check_one_place, fill_places, need_identity, need_version
-from ._errors import DeviceError, Error, failure
+from ._engines import Engine, check_one_place, fill_places, need_identity
+from ._errors import DeviceError, Error, failure, wrong
 from ._hosts import Asked, Hosts
 from ._kvt import ffi, lib
 from ._memory import memory_of
@@ -33,17 +33,17 @@ from ._tasks import EXISTED, GET, OK, PUT, Places, Tasks, make_like
 from ._types import Layout, Space, element_name
 
 TESTED = ("0.32.0",)
-need_version("vLLM", getattr(vllm, "__version__", "unknown"), TESTED)
 
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (  # noqa: E402
-    OffloadingConnectorStats)
-from vllm.v1.kv_offload.base import (  # noqa: E402
-    Locality, LookupResult, Medium, OffloadingCounterMetadata, OffloadingEvent,
-    OffloadingGaugeMetadata, OffloadingWorker, RequestOffloadingContext, TransferResult,
-    get_offload_block_hash, get_offload_group_idx)
-from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion  # noqa: E402
-from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager  # noqa: E402
-from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec  # noqa: E402
+with Engine("vLLM", getattr(vllm, "__version__", "unknown"), TESTED) as _engine:
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
+        OffloadingConnectorStats)
+    from vllm.v1.kv_offload.base import (
+        Locality, LookupResult, Medium, OffloadingCounterMetadata, OffloadingEvent,
+        OffloadingGaugeMetadata, OffloadingWorker, RequestOffloadingContext, TransferResult,
+        get_offload_block_hash, get_offload_group_idx)
+    from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
+    from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+    from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 _log = logging.getLogger("vllm.kvterrace")
 _DTYPES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32",
@@ -92,7 +92,7 @@ class _Rows:
         copies = 1 if self.replicated else config.parallel.world_size
         self.blocks = config.cache.blocks_per_chunk
         self.tokens = config.groups[0].tokens_per_block * self.blocks
-        self.stride = view.strides[0]
+        self.stride, self.count = view.strides[0], view.shape[0]
         used = config.worker_kv_bytes_per_block * self.blocks * copies
         self.bytes = used if 0 < used <= self.stride else self.stride
         self.memory = memory_of(view, writable=True)
@@ -136,10 +136,13 @@ class _Rows:
         return self.layout.dtype != "opaque"
 
     def places(self, chunks):
-        first = int(ffi.cast("uintptr_t", self.memory.address))
-        return Places([self.layout], addresses=[first + int(chunk) * self.stride
-                                                for chunk in chunks], pattern=self.template,
-                      elsewhere=True)
+        """ArgumentError: a number that is no chunk of the region."""
+        first, rows = int(ffi.cast("uintptr_t", self.memory.address)), [int(one) for one in chunks]
+        for row in rows:
+            if not 0 <= row < self.count:
+                raise wrong(f"chunk {row} of a region that has {self.count}")
+        return Places([self.layout], addresses=[first + row * self.stride for row in rows],
+                      pattern=self.template, elsewhere=True)
 
 
 class _Request:
@@ -317,11 +320,10 @@ class KvterraceTier(SecondaryTierManager):
 
         pairs = sorted(zip(job_metadata.keys, job_metadata.chunk_ids, strict=True), key=end)
         keys, ours = [key for key, _ in pairs], [self._key(key) for key, _ in pairs]
-        places = self._rows.places([chunk for _, chunk in pairs])
         request = self._request(context)
-        places.follow(*self._chain(keys, ours, request.ends, context))
-        self._submit(PUT, _Job(job_metadata.job_id, keys, ours, request), places,
-                     self._store_seconds)
+        self._submit(PUT, _Job(job_metadata.job_id, keys, ours, request),
+                     [chunk for _, chunk in pairs], self._store_seconds,
+                     self._chain(keys, ours, request.ends, context))
 
     def _note(self, keys, ours, ends, context):
         """Where the chunks of a request end, for those that follow."""
@@ -345,17 +347,21 @@ class KvterraceTier(SecondaryTierManager):
         request = self._request(context)
         self._note(keys, ours, request.ends, context)
         self._submit(GET, _Job(job_metadata.job_id, keys, ours, request),
-                     self._rows.places(job_metadata.chunk_ids), self._load_seconds)
+                     job_metadata.chunk_ids, self._load_seconds)
 
-    def _submit(self, kind, job, places, seconds):
-        """Hands a job over. One that cannot be begun has failed, and vLLM goes on without it."""
+    def _submit(self, kind, job, chunks, seconds, chain=None):
+        """Hands a job over. One that cannot be begun, as with a number that is no chunk, has
+        failed, and vLLM goes on without it."""
         self._jobs += 1
         try:
+            places = self._rows.places(chunks)
+            if chain is not None:
+                places.follow(*chain)
             self._tasks.submit(self._tasks.make(kind, b"".join(job.ours), len(job.keys), places,
                                                 like=self._like, deadline=seconds,
                                                 note=(kind, job)))
         except Error as error:
-            self._say(error.code, "a job")
+            self._said.once("kvterrace: a job is not done: %s", error, of=error.code)
             self._end(kind, job, [error.code] * len(job.keys), 0, 0.0)
 
     def get_finished_jobs(self):
@@ -479,6 +485,13 @@ class KvterraceTier(SecondaryTierManager):
         self._store.close()
 
 
+_engine.check(KvterraceTier, calls=[
+    (JobResult, "job_id", "success", "successful_keys", "transfer_time", "transfer_bytes"),
+    (OffloadingEvent, "keys", "medium", "removed", "locality"),
+    (OffloadingCounterMetadata, "documentation"),
+    (OffloadingGaugeMetadata, "documentation", "labelnames")])
+
+
 def _is_whole(config, replicated):
     """Whether a row is what one worker alone would write, however many write it: they write one
     copy, or vLLM puts their parts where one worker has them. Where parts lie side by side, that is
@@ -528,6 +541,9 @@ class HostTieringSpec(TieringOffloadingSpec):
     """
 
     def __init__(self, config):
+        _engine.check(HostTieringSpec, HostCopyWorker,
+                      whole=[(SharedOffloadRegion, "engine_id", "num_chunks", "rank",
+                              "kv_bytes_per_chunk", "cpu_page_size")])
         if config.canonical_layout:
             raise failure(lib.KVT_E_UNSUPPORTED,
                           "HostTieringSpec copies blocks as they are: leave canonical_layout out")

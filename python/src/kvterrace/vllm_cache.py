@@ -11,15 +11,14 @@ vLLM keeps the bytes and asks which chunks go. Loaded by configuration (docs/ENG
 
 import vllm
 
-from ._engines import need_version
+from ._engines import Engine
 from .policy import BlockCache
 
 TESTED = ("0.32.0",)
-need_version("vLLM", getattr(vllm, "__version__", "unknown"), TESTED)
 
-from vllm.v1.kv_offload.base import get_offload_group_idx  # noqa: E402
-from vllm.v1.kv_offload.cpu.policies.base import (  # noqa: E402
-    CachePolicy, order_request_keys)
+with Engine("vLLM", getattr(vllm, "__version__", "unknown"), TESTED) as _engine:
+    from vllm.v1.kv_offload.base import get_offload_group_idx
+    from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, order_request_keys
 
 __all__ = ["KvterracePolicy"]
 
@@ -104,3 +103,6 @@ class KvterracePolicy(CachePolicy):
 
     def mark_non_evictable(self, key):
         self._blocks.pin(key)
+
+
+_engine.check(KvterracePolicy)
