@@ -179,6 +179,8 @@ endforeach()
 
 target_link_libraries(test_sparse_fork PRIVATE kvt_lent_store)
 target_link_libraries(test_codecs_kernels PRIVATE kvt_kernel_lanes)
+kvt_add_rooms(conform_codecs_all gpu)
+target_link_libraries(conform_codecs_all PRIVATE kvt_kernel_lanes)
 target_link_libraries(test_store_gpu PRIVATE kvt_kernel_lanes)
 
 # The same cases by the PTX that ships: docs/TESTING.md, Kernels without a GPU.
@@ -238,11 +240,13 @@ add_dependencies(test_sparse_hbm kvt_fake_cuda)
 add_dependencies(test_store_gpu kvt_fake_cuda)
 set_tests_properties(unit/test_tiers_device_hbm unit/test_sparse_hbm unit/test_store_gpu PROPERTIES
   ENVIRONMENT "${KVT_TEST_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
-add_test(NAME conform/conform_tiers_device_fake_gpu COMMAND conform_tiers_device
-  WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(conform/conform_tiers_device_fake_gpu PROPERTIES LABELS "conform;tiers"
-  SKIP_RETURN_CODE 77 TIMEOUT 1200
-  ENVIRONMENT "${KVT_TEST_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
+foreach(program conform_tiers_device conform_codecs_all)
+  add_test(NAME conform/${program}_fake_gpu COMMAND ${program} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(conform/${program}_fake_gpu PROPERTIES LABELS "conform;gpu"
+    SKIP_RETURN_CODE 77 TIMEOUT 1200 ENVIRONMENT
+    "${KVT_TEST_ENVIRONMENT};KVT_TEST_ISA=cuda;LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
+  add_dependencies(${program} kvt_fake_cuda)
+endforeach()
 
 # What the mooncake back end takes for libmooncake_store.so, in a folder of its own.
 add_library(kvt_fake_mooncake SHARED ${CMAKE_SOURCE_DIR}/tests/support/fake_mooncake.c)

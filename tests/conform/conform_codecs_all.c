@@ -2,17 +2,36 @@
 /*
  * conform_codecs_all.c - one checklist over every codec of the table, several variants of each,
  * every dtype, odd shapes and nasty contents: round trip (exact for exact codecs, close for the
- * others), bounds, capacity, repeatability, and the same bytes from every instruction set. Single
- * thread.
+ * others), bounds, capacity, repeatability, and the same values from every one of scalar, avx2,
+ * avx512 and cuda. One that is not here is named in a line; KVT_TEST_ISA=NAME checks that one alone,
+ * and skips (77) without it. Over the stand-in for the driver cuda is the host's build of the
+ * kernels, and every CUDA_SHARE-th record is decoded so. Single thread.
  */
 #include "basis_support.h"
-#include "codecs_support.h"
+#include "fake_kernels.h"
+#include "kernel_gpu.h"
 
 #include "base/half.h"
 #include "codecs/codec_table.h"
 #include "codecs/kernels/cpu.h"
 
 #include <stdio.h>
+
+/* The instruction sets: levels of the processor, and the GPU. */
+enum { ISA_CUDA = CODECS_CPU_AVX512 + 1, ISA_COUNT, CUDA_SHARE = 31 };
+
+static struct {
+    bool wanted[ISA_COUNT];
+    bool alone;     /* one is wanted alone: what does not depend on it is left out */
+    uint32_t share; /* of the records that the GPU decodes */
+    uint32_t turn;
+    kernel_gpu gpu;
+} isas;
+
+static const char *isa_name(int isa)
+{
+    return isa == ISA_CUDA ? "cuda" : codecs_cpu_name((codecs_cpu)isa);
+}
 
 typedef enum content {
     CONTENT_SAMPLE,  /* looks like KV */
@@ -270,15 +289,30 @@ static void check_matrices(const kvt_record_info *info, const kvt_record_bases *
     }
 }
 
-/* Every instruction set that this processor has gives the same record and the same values. */
+/* A GPU gives the same values, in pages and packed. */
+static void check_cuda(const kvt_record_spec *spec, const guarded *record, const guarded *decoded)
+{
+    if (spec->layout.dtype == KVT_DTYPE_OPAQUE || isas.turn++ % isas.share != 0) return;
+    guarded values = guarded_make(decoded->bytes);
+    const kvt_status status = kernel_gpu_decode(&isas.gpu, record->data, record->bytes, spec,
+                                                isas.turn / isas.share % 2 == 0, values.data);
+    if (status == KVT_E_UNSUPPORTED) return;
+    assert_status(status, KVT_OK);
+    if (memcmp(values.data, decoded->data, decoded->bytes) != 0) fail_msg("cuda decodes otherwise");
+    guarded_check(&values, decoded->bytes);
+}
+
+/* Every instruction set that is here gives the same record and the same values. */
 static void check_instruction_sets(const kvt_record_spec *spec, const uint8_t *source,
                                    uint64_t bytes, const guarded *record, const guarded *decoded,
                                    guarded *scratch)
 {
     guarded again = guarded_make(record->bytes);
     guarded values = guarded_make(bytes);
-    for (int level = CODECS_CPU_SCALAR; level <= (int)codecs_cpu_best(); level++) {
+    if (isas.wanted[ISA_CUDA]) check_cuda(spec, record, decoded);
+    for (int level = CODECS_CPU_SCALAR; level < ISA_CUDA; level++) {
         uint64_t written;
+        if (!isas.wanted[level]) continue;
         codecs_cpu_force((codecs_cpu)level);
         kvt_status status = kvt_record_encode(spec, source, bytes, again.data, again.bytes,
                                               scratch->data, scratch->bytes, &written);
@@ -347,8 +381,9 @@ static void check_record(const kvt_record_spec *spec, const uint8_t *source, uin
     guarded_check(&decoded, bytes);
     guarded_check(&scratch, scratch_bytes);
     guarded whole = {record.data, written};
-    check_matrices(&info, &spec->bases, &whole, decoded.data, &scratch);
     check_instruction_sets(spec, source, bytes, &whole, &decoded, &scratch);
+    if (isas.alone) return;
+    check_matrices(&info, &spec->bases, &whole, decoded.data, &scratch);
     check_capacity(spec, source, bytes, &record, written, status);
 }
 
@@ -390,7 +425,8 @@ static void check_layout(kvt_variant variant, const kvt_layout *layout, content 
     fill(layout, kind, sample, bytes);
     memcpy(source, sample, bytes);
     uint64_t segment = layout->dtype == KVT_DTYPE_OPAQUE ? bytes : kvt_layout_matrix_bytes(layout);
-    if (!(codec->flags & KVT_CODEC_FLAG_PARTS)) check_segment(variant, layout, source, segment);
+    if (!(codec->flags & KVT_CODEC_FLAG_PARTS) && !isas.alone)
+        check_segment(variant, layout, source, segment);
     check_record(&spec, source, bytes);
     test_end(ends); /* hundreds of MiB, were they to stay */
 }
@@ -486,4 +522,44 @@ TEST(conform_card_is_sound)
             assert_int_not_equal(kvt_codec_at(other)->id, codec->id);
         }
     }
+}
+
+/* Each kernel of the table has decoded records, and is so held to the processor's values. */
+TEST(conform_cuda_runs_every_kernel)
+{
+    if (!isas.wanted[ISA_CUDA]) skip();
+    for (uint32_t k = 0; k < KERNEL_COUNT; k++)
+        if (isas.gpu.launches[k] == 0)
+            fail_msg("no record here runs %s", kernel_facts_of((kernel_id)k)->function);
+    assert_int_equal(fake_kernel_failures, 0);
+}
+
+/* Says what is not here. False: it was all that was wanted. */
+static bool find_isas(const char *only)
+{
+    const char *reason = "this processor lacks it";
+    bool any = false;
+    isas.alone = only != NULL;
+    isas.share = 1;
+    fake_cuda_state *fake_state = fake_cuda_find();
+    if (fake_state != NULL) isas.share = CUDA_SHARE;
+    fake_kernels_give(fake_state, NULL, 0);
+    for (int isa = CODECS_CPU_SCALAR; isa < ISA_COUNT; isa++) {
+        if (only != NULL && strcmp(only, isa_name(isa)) != 0) continue;
+        isas.wanted[isa] =
+            isa == ISA_CUDA ? kernel_gpu_open(&isas.gpu) : isa <= (int)codecs_cpu_best();
+        any |= isas.wanted[isa];
+        if (isa == ISA_CUDA) reason = isas.gpu.reason;
+        if (!isas.wanted[isa]) printf("skipped: %s: %s\n", isa_name(isa), reason);
+    }
+    return any;
+}
+
+int main(void)
+{
+    const char *only = getenv("KVT_TEST_ISA");
+    if (!find_isas(only != NULL && only[0] != '\0' ? only : NULL)) return 77;
+    const int failed = tests_run();
+    gpu_site_close(isas.gpu.site);
+    return failed;
 }

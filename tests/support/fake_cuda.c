@@ -178,7 +178,7 @@ static void end_first(fake_stream *stream)
     fake_work *work = stream->first;
     if (work->kind != FAKE_WAIT) open_memory(PROT_READ | PROT_WRITE);
     if (work->kind == FAKE_COPY) memcpy(work->target, work->source, work->bytes);
-    if (work->kind == FAKE_LAUNCH) work->kernel->run(&work->launch);
+    if (work->kind == FAKE_LAUNCH) work->kernel->run(work->kernel, &work->launch);
     if (work->kind != FAKE_WAIT) open_memory(PROT_NONE);
     flying -= work->kind == FAKE_COPY;
     fake_cuda.launches += work->kind == FAKE_LAUNCH;

@@ -25,7 +25,7 @@ typedef struct fake_cuda_launch {
  * touched. */
 typedef struct fake_cuda_kernel {
     const char *name;
-    void (*run)(const fake_cuda_launch *launch);
+    void (*run)(const struct fake_cuda_kernel *kernel, const fake_cuda_launch *launch);
     uint32_t parameter_bytes[4]; /* 0: no more */
 } fake_cuda_kernel;
 

@@ -5,11 +5,9 @@
  * call of the driver fails in turn. Nothing stays allocated. The driver refuses kernels, unless a
  * case gives it the host's build of them (kernel_lanes.h).
  */
-#include "fake_cuda.h"
+#include "fake_kernels.h"
 
-#include "codecs/kernels/kernel_table.h"
 #include "codecs/view_rows.h"
-#include "kernel_lanes.h"
 #include "ladder_support.h"
 #include "queue_site.h"
 
@@ -75,53 +73,16 @@ typedef struct engine {
 
 static engine own;
 
-/* ---- kernels ---- */
-
-enum { KERNEL_WORDS = 4096 };
-
-static uint32_t lanes_failures; /* launches that left their memory, or hung */
-
-/* Kernels write the engine's pool and read whatever the stand-in has made accessible. */
-static void run_kernel(kernel_id kernel, const fake_cuda_launch *launch)
-{
-    const lanes_memory memory[] = {
-        {.start = (void *)(uintptr_t)own.pool, .bytes = POOL_BYTES, .writable = true},
-        {.start = NULL, .bytes = UINT64_MAX}};
-    if (launch->block != KERNEL_THREADS ||
-        !lanes_launch(kernel, (void *)(uintptr_t)launch->parameters[0],
-                      (uint32_t)launch->parameters[1], launch->grid,
-                      (uint32_t *)(uintptr_t)launch->parameters[2], KERNEL_WORDS, memory, 2))
-        lanes_failures++;
-}
-
-#define RUN(name, id)                                                                              \
-    static void run_##name(const fake_cuda_launch *launch)                                         \
-    {                                                                                              \
-        run_kernel(id, launch);                                                                    \
-    }
-RUN(check, KERNEL_CHECK)
-RUN(raw, KERNEL_RAW)
-RUN(kivi, KERNEL_KIVI)
-RUN(planes, KERNEL_PLANES)
-RUN(lossless, KERNEL_LOSSLESS)
-RUN(entropy, KERNEL_ENTROPY)
-
-static const fake_cuda_kernel kernels[] = {
-    {"kvt_check", run_check, {8, 4, 8}},       {"kvt_raw", run_raw, {8, 4, 8}},
-    {"kvt_kivi", run_kivi, {8, 4, 8}},         {"kvt_planes", run_planes, {8, 4, 8}},
-    {"kvt_lossless", run_lossless, {8, 4, 8}}, {"kvt_entropy", run_entropy, {8, 4, 8}},
-};
-
 static void give_kernels(void)
 {
-    fake->kernels = kernels;
-    fake->kernel_count = sizeof kernels / sizeof kernels[0];
+    fake_kernels_give(fake, NULL, 0);
 }
 
 static void engine_open(int gpu, const char *axes)
 {
     own = (engine){.gpu = gpu, .context = fake_cuda_turn(gpu, 1)};
     assert_int_equal(driver.allocate(&own.pool, POOL_BYTES), 0);
+    fake_kernel_target = (lanes_memory){(void *)(uintptr_t)own.pool, POOL_BYTES, true};
     assert_int_equal(driver.stream(&own.stream, 1), 0);
     assert_int_equal(driver.event(&own.event, 2), 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
@@ -164,7 +125,7 @@ static int end_case(void **state)
     fake->fail_for_good = 0;
     const int closed = queue_site_close(state);
     engine_close();
-    if (lanes_failures != 0) return -1;
+    if (fake_kernel_failures != 0) return -1;
     return fake_cuda_is_empty(state) != 0 ? -1 : closed;
 }
 

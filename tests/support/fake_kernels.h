@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_kernels.h - the kernels of the library's table for the stand-in of the driver: the host's
+ * build of them (kernel_lanes.h). A kernel that is added to the table needs nothing here. A program
+ * without the stand-in may include it, too: fake_kernels_give does nothing there.
+ *
+ * Thread rule: as fake_cuda.h.
+ */
+#ifndef TESTS_SUPPORT_FAKE_KERNELS_H
+#define TESTS_SUPPORT_FAKE_KERNELS_H
+
+#include "codecs/kernels/kernel_table.h"
+#include "fake_cuda.h"
+#include "kernel_lanes.h"
+
+enum { FAKE_KERNEL_WORDS = 16384, FAKE_KERNELS_MAX = KERNEL_COUNT + 4 };
+
+/* Launches that left their memory, or hung. */
+static uint32_t fake_kernel_failures;
+
+/* Memory that kernels may write beside the verdicts; no bytes: all that is accessible. */
+static lanes_memory fake_kernel_target;
+
+static void fake_kernel_run(const fake_cuda_kernel *kernel, const fake_cuda_launch *launch);
+
+static fake_cuda_kernel fake_kernels[FAKE_KERNELS_MAX];
+
+static void fake_kernel_run(const fake_cuda_kernel *kernel, const fake_cuda_launch *launch)
+{
+    const bool bounded = fake_kernel_target.bytes != 0;
+    const lanes_memory memory[] = {fake_kernel_target,
+                                   {.start = NULL, .bytes = UINT64_MAX, .writable = !bounded}};
+    if (launch->block != KERNEL_THREADS ||
+        !lanes_launch((kernel_id)(kernel - fake_kernels), (void *)(uintptr_t)launch->parameters[0],
+                      (uint32_t)launch->parameters[1], launch->grid,
+                      (uint32_t *)(uintptr_t)launch->parameters[2], FAKE_KERNEL_WORDS,
+                      bounded ? memory : memory + 1, bounded ? 2 : 1))
+        fake_kernel_failures++;
+}
+
+/* Gives modules the kernels of the table, and others behind them; state may be NULL. */
+static inline void fake_kernels_give(fake_cuda_state *state, const fake_cuda_kernel *others,
+                                     uint32_t other_count)
+{
+    if (state == NULL) return;
+    for (uint32_t k = 0; k < KERNEL_COUNT; k++)
+        fake_kernels[k] =
+            (fake_cuda_kernel){kernel_facts_of((kernel_id)k)->function, fake_kernel_run, {8, 4, 8}};
+    for (uint32_t i = 0; i < other_count && KERNEL_COUNT + i < FAKE_KERNELS_MAX; i++)
+        fake_kernels[KERNEL_COUNT + i] = others[i];
+    state->kernels = fake_kernels;
+    state->kernel_count = KERNEL_COUNT + other_count;
+}
+
+#endif
