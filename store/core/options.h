@@ -37,6 +37,11 @@ bool kvt_device_room(const kvt_device_config *device, uint64_t *bytes_out);
 KVT_NODISCARD kvt_status kvt_tier_room(const kvt_tier_options *options, int tier,
                                        uint64_t *bytes_out, char *message, size_t message_size);
 
+/* Refuses a tier that an open would find too small: for a stripe unit on each of its devices, or
+ * for the largest of its slots. KVT_OK; KVT_E_CONFIG, with a message; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status kvt_tier_check(const kvt_store_options *options, int tier, char *message,
+                                        size_t message_size);
+
 /*
  * The variants that a store with these options would offer, in its order, with the figures that it
  * would decide with: from the profile, or measured here where the profile has none. *whole_out:

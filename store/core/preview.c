@@ -7,6 +7,7 @@
 #include "store/core/options.h"
 #include "store/learn/costs.h"
 #include "store/learn/ladder.h"
+#include "store/learn/slot_sizes.h"
 
 #include "tiers/devices/superblock.h"
 #include "tiers/pool/pool.h"
@@ -45,11 +46,11 @@ bool kvt_device_room(const kvt_device_config *device, uint64_t *bytes_out)
     return true;
 }
 
-kvt_status kvt_tier_room(const kvt_tier_options *options, int tier, uint64_t *bytes_out,
-                         char *message, size_t message_size)
+/* What a tier's devices hold, at most its capacity; without devices its capacity. */
+static kvt_status preview_held(const kvt_tier_options *options, int tier, uint64_t *bytes_out,
+                               char *message, size_t message_size)
 {
     const uint64_t asked = options->capacity_bytes;
-    const uint64_t unit = options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
     uint64_t sum = 0;
     *bytes_out = asked / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES;
     if (options->device_count == 0) return KVT_OK;
@@ -71,11 +72,46 @@ kvt_status kvt_tier_room(const kvt_tier_options *options, int tier, uint64_t *by
                        kvt_tier_name(tier), (unsigned long long)asked, (unsigned long long)sum);
         return KVT_E_CONFIG;
     }
-    /* A tier as large as its devices means all of them, and several lose the ends of stripes. */
-    if (asked != 0 && asked < sum) sum = asked;
-    const uint64_t ends = tiers_stripe_ends(options->device_count, unit);
-    *bytes_out = sum > ends ? sum - ends : 0;
+    /* A tier as large as its devices means all of them. */
+    *bytes_out = asked != 0 && asked < sum ? asked : sum;
     return KVT_OK;
+}
+
+kvt_status kvt_tier_room(const kvt_tier_options *options, int tier, uint64_t *bytes_out,
+                         char *message, size_t message_size)
+{
+    const uint64_t unit = options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
+    const uint64_t ends = tiers_stripe_ends(options->device_count, unit);
+    uint64_t held;
+    const kvt_status status = preview_held(options, tier, &held, message, message_size);
+    *bytes_out = held > ends ? held - ends : 0;
+    return status;
+}
+
+kvt_status kvt_tier_check(const kvt_store_options *options, int tier, char *message,
+                          size_t message_size)
+{
+    const kvt_tier_options *row = &options->tiers[tier];
+    tiers_slot_size sizes[TIERS_SLOT_CLASSES_MAX];
+    uint32_t count = 0;
+    uint64_t room = 0, held = 0;
+    char fault[160];
+    kvt_status status = kvt_tier_room(row, tier, &room, message, message_size);
+    if (status == KVT_OK) status = preview_held(row, tier, &held, message, message_size);
+    if (status == KVT_OK && room == 0) {
+        (void)snprintf(message, message_size,
+                       "tier.%s is smaller than one stripe unit on each of its devices",
+                       kvt_tier_name(tier));
+        return KVT_E_CONFIG;
+    }
+    if (status == KVT_OK)
+        status = learn_slot_sizes(row->slots, &options->loss.ladder_layout, sizes, &count, fault,
+                                  sizeof fault);
+    if (status != KVT_OK || count == 0 || sizes[count - 1].bytes <= held) return status;
+    (void)snprintf(message, message_size, "tier.%s.slots: slots of %llu bytes, but it holds %llu",
+                   kvt_tier_name(tier), (unsigned long long)sizes[count - 1].bytes,
+                   (unsigned long long)held);
+    return KVT_E_CONFIG;
 }
 
 kvt_status kvt_store_variants(const kvt_store_options *options, kvt_profile *profile,

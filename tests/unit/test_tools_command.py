@@ -132,7 +132,16 @@ class CommandTest(CommandCase):
                  "[tier.dram]\ncapacity = 1GiB\nwrite_bandwidth = 0\n"),
                 ("device.m.path has no effect", memory.format("1MiB", "path = x\n")),
                 ("tier.hbm.latency has no effect here: tier.hbm.capacity is not set",
-                 "[tier.hbm]\nlatency = 1us\n")):
+                 "[tier.hbm]\nlatency = 1us\n"),
+                ("tier.dram.slots: slots of 2097152 bytes, but it holds 1048576",
+                 memory.format("1MiB", "[tier.dram]\nslots = 2MiB\n").replace(
+                     "[tier.dram]\ncapacity = 1MiB\n", "")),
+                ("tier.dram.slots: slots of 2097152 bytes",
+                 "[tier.dram]\ncapacity = 1MiB\nslots = 2MiB\n"),
+                ("tier.dram is smaller than one stripe unit on each of its devices",
+                 "[tier.dram]\nunit = 1MiB\ncapacity = 1MiB\n" + "".join(
+                     f"[device.{name}]\ntier = dram\nbackend = memory\ncapacity = 1MiB\n"
+                     for name in "ab"))):
             with self.subTest(part=part, text=text):
                 result = self.fails(part, "check-config", self.put("bad.ini", text))
                 self.assertEqual(result.stderr.count("\n"), 1, result.stderr)

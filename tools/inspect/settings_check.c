@@ -335,6 +335,9 @@ static kvt_status check_tier(const command_common *common, const kvt_store_optio
         sum += bytes;
     }
     uint64_t bytes_wanted = check_wanted_bytes(config, row->capacity_bytes);
+    const bool made = row->device_count == 0 && row->capacity_bytes > 0; /* of memory */
+    if (made || (known && row->capacity_bytes <= sum))
+        return kvt_tier_check(options, tier, message, message_size);
     if (!known || bytes_wanted <= sum) return KVT_OK;
     char wanted[32], held[32];
     return check_refuse(message, message_size,
