@@ -244,6 +244,9 @@ static const kvt_setting settings_table[] = {
            "preset of the recompute cost model"),
     TEXT("prefill.profile", NULL, "store.profile",
          "name of a prefill model in store.profile, instead of a preset"),
+    TEXT("prefill.slack", NULL, "store.profile",
+         "name of a table of seconds per layer in store.profile (profile slack), for passes that "
+         "announce none"),
 
     COUNT("replay.servers", "8", ALWAYS, "prefill servers that requests queue for", 1, 65536),
     BYTES("replay.bytes_per_token", "128KiB", ALWAYS,

@@ -91,6 +91,6 @@ extern const command_spec check_config_spec, clear_spec, decode_spec, encode_spe
 /* Of profile. */
 extern const command_spec profile_attention_spec, profile_basis_spec, profile_calibrate_spec,
     profile_diff_spec, profile_dumps_spec, profile_export_spec, profile_gc_spec,
-    profile_import_spec, profile_quality_spec, profile_show_spec;
+    profile_import_spec, profile_quality_spec, profile_show_spec, profile_slack_spec;
 
 #endif

@@ -425,19 +425,13 @@ static const command_spec profile_codecs_spec = {
 };
 
 static const command_spec *const profile_commands[] = {
-    &profile_devices_spec,
-    &profile_codecs_spec,
-    &profile_quality_spec,
-    &profile_dumps_spec,
-    &profile_attention_spec,
-    &profile_basis_spec,
-    &profile_calibrate_spec,
-    &profile_show_spec,
-    &profile_import_spec,
-    &profile_export_spec,
-    &profile_diff_spec,
-    &profile_gc_spec,
-    NULL,
+    &profile_devices_spec,   &profile_codecs_spec,
+    &profile_quality_spec,   &profile_dumps_spec,
+    &profile_attention_spec, &profile_basis_spec,
+    &profile_slack_spec,     &profile_calibrate_spec,
+    &profile_show_spec,      &profile_import_spec,
+    &profile_export_spec,    &profile_diff_spec,
+    &profile_gc_spec,        NULL,
 };
 
 const command_spec profile_spec = {

@@ -279,7 +279,7 @@ static kvt_status document_fill(kvt_profile *profile, const profile_view *view, 
 {
     static const char *const views[] = {"runs",    "codecs",       "models",  "quality_sets",
                                         "quality", "rungs",        "choices", "learned",
-                                        "bases",   "calibrations", NULL};
+                                        "bases",   "calibrations", "passes",  NULL};
     kvt_status status = document_devices(profile, document);
     for (size_t i = 0; status == KVT_OK && views[i] != NULL; i++) {
         status = exchange_view(profile, views[i], document);

@@ -72,13 +72,14 @@ static const document_table quality_tables[] = {
     {"calibrations/choices", "question chosen evidence"},
     {"bases", "variants span tokens model bytes hash"},
     {"learned", "kind of=name part value seen=observations error_p50 error_p90"},
+    {"passes", "name new_tokens prefix_tokens layer_seconds source"},
     {0},
 };
 
 void profile_print_text(json_t *document, unsigned parts)
 {
     static const document_table *const of_part[] = {device_tables, codec_tables, quality_tables};
-    document_table tables[10] = {{0}};
+    document_table tables[12] = {{0}};
     size_t count = 0;
     for (unsigned part = 0; part < 3; part++)
         for (const document_table *one = of_part[part];
@@ -119,9 +120,13 @@ static void show_text(json_t *document)
 {
     static const struct {
         const char *key, *name;
-    } parts[] = {
-        {"codecs", "codec curves"},       {"models", "models"}, {"quality_sets", "sets of losses"},
-        {"calibrations", "calibrations"}, {"bases", "bases"},   {"learned", "learned figures"}};
+    } parts[] = {{"codecs", "codec curves"},
+                 {"models", "models"},
+                 {"quality_sets", "sets of losses"},
+                 {"calibrations", "calibrations"},
+                 {"bases", "bases"},
+                 {"learned", "learned figures"},
+                 {"passes", "rows of seconds per layer"}};
     const char *path = view_text(document, "database");
     const json_t *row;
     size_t i, prefills = 0;

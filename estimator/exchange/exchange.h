@@ -43,7 +43,8 @@ json_t *exchange_document(const char *database, json_t *tables);
  * Puts the rows of a view into `views` under its name, with the columns of docs/PROFILE.md: "runs"
  * (all of them); "mixed", "codecs", "models", "quality_sets", "quality" (by set_id),
  * "calibrations", "rungs", "choices" (by calibration_id), "learned", "bases" (all, without their
- * objects), "prefill" (what answers: of the newest complete run that measured the same thing).
+ * objects), "prefill", "passes" (what answers: of the newest complete run that measured the same
+ * thing).
  * KVT_OK; KVT_E_ARGUMENT (no such view); KVT_E_DATABASE; KVT_E_MEMORY.
  */
 KVT_NODISCARD kvt_status exchange_view(kvt_profile *profile, const char *view, json_t *views);

@@ -129,6 +129,14 @@ static const rows_column prefill_columns[] = {
     SOURCE_COLUMN,
 };
 
+static const rows_column pass_columns[] = {
+    PLAIN("p", "name", TEXT, NULL),
+    PLAIN("p", "new_tokens", COUNT, NULL),
+    PLAIN("p", "prefix_tokens", COUNT, NULL),
+    PLAIN("p", "layer_seconds", RATE, NULL),
+    SOURCE_COLUMN,
+};
+
 /* ---- quality ---- */
 
 #define MODEL_COLUMNS                                                                              \
@@ -320,6 +328,10 @@ static const rows_table tables[] = {
     {"prefill", TABLE(prefill),
      "prefill p JOIN run r ON r.id = p.run_id WHERE " COMPLETE " ORDER BY r.id, p.name", no_checks,
      "prefill", "run_id", ":run", 'p'},
+    {"pass", TABLE(pass),
+     "pass p JOIN run r ON r.id = p.run_id WHERE " COMPLETE
+     " ORDER BY r.id, p.name, p.new_tokens, p.prefix_tokens",
+     no_checks, "pass", "run_id", ":run", 'p'},
     {"quality", TABLE(quality),
      "quality_curve q JOIN quality_set s ON s.id = q.set_id " SET_JOIN
      " ORDER BY s.id, q.bits_per_element DESC, q.codec, q.mode, q.rate",

@@ -147,6 +147,11 @@ json_t *exchange_document(const char *database, json_t *tables)
     "(SELECT p.*, r.source, " PLACE_BY "p.name" PLACE_ORDER                                        \
     "FROM prefill p JOIN run r ON r.id = p.run_id)"
 
+/* All places of one table. */
+#define LIST_PASSES                                                                                \
+    "(SELECT p.*, r.source, rank() OVER (PARTITION BY p.name" PLACE_ORDER                          \
+    "FROM pass p JOIN run r ON r.id = p.run_id)"
+
 static const struct {
     const char *name;
     const char *sql;
@@ -193,6 +198,8 @@ static const struct {
               "m.id = b.model_id JOIN run r ON r.id = b.run_id ORDER BY m.name, b.span, b.hash"},
     {"prefill", "SELECT name, linear_seconds_per_token, square_seconds_per_token2, "
                 "fixed_seconds, source FROM " LIST_PREFILL " WHERE place = 1 ORDER BY name"},
+    {"passes", "SELECT name, new_tokens, prefix_tokens, layer_seconds, source FROM " LIST_PASSES
+               " WHERE place = 1 ORDER BY name, new_tokens, prefix_tokens"},
 };
 
 kvt_status exchange_view(kvt_profile *profile, const char *view, json_t *views)
@@ -273,6 +280,10 @@ static const char *const diff_parts[] = {
     DIFF_PREFILL("linear_seconds_per_token"),
     DIFF_PREFILL("square_seconds_per_token2"),
     DIFF_PREFILL("fixed_seconds"),
+    "SELECT printf('pass %s %d new behind %d', t.name, t.new_tokens, t.prefix_tokens), "
+    "'layer_seconds', t.layer_seconds, NULL, NULL FROM passing a JOIN pass t ON t.run_id = "
+    "a.run_id "
+    "AND t.name = a.name",
     "SELECT printf('learned %s %s %s', kind, name, part), 'value', value, NULL, NULL FROM learning",
     "SELECT printf('quality %s %s %s', m.label, q.class, q.name), q.metric || ' by ' || q.method, "
     "q.loss_mean, q.loss_low, q.loss_high FROM qualities q JOIN models m ON m.id = q.model_id",

@@ -64,6 +64,7 @@ KVT_NODISCARD kvt_status model_open(const char *path, model **model_out, char *m
                                     size_t message_size);
 void model_close(model *m); /* NULL is allowed */
 const model_config *model_config_of(const model *m);
+bool model_is_elsewhere(const model *m); /* another program runs it */
 
 /* How keys and queries turn: the first channels of a head, and radians a position of each of their
  * pairs. The one place that turns a model's base into frequencies. */

@@ -194,3 +194,8 @@ const model_config *model_config_of(const model *m)
 {
     return &m->config;
 }
+
+bool model_is_elsewhere(const model *m)
+{
+    return m->host != NULL;
+}

@@ -12,20 +12,6 @@
 
 #define PASS_SECONDS_LEAST 1e-9
 
-bool kvt_pass_rows_are_sound(const kvt_pass_row *rows, size_t count)
-{
-    if (rows == NULL) return false;
-    for (size_t i = 0; i < count; i++) {
-        if (rows[i].new_tokens == 0 || !(rows[i].layer_seconds > 0)) return false;
-        if (!isfinite(rows[i].layer_seconds)) return false;
-        for (size_t k = 0; k < i; k++)
-            if (rows[k].new_tokens == rows[i].new_tokens &&
-                rows[k].prefix_tokens == rows[i].prefix_tokens)
-                return false;
-    }
-    return true;
-}
-
 /* The prefill model's seconds of one of so many layers. */
 static double pass_model_seconds(const kvt_prefill *prefill, uint32_t layers, uint32_t new_tokens,
                                  uint32_t prefix_tokens)

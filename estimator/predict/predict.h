@@ -407,9 +407,6 @@ bool online_loss_observe(const online_loss_prior *prior, online_loss_class *of_c
 
 /* ---- passes ---- */
 
-/* Whether rows are a table: finite seconds above 0, new tokens, and no place twice. */
-bool kvt_pass_rows_are_sound(const kvt_pass_row *rows, size_t count);
-
 /* Seconds of one layer of a pass: the prefill model's, scaled by what the rows measured, the nearer
  * the more (of new tokens and prefix as ratios); a row's own seconds at its place. count 0: the
  * model's. Above 0 and finite. */

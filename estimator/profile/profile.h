@@ -14,6 +14,7 @@
 #include "codecs/transform_basis.h"
 
 #include <kvterrace/codec.h>
+#include <kvterrace/load.h>
 #include <kvterrace/prefill.h>
 #include <kvterrace/types.h>
 
@@ -232,6 +233,27 @@ KVT_NODISCARD kvt_status profile_basis_import(kvt_profile *profile, const void *
 /* A prefill model of the profile by name, as imported. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
 KVT_NODISCARD kvt_status kvt_profile_prefill(kvt_profile *profile, const char *name,
                                              kvt_prefill *out);
+
+/* ---- seconds of a layer ---- */
+
+#define PROFILE_PASS_ROWS_MAX 4096u /* of a table */
+#define PROFILE_PASS_NAME_MAX 63u   /* bytes of its name */
+
+/* Whether rows are a table: finite seconds above 0, new tokens, and no place twice. */
+bool kvt_pass_rows_are_sound(const kvt_pass_row *rows, size_t count);
+
+/* Puts a table of what one layer of a pass takes into the profile, as a run of its own: whole, or
+ * not at all. source: its origin; NULL or "": it was measured here. KVT_OK; KVT_E_ARGUMENT (the
+ * name; no rows or too many, or rows that are not sound); KVT_E_READ_ONLY; KVT_E_DATABASE;
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status kvt_profile_passes_put(kvt_profile *profile, const char *name,
+                                                const kvt_pass_row *rows, size_t count,
+                                                const char *source, const char *command_line);
+
+/* The rows of the table of a name that answers. *rows_out is the caller's, to free. KVT_OK;
+ * KVT_MISS; KVT_E_SPACE (more rows than a table has); KVT_E_DATABASE; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status kvt_profile_passes(kvt_profile *profile, const char *name,
+                                            kvt_pass_row **rows_out, size_t *count_out);
 
 /* ---- the ladder of a calibration, by layout, for a store ---- */
 

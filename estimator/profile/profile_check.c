@@ -196,7 +196,7 @@ kvt_status profile_check_host(const kvt_profile *profile, const char *path, char
         PROFILE_ANSWERING
         "SELECT host_identity, host_name, cpu_model, CASE WHEN id IN (SELECT run_id FROM "
         "answering) THEN library_version ELSE ?4 END FROM run WHERE "
-        "kind IN ('device', 'codecs', 'learned') ORDER BY id DESC",
+        "kind IN ('device', 'codecs', 'learned', 'slack') ORDER BY id DESC",
         -1, &row, NULL);
     if (result == SQLITE_OK) result = sqlite3_bind_null(row, 1);
     if (result == SQLITE_OK) {

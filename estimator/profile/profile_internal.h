@@ -33,7 +33,7 @@ struct kvt_profile {
 
 /* The schema's texts; the database's own texts must equal these. */
 #define PROFILE_APPLICATION_ID 0x4b565450 /* "KVTP" */
-#define PROFILE_SCHEMA_VERSION 3
+#define PROFILE_SCHEMA_VERSION 4
 
 /* Questions of a calibration whose answers are figures: what 90 % of entries in a variant lose at
  * most, the variant's name behind it; the factor in all bounds for a class that was not measured.
@@ -47,7 +47,7 @@ typedef struct profile_table {
     const char *bounds; /* a condition that every row meets */
 } profile_table;
 
-#define PROFILE_QUALITY_TABLE_COUNT 11u
+#define PROFILE_QUALITY_TABLE_COUNT 12u
 extern const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT];
 
 /* All tables, those that others refer to first. NULL past the last. */
@@ -220,12 +220,15 @@ uint64_t profile_random(uint64_t *state);
     "speeds AS (SELECT c.*, min(p.place) AS place FROM codec_curve c JOIN place p USING (run_id) " \
     "GROUP BY c.codec, c.mode, c.rate, c.isa, c.threads, c.source), "                              \
     "learning AS (SELECT l.*, min(p.place) AS place FROM learned l JOIN place p USING (run_id) "   \
-    "GROUP BY l.kind, l.name, l.part)"
+    "GROUP BY l.kind, l.name, l.part), "                                                           \
+    "passing AS (SELECT t.name, t.run_id, min(p.place) AS place FROM pass t JOIN place p "         \
+    "USING (run_id) GROUP BY t.name)"
 
 /* The same, and the runs of devices, codecs and stores that answer for anything. */
 #define PROFILE_ANSWERING                                                                          \
     PROFILE_DEVICES                                                                                \
     ", answering (run_id) AS (SELECT run_id FROM reads UNION SELECT run_id FROM writes UNION "     \
-    "SELECT run_id FROM mixed UNION SELECT run_id FROM speeds UNION SELECT run_id FROM learning) "
+    "SELECT run_id FROM mixed UNION SELECT run_id FROM speeds UNION SELECT run_id FROM learning "  \
+    "UNION SELECT run_id FROM passing) "
 
 #endif

@@ -10,7 +10,7 @@
 #include "estimator/profile/profile_internal.h"
 
 #define RUN_BOUNDS                                                                                 \
-    "kind IN ('device', 'codecs', 'quality', 'calibration', 'import', 'learned') AND "             \
+    "kind IN ('device', 'codecs', 'quality', 'calibration', 'import', 'learned', 'slack') AND "    \
     "complete IN (0, 1) AND (kind <> 'import' OR length(source) > 0)"
 
 #define DEVICE_BOUNDS                                                                              \
@@ -244,6 +244,10 @@ const profile_table *profile_table_at(size_t index)
     "length(name) > 0 AND linear_seconds_per_token BETWEEN 0 AND 1e300 AND "                       \
     "square_seconds_per_token2 BETWEEN 0 AND 1e300 AND fixed_seconds BETWEEN 0 AND 1e300"
 
+#define PASS_BOUNDS                                                                                \
+    "length(name) BETWEEN 1 AND 63 AND new_tokens BETWEEN 1 AND 4294967295 AND "                   \
+    "prefix_tokens BETWEEN 0 AND 4294967295 AND layer_seconds > 0 AND layer_seconds < 1e300"
+
 #define BASIS_BOUNDS                                                                               \
     "length(hash) = 64 AND start BETWEEN 0 AND 1048575 AND span BETWEEN 1 AND 3 AND "              \
     "metric BETWEEN 0 AND 3 AND tokens >= 0 AND length(object) BETWEEN 4096 AND 536870912"
@@ -351,6 +355,13 @@ const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT] = {
           "  square_seconds_per_token2 REAL NOT NULL,\n"
           "  fixed_seconds REAL NOT NULL,\n"
           "  PRIMARY KEY (run_id, name),\n"),
+    TABLE("pass", KEYED, PASS_BOUNDS,
+          "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+          "  name TEXT NOT NULL,\n"
+          "  new_tokens INTEGER NOT NULL,\n"
+          "  prefix_tokens INTEGER NOT NULL,\n"
+          "  layer_seconds REAL NOT NULL,\n"
+          "  PRIMARY KEY (run_id, name, new_tokens, prefix_tokens),\n"),
     TABLE("basis", ROWS, BASIS_BOUNDS,
           "  hash TEXT PRIMARY KEY,\n"
           "  start INTEGER NOT NULL UNIQUE,\n"

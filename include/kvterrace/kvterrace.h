@@ -225,8 +225,7 @@ typedef struct kvt_store_options {
     const kvt_codec_workers *codec_workers;
     kvt_observer observer;
     kvt_watch_options watch;
-    const struct kvt_remote_options *remote; /* remote.h: an engine that other hosts share; NULL =
-                                                none. Read during kvt_store_open */
+    const struct kvt_remote_options *remote; /* remote.h: an engine that hosts share; NULL = none */
     /* Opens a follower: it reads what the store of another process (the owner) has on SSD, beside
      * it, by catalog_path and the SSD tier's devices of back end "file", in the owner's order. Only
      * these, follow_symlinks and get_deadline_seconds count then. It takes no lock, makes and
@@ -239,6 +238,8 @@ typedef struct kvt_store_options {
     bool follow;
     uint8_t reserved[7]; /* zero */
     kvt_io_options io;
+    const struct kvt_pass_row *pass_rows; /* load.h: for passes that announce no seconds; NULL */
+    uint64_t pass_row_count;
 } kvt_store_options;
 
 /* Fills every field of options of struct_size bytes with its default, the one that its comment

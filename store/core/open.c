@@ -656,7 +656,9 @@ static kvt_status open_store(const kvt_store_options *options, kvt_store **store
     open_fill_store(store, options);
     open_state state = {
         .options = options, .store = store, .message = message, .message_size = message_size};
-    status = open_steps(&state);
+    status = passes_set_rows(&store->passes, options->pass_rows, options->pass_row_count);
+    if (status == KVT_E_ARGUMENT) snprintf(message, message_size, "pass_rows are no table");
+    if (status == KVT_OK) status = open_steps(&state);
     kvt_profile_close(state.profile);
     for (uint32_t i = 0; i < state.device_count; i++) {
         kvt_device_close(state.devices[i].device); /* those that no pool has taken over */

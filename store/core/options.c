@@ -164,6 +164,7 @@ typedef struct options_owner {
     size_t text_count;
     size_t text_capacity;
     kvt_remote_options remote;
+    kvt_pass_row *pass_rows;
 } options_owner;
 
 /* A copy that lives as long as the owner; NULL for NULL, and NULL with *status set without memory.
@@ -344,6 +345,29 @@ static kvt_status options_read_prefill(kvt_config *config, kvt_store_options *op
     return kvt_prefill_preset_get(name, &options->prefill);
 }
 
+/* Reads the table of seconds per layer that prefill.slack names, of any host. */
+static kvt_status options_read_passes(kvt_config *config, options_owner *owner,
+                                      kvt_store_options *options, char *message,
+                                      size_t message_size)
+{
+    const char *name = kvt_config_text(config, "prefill.slack");
+    const char *path = options->learning.profile_path;
+    kvt_profile *profile = NULL;
+    size_t count = 0;
+    if (name == NULL) return KVT_OK;
+    kvt_status status = kvt_profile_open(path, KVT_PROFILE_READ | KVT_PROFILE_FOREIGN, &profile,
+                                         message, message_size);
+    if (status != KVT_OK) return status == KVT_MISS ? KVT_E_GONE : status;
+    status = kvt_profile_passes(profile, name, &owner->pass_rows, &count);
+    kvt_profile_close(profile);
+    options->pass_rows = owner->pass_rows;
+    options->pass_row_count = count;
+    if (status != KVT_MISS && status != KVT_E_SPACE) return status;
+    snprintf(message, message_size, "prefill.slack: %s has %s \"%s\"", path,
+             status == KVT_MISS ? "no table of seconds per layer" : "more than 4096 rows of", name);
+    return KVT_E_CONFIG;
+}
+
 /* LAYERSxHEADSxDIM:DTYPE[,drop|,one], such as 32x8x128:bf16. */
 static bool options_parse_layout(const char *text, kvt_layout *layout)
 {
@@ -493,6 +517,8 @@ kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *given, 
     if (status == KVT_OK) {
         status = options_read_prefill(config, options, message, message_size);
     }
+    if (status == KVT_OK)
+        status = options_read_passes(config, owner, options, message, message_size);
     if (status != KVT_OK) {
         kvt_store_options_free(owner);
         return status;
@@ -511,5 +537,6 @@ void kvt_store_options_free(void *memory)
     }
     free(owner->texts);
     free(owner->devices);
+    free(owner->pass_rows);
     free(owner);
 }

@@ -22,7 +22,6 @@
 #include <string.h>
 
 #define PASS_LAYERS_MAX  4096u
-#define PASS_ROWS_MAX    4096u
 #define PASS_SECONDS_MAX 1e6
 #define PASS_LEAST       STRUCT_SIZE_THROUGH(kvt_pass, layer_seconds)
 
@@ -39,14 +38,23 @@ void passes_destroy(store_passes *passes)
     pthread_mutex_destroy(&passes->lock);
 }
 
-void passes_set_rows(store_passes *passes, kvt_pass_row *rows, size_t count)
+kvt_status passes_set_rows(store_passes *passes, const kvt_pass_row *rows, size_t count)
 {
+    kvt_pass_row *copy = NULL;
+    if (count > PROFILE_PASS_ROWS_MAX) return KVT_E_ARGUMENT;
+    if (count != 0) {
+        if (!kvt_pass_rows_are_sound(rows, count)) return KVT_E_ARGUMENT;
+        copy = malloc(count * sizeof *copy);
+        if (copy == NULL) return KVT_E_MEMORY;
+        memcpy(copy, rows, count * sizeof *copy);
+    }
     pthread_mutex_lock(&passes->lock);
     kvt_pass_row *before = passes->rows;
-    passes->rows = rows;
+    passes->rows = copy;
     passes->row_count = count;
     pthread_mutex_unlock(&passes->lock);
     free(before);
+    return KVT_OK;
 }
 
 /* The pass of a number, or NULL. Lock held. */
@@ -229,16 +237,6 @@ kvt_status kvt_pass_end(kvt_store *store, uint64_t number)
 
 kvt_status kvt_pass_table_set(kvt_store *store, const kvt_pass_row *rows, size_t count)
 {
-    kvt_status status = pass_check(store);
-    if (status != KVT_OK) return status;
-    if (count > PASS_ROWS_MAX || (count != 0 && !kvt_pass_rows_are_sound(rows, count)))
-        return KVT_E_ARGUMENT;
-    kvt_pass_row *copy = NULL;
-    if (count != 0) {
-        copy = malloc(count * sizeof *copy);
-        if (copy == NULL) return KVT_E_MEMORY;
-        memcpy(copy, rows, count * sizeof *copy);
-    }
-    passes_set_rows(&store->passes, copy, count);
-    return KVT_OK;
+    const kvt_status status = pass_check(store);
+    return status == KVT_OK ? passes_set_rows(&store->passes, rows, count) : status;
 }

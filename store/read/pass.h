@@ -47,8 +47,10 @@ typedef struct store_passes {
 void passes_init(store_passes *passes, double patience_seconds);
 void passes_destroy(store_passes *passes);
 
-/* Takes rows over as the table. */
-void passes_set_rows(store_passes *passes, kvt_pass_row *rows, size_t count);
+/* Copies rows as the table, in place of that before. KVT_OK; KVT_E_ARGUMENT (they are none);
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status passes_set_rows(store_passes *passes, const kvt_pass_row *rows,
+                                         size_t count);
 
 /* A load of a pass is about to read entries of a tier. Returns the number of its need, 0 when the
  * pass is not there or has too many loads. */

@@ -28,7 +28,7 @@ DEVICES = [word for name in ("one", "two") for word in (
 NASTY = "<script>alert(1)</script> `touch pwned` $(touch pwned) '\"; system 'touch pwned' #&"
 TABLES = ["run", "device", "device_point", "device_fit", "device_mixed", "codec_curve", "model",
           "quality_set", "quality_curve", "calibration", "calibration_rung", "calibration_choice",
-          "learned", "prefill"]
+          "learned", "prefill", "pass"]
 
 
 # The model that comes with the sources, and texts for it.

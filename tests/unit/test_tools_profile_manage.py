@@ -20,6 +20,8 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from command_case import COMMAND, WORKLOAD, CommandCase  # noqa: E402
 
+REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "reference_model")
+
 
 class ManageTest(CommandCase):
     def test_interrupted(self):
@@ -90,6 +92,57 @@ class ManageTest(CommandCase):
         self.fails("MODEL:CLASS", "profile", "export", "--ladder", "m", "--database", "b.db")
         self.fails("class code", "profile", "export", "--ladder", "m:code", "--database", "b.db")
         self.assertEqual(self.run_command("profile", "export", "--database", "b.db").stdout, before)
+
+    def test_seconds_of_a_layer(self):
+        """A table of a file, and one that is measured; a store takes one by its name."""
+        header = "new_tokens,prefix_tokens,layer_seconds\n"
+        self.put("gpu.csv", header + "512,8192,1.5e-3\n\n512,0,0.001\n")
+        self.run_command("profile", "slack", "--table", "gpu.csv", "--database", "a.db")
+        model = os.path.join(REFERENCE, "model")
+        document = self.run_json("profile", "slack", "--model", model, "--name", "tiny", "--new",
+                                 "4,32", "--prefix", "0,16", "--quick", "--database", "a.db")
+        places = [(row["new_tokens"], row["prefix_tokens"]) for row in document["rows"]]
+        self.assertEqual(places, [(4, 0), (4, 16), (32, 0), (32, 16)])
+        self.assertGreater(min(row["layer_seconds"] for row in document["rows"]), 0)
+        shown = self.run_json("profile", "show", "--database", "a.db")["passes"]
+        self.assertEqual([(row["name"], row["prefix_tokens"], row["layer_seconds"])
+                          for row in shown[:2]], [("gpu", 0, 0.001), ("gpu", 8192, 1.5e-3)])
+        self.assertEqual(shown[0]["source"], "gpu.csv")
+        # Exported and imported it is the same; another figure differs.
+        self.put("a.json", self.run_command("profile", "export", "--database", "a.db").stdout)
+        self.run_command("profile", "import", "a.json", "--database", "b.db")
+        self.assertIn("0 of 6", self.run_command("profile", "diff", "a.db", "b.db").stdout)
+        self.put("gpu.csv", header + "512,8192,1.5e-3\n512,0,0.002\n")
+        self.run_command("profile", "slack", "--table", "gpu.csv", "--database", "b.db")
+        result = self.run_command("profile", "diff", "a.db", "b.db", code=1)
+        self.assertIn("pass gpu 512 new behind 0", result.stdout)
+        self.assertIn("1 of 6", result.stdout)
+        # The older table of the name goes.
+        self.assertIn("superseded",
+                      self.run_command("profile", "gc", "--database", "b.db").stdout)
+        config = "[tier.dram]\ncapacity = 1MiB\n[store]\nprofile = b.db\n[prefill]\nslack = {}\n"
+        self.run_command("check-config", self.put("good.ini", config.format("gpu")))
+        self.fails('prefill.slack: b.db has no table of seconds per layer "none"', "check-config",
+                   self.put("bad.ini", config.format("none")))
+        for part, text in (("header", "1,2,3\n"), ("has no row", header), (":1: ", ""),
+                           ("layer_seconds", header + "1,0,nan\n"),
+                           ("layer_seconds", header + "1,0,-1\n"),
+                           ("layer_seconds", header + "1,0,inf\n"),
+                           ("layer_seconds", header + "1,0,1,1\n"),
+                           ("new_tokens", header + "0,0,1\n"),
+                           ("new_tokens", header + "-1,0,1\n"),
+                           ("prefix_tokens", header + "1,4294967296,1\n"),
+                           (":3: a row above", header + "1,0,1\n1,0,2\n")):
+            with self.subTest(text=text):
+                self.fails(part, "profile", "slack", "--table", self.put("bad.csv", text),
+                           "--database", "b.db")
+        self.fails("either --table or --model", "profile", "slack", "--database", "b.db")
+        self.fails("--new and --prefix", "profile", "slack", "--model", model, "--new", "0",
+                   "--database", "b.db")
+        self.put_rows("zero.json", "[pass]\nname,new_tokens,prefix_tokens,layer_seconds\nm,0,0,1\n")
+        self.fails("pass[0]", "profile", "import", "zero.json", "--source", "x", "--database",
+                   "b.db")
+        self.assertEqual(len(self.run_json("profile", "show", "--database", "b.db")["passes"]), 6)
 
     def test_names_that_are_not_utf8(self):
         """Bytes of another encoding cost their own text, not the document."""

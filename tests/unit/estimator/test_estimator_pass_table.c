@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_pass_table.c - seconds of a layer: a row's own at its place, the model scaled by
- * the rows between and beyond them, whatever holes the table has.
+ * the rows between and beyond them, whatever holes the table has; tables in a profile, whole or not
+ * at all.
  */
 #include "cases.h"
+#include "estimator/predict/predict.h"
+#include "profile_scratch.h"
 
 #include <math.h>
 
-#include "estimator/predict/predict.h"
+TEST_ALL(scratch_make, scratch_remove);
 
 static const kvt_prefill model = {
     .linear_seconds_per_token = 1e-4, .square_seconds_per_token2 = 1e-9, .fixed_seconds = 0.01};
@@ -61,4 +64,74 @@ TEST(extreme_rows_give_finite_seconds)
         assert_true(isfinite(value) && value > 0);
     }
     assert_false(kvt_pass_rows_are_sound(NULL, 0));
+}
+
+static size_t count_rows(kvt_profile *profile, const char *name, double *first_out)
+{
+    kvt_pass_row *rows;
+    size_t count;
+    const kvt_status status = kvt_profile_passes(profile, name, &rows, &count);
+    if (status == KVT_MISS) return 0;
+    assert_ok(status);
+    *first_out = rows[0].layer_seconds;
+    free(rows);
+    return count;
+}
+
+TEST(a_profile_keeps_tables_by_name)
+{
+    const kvt_pass_row first[] = {{4096, 0, 0.5}, {512, 8192, 0.25}, {512, 0, 0.125}};
+    const kvt_pass_row second[] = {{512, 0, 7}};
+    double seconds_of_one = 0;
+    scratch_remove_profile();
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(count_rows(profile, "m", &seconds_of_one), 0);
+    assert_ok(kvt_profile_passes_put(profile, "m", first, 3, "a paper", "command"));
+    assert_ok(kvt_profile_passes_put(profile, "other", second, 1, "a paper", "command"));
+    assert_int_equal(count_rows(profile, "m", &seconds_of_one), 3);
+    assert_true(seconds_of_one == 0.125); /* by new tokens, then prefix */
+    /* What was measured here answers before an import, and its rows are not mixed with those. */
+    assert_ok(kvt_profile_passes_put(profile, "m", second, 1, NULL, "command"));
+    assert_ok(kvt_profile_passes_put(profile, "m", first, 3, "a later paper", "command"));
+    assert_int_equal(count_rows(profile, "m", &seconds_of_one), 1);
+    assert_true(seconds_of_one == 7);
+    assert_int_equal(count_rows(profile, "other", &seconds_of_one), 1);
+    kvt_profile_close(profile);
+    profile = scratch_open(KVT_PROFILE_READ);
+    assert_int_equal(kvt_profile_passes_put(profile, "m", first, 3, NULL, "command"),
+                     KVT_E_READ_ONLY);
+    assert_int_equal(count_rows(profile, "m", &seconds_of_one), 1);
+    kvt_profile_close(profile);
+}
+
+TEST(what_is_no_table_changes_no_profile)
+{
+    static kvt_pass_row rows[PROFILE_PASS_ROWS_MAX + 1];
+    const double wrong[] = {0, -1, NAN, INFINITY};
+    char name[PROFILE_PASS_NAME_MAX + 2];
+    double unused;
+    scratch_remove_profile();
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    for (uint32_t i = 0; i <= PROFILE_PASS_ROWS_MAX; i++)
+        rows[i] = (kvt_pass_row){.new_tokens = i + 1, .layer_seconds = 1};
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = '\0';
+    assert_int_equal(kvt_profile_passes_put(profile, name, rows, 3, NULL, ""), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_profile_passes_put(profile, "", rows, 3, NULL, ""), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_profile_passes_put(profile, "m", rows, 0, NULL, ""), KVT_E_ARGUMENT);
+    assert_int_equal(
+        kvt_profile_passes_put(profile, "m", rows, PROFILE_PASS_ROWS_MAX + 1, NULL, ""),
+        KVT_E_ARGUMENT);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        rows[2].layer_seconds = wrong[i];
+        assert_int_equal(kvt_profile_passes_put(profile, "m", rows, 3, NULL, ""), KVT_E_ARGUMENT);
+    }
+    rows[2] = rows[1]; /* a place twice */
+    assert_int_equal(kvt_profile_passes_put(profile, "m", rows, 3, NULL, ""), KVT_E_ARGUMENT);
+    assert_int_equal(count_rows(profile, "m", &unused), 0);
+    assert_int_equal(scratch_number("SELECT count(*) FROM run"), 0);
+    rows[2].new_tokens = 3;
+    assert_ok(kvt_profile_passes_put(profile, "m", rows, PROFILE_PASS_ROWS_MAX, NULL, "command"));
+    assert_int_equal(count_rows(profile, "m", &unused), PROFILE_PASS_ROWS_MAX);
+    kvt_profile_close(profile);
 }

@@ -160,9 +160,9 @@ TEST(foreign_files_are_refused)
 TEST(other_versions_are_refused)
 {
     make_profile();
-    scratch_change("PRAGMA user_version = 4; PRAGMA wal_checkpoint(TRUNCATE)");
+    scratch_change("PRAGMA user_version = 5; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_VERSION);
-    scratch_change("PRAGMA user_version = 2; PRAGMA wal_checkpoint(TRUNCATE)");
+    scratch_change("PRAGMA user_version = 3; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_VERSION);
     scratch_change("PRAGMA user_version = 0; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_VERSION);

@@ -602,6 +602,7 @@ static const char *const shown[][3] = {
     {"calibration_choice", "calibration_choice", "calibration_id"},
     {"learned", "learned", "run_id"},
     {"prefill", "prefill", "run_id"},
+    {"pass", "pass", "run_id"},
 };
 
 static bool sheet_shows(const char *sheet_name, const char *column)

@@ -251,7 +251,8 @@ TEST(every_view_can_be_listed)
 {
     static const char *const views[] = {"runs",    "mixed",        "codecs",  "models",
                                         "quality", "quality_sets", "rungs",   "calibrations",
-                                        "choices", "learned",      "prefill", NULL};
+                                        "choices", "learned",      "prefill", "passes",
+                                        NULL};
     bench at;
     bench_open(&at);
     for (size_t i = 0; views[i] != NULL; i++) {

@@ -24,7 +24,7 @@
                    #type " begins with struct_size");                                              \
     _Static_assert(STRUCT_SIZE_THROUGH(type, last) == sizeof(type), #type " ends with " #last)
 
-BEGINS(kvt_store_options, io);
+BEGINS(kvt_store_options, pass_row_count);
 BEGINS(kvt_device_config, mix_kept);
 BEGINS(kvt_recover_options, context);
 BEGINS(kvt_codec_workers, context);

@@ -3,6 +3,8 @@
  * test_store_pass.c - announced passes: numbers that end once, loads that name them, writes that
  * wait for their layers and no longer than the patience, tables of any rows.
  */
+#include "store/core/store.h"
+
 #include "queue_site.h"
 
 #include <kvterrace/load.h>
@@ -188,6 +190,45 @@ TEST(a_load_outlives_its_pass_and_every_order_loads)
         assert_ok(kvt_load_end(load, NULL, NULL));
         queue_site_close(NULL);
     }
+}
+
+/* The seconds of a layer that a pass of these sizes was begun with. */
+static double begun_with(uint32_t new_tokens, uint32_t prefix_tokens)
+{
+    kvt_pass pass = pass_of(0);
+    uint64_t number;
+    pass.new_tokens = new_tokens;
+    pass.prefix_tokens = prefix_tokens;
+    assert_ok(kvt_pass_begin(store, &pass, &number));
+    const double seconds = (double)store->passes.passes[number % PASS_MOST].pace.step_ns * 1e-9;
+    assert_ok(kvt_pass_end(store, number));
+    return seconds;
+}
+
+TEST(a_pass_without_seconds_has_those_of_the_table_of_the_open)
+{
+    const kvt_pass_row rows[] = {{64, 256, 0.25}, {8192, 0, 4}};
+    kvt_store_options options = queue_site_options(true);
+    options.pass_rows = rows;
+    options.pass_row_count = 2;
+    assert_ok(kvt_store_open(&options, &store, NULL, 0));
+    assert_true(fabs(begun_with(64, 256) - 0.25) < 1e-6);
+    assert_true(fabs(begun_with(8192, 0) - 4) < 1e-6);
+    assert_true(begun_with(1024, 128) > begun_with(64, 256));
+    assert_ok(kvt_pass_table_set(store, NULL, 0)); /* the model's again */
+    assert_true(begun_with(64, 256) < 0.2);
+    queue_site_close(NULL);
+    const kvt_pass_row wrong[] = {{64, 256, 0.25}, {64, 256, 4}};
+    char message[128];
+    options.pass_rows = wrong;
+    assert_int_equal(kvt_store_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_string_equal(message, "pass_rows are no table");
+    options.pass_rows = NULL; /* of 2 */
+    assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_E_ARGUMENT);
+    options.pass_rows = rows;
+    options.pass_row_count = UINT64_MAX;
+    assert_int_equal(kvt_store_open(&options, &store, NULL, 0), KVT_E_ARGUMENT);
+    store = NULL;
 }
 
 TEST(tables_are_checked_whole)
