@@ -193,6 +193,11 @@ static kvt_status document_device(kvt_profile *profile, const kvt_device_curve *
         (json_int_t)curve->depth_achieved, "read", document_affine(&curve->read), "write",
         document_affine(&curve->write), "points", points);
     document_judge(row, curve, points);
+    uint64_t begins_at;
+    const kvt_status begins = kvt_profile_begins_at(profile, curve->device, &begins_at);
+    if (status == KVT_OK && begins != KVT_MISS) status = begins;
+    if (begins == KVT_OK)
+        (void)json_object_set_new(row, "begins_at", json_integer((json_int_t)begins_at));
     if (json_array_append_new(devices, row) != 0) return KVT_E_MEMORY;
     return status;
 }
@@ -209,8 +214,10 @@ static kvt_status document_devices(kvt_profile *profile, json_t *document)
     }
     if (status != KVT_END) return status;
     status = exchange_view(profile, "mixed", document);
-    if (status != KVT_OK) return status;
-    return document_nest(document, "mixed", "devices", "device", "mixed");
+    if (status == KVT_OK) status = document_nest(document, "mixed", "devices", "device", "mixed");
+    if (status == KVT_OK) status = exchange_view(profile, "starts", document);
+    return status != KVT_OK ? status
+                            : document_nest(document, "starts", "devices", "device", "starts");
 }
 
 /* ---- prefill ---- */

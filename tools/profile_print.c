@@ -52,7 +52,7 @@ static void print_busy(const json_t *document)
 static const document_table device_tables[] = {
     {"devices", "device tier engine read=read.bytes_per_s each=read.request_seconds "
                 "off=read.residual write=write.bytes_per_s each=write.request_seconds "
-                "off=write.residual direct emulated imported"},
+                "off=write.residual begin=begins_at direct emulated imported"},
     {"break_even.devices", "device prefill codec threads loading_wins from=tokens"},
     {0},
 };

@@ -41,7 +41,7 @@ json_t *exchange_document(const char *database, json_t *tables);
 
 /*
  * Puts the rows of a view into `views` under its name, with the columns of docs/PROFILE.md: "runs"
- * (all of them); "mixed", "codecs", "models", "quality_sets", "quality" (by set_id),
+ * (all of them); "mixed", "starts", "codecs", "models", "quality_sets", "quality" (by set_id),
  * "calibrations", "rungs", "choices" (by calibration_id), "learned", "bases" (all, without their
  * objects), "prefill", "passes" (what answers: of the newest complete run that measured the same
  * thing).

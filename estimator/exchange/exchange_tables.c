@@ -102,6 +102,18 @@ static const rows_column mixed_columns[] = {
     SOURCE_COLUMN,
 };
 
+static const rows_column start_columns[] = {
+    {"device", ROWS_TEXT, NULL, "d.name"},
+    PLAIN("s", "request_bytes", COUNT, NULL),
+    PLAIN("s", "begins_at", COUNT, NULL),
+    PLAIN("s", "depth", COUNT, NULL),
+    PLAIN("s", "repetitions", COUNT, "1"),
+    PLAIN("s", "bytes_per_s", RATE, NULL),
+    PLAIN("s", "bytes_per_s_min", RATE, ":bytes_per_s"),
+    PLAIN("s", "bytes_per_s_max", RATE, ":bytes_per_s"),
+    SOURCE_COLUMN,
+};
+
 /* ---- codecs, prefill ---- */
 
 #define FORM_KEYS "codec, mode, rate"
@@ -320,6 +332,10 @@ static const rows_table tables[] = {
      "device_mixed m JOIN device d ON d.id = m.device_id " DEVICE_JOIN
      "m.request_bytes, m.depth, m.read_share",
      device_known, "device_mixed", "device_id", DEVICE_ID, 'm'},
+    {"device_start", TABLE(start),
+     "device_start s JOIN device d ON d.id = s.device_id " DEVICE_JOIN
+     "s.request_bytes, s.begins_at",
+     device_known, "device_start", "device_id", DEVICE_ID, 's'},
     {"codec", TABLE(codec),
      "codec_curve c JOIN run r ON r.id = c.run_id WHERE " COMPLETE
      " ORDER BY r.id, c.codec, c.mode, c.rate, c.isa, c.threads, c.source",

@@ -164,6 +164,13 @@ static const struct {
     {"mixed", "SELECT device, request_bytes, depth, read_share, repetitions, bytes_per_s, "
               "unmixed_bytes_per_s, read_latency_seconds_p50, read_latency_seconds_p99 "
               "FROM " LIST_MIXED " WHERE place = 1 ORDER BY device, request_bytes, depth"},
+    /* gain: over a begin at 4 KiB. */
+    {"starts",
+     PROFILE_DEVICES " SELECT a.name AS device, s.request_bytes, s.begins_at, s.depth, "
+                     "s.repetitions, s.bytes_per_s, s.bytes_per_s / f.bytes_per_s AS gain "
+                     "FROM reads a JOIN device_start s USING (device_id) LEFT JOIN device_start f "
+                     "ON f.device_id = s.device_id AND f.request_bytes = s.request_bytes AND "
+                     "f.begins_at = 4096 ORDER BY device, s.request_bytes, s.begins_at"},
     {"codecs", "SELECT name, isa, threads, source, stored_share, encode_bytes_per_s, "
                "decode_bytes_per_s, source_bytes, repetitions, run_id AS run, imported, "
                "import_source FROM " LIST_CODECS
@@ -274,6 +281,9 @@ static const char *const diff_parts[] = {
     "SELECT printf('device %s mixed %d B x %d, %g reads', a.name, x.request_bytes, x.depth, "
     "x.read_share), 'bytes_per_s', x.bytes_per_s, NULL, NULL FROM mixed a JOIN device_mixed x ON "
     "x.device_id = a.device_id",
+    "SELECT printf('device %s read %d B at multiples of %d', a.name, s.request_bytes, "
+    "s.begins_at), 'bytes_per_s', s.bytes_per_s, s.bytes_per_s_min, s.bytes_per_s_max FROM reads a "
+    "JOIN device_start s ON s.device_id = a.device_id",
     DIFF_CODEC("stored_share"),
     DIFF_CODEC("encode_bytes_per_s"),
     DIFF_CODEC("decode_bytes_per_s"),

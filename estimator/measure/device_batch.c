@@ -28,7 +28,7 @@ void measure_report(measure_run *run, double part_of_point, bool always)
     uint64_t now = base_clock_ns();
     if (!always && now < run->progress_at_ns) return;
     run->progress_at_ns = now + MEASURE_PROGRESS_NS;
-    double points = (double)(run->point_count + run->mixed_done);
+    double points = (double)(run->point_count + run->others_done);
     double done = (points + part_of_point) / (double)run->points_planned;
     if (done > 1.0) done = 1.0;
     if (!run->settings.progress(run->settings.progress_context, done, run->what)) {
@@ -72,16 +72,33 @@ static kvt_io_kind measure_kind(const measure_batch *batch)
     return floor(before + batch->read_share) > floor(before) ? KVT_IO_READ : KVT_IO_WRITE;
 }
 
+/* Bytes of the range before its first multiple of begins_at, counted from the device's start. */
+static uint64_t measure_skipped(const measure_run *run, const measure_batch *batch)
+{
+    if (batch->begins_at == 0) return 0;
+    return (batch->begins_at - run->range_offset % batch->begins_at) % batch->begins_at;
+}
+
+uint64_t measure_places(const measure_run *run, const measure_batch *batch)
+{
+    const uint64_t step = batch->begins_at != 0 ? batch->begins_at : batch->bytes;
+    const uint64_t skipped = measure_skipped(run, batch);
+    if (run->range_bytes < skipped || run->range_bytes - skipped < batch->bytes) return 0;
+    return (run->range_bytes - skipped - batch->bytes) / step + 1;
+}
+
 static void measure_prepare(measure_run *run, const measure_batch *batch, kvt_io *io)
 {
-    uint64_t slots = run->range_bytes / batch->bytes;
-    uint64_t slot =
-        batch->sequential ? batch->submitted % slots : profile_random(&run->random) % slots;
+    const uint64_t places = measure_places(run, batch);
+    assert(places > 0);
+    const uint64_t place =
+        batch->sequential ? batch->submitted % places : profile_random(&run->random) % places;
+    const uint64_t step = batch->begins_at != 0 ? batch->begins_at : batch->bytes;
     void *buffer = io->buffer;
     memset(io, 0, sizeof *io);
     io->kind = measure_kind(batch);
     io->bytes = batch->bytes;
-    io->offset = run->range_offset + slot * batch->bytes;
+    io->offset = run->range_offset + measure_skipped(run, batch) + place * step;
     io->buffer = buffer;
 }
 
@@ -159,14 +176,14 @@ kvt_status measure_repetition(measure_run *run, measure_batch *batch, size_t ind
     return KVT_OK;
 }
 
-void measure_summarize(measure_run *run, kvt_device_point *point)
+void measure_summarize(measure_run *run, size_t first, kvt_device_point *point)
 {
     uint32_t count = run->settings.repetitions;
     double *column = run->latencies;
     double medians[3];
     for (uint32_t field = 0; field < 3; field++) {
         for (uint32_t i = 0; i < count; i++)
-            column[i] = run->repetitions[3 * i + field];
+            column[i] = run->repetitions[3 * (first + i) + field];
         medians[field] = profile_median(column, count);
         if (field > 0) continue;
         point->bytes_per_s_min = column[0];

@@ -15,6 +15,7 @@
 #define MEASURE_DEPTHS_MAX   4u
 #define MEASURE_POINTS_MAX   (2u * MEASURE_SIZES_MAX * MEASURE_DEPTHS_MAX)
 #define MEASURE_MIXED_MAX    2u
+#define MEASURE_TURNS        4u     /* points that are measured in turns */
 #define MEASURE_REQUESTS_MAX 65536u /* per repetition; bounds the latencies kept */
 
 typedef struct measure_grid {
@@ -40,11 +41,11 @@ typedef struct measure_run {
     kvt_io **done;
     unsigned char *buffers; /* one of the largest size per depth */
     double *latencies;      /* of one repetition */
-    double *repetitions;    /* 3 per repetition: bandwidth, p50, p99 */
+    double *repetitions;    /* of MEASURE_TURNS points: 3 per repetition: bandwidth, p50, p99 */
     kvt_device_point points[MEASURE_POINTS_MAX];
     size_t point_count;
-    size_t mixed_done;
-    size_t points_planned; /* mixed ones included */
+    size_t others_done;    /* mixtures and begins */
+    size_t points_planned; /* those included */
     uint64_t progress_at_ns;
     char what[64];
     bool cancelled;
@@ -57,8 +58,9 @@ typedef struct measure_batch {
     uint32_t bytes;
     uint32_t depth;
     uint64_t requests_max;
-    double seconds;  /* no further submit after this; 0 = no limit */
-    bool sequential; /* else random places */
+    double seconds;     /* no further submit after this; 0 = no limit */
+    bool sequential;    /* else random places */
+    uint32_t begins_at; /* above 0: places are multiples of it, and may overlap */
     uint64_t submitted;
     uint64_t completed;
     uint64_t timed;    /* of them, in run->latencies: all, or the reads of a mixture */
@@ -80,8 +82,22 @@ void measure_batch_run(measure_run *run, measure_batch *batch);
  * bytes per second, median and 99th percentile of the latencies. */
 KVT_NODISCARD kvt_status measure_repetition(measure_run *run, measure_batch *batch, size_t index);
 
-/* Medians over the repetitions of the three figures; the slowest and fastest bandwidth. */
-void measure_summarize(measure_run *run, kvt_device_point *point);
+/* Medians of the three figures over the repetitions from index `first` on, as many as the settings
+ * say; the slowest and fastest bandwidth. */
+void measure_summarize(measure_run *run, size_t first, kvt_device_point *point);
+
+/* How many places requests of a batch have in the range: at multiples of begins_at, else of their
+ * size. 0: the range is too short. */
+uint64_t measure_places(const measure_run *run, const measure_batch *batch);
+
+/* ---- where reads begin (device_starts.c) ---- */
+
+/* The number of points that measure_starts makes of this device; 0 for memory. */
+size_t measure_start_count(const measure_run *run, kvt_tier tier);
+
+/* Measures reads of 32 to 256 KiB at the largest depth that begin at multiples of 4, 16, 64 and 128
+ * KiB, the begins of one size in turns, and stores a row of each. */
+KVT_NODISCARD kvt_status measure_starts(measure_run *run, kvt_tier tier);
 
 /* Takes up the newest interrupted run that measured this device with these settings, with its
  * points (docs/PROFILE.md says which one counts). KVT_OK; KVT_MISS (there is none, or it is not

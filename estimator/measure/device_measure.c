@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_measure.c - measures a device: direction x request size x depth, then reads and writes at
- * once, and stores each point. An interrupted run is gone on with (device_batch.c).
+ * once, then reads by their begin (device_starts.c), and stores each point. An interrupted run is
+ * gone on with (device_batch.c).
  *
  * Thread rule: the calling thread owns profile and device for the duration.
  */
@@ -50,7 +51,7 @@ static kvt_status measure_point(measure_run *run, uint8_t kind, uint32_t bytes, 
         kvt_status status = measure_repetition(run, &batch, i);
         if (status != KVT_OK) return status;
     }
-    measure_summarize(run, point);
+    measure_summarize(run, 0, point);
     run->point_count++;
     kvt_affine fit;
     bool fitted = profile_fit_points(run->points, run->point_count, kind, &fit);
@@ -97,8 +98,8 @@ static kvt_status measure_mixed(measure_run *run, uint32_t bytes, double share)
         kvt_status status = measure_repetition(run, &batch, i);
         if (status != KVT_OK) return status;
     }
-    measure_summarize(run, &total);
-    run->mixed_done++;
+    measure_summarize(run, 0, &total);
+    run->others_done++;
     const kvt_device_mixed mixed = {
         .request_bytes = bytes,
         .depth = depth,
@@ -187,7 +188,8 @@ static kvt_status measure_allocate(measure_run *run)
     run->ios = calloc(depth, sizeof *run->ios);
     run->done = calloc(depth, sizeof(kvt_io *));
     run->latencies = calloc(values, sizeof *run->latencies);
-    run->repetitions = calloc((size_t)run->settings.repetitions * 3u, sizeof *run->repetitions);
+    run->repetitions =
+        calloc((size_t)run->settings.repetitions * MEASURE_TURNS * 3u, sizeof *run->repetitions);
     run->buffers = aligned_alloc(align, stride * depth);
     if (!run->ios || !run->done || !run->latencies || !run->repetitions || !run->buffers) {
         return KVT_E_MEMORY;
@@ -201,13 +203,14 @@ static kvt_status measure_allocate(measure_run *run)
     return KVT_OK;
 }
 
-static kvt_status measure_directions(measure_run *run, bool writes)
+static kvt_status measure_directions(measure_run *run, kvt_tier tier, bool writes)
 {
     kvt_status status = KVT_OK;
     const measure_grid *grid = &run->grid;
     run->points_planned += (writes ? 2u : 1u) * (size_t)grid->size_count * grid->depth_count;
     for (uint32_t m = 0; writes && m < grid->mixed_count; m++)
         run->points_planned += measure_share_count(grid, m);
+    run->points_planned += measure_start_count(run, tier);
     if (writes) status = measure_prewrite(run);
     for (int pass = writes ? 0 : 1; pass < 2; pass++) {
         uint8_t kind = pass == 0 ? KVT_IO_WRITE : KVT_IO_READ;
@@ -221,15 +224,15 @@ static kvt_status measure_directions(measure_run *run, bool writes)
         for (size_t i = 0; i < measure_share_count(grid, m) && status == KVT_OK; i++)
             status = measure_mixed(run, grid->mixed_sizes[m], measure_shares[i]);
     }
-    return status;
+    return status != KVT_OK ? status : measure_starts(run, tier);
 }
 
 /* At full depth a device needs its queues, which are the calling thread's meanwhile. */
-static kvt_status measure_attached(measure_run *run, bool writes)
+static kvt_status measure_attached(measure_run *run, kvt_tier tier, bool writes)
 {
     bool attached = run->device->attached;
     if (!attached) kvt_device_attach(run->device);
-    kvt_status status = measure_directions(run, writes);
+    kvt_status status = measure_directions(run, tier, writes);
     if (!attached) kvt_device_detach(run->device);
     return status;
 }
@@ -287,7 +290,7 @@ kvt_status kvt_profile_measure_device(kvt_profile *profile, kvt_device *device, 
     }
     if (status == KVT_OK) status = measure_allocate(run);
     if (status == KVT_OK) status = measure_begin(run, tier, write_bytes > 0);
-    if (status == KVT_OK) status = measure_attached(run, write_bytes > 0);
+    if (status == KVT_OK) status = measure_attached(run, tier, write_bytes > 0);
     if (status == KVT_OK) status = profile_run_complete(profile, run->run);
     if (status == KVT_OK) measure_report(run, 0.0, true);
     free(run->ios);

@@ -99,6 +99,17 @@ typedef struct kvt_device_mixed {
     double read_latency_seconds_p99;
 } kvt_device_mixed;
 
+/* Reads of one size that begin at multiples of so many bytes, so many in flight. */
+typedef struct kvt_device_start {
+    uint32_t request_bytes;
+    uint32_t begins_at; /* a power of two, 4 to 128 KiB */
+    uint32_t depth;
+    uint32_t repetitions;
+    double bytes_per_s; /* median */
+    double bytes_per_s_min;
+    double bytes_per_s_max;
+} kvt_device_start;
+
 typedef struct kvt_device_curve {
     char device[32];
     char identity[96];
@@ -132,6 +143,13 @@ KVT_NODISCARD kvt_status kvt_profile_point_at(kvt_profile *profile, const char *
  * measured mixtures of its largest requests; at most 1. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
 KVT_NODISCARD kvt_status kvt_profile_mix_kept(kvt_profile *profile, const char *device,
                                               double *out);
+
+/* The bytes at whose multiples reads of a device should begin: the least begin that is read within
+ * 2 % as fast as the best one, where that one gains at least 5 % over begins at 4 KiB, in the mean
+ * over the request sizes; else 4096 (docs/PROFILE.md says why). KVT_OK; KVT_MISS (not measured);
+ * KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status kvt_profile_begins_at(kvt_profile *profile, const char *device,
+                                               uint64_t *out);
 
 typedef struct kvt_codec_curve {
     kvt_variant variant;

@@ -134,6 +134,9 @@ KVT_NODISCARD kvt_status profile_point_insert(kvt_profile *profile, int64_t devi
 /* Replaces a row of the same size, depth and share. */
 KVT_NODISCARD kvt_status profile_mixed_insert(kvt_profile *profile, int64_t device_row,
                                               const kvt_device_mixed *mixed);
+/* Replaces rows of the same sizes and begins, all in one transaction. */
+KVT_NODISCARD kvt_status profile_starts_insert(kvt_profile *profile, int64_t device_row,
+                                               const kvt_device_start *starts, uint32_t count);
 /* isa: codecs_cpu_name; source: "sample", or what the KV came from. */
 KVT_NODISCARD kvt_status profile_codec_insert(kvt_profile *profile, int64_t run,
                                               const kvt_codec_curve *curve, const char *isa,

@@ -36,6 +36,13 @@
     "read_latency_seconds_p50 >= 0 AND "                                                           \
     "read_latency_seconds_p50 <= read_latency_seconds_p99 AND read_latency_seconds_p99 < 1e300"
 
+#define START_BOUNDS                                                                               \
+    "request_bytes BETWEEN 1 AND 4294967295 AND "                                                  \
+    "begins_at IN (4096, 8192, 16384, 32768, 65536, 131072) AND "                                  \
+    "depth BETWEEN 1 AND 4294967295 AND repetitions BETWEEN 1 AND 4294967295 AND "                 \
+    "bytes_per_s_min > 0 AND bytes_per_s_max < 1e300 AND "                                         \
+    "bytes_per_s BETWEEN bytes_per_s_min AND bytes_per_s_max"
+
 #define CODEC_BOUNDS                                                                               \
     "codec BETWEEN 0 AND 65535 AND mode BETWEEN 0 AND 65535 AND "                                  \
     "rate BETWEEN 0 AND 4294967295 AND length(isa) > 0 AND threads > 0 AND "                       \
@@ -114,6 +121,16 @@ static const profile_table profile_measured_tables[] = {
           "  read_latency_seconds_p50 REAL NOT NULL,\n"
           "  read_latency_seconds_p99 REAL NOT NULL,\n"
           "  PRIMARY KEY (device_id, request_bytes, depth, read_share),\n"),
+    TABLE("device_start", KEYED, START_BOUNDS,
+          "  device_id INTEGER NOT NULL REFERENCES device (id) ON DELETE CASCADE,\n"
+          "  request_bytes INTEGER NOT NULL,\n"
+          "  begins_at INTEGER NOT NULL,\n"
+          "  depth INTEGER NOT NULL,\n"
+          "  repetitions INTEGER NOT NULL,\n"
+          "  bytes_per_s REAL NOT NULL,\n"
+          "  bytes_per_s_min REAL NOT NULL,\n"
+          "  bytes_per_s_max REAL NOT NULL,\n"
+          "  PRIMARY KEY (device_id, request_bytes, begins_at),\n"),
     TABLE("codec_curve", KEYED, CODEC_BOUNDS,
           "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
           "  codec INTEGER NOT NULL,\n"

@@ -224,6 +224,36 @@ kvt_status profile_mixed_insert(kvt_profile *profile, int64_t device_row,
     return profile_status(profile_row_end(&row));
 }
 
+static int profile_write_start(kvt_profile *profile, int64_t device_row,
+                               const kvt_device_start *start)
+{
+    profile_row row = profile_row_begin(
+        profile, "INSERT OR REPLACE INTO device_start (device_id, request_bytes, begins_at, depth, "
+                 "repetitions, bytes_per_s, bytes_per_s_min, bytes_per_s_max) "
+                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)");
+    profile_row_integer(&row, (uint64_t)device_row);
+    profile_row_integer(&row, start->request_bytes);
+    profile_row_integer(&row, start->begins_at);
+    profile_row_integer(&row, start->depth);
+    profile_row_integer(&row, start->repetitions);
+    profile_row_real(&row, start->bytes_per_s);
+    profile_row_real(&row, start->bytes_per_s_min);
+    profile_row_real(&row, start->bytes_per_s_max);
+    return profile_row_end(&row);
+}
+
+kvt_status profile_starts_insert(kvt_profile *profile, int64_t device_row,
+                                 const kvt_device_start *starts, uint32_t count)
+{
+    int result = sqlite3_exec(profile->database, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    if (result != SQLITE_OK) return profile_status(result);
+    for (uint32_t i = 0; i < count && result == SQLITE_OK; i++)
+        result = profile_write_start(profile, device_row, &starts[i]);
+    if (result == SQLITE_OK) result = sqlite3_exec(profile->database, "COMMIT", NULL, NULL, NULL);
+    if (result != SQLITE_OK) (void)sqlite3_exec(profile->database, "ROLLBACK", NULL, NULL, NULL);
+    return profile_status(result);
+}
+
 kvt_status profile_codec_insert(kvt_profile *profile, int64_t run, const kvt_codec_curve *curve,
                                 const char *isa, uint32_t threads, const char *source,
                                 uint64_t source_bytes, uint32_t repetitions)

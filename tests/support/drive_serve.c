@@ -126,6 +126,15 @@ static void serve_queue(int direction, const serve_request *request)
     pthread_mutex_unlock(&serve.mutex);
 }
 
+/* The bytes that a request takes the bus for. */
+static uint64_t serve_bus_bytes(int direction, const serve_request *request, uint64_t chunk)
+{
+    if (chunk == 0 || direction != SERVE_READ) return request->bytes;
+    const uint64_t begin = request->offset / chunk * chunk;
+    const uint64_t end = (request->offset + request->bytes + chunk - 1) / chunk * chunk;
+    return end - begin;
+}
+
 /* Books a request on the bus; the instant at which its answer is due. The mutex is held. */
 static uint64_t serve_book(int direction, const serve_request *request)
 {
@@ -139,7 +148,8 @@ static uint64_t serve_book(int direction, const serve_request *request)
     const bool mixed = serve.waiting[SERVE_READ] > 0 && serve.waiting[SERVE_WRITE] > 0;
     if (mixed) rate = rate * (1000 - settings->mix) / 1000;
     if (rate != 0) {
-        uint64_t work = request->bytes * UINT64_C(1000000000) + serve.bus_carry[bus];
+        const uint64_t bytes = serve_bus_bytes(direction, request, settings->chunk_bytes);
+        uint64_t work = bytes * UINT64_C(1000000000) + serve.bus_carry[bus];
         duration_ns = work / rate;
         serve.bus_carry[bus] = work % rate;
     }

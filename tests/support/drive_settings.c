@@ -77,6 +77,9 @@ static bool settings_apply_number(drive_settings *settings, const char *key, uin
         settings->shared = false;
     } else if (strcmp(key, "latency_us") == 0 && number <= 60u * 1000 * 1000) {
         settings->latency_ns = number * 1000;
+    } else if (strcmp(key, "chunk") == 0 && (number == 0 || number >= 4096) &&
+               number <= UINT64_C(1) << 30) {
+        settings->chunk_bytes = number;
     } else if (strcmp(key, "hang") == 0 && number <= 1) {
         settings->hang = number == 1;
     } else if (strcmp(key, "clear") == 0 && number == 1) {
@@ -138,8 +141,8 @@ size_t drive_settings_print(const drive_settings *settings, char *text, size_t s
     else
         fprintf(stream, "read_rate=%" PRIu64 "\nwrite_rate=%" PRIu64 "\n", settings->rate[0],
                 settings->rate[1]);
-    fprintf(stream, "latency_us=%" PRIu64 "\nmix=0.%03" PRIu32 "\nhang=%d\n",
-            settings->latency_ns / 1000, settings->mix, settings->hang);
+    fprintf(stream, "latency_us=%" PRIu64 "\nmix=0.%03" PRIu32 "\nchunk=%" PRIu64 "\nhang=%d\n",
+            settings->latency_ns / 1000, settings->mix, settings->chunk_bytes, settings->hang);
     for (uint32_t i = 0; i < settings->range_count; i++)
         for (int k = 0; k < SETTINGS_FAULTS; k++)
             if (settings_faults[k].fault == settings->ranges[i].fault)

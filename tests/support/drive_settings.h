@@ -10,6 +10,8 @@
  *     latency_us=80     added to every request
  *     mix=0.6           share of the rates that is lost while requests of both directions are in
  *                       the drive; 0 to 0.999
+ *     chunk=64Ki        a read takes the bus for every chunk of so many bytes that it touches, from
+ *                       4 KiB on; 0 = for its own bytes alone
  *     hang=1            requests are taken and not answered until hang=0
  *     eio=OFFSET+LENGTH         reads and writes that touch the range fail with EIO
  *     eio_read=, eio_write=     in one direction
@@ -51,6 +53,7 @@ typedef struct drive_settings {
     bool shared;      /* both directions draw on rate[0] */
     bool hang;
     uint64_t latency_ns;
+    uint64_t chunk_bytes;
     uint32_t mix; /* thousandths */
     uint32_t range_count;
     drive_range ranges[DRIVE_RANGES_MAX];

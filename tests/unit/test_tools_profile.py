@@ -26,7 +26,8 @@ DEVICES = [word for name in ("one", "two") for word in (
     "--set", f"device.{name}.tier=dram", "--set", f"device.{name}.backend=memory",
     "--set", f"device.{name}.capacity=16MiB")]
 NASTY = "<script>alert(1)</script> `touch pwned` $(touch pwned) '\"; system 'touch pwned' #&"
-TABLES = ["run", "device", "device_point", "device_fit", "device_mixed", "codec_curve", "model",
+TABLES = ["run", "device", "device_point", "device_fit", "device_mixed", "device_start",
+          "codec_curve", "model",
           "quality_set", "quality_curve", "calibration", "calibration_rung", "calibration_choice",
           "learned", "prefill", "pass"]
 

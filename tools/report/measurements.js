@@ -215,7 +215,7 @@ function drawProfile(parent, document) {
   genericTable(parent, "Runs", runs, true);
   for (const device of rowsOf(document.devices))
     genericTable(parent, `All points of ${device.device}`, [...rowsOf(device.points),
-      ...rowsOf(device.mixed)], true);
+      ...rowsOf(device.mixed), ...rowsOf(device.starts)], true);
 }
 
 function drawQuality(parent, document) {

@@ -66,7 +66,11 @@ static const char device_rows[] =
     "[device_mixed]\n"
     "device,request_bytes,depth,read_share,bytes_per_s,unmixed_bytes_per_s,"
     "read_latency_seconds_p50,read_latency_seconds_p99\n"
-    "slow,4096,8,0.5,3e8,4e8,1e-4,2e-4\n";
+    "slow,4096,8,0.5,3e8,4e8,1e-4,2e-4\n"
+    "[device_start]\n"
+    "device,request_bytes,begins_at,depth,bytes_per_s\n"
+    "slow,32768,4096,8,3e8\n"
+    "slow,32768,65536,8,4e8\n";
 
 TEST_ALL(scratch_make, scratch_remove);
 
@@ -91,6 +95,7 @@ TEST(rows_carry_their_source)
                                     "OR (r.source = 'a paper' AND d.name = 'slow')"),
                      2);
     assert_int_equal(scratch_number("SELECT count(*) FROM device_mixed"), 1);
+    assert_int_equal(scratch_number("SELECT count(*) FROM device_start"), 2);
     profile = scratch_open(KVT_PROFILE_READ);
     assert_int_equal(import_text(profile, device_rows, "a paper"), KVT_E_READ_ONLY);
     kvt_profile_close(profile);
@@ -591,6 +596,7 @@ static const char *const shown[][3] = {
     {"device_point", "device_point", "device_id"},
     {"device_fit", "device", "device_id"},
     {"device_mixed", "device_mixed", "device_id"},
+    {"device_start", "device_start", "device_id"},
     {"codec_curve", "codec", "run_id codec mode rate name"},
     {"model", "model", "id"},
     {"quality_set", "quality", "id run_id model_id"},
