@@ -334,6 +334,7 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
                                     device->cost.write.bytes_per_s, &device->wear);
         members[count].request_seconds = device->cost.read.request_seconds;
         if (members[count].mix_kept == 0) members[count].mix_kept = device->cost.mix_kept;
+        if (device->cost.begins_at != 0) members[count].align_bytes = device->cost.begins_at;
         members[count].reserved_head_bytes = head;
         count++;
     }

@@ -200,8 +200,10 @@ kvt_status costs_profiled_device(const cost_profile *profile, const kvt_device *
     if (!(curve.read.bytes_per_s > 0 && curve.write.bytes_per_s > 0)) return KVT_MISS;
     out->read = online_figures(curve.read);
     out->write = online_figures(curve.write);
-    const kvt_status mixed = kvt_profile_mix_kept(profile->profile, device->name, &out->mix_kept);
-    return mixed == KVT_MISS ? KVT_OK : mixed;
+    kvt_status also = kvt_profile_mix_kept(profile->profile, device->name, &out->mix_kept);
+    if (also == KVT_OK || also == KVT_MISS)
+        also = kvt_profile_begins_at(profile->profile, device->name, &out->begins_at);
+    return also == KVT_MISS ? KVT_OK : also;
 }
 
 kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_bytes, cost_device *out)

@@ -13,7 +13,8 @@
 typedef struct cost_device {
     kvt_affine read;
     kvt_affine write;
-    double mix_kept; /* of the profile (kvt_profile_mix_kept); 0 = not measured */
+    double mix_kept;    /* of the profile (kvt_profile_mix_kept); 0 = not measured */
+    uint64_t begins_at; /* of the profile (kvt_profile_begins_at); 0 = not measured */
     bool probed;
 } cost_device;
 

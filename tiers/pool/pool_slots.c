@@ -111,29 +111,57 @@ uint64_t pool_slots_padding(const tiers_pool *pool)
 
 /* ---- ranges ---- */
 
-/* The bytes that a slot's extent holds on its member: rounded up so that the next one begins where
- * the drive likes it, by the largest halving of the member's alignment that costs little. */
-static uint64_t slots_held(const pool_member *member, uint64_t bytes, uint64_t *align_out)
+/* What an extent of a slot holds on its member: a range that begins at a multiple of align, with
+ * front bytes before the extent and the rest behind it unused. */
+typedef struct slot_hold {
+    uint64_t align;
+    uint64_t front;
+    uint64_t bytes;
+} slot_hold;
+
+/* Places an extent so that its first whole unit begins where the drive likes it, and the next
+ * extent may, too: by the largest halving of the member's alignment that costs little. An object of
+ * whole tensors has its head before the first of them, which is then what is not aligned; only the
+ * extent with the head is no multiple of a unit. */
+static slot_hold slots_hold(const pool_member *member, uint64_t bytes, uint32_t unit_bytes,
+                            bool odd_first)
 {
-    uint64_t align = member->align_bytes, held = bytes;
-    for (; align > TIERS_GRAIN_BYTES; align /= 2) {
-        held = (bytes + align - 1) & ~(align - 1);
-        if (held - bytes <= bytes / SLOTS_GAP) break;
+    const uint64_t head = odd_first ? bytes % unit_bytes : 0;
+    for (uint64_t align = member->align_bytes; align > TIERS_GRAIN_BYTES; align /= 2) {
+        const uint64_t front = (align - head % align) & (align - 1);
+        const uint64_t held = (front + bytes + align - 1) & ~(align - 1);
+        if (held - bytes <= bytes / SLOTS_GAP)
+            return (slot_hold){.align = align, .front = front, .bytes = held};
     }
-    const bool is_grain = align <= TIERS_GRAIN_BYTES;
-    *align_out = is_grain ? TIERS_GRAIN_BYTES : align;
-    return is_grain ? bytes : held;
+    return (slot_hold){.align = TIERS_GRAIN_BYTES, .front = 0, .bytes = bytes};
+}
+
+/* The same of an extent of a location that has its slot's size. */
+static slot_hold slots_hold_of(const tiers_pool *pool, const tiers_location *location,
+                               uint32_t index)
+{
+    const tiers_extent *extent = &location->extents[index];
+    return slots_hold(&pool->members[extent->member], extent->bytes, location->unit_bytes,
+                      location->odd_first);
+}
+
+/* The range that it holds. */
+static tiers_range slots_range(const tiers_pool *pool, const tiers_location *location,
+                               uint32_t index)
+{
+    const slot_hold hold = slots_hold_of(pool, location, index);
+    return (tiers_range){.offset = location->extents[index].offset - hold.front,
+                         .bytes = hold.bytes};
 }
 
 /* Adds the ranges of a slot, whose location has its whole size, to the members' free slots, or
  * takes them out. Returns their sum. */
 static uint64_t slots_count_free(tiers_pool *pool, const tiers_location *location, bool is_free)
 {
-    uint64_t sum = 0, align;
+    uint64_t sum = 0;
     for (uint32_t i = 0; i < location->extent_count; i++) {
-        const tiers_extent *extent = &location->extents[i];
-        pool_member *member = &pool->members[extent->member];
-        const uint64_t held = slots_held(member, extent->bytes, &align);
+        pool_member *member = &pool->members[location->extents[i].member];
+        const uint64_t held = slots_hold_of(pool, location, i).bytes;
         assert(is_free || member->slot_bytes >= held);
         member->slot_bytes = is_free ? member->slot_bytes + held : member->slot_bytes - held;
         sum += held;
@@ -144,11 +172,10 @@ static uint64_t slots_count_free(tiers_pool *pool, const tiers_location *locatio
 /* Adds the ranges of a slot to what objects hold, or takes them out. Returns their sum. */
 static uint64_t slots_count_used(tiers_pool *pool, const tiers_location *location, bool is_used)
 {
-    uint64_t sum = 0, align;
+    uint64_t sum = 0;
     for (uint32_t i = 0; i < location->extent_count; i++) {
-        const tiers_extent *extent = &location->extents[i];
-        pool_member *member = &pool->members[extent->member];
-        const uint64_t held = slots_held(member, extent->bytes, &align);
+        pool_member *member = &pool->members[location->extents[i].member];
+        const uint64_t held = slots_hold_of(pool, location, i).bytes;
         assert(is_used || member->used_bytes >= held);
         member->used_bytes = is_used ? member->used_bytes + held : member->used_bytes - held;
         sum += held;
@@ -160,13 +187,9 @@ static uint64_t slots_count_used(tiers_pool *pool, const tiers_location *locatio
  * are to be written again. */
 static void slots_release(tiers_pool *pool, tiers_location *location)
 {
-    uint64_t align;
-    for (uint32_t i = 0; i < location->extent_count; i++) {
-        const tiers_extent *extent = &location->extents[i];
-        const pool_member *member = &pool->members[extent->member];
-        const uint64_t held = slots_held(member, extent->bytes, &align);
-        tiers_space_release(member->space, (tiers_range){.offset = extent->offset, .bytes = held});
-    }
+    for (uint32_t i = 0; i < location->extent_count; i++)
+        tiers_space_release(pool->members[location->extents[i].member].space,
+                            slots_range(pool, location, i));
     location->slot = 0;
     tiers_location_free(location);
 }
@@ -330,7 +353,6 @@ static kvt_status slots_lay(tiers_pool *pool, uint32_t index, uint32_t member)
 {
     slot_class *class = &pool->slots->classes[index];
     kvt_status status = KVT_OK;
-    uint64_t align;
     tiers_share shares[TIERS_MEMBERS_MAX] = {{.member = member, .units = slots_units(class)}};
     double owed[TIERS_MEMBERS_MAX] = {0};
     const uint32_t count =
@@ -346,12 +368,13 @@ static kvt_status slots_lay(tiers_pool *pool, uint32_t index, uint32_t member)
     for (uint32_t i = 0; i < location->share_count && status == KVT_OK; i++) {
         const uint32_t at = location->shares[i].member;
         const uint64_t bytes = tiers_stripe_share_bytes(location, i, odd);
-        const uint64_t held = slots_held(&pool->members[at], bytes, &align);
+        const slot_hold hold =
+            slots_hold(&pool->members[at], bytes, class->size.unit_bytes, class->size.odd_first);
         tiers_range range;
-        status = tiers_space_acquire_at(pool->members[at].space, held, align, &range);
+        status = tiers_space_acquire_at(pool->members[at].space, hold.bytes, hold.align, &range);
         if (status == KVT_OK)
             location->extents[location->extent_count++] =
-                (tiers_extent){.member = at, .offset = range.offset, .bytes = bytes};
+                (tiers_extent){.member = at, .offset = range.offset + hold.front, .bytes = bytes};
     }
     if (status != KVT_OK) {
         slots_release(pool, location);
@@ -364,8 +387,7 @@ static kvt_status slots_lay(tiers_pool *pool, uint32_t index, uint32_t member)
     slots_push(pool, class, location);
     class->held_bytes = 0;
     for (uint32_t i = 0; i < location->extent_count; i++)
-        class->held_bytes += slots_held(&pool->members[location->extents[i].member],
-                                        location->extents[i].bytes, &align);
+        class->held_bytes += slots_hold_of(pool, location, i).bytes;
     return KVT_OK;
 }
 
@@ -375,13 +397,14 @@ static uint32_t slots_member(const tiers_pool *pool, const slot_class *class)
 {
     uint32_t best = pool->member_count;
     double best_part = 0;
-    uint64_t align;
     for (uint32_t i = 0; class->whole && i < pool->member_count; i++) {
         const pool_member *member = &pool->members[i];
         if (!pool_member_takes(member)) continue;
         const uint64_t room = member->capacity_bytes - member->used_bytes;
         const uint64_t kept = room / SLOTS_KEPT;
-        const uint64_t held = slots_held(member, class->size.bytes, &align);
+        const uint64_t held =
+            slots_hold(member, class->size.bytes, class->size.unit_bytes, class->size.odd_first)
+                .bytes;
         if (member->slot_bytes + held > room - kept) continue;
         const double part = (double)(member->slot_bytes + held) / (double)room;
         if (best != pool->member_count && part >= best_part) continue;
@@ -586,12 +609,30 @@ void pool_slot_give(tiers_pool *pool, tiers_location *location)
         slots_release(pool, location);
 }
 
+/* Holds a slot's range instead of an extent's own one, or the other way round. The own one is
+ * always there, and a space that has just given back a range has memory to take one. */
+static kvt_status slots_exchange(tiers_pool *pool, const tiers_location *location, uint32_t index,
+                                 bool to_slot)
+{
+    const tiers_extent *extent = &location->extents[index];
+    tiers_space *space = pool->members[extent->member].space;
+    const tiers_range own = {.offset = extent->offset, .bytes = extent->bytes};
+    const tiers_range slot = slots_range(pool, location, index);
+    tiers_space_release(space, to_slot ? own : slot);
+    kvt_status status = tiers_space_adopt(space, to_slot ? slot : own);
+    if (status != KVT_OK) {
+        const kvt_status back = tiers_space_adopt(space, own);
+        assert(to_slot && back == KVT_OK);
+        (void)back;
+    }
+    return status;
+}
+
 /* What the alignment adds to an extent is taken, too, or the location stays extents. */
 void pool_slot_adopt(tiers_pool *pool, tiers_location *location)
 {
     slot_class *class = NULL;
     uint32_t index = 0, done = 0;
-    uint64_t align;
     for (; class == NULL && index < pool->slots->count; index++)
         if (pool->slots->classes[index].size.bytes == location->bytes)
             class = &pool->slots->classes[index];
@@ -599,29 +640,22 @@ void pool_slot_adopt(tiers_pool *pool, tiers_location *location)
         class->size.odd_first != location->odd_first || !slots_is_planned(pool, class, location))
         return;
     for (; done < location->extent_count; done++) {
-        const tiers_extent *extent = &location->extents[done];
-        const pool_member *member = &pool->members[extent->member];
-        const uint64_t held = slots_held(member, extent->bytes, &align);
-        if (extent->offset % align != 0) break;
-        const tiers_range gap = {.offset = extent->offset + extent->bytes,
-                                 .bytes = held - extent->bytes};
-        if (gap.bytes != 0 && tiers_space_adopt(member->space, gap) != KVT_OK) break;
+        const slot_hold hold = slots_hold_of(pool, location, done);
+        const uint64_t offset = location->extents[done].offset;
+        if (offset < hold.front || (offset - hold.front) % hold.align != 0 ||
+            slots_exchange(pool, location, done, true) != KVT_OK)
+            break;
     }
-    const bool whole = done == location->extent_count;
-    for (uint32_t i = 0; i < done; i++) {
-        const tiers_extent *extent = &location->extents[i];
-        pool_member *member = &pool->members[extent->member];
-        const uint64_t gap = slots_held(member, extent->bytes, &align) - extent->bytes;
-        if (gap == 0) continue;
-        if (whole)
-            member->used_bytes += gap;
-        else
-            tiers_space_release(
-                member->space,
-                (tiers_range){.offset = extent->offset + extent->bytes, .bytes = gap});
-        if (whole) pool->slots->padding_bytes += gap;
+    if (done < location->extent_count) {
+        while (done-- > 0)
+            (void)slots_exchange(pool, location, done, false);
+        return;
     }
-    if (!whole) return;
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        const uint64_t gap = slots_hold_of(pool, location, i).bytes - location->extents[i].bytes;
+        pool->members[location->extents[i].member].used_bytes += gap;
+        pool->slots->padding_bytes += gap;
+    }
     location->slot = (uint8_t)index;
     class->taken++;
 }

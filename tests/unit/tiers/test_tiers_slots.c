@@ -199,6 +199,61 @@ TEST(slots_begin_where_the_drive_likes_it)
     tiers_pool_close(pool);
 }
 
+/* Where a location's units begin behind a head: at multiples of align. */
+static void assert_units_begin(const tiers_location *location, uint64_t head, uint64_t align)
+{
+    uint32_t heads = 0;
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        const tiers_extent *extent = &location->extents[i];
+        const bool first = extent->bytes % location->unit_bytes != 0;
+        assert_int_equal((extent->offset + (first ? head : 0)) % align, 0);
+        heads += first;
+    }
+    assert_int_equal(heads, 1);
+}
+
+/* The head of an object of whole tensors shifts its tensors, so the head's extent begins where they
+ * lie right, in a new slot and in one that comes back. */
+TEST(tensors_begin_where_the_drive_likes_it)
+{
+    enum { TENSOR = 32 << 10, HEAD = 3 * GRAIN, BYTES = HEAD + 48 * TENSOR };
+    const tiers_slot_size sizes[] = {{.bytes = BYTES, .unit_bytes = TENSOR, .odd_first = true}};
+    const tiers_pool_options options = {
+        .unit_bytes = UNIT, .striping = TIERS_STRIPE_TENSOR, .slots = sizes, .slot_count = 1};
+    for (uint32_t members = 1; members <= 2; members++) {
+        unsigned char flat[512];
+        tiers_location *locations[5], *back;
+        const uint64_t sizes_of[2] = {32 << 20, 32 << 20};
+        tiers_pool *pool = open_pool(sizes_of, two_speeds, members, &options, 16 << 10);
+        lay(pool);
+        const uint32_t free = class_at(pool, 0).free;
+        assert_true(class_at(pool, 0).held_bytes >= BYTES + GRAIN);
+        for (int i = 0; i < 5; i++) {
+            assert_ok(tiers_pool_reserve_tensors(pool, BYTES, TENSOR, &locations[i]));
+            assert_units_begin(locations[i], HEAD, 16 << 10);
+        }
+        assert_int_equal(class_at(pool, 0).taken, 5);
+        const size_t bytes = tiers_location_pack(locations[3], flat, sizeof flat);
+        for (int i = 0; i < 5; i++)
+            tiers_pool_release(pool, locations[i]);
+        assert_int_equal(class_at(pool, 0).free, free);
+        assert_int_equal(pool_scratch_used(pool), 0);
+        tiers_pool_close(pool);
+        /* Another alignment makes extents of it; the same one the slot. */
+        for (int same = 0; same < 2; same++) {
+            pool = open_pool(sizes_of, two_speeds, members, &options, same ? 16 << 10 : 32 << 10);
+            assert_ok(tiers_location_unpack(flat, bytes, &back));
+            assert_ok(tiers_pool_adopt(pool, back));
+            if (same) assert_int_equal(class_at(pool, 0).taken, 1);
+            lay(pool);
+            tiers_pool_release(pool, back);
+            assert_int_equal(pool_scratch_used(pool), 0);
+            if (same) assert_int_equal(class_at(pool, 0).free, free);
+            tiers_pool_close(pool);
+        }
+    }
+}
+
 /* ---- against a model ---- */
 
 enum { MODEL_MEMBERS = 3, MODEL_GRAINS = 4096, MODEL_OBJECTS = 200, MODEL_ROUNDS = 6000 };

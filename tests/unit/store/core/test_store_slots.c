@@ -3,6 +3,8 @@
  * test_store_slots.c - slots and placements of a store: sizes that are refused, entries in slots,
  * a full tier, restarts with the same classes and with others.
  */
+#include "estimator/exchange/exchange.h"
+#include "rows_text.h"
 #include "store/core/store.h"
 #include "store/learn/slot_sizes.h"
 #include "store_site.h"
@@ -86,6 +88,48 @@ TEST(a_slot_larger_than_the_tier_is_refused)
     s->options.tiers[KVT_TIER_SSD].slots = NULL;
     s->options.tiers[KVT_TIER_SSD].placement = 5;
     assert_int_equal(site_try_open(s), KVT_E_ARGUMENT);
+}
+
+/* A profile of the site's disk: reads gain a tenth where they begin at multiples of 16 KiB, or
+ * nothing. */
+static void put_profile(site *s, char path[128], bool gains)
+{
+    char text[512], message[256] = "";
+    kvt_profile *profile = NULL;
+    snprintf(path, 128, "%s/profile-%d.db", s->folder, gains);
+    snprintf(text, sizeof text,
+             "[device]\ndevice,tier,direction,bytes_per_s,request_seconds\n"
+             "disk0,ssd,read,1e9,1e-5\ndisk0,ssd,write,1e9,1e-5\n"
+             "[device_start]\ndevice,request_bytes,begins_at,depth,bytes_per_s\n"
+             "disk0,65536,4096,8,1e9\ndisk0,65536,16384,8,%s\n",
+             gains ? "1.1e9" : "1e9");
+    json_t *tables = rows_text_tables(text);
+    assert_ok(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0));
+    assert_ok(exchange_import_tables(profile, tables, "a sheet", message, sizeof message));
+    kvt_profile_close(profile);
+    json_decref(tables);
+}
+
+/* Slots begin where the profile says that reads gain by it; a profile of another machine says so
+ * only where it is asked. */
+TEST(slots_begin_where_the_profile_says)
+{
+    const struct {
+        bool gains, foreign;
+        uint64_t held;
+    } cases[] = {{true, true, 1040 << 10}, {false, true, 1028 << 10}, {true, false, 1028 << 10}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char path[128];
+        site *s = site_prepare(
+            (site_shape){.disks = 1, .disk_bytes = 8 << 20, .unit_bytes = 2 << 20, .plain = true});
+        put_profile(s, path, cases[i].gains);
+        s->options.tiers[KVT_TIER_SSD].slots = "1028KiB";
+        s->options.learning.profile_path = path;
+        s->options.learning.profile_foreign = cases[i].foreign;
+        site_open(s);
+        assert_int_equal(slots_of(s, 0).held_bytes, cases[i].held);
+        assert_int_equal(unlink(path), 0);
+    }
 }
 
 /* Entries lie in slots, come back after a restart in the same slots, and free them. */
