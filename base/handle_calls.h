@@ -15,7 +15,7 @@
 
 #include "base/fork_guard.h"
 
-#include <kvterrace/kvterrace.h>
+#include <kvterrace/basis.h>
 #include <kvterrace/load.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
@@ -68,6 +68,13 @@ typedef struct base_store_calls {
                              size_t *count_out);
     kvt_status (*observe)(kvt_store *store, const kvt_key *key, kvt_variant variant, double loss,
                           double weight);
+    kvt_status (*pass_begin)(kvt_store *store, const kvt_pass *pass, uint64_t *pass_out);
+    kvt_status (*pass_layer)(kvt_store *store, uint64_t pass, uint32_t layer);
+    kvt_status (*pass_end)(kvt_store *store, uint64_t pass);
+    kvt_status (*pass_table_set)(kvt_store *store, const kvt_pass_row *rows, size_t count);
+    kvt_status (*basis_add)(kvt_store *store, const void *bytes, uint64_t size);
+    kvt_status (*basis_remove)(kvt_store *store, const uint8_t *hash);
+    kvt_status (*basis_get)(kvt_store *store, size_t index, kvt_basis_info *out);
     kvt_status (*remote_flush)(kvt_store *store, uint64_t deadline_ns);
     kvt_status (*remote_stats)(kvt_store *store, kvt_remote_stats *stats);
     kvt_status (*remote_node)(kvt_store *store, uint32_t index, kvt_remote_node *node);

@@ -208,7 +208,8 @@ foreach(mode refuses silent)
 endforeach()
 
 # The same programs over a store that a server lends: docs/TESTING.md, Over a connection.
-foreach(subject access deadline events groups hint lease list load put_view restart sides)
+foreach(subject access basis deadline events groups hint lease list load pass put_view restart
+    sides)
   set(name unit/test_store_${subject}_lent)
   add_test(NAME ${name} COMMAND test_store_${subject} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "unit;client" SKIP_RETURN_CODE 77 TIMEOUT 1200

@@ -29,13 +29,16 @@
  *   kvt_queue_drain; kvt_queue_fd becomes readable for it. kvt_load_status is as of the last layer
  *   that came. When the connection is lost, kvt_load_wait for what has not come is KVT_MISS, and
  *   kvt_load_end says so of each entry that is not complete.
- * - KVT_E_UNSUPPORTED: passes, bases, sparse.h, kvt_device_add; a get that takes positions of kept
- *   tokens. An entry that does not fit in the staging of its queue is KVT_E_SPACE, and so is a
- *   load's whose view has more than 512 KiB.
+ * - KVT_E_UNSUPPORTED: sparse.h, kvt_device_add, kvt_gpu_stats_get; a get that takes positions of
+ *   kept tokens; passes of an older server. An entry that does not fit in the staging of its queue
+ *   is KVT_E_SPACE, and so is a load's whose view has more than 512 KiB.
  * - KVT_E_READ_ONLY: calls that change other clients' entries (kvt_store_clear, kvt_store_maintain,
- *   kvt_device_change, kvt_tenant_set, kvt_space_set), what is believed of them
- *   (kvt_quality_observe), or that name them (kvt_store_list, kvt_events_open), where the server
- *   does not let this user make them.
+ *   kvt_device_change, kvt_tenant_set, kvt_space_set, kvt_basis_add, kvt_basis_remove), what is
+ *   believed of them (kvt_quality_observe, kvt_pass_table_set), or that name them (kvt_store_list,
+ *   kvt_events_open), where the server does not let this user make them.
+ * - A client has 16 passes (load.h) announced at most, which end with their connection. A basis and
+ *   a table of passes go through a region of that call: KVT_E_SPACE and KVT_BUSY as of
+ *   kvt_region_make.
  * - A reader of events (watch.h) has a connection of its own, and goes on after kvt_store_close.
  *   The server keeps 16,384 events for it at most. A connection that is lost counts as one lost
  *   event, and its return as another one: how many there were is not known. Meanwhile the

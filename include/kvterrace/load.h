@@ -168,8 +168,9 @@ typedef struct kvt_pass {
 /*
  * Announces a pass, whose first layer is needed now. Without kvt_pass_end it counts until
  * store.write_patience after its last layer would have been computed.
- * KVT_OK; KVT_BUSY (16 passes are announced); KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (a store of another
- * process; a follower); KVT_E_STATE (in a child of fork). Any thread; takes a short lock.
+ * KVT_OK; KVT_BUSY (64 passes are announced, or 16 by this client of a server); KVT_E_ARGUMENT;
+ * KVT_E_UNSUPPORTED (a follower; an older server); KVT_E_STATE (in a child of fork). Any thread;
+ * takes a short lock.
  */
 KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_pass_begin(kvt_store *store,
                                                                  const kvt_pass *pass,

@@ -438,7 +438,7 @@ kvt_status client_lease_begin(kvt_store *handle, kvt_queue *owner, const kvt_key
     client_channel *channel = owner != NULL ? client_queue_channel(owner) : &store->calls;
     /* Keys beyond one record are not held. */
     const size_t most =
-        (store->limits.argument_bytes - sizeof(wire_list) - 64) / (sizeof(kvt_key) + 1);
+        (atomic_load(&store->record_bytes) - sizeof(wire_list) - 64) / (sizeof(kvt_key) + 1);
     if (count > CALLS_PREFIX_MAX) return KVT_E_ARGUMENT;
     call.keys = keys;
     call.list.count = (uint32_t)(count < most ? count : most);

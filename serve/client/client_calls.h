@@ -57,4 +57,13 @@ kvt_status client_remote_node(kvt_store *handle, uint32_t index, kvt_remote_node
 /* client_events.c */
 kvt_status client_events_open(kvt_store *handle, uint32_t capacity, kvt_events **events_out);
 
+/* client_passes.c */
+kvt_status client_pass_begin(kvt_store *handle, const kvt_pass *pass, uint64_t *pass_out);
+kvt_status client_pass_layer(kvt_store *handle, uint64_t pass, uint32_t layer);
+kvt_status client_pass_end(kvt_store *handle, uint64_t pass);
+kvt_status client_pass_table_set(kvt_store *handle, const kvt_pass_row *rows, size_t count);
+kvt_status client_basis_add(kvt_store *handle, const void *bytes, uint64_t size);
+kvt_status client_basis_remove(kvt_store *handle, const uint8_t *hash);
+kvt_status client_basis_get(kvt_store *handle, size_t index, kvt_basis_info *out);
+
 #endif

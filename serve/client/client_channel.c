@@ -162,6 +162,7 @@ kvt_status client_lost(uint32_t kind, bool posted)
 {
     switch (kind) {
     case WIRE_PUT: return posted ? KVT_E_GONE : KVT_REFUSED;
+    case WIRE_PASS_BEGIN:
     case WIRE_DELETE: return KVT_E_GONE;
     default: return KVT_MISS;
     }

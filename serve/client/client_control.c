@@ -31,8 +31,9 @@ static kvt_status take_result(const wire_message *answer, int descriptor, void *
     return *bytes_out != NULL ? KVT_OK : KVT_E_MEMORY;
 }
 
-kvt_status client_control(kvt_store *handle, wire_call_number call, const void *argument,
-                          control_result *result)
+/* Makes a call; memory: its argument is a wire_memory_argument of the region that begins there. */
+static kvt_status control_ask(kvt_store *handle, wire_call_number call, const void *argument,
+                              const void *memory, control_result *result)
 {
     client_store *store;
     wire_message question, answer;
@@ -43,6 +44,16 @@ kvt_status client_control(kvt_store *handle, wire_call_number call, const void *
     if (status != KVT_OK) return status;
     pthread_mutex_lock(&store->lock);
     wire_call_make(&question, call, store->protocol, 1, argument);
+    if (memory != NULL) {
+        const uint32_t number = client_region_number(store, memory);
+        memcpy((char *)question.call.argument + offsetof(wire_memory_argument, region), &number,
+               sizeof number);
+        /* A server that has come meanwhile may have taken fewer regions. */
+        if (number == WIRE_REGIONS_MAX) {
+            pthread_mutex_unlock(&store->lock);
+            return KVT_E_SPACE;
+        }
+    }
     status = client_ask_locked(store, &question, NULL, 0, WIRE_RESULT, &answer, received);
     const bool answered = status != KVT_E_GONE && answer.head.kind != WIRE_DONE;
     kvt_status taken = KVT_OK;
@@ -57,9 +68,30 @@ kvt_status client_control(kvt_store *handle, wire_call_number call, const void *
     return taken == KVT_E_MEMORY ? taken : KVT_E_GONE;
 }
 
-/* A call whose result is one public structure, filled as its own call fills it. */
-static kvt_status control_fill(kvt_store *handle, wire_call_number call, const void *argument,
-                               void *out, size_t size)
+kvt_status client_control(kvt_store *handle, wire_call_number call, const void *argument,
+                          control_result *result)
+{
+    return control_ask(handle, call, argument, NULL, result);
+}
+
+kvt_status client_order_with(kvt_store *handle, wire_call_number call, const void *bytes,
+                             uint64_t size)
+{
+    const wire_memory_argument argument = {.at = {sizeof argument, 0}, .bytes = size};
+    control_result result;
+    void *memory = NULL;
+    kvt_status status = KVT_OK;
+    if (size != 0) status = kvt_region_make(handle, size, &memory);
+    if (status != KVT_OK) return status == KVT_E_ARGUMENT ? KVT_E_SPACE : status;
+    if (size != 0) memcpy(memory, bytes, size);
+    status = control_ask(handle, call, &argument, memory, &result);
+    free(result.bytes);
+    if (memory != NULL) (void)!kvt_region_free(handle, memory);
+    return status;
+}
+
+kvt_status client_fill(kvt_store *handle, wire_call_number call, const void *argument, void *out,
+                       size_t size)
 {
     control_result result;
     const kvt_status status = client_control(handle, call, argument, &result);
@@ -105,7 +137,7 @@ kvt_status client_stats(kvt_store *handle, kvt_store_stats *stats)
 {
     const wire_argument_head argument = {sizeof argument, sizeof *stats};
     if (!is_sound(stats)) return KVT_E_ARGUMENT;
-    return control_fill(handle, WIRE_CALL_STATS, &argument, stats, sizeof *stats);
+    return client_fill(handle, WIRE_CALL_STATS, &argument, stats, sizeof *stats);
 }
 
 kvt_status client_device_stats(kvt_store *handle, size_t index, kvt_device_stats *out)
@@ -114,35 +146,35 @@ kvt_status client_device_stats(kvt_store *handle, size_t index, kvt_device_stats
                                           .index =
                                               index < UINT32_MAX ? (uint32_t)index : UINT32_MAX};
     if (!is_sound(out)) return KVT_E_ARGUMENT;
-    return control_fill(handle, WIRE_CALL_DEVICE_STATS, &argument, out, sizeof *out);
+    return client_fill(handle, WIRE_CALL_DEVICE_STATS, &argument, out, sizeof *out);
 }
 
 kvt_status client_class_stats(kvt_store *handle, uint32_t class_id, kvt_class_stats *out)
 {
     const wire_index_argument argument = {.at = {sizeof argument, sizeof *out}, .index = class_id};
     if (!is_sound(out)) return KVT_E_ARGUMENT;
-    return control_fill(handle, WIRE_CALL_CLASS_STATS, &argument, out, sizeof *out);
+    return client_fill(handle, WIRE_CALL_CLASS_STATS, &argument, out, sizeof *out);
 }
 
 kvt_status client_space_stats(kvt_store *handle, uint64_t space, kvt_space_stats *stats)
 {
     const wire_space_argument argument = {.at = {sizeof argument, sizeof *stats}, .space = space};
     if (!is_sound(stats)) return KVT_E_ARGUMENT;
-    return control_fill(handle, WIRE_CALL_SPACE_STATS, &argument, stats, sizeof *stats);
+    return client_fill(handle, WIRE_CALL_SPACE_STATS, &argument, stats, sizeof *stats);
 }
 
 kvt_status client_remote_stats(kvt_store *handle, kvt_remote_stats *stats)
 {
     const wire_argument_head argument = {sizeof argument, sizeof *stats};
     if (!is_sound(stats)) return KVT_E_ARGUMENT;
-    return control_fill(handle, WIRE_CALL_REMOTE_STATS, &argument, stats, sizeof *stats);
+    return client_fill(handle, WIRE_CALL_REMOTE_STATS, &argument, stats, sizeof *stats);
 }
 
 kvt_status client_remote_node(kvt_store *handle, uint32_t index, kvt_remote_node *node)
 {
     const wire_index_argument argument = {.at = {sizeof argument, sizeof *node}, .index = index};
     if (!is_sound(node)) return KVT_E_ARGUMENT;
-    return control_fill(handle, WIRE_CALL_REMOTE_NODE, &argument, node, sizeof *node);
+    return client_fill(handle, WIRE_CALL_REMOTE_NODE, &argument, node, sizeof *node);
 }
 
 /* Gives `count` structures of a result, whose size is `size`, to a caller's of another size. */

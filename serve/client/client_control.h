@@ -24,8 +24,18 @@ typedef struct control_result {
 KVT_NODISCARD kvt_status client_control(kvt_store *handle, wire_call_number call,
                                         const void *argument, control_result *result);
 
+/* Makes a call whose result is one public structure of `size` bytes here, and fills the caller's
+ * with KVT_OK. */
+KVT_NODISCARD kvt_status client_fill(kvt_store *handle, wire_call_number call, const void *argument,
+                                     void *out, size_t size);
+
 /* Makes a call without a result, or whose result is a count. */
 KVT_NODISCARD kvt_status client_order(kvt_store *handle, wire_call_number call,
                                       const void *argument, uint64_t *count_out);
+
+/* Makes a call without a result, whose argument is a copy of `size` bytes in a region that it makes
+ * and frees. What kvt_region_make says, too; KVT_E_SPACE: no region is so large. */
+KVT_NODISCARD kvt_status client_order_with(kvt_store *handle, wire_call_number call,
+                                           const void *bytes, uint64_t size);
 
 #endif

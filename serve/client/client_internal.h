@@ -10,11 +10,12 @@
  *     client_under_way.c  the list of those that have begun and not ended
  *     client_calls.c      the blocking calls, by the channel of the store
  *     client_prefix.c     gets of a prefix, all under way at once
- *     client_connect.c   makes and ends a store; which calls stand for which public function
+ *     client_connect.c    makes and ends a store; which calls stand for which public function
  *     client_control.c    the calls by the socket
  *     client_queue.c      a queue, by a channel of its own
  *     client_loads.c      layered loads of a queue
  *     client_load_state.c how far they are
+ *     client_passes.c     passes and bases
  *     client_events.c     a reader of events, by a connection of its own
  *
  * Lock order: client_store.lock, then one client_channel.lock. No lock is held over a copy of KV,
@@ -117,13 +118,15 @@ typedef struct client_store {
     uint32_t protocol, number; /* of the last question */
     bool greets;               /* hello is sent, and not answered yet */
     uint64_t greets_until_ns, retry_ns, pause_ns;
-    uint64_t answer_by_ns;     /* until when answers are waited for: a bound while it connects */
-    uint64_t patience_ns;      /* that calls wait for a server; fixed */
-    uint64_t answer_ns;        /* that they wait for its answer; fixed */
-    uint32_t owed;             /* the oldest question whose answer came too late so far; 0: none */
-    int poller;                /* an epoll that watches the socket; -1: none; fixed */
-    wire_welcome limits;       /* of the server that is connected, or was */
-    char *texts[CLIENT_TEXTS]; /* of explanations; NULL from the first free place on */
+    uint64_t answer_by_ns; /* until when answers are waited for: a bound while it connects */
+    uint64_t patience_ns;  /* that calls wait for a server; fixed */
+    uint64_t answer_ns;    /* that they wait for its answer; fixed */
+    uint32_t owed;         /* the oldest question whose answer came too late so far; 0: none */
+    int poller;            /* an epoll that watches the socket; -1: none; fixed */
+    wire_welcome limits;   /* of the server that is connected, or was */
+    _Atomic uint32_t record_bytes; /* limits.argument_bytes; any thread */
+    atomic_bool takes_passes;      /* the same server knows them; any thread */
+    char *texts[CLIENT_TEXTS];     /* of explanations; NULL from the first free place on */
     client_channel *channels;
     client_channel calls; /* of the blocking calls; the last of `channels` */
 } client_store;
@@ -181,6 +184,10 @@ KVT_NODISCARD kvt_status client_regions_restore(client_store *store);
 
 /* Fills the table of a channel that is new. Under store->lock. */
 void client_regions_tell(client_store *store, client_channel *channel);
+
+/* The server's number of the region that begins there; WIRE_REGIONS_MAX: it has none. Under
+ * store->lock. */
+KVT_NODISCARD uint32_t client_region_number(const client_store *store, const void *memory);
 
 /* The store has been closed: its regions are nobody's. */
 void client_regions_leave(client_store *store);

@@ -154,7 +154,8 @@ static uint64_t link_answer_by(const client_store *store, const wire_message *qu
 {
     const uint32_t call = question->head.kind == WIRE_CALL ? question->call.call : WIRE_CALL_STATS;
     const bool slow = call == WIRE_CALL_FLUSH || call == WIRE_CALL_PERSIST ||
-                      call == WIRE_CALL_CLEAR || call == WIRE_CALL_MAINTAIN;
+                      call == WIRE_CALL_CLEAR || call == WIRE_CALL_MAINTAIN ||
+                      call == WIRE_CALL_BASIS_ADD || call == WIRE_CALL_BASIS_REMOVE;
     if (store->answer_by_ns != KVT_NO_DEADLINE) return store->answer_by_ns;
     return base_clock_ns() + store->answer_ns * (slow ? 10 : 1);
 }
@@ -268,6 +269,8 @@ static kvt_status link_agree(client_store *store, uint64_t deadline_ns, char *me
     if (status == KVT_E_CORRUPT) say(message, size, "what answers is no kvterrace server");
     if (status != KVT_OK) return status;
     store->limits = answer.welcome;
+    atomic_store(&store->record_bytes, answer.welcome.argument_bytes);
+    atomic_store(&store->takes_passes, answer.welcome.sizes[WIRE_STRUCT_PASS] != 0);
     store->protocol = answer.welcome.protocol;
     store->number = answer.head.number;
     return KVT_OK;

@@ -37,6 +37,7 @@ typedef struct load_way {
     const kvt_view **views; /* of all entries, those of groups one by one */
     kvt_view *copies;
     uint32_t *group_counts;
+    uint64_t pass;               /* that the caller names */
     uint64_t number;             /* at the server; 0: it has none of it */
     size_t sent, sent_views;     /* entries, and their views, that the server has */
     size_t posted, posted_views; /* the same with those of the record that is made */
@@ -135,6 +136,7 @@ static kvt_status way_write(load_way *way, client_channel *channel, client_reque
     if (status != KVT_OK) return status;
     load->asked.flags = entry < load->count ? WIRE_LOAD_MORE : 0;
     load->asked.load = way->number;
+    load->asked.pass = atomic_load(&channel->store->takes_passes) ? way->pass : 0;
     way->posted = entry;
     uint8_t *record = client_record_of(request);
     size_t at = wire_load_write(&load->asked, record);
@@ -158,8 +160,8 @@ static kvt_status way_ready(client_channel *channel, client_request *request, vo
     if (area == NULL) return way->number != 0 ? KVT_E_STATE : KVT_E_GONE;
     if (way->number != 0 && load->room.area != area) return KVT_E_STATE;
     uint64_t capacity = area->places.argument_bytes / 2;
-    if (capacity > channel->store->limits.argument_bytes)
-        capacity = channel->store->limits.argument_bytes;
+    const uint64_t most = atomic_load(&channel->store->record_bytes);
+    if (capacity > most) capacity = most;
     if (capacity < sizeof(wire_load)) return KVT_E_SPACE;
     if (way->number == 0) {
         const kvt_status status = way_check(way, channel, capacity);
@@ -272,7 +274,7 @@ kvt_status client_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_vi
     if (count == 0 || count > WIRE_LOAD_ENTRIES || options->layers_ahead > LOADS_AHEAD_MAX ||
         !(options->loss_max <= 1))
         return KVT_E_ARGUMENT;
-    load_way way = {.keys = keys};
+    load_way way = {.keys = keys, .pass = options->pass};
     status = way_take_views(&way, views, count);
     if (status == KVT_OK) {
         way.load = load_make(channel, options, count);

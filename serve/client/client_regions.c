@@ -113,6 +113,17 @@ static void regions_tell_all(client_store *store)
     }
 }
 
+uint32_t client_region_number(const client_store *store, const void *memory)
+{
+    uint32_t number = REGION_NOT_THERE;
+    pthread_mutex_lock(&regions_lock);
+    for (const client_region *region = regions; region != NULL; region = region->next)
+        if ((const void *)region->store == (const void *)store && region->memory == memory)
+            number = region->number;
+    pthread_mutex_unlock(&regions_lock);
+    return number < WIRE_REGIONS_MAX ? number : WIRE_REGIONS_MAX;
+}
+
 kvt_status client_regions_restore(client_store *store)
 {
     client_region *own[WIRE_REGIONS_MAX];

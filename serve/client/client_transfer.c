@@ -245,7 +245,7 @@ static kvt_status prepare_record(client_channel *channel, client_transfer *trans
         const wire_put put = wire_put_of(transfer->entry, transfer->get.deadline_ns);
         room = wire_put_bytes(&put, view, bases);
     }
-    if (room > channel->store->limits.argument_bytes) return KVT_E_SPACE;
+    if (room > atomic_load(&channel->store->record_bytes)) return KVT_E_SPACE;
     kvt_status status =
         client_request_room(channel, request, room, staged ? transfer->packed_bytes : 0);
     if (status != KVT_OK) return status;

@@ -148,6 +148,7 @@ static void *channel_run(void *argument)
     kvt_queue_close(channel->queue);
     server_channel_forget_all(channel);
     server_channel_leases_forget(channel);
+    server_channel_passes_end(channel);
     if (status != KVT_OK) status = wire_bell_ring(channel->session->wake);
     atomic_store(&channel->gone, true);
     return NULL;

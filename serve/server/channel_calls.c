@@ -185,7 +185,7 @@ static bool lease_enter(server_session *session, server_lease *lease)
     const bool fits = session->lease_count < LEASES_MAX &&
                       lease->key_count <= LEASE_KEYS_MAX - session->lease_keys;
     if (fits) {
-        lease->number = ++session->lease_last;
+        lease->number = ++session->number_last;
         lease->next = session->leases;
         session->leases = lease;
         session->lease_count++;
@@ -275,6 +275,13 @@ static kvt_status call_carry_out(const channel_asked *asked)
     case WIRE_LOAD_END:
         return server_channel_load_end(asked->channel, asked->request->argument,
                                        &asked->done->stored_bytes, &asked->done->answer);
+    case WIRE_PASS_BEGIN:
+        return server_channel_pass_begin(asked->channel, asked->record,
+                                         asked->request->argument_bytes, &asked->done->answer);
+    case WIRE_PASS_LAYER:
+        return server_channel_pass_layer(asked->channel, asked->record,
+                                         asked->request->argument_bytes);
+    case WIRE_PASS_END: return server_channel_pass_end(asked->channel, asked->request->argument);
     case WIRE_CANCEL: return server_channel_cancel(asked->channel, asked->request->argument);
     default: return KVT_E_UNSUPPORTED;
     }

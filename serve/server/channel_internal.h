@@ -121,6 +121,22 @@ KVT_NODISCARD kvt_status server_channel_call(server_channel *channel, const wire
 /* Forgets the leases that a channel has begun; its queue's close has ended them. */
 void server_channel_leases_forget(server_channel *channel);
 
+/* ---- passes (channel_passes.c) ---- */
+
+/* Begin a pass, note its layer and end it. What kvt_pass_begin, kvt_pass_layer and kvt_pass_end
+ * say; KVT_E_ARGUMENT (the record); KVT_BUSY (the session has as many as it may). */
+KVT_NODISCARD kvt_status server_channel_pass_begin(server_channel *channel, const void *record,
+                                                   size_t bytes, uint64_t *number_out);
+KVT_NODISCARD kvt_status server_channel_pass_layer(server_channel *channel, const void *record,
+                                                   size_t bytes);
+KVT_NODISCARD kvt_status server_channel_pass_end(server_channel *channel, uint64_t number);
+
+/* The store's number of a session's pass; 0: there is none. */
+uint64_t server_channel_pass(server_channel *channel, uint64_t number);
+
+/* Ends the passes that a channel has begun. */
+void server_channel_passes_end(server_channel *channel);
+
 /* ---- layered loads (channel_loads.c) ---- */
 
 /* Takes a record of a load, a copy that nobody else writes, and begins the load with the last one.

@@ -234,6 +234,7 @@ static kvt_status load_begin(channel_load *one)
                                       .layers_ahead = one->asked.layers_ahead,
                                       .deadline_ns = one->asked.deadline_ns,
                                       .loss_max = one->asked.loss_max,
+                                      .pass = server_channel_pass(one->channel, one->asked.pass),
                                       .announced = load_announced,
                                       .announced_context = one};
     if (one->filled != one->asked.count) return KVT_E_ARGUMENT;

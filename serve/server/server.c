@@ -137,7 +137,7 @@ static void server_begin(server *lends, int socket)
                                 .wake = wake,
                                 .process = -1,
                                 .results_memory = -1,
-                                .lease_last = base_clock_ns(),
+                                .number_last = base_clock_ns(),
                                 .taken = true};
     pthread_mutex_init(&session->lock, NULL);
     atomic_fetch_add(&lends->session_count, 1);

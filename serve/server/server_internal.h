@@ -21,6 +21,7 @@
 #include <stdbool.h>
 
 #define SERVER_CHANNELS     8u
+#define SERVER_PASSES       16u
 #define SERVER_RECORD_BYTES (1u << 20)           /* of an argument record, at most */
 #define SERVER_AREA_BYTES   (UINT64_C(64) << 20) /* of a channel's arguments, at most */
 #define SERVER_HELLO_MS     5000
@@ -29,6 +30,13 @@
 typedef struct server_session server_session;
 
 typedef struct server_channel server_channel;
+
+/* A pass that a channel has begun; number 0: the place is free. */
+typedef struct server_pass {
+    uint64_t number; /* as of leases */
+    uint64_t store_number;
+    const server_channel *channel;
+} server_pass;
 
 /* A lease that a channel has begun. */
 typedef struct server_lease {
@@ -60,9 +68,12 @@ struct server_session {
     pthread_mutex_t lock;
     wire_region regions[WIRE_REGIONS_MAX];
     uint32_t uses[WIRE_REGIONS_MAX]; /* requests that name it */
-    server_lease *leases;            /* under `lock`, with the three below */
+    server_lease *leases;            /* under `lock`, with what follows to number_last */
     uint32_t lease_count, lease_keys;
-    uint64_t lease_last; /* number; from the clock on, so that a client's next session has others */
+    server_pass passes[SERVER_PASSES];
+    uint64_t
+        number_last; /* of leases and passes; from the clock on, so that a client's next session
+                             has others */
     uint64_t in_flight_bytes; /* of KV that its channels have given to queues; under `lock` */
     uint64_t fair_bytes;      /* server.fair_bytes, as far as the session has kept up with it */
     uint64_t registered_bytes;

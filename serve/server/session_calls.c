@@ -13,6 +13,7 @@
 #include "serve/wire/shared_memory.h"
 
 #include <assert.h>
+#include <kvterrace/load.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,6 +50,7 @@ static kvt_status call_fill(kvt_store *store, uint32_t call, const wire_argument
     case WIRE_CALL_SPACE_STATS: return kvt_space_stats_get(store, argument->space.space, fills);
     case WIRE_CALL_REMOTE_STATS: return kvt_remote_stats_get(store, fills);
     case WIRE_CALL_REMOTE_NODE: return kvt_remote_node_get(store, argument->index.index, fills);
+    case WIRE_CALL_BASIS_GET: return kvt_basis_get(store, argument->index.index, fills);
     default: return kvt_store_persist(store, argument->deadline.deadline_ns, fills);
     }
 }
@@ -194,6 +196,25 @@ static kvt_status call_events(server_session *session, uint32_t call, const wire
     return status;
 }
 
+/* Calls that read what lies in a region: a copy of it, which the client cannot change any more. */
+static kvt_status call_memory(server_session *session, uint32_t call,
+                              const wire_memory_argument *argument)
+{
+    kvt_store *store = session->lends->store;
+    const wire_region region = session->regions[argument->region];
+    const uint64_t bytes = argument->bytes;
+    if (bytes > region.bytes && bytes != 0) return KVT_E_ARGUMENT;
+    if (call == WIRE_CALL_PASS_TABLE && bytes % sizeof(kvt_pass_row) != 0) return KVT_E_ARGUMENT;
+    void *copy = malloc(bytes + 1);
+    if (copy == NULL) return KVT_E_MEMORY;
+    if (bytes != 0) memcpy(copy, region.address, bytes);
+    const kvt_status status = call == WIRE_CALL_BASIS_ADD
+                                  ? kvt_basis_add(store, copy, bytes)
+                                  : kvt_pass_table_set(store, copy, bytes / sizeof(kvt_pass_row));
+    free(copy);
+    return status;
+}
+
 static kvt_status call_run(server_session *session, uint32_t call, const wire_argument *argument,
                            call_result *out)
 {
@@ -204,6 +225,9 @@ static kvt_status call_run(server_session *session, uint32_t call, const wire_ar
     case WIRE_CALL_OBSERVE:
         return kvt_quality_observe(store, &argument->observe.key, argument->observe.variant,
                                    argument->observe.loss, argument->observe.weight);
+    case WIRE_CALL_PASS_TABLE:
+    case WIRE_CALL_BASIS_ADD: return call_memory(session, call, &argument->memory);
+    case WIRE_CALL_BASIS_REMOVE: return kvt_basis_remove(store, argument->key.key.bytes);
     case WIRE_CALL_HEALTH: return call_health(store, argument, out);
     case WIRE_CALL_EXPLAIN: return call_explain(store, argument, out);
     case WIRE_CALL_MAINTAIN:

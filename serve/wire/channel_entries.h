@@ -31,13 +31,16 @@
  *                                  also of one of which further records are to come
  *     load end                     argument: the load's number. KVT_MISS: there is none; stored
  *                                  bytes and answer: bytes that were read, and shared
+ *     pass begin                   a kvt_pass; answer: its number
+ *     pass layer                   a wire_pass_layer
+ *     pass end                     argument: the pass
  *     cancel                       argument: the number of an open request, whose whole batch is
  *                                  called off. KVT_MISS: it is not open, or nothing of the batch
  *                                  could be called off
  *
  * An exists of an entry that another host is known to have is KVT_OK with WIRE_GUESS. A lease's
  * number is the session's: every channel of it may name the lease, which ends with the channel that
- * began it.
+ * began it. So is a pass's.
  */
 typedef enum wire_request_kind {
     WIRE_GET = KVT_REQUEST_GET,
@@ -55,7 +58,10 @@ typedef enum wire_request_kind {
     WIRE_LOAD_END = 14, /* 13 is none */
     WIRE_CANCEL = 15,
     WIRE_DESCRIBE = 16,
-    WIRE_REQUEST_KINDS = 17
+    WIRE_PASS_BEGIN = 17,
+    WIRE_PASS_LAYER = 18,
+    WIRE_PASS_END = 19,
+    WIRE_REQUEST_KINDS = 20
 } wire_request_kind;
 
 typedef struct wire_request {
@@ -126,12 +132,15 @@ static inline bool wire_kind_fits(uint32_t kind, bool record)
     case WIRE_LEASE_EXTEND:
     case WIRE_HINT:
     case WIRE_LOAD_BEGIN:
+    case WIRE_PASS_BEGIN:
+    case WIRE_PASS_LAYER:
     case WIRE_DESCRIBE: return record;
     case WIRE_EXISTS:
     case WIRE_PREFETCH:
     case WIRE_DELETE:
     case WIRE_LEASE_END:
     case WIRE_LOAD_END:
+    case WIRE_PASS_END:
     case WIRE_CANCEL: return !record;
     default: return true;
     }

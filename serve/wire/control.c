@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* control.c - the table of calls, and the check of what either side says by it. */
 #include "serve/wire/control.h"
+#include "serve/wire/view_records.h"
 
 #include <assert.h>
 #include <string.h>
@@ -15,7 +16,10 @@
 #define TENANT   sizeof(wire_tenant_argument)
 #define DEVICE   sizeof(wire_device_argument)
 #define OBSERVE  sizeof(wire_observe_argument)
+#define MEMORY   sizeof(wire_memory_argument)
 #define ASKED    WIRE_ITEM_ASKED
+
+#define BASIS_IN_LADDER offsetof(kvt_basis_info, in_ladder)
 
 const wire_call_kind wire_call_kinds[WIRE_CALL_END] = {
     [WIRE_CALL_STATS] = {"stats", PLAIN, 8, 0, ASKED, true, false},
@@ -41,6 +45,10 @@ const wire_call_kind wire_call_kinds[WIRE_CALL_END] = {
     [WIRE_CALL_REMOTE_FLUSH] = {"remote_flush", DEADLINE, 16, 0, 0, false, false},
     [WIRE_CALL_REMOTE_STATS] = {"remote_stats", PLAIN, 8, 0, ASKED, true, false},
     [WIRE_CALL_REMOTE_NODE] = {"remote_node", INDEX, 16, 0, ASKED, true, false},
+    [WIRE_CALL_PASS_TABLE] = {"pass_table", MEMORY, 24, 0, 0, false, true},
+    [WIRE_CALL_BASIS_ADD] = {"basis_add", MEMORY, 24, 0, 0, false, true},
+    [WIRE_CALL_BASIS_REMOVE] = {"basis_remove", KEY, 40, 0, 0, false, true},
+    [WIRE_CALL_BASIS_GET] = {"basis_get", INDEX, 16, 0, ASKED, true, false},
 };
 
 void wire_call_make(wire_message *message, wire_call_number call, uint32_t protocol,
@@ -78,12 +86,17 @@ static bool argument_is_sound(uint32_t call, const wire_argument *argument)
     case WIRE_CALL_OPERATIONS:
     case WIRE_CALL_EVENTS_OPEN:
     case WIRE_CALL_EVENTS:
+    case WIRE_CALL_BASIS_GET:
     case WIRE_CALL_REMOTE_NODE: return argument->index.zero == 0;
     case WIRE_CALL_CLEAR: return argument->clear.conditions <= 7;
     case WIRE_CALL_LIST: return argument->list.conditions <= 7 && argument->list.zero == 0;
     case WIRE_CALL_SPACE_STATS: return argument->space.tenant == 0 && argument->space.zero == 0;
     case WIRE_CALL_SPACE_SET: return argument->space.zero == 0;
     case WIRE_CALL_TENANT_SET: return argument->tenant.zero == 0;
+    case WIRE_CALL_PASS_TABLE:
+    case WIRE_CALL_BASIS_ADD:
+        return argument->memory.zero == 0 && argument->memory.region < WIRE_REGIONS_MAX &&
+               (argument->memory.bytes != 0 || argument->memory.region == 0);
     case WIRE_CALL_DEVICE_CHANGE:
         return argument->device.zero == 0 && name_is_sound(argument->device.name);
     default: return true;
@@ -161,6 +174,17 @@ static bool event_is_sound(const kvt_event *event)
            event->source_tier <= KVT_TIER_REMOTE;
 }
 
+/* A basis, whose members a reader compares and prints; a structure that is cut lacks some. */
+static bool basis_is_sound(const uint8_t *item, uint32_t asked)
+{
+    kvt_basis_info whole = {0};
+    memcpy(&whole, item, asked < sizeof whole ? asked : sizeof whole);
+    const uint8_t *bytes = (const uint8_t *)&whole;
+    return (uint32_t)whole.state <= KVT_BASIS_MISSING && whole.status <= KVT_OK &&
+           whole.hash_bits <= 8 * KVT_BASIS_HASH_BYTES && bytes[BASIS_IN_LADDER] <= 1 &&
+           ends(whole.model, sizeof whole.model);
+}
+
 /* What lies in the parts of a result that have their right sizes. */
 static bool result_is_whole(wire_call_number call, const void *result, uint32_t asked, size_t count)
 {
@@ -195,6 +219,7 @@ static bool result_is_whole(wire_call_number call, const void *result, uint32_t 
         for (size_t i = 0; i < count; i++)
             if (!event_is_sound(&events[i])) return false;
     }
+    if (call == WIRE_CALL_BASIS_GET) return basis_is_sound(items, asked);
     if (call == WIRE_CALL_DEVICE_STATS) return TEXT_ENDS(kvt_device_stats, name, items, asked);
     if (call == WIRE_CALL_REMOTE_STATS) return TEXT_ENDS(kvt_remote_stats, message, items, asked);
     if (call == WIRE_CALL_REMOTE_NODE)

@@ -19,7 +19,8 @@
 #ifndef SERVE_WIRE_CONTROL_H
 #define SERVE_WIRE_CONTROL_H
 
-#include <kvterrace/kvterrace.h>
+#include <kvterrace/basis.h>
+#include <kvterrace/load.h>
 #include <kvterrace/names.h>
 #include <kvterrace/remote.h>
 #include <kvterrace/watch.h>
@@ -64,7 +65,12 @@ typedef enum wire_call_number {
     WIRE_CALL_REMOTE_FLUSH = 20,  /* deadline; nothing; kvt_remote_flush */
     WIRE_CALL_REMOTE_STATS = 21,  /* plain; asked kvt_remote_stats; kvt_remote_stats_get */
     WIRE_CALL_REMOTE_NODE = 22,   /* index; asked kvt_remote_node; kvt_remote_node_get */
-    WIRE_CALL_END = 23
+    WIRE_CALL_PASS_TABLE = 23,    /* memory: kvt_pass_row of each; nothing; kvt_pass_table_set;
+                                     operators */
+    WIRE_CALL_BASIS_ADD = 24,     /* memory: the object; nothing; kvt_basis_add; operators */
+    WIRE_CALL_BASIS_REMOVE = 25,  /* key: the hash; nothing; kvt_basis_remove; operators */
+    WIRE_CALL_BASIS_GET = 26,     /* index; asked kvt_basis_info; kvt_basis_get */
+    WIRE_CALL_END = 27
 } wire_call_number;
 
 /* Every argument begins so. */
@@ -88,6 +94,14 @@ typedef struct wire_deadline_argument {
     wire_argument_head at;
     uint64_t deadline_ns;
 } wire_deadline_argument;
+
+/* What is too large for a message lies in a region, of which the server makes a copy. */
+typedef struct wire_memory_argument {
+    wire_argument_head at;
+    uint32_t region;
+    uint32_t zero;
+    uint64_t bytes; /* from the region's begin on; 0: none, and no region */
+} wire_memory_argument;
 
 #define WIRE_CLEAR_SPACE      1u
 #define WIRE_CLEAR_TENANT     2u
@@ -150,6 +164,7 @@ typedef union wire_argument {
     wire_tenant_argument tenant;
     wire_device_argument device;
     wire_observe_argument observe;
+    wire_memory_argument memory;
 } wire_argument;
 
 /* ---- results ---- */
@@ -193,6 +208,8 @@ _Static_assert(sizeof(wire_device_argument) == 80, "device");
 _Static_assert(sizeof(wire_count) == 8 && sizeof(wire_health) == 16, "counts");
 _Static_assert(sizeof(wire_cursor) == 8 && sizeof(wire_events) == 8, "cursor, events");
 _Static_assert(sizeof(wire_observe_argument) == 64, "observe");
+_Static_assert(sizeof(wire_memory_argument) == 24, "memory");
+_Static_assert(sizeof(kvt_key) == KVT_BASIS_HASH_BYTES && sizeof(kvt_pass_row) == 16, "passes");
 _Static_assert(sizeof(wire_events) + WIRE_EVENTS_MAX * sizeof(kvt_event) <= WIRE_RESULT_MAX,
                "events");
 _Static_assert(sizeof(wire_explained) == 320, "explained");

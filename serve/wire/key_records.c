@@ -68,6 +68,26 @@ kvt_status wire_extend_write(uint64_t lease, uint64_t until_ns, void *out, size_
     return KVT_OK;
 }
 
+kvt_status wire_pass_write(const kvt_pass *pass, void *out, size_t capacity, size_t *bytes_out)
+{
+    kvt_pass written = *pass;
+    written.struct_size = sizeof written;
+    if (sizeof written > capacity) return KVT_E_SPACE;
+    memcpy(out, &written, sizeof written);
+    *bytes_out = sizeof written;
+    return KVT_OK;
+}
+
+kvt_status wire_pass_layer_write(uint64_t pass, uint32_t layer, void *out, size_t capacity,
+                                 size_t *bytes_out)
+{
+    const wire_pass_layer written = {.struct_size = sizeof written, .layer = layer, .pass = pass};
+    if (sizeof written > capacity) return KVT_E_SPACE;
+    memcpy(out, &written, sizeof written);
+    *bytes_out = sizeof written;
+    return KVT_OK;
+}
+
 kvt_status wire_describe_write(const kvt_description *description, void *out, size_t capacity,
                                size_t *bytes_out)
 {
@@ -151,6 +171,20 @@ kvt_status wire_extend_read(const void *record, size_t bytes, wire_extend *exten
     record_rest from = {.at = record, .left = bytes};
     if (!record_take(&from, extend_out, sizeof *extend_out)) return KVT_E_ARGUMENT;
     return extend_out->zero == 0 ? KVT_OK : KVT_E_ARGUMENT;
+}
+
+kvt_status wire_pass_read(const void *record, size_t bytes, kvt_pass *pass_out)
+{
+    record_rest from = {.at = record, .left = bytes};
+    if (!record_take(&from, pass_out, sizeof *pass_out)) return KVT_E_ARGUMENT;
+    pass_out->struct_size = sizeof *pass_out;
+    return KVT_OK;
+}
+
+kvt_status wire_pass_layer_read(const void *record, size_t bytes, wire_pass_layer *layer_out)
+{
+    record_rest from = {.at = record, .left = bytes};
+    return record_take(&from, layer_out, sizeof *layer_out) ? KVT_OK : KVT_E_ARGUMENT;
 }
 
 kvt_status wire_describe_read(const void *record, size_t bytes, wire_describe *describe_out)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * key_records.h - the records of calls that read no KV: lists of keys (touch, match, lease begin,
- * hint), the extension of a lease, a description; and what the server writes over them.
+ * hint), the extension of a lease, a description, a pass; and what the server writes over them.
  *
  *     record = wire_list, then its keys     answer of a match:  kvt_worth, seconds of each key
  *                                           of a lease begin:   a byte a key, 1 where it is held
  *     record = wire_describe, then room     answer: kvt_description, layouts of its groups
+ *     record = kvt_pass, or wire_pass_layer
  *
  * Structures begin with their size, as those of request_records.h. A public structure in an answer
  * has the size that the client asked for, by the rule of types.h, and no pointer in it is set. A
@@ -16,6 +17,7 @@
 #ifndef SERVE_WIRE_KEY_RECORDS_H
 #define SERVE_WIRE_KEY_RECORDS_H
 
+#include <kvterrace/load.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 
@@ -50,9 +52,16 @@ typedef struct wire_describe {
     uint32_t zero;
 } wire_describe;
 
+typedef struct wire_pass_layer {
+    uint32_t struct_size;
+    uint32_t layer;
+    uint64_t pass;
+} wire_pass_layer;
+
 _Static_assert(sizeof(wire_list) == 40, "list");
 _Static_assert(sizeof(wire_extend) == 24, "extend");
 _Static_assert(sizeof(wire_describe) == 16, "describe");
+_Static_assert(sizeof(wire_pass_layer) == 16 && sizeof(kvt_pass) == 32, "pass");
 _Static_assert(sizeof(kvt_key) == 32 && sizeof(kvt_layout) == 24, "what lists hold");
 _Static_assert(sizeof(kvt_worth) == 56 && sizeof(kvt_description) % 8 == 0, "answers");
 
@@ -98,6 +107,13 @@ KVT_NODISCARD kvt_status wire_lease_answer_read(const wire_list *list, const voi
 KVT_NODISCARD kvt_status wire_extend_write(uint64_t lease, uint64_t until_ns, void *out,
                                            size_t capacity, size_t *bytes_out);
 
+/* Write the records of a pass's begin, of which all is set but struct_size, and of a layer. KVT_OK;
+ * KVT_E_SPACE. */
+KVT_NODISCARD kvt_status wire_pass_write(const kvt_pass *pass, void *out, size_t capacity,
+                                         size_t *bytes_out);
+KVT_NODISCARD kvt_status wire_pass_layer_write(uint64_t pass, uint32_t layer, void *out,
+                                               size_t capacity, size_t *bytes_out);
+
 /* Writes the record of a describe, with the room for a description like this one: struct_size and
  * groups_capacity are set. KVT_OK; KVT_E_SPACE; KVT_E_ARGUMENT (its struct_size). */
 KVT_NODISCARD kvt_status wire_describe_write(const kvt_description *description, void *out,
@@ -126,6 +142,11 @@ void wire_match_answer_write(const wire_list *list, const kvt_worth *worth, cons
 
 KVT_NODISCARD kvt_status wire_extend_read(const void *record, size_t bytes,
                                           wire_extend *extend_out);
+/* Read the records of a pass, whose ranges are the call's to check. KVT_OK; KVT_E_ARGUMENT. */
+KVT_NODISCARD kvt_status wire_pass_read(const void *record, size_t bytes, kvt_pass *pass_out);
+KVT_NODISCARD kvt_status wire_pass_layer_read(const void *record, size_t bytes,
+                                              wire_pass_layer *layer_out);
+
 KVT_NODISCARD kvt_status wire_describe_read(const void *record, size_t bytes,
                                             wire_describe *describe_out);
 

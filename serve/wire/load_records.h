@@ -26,7 +26,8 @@
 typedef struct wire_load {
     uint32_t struct_size;
     uint32_t flags;        /* WIRE_LOAD_MORE */
-    uint32_t count;        /* entries of the load; the same in all parts, as the next four */
+    uint32_t count;        /* entries of the load; the same in all parts, as what follows but
+                              part and load */
     uint32_t part;         /* of them in this record */
     uint32_t layers_ahead; /* as kvt_load_options has it */
     uint32_t zero;
@@ -34,7 +35,7 @@ typedef struct wire_load {
     double loss_max;
     uint64_t state; /* its place, from the begin of the area's arguments */
     uint64_t load;  /* its number; 0: not yet */
-    uint64_t spare; /* zero */
+    uint64_t pass;  /* that computes with the layers, by the session's number; 0: none */
 } wire_load;
 
 #define WIRE_LOAD_MORE 1u

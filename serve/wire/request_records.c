@@ -13,7 +13,8 @@
 const wire_struct wire_structs[WIRE_STRUCTS] = {
     {"get", sizeof(wire_get), 40},   {"put", sizeof(wire_put), 112},
     {"view", sizeof(wire_view), 72}, {"place", sizeof(wire_place), 24},
-    {"load", sizeof(wire_load), 64}, {"load's entry", sizeof(wire_load_entry), 40}};
+    {"load", sizeof(wire_load), 64}, {"load's entry", sizeof(wire_load_entry), 40},
+    {"pass", sizeof(kvt_pass), 32}};
 
 const wire_speaks wire_own_speaks = {.protocol_least = WIRE_PROTOCOL,
                                      .protocol_most = WIRE_PROTOCOL,

@@ -24,7 +24,7 @@
 #include "serve/wire/view_records.h"
 
 #define WIRE_PROTOCOL 1u /* that is spoken here */
-#define WIRE_STRUCTS  6u
+#define WIRE_STRUCTS  7u
 
 typedef struct wire_get {
     uint32_t struct_size;
@@ -69,7 +69,9 @@ _Static_assert(sizeof(wire_get) == 40, "get");
 _Static_assert(sizeof(wire_got) == 40, "got");
 _Static_assert(sizeof(kvt_layout) == 24 && sizeof(wire_put) == 112, "put");
 
-/* The sizes that hello and welcome tell, of these and of a load's (load_records.h). */
+#define WIRE_STRUCT_PASS 6u /* the place of kvt_pass among them; 0 bytes: there are no passes */
+
+/* The sizes that hello and welcome tell, of these, of a load's (load_records.h) and of a pass. */
 extern const wire_struct wire_structs[WIRE_STRUCTS];
 
 /* What a client and a server of this library speak. */

@@ -159,7 +159,8 @@ static kvt_status bases_take(kvt_store *store, void *object, uint64_t bytes,
 
 kvt_status kvt_basis_add(kvt_store *store, const void *bytes, uint64_t size)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    const base_store_calls *calls = base_store_calls_of(store);
+    if (calls != NULL) return BASE_CALL(calls, basis_add, store, bytes, size);
     if (store == NULL || bytes == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     uint64_t said;
@@ -231,7 +232,8 @@ static kvt_status bases_remove(kvt_store *store, const uint8_t *hash)
 
 kvt_status kvt_basis_remove(kvt_store *store, const uint8_t *hash)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    const base_store_calls *calls = base_store_calls_of(store);
+    if (calls != NULL) return BASE_CALL(calls, basis_remove, store, hash);
     if (store == NULL || hash == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     pthread_mutex_lock(&store->bases.lock);
@@ -265,7 +267,8 @@ static bool bases_at(const kvt_store *store, size_t index, uint32_t *start_out, 
 
 kvt_status kvt_basis_get(kvt_store *store, size_t index, kvt_basis_info *out)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    const base_store_calls *calls = base_store_calls_of(store);
+    if (calls != NULL) return BASE_CALL(calls, basis_get, store, index, out);
     if (store == NULL || out == NULL) return KVT_E_ARGUMENT;
     if (!struct_size_is_sound(out, BASES_INFO_LEAST)) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

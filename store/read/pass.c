@@ -140,11 +140,10 @@ static bool pass_is_ready(const store_pass *pass)
 
 /* ---- the public calls ---- */
 
-/* Whether a store takes these calls. */
+/* Whether a store of this process takes these calls. */
 static kvt_status pass_check(const kvt_store *store)
 {
     if (store == NULL) return KVT_E_ARGUMENT;
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
     return fork_guard_is_ours(store) ? KVT_OK : KVT_E_STATE;
 }
 
@@ -162,6 +161,8 @@ static store_pass *passes_place(store_passes *passes, uint64_t now_ns)
 
 kvt_status kvt_pass_begin(kvt_store *store, const kvt_pass *given, uint64_t *pass_out)
 {
+    const base_store_calls *calls = base_store_calls_of(store);
+    if (calls != NULL) return BASE_CALL(calls, pass_begin, store, given, pass_out);
     kvt_status status = pass_check(store);
     if (status != KVT_OK) return status;
     kvt_pass whole = {0};
@@ -195,6 +196,8 @@ kvt_status kvt_pass_begin(kvt_store *store, const kvt_pass *given, uint64_t *pas
 
 kvt_status kvt_pass_layer(kvt_store *store, uint64_t number, uint32_t layer)
 {
+    const base_store_calls *calls = base_store_calls_of(store);
+    if (calls != NULL) return BASE_CALL(calls, pass_layer, store, number, layer);
     kvt_status status = pass_check(store);
     if (status != KVT_OK) return status;
     store_passes *passes = &store->passes;
@@ -202,9 +205,10 @@ kvt_status kvt_pass_layer(kvt_store *store, uint64_t number, uint32_t layer)
     store_pass *pass = passes_find(passes, number);
     tiers_pace *pace = pass != NULL ? &pass->pace : NULL;
     if (pace == NULL) status = KVT_MISS;
-    if (pace != NULL && (layer >= pace->layers || layer < pace->layer)) status = KVT_E_ARGUMENT;
+    const uint64_t now_ns = base_clock_ns();
+    if (pace != NULL && (layer >= pace->layers || layer < pace->layer))
+        status = pass_has_stopped(passes, pass, now_ns) ? KVT_MISS : KVT_E_ARGUMENT;
     if (status == KVT_OK) {
-        const uint64_t now_ns = base_clock_ns();
         const uint64_t spent_ns = now_ns > pace->began_ns ? now_ns - pace->began_ns : 0;
         if (layer > pace->layer) {
             const uint64_t step_ns = spent_ns / (layer - pace->layer);
@@ -222,6 +226,8 @@ kvt_status kvt_pass_layer(kvt_store *store, uint64_t number, uint32_t layer)
 
 kvt_status kvt_pass_end(kvt_store *store, uint64_t number)
 {
+    const base_store_calls *calls = base_store_calls_of(store);
+    if (calls != NULL) return BASE_CALL(calls, pass_end, store, number);
     kvt_status status = pass_check(store);
     if (status != KVT_OK) return status;
     store_passes *passes = &store->passes;
@@ -237,6 +243,8 @@ kvt_status kvt_pass_end(kvt_store *store, uint64_t number)
 
 kvt_status kvt_pass_table_set(kvt_store *store, const kvt_pass_row *rows, size_t count)
 {
+    const base_store_calls *calls = base_store_calls_of(store);
+    if (calls != NULL) return BASE_CALL(calls, pass_table_set, store, rows, count);
     const kvt_status status = pass_check(store);
     return status == KVT_OK ? passes_set_rows(&store->passes, rows, count) : status;
 }

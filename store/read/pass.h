@@ -16,7 +16,7 @@
 #include <kvterrace/load.h>
 #include <pthread.h>
 
-#define PASS_MOST  16u
+#define PASS_MOST  64u
 #define PASS_LOADS 8u /* of a pass that are told apart; further ones name no pass */
 
 /* One load's reads from one tier. */

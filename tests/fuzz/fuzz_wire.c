@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_wire.c - any bytes as a packet, a request and a completion: a value or a status. What is
- * read is written as it was, a hello's answer is one that its client can read, and what passes lies
- * inside of its area.
+ * fuzz_wire.c - any bytes as a packet, the argument and the result of a call, a request and a
+ * completion: a value or a status. What is read is written as it was, a hello's answer is one that
+ * its client can read, and what passes lies inside of its area.
  *
  * The first byte of the input says who has sent the packet, how many descriptors came with it, and
  * how far the two sides have agreed.
  */
 #include "base/ring.h"
 #include "serve/wire/channel_entries.h"
+#include "serve/wire/control.h"
 #include "serve/wire/messages.h"
 
 #include <stdlib.h>
@@ -44,6 +45,31 @@ static void check_channel(const wire_channel *channel)
     if (channel->staging + channel->staging_bytes > channel->area_bytes) abort();
 }
 
+/* A result as the one of each call, of this library's size and of a shorter one. */
+static void read_result(const wire_result *result)
+{
+    for (uint32_t call = 1; call < WIRE_CALL_END; call++)
+        for (uint32_t asked = 8; asked <= 400; asked += 392) {
+            const bool asks = wire_call_kinds[call].item == WIRE_ITEM_ASKED;
+            const wire_argument_head at = {8, asks ? asked : 0};
+            wire_result of = *result;
+            size_t count;
+            of.call = call;
+            const kvt_status status =
+                wire_result_check(&of, (wire_call_number)call, &at, of.result, &count);
+            if (status != KVT_OK && status != KVT_E_CORRUPT) abort();
+            if (status == KVT_OK && count > of.bytes) abort();
+        }
+}
+
+static void read_call(const wire_call *call)
+{
+    wire_argument argument;
+    const kvt_status status = wire_call_read(call, &argument);
+    if (status != KVT_OK && status != KVT_E_ARGUMENT && status != KVT_E_UNSUPPORTED) abort();
+    if (status == KVT_OK && argument.at.struct_size != call->bytes) abort();
+}
+
 static void read_packet(uint8_t how, const uint8_t *data, size_t size)
 {
     const wire_side from = (how & 1) != 0 ? WIRE_FROM_SERVER : WIRE_FROM_CLIENT;
@@ -59,6 +85,8 @@ static void read_packet(uint8_t how, const uint8_t *data, size_t size)
     memcpy(&again, data, message.head.bytes);
     again.head.bytes = message.head.bytes;
     if (memcmp(&again, &message, sizeof again) != 0) abort();
+    if (message.head.kind == WIRE_CALL) read_call(&message.call);
+    if (message.head.kind == WIRE_RESULT) read_result(&message.result);
     if (message.head.kind == WIRE_CHANNEL) check_channel(&message.channel);
     if (message.head.kind == WIRE_HELLO) {
         answer(&message.hello, message.hello.clock_ns);

@@ -147,6 +147,8 @@ static void read_answers(const void *copy, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     wire_extend extend;
+    wire_pass_layer layer;
+    kvt_pass pass;
     if (size < 1) return 0;
     const uint32_t kind = data[0];
     size--;
@@ -161,6 +163,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case WIRE_HINT: read_list(kind, copy, size); break;
     case WIRE_LEASE_EXTEND:
         if (wire_extend_read(copy, size, &extend) == KVT_OK) check(extend.zero == 0);
+        break;
+    case WIRE_PASS_BEGIN:
+        if (wire_pass_read(copy, size, &pass) == KVT_OK) check(pass.struct_size == sizeof pass);
+        break;
+    case WIRE_PASS_LAYER:
+        if (wire_pass_layer_read(copy, size, &layer) == KVT_OK) check(size >= sizeof layer);
         break;
     case WIRE_DESCRIBE: read_describe(copy, size); break;
     default: read_answers(copy, size); break;

@@ -92,3 +92,13 @@ bool lent_store_close(kvt_store *store)
     lent_end(&ends);
     return true;
 }
+
+kvt_store *lent_store_own(kvt_store *store)
+{
+    kvt_store *own = store;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < LENT_STORES; i++)
+        if (stores[i].own != NULL && stores[i].connected == store) own = stores[i].own;
+    pthread_mutex_unlock(&lock);
+    return own;
+}

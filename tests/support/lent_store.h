@@ -16,4 +16,7 @@ kvt_store *lent_store_open(kvt_store *own);
  * one. */
 bool lent_store_close(kvt_store *store);
 
+/* The store behind one that is connected so; another one itself. */
+kvt_store *lent_store_own(kvt_store *store);
+
 #endif

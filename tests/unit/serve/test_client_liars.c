@@ -53,7 +53,8 @@ typedef enum lie {
     LIE_FLAGS_OF_NO_LOAD,
     LIE_STATUSES_OF_NO_ENTRY,
     LIE_END_IS_MISSED,
-    LIES_OF_LOADS
+    LIES_OF_LOADS,
+    OLDER_THAN_PASSES = LIES_OF_LOADS /* no lie: it does not know them */
 } lie;
 
 typedef struct liar {
@@ -69,6 +70,7 @@ typedef struct liar {
     _Atomic uint64_t claimed;
     uint64_t next;
     wire_load_state *load;
+    uint64_t named_pass; /* by the last load */
 } liar;
 
 static char folder[64], path[96];
@@ -98,7 +100,8 @@ static void spoil(uint64_t ring, uint64_t entry)
 
 static void welcome(const wire_hello *hello)
 {
-    const wire_speaks speaks = {WIRE_PROTOCOL, WIRE_PROTOCOL, 0x200, wire_structs, WIRE_STRUCTS};
+    const uint32_t known = me.tells == OLDER_THAN_PASSES ? WIRE_STRUCT_PASS : WIRE_STRUCTS;
+    const wire_speaks speaks = {WIRE_PROTOCOL, WIRE_PROTOCOL, 0x200, wire_structs, known};
     const wire_welcome limits = {.instance = 1,
                                  .registered_bytes = 1 << 20,
                                  .staging_bytes = PLACES * 2,
@@ -185,6 +188,7 @@ static void lie_of_load(const wire_request *request, wire_completion *done)
     if (request->kind == WIRE_LOAD_BEGIN) {
         wire_load head;
         memcpy(&head, me.area + me.places.arguments + request->argument, sizeof head);
+        me.named_pass = head.pass;
         me.load = (wire_load_state *)(void *)(me.area + me.places.arguments + head.state);
         atomic_store(&me.load->total, 2);
         atomic_store(&me.load->layers, 1);
@@ -477,4 +481,41 @@ TEST(lies_about_loads)
         liar_end();
         assert_int_equal(open_descriptors(), before);
     }
+}
+
+/* ---- a server of an older version ---- */
+
+/* Nothing goes to it that it would take for an unsound request: passes are refused here, and a load
+ * names none. */
+TEST(passes_of_an_older_server)
+{
+    char message[256] = "";
+    kvt_store *store = NULL;
+    kvt_queue *queue = NULL;
+    kvt_load *load = NULL;
+    void *memory = NULL;
+    uint64_t pass = 7;
+    const kvt_pass asked = {
+        .struct_size = sizeof asked, .new_tokens = 1, .layers = 1, .layer_seconds = 1};
+    const kvt_connect_options options = {.struct_size = sizeof options, .depth = ENTRIES};
+    const kvt_key key = support_key(0);
+    liar_begin(OLDER_THAN_PASSES);
+    assert_ok(kvt_connect(path, &options, &store, message, sizeof message));
+    assert_int_equal(kvt_pass_begin(store, &asked, &pass), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_pass_layer(store, 1, 0), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_pass_end(store, 1), KVT_E_UNSUPPORTED);
+    assert_int_equal(pass, 7);
+    assert_ok(kvt_region_make(store, SUPPORT_ENTRY_BYTES, &memory));
+    assert_ok(kvt_queue_open(store, NULL, &queue));
+    const kvt_view view = kvt_view_packed(memory, SUPPORT_ENTRY_BYTES);
+    const kvt_view *place = &view;
+    const kvt_load_options named = {
+        .struct_size = sizeof named, .deadline_ns = KVT_NO_DEADLINE, .pass = 5};
+    assert_ok(kvt_load_begin(queue, &key, &place, 1, &named, &load));
+    assert_int_equal(me.named_pass, 0);
+    assert_ok(kvt_load_end(load, NULL, NULL));
+    kvt_queue_close(queue);
+    kvt_store_close(store);
+    assert_ok(kvt_region_free(NULL, memory));
+    liar_end();
 }

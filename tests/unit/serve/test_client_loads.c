@@ -10,6 +10,7 @@
 #include "serve/server/server.h"
 
 #include <kvterrace/connect.h>
+#include <kvterrace/gpu.h>
 #include <kvterrace/load.h>
 #include <kvterrace/queue.h>
 #include <poll.h>
@@ -190,6 +191,7 @@ TEST(layers_come_into_the_region)
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_ok(kvt_load_status(load, i));
     assert_int_equal(kvt_load_status(load, ENTRIES), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_load_wait_layer(load, 0, NULL), KVT_E_ARGUMENT);
     assert_ok(kvt_load_end(load, statuses, &result));
     assert_int_equal(result.layers, LAYERS);
     assert_int_equal(result.entries, ENTRIES);

@@ -459,6 +459,8 @@ static bool only_looks(serve_client *at)
     const wire_deadline_argument persist = {.at = {sizeof persist, sizeof(kvt_persist_info)}};
     const wire_list_argument list = {.at = {sizeof list, sizeof(kvt_list_item)}, .capacity = 9};
     const wire_observe_argument observe = {.at = {sizeof observe, 0}, .loss = 0.5, .weight = 1};
+    const wire_memory_argument memory = {.at = {sizeof memory, 0}};
+    const wire_key_argument hash = {.at = {sizeof hash, 0}};
     return call(at, WIRE_CALL_LIST, &list) == KVT_E_READ_ONLY &&
            call_clear(at, WIRE_CLEAR_EVERYTHING, 0) == KVT_E_READ_ONLY &&
            call_plain(at, WIRE_CALL_MAINTAIN, 0) == KVT_E_READ_ONLY &&
@@ -466,6 +468,10 @@ static bool only_looks(serve_client *at)
            call_space(at, WIRE_CALL_SPACE_SET, 1, 1) == KVT_E_READ_ONLY &&
            call_device(at, "dram", KVT_DEVICE_RETIRE) == KVT_E_READ_ONLY &&
            call(at, WIRE_CALL_OBSERVE, &observe) == KVT_E_READ_ONLY &&
+           call(at, WIRE_CALL_PASS_TABLE, &memory) == KVT_E_READ_ONLY &&
+           call(at, WIRE_CALL_BASIS_ADD, &memory) == KVT_E_READ_ONLY &&
+           call(at, WIRE_CALL_BASIS_REMOVE, &hash) == KVT_E_READ_ONLY &&
+           call_index(at, WIRE_CALL_BASIS_GET, sizeof(kvt_basis_info), 0) == KVT_END &&
            call_index(at, WIRE_CALL_EVENTS_OPEN, 0, 16) == KVT_E_READ_ONLY &&
            call_index(at, WIRE_CALL_EVENTS, 0, 16) == KVT_E_STATE &&
            call_plain(at, WIRE_CALL_STATS, sizeof(kvt_store_stats)) == KVT_OK &&

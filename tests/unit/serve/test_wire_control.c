@@ -115,6 +115,16 @@ TEST(calls_and_members_that_do_not_exist_are_refused)
     argument_of(WIRE_CALL_TENANT_SET, &argument);
     argument.tenant.limits.struct_size -= 8;
     assert_int_equal(sent(WIRE_CALL_TENANT_SET, &argument, sizeof argument.tenant), KVT_E_ARGUMENT);
+    argument_of(WIRE_CALL_BASIS_ADD, &argument);
+    argument.memory.region = 63;
+    assert_int_equal(sent(WIRE_CALL_BASIS_ADD, &argument, 24), KVT_E_ARGUMENT);
+    argument.memory.bytes = UINT64_MAX;
+    assert_ok(sent(WIRE_CALL_BASIS_ADD, &argument, 24));
+    argument.memory.region = 64;
+    assert_int_equal(sent(WIRE_CALL_BASIS_ADD, &argument, 24), KVT_E_ARGUMENT);
+    argument.memory.region = 0;
+    argument.memory.zero = 1;
+    assert_int_equal(sent(WIRE_CALL_PASS_TABLE, &argument, 24), KVT_E_ARGUMENT);
     static const char *const names[] = {"", "a\nb", "\x80"};
     for (size_t i = 0; i < 3; i++) {
         argument_of(WIRE_CALL_DEVICE_CHANGE, &argument);
@@ -240,4 +250,34 @@ TEST(what_a_result_says_within_is_checked)
     memset(of.bytes + sizeof of.health + offsetof(kvt_health_item, name), 'x', 64);
     assert_int_equal(wire_result_check(&message.result, WIRE_CALL_HEALTH, &asked, &of, NULL),
                      KVT_E_CORRUPT);
+}
+
+/* A basis by whose members a reader could not branch, or whose model does not end. */
+TEST(what_a_basis_says_is_checked)
+{
+    wire_message message;
+    const wire_argument_head asked = {8, 400};
+    union {
+        char bytes[400];
+        uint32_t size;
+    } of;
+    static const struct {
+        size_t at;
+        int value;
+    } of_basis[] = {{offsetof(kvt_basis_info, state), 4},
+                    {offsetof(kvt_basis_info, status), 1},
+                    {offsetof(kvt_basis_info, hash_bits) + 1, 2},
+                    {offsetof(kvt_basis_info, in_ladder), 2}};
+    for (size_t i = 0; i < 5; i++) {
+        memset(&of, 0, sizeof of);
+        of.size = 400;
+        wire_result_make(&message, WIRE_CALL_BASIS_GET, 1, 7, KVT_OK, &of, 400);
+        assert_ok(wire_result_check(&message.result, WIRE_CALL_BASIS_GET, &asked, &of, NULL));
+        if (i < 4)
+            of.bytes[of_basis[i].at] = (char)of_basis[i].value;
+        else
+            memset(of.bytes + offsetof(kvt_basis_info, model), 'x', 96);
+        assert_int_equal(wire_result_check(&message.result, WIRE_CALL_BASIS_GET, &asked, &of, NULL),
+                         KVT_E_CORRUPT);
+    }
 }

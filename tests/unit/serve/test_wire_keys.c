@@ -246,3 +246,37 @@ TEST(descriptions_of_other_sizes_are_refused_or_cut)
     told.struct_size = 44;
     assert_int_equal(wire_describe_write(&told, record, BYTES, &bytes), KVT_E_ARGUMENT);
 }
+
+/* ---- passes ---- */
+
+TEST(a_pass_comes_over_as_it_was)
+{
+    const kvt_pass pass = {.struct_size = sizeof pass,
+                           .new_tokens = 3,
+                           .prefix_tokens = 70000,
+                           .layers = 61,
+                           .kind = KVT_PASS_DECODE,
+                           .layer_seconds = 0.25};
+    kvt_pass got;
+    wire_pass_layer layer;
+    size_t bytes;
+    assert_int_equal(wire_pass_write(&pass, record, sizeof pass - 1, &bytes), KVT_E_SPACE);
+    assert_ok(wire_pass_write(&pass, record, sizeof pass, &bytes));
+    assert_int_equal(bytes, sizeof pass);
+    assert_ok(wire_pass_read(record, bytes, &got));
+    assert_memory_equal(&got, &pass, sizeof pass);
+    /* Of a newer client, which says no more than is known here; and more. */
+    const uint32_t longer = sizeof pass + 8;
+    memcpy(record, &longer, sizeof longer);
+    memset(record + sizeof pass / 8, 0, 8);
+    assert_ok(wire_pass_read(record, longer, &got));
+    assert_memory_equal(&got, &pass, sizeof pass);
+    record[sizeof pass / 8] = 1;
+    assert_int_equal(wire_pass_read(record, longer, &got), KVT_E_ARGUMENT);
+    assert_int_equal(wire_pass_layer_write(9, 5, record, 15, &bytes), KVT_E_SPACE);
+    assert_ok(wire_pass_layer_write(9, 5, record, 16, &bytes));
+    assert_ok(wire_pass_layer_read(record, bytes, &layer));
+    assert_true(layer.pass == 9 && layer.layer == 5);
+    for (size_t cut = 0; cut < bytes; cut++)
+        assert_int_equal(wire_pass_layer_read(record, cut, &layer), KVT_E_ARGUMENT);
+}

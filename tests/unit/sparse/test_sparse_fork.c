@@ -423,9 +423,8 @@ TEST(every_call_in_a_child_returns)
 
 /* What connect.h calls unsupported. */
 static const char *const unsupported[] = {
-    "kvt_basis_add", "kvt_basis_remove", "kvt_basis_get", "kvt_device_add", "kvt_load_begin",
-    "kvt_sparse_open_live", "kvt_sparse_open", "kvt_sparse_open_kept", "kvt_sparse_delete",
-    "kvt_gpu_stats_get", "kvt_pass_begin", "kvt_pass_layer", "kvt_pass_end", "kvt_pass_table_set",
+    "kvt_device_add", "kvt_load_begin", "kvt_sparse_open_live", "kvt_sparse_open",
+    "kvt_sparse_open_kept", "kvt_sparse_delete", "kvt_gpu_stats_get",
     /* What the store behind it says: it has no engine. */
     "kvt_remote_flush", "kvt_remote_stats_get", "kvt_remote_node_get"};
 

@@ -9,6 +9,7 @@
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
 #include "ladder_support.h"
+#include "lent_store.h"
 #include "store/core/store.h"
 
 #include <kvterrace/basis.h>
@@ -205,7 +206,7 @@ TEST(without_the_basis_nothing_is_decoded)
     press(store);
     assert_true(look(store, &found) >= 8);
     /* As if it were another one: no get decodes. */
-    transform_basis *own = &store->bases.owned[0]->view;
+    transform_basis *own = &lent_store_own(store)->bases.owned[0]->view;
     own->hash[1] ^= 0xff;
     assert_int_equal(look(store, &left), 0);
     assert_true(left < found);
@@ -218,12 +219,12 @@ TEST(without_the_basis_nothing_is_decoded)
     assert_true(file >= 0 && pwrite(file, "damage", 6, 9000) == 6);
     (void)close(file);
     store = open_store();
-    assert_null(store->bases.owned[0]);
+    assert_null(lent_store_own(store)->bases.owned[0]);
     assert_int_equal(look(store, &left), 0);
     assert_ok(kvt_basis_add(store, made.object, made.bytes));
     kvt_store_close(store);
     store = open_store();
-    assert_non_null(store->bases.owned[0]);
+    assert_non_null(lent_store_own(store)->bases.owned[0]);
     kvt_store_close(store);
 }
 
@@ -246,7 +247,7 @@ TEST(what_is_no_basis_is_refused)
     (void)snprintf(left, sizeof left, "%s.new-abcdef", basis_path);
     assert_int_equal(mkdir(basis_path, 0700), 0);
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_E_ARGUMENT);
-    assert_null(store->bases.owned[0]);
+    assert_null(lent_store_own(store)->bases.owned[0]);
     assert_int_equal(rmdir(basis_path), 0);
     /* A folder, a link and a file that a kill left, where drafts lie: the file alone goes, with the
      * next open, and none is in the way. A link by the basis's own name is replaced. */
@@ -269,7 +270,7 @@ TEST(what_is_no_basis_is_refused)
     assert_int_equal(rmdir(drafts), 0);
     assert_int_equal(facts.st_size, made.bytes);
     /* Another basis by the same first digits. */
-    store->bases.owned[0]->view.hash[31] ^= 1;
+    lent_store_own(store)->bases.owned[0]->view.hash[31] ^= 1;
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_E_UNSUPPORTED);
     kvt_store_close(store);
 }
