@@ -147,7 +147,7 @@ function(kvt_test_program source kind)
   string(REGEX MATCH "^[a-z]+_([a-z]+)" ignored ${name})
   set(room ${CMAKE_MATCH_1})
   target_link_libraries(${name} PRIVATE kvt_test_cases kvt_fault_device PkgConfig::CMOCKA)
-  if(name MATCHES "^test_codecs_ptx")
+  if(name MATCHES "^test_codecs_ptx|^test_bench_gpu")
     target_link_libraries(${name} PRIVATE kvt_ptx)
   endif()
   foreach(wrapped ${KVT_WRAPPED_${name}})
@@ -182,6 +182,7 @@ target_link_libraries(test_codecs_kernels PRIVATE kvt_kernel_lanes)
 kvt_add_rooms(conform_codecs_all gpu)
 target_link_libraries(conform_codecs_all PRIVATE kvt_kernel_lanes)
 target_link_libraries(test_store_gpu PRIVATE kvt_kernel_lanes)
+target_link_libraries(test_bench_gpu PRIVATE kvt_kernel_lanes)
 
 # The same cases by the PTX that ships: docs/TESTING.md, Kernels without a GPU.
 kvt_room_program(test_codecs_kernels_ptx
@@ -241,9 +242,10 @@ add_dependencies(test_sparse_hbm kvt_fake_cuda)
 add_dependencies(test_store_gpu kvt_fake_cuda)
 set_tests_properties(unit/test_tiers_device_hbm unit/test_sparse_hbm unit/test_store_gpu PROPERTIES
   ENVIRONMENT "${KVT_TEST_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
-foreach(program conform_tiers_device conform_codecs_all)
-  add_test(NAME conform/${program}_fake_gpu COMMAND ${program} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-  set_tests_properties(conform/${program}_fake_gpu PROPERTIES LABELS "conform;gpu"
+foreach(test conform/conform_tiers_device conform/conform_codecs_all unit/test_bench_gpu)
+  get_filename_component(program ${test} NAME)
+  add_test(NAME ${test}_fake_gpu COMMAND ${program} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(${test}_fake_gpu PROPERTIES LABELS "gpu"
     SKIP_RETURN_CODE 77 TIMEOUT 1200 ENVIRONMENT
     "${KVT_TEST_ENVIRONMENT};KVT_TEST_ISA=cuda;LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
   add_dependencies(${program} kvt_fake_cuda)

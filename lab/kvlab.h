@@ -29,7 +29,7 @@ struct lab_arguments {
     lab_case one;
     bench_options options;
     command_progress bar;
-    uint32_t seeds, seed, threads, uses, size, tokens, workers;
+    uint32_t seeds, seed, threads, uses, size, tokens, workers, loads;
     unsigned loss; /* the place in the choices */
     bool coarse;
     const char *variants, *ladders, *profile;
@@ -39,6 +39,7 @@ struct lab_arguments {
     /* What prepare makes for options.own. */
     bench_policy_options policy;
     bench_codecs_options codecs;
+    bench_gpu_options gpu;
     decode_options decode;
     experiment_options experiment;
 };

@@ -334,6 +334,37 @@ static const command_spec codecs_spec = {
     .lists = LISTS_VARIANTS,
 };
 
+/* ---- a GPU ---- */
+
+static int make_gpu(lab_arguments *arguments)
+{
+    char reason[COMMAND_MESSAGE_BYTES / 2] = "", message[COMMAND_MESSAGE_BYTES];
+    arguments->gpu.loads = arguments->loads;
+    arguments->options.own = &arguments->gpu;
+    (void)setenv("CUDA_CACHE_DISABLE", "1", 1); /* a first load is one */
+    if (bench_gpu_answers(reason, sizeof reason)) return EXIT_FINE;
+    (void)snprintf(message, sizeof message, "skipped, for no GPU answers: %s", reason);
+    return command_fail(KVT_E_UNSUPPORTED, message);
+}
+
+static const command_option gpu_options[] = {
+    QUICK("Fewer repetitions and 1,000 loads with faults: about a minute"),
+    COUNT(loads, "loads", 1000000, "Loads with faults (default: 10000)"),
+    {0},
+};
+
+static const command_spec gpu_spec = {
+    .name = "gpu",
+    .summary = "decoding, verifying and loading on a GPU",
+    .about = "Eight bars of the first GPU, beside copies within it and to it in the same run: "
+             "kernels alone, entropy, checksums, loads from DRAM and from throttled drives, "
+             "layers beside kernels, modules, loads with faults. Each row says what was asked and "
+             "what was reached. At most 8 minutes; without a GPU it exits with 77.",
+    .example = "  kvlab gpu --quick --json",
+    .options = gpu_options,
+    RUNS(gpu, make_gpu),
+};
+
 static int make_transform(lab_arguments *arguments)
 {
     (void)arguments;
@@ -408,7 +439,7 @@ static const command_spec decode_spec = {
 };
 
 const command_spec *const lab_commands[] = {
-    &adaptcache_spec, &codecs_spec, &decode_spec,    &live_spec,  &objects_spec,
-    &pipeline_spec,   &policy_spec, &sequence_spec,  &serve_spec, &slack_spec,
-    &store_spec,      &stripe_spec, &transform_spec, NULL,
+    &adaptcache_spec, &codecs_spec,   &decode_spec, &gpu_spec,       &live_spec,
+    &objects_spec,    &pipeline_spec, &policy_spec, &sequence_spec,  &serve_spec,
+    &slack_spec,      &store_spec,    &stripe_spec, &transform_spec, NULL,
 };

@@ -20,9 +20,11 @@
 #include "codecs/codecs.h"
 #include "codecs/drop.h"
 #include "codecs/kernels/cpu.h"
+#include "codecs/kernels/kernel_table.h"
 #include "codecs/kernels/transform_kernels.h"
 #include "codecs/kv_sample.h"
 #include "codecs/record.h"
+#include "codecs/record_jobs.h"
 #include "estimator/measure/measure.h"
 
 /* Profiles and cost models that a case makes for its own store or policy. */
@@ -30,6 +32,9 @@
 #include "estimator/profile/profile.h"
 #include "estimator/profile/profile_internal.h"
 #include "estimator/profile/profile_quality.h"
+
+/* A GPU below a store: jobs of its kernels, its streams, and the calls of the driver. */
+#include "gpu/gpu_site_internal.h"
 
 /* The engine beside its bound, at half-lives that no store sets. */
 #include "policy/trial.h"

@@ -75,6 +75,22 @@ typedef struct bench_codecs_options {
     uint32_t workers; /* time whole records on so many threads, too; 0 or 1 = on one alone */
 } bench_codecs_options;
 
+/* What a GPU does of a store's work, beside copies within it and to it: decoding and verifying
+ * alone, loads from memory and from throttled drives, layers beside kernels, modules, loads with
+ * faults. Eight bars, each with what was asked. KVT_E_UNSUPPORTED: no GPU answers. */
+extern const bench_case bench_gpu_case;
+
+typedef struct bench_gpu_options {
+    kvt_layout shape;      /* of an entry; layers 0 = Llama-3.1-8B's, 256 tokens */
+    uint64_t decode_bytes; /* of elements that kernels alone make; 0 = 512 MiB */
+    uint32_t context;      /* entries of a load; 0 = 32 */
+    uint32_t loads;        /* with faults; 0 = 10,000, quick 1,000 */
+    double loads_seconds;  /* after which they end; 0 = 120, quick 15 */
+} bench_gpu_options;
+
+/* Whether a GPU answers; else why not, in one line. */
+bool bench_gpu_answers(char *reason, size_t reason_size);
+
 /* Times whole segments of the transform codec on each instruction set. Sets the process' BLAS
  * threads. */
 extern const bench_case bench_transform_case;

@@ -270,6 +270,9 @@ EXPORT int cuEventCreate(void **event, unsigned flags);
 EXPORT int cuEventDestroy_v2(void *event);
 EXPORT int cuEventRecord(void *event, void *stream);
 EXPORT int cuEventQuery(void *event);
+EXPORT int cuEventElapsedTime(float *milliseconds, void *begin, void *end);
+EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device);
+EXPORT int cuMemcpyDtoDAsync_v2(uint64_t target, uint64_t source, size_t bytes, void *stream);
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t target, const void *source, size_t bytes, void *stream);
 EXPORT int cuMemcpyDtoHAsync_v2(void *target, uint64_t source, size_t bytes, void *stream);
 EXPORT int cuModuleLoadData(void **module, const void *image);
@@ -482,7 +485,7 @@ int cuEventCreate(void **event, unsigned flags)
 {
     BEGIN_IN_CONTEXT();
     *event = calloc(1, sizeof(fake_event));
-    if (*event == NULL || flags != 2) return OUT_OF_MEMORY;
+    if (*event == NULL || (flags != 2 && flags != 0)) return OUT_OF_MEMORY;
     fake_cuda.live++;
     return OK;
 }
@@ -513,6 +516,36 @@ int cuEventQuery(void *event)
     if (stream == NULL || stream->ended >= one->after) return OK;
     ask_stream(stream);
     return stream->ended >= one->after ? OK : NOT_READY;
+}
+
+/* Work has no length here: all of it takes a millisecond. */
+int cuEventElapsedTime(float *milliseconds, void *begin, void *end)
+{
+    BEGIN_IN_CONTEXT();
+    if (begin == NULL || end == NULL) return BAD_HANDLE;
+    *milliseconds = 1;
+    return OK;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    BEGIN();
+    if (device < 100 || attribute != 16) return BAD_VALUE; /* its multiprocessors */
+    *value = 2;
+    return OK;
+}
+
+int cuMemcpyDtoDAsync_v2(uint64_t target, uint64_t source, size_t bytes, void *stream)
+{
+    BEGIN_IN_CONTEXT();
+    void *to = (void *)(uintptr_t)target;
+    const void *from = (const void *)(uintptr_t)source;
+    const fake_block *first = find_block(to, bytes), *second = find_block(from, bytes);
+    if (first == NULL || first->place != FAKE_GPU || second == NULL || second->place != FAKE_GPU)
+        return BAD_VALUE;
+    const fake_work work = {.kind = FAKE_COPY, .target = to, .source = from, .bytes = bytes};
+    flying++;
+    return begin_work(stream, &work);
 }
 
 int cuMemcpyHtoDAsync_v2(uint64_t target, const void *source, size_t bytes, void *stream)
