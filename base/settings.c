@@ -121,7 +121,9 @@ static const kvt_setting settings_table[] = {
            "order in which a device begins requests; slack: writes make no layer of an announced "
            "pass late"),
     SECONDS("store.write_grain", "0.002", "store.io_order=slack",
-            "a read that nobody foresaw waits for writes no longer", 0.0001, 1),
+            "a read that nobody foresaw waits for writes no longer; for up to eight of it where "
+            "threads wake up late",
+            0.0001, 1),
     SECONDS("store.write_patience", "10", "store.io_order=table|slack",
             "writes that waited for so long get a twentieth of a device's time", 0.001, 3600),
     SECONDS("store.tick", "0.05", ALWAYS,

@@ -55,6 +55,15 @@ static const command_spec stripe_spec = {
     RUNS_ON_DRIVES(stripe),
 };
 
+static const command_option slack_options[] = {
+    QUICK("One short iteration: shows that it runs, not how fast"),
+    REPETITIONS,
+    COUNT(options.hit_percent, "hit-rate", 99, "This hit rate alone: 25, 50, 75, 90 or 99 %"),
+    COUNT(options.asked_percent, "asked", 90, "This demand of writes alone: 30, 60 or 90 %"),
+    FLAG(options.mixing, "mixing", "Emulated drives with mix=0.6 alone"),
+    {0},
+};
+
 static const command_spec slack_spec = {
     .name = "slack",
     .summary = "layered loads beside writes, by the order of requests",
@@ -67,7 +76,7 @@ static const command_spec slack_spec = {
     .details = DRIVES_OR "else four throttled memory devices. Emulated drives run with mix=0 and "
                          "with mix=0.6.",
     .example = "  kvlab slack --quick",
-    .options = list_options,
+    .options = slack_options,
     RUNS_ON_DRIVES(slack),
 };
 

@@ -402,6 +402,12 @@ static double slack_crossover(const slack_bench *bench, const double blocked[SLA
     return NAN;
 }
 
+/* Whether a case is asked for. */
+static bool slack_wants(uint32_t percent, double share)
+{
+    return percent == 0 || percent == (uint32_t)lround(100 * share);
+}
+
 /* All cases of one order. */
 static kvt_status slack_order(slack_bench *bench, kvt_io_order order)
 {
@@ -411,7 +417,9 @@ static kvt_status slack_order(slack_bench *bench, kvt_io_order order)
     kvt_status status = slack_open(bench, order);
     for (uint32_t k = 0; k < SLACK_ASKS && status == KVT_OK; k++) {
         double blocked[SLACK_HITS];
+        if (!slack_wants(bench->options->asked_percent, slack_asks[k])) continue;
         for (uint32_t i = 0; i < hits && status == KVT_OK; i++) {
+            if (!slack_wants(bench->options->hit_percent, slack_hits[i])) continue;
             const double left = slack_left(bench, slack_hits[i], &length);
             const double asked = slack_asks[k] * fmax(left, LEAST_LEFT * length);
             status = slack_repeat(bench, slack_hits[i], asked, 1, &figures);
@@ -420,7 +428,7 @@ static kvt_status slack_order(slack_bench *bench, kvt_io_order order)
                 slack_row(bench, slack_names[order], slack_hits[i], slack_asks[k], left / asked, 1,
                           &figures);
         }
-        if (status != KVT_OK || hits < SLACK_HITS) continue;
+        if (status != KVT_OK || hits < SLACK_HITS || bench->options->hit_percent != 0) continue;
         bench_report_row(bench->report, "crossovers",
                          json_pack("{s:s, s:o, s:f, s:o}", "order", slack_names[order], "mix",
                                    bench_number(bench->mix), "asked", slack_asks[k],
@@ -466,7 +474,7 @@ static kvt_status slack_case(const bench_options *options, bench_report *report)
     static const double mixes[] = {0, 0.6};
     const bool sets = slack_set_mix(&given, 0);
     const uint32_t rounds = sets ? 2 : 1;
-    for (uint32_t m = 0; m < rounds && status == KVT_OK; m++) {
+    for (uint32_t m = sets && given.mixing ? 1 : 0; m < rounds && status == KVT_OK; m++) {
         bench.mix = sets ? mixes[m] : NAN;
         if (sets) (void)slack_set_mix(&given, mixes[m]);
         for (int order = 0; order < SLACK_ORDERS_MOST && status == KVT_OK; order++) {

@@ -24,7 +24,9 @@ typedef struct bench_options {
     uint32_t sequences;  /* pipeline: 0 = 4 */
     uint32_t compute_us; /* pipeline: of a layer and sequence; 0 = as the best method's
                                    fetch */
-    const void *own;     /* of cases with options of their own */
+    uint32_t hit_percent, asked_percent; /* slack: of one case; 0 = all */
+    bool mixing;                         /* slack: emulated drives with a loss alone */
+    const void *own;                     /* of cases with options of their own */
 
     /* Told of the share that is done, [0,1], and of what is at work, 1 before the results are
      * printed; or NULL. False ends a case that looks at it. */

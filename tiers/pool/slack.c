@@ -19,7 +19,9 @@
 #define SLACK_STILL_MAX    1024u /* questions at one instant, until the clock counts as still */
 #define SLACK_MIX_FREE     0.05  /* a smaller loss is not worth waiting for a turn */
 #define SLACK_GRAIN_UNIT   4096u
-#define SLACK_GRAIN_PIECES 4 /* under way at once, so that latency is hidden */
+#define SLACK_GRAIN_PIECES 4   /* under way at once, so that latency is hidden */
+#define SLACK_BATCH_MAX    8u  /* grains */
+#define SLACK_BATCH_FALLS  64u /* by one part of so many with each write that it need not hold */
 
 const char *slack_reason_name(slack_reason reason)
 {
@@ -102,6 +104,29 @@ double slack_least(const slack_need *needs, uint32_t count, uint64_t start_ns, d
     }
 }
 
+/* ---- the batch ---- */
+
+uint64_t slack_batch_ns(const slack_settings *settings, const slack_account *account)
+{
+    return account->batch_ns > settings->grain_ns ? account->batch_ns : settings->grain_ns;
+}
+
+/* Learns from a question for a write, with so many seconds of writes under way, how long the batch
+ * has to last until the worker asks again. */
+static void slack_fit_batch(const slack_settings *settings, slack_account *account, double writing)
+{
+    const uint64_t batch_ns = slack_batch_ns(settings, account);
+    const uint64_t most_ns = settings->grain_ns > UINT64_MAX / SLACK_BATCH_MAX
+                                 ? UINT64_MAX
+                                 : settings->grain_ns * SLACK_BATCH_MAX;
+    if (!account->filled) return;
+    if (writing == 0)
+        account->batch_ns = batch_ns > most_ns / 2 ? most_ns : 2 * batch_ns;
+    else if (writing > (double)batch_ns * 0.5e-9)
+        account->batch_ns = batch_ns - batch_ns / SLACK_BATCH_FALLS;
+    account->filled = false;
+}
+
 /* ---- permission ---- */
 
 bool slack_may_overlap(const slack_settings *settings)
@@ -114,9 +139,11 @@ double slack_write_rate(double measured_bytes_per_s, double nominal_bytes_per_s)
     return fmax(measured_bytes_per_s, nominal_bytes_per_s / 2);
 }
 
-uint64_t slack_write_bytes(const slack_settings *settings, double write_bytes_per_s)
+uint64_t slack_write_bytes(const slack_settings *settings, const slack_account *account,
+                           double write_bytes_per_s)
 {
-    const double most = write_bytes_per_s * (double)settings->grain_ns * 1e-9 / SLACK_GRAIN_PIECES;
+    const double batch = (double)slack_batch_ns(settings, account) * 1e-9;
+    const double most = write_bytes_per_s * batch / SLACK_GRAIN_PIECES;
     if (!(most > SLACK_GRAIN_UNIT)) return SLACK_GRAIN_UNIT;
     if (most >= 1e15) return (uint64_t)1e15 / SLACK_GRAIN_UNIT * SLACK_GRAIN_UNIT;
     return (uint64_t)most / SLACK_GRAIN_UNIT * SLACK_GRAIN_UNIT;
@@ -164,15 +191,17 @@ static slack_reason slack_in_window(slack_account *account, const slack_state *s
     return SLACK_FITS;
 }
 
-/* What the passes say to an operation of so many seconds, behind what is under way. */
-static slack_reason slack_in_needs(const slack_settings *settings, const slack_state *state,
-                                   double seconds)
+/* What the passes say to an operation of so many seconds, behind what is under way. A worker that
+ * comes late begins the reads behind it late, too, by about what the batch has grown by. */
+static slack_reason slack_in_needs(const slack_settings *settings, const slack_account *account,
+                                   const slack_state *state, double seconds)
 {
+    const double late = (double)(slack_batch_ns(settings, account) - settings->grain_ns);
     const double writing = (double)state->writing_bytes / state->write_bytes_per_s;
     const uint64_t start_ns = slack_after(state->now_ns, writing + seconds);
     const double least =
         slack_least(state->needs, state->need_count, start_ns, state->read_bytes_per_s);
-    return least >= (double)settings->guard_ns * 1e-9 ? SLACK_FITS : SLACK_LATE;
+    return least >= ((double)settings->guard_ns + late) * 1e-9 ? SLACK_FITS : SLACK_LATE;
 }
 
 /* The rules of the orders table and slack for a write, but for the share. */
@@ -188,7 +217,7 @@ static slack_reason slack_judge_write(const slack_settings *settings, slack_acco
         const bool reads = state->reads_queued || state->reading_bytes != 0;
         return reads ? SLACK_BEHIND_READS : SLACK_IDLE;
     }
-    const slack_reason reason = slack_in_needs(settings, state, seconds);
+    const slack_reason reason = slack_in_needs(settings, account, state, seconds);
     if (reason != SLACK_FITS || slack_may_overlap(settings)) return reason;
     return state->reading_bytes != 0 ? SLACK_TURN : SLACK_FITS;
 }
@@ -203,7 +232,10 @@ slack_reason slack_may_write(const slack_settings *settings, slack_account *acco
     const bool alone = state->writing_bytes == 0;
     /* One write is always allowed beside none, however small the grain. */
     const bool bounded = settings->order == TIERS_SLACK && !alone;
-    if (bounded && writing + seconds > (double)settings->grain_ns * 1e-9) return SLACK_GRAIN;
+    if (settings->order == TIERS_SLACK) slack_fit_batch(settings, account, writing);
+    account->filled =
+        bounded && writing + seconds > (double)slack_batch_ns(settings, account) * 1e-9;
+    if (account->filled) return SLACK_GRAIN;
     const slack_reason reason = slack_judge_write(settings, account, state, seconds);
     if (slack_begins(reason)) {
         account->still = 0;
@@ -216,9 +248,11 @@ slack_reason slack_may_read(const slack_settings *settings, slack_account *accou
                             const slack_state *state, bool waited, uint64_t bytes)
 {
     assert(state->read_bytes_per_s > 0 && state->write_bytes_per_s > 0);
+    account->filled = false; /* writes that end now have the read as their reason */
     if (settings->order != TIERS_SLACK || state->need_count == 0) return SLACK_ORDERED;
     slack_reason reason = SLACK_FITS;
-    if (!waited) reason = slack_in_needs(settings, state, (double)bytes / state->read_bytes_per_s);
+    if (!waited)
+        reason = slack_in_needs(settings, account, state, (double)bytes / state->read_bytes_per_s);
     /* Writes under way are a grain at most, so the turn comes soon; nothing is to be remembered. */
     if (reason == SLACK_FITS && !slack_may_overlap(settings) && state->writing_bytes != 0)
         return SLACK_TURN;

@@ -82,6 +82,8 @@ typedef struct slack_account {
     uint64_t share_ns;     /* the next share begins no sooner */
     uint64_t window_ns;    /* of the order table: the layer whose window was last looked at, */
     double window_seconds; /* and what its writes have used of it */
+    uint64_t batch_ns;     /* of writes under way at most, while the worker is slow; 0 = the grain */
+    bool filled;           /* a write had to wait because the batch was full */
     uint64_t still_ns;     /* the last instant at which an operation had to wait, */
     uint32_t still;        /* and how often in a row it was the same one */
 } slack_account;
@@ -107,9 +109,15 @@ bool slack_may_overlap(const slack_settings *settings);
  * open. Small requests measure slow, so a cut by the measure alone would shrink without end. */
 double slack_write_rate(double measured_bytes_per_s, double nominal_bytes_per_s);
 
-/* Bytes of one write request at most, so that it does not pass the grain alone; a multiple of 4 KiB
- * and not 0. */
-uint64_t slack_write_bytes(const slack_settings *settings, double write_bytes_per_s);
+/* Nanoseconds of writes that may be under way. It is the grain while the worker comes back before
+ * they have ended. Where it comes later, as on a busy machine, the device would idle: the batch
+ * doubles each time that it had ended whole, up to eight grains, and shrinks while half of it is
+ * left. An unforeseen read waits for that worker, too. */
+uint64_t slack_batch_ns(const slack_settings *settings, const slack_account *account);
+
+/* Bytes of one write request at most, a quarter of the batch; a multiple of 4 KiB and not 0. */
+uint64_t slack_write_bytes(const slack_settings *settings, const slack_account *account,
+                           double write_bytes_per_s);
 
 /* Whether a write of so many bytes begins. A begin is booked in the account. */
 slack_reason slack_may_write(const slack_settings *settings, slack_account *account,

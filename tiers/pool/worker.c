@@ -87,15 +87,6 @@ static void worker_publish_speed(tiers_worker *worker)
         worker_store_double(&worker->weight_bytes_per_s, meter->weight_bytes_per_s);
 }
 
-/* Bytes of one write at most. */
-static uint32_t worker_write_bytes(const tiers_worker *worker)
-{
-    const tiers_worker_options *options = &worker->options;
-    if (options->needs == NULL || options->gate.order != TIERS_SLACK) return worker->request_bytes;
-    const uint64_t bytes = slack_write_bytes(&options->gate, worker_write_rate(worker));
-    return bytes < worker->request_bytes ? (uint32_t)bytes : worker->request_bytes;
-}
-
 /* Two clocks watch a device: progress of any kind (watchdog.h), and the age of single operations,
  * which finds one that was lost among others that end. */
 /* ---- looking after the device ---- */

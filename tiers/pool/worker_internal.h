@@ -226,6 +226,16 @@ static inline double worker_write_rate(const tiers_worker *worker)
     return rate > 0 ? rate : options->read_bytes_per_s;
 }
 
+/* Bytes of one write at most. On the thread. */
+static inline uint32_t worker_write_bytes(const tiers_worker *worker)
+{
+    const tiers_worker_options *options = &worker->options;
+    if (options->needs == NULL || options->gate.order != TIERS_SLACK) return worker->request_bytes;
+    const uint64_t bytes =
+        slack_write_bytes(&options->gate, &worker->account, worker_write_rate(worker));
+    return bytes < worker->request_bytes ? (uint32_t)bytes : worker->request_bytes;
+}
+
 /* Notifies the thread that there is something in the mailbox. The mutex is held. */
 void worker_nudge(tiers_worker *worker);
 

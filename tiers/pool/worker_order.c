@@ -95,6 +95,7 @@ static bool order_note(tiers_worker *worker, slack_reason reason)
 /* Asks whether a write begins. */
 static bool order_asks_write(tiers_worker *worker, const slack_state *state)
 {
+    worker->write_bytes = worker_write_bytes(worker); /* the batch may have changed */
     return order_note(worker, slack_may_write(&worker->options.gate, &worker->account, state,
                                               worker->write_bytes));
 }

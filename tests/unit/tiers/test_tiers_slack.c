@@ -127,7 +127,7 @@ TEST(grain_bounds_what_a_read_waits_for)
 {
     slack_account account = {0};
     slack_state at = gate_state(NULL, 0);
-    const uint64_t piece = slack_write_bytes(&gate_slack, at.write_bytes_per_s);
+    const uint64_t piece = slack_write_bytes(&gate_slack, &account, at.write_bytes_per_s);
     assert_int_equal(piece, 12 * 4096);
     uint32_t pieces = 0;
     while (slack_begins(slack_may_write(&gate_slack, &account, &at, piece)) && pieces++ < 100)
@@ -135,22 +135,89 @@ TEST(grain_bounds_what_a_read_waits_for)
     assert_int_equal(pieces, 4);
     assert_true((double)at.writing_bytes / at.write_bytes_per_s <= 0.002);
     /* A drive that is too slow for any grain still gets one request. */
-    assert_int_equal(slack_write_bytes(&gate_slack, 1), 4096);
+    assert_int_equal(slack_write_bytes(&gate_slack, &account, 1), 4096);
     at.writing_bytes = 0;
     at.write_bytes_per_s = 1;
     assert_int_equal(slack_may_write(&gate_slack, &account, &at, 4096), SLACK_IDLE);
 }
 
+/* Fills the batch; returns the writes that began. */
+static uint32_t fill_batch(slack_account *account, slack_state *at)
+{
+    uint32_t begun = 0;
+    const uint64_t bytes = slack_write_bytes(&gate_slack, account, at->write_bytes_per_s);
+    while (slack_begins(slack_may_write(&gate_slack, account, at, bytes))) {
+        at->writing_bytes += bytes;
+        assert_true(++begun < 1000);
+    }
+    return begun;
+}
+
+/* The worker that comes back when all has ended gets twice as much, up to eight grains; one that
+ * comes back early, the grain again. */
+TEST(batch_lasts_until_the_worker_comes_back)
+{
+    slack_account account = {0};
+    slack_state at = gate_state(NULL, 0);
+    assert_int_equal(slack_batch_ns(&gate_slack, &account), 2 * MS);
+    for (uint64_t grains = 1; grains <= 64; grains *= 2) {
+        at.writing_bytes = 0;
+        (void)fill_batch(&account, &at);
+        const uint64_t most = (grains < 8 ? grains : 8) * 2 * MS;
+        assert_int_equal(slack_batch_ns(&gate_slack, &account), most);
+        const double writing = (double)at.writing_bytes / at.write_bytes_per_s;
+        assert_true(writing <= (double)most * 1e-9 && writing > (double)most * 0.7e-9);
+    }
+    for (uint32_t i = 0; i < 1000; i++) {
+        at.writing_bytes -= at.writing_bytes / 5;
+        (void)fill_batch(&account, &at);
+    }
+    assert_int_equal(slack_batch_ns(&gate_slack, &account), 2 * MS);
+    /* Writes that end because a read waits say nothing, nor do single ones that fill nothing. */
+    (void)slack_may_read(&gate_slack, &account, &at, true, 0);
+    for (uint32_t i = 0; i < 10; i++) {
+        at.writing_bytes = 0;
+        assert_int_equal(slack_may_write(&gate_slack, &account, &at, 4096), SLACK_IDLE);
+    }
+    for (uint32_t i = 0; i < 10; i++) {
+        at.writing_bytes = 0;
+        (void)fill_batch(&account, &at);
+        assert_int_equal(slack_may_read(&gate_slack, &account, &at, true, 0), SLACK_ORDERED);
+    }
+    assert_int_equal(slack_batch_ns(&gate_slack, &account), 2 * MS);
+}
+
+/* Grains that nobody would set. */
+TEST(batch_of_any_grain)
+{
+    static const uint64_t grains[] = {0, 1, UINT64_MAX / 8, UINT64_MAX / 8 + 1, UINT64_MAX};
+    for (size_t i = 0; i < sizeof grains / sizeof grains[0]; i++) {
+        slack_settings gate = gate_slack;
+        slack_account account = {0};
+        slack_state at = gate_state(NULL, 0);
+        gate.grain_ns = grains[i];
+        for (uint32_t round = 0; round < 10; round++) {
+            at.writing_bytes = 0;
+            assert_int_equal(slack_may_write(&gate, &account, &at, 4096), SLACK_IDLE);
+            account.filled = true;
+            assert_true(slack_batch_ns(&gate, &account) >= grains[i]);
+            assert_true(slack_write_bytes(&gate, &account, 1e9) >= 4096);
+        }
+    }
+}
+
 /* Requests that are cut smaller measure slower: the cut must not follow them down. */
 TEST(cuts_do_not_shrink_without_end)
 {
+    const slack_account account = {0};
     double measured = 100 * MB;
     for (uint32_t i = 0; i < 100; i++) {
         const double rate = slack_write_rate(measured, 100 * MB);
-        const uint64_t bytes = slack_write_bytes(&gate_slack, rate);
+        const uint64_t bytes = slack_write_bytes(&gate_slack, &account, rate);
         measured = (double)bytes / ((double)bytes / (100 * MB) + 0.0005);
     }
-    assert_int_equal(slack_write_bytes(&gate_slack, slack_write_rate(measured, 100 * MB)), 24576);
+    const double rate = slack_write_rate(measured, 100 * MB);
+    assert_int_equal(slack_write_bytes(&gate_slack, &account, rate), 24576);
     assert_true(slack_write_rate(200 * MB, 100 * MB) > 199 * MB);
     assert_true(slack_write_rate(0, 0) == 0);
 }
