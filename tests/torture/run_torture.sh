@@ -35,10 +35,11 @@ if [ -x ./torture_store_sweep ]; then
 fi
 step schedule ./torture_store_schedule --seeds 1000 --first "$seed"
 step soak ./torture_store_soak --seconds 60 --seed "$seed"
+step slack ./torture_store_slack --seconds 60 --seed "$seed"
 step calls ./torture_store_calls --seconds 60 --seed "$seed"
 step clients ./torture_client_calls --seconds 60 --seed "$seed"
 step others ctest -L torture --output-on-failure --no-tests=error \
-    -E 'torture_(store_(expected|power|sweep|schedule|soak|calls)|client_calls)$'
+    -E 'torture_(store_(expected|power|sweep|schedule|soak|slack|calls)|client_calls)$'
 
 echo
 cat "$summary"
