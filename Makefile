@@ -4,7 +4,7 @@
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
 .PHONY: setup configure torture soak soak-calls soak-python test-docs test-engines docs wheel
 .PHONY: needs-wheel soak-python-asan soak-python-tsan test-wheel
-.PHONY: lab bench-codecs ptx
+.PHONY: lab bench-codecs ptx test-gpu gpu-bundle
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -48,6 +48,8 @@ help:
 	@echo "make soak-python  16 threads and 10,000 tasks of Python on one store (PYTHON_SECONDS=300);"
 	@echo "              soak-python-asan, soak-python-tsan under a sanitizer"
 	@echo "make test-nvme  the nvme tests, in an emulated machine with four drives"
+	@echo "make test-gpu  the tests that need a GPU, about a minute; without one it exits with 77"
+	@echo "make gpu-bundle  programs, libraries and run.sh for a machine that has a driver alone"
 	@echo "make docs     the manual page and the reference of the interface, into build/manual"
 	@echo "make test-docs  runs the commands of README and GUIDE as they are written, minutes"
 	@echo "make fuzz     the fuzz targets, a fixed number of inputs each"
@@ -160,6 +162,19 @@ test-nvme: configure
 	@$(STEP)/build-nvme.log "Building the nvme tests" $(CMAKE) --build --preset release \
 		--target conform_tiers_device nvme_drives
 	@tests/nvme/run_machine.sh $(BUILD)
+
+# What the tests of a GPU and its bundle consist of.
+GPU_PROGRAMS := kvlab conform_codecs_all conform_tiers_device test_bench_gpu
+
+test-gpu: configure
+	@$(STEP)/build-gpu.log "Building the tests of a GPU" $(CMAKE) --build --preset release \
+		--target $(GPU_PROGRAMS)
+	@tests/gpu.sh $(abspath $(BUILD))
+
+gpu-bundle: configure
+	@$(STEP)/build-gpu.log "Building the tests of a GPU" $(CMAKE) --build --preset release \
+		--target $(GPU_PROGRAMS)
+	@tools/gpu_bundle.sh $(BUILD) $(BUILD)/kvterrace-gpu
 
 asan tsan: setup
 	@$(CMAKE) --workflow --preset $@

@@ -70,6 +70,10 @@ kvt_script_test(unit/test_replay_explain "unit;replay" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_replay_explain.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_policy_dual_milp "unit;policy" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_policy_dual_milp.py $<TARGET_FILE:test_policy_dual>)
+if(NOT KVT_SANITIZE)
+  kvt_script_test(install/gpu_bundle "install;gpu"
+    ${CMAKE_SOURCE_DIR}/tests/install/check_gpu_bundle.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+endif()
 kvt_script_test(torture/drives "torture;tiers" ${CMAKE_SOURCE_DIR}/tests/torture/check_drives.sh
   ${CMAKE_SOURCE_DIR}/tests/support/drives ${CMAKE_BINARY_DIR} $<TARGET_FILE:kvlab>)
 

@@ -349,6 +349,7 @@ static int make_gpu(lab_arguments *arguments)
 {
     char reason[COMMAND_MESSAGE_BYTES / 2] = "", message[COMMAND_MESSAGE_BYTES];
     arguments->gpu.loads = arguments->loads;
+    arguments->gpu.seconds = arguments->seconds;
     arguments->options.own = &arguments->gpu;
     (void)setenv("CUDA_CACHE_DISABLE", "1", 1); /* a first load is one */
     if (bench_gpu_answers(reason, sizeof reason)) return EXIT_FINE;
@@ -359,6 +360,7 @@ static int make_gpu(lab_arguments *arguments)
 static const command_option gpu_options[] = {
     QUICK("Fewer repetitions and 1,000 loads with faults: about a minute"),
     COUNT(loads, "loads", 1000000, "Loads with faults (default: 10000)"),
+    COUNT(seconds, "seconds", 3600, "Begin no bar or case after so long (default: 420, quick 80)"),
     {0},
 };
 

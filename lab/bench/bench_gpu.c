@@ -13,10 +13,10 @@
 
 enum { GPU_MULTIPROCESSORS = 16, GPU_TIMING = 0 }; /* an attribute; flags of an event */
 
-#define GPU_COPY_BYTES    (UINT64_C(512) << 20)
-#define GPU_LINK_BYTES    (UINT64_C(256) << 20)
-#define GPU_SECONDS       460.0 /* of 8 minutes: a bar that has begun ends */
-#define GPU_SECONDS_QUICK 80.0
+#define GPU_COPY_BYTES (UINT64_C(512) << 20)
+#define GPU_LINK_BYTES (UINT64_C(256) << 20)
+/* Of 8 minutes and of one: what has begun ends. */
+enum { GPU_SECONDS = 420, GPU_SECONDS_QUICK = 80 };
 
 static const struct gpu_bar {
     const char *name;
@@ -166,6 +166,7 @@ static void gpu_take_options(gpu_bench *bench, const bench_options *options)
             .layers = 32, .kv_heads = 8, .head_dim = 128, .dtype = KVT_DTYPE_BF16, .tokens = 256};
     if (wanted->decode_bytes == 0) wanted->decode_bytes = GPU_COPY_BYTES;
     if (wanted->context == 0) wanted->context = 32;
+    if (wanted->seconds == 0) wanted->seconds = options->quick ? GPU_SECONDS_QUICK : GPU_SECONDS;
     if (wanted->loads == 0) wanted->loads = options->quick ? 1000 : 10000;
     if (wanted->loads_seconds <= 0) wanted->loads_seconds = options->quick ? 15 : 120;
 }
@@ -174,8 +175,7 @@ static kvt_status gpu_run(const bench_options *options, bench_report *report)
 {
     gpu_bench bench = {.options = options, .report = report, .began_ns = base_clock_ns()};
     gpu_take_options(&bench, options);
-    bench.until_ns =
-        bench.began_ns + (uint64_t)((options->quick ? GPU_SECONDS_QUICK : GPU_SECONDS) * 1e9);
+    bench.until_ns = bench.began_ns + bench.own.seconds * UINT64_C(1000000000);
     kvt_status status = gpu_open(&bench);
     if (status == KVT_OK) status = gpu_measure_copies(&bench);
     for (uint32_t i = 0; i < GPU_BARS && status == KVT_OK; i++) {

@@ -360,7 +360,7 @@ kvt_status bench_gpu_faults(gpu_bench *bench)
         memset(&faults, 0, sizeof faults);
         status = faults_begin(&run, bench, variants[i]);
         while (status == KVT_OK && run.loads < bench->own.loads / VARIANTS &&
-               base_clock_ns() < until_ns) {
+               base_clock_ns() < until_ns && base_clock_ns() < bench->until_ns) {
             status = bench_gpu_write(bench, run.store.pages, run.poison, run.store.page_bytes);
             if (status == KVT_OK) status = faults_load(&run);
             if (status == KVT_OK) status = faults_judge(&run);

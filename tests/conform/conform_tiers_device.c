@@ -4,7 +4,8 @@
  * contract of device_ops.h holds.
  *
  * With KVT_NVME_DEVICE=/dev/ngXnY, whose content is lost, the nvme cases run instead of the others;
- * `make test-nvme` does that in an emulated machine.
+ * `make test-nvme` does that in an emulated machine. With KVT_TEST_BACKEND=hbm the cases of that back
+ * end run alone, on a GPU and nothing else; without one they skip (77).
  */
 #include "device_scratch.h"
 
@@ -73,6 +74,7 @@ static const conform_case conform_cases[] = {
 static char folder[64];
 static char path[96];
 static const char *nvme_path;
+static const char *backend_wanted; /* NULL: all */
 
 static kvt_device *conform_open(const conform_case *one)
 {
@@ -91,7 +93,8 @@ static kvt_device *conform_open(const conform_case *one)
     if (strcmp(one->backend, "nvme") == 0) config.path = nvme_path;
     kvt_device *device = NULL;
     kvt_status status = kvt_device_open(&config, &device, NULL, 0);
-    config.emulated = status == KVT_E_UNSUPPORTED && strcmp(one->backend, "hbm") == 0;
+    config.emulated =
+        status == KVT_E_UNSUPPORTED && strcmp(one->backend, "hbm") == 0 && backend_wanted == NULL;
     if (status != KVT_OK) device = scratch_open(&config);
     if (one->fault) {
         kvt_device *inner = device;
@@ -409,15 +412,34 @@ static void run_case(void **state)
     scratch_remove(folder);
 }
 
+/* Whether a GPU answers; else says why not. */
+static bool find_gpu(void)
+{
+    const kvt_device_config config = {
+        .struct_size = sizeof config, .name = "d0", .backend = "hbm", .capacity_bytes = CAPACITY};
+    kvt_device *device = NULL;
+    char message[256] = "";
+    if (kvt_device_open(&config, &device, message, sizeof message) != KVT_OK) {
+        printf("skipped: %s\n", message);
+        return false;
+    }
+    kvt_device_close(device);
+    return true;
+}
+
 int main(void)
 {
     enum { COUNT = sizeof conform_cases / sizeof conform_cases[0] };
     struct CMUnitTest tests[COUNT] = {{0}};
     size_t count = 0;
     nvme_path = getenv("KVT_NVME_DEVICE");
+    backend_wanted = getenv("KVT_TEST_BACKEND");
+    if (backend_wanted != NULL && strcmp(backend_wanted, "hbm") == 0 && !find_gpu()) return 77;
     for (size_t i = 0; i < COUNT; i++) {
         bool is_nvme = strcmp(conform_cases[i].backend, "nvme") == 0;
         if (is_nvme != (nvme_path != NULL)) continue;
+        if (backend_wanted != NULL && strcmp(conform_cases[i].backend, backend_wanted) != 0)
+            continue;
         tests[count++] = (struct CMUnitTest){.name = conform_cases[i].name,
                                              .test_func = run_case,
                                              .initial_state = (void *)(uintptr_t)&conform_cases[i]};
