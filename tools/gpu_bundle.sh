@@ -24,8 +24,8 @@ if grep -q 'not found' "$folder/list"; then
     exit 1
 fi
 # The C library is for machines whose own is older: a folder of its own.
-for object in $(sed -n 's/^.*=> \(\/[^ ]*\) .*$/\1/p; s/^[[:space:]]*\(\/[^ ]*ld-linux[^ ]*\) .*$/\1/p' \
-    "$folder/list" | sort -u); do
+for object in $(sed -n -e 's/^.*=> \(\/[^ ]*\) .*$/\1/p' \
+    -e 's/^[[:space:]]*\(\/[^ ]*ld-linux[^ ]*\) .*$/\1/p' "$folder/list" | sort -u); do
     case ${object##*/} in
     ld-linux* | libc.so* | libm.so* | libpthread.so* | libdl.so* | librt.so*)
         install -m 755 "$object" "$folder/lib/base/"

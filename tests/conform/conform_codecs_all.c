@@ -3,9 +3,9 @@
  * conform_codecs_all.c - one checklist over every codec of the table, several variants of each,
  * every dtype, odd shapes and nasty contents: round trip (exact for exact codecs, close for the
  * others), bounds, capacity, repeatability, and the same values from every one of scalar, avx2,
- * avx512 and cuda. One that is not here is named in a line; KVT_TEST_ISA=NAME checks that one alone,
- * and skips (77) without it. Over the stand-in for the driver cuda is the host's build of the
- * kernels, and every CUDA_SHARE-th record is decoded so. Single thread.
+ * avx512 and cuda. One that is not here is named in a line; KVT_TEST_ISA=NAME checks that one
+ * alone, and skips (77) without it. Over the stand-in for the driver cuda is the host's build of
+ * the kernels, and every CUDA_SHARE-th record is decoded so. Single thread.
  */
 #include "basis_support.h"
 #include "fake_kernels.h"

@@ -4,8 +4,8 @@
  * contract of device_ops.h holds.
  *
  * With KVT_NVME_DEVICE=/dev/ngXnY, whose content is lost, the nvme cases run instead of the others;
- * `make test-nvme` does that in an emulated machine. With KVT_TEST_BACKEND=hbm the cases of that back
- * end run alone, on a GPU and nothing else; without one they skip (77).
+ * `make test-nvme` does that in an emulated machine. With KVT_TEST_BACKEND=hbm the cases of that
+ * back end run alone, on a GPU and nothing else; without one they skip (77).
  */
 #include "device_scratch.h"
 

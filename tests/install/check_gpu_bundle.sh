@@ -49,7 +49,8 @@ fi
 for base in "" 1; do
     [ -z "$base" ] || start KVT_BUNDLE_BASE=1
     [ $code -eq 77 ] || { cat "$scratch/said"; fail "exit code $code without a GPU"; }
-    [ "$(grep -c '^skipped' "$scratch/said")" -eq 2 ] || fail "not one line each: $(cat "$scratch/said")"
+    [ "$(grep -c '^skipped' "$scratch/said")" -eq 2 ] ||
+        fail "not one line each: $(cat "$scratch/said")"
     [ ! -e "$scratch/gpu.json" ] || fail "results without a GPU"
 done
 
