@@ -154,30 +154,24 @@ static tiers_range slots_range(const tiers_pool *pool, const tiers_location *loc
                          .bytes = hold.bytes};
 }
 
-/* Adds the ranges of a slot, whose location has its whole size, to the members' free slots, or
- * takes them out. Returns their sum. */
-static uint64_t slots_count_free(tiers_pool *pool, const tiers_location *location, bool is_free)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < location->extent_count; i++) {
-        pool_member *member = &pool->members[location->extents[i].member];
-        const uint64_t held = slots_hold_of(pool, location, i).bytes;
-        assert(is_free || member->slot_bytes >= held);
-        member->slot_bytes = is_free ? member->slot_bytes + held : member->slot_bytes - held;
-        sum += held;
-    }
-    return sum;
-}
+/* Whose the ranges of a slot are. */
+typedef enum slot_owner { SLOT_NOBODY, SLOT_FREE, SLOT_TAKEN } slot_owner;
 
-/* Adds the ranges of a slot to what objects hold, or takes them out. Returns their sum. */
-static uint64_t slots_count_used(tiers_pool *pool, const tiers_location *location, bool is_used)
+/* Counts the ranges of a slot, whose location has its whole size, for another owner. Returns their
+ * sum. */
+static uint64_t slots_count(tiers_pool *pool, const tiers_location *location, slot_owner from,
+                            slot_owner to)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < location->extent_count; i++) {
         pool_member *member = &pool->members[location->extents[i].member];
         const uint64_t held = slots_hold_of(pool, location, i).bytes;
-        assert(is_used || member->used_bytes >= held);
-        member->used_bytes = is_used ? member->used_bytes + held : member->used_bytes - held;
+        assert(from != SLOT_FREE || member->slot_bytes >= held);
+        assert(from != SLOT_TAKEN || member->used_bytes >= held);
+        if (from == SLOT_FREE) member->slot_bytes -= held;
+        if (from == SLOT_TAKEN) member->used_bytes -= held;
+        if (to == SLOT_FREE) member->slot_bytes += held;
+        if (to == SLOT_TAKEN) member->used_bytes += held;
         sum += held;
     }
     return sum;
@@ -201,18 +195,19 @@ static uint32_t slots_list_of(const slot_class *class, const tiers_location *loc
     return class->whole ? location->extents[0].member : 0;
 }
 
+/* Puts a slot, whose ranges are counted as free, on its list. */
 static void slots_push(tiers_pool *pool, slot_class *class, tiers_location *location)
 {
     tiers_location **list = &class->lists[slots_list_of(class, location)];
-    (void)slots_count_free(pool, location, true);
     location->next = *list; /* in the place of the pointer to its shares */
     *list = location;
     class->free++;
     pool->slots->free++;
 }
 
-/* The first slot of a list, which is not empty. Its ranges are counted nowhere afterwards. */
-static tiers_location *slots_pop(tiers_pool *pool, slot_class *class, uint32_t list)
+/* The first slot of a list, which is not empty, for an owner. *held_out: its ranges. */
+static tiers_location *slots_pop(tiers_pool *pool, slot_class *class, uint32_t list,
+                                 slot_owner owner, uint64_t *held_out)
 {
     tiers_location *location = class->lists[list];
     class->lists[list] = location->next;
@@ -220,17 +215,18 @@ static tiers_location *slots_pop(tiers_pool *pool, slot_class *class, uint32_t l
     assert(class->free > 0 && pool->slots->free > 0 && location->pins == 0);
     class->free--;
     pool->slots->free--;
-    (void)slots_count_free(pool, location, false);
+    *held_out = slots_count(pool, location, SLOT_FREE, owner);
     return location;
 }
 
 /* Gives up all free slots of a class, or those with an extent on a member of a mask. */
 static void slots_drop(tiers_pool *pool, slot_class *class, uint64_t members)
 {
+    uint64_t held;
     for (uint32_t list = 0; list < SLOTS_LISTS; list++) {
         tiers_location *kept = NULL;
         while (class->lists[list] != NULL) {
-            tiers_location *location = slots_pop(pool, class, list);
+            tiers_location *location = slots_pop(pool, class, list, SLOT_NOBODY, &held);
             bool goes = false;
             for (uint32_t i = 0; i < location->extent_count; i++)
                 goes = goes || (members >> location->extents[i].member & 1) != 0;
@@ -244,6 +240,7 @@ static void slots_drop(tiers_pool *pool, slot_class *class, uint64_t members)
         while (kept != NULL) {
             tiers_location *location = kept;
             kept = location->next;
+            (void)slots_count(pool, location, SLOT_NOBODY, SLOT_FREE);
             slots_push(pool, class, location);
         }
     }
@@ -384,10 +381,8 @@ static kvt_status slots_lay(tiers_pool *pool, uint32_t index, uint32_t member)
     location->slot = (uint8_t)(index + 1);
     memcpy(class->owed, owed, sizeof owed);
     pool->slots->laid++;
+    class->held_bytes = slots_count(pool, location, SLOT_NOBODY, SLOT_FREE);
     slots_push(pool, class, location);
-    class->held_bytes = 0;
-    for (uint32_t i = 0; i < location->extent_count; i++)
-        class->held_bytes += slots_hold_of(pool, location, i).bytes;
     return KVT_OK;
 }
 
@@ -439,11 +434,11 @@ static slot_class *slots_richest(tiers_pool *pool, const slot_class *other)
 /* Gives up free slots of a class until about so many bytes are free. Returns the bytes. */
 static uint64_t slots_give_up(tiers_pool *pool, slot_class *class, uint64_t bytes)
 {
-    uint64_t freed = 0;
+    uint64_t freed = 0, held;
     for (uint32_t list = 0; list < SLOTS_LISTS; list++) {
         while (class->lists[list] != NULL && freed < bytes) {
             freed += class->size.bytes;
-            slots_release(pool, slots_pop(pool, class, list));
+            slots_release(pool, slots_pop(pool, class, list, SLOT_NOBODY, &held));
         }
     }
     return freed;
@@ -506,11 +501,11 @@ static bool slots_fits(const slot_class *class, uint64_t bytes, uint32_t unit_by
            tiers_location_units(bytes, unit_bytes) == slots_units(class);
 }
 
-/* Whether a new object may lie in a slot now. */
+/* Whether a new object may lie in a free slot now. */
 static bool slots_usable(tiers_pool *pool, const tiers_location *location)
 {
-    for (uint32_t i = 0; i < location->share_count; i++)
-        if (!pool_member_welcomes(&pool->members[location->shares[i].member])) return false;
+    for (uint32_t i = 0; i < location->extent_count; i++)
+        if (!pool_member_welcomes(&pool->members[location->extents[i].member])) return false;
     return true;
 }
 
@@ -546,12 +541,14 @@ static tiers_location *slots_take_of(tiers_pool *pool, slot_class *class, uint64
     for (uint32_t tries = 0; tries < SLOTS_STALE_TRIES; tries++) {
         const uint32_t list = slots_choose(pool, class, bytes);
         if (list == SLOTS_LISTS) return NULL;
-        tiers_location *location = slots_pop(pool, class, list);
-        if (!slots_usable(pool, location)) {
+        const bool usable = slots_usable(pool, class->lists[list]);
+        uint64_t held;
+        tiers_location *location =
+            slots_pop(pool, class, list, usable ? SLOT_TAKEN : SLOT_NOBODY, &held);
+        if (!usable) {
             slots_release(pool, location);
             continue;
         }
-        const uint64_t held = slots_count_used(pool, location, true);
         if (class->whole) pool_count_whole(pool, list, bytes);
         pool->slots->padding_bytes += held - bytes;
         class->taken++;
@@ -599,11 +596,13 @@ void pool_slot_give(tiers_pool *pool, tiers_location *location)
     location->named = false;
     const uint64_t bytes = location->bytes;
     slots_size(location, class->size.bytes);
-    const uint64_t held = slots_count_used(pool, location, false);
+    const bool planned = slots_is_planned(pool, class, location);
+    const uint64_t held =
+        slots_count(pool, location, SLOT_TAKEN, planned ? SLOT_FREE : SLOT_NOBODY);
     assert(class->taken > 0 && pool->slots->padding_bytes >= held - bytes);
     class->taken--;
     pool->slots->padding_bytes -= held - bytes;
-    if (slots_is_planned(pool, class, location))
+    if (planned)
         slots_push(pool, class, location);
     else
         slots_release(pool, location);

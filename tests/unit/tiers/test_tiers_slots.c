@@ -254,6 +254,54 @@ TEST(tensors_begin_where_the_drive_likes_it)
     }
 }
 
+/* After 1e5 random puts and deletes entries still lie in one piece on each member, and no member has
+ * more to write than its speed allows: what is left of the drives' sum is a twentieth at most. */
+TEST(churn_leaves_the_members_balanced)
+{
+    enum { TENSOR = 32 << 10, BYTES = 3 * GRAIN + 32 * TENSOR, HELD = 1024, WRITES = 64 };
+    static const uint64_t sizes_of[4] = {64 << 20, 64 << 20, 64 << 20, 64 << 20};
+    static const double speeds[4] = {1e8, 1e8, 2e8, 4e8};
+    static tiers_location *held[HELD];
+    const tiers_slot_size sizes[] = {{.bytes = BYTES, .unit_bytes = TENSOR, .odd_first = true}};
+    const tiers_pool_options options = {
+        .striping = TIERS_STRIPE_TENSOR, .slots = sizes, .slot_count = 1};
+    tiers_pool *pool = open_pool(sizes_of, speeds, 4, &options, 0);
+    tiers_location *written[WRITES];
+    uint64_t random = 1;
+    double bytes[4] = {0}, slowest = 0;
+    lay(pool);
+    for (uint32_t i = 0; i < 100000; i++) {
+        const uint64_t draw = pool_scratch_random(&random);
+        tiers_location **at = &held[draw % HELD];
+        if (*at != NULL) {
+            tiers_pool_release(pool, *at);
+            *at = NULL;
+            continue;
+        }
+        if (pool_scratch_used(pool) > (uint64_t)4 * (64 << 20) / 10 * 3) continue;
+        const kvt_status status =
+            draw / HELD % 4 == 0 ? tiers_pool_reserve(pool, (120 + draw / 65536 % 160) * GRAIN, at)
+                                 : tiers_pool_reserve_tensors(pool, BYTES, TENSOR, at);
+        if (status != KVT_OK) *at = NULL;
+        if (i % 64 == 0) (void)tiers_pool_lay_slots(pool, 16);
+    }
+    for (uint32_t i = 0; i < WRITES; i++) {
+        assert_ok(tiers_pool_reserve_tensors(pool, BYTES, TENSOR, &written[i]));
+        assert_int_equal(written[i]->extent_count, written[i]->share_count);
+        for (uint32_t k = 0; k < written[i]->extent_count; k++)
+            bytes[written[i]->extents[k].member] += (double)written[i]->extents[k].bytes;
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        if (bytes[i] / speeds[i] > slowest) slowest = bytes[i] / speeds[i];
+    assert_true((double)WRITES * BYTES / 8e8 >= 0.95 * slowest);
+    for (uint32_t i = 0; i < WRITES; i++)
+        tiers_pool_release(pool, written[i]);
+    for (uint32_t i = 0; i < HELD; i++)
+        tiers_pool_release(pool, held[i]);
+    assert_int_equal(pool_scratch_used(pool), 0);
+    tiers_pool_close(pool);
+}
+
 /* ---- against a model ---- */
 
 enum { MODEL_MEMBERS = 3, MODEL_GRAINS = 4096, MODEL_OBJECTS = 200, MODEL_ROUNDS = 6000 };

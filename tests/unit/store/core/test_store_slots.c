@@ -4,6 +4,7 @@
  * a full tier, restarts with the same classes and with others.
  */
 #include "estimator/exchange/exchange.h"
+#include "pool_scratch.h"
 #include "rows_text.h"
 #include "store/core/store.h"
 #include "store/learn/slot_sizes.h"
@@ -88,6 +89,66 @@ TEST(a_slot_larger_than_the_tier_is_refused)
     s->options.tiers[KVT_TIER_SSD].slots = NULL;
     s->options.tiers[KVT_TIER_SSD].placement = 5;
     assert_int_equal(site_try_open(s), KVT_E_ARGUMENT);
+}
+
+/* Reserves records of a mix of sizes, deletes some, and goes on until one finds no room. Returns
+ * the bytes that lie there. */
+static uint64_t fill_tier(const tiers_slot_size *sizes, uint32_t count, bool slots, uint64_t align)
+{
+    enum { MEMBERS = 4, OBJECTS = 4096 };
+    static tiers_location *held[OBJECTS];
+    tiers_member_options members[MEMBERS];
+    const tiers_pool_options options = {
+        .striping = TIERS_STRIPE_TENSOR, .slots = sizes, .slot_count = slots ? count : 0};
+    tiers_pool *pool = NULL;
+    uint64_t bytes = 0, dice = 1, refused = 0;
+    memset(held, 0, sizeof held);
+    for (uint32_t i = 0; i < MEMBERS; i++) {
+        members[i] = pool_scratch_member(pool_scratch_memory(64 << 20), 1e9);
+        members[i].align_bytes = align;
+    }
+    assert_ok(tiers_pool_open(members, MEMBERS, &options, &pool, NULL, 0));
+    for (uint32_t round = 0; refused < 200; round++) {
+        const uint64_t draw = pool_scratch_random(&dice);
+        const tiers_slot_size *size = &sizes[draw / OBJECTS % count];
+        tiers_location **at = &held[draw % OBJECTS];
+        if (round % 16 == 0) (void)tiers_pool_lay_slots(pool, 64);
+        if (*at != NULL) {
+            if (refused > 0 || draw / 65536 % 2 != 0) continue; /* only room that is short counts */
+            bytes -= (*at)->bytes;
+            tiers_pool_release(pool, *at);
+            *at = NULL;
+        } else if (tiers_pool_reserve_tensors(pool, size->bytes, size->unit_bytes, at) == KVT_OK) {
+            bytes += size->bytes;
+        } else {
+            *at = NULL;
+            refused++;
+        }
+    }
+    for (uint32_t i = 0; i < OBJECTS; i++)
+        tiers_pool_release(pool, held[i]);
+    assert_int_equal(pool_scratch_used(pool), 0);
+    tiers_pool_close(pool);
+    return bytes;
+}
+
+/* Slots lose at most a twentieth of a tier at the mix of a ladder's records, at any alignment. */
+TEST(slots_cost_little_room)
+{
+    static const char ladder[] = "raw@256, planes:k8v8,g64@256, planes:k6v6,g64@256, "
+                                 "planes:k4v4,g64@256, kivi:k4v4,g64@256, kivi:k2v2,g64@256";
+    const kvt_layout layout = {
+        .layers = 4, .kv_heads = 4, .head_dim = 128, .dtype = KVT_DTYPE_BF16, .tokens = 256};
+    tiers_slot_size sizes[TIERS_SLOT_CLASSES_MAX];
+    uint32_t count;
+    char message[256] = "";
+    assert_ok(learn_slot_sizes(ladder, &layout, sizes, &count, message, sizeof message));
+    assert_in_range(count, 4, 6);
+    const uint64_t extents = fill_tier(sizes, count, false, 0);
+    for (uint64_t align = 4096; align <= 131072; align *= 2) {
+        const uint64_t bytes = fill_tier(sizes, count, true, align);
+        assert_true(20 * bytes >= 19 * extents);
+    }
 }
 
 /* A profile of the site's disk: reads gain a tenth where they begin at multiples of 16 KiB, or
