@@ -146,8 +146,8 @@ KVT_NODISCARD kvt_status kvt_profile_mix_kept(kvt_profile *profile, const char *
 
 /* The bytes at whose multiples reads of a device should begin: the least begin that is read within
  * 2 % as fast as the best one, where that one gains at least 5 % over begins at 4 KiB, in the mean
- * over the request sizes; else 4096 (docs/PROFILE.md says why). KVT_OK; KVT_MISS (not measured);
- * KVT_E_DATABASE. */
+ * over the request sizes, and more than repetitions differ by; else 4096 (docs/PROFILE.md says
+ * why). KVT_OK; KVT_MISS (not measured); KVT_E_DATABASE. */
 KVT_NODISCARD kvt_status kvt_profile_begins_at(kvt_profile *profile, const char *device,
                                                uint64_t *out);
 

@@ -129,7 +129,8 @@ kvt_status kvt_profile_mix_kept(kvt_profile *profile, const char *device, double
     return result == SQLITE_DONE ? KVT_MISS : profile_read_status(result);
 }
 
-/* A begin costs up to a fortieth of the room of what lies there (tiers/pool/pool_slots.c), so it
+/* A gain counts if the slowest repetition shows it over the fastest one at 4 KiB: other work on the
+ * machine must not be taken for it. A begin costs up to a fortieth of the room of what lies there (tiers/pool/pool_slots.c), so it
  * has to gain twice that. Among those that do, a smaller one costs less; 2 % is what repetitions
  * differ by on a quiet machine. */
 #define PROFILE_BEGIN_GAINS 1.05
@@ -146,7 +147,8 @@ kvt_status kvt_profile_begins_at(kvt_profile *profile, const char *device, uint6
     *out = 0;
     int result = profile_prepare_named(
         profile,
-        "SELECT s.begins_at, avg(s.bytes_per_s / f.bytes_per_s) FROM device_start s JOIN "
+        "SELECT s.begins_at, avg(s.bytes_per_s / f.bytes_per_s), "
+        "avg(s.bytes_per_s_min / f.bytes_per_s_max) FROM device_start s JOIN "
         "device_start f ON f.device_id = s.device_id AND f.request_bytes = s.request_bytes AND "
         "f.begins_at = 4096 WHERE s.device_id = (" PROFILE_NEWEST_DEVICE ") "
         "GROUP BY s.begins_at ORDER BY s.begins_at",
@@ -157,6 +159,7 @@ kvt_status kvt_profile_begins_at(kvt_profile *profile, const char *device, uint6
         assert(count < PROFILE_BEGIN_STEPS && "the table holds no other begins");
         begins[count] = (uint64_t)sqlite3_column_int64(statement, 0);
         gains[count] = sqlite3_column_double(statement, 1);
+        if (sqlite3_column_double(statement, 2) <= 1) gains[count] = fmin(gains[count], 1);
         best = fmax(best, gains[count++]);
     }
     sqlite3_finalize(statement);

@@ -216,6 +216,28 @@ TEST(a_begin_has_to_gain_a_twentieth)
     }
 }
 
+/* A busy machine: the medians differ by half, and the repetitions by more. */
+TEST(a_gain_within_the_repetitions_is_none)
+{
+    static const double rows[2][3] = {{1e9, 1.5e9, 1.1e9}, {1e9, 1.5e9, 1.1e9}};
+    static const char *const spreads[] = {
+        "UPDATE device_start SET bytes_per_s_max = 1.6e9 WHERE begins_at = 4096",
+        "UPDATE device_start SET bytes_per_s_min = 0.9e9 WHERE begins_at = 16384"};
+    static const uint64_t left[] = {4096, 65536};
+    uint64_t begin;
+    for (size_t i = 0; i < 2; i++) {
+        scratch_remove_profile();
+        kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+        put_starts(profile, rows);
+        kvt_profile_close(profile);
+        scratch_change(spreads[i]);
+        profile = scratch_open(KVT_PROFILE_READ);
+        assert_ok(kvt_profile_begins_at(profile, "drive", &begin));
+        assert_int_equal(begin, left[i]);
+        kvt_profile_close(profile);
+    }
+}
+
 /* What was measured answers before what was imported, and a newer run before an older one. */
 TEST(the_newest_measurement_answers)
 {
