@@ -309,7 +309,7 @@ static const kvt_setting settings_table[] = {
     BYTES("serve.staging", "256MiB", LENT, "staging of a client", 4096,
           (double)(UINT64_C(1) << 46)),
     BYTES("serve.in_flight", "128MiB", LENT,
-          "KV of gets and puts under way, of all clients; each of n that have some has an nth",
+          "KV of gets, puts, loads under way, of all clients; each of n that have some has an nth",
           4096, INFINITY),
     SECONDS("serve.leave", "2", LENT, "time for requests under way, at the end", 0, 3600),
 

@@ -27,8 +27,10 @@
  * - A layered load goes into regions alone, else it is KVT_E_UNSUPPORTED; a queue has 64 open at
  *   most (KVT_BUSY). kvt_load_options.announced is called by kvt_load_wait, kvt_queue_wait and
  *   kvt_queue_drain; kvt_queue_fd becomes readable for it. kvt_load_status is as of the last layer
- *   that came. When the connection is lost, kvt_load_wait for what has not come is KVT_MISS, and
- *   kvt_load_end says so of each entry that is not complete.
+ *   that came. A load may wait for its share of the server (serve.in_flight): kvt_load_total is 0
+ *   then, and a load of nothing is KVT_MISS of kvt_load_wait. When the connection is lost,
+ *   kvt_load_wait for what has not come is KVT_MISS, and kvt_load_end says so of each entry that is
+ *   not complete.
  * - KVT_E_UNSUPPORTED: sparse.h, kvt_device_add, kvt_gpu_stats_get; a get that takes positions of
  *   kept tokens; passes of an older server. An entry that does not fit in the staging of its queue
  *   is KVT_E_SPACE, and so is a load's whose view has more than 512 KiB.

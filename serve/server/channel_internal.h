@@ -53,7 +53,9 @@ struct server_channel {
     struct {
         uint32_t first, last, count; /* requests that are held, in their order, by class */
     } held[CHANNEL_CLASSES];
-    uint32_t begun;                     /* that the queue has, or that are in `waiting` */
+    uint32_t begun; /* that the queue has, or that are in `waiting`; and loads that read */
+    kvt_view form;  /* of the last view of which the store said how many bytes it has */
+    uint64_t form_bytes;
     kvt_request waiting[CHANNEL_BATCH]; /* for the queue, all of one batch */
     uint32_t waiting_count;
     channel_load *loads;         /* that have not ended */
@@ -82,6 +84,22 @@ static inline char *channel_record(const server_channel *channel, const wire_req
 
 /* Wakes the channel's thread. Any thread. */
 void server_channel_nudge(server_channel *channel);
+
+/* ---- the session's share (channel_share.c) ---- */
+
+/* Whether so many bytes of KV may be read or written now: counted as in flight then, until
+ * server_channel_arrives. They may where the session's share has room, with `always`, and where the
+ * channel has nothing in flight.
+ *   begins   with them a request or a load has something in flight */
+bool server_channel_admits(server_channel *channel, uint64_t bytes, bool always, bool begins);
+
+/* So many bytes have come; ends: with them the request or the load has nothing in flight. */
+void server_channel_arrives(server_channel *channel, uint64_t bytes, bool ends);
+
+/* The bytes of KV behind a view of an entry. Where the view does not say it the store does, once
+ * for views of one form: the channel's next one is taken to be as large. 0 of a miss. */
+uint64_t server_channel_view_bytes(server_channel *channel, const kvt_key *key,
+                                   const kvt_view *view);
 
 /* ---- requests of the queue (channel_requests.c) ---- */
 
@@ -149,7 +167,11 @@ KVT_NODISCARD kvt_status server_channel_load_begin(server_channel *channel, cons
 KVT_NODISCARD kvt_status server_channel_load_end(server_channel *channel, uint64_t number,
                                                  uint64_t *read_out, uint64_t *shared_out);
 
-/* Passes on what the client has released, and what was announced. True: there was something. */
+/* Whether a load waits for the session's share: gets and puts wait behind it. */
+bool server_channel_loads_wait(const server_channel *channel);
+
+/* Begins loads that have waited, passes on what the client has released, and what was announced.
+ * True: there was something. */
 bool server_channel_loads_turn(server_channel *channel);
 
 /* How long the channel's thread may sleep until server_channel_loads_check, in ms; -1: for ever. */

@@ -3,8 +3,8 @@
  * channel_loads.c - layered loads of a channel: they are begun by records that come in parts, tell
  * how far they are by a state in the channel's area, and end by a request or with their channel.
  *
- *     made -> begun -> ended
- *         \-> ended       records lack, or the store has nothing to load
+ *     made -> waits -> begun -> ended    waits: for the session's share (channel_share.c)
+ *         \---------------------> ended    records lack, or the store has nothing to load
  *
  * Thread rule: the channel's thread, but for load_announced, which the store's threads call: it
  * wakes that thread.
@@ -16,6 +16,7 @@
 
 #include <assert.h>
 #include <kvterrace/load.h>
+#include <kvterrace/names.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@
 #define LOADS_MAX      64u
 #define LOADS_BYTES    SERVER_AREA_BYTES /* of the records of those that are open */
 #define LOADS_CHECK_MS 100               /* between two looks whether a load's devices answer */
+#define LOADS_AHEAD    2u                /* as kvt_load_options says of 0 */
 
 /* One record of a load, and what was made of it. */
 typedef struct load_part {
@@ -46,6 +48,10 @@ struct channel_load {
     uint64_t regions;          /* bits of those that it names */
     uint32_t released, layers; /* as the store was told, and as the client was */
     bool whole;                /* nothing more comes of it */
+    bool waits;                /* for room; its entries are all there */
+    uint64_t bytes;            /* of all entries' KV, or a guess */
+    uint64_t flight;           /* of them in flight */
+    bool reads;                /* it counts among what the channel has begun */
     atomic_bool empty;
 };
 
@@ -54,6 +60,7 @@ struct channel_load {
 static void load_free(channel_load *one)
 {
     assert(one->load == NULL);
+    if (one->reads) server_channel_arrives(one->channel, one->flight, true);
     server_channel_regions_leave(one->channel, one->regions);
     while (one->parts != NULL) {
         load_part *part = one->parts;
@@ -117,6 +124,63 @@ static kvt_status load_take_part(channel_load *one, const void *record, size_t b
     return status;
 }
 
+/* ---- what is in flight ---- */
+
+/* Layers that the store may bring, when so many are released. */
+static uint64_t load_window(const channel_load *one, uint32_t total, uint32_t released)
+{
+    const uint32_t ahead = one->asked.layers_ahead != 0 ? one->asked.layers_ahead : LOADS_AHEAD;
+    const uint64_t most = (uint64_t)released + ahead + 1;
+    return most < total ? most : total;
+}
+
+/* Counts what has come. Where other hosts are asked no layer is known, and all stays in flight. */
+static void load_arrives(channel_load *one)
+{
+    const uint32_t total = kvt_load_total(one->load, NULL);
+    const uint64_t window = load_window(one, total, one->released);
+    const uint32_t layers = kvt_load_layers(one->load);
+    uint64_t flight = one->flight;
+    if (!one->reads) return;
+    if (total != 0) flight = layers < window ? one->bytes * (window - layers) / total : 0;
+    /* Nothing is read for it any more. */
+    if (atomic_load(&one->empty) || base_clock_ns() >= one->asked.deadline_ns) flight = 0;
+    if (flight >= one->flight && flight != 0) return;
+    one->reads = flight != 0;
+    server_channel_arrives(one->channel, one->flight - flight, !one->reads);
+    one->flight = flight;
+}
+
+/* Whether so many released layers may be passed on, and counts what they let come. */
+static bool load_may_release(channel_load *one, uint32_t released)
+{
+    const uint32_t total = kvt_load_total(one->load, NULL);
+    const uint64_t more =
+        load_window(one, total, released) - load_window(one, total, one->released);
+    if (more == 0) return true;
+    const uint64_t bytes = one->bytes * more / total;
+    if (!server_channel_admits(one->channel, bytes, false, !one->reads)) return false;
+    one->flight += bytes;
+    one->reads = true;
+    return true;
+}
+
+/* Whether a load may begin to read its first window. The layers of its first entry, if it is stored
+ * and has no groups, say how much that is; else it counts whole. */
+static bool load_may_begin(channel_load *one)
+{
+    kvt_description first = {.struct_size = sizeof first};
+    uint64_t bytes = one->bytes;
+    const kvt_status status =
+        kvt_store_describe(one->channel->session->lends->store, &one->keys[0], &first);
+    if (status == KVT_OK && first.group_count == 0 && first.layout.layers != 0)
+        bytes = bytes * load_window(one, first.layout.layers, 0) / first.layout.layers;
+    if (!server_channel_admits(one->channel, bytes, false, true)) return false;
+    one->flight = bytes;
+    one->reads = true;
+    return true;
+}
+
 /* ---- how far it is ---- */
 
 /* Called by any thread of the store. */
@@ -147,13 +211,71 @@ static void load_tell(channel_load *one)
     one->channel->posted = true; /* whoever sleeps at the bell looks at the state */
 }
 
+/* Begins a load whose entries are all there. What kvt_load_begin says. */
+static kvt_status load_begin(channel_load *one)
+{
+    const kvt_load_options options = {.struct_size = sizeof options,
+                                      .layers_ahead = one->asked.layers_ahead,
+                                      .deadline_ns = one->asked.deadline_ns,
+                                      .loss_max = one->asked.loss_max,
+                                      .pass = server_channel_pass(one->channel, one->asked.pass),
+                                      .announced = load_announced,
+                                      .announced_context = one};
+    const kvt_status status = kvt_load_begin(one->channel->queue, one->keys, one->views,
+                                             one->asked.count, &options, &one->load);
+    if (status == KVT_OK) load_tell(one);
+    return status;
+}
+
+/* Says of a load that has waited that none of its entries comes, and why. */
+static void load_tell_none(channel_load *one, kvt_status status)
+{
+    for (uint32_t i = 0; i < one->asked.count; i++)
+        atomic_store(&wire_load_statuses(one->state)[i], (int8_t)status);
+    atomic_store(&one->state->flags, WIRE_LOAD_EMPTY);
+    one->whole = true;
+    one->channel->posted = true;
+    server_channel_arrives(one->channel, one->flight, true);
+    one->flight = 0;
+    one->reads = false;
+}
+
+/* The load that has waited longest; NULL: none waits. */
+static channel_load *load_next(const server_channel *channel)
+{
+    channel_load *first = NULL;
+    for (channel_load *one = channel->loads; one != NULL; one = one->next)
+        if (one->waits && (first == NULL || one->number < first->number)) first = one;
+    return first;
+}
+
+bool server_channel_loads_wait(const server_channel *channel)
+{
+    return load_next(channel) != NULL;
+}
+
+/* Begins loads that have waited, as far as there is room, in their order. True: there was one. */
+static bool loads_start(server_channel *channel)
+{
+    bool moved = false;
+    for (channel_load *one = load_next(channel); one != NULL && load_may_begin(one);
+         one = load_next(channel)) {
+        one->waits = false;
+        const kvt_status status = load_begin(one);
+        if (status != KVT_OK) load_tell_none(one, status);
+        moved = true;
+    }
+    return moved;
+}
+
 bool server_channel_loads_turn(server_channel *channel)
 {
     bool moved = false;
     for (channel_load *one = channel->loads; one != NULL; one = one->next) {
         if (one->load == NULL) continue;
+        load_arrives(one);
         const uint32_t released = atomic_load(&one->state->released);
-        if (released > one->released) {
+        if (released > one->released && load_may_release(one, released)) {
             one->released = released;
             kvt_load_release(one->load, released);
             moved = true;
@@ -163,7 +285,7 @@ bool server_channel_loads_turn(server_channel *channel)
         load_tell(one);
         moved = true;
     }
-    return moved;
+    return loads_start(channel) || moved;
 }
 
 int server_channel_loads_pause(const server_channel *channel)
@@ -227,21 +349,18 @@ static kvt_status load_make(server_channel *channel, const wire_load *asked)
     return KVT_OK;
 }
 
-/* Begins a load whose entries are all there. What kvt_load_begin says. */
-static kvt_status load_begin(channel_load *one)
+/* Begins a load whose entries have all come, or has it wait for its turn. What kvt_load_begin says.
+ */
+static kvt_status load_complete(channel_load *one)
 {
-    const kvt_load_options options = {.struct_size = sizeof options,
-                                      .layers_ahead = one->asked.layers_ahead,
-                                      .deadline_ns = one->asked.deadline_ns,
-                                      .loss_max = one->asked.loss_max,
-                                      .pass = server_channel_pass(one->channel, one->asked.pass),
-                                      .announced = load_announced,
-                                      .announced_context = one};
     if (one->filled != one->asked.count) return KVT_E_ARGUMENT;
-    const kvt_status status = kvt_load_begin(one->channel->queue, one->keys, one->views,
-                                             one->asked.count, &options, &one->load);
-    if (status == KVT_OK) load_tell(one);
-    return status;
+    for (uint32_t i = 0; i < one->asked.count; i++)
+        one->bytes += server_channel_view_bytes(one->channel, &one->keys[i], one->views[i]);
+    if (!server_channel_loads_wait(one->channel) && load_may_begin(one)) return load_begin(one);
+    one->waits = true;
+    /* Its deadline counts from now on. */
+    atomic_store(&one->state->flags, WIRE_LOAD_READS);
+    return KVT_OK;
 }
 
 kvt_status server_channel_load_begin(server_channel *channel, const void *record, size_t bytes,
@@ -257,9 +376,10 @@ kvt_status server_channel_load_begin(server_channel *channel, const void *record
         at = load_find(channel, head.load);
     if (status != KVT_OK) return status;
     channel_load *one = *at;
-    if (one == NULL || one->load != NULL || head.count != one->asked.count) return KVT_E_ARGUMENT;
+    if (one == NULL || one->filled == one->asked.count || head.count != one->asked.count)
+        return KVT_E_ARGUMENT;
     status = load_take_part(one, record, bytes, &head);
-    if (status == KVT_OK && (head.flags & WIRE_LOAD_MORE) == 0) status = load_begin(one);
+    if (status == KVT_OK && (head.flags & WIRE_LOAD_MORE) == 0) status = load_complete(one);
     *number_out = one->number;
     /* One that cannot begin is no load any more. */
     if (status != KVT_OK) load_free(load_take(channel, at));

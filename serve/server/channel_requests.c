@@ -10,86 +10,29 @@
 #include "base/clock.h"
 
 #include <assert.h>
-#include <kvterrace/names.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- bytes in flight ---- */
-
-/* What a session may have in flight: an nth of all while n sessions have some. One that has got
- * less than the others has up to half as much again, one that has got more up to half of it less:
- * what it has in flight does not decide alone how much it gets. Lock held. */
-static uint64_t session_share(server_session *session)
-{
-    server *lends = session->lends;
-    const uint32_t others = atomic_load(&lends->busy) - (session->in_flight_bytes > 0 ? 1 : 0);
-    const uint64_t share = lends->in_flight_bytes / (others + 1), most = share / 2;
-    const uint64_t fair = atomic_load(&lends->fair_bytes);
-    const bool idle = session->in_flight_bytes == 0;
-    int64_t behind = idle ? 0 : (int64_t)(fair - session->fair_bytes);
-    if (others == 0) behind = 0;
-    if (behind > (int64_t)most) behind = (int64_t)most;
-    if (behind < -(int64_t)most) behind = -(int64_t)most;
-    session->fair_bytes = fair - (uint64_t)behind;
-    return (uint64_t)((int64_t)share + behind);
-}
-
-/* Whether a request may go to the queue: counted as in flight then. */
+/* Whether a request may go to the queue. */
 static bool channel_admits(server_channel *channel, channel_request *one, bool late)
 {
-    server_session *session = channel->session;
-    pthread_mutex_lock(&session->lock);
-    const uint64_t share = session_share(session);
-    const bool fits =
-        session->in_flight_bytes < share && one->bytes <= share - session->in_flight_bytes;
-    const bool admits = fits || late || channel->begun == 0;
-    if (admits) {
-        if (session->in_flight_bytes == 0 && one->bytes > 0)
-            atomic_fetch_add(&session->lends->busy, 1);
-        session->in_flight_bytes += one->bytes;
-    }
-    pthread_mutex_unlock(&session->lock);
-    one->held = !admits;
-    channel->begun += admits;
-    return admits;
+    one->held = !server_channel_admits(channel, one->bytes, late, true);
+    return !one->held;
 }
 
-/* A request that was admitted has ended. */
-static void channel_ends(server_channel *channel, const channel_request *one)
+/* The bytes of KV that a request moves. */
+static uint64_t channel_bytes(server_channel *channel, const channel_request *one)
 {
-    server_session *session = channel->session;
-    server *lends = session->lends;
-    assert(channel->begun > 0 && session->in_flight_bytes >= one->bytes);
-    channel->begun--;
-    if (one->bytes == 0) return;
-    pthread_mutex_lock(&session->lock);
-    atomic_fetch_add(&lends->fair_bytes, one->bytes / atomic_load(&lends->busy));
-    session->fair_bytes += one->bytes;
-    session->in_flight_bytes -= one->bytes;
-    if (session->in_flight_bytes == 0) atomic_fetch_sub(&lends->busy, 1);
-    pthread_mutex_unlock(&session->lock);
-}
-
-/* The bytes of KV that a request moves. Where a view does not say it the store knows the entry; a
- * miss moves none. */
-static uint64_t channel_bytes(const server_channel *channel, const channel_request *one)
-{
-    const kvt_view *view = &one->record.view;
     const kvt_entry *entry = &one->record.entry;
-    kvt_description description = {.struct_size = sizeof description};
     uint64_t bytes = 0, sum = 0;
-    if (one->request.kind == WIRE_PUT) {
-        const uint32_t parts = entry->group_count != 0 ? entry->group_count : 1;
-        for (uint32_t i = 0; i < parts; i++) {
-            const kvt_layout *layout = entry->group_count != 0 ? &entry->groups[i] : &entry->layout;
-            if (kvt_layout_bytes(layout, &bytes) == KVT_OK) sum += bytes;
-        }
-        return sum;
+    if (one->request.kind != WIRE_PUT)
+        return server_channel_view_bytes(channel, &one->request.key, &one->record.view);
+    const uint32_t parts = entry->group_count != 0 ? entry->group_count : 1;
+    for (uint32_t i = 0; i < parts; i++) {
+        const kvt_layout *layout = entry->group_count != 0 ? &entry->groups[i] : &entry->layout;
+        if (kvt_layout_bytes(layout, &bytes) == KVT_OK) sum += bytes;
     }
-    if (view->bases_kind == KVT_BASES_PACKED) return view->base_bytes[0];
-    const kvt_status status =
-        kvt_store_describe(channel->session->lends->store, &one->request.key, &description);
-    return status == KVT_OK ? description.bytes : 0;
+    return sum;
 }
 
 static void channel_hold(server_channel *channel, channel_request *one)
@@ -139,7 +82,7 @@ kvt_status server_channel_release(server_channel *channel, uint64_t *until_ns_ou
     *until_ns_out = KVT_NO_DEADLINE;
     for (uint32_t class = 0; class < CHANNEL_CLASSES; class ++) {
         channel_request *before = NULL;
-        bool full = false;
+        bool full = server_channel_loads_wait(channel);
         uint32_t place = channel->held[class].first;
         for (uint32_t left = channel->held[class].count; left > 0 && status == KVT_OK; left--) {
             channel_request *one = &channel->requests[place];
@@ -162,7 +105,7 @@ kvt_status server_channel_release(server_channel *channel, uint64_t *until_ns_ou
 static void channel_forget(server_channel *channel, channel_request *one)
 {
     assert(one->open && channel->in_flight > 0);
-    if (!one->held) channel_ends(channel, one);
+    if (!one->held) server_channel_arrives(channel, one->bytes, true);
     if (one->memory != NULL) {
         server_channel_regions_leave(channel, one->record.bases.regions);
         assert(channel->copied_bytes >= one->request.argument_bytes);
@@ -275,7 +218,8 @@ kvt_status server_channel_begin(server_channel *channel, const wire_request *req
     }
     if (request->kind != WIRE_DELETE) one->bytes = channel_bytes(channel, one);
     /* Puts and deletes of a class keep their order. */
-    if (channel->held[one->asks.urgency].count > 0 || !channel_admits(channel, one, false))
+    if (channel->held[one->asks.urgency].count > 0 || server_channel_loads_wait(channel) ||
+        !channel_admits(channel, one, false))
         channel_hold(channel, one);
     else
         channel->waiting[channel->waiting_count++] = one->asks;

@@ -33,10 +33,10 @@ typedef struct server_options {
     uint32_t depth;            /* entries of a channel's ring, at most; 0 = 1024 */
     uint64_t registered_bytes; /* of a client, together; 0 = 2^40 */
     uint64_t staging_bytes;    /* the same; 0 = 256 MiB */
-    uint64_t
-        in_flight_bytes; /* of KV of gets and puts, of all clients; 0 = 128 MiB. While n of them
-                                  have some, each has about an nth, or one request a channel */
-    uint32_t leave_ms;   /* after server_stop: how long requests under way may take; 0 = 2000 */
+    uint64_t in_flight_bytes;  /* of KV of gets, puts and loads, of all clients; 0 = 128 MiB. While
+                                  n of them have some, each has about an nth, or one request a
+                                  channel */
+    uint32_t leave_ms; /* after server_stop: how long requests under way may take; 0 = 2000 */
 } server_options;
 
 /* Listens; clients that connect wait for server_run. The store may be NULL until server_lend, and

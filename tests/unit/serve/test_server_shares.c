@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_server_shares.c - clients that keep a drive busy get the same bytes of it, whatever the
- * number of their channels; a client beyond its share waits without holding up its other requests.
+ * number of their channels, by gets or by layered loads; a client beyond its share waits without
+ * holding up its other requests.
  *
  * The drive is a file behind a throttle, far slower than any client: the server's choice of what it
  * lets each have in flight decides what each gets.
@@ -13,6 +14,7 @@
 #include "serve/server/server.h"
 
 #include <kvterrace/connect.h>
+#include <kvterrace/load.h>
 #include <kvterrace/queue.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,7 +26,8 @@
 #define SHARES_WINDOW  (8u << 20)
 #define SHARES_WARM    200u /* gets of each before what all get is counted */
 
-static const kvt_layout shares_layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = SHARES_ENTRY};
+static const kvt_layout shares_layout = {
+    .layers = 8, .kv_heads = 1, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 32};
 
 static char folder[64], path[96], disk[96];
 static kvt_store *own;
@@ -48,6 +51,7 @@ static void begin(uint64_t read_bytes_per_s, uint64_t in_flight_bytes)
     kvt_device_config file = support_file_config("disk", disk, 64 << 20);
     file.read_bytes_per_s = read_bytes_per_s;
     options.policy = "lru";
+    options.lossless = false;
     options.limits.staging_bytes = 64 << 20;
     options.limits.put_staging_bytes = 4 << 20;
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &file, .device_count = 1};
@@ -84,13 +88,19 @@ static void put_all(uint32_t count)
     free(data);
 }
 
-/* ---- a client that keeps its queues full ---- */
+/* ---- a client that keeps its queues full, or as many loads open ---- */
+
+#define SHARES_LOADS   8u
+#define SHARES_OF_LOAD (SHARES_ENTRIES / SHARES_LOADS) /* entries; no load shares a read */
 
 typedef struct client {
     uint32_t number, queues, next;
     kvt_store *store;
     kvt_queue *queue[8];
-    char *memory; /* a region: a place for each request */
+    bool loads;
+    kvt_load *load[SHARES_LOADS];
+    uint32_t layers[SHARES_LOADS]; /* that have come of them */
+    char *memory;                  /* a region: a place for each request */
     pthread_t thread;
     atomic_uint done;
     atomic_bool wrong;
@@ -143,11 +153,70 @@ static void *client_runs(void *argument)
     return NULL;
 }
 
+static void client_loads(client *self, uint32_t place)
+{
+    kvt_view views[SHARES_OF_LOAD];
+    const kvt_view *pointers[SHARES_OF_LOAD];
+    kvt_key keys[SHARES_OF_LOAD];
+    for (uint32_t i = 0; i < SHARES_OF_LOAD; i++) {
+        const uint32_t entry = place * SHARES_OF_LOAD + i;
+        views[i] = kvt_view_packed(self->memory + (size_t)entry * SHARES_ENTRY, SHARES_ENTRY);
+        pointers[i] = &views[i];
+        keys[i] = support_key(self->number * SHARES_ENTRIES + entry);
+    }
+    const kvt_load_options options = {
+        .struct_size = sizeof options, .layers_ahead = 7, .deadline_ns = KVT_NO_DEADLINE};
+    self->layers[place] = 0;
+    if (kvt_load_begin(self->queue[0], keys, pointers, SHARES_OF_LOAD, &options,
+                       &self->load[place]) != KVT_OK)
+        atomic_store(&self->wrong, true);
+}
+
+/* Takes the layers that have come, as many gets as their bytes are. True: there were some. */
+static bool client_takes(client *self, uint32_t place)
+{
+    const uint32_t layers = kvt_load_layers(self->load[place]);
+    const uint32_t came = layers - self->layers[place];
+    self->layers[place] = layers;
+    atomic_fetch_add(&self->done, came * SHARES_OF_LOAD / shares_layout.layers);
+    kvt_load_release(self->load[place], layers);
+    if (layers < shares_layout.layers) return came > 0;
+    kvt_status statuses[SHARES_OF_LOAD];
+    if (kvt_load_end(self->load[place], statuses, NULL) != KVT_OK) return false;
+    for (uint32_t i = 0; i < SHARES_OF_LOAD; i++) {
+        const uint32_t entry = place * SHARES_OF_LOAD + i;
+        const char expected = (char)(self->number * SHARES_ENTRIES + entry);
+        const char *at = self->memory + (size_t)entry * SHARES_ENTRY;
+        if (statuses[i] != KVT_OK || at[0] != expected || at[SHARES_ENTRY - 1] != expected)
+            atomic_store(&self->wrong, true);
+    }
+    client_loads(self, place);
+    return true;
+}
+
+static void *client_runs_loads(void *argument)
+{
+    client *self = argument;
+    for (uint32_t i = 0; i < SHARES_LOADS; i++)
+        client_loads(self, i);
+    while (!atomic_load(&stops) && !atomic_load(&self->wrong)) {
+        bool moved = false;
+        for (uint32_t i = 0; i < SHARES_LOADS; i++)
+            moved = client_takes(self, i) || moved;
+        if (!moved) usleep(1000);
+    }
+    for (uint32_t i = 0; i < SHARES_LOADS; i++)
+        (void)kvt_load_end(self->load[i], NULL, NULL);
+    return NULL;
+}
+
+/* A client of so many queues; 0: one, for loads. */
 static void client_begins(client *self, uint32_t number, uint32_t queues)
 {
     char message[256] = "";
     void *memory = NULL;
-    *self = (client){.number = number, .queues = queues};
+    *self = (client){.number = number, .queues = queues + (queues == 0), .loads = queues == 0};
+    queues = self->queues;
     if (kvt_connect(path, NULL, &self->store, message, sizeof message) != KVT_OK)
         fail_msg("%s", message);
     assert_ok(
@@ -155,7 +224,9 @@ static void client_begins(client *self, uint32_t number, uint32_t queues)
     self->memory = memory;
     for (uint32_t q = 0; q < queues; q++)
         assert_ok(kvt_queue_open(self->store, NULL, &self->queue[q]));
-    assert_int_equal(pthread_create(&self->thread, NULL, client_runs, self), 0);
+    assert_int_equal(
+        pthread_create(&self->thread, NULL, self->loads ? client_runs_loads : client_runs, self),
+        0);
 }
 
 static void client_ends(client *self)
@@ -214,6 +285,16 @@ TEST(seven_queues_get_no_more_than_one)
 TEST(four_clients_share_a_drive)
 {
     expect_fair((const uint32_t[]){4, 1, 2, 1}, 4, 2000);
+}
+
+TEST(loads_get_no_more_than_gets)
+{
+    expect_fair((const uint32_t[]){0, 1}, 2, 1600);
+}
+
+TEST(clients_of_loads_share_a_drive)
+{
+    expect_fair((const uint32_t[]){0, 0}, 2, 1600);
 }
 
 #define HELD_GETS 24u
@@ -293,5 +374,113 @@ TEST(what_is_held_ends_by_itself)
     (void)submit_gets(queue, 0, HELD_GETS, KVT_NO_DEADLINE);
     kvt_queue_close(queue);
     kvt_store_close(store);
+    end();
+}
+
+/* ---- loads that wait ---- */
+
+#define WAIT_ENTRIES 8u
+
+/* Begins a load of entries from `first` on, into places of a region. */
+static kvt_status begin_load(kvt_queue *queue, char *memory, uint32_t first, uint32_t ahead,
+                             uint64_t deadline_ns, kvt_load **load_out)
+{
+    static kvt_view views[64];
+    const kvt_view *pointers[WAIT_ENTRIES];
+    kvt_key keys[WAIT_ENTRIES];
+    const kvt_load_options options = {
+        .struct_size = sizeof options, .layers_ahead = ahead, .deadline_ns = deadline_ns};
+    for (uint32_t i = 0; i < WAIT_ENTRIES; i++) {
+        const uint32_t place = (first + i) % 64;
+        views[place] = kvt_view_packed(memory + (size_t)place * SHARES_ENTRY, SHARES_ENTRY);
+        pointers[i] = &views[place];
+        keys[i] = support_key(first + i);
+    }
+    return kvt_load_begin(queue, keys, pointers, WAIT_ENTRIES, &options, load_out);
+}
+
+/* One thread has two loads and gets, and releases none before all of them have begun to come: what
+ * it does not release keeps nothing else waiting. */
+TEST(loads_that_are_not_released_let_others_come)
+{
+    char message[256] = "";
+    kvt_store *store;
+    kvt_queue *queue;
+    kvt_load *loads[4];
+    void *memory = NULL;
+    begin(40 << 20, 4096);
+    put_all(48);
+    assert_ok(kvt_connect(path, NULL, &store, message, sizeof message));
+    assert_ok(kvt_region_make(store, 64 * SHARES_ENTRY, &memory));
+    assert_ok(kvt_queue_open(store, NULL, &queue));
+    for (uint32_t i = 0; i < 4; i++)
+        assert_ok(begin_load(queue, memory, i * WAIT_ENTRIES, 1, KVT_NO_DEADLINE, &loads[i]));
+    for (uint32_t i = 0; i < 4; i++)
+        assert_ok(kvt_load_wait(loads[i], 2, KVT_NO_DEADLINE));
+    (void)submit_gets(queue, 40, 4, KVT_NO_DEADLINE);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_ok(next_of(queue).status);
+    for (uint32_t layer = 2; layer <= shares_layout.layers; layer++)
+        for (uint32_t i = 0; i < 4; i++) {
+            assert_ok(kvt_load_wait(loads[i], layer, KVT_NO_DEADLINE));
+            kvt_load_release(loads[i], layer);
+        }
+    for (uint32_t i = 0; i < 4; i++) {
+        kvt_status statuses[WAIT_ENTRIES];
+        assert_ok(kvt_load_end(loads[i], statuses, NULL));
+        for (uint32_t k = 0; k < WAIT_ENTRIES; k++) {
+            assert_ok(statuses[k]);
+            assert_int_equal(((char *)memory)[(i * WAIT_ENTRIES + k) * SHARES_ENTRY],
+                             i * WAIT_ENTRIES + k);
+        }
+    }
+    kvt_queue_close(queue);
+    assert_ok(kvt_region_free(store, memory));
+    kvt_store_close(store);
+    end();
+}
+
+/* Behind a load that takes its time: one that is ended, one whose deadline passes, one of entries
+ * that are not there, and a client that goes. */
+TEST(loads_that_wait_end_by_themselves)
+{
+    char message[256] = "";
+    kvt_store *store;
+    kvt_queue *queue;
+    kvt_load *slow, *ended, *late, *none = NULL, *left[4];
+    kvt_status statuses[WAIT_ENTRIES];
+    void *memory = NULL;
+    begin(1 << 20, 4096);
+    put_all(40);
+    assert_ok(kvt_connect(path, NULL, &store, message, sizeof message));
+    assert_ok(kvt_region_make(store, 64 * SHARES_ENTRY, &memory));
+    assert_ok(kvt_queue_open(store, NULL, &queue));
+    assert_ok(begin_load(queue, memory, 0, 7, KVT_NO_DEADLINE, &slow));
+    assert_ok(begin_load(queue, memory, 8, 7, KVT_NO_DEADLINE, &ended));
+    const uint32_t total = kvt_load_total(ended, NULL);
+    if (kvt_load_layers(slow) < shares_layout.layers) assert_int_equal(total, 0);
+    assert_ok(begin_load(queue, memory, 16, 7, base_clock_ns() + 1000000, &late));
+    const kvt_status begun = begin_load(queue, memory, 1000, 7, KVT_NO_DEADLINE, &none);
+    assert_true(begun == KVT_OK || begun == KVT_MISS);
+    assert_int_equal(kvt_load_wait(late, 8, KVT_NO_DEADLINE), KVT_E_TIMEOUT);
+    assert_ok(kvt_load_end(late, statuses, NULL));
+    assert_int_equal(statuses[0], KVT_E_TIMEOUT);
+    assert_ok(kvt_load_end(ended, statuses, NULL));
+    if (begun == KVT_OK) {
+        assert_int_equal(kvt_load_wait(none, 1, KVT_NO_DEADLINE), KVT_MISS);
+        assert_ok(kvt_load_end(none, statuses, NULL));
+        assert_int_equal(statuses[7], KVT_MISS);
+    }
+    assert_ok(kvt_load_wait(slow, shares_layout.layers, KVT_NO_DEADLINE));
+    assert_ok(kvt_load_end(slow, statuses, NULL));
+    assert_ok(statuses[7]);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_ok(begin_load(queue, memory, i * 8, 7, KVT_NO_DEADLINE, &left[i]));
+    (void)submit_gets(queue, 0, HELD_GETS, KVT_NO_DEADLINE);
+    kvt_queue_close(queue);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_ok(kvt_load_end(left[i], NULL, NULL));
+    kvt_store_close(store);
+    assert_ok(kvt_region_free(NULL, memory));
     end();
 }
