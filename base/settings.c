@@ -155,6 +155,9 @@ static const kvt_setting settings_table[] = {
            "a tier without devices is memory of the host instead of a GPU's"),
     TIER("dram"),
     TIER("ssd"),
+    NUMBER("tier.ssd.mix", "0", "replay.layered",
+           "simulation: share of the drives' speed lost while they read and write at once", 0,
+           0.99),
     BYTES("tier.remote.capacity", NULL, ALWAYS,
           "simulation: bytes of the tier that all hosts share; absent: there is none"),
     COUNT("tier.remote.nodes", "4", "tier.remote.capacity",
@@ -273,6 +276,8 @@ static const kvt_setting settings_table[] = {
            "loads overlap the prefill, layer by layer; no: whole loads precede it"),
     COUNT("replay.layers", "0", "replay.overlap",
           "layers of the model, the first of which nothing hides; 0: without end", 0, 65536),
+    SWITCH("replay.layered", "no", "replay.overlap and replay.layers",
+           "simulation: SSDs are one drive that reads layers and writes in store.io_order"),
     SWITCH("replay.prefetch", "no", ALWAYS,
            "simulation: a request that has to wait offers its blocks for a move up to DRAM when it "
            "arrives"),

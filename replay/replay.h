@@ -18,6 +18,9 @@
  *     prefill. With overlap (replay.overlap) it is that of a pipeline of replay.layers layers, each
  *     computing while the next one loads: the longer of load and prefill, and one layer's share of
  *     the other; without end of layers the maximum. Decoding is added to the load.
+ *   - With replay.layered the SSDs are one drive that reads and writes over one bus, in the order
+ *     store.io_order (drive_model.h): a layer computes when it has come, and the window of a
+ *     layered load lets two more be on their way. Blocks are chosen by the estimates above.
  *   - What a request has computed exists for others from its first token on, in the put's staging,
  *     which is bounded (docs/STORE.md, Put): four executors and a background round carry moves out
  *     one by one, and a move is committed when it has been written.
@@ -49,6 +52,7 @@
 
 #include <kvterrace/config.h>
 #include <kvterrace/kvterrace.h>
+#include <kvterrace/load.h>
 
 #include <stdio.h>
 
@@ -122,10 +126,17 @@ typedef struct replay_options {
     bool partial_exact;    /* a partial last block is charged its own tokens, not a whole block */
     bool overlap;          /* loads overlap the prefill, layer by layer */
     uint32_t layers;       /* simulation, with overlap: of the model; 0 = without end */
-    bool prefetch;         /* simulation: a request that waits has its blocks brought up to DRAM */
-    uint64_t limit;        /* requests; 0 = all */
-    uint32_t seeds;        /* runs per policy; the caller loops */
-    const char *plan_log;  /* a path, or NULL; owned by the configuration */
+    bool layered;          /* simulation, with overlap and layers: passes load from SSD through a
+                              model of its drives (drive_model.h) */
+    double mix;            /* with layered: share of the drives' speed that both directions lose */
+    kvt_io_options io;     /* with layered: as the store's */
+    kvt_pass_row *pass_rows; /* with layered: announced seconds of a layer; NULL: the prefill
+                                      model's. Owned by these options */
+    size_t pass_row_count;
+    bool prefetch;        /* simulation: a request that waits has its blocks brought up to DRAM */
+    uint64_t limit;       /* requests; 0 = all */
+    uint32_t seeds;       /* runs per policy; the caller loops */
+    const char *plan_log; /* a path, or NULL; owned by the configuration */
 
     replay_tier tiers[KVT_TIER_COUNT];
     kvt_cost_model model; /* tiers, variants and prefill; what options are built from */
@@ -308,6 +319,15 @@ typedef struct replay_hosts {
     double load_error;   /* median relative error of the predicted seconds of remote loads */
 } replay_hosts;
 
+/* Writes of the SSD tier in a simulation with layered loads, of the counted requests' time. */
+typedef struct replay_drive {
+    bool known;
+    uint64_t writes, writes_deferred; /* deferred: later reads began sooner, or the gate held it */
+    uint64_t bytes_deferred;
+    double write_wait_s_mean, write_wait_s_max; /* from asked for to written */
+    kvt_io_decisions decisions;                 /* of the whole run */
+} replay_drive;
+
 typedef struct replay_result {
     char policy[32];
     char mode[8]; /* "sim" or "live" */
@@ -368,6 +388,7 @@ typedef struct replay_result {
     replay_form forms[REPLAY_FORMS_MAX]; /* with store.ladder */
     uint32_t form_count;
     replay_hosts hosts; /* simulation of several hosts */
+    replay_drive drive; /* simulation with layered loads */
     bool moves_match;   /* the plan log's lines equal the store's own counters */
     double put_mean_s;  /* seconds a server spends putting after the first token, unscaled clock */
     char plan_log[256];

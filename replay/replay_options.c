@@ -66,6 +66,7 @@ static const settings_field options_fields[] = {
     OPTIONS_FIELD("replay.seed", seed, 0),
     OPTIONS_FIELD("replay.overlap", overlap, 0),
     OPTIONS_FIELD("replay.layers", layers, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("replay.layered", layered, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.prefetch", prefetch, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.limit", limit, 0),
     OPTIONS_FIELD("replay.partial_blocks", partial_exact, OPTIONS_SIMULATED),
@@ -94,6 +95,20 @@ static const settings_field options_fields[] = {
     OPTIONS_FIELD("store.move_rate", move_bytes_per_s, 0),
 };
 
+/* What a simulation with replay.layered takes besides. */
+static const settings_field options_layered[] = {
+    OPTIONS_FIELD("tier.ssd.mix", mix, 0),
+    OPTIONS_FIELD("store.io_order", io.order, 0),
+    OPTIONS_FIELD("store.write_grain", io.write_grain_seconds, 0),
+    OPTIONS_FIELD("store.write_patience", io.write_patience_seconds, 0),
+};
+
+static void options_read_layered(kvt_config *config, replay_options *options)
+{
+    const size_t count = sizeof options_layered / sizeof options_layered[0];
+    settings_read(config, NULL, options_layered, count, 0, options);
+}
+
 static void options_read_fields(kvt_config *config, uint32_t modes, replay_options *options)
 {
     const size_t count = sizeof options_fields / sizeof options_fields[0];
@@ -105,6 +120,7 @@ void replay_options_init(replay_options *options)
     memset(options, 0, sizeof *options);
     options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
     options_read_fields(NULL, SETTINGS_ALL_MODES, options);
+    options_read_layered(NULL, options);
     options->loss_limit = 1.0; /* who has a ladder says which; read from settings it is a store's */
     options->variant = options_raw();
     options->half_life_seconds = TRIAL_HALF_LIFE;
@@ -122,6 +138,7 @@ void replay_options_init(replay_options *options)
 void replay_options_free(replay_options *options)
 {
     if (options == NULL) return;
+    free(options->pass_rows);
     memset(options, 0, sizeof *options);
 }
 
@@ -149,6 +166,9 @@ kvt_status replay_options_check(replay_options *options, char *message, size_t m
 {
     const size_t count = sizeof options_fields / sizeof options_fields[0];
     if (!settings_hold(options_fields, count, options, message, message_size)) return KVT_E_CONFIG;
+    if (!settings_hold(options_layered, sizeof options_layered / sizeof options_layered[0], options,
+                       message, message_size))
+        return KVT_E_CONFIG;
     const bool ticks = options->tick_seconds == 0.0 || options->tick_seconds >= 1e-3;
     const char *fault = ticks ? NULL : "store.tick: 0, or 1 ms and more";
     if (fault == NULL) fault = options_hosts_fault(options);
@@ -383,6 +403,7 @@ static void options_read_plain(kvt_config *config, bool live, replay_options *op
 {
     options_read_fields(config, live ? OPTIONS_LIVE : OPTIONS_SIMULATED, options);
     if (!live) options_read_route(config, options);
+    if (!live && options->layered) options_read_layered(config, options);
     /* The bound is that of one host's tiers. */
     if (!live && replay_has_hosts(options)) options->bounds = false;
     options->plan_log = kvt_config_text(config, "replay.plan_log");
@@ -467,6 +488,20 @@ static kvt_status options_read_simulated(kvt_config *config, const kvt_store_opt
     return status;
 }
 
+/* Takes the seconds that passes of the store would announce. */
+static kvt_status options_take_passes(kvt_config *config, const kvt_store_options *store,
+                                      replay_options *options)
+{
+    if (!options->layered) return KVT_OK;
+    kvt_config_use(config, "prefill.slack");
+    if (store->pass_row_count == 0) return KVT_OK;
+    options->pass_rows = malloc(store->pass_row_count * sizeof *options->pass_rows);
+    if (options->pass_rows == NULL) return KVT_E_MEMORY;
+    options->pass_row_count = store->pass_row_count;
+    memcpy(options->pass_rows, store->pass_rows, store->pass_row_count * sizeof *store->pass_rows);
+    return KVT_OK;
+}
+
 /* A simulation is of the store that the settings describe, so they are read as the store reads
  * them, which also refuses what has no effect. */
 static kvt_status options_simulate(kvt_config *config, replay_options *options, char *message,
@@ -482,7 +517,9 @@ static kvt_status options_simulate(kvt_config *config, replay_options *options, 
     options_read_plain(config, false, options);
     if (kvt_config_has_file(config) && store.durability.catalog_path == NULL)
         options->copies = false;
-    status = options_read_simulated(config, &store, options, message, message_size);
+    status = options_take_passes(config, &store, options);
+    if (status == KVT_OK)
+        status = options_read_simulated(config, &store, options, message, message_size);
     if (status == KVT_OK) options_note_not_simulated(config, options);
     kvt_store_options_free(owner);
     return status;

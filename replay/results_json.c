@@ -262,6 +262,22 @@ static json_t *json_host(const replay_host *host, bool *sound)
     return object;
 }
 
+/* What the writes of layered loads' drives did. */
+static json_t *json_drive(const replay_drive *drive, bool *sound)
+{
+#define FIELD(member) DOCUMENT_FIELD(replay_drive, #member, member)
+#define WHY(member)   DOCUMENT_FIELD(kvt_io_decisions, #member, member)
+    json_t *object = json_object(), *decisions = json_object();
+    DOCUMENT_PUT_FIELDS(object, drive, sound, FIELD(writes), FIELD(writes_deferred),
+                        FIELD(bytes_deferred), FIELD(write_wait_s_mean), FIELD(write_wait_s_max));
+    DOCUMENT_PUT_FIELDS(decisions, &drive->decisions, sound, WHY(idle), WHY(fits), WHY(share),
+                        WHY(waits_reads), WHY(waits_layers), WHY(waits_grain), WHY(waits_turn));
+    document_put(object, "decisions", decisions, sound);
+    return object;
+#undef FIELD
+#undef WHY
+}
+
 /* What several hosts did, together and by host. */
 static json_t *json_hosts(const replay_hosts *hosts, bool *sound)
 {
@@ -295,6 +311,8 @@ static json_t *json_result(const replay_result *result, bool *sound)
     for (uint32_t i = 0; i < result->explained_count; i++)
         document_add(explained, json_explained(&result->explained[i]), sound);
     if (explained != NULL) document_put(object, "explained", explained, sound);
+    if (result->drive.known)
+        document_put(object, "drive", json_drive(&result->drive, sound), sound);
     if (result->hosts.count > 0)
         document_put(object, "hosts", json_hosts(&result->hosts, sound), sound);
     if (strcmp(result->mode, "live") == 0)
@@ -418,6 +436,14 @@ static json_t *json_configuration(const replay_report *report, bool *sound)
     document_put(object, "variants", json_variants(options, sound), sound);
     document_put(object, "holes",
                  json_string(options->holes == KVT_HOLES_MIXED ? "mixed" : "contiguous"), sound);
+    if (options->layered) {
+        static const char *const orders[] = {"reads_first", "fifo", "round_robin", "table",
+                                             "slack"};
+        json_t *layered = json_object();
+        document_put(layered, "io_order", json_string(orders[options->io.order]), sound);
+        DOCUMENT_PUT_FIELDS(layered, options, sound, FIELD(mix), FIELD(pass_row_count));
+        document_put(object, "layered", layered, sound);
+    }
     json_put_hosts(object, options, sound);
     return object;
 }

@@ -91,6 +91,9 @@ static const document_table text_tables[] = {
          "service=service_ttft_s_mean blocked=blocked_io_s_mean put=put_s_mean rho peak=rho_peak"},
     {"results:hosts", RUN "host_blocks=hosts.local_block_ratio shared=hosts.remote_block_ratio "
                           "written=hosts.written_blocks_per_use"},
+    {"results:drive", RUN "ssd_written=bytes_written.ssd writes=drive.writes "
+                          "deferred=drive.writes_deferred write_wait=drive.write_wait_s_mean "
+                          "most=drive.write_wait_s_max"},
     {"results/explained", "block variant tier used=last_use_s_ago uses_per_s "
                           "expert=reuse_expert.says half_life=reuse_expert.half_life_s "
                           "weight=reuse_expert.weight share=reuse_expert.share_of_rate reason"},

@@ -17,6 +17,7 @@
 #ifndef REPLAY_SIM_HOST_H
 #define REPLAY_SIM_HOST_H
 
+#include "drive_model.h"
 #include "results.h"
 #include "sim_remote.h"
 
@@ -46,10 +47,11 @@ typedef struct sim_queue {
 
 /* Carries plans out: one of the executors, or the background. */
 typedef struct sim_worker {
-    sim_plan *plan; /* NULL = idle */
-    bool writing;   /* of the plan's present move; else it is read */
-    bool ticked;    /* background: the tick of this round was asked for */
-    bool woken;     /* background: between two rounds, for the promotions alone */
+    sim_plan *plan;    /* NULL = idle */
+    bool writing;      /* of the plan's present move; else it is read */
+    bool ticked;       /* background: the tick of this round was asked for */
+    bool woken;        /* background: between two rounds, for the promotions alone */
+    uint64_t other_ns; /* the present move's parts off the drives have ended then */
 } sim_worker;
 
 /* The step that a server's next event ends, or begins. */
@@ -74,6 +76,8 @@ typedef struct sim_server {
     uint64_t put_free_ns; /* when the put before has ended */
     uint32_t put_at;      /* steps of putting that have been made */
     sim_phase phase;
+    bool by_drive; /* the head came through the drives: */
+    drive_loaded loaded;
 } sim_server;
 
 /* Records on SSD that promotions left behind. */
@@ -106,6 +110,7 @@ typedef struct sim_host {
     double write_s_per_byte[KVT_TIER_COUNT]; /* that plans lately made, by bytes put: a mean */
     uint64_t writes_noted;                   /* plans in it */
     sim_copies copies;
+    drive_model *drive; /* NULL: the tiers' queues are all there is */
     double ttft_sum;
 } sim_host;
 
@@ -148,6 +153,15 @@ static inline uint32_t sim_actor_of_worker(const sim_host *host, uint32_t worker
 /* Wakes one of a host's actors at a time. */
 void sim_schedule(sim_host *host, uint64_t at_ns, uint32_t actor);
 
+/* The drives' actor. */
+static inline uint32_t sim_actor_of_drive(const sim_host *host)
+{
+    return sim_actor_of_worker(host, SIM_EXECUTORS + 1);
+}
+
+/* Wakes an actor at a time in place of the event that it has, if any. */
+void sim_reschedule(sim_host *host, uint64_t at_ns, uint32_t actor);
+
 /* Lets an actor's event come now; nothing for one that has none. */
 void sim_hasten(sim_host *host, uint32_t actor);
 
@@ -169,6 +183,29 @@ KVT_NODISCARD kvt_status sim_prefetch(sim_host *host, uint64_t request);
 
 /* Asks the policy for the put of a block that the visit computed: as sim_offer. */
 KVT_NODISCARD kvt_status sim_ask(sim_host *host, const sim_visit *visit, uint32_t position);
+
+/* ---- sim_drive.c ---- */
+
+/* Makes the model of the host's drives, where the options want one; close also after an error. */
+KVT_NODISCARD kvt_status sim_drive_open(sim_host *host);
+void sim_drive_close(sim_host *host);
+KVT_NODISCARD kvt_status sim_drive_serve(sim_host *host); /* its event */
+
+/* A server's head begins to load so many bytes of the drives, and the rest in other_s; the server
+ * is woken when all layers have come. */
+KVT_NODISCARD kvt_status sim_drive_load(sim_host *host, uint32_t server, uint64_t bytes,
+                                        double other_s, double decode_s, double compute_s);
+
+/* A worker's move reads or writes bytes of the drives; the worker is woken when that has ended, and
+ * other_ns has come. */
+KVT_NODISCARD kvt_status sim_drive_move(sim_host *host, uint32_t worker, bool write, uint64_t bytes,
+                                        uint64_t other_ns);
+
+/* When a read of the drives that is asked for now would begin. */
+uint64_t sim_drive_free_ns(const sim_host *host);
+
+/* Adds the drives' figures to the result. */
+void sim_drive_finish(const sim_host *host);
 
 /* ---- sim_plans.c ---- */
 

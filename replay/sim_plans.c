@@ -137,6 +137,7 @@ static sim_plan *plan_take(sim_host *host)
 void sim_forget_plans(sim_host *host)
 {
     sim_plan *plan;
+    if (host->drive != NULL) drive_forget(host->drive);
     while ((plan = plan_pop(&host->handed)) != NULL)
         plan_give(host, plan);
     while ((plan = plan_pop(&host->promotions)) != NULL)
@@ -184,17 +185,22 @@ static bool plan_writes(const sim_host *host, const kvt_move *move)
     return false;
 }
 
-/* Occupies the read queues of a move's sources. Returns the instant at which the move is read. */
-static uint64_t plan_read(sim_host *host, const kvt_move *move)
+/* Occupies the read queues of a move's sources. Returns the instant at which the move is read, but
+ * for the bytes that the model of the drives is to read. */
+static uint64_t plan_read(sim_host *host, const kvt_move *move, uint64_t *drive_bytes_out)
 {
     sim_state *sim = &host->sim;
     uint64_t end_ns = host->run->now_ns;
     for (int tier = 1; tier < KVT_TIER_COUNT && plan_writes(host, move); tier++) {
         uint64_t bytes = plan_read_bytes(move, tier);
         if (bytes == 0) continue;
-        uint64_t there_ns = plan_occupy(&sim->read_free_ns[tier], host->run->now_ns,
-                                        &sim->options->model.read[tier], bytes);
-        if (there_ns > end_ns) end_ns = there_ns;
+        if (tier == KVT_TIER_SSD && host->drive != NULL) {
+            *drive_bytes_out = bytes;
+        } else {
+            uint64_t there_ns = plan_occupy(&sim->read_free_ns[tier], host->run->now_ns,
+                                            &sim->options->model.read[tier], bytes);
+            if (there_ns > end_ns) end_ns = there_ns;
+        }
         if (!sim->counting) continue;
         sim->result->bytes_read[tier] += bytes;
         sim->result->moved_bytes_read[tier] += bytes;
@@ -203,17 +209,21 @@ static uint64_t plan_read(sim_host *host, const kvt_move *move)
 }
 
 /* Occupies the write queues of a move's targets, with the record's real bytes. Returns the instant
- * at which the move is written. */
-static uint64_t plan_write(sim_host *host, const kvt_move *move)
+ * at which the move is written, but for the drives' bytes. */
+static uint64_t plan_write(sim_host *host, const kvt_move *move, uint64_t *drive_bytes_out)
 {
     sim_state *sim = &host->sim;
     uint64_t end_ns = host->run->now_ns;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         if (plan_written_bytes(host, move, tier) == 0) continue;
         uint64_t bytes = sim_record_bytes(sim, move)[tier] - move->kept_bytes[tier];
-        uint64_t there_ns = plan_occupy(&sim->write_free_ns[tier], host->run->now_ns,
-                                        &sim->options->model.write[tier], bytes);
-        if (there_ns > end_ns) end_ns = there_ns;
+        if (tier == KVT_TIER_SSD && host->drive != NULL) {
+            *drive_bytes_out = bytes;
+        } else {
+            uint64_t there_ns = plan_occupy(&sim->write_free_ns[tier], host->run->now_ns,
+                                            &sim->options->model.write[tier], bytes);
+            if (there_ns > end_ns) end_ns = there_ns;
+        }
         if (sim->counting) sim->result->bytes_written[tier] += bytes;
     }
     return end_ns;
@@ -383,7 +393,11 @@ static kvt_status plan_go_on(sim_host *host, uint32_t index)
             if (worker->plan->count == 0) continue;
         }
         const kvt_move *move = &worker->plan->moves[worker->plan->done];
-        uint64_t end_ns = worker->writing ? plan_write(host, move) : plan_read(host, move);
+        uint64_t drive_bytes = 0;
+        uint64_t end_ns = worker->writing ? plan_write(host, move, &drive_bytes)
+                                          : plan_read(host, move, &drive_bytes);
+        if (drive_bytes > 0)
+            return sim_drive_move(host, index, worker->writing, drive_bytes, end_ns);
         if (end_ns > host->run->now_ns) {
             sim_schedule(host, end_ns, actor);
             return KVT_OK;

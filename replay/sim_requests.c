@@ -77,7 +77,9 @@ static void host_count_found(sim_host *host, const sim_visit *visit)
  * read is decoded, or copied from staging, by one thread. */
 typedef struct host_head {
     uint64_t read_free_ns[KVT_TIER_COUNT];
-    uint64_t read_ns; /* when the last block has been read */
+    uint64_t read_ns;  /* when the last block has been read */
+    uint64_t other_ns; /* the same but for SSD, and SSD's bytes: where its drives are modelled */
+    uint64_t drive_bytes;
     double decode_s;
     uint64_t ahead; /* bytes on their way to the host from the shared tier, with the head's own */
 } host_head;
@@ -86,8 +88,9 @@ typedef struct host_head {
 static host_head host_no_head(const sim_host *host)
 {
     const sim_state *sim = &host->sim;
-    host_head head = {.read_ns = host->run->now_ns};
+    host_head head = {.read_ns = host->run->now_ns, .other_ns = host->run->now_ns};
     memcpy(head.read_free_ns, sim->read_free_ns, sizeof head.read_free_ns);
+    if (host->drive != NULL) head.read_free_ns[KVT_TIER_SSD] = sim_drive_free_ns(host);
     if (sim->remote != NULL) head.ahead = sim_remote_ahead(sim, host->run->now_ns);
     return head;
 }
@@ -117,6 +120,10 @@ static void host_add_local(sim_host *host, const sim_visit *visit, uint32_t posi
         if (*free_ns < host->run->now_ns) *free_ns = host->run->now_ns;
         *free_ns += sim_to_ns(read->request_seconds + (double)bytes / read->bytes_per_s);
         if (*free_ns > head->read_ns) head->read_ns = *free_ns;
+        if (tier == KVT_TIER_SSD)
+            head->drive_bytes += bytes;
+        else if (*free_ns > head->other_ns)
+            head->other_ns = *free_ns;
         if (counted) sim->result->bytes_read[tier] += bytes;
     }
     head->decode_s += option->decode_seconds;
@@ -136,6 +143,7 @@ static void host_add_shared(sim_host *host, const sim_visit *visit, uint32_t pos
                             : now_ns + sim_to_ns(sim_remote_expect(sim, block, bytes, head->ahead));
     head->ahead += bytes;
     if (there_ns > head->read_ns) head->read_ns = there_ns;
+    if (there_ns > head->other_ns) head->other_ns = there_ns;
     head->decode_s += sim_remote_decode_s(sim, tokens);
 }
 
@@ -258,7 +266,7 @@ static bool host_source(sim_host *host, uint32_t block, uint8_t *source_out)
 }
 
 /* Asks for all blocks of the chosen head, up to the first that is gone meanwhile. */
-static void host_read_head(sim_host *host, sim_server *server)
+static host_head host_read_head(sim_host *host, sim_server *server)
 {
     sim_state *sim = &host->sim;
     sim_visit *visit = &server->visit;
@@ -275,6 +283,15 @@ static void host_read_head(sim_host *host, sim_server *server)
     }
     memcpy(sim->read_free_ns, head.read_free_ns, sizeof sim->read_free_ns);
     visit->load_s = host_head_s(host, &head);
+    return head;
+}
+
+/* Seconds of computing what the loaded blocks do not give, without the fixed part. */
+static double host_compute_s(const sim_host *host, const sim_server *server)
+{
+    const sim_visit *visit = &server->visit;
+    if (visit->loaded == 0) return server->whole_s;
+    return sim_prefill_after(&host->sim, visit->request, visit->loaded, server->whole_s);
 }
 
 /* Loads the head; its blocks' uses are counted now. */
@@ -283,7 +300,7 @@ static kvt_status host_load(sim_host *host, uint32_t index)
     sim_server *server = &host->servers[index];
     const sim_visit *visit = &server->visit;
     kvt_status status = KVT_OK;
-    host_read_head(host, server);
+    const host_head head = host_read_head(host, server);
     for (uint32_t i = 0; i < visit->loaded && status == KVT_OK; i++) {
         uint32_t at = host->sim.backwards ? visit->loaded - 1 - i : i;
         if (visit->found[at] != SIM_FOUND_SHARED)
@@ -291,8 +308,14 @@ static kvt_status host_load(sim_host *host, uint32_t index)
                 host_access(host, server, visit->prefix[at], visit->found[at] == KVT_OPTION_NONE);
     }
     server->phase = SIM_LOADED;
+    server->by_drive = host->drive != NULL && head.drive_bytes > 0;
+    if (status != KVT_OK) return status;
+    if (server->by_drive)
+        return sim_drive_load(host, index, head.drive_bytes,
+                              (double)(head.other_ns - host->run->now_ns) * 1e-9, head.decode_s,
+                              host_compute_s(host, server));
     sim_schedule(host, host->run->now_ns + sim_to_ns(visit->load_s), index);
-    return status;
+    return KVT_OK;
 }
 
 /* ---- putting ---- */
@@ -436,12 +459,14 @@ static kvt_status host_begin_prefill(sim_host *host, uint32_t index)
     sim_server *server = &host->servers[index];
     sim_visit *visit = &server->visit;
     double fixed_s = sim->options->model.prefill.fixed_seconds;
-    double compute_s = visit->loaded == 0
-                           ? server->whole_s
-                           : sim_prefill_after(sim, visit->request, visit->loaded, server->whole_s);
+    double compute_s = host_compute_s(host, server);
     double asked_s = visit->probed ? sim->options->remote.latency_seconds : 0.0;
     visit->prefill_s = compute_s + fixed_s;
     visit->service_s = asked_s + sim_together(sim->options, visit->load_s, compute_s) + fixed_s;
+    if (server->by_drive) {
+        visit->load_s = (double)(host->run->now_ns - visit->start_ns) * 1e-9 - asked_s;
+        visit->service_s = (double)(server->loaded.computed_ns - visit->start_ns) * 1e-9 + fixed_s;
+    }
     visit->saved_s = server->whole_s + fixed_s - visit->service_s;
     sim_quality_sum(sim, visit);
     server->first_ns = visit->start_ns + sim_to_ns(visit->service_s);

@@ -18,10 +18,10 @@
 
 /* ---- events ---- */
 
-/* A host's actors: its servers, its workers, and its restart. */
+/* A host's actors: its servers, its workers, its drives, and its restart. */
 static uint32_t run_actors(const sim_run *run)
 {
-    return run->options->servers + SIM_EXECUTORS + 2;
+    return run->options->servers + SIM_EXECUTORS + 3;
 }
 
 /* The order of events: by time, of equals by the order in which they were scheduled. */
@@ -61,11 +61,13 @@ void sim_hasten(sim_host *host, uint32_t actor)
     }
 }
 
-/* Takes the earliest event from the heap, which is not empty. */
-static sim_event run_take_event(sim_run *run)
+/* Takes the event at a place of the heap. */
+static sim_event run_take_at(sim_run *run, uint32_t at)
 {
-    sim_event first = run->heap[0], moved = run->heap[--run->heap_count];
-    uint32_t at = 0;
+    const sim_event taken = run->heap[at];
+    assert(at < run->heap_count);
+    const sim_event moved = run->heap[--run->heap_count];
+    if (at == run->heap_count) return taken;
     for (;;) {
         uint32_t child = at * 2 + 1;
         if (child >= run->heap_count) break;
@@ -75,8 +77,20 @@ static sim_event run_take_event(sim_run *run)
         run->heap[at] = run->heap[child];
         at = child;
     }
-    run->heap[at] = moved;
-    return first;
+    run_lift(run, moved, at);
+    return taken;
+}
+
+void sim_reschedule(sim_host *host, uint64_t at_ns, uint32_t actor)
+{
+    sim_run *run = host->run;
+    for (uint32_t at = 0; at < run->heap_count; at++) {
+        if (run->heap[at].actor != host->first_actor + actor) continue;
+        if (run->heap[at].at_ns == at_ns) return;
+        (void)run_take_at(run, at);
+        break;
+    }
+    sim_schedule(host, at_ns > run->now_ns ? at_ns : run->now_ns, actor);
 }
 
 /* Takes the events of a host's workers from the heap. */
@@ -174,6 +188,7 @@ static kvt_status hosts_open_host(sim_run *run, uint32_t index)
     if (options->remote.capacity_bytes > 0) sim->remote = &run->remote;
     if (status == KVT_OK) status = sim_servers_open(host);
     if (status == KVT_OK) status = sim_copies_open(host);
+    if (status == KVT_OK) status = sim_drive_open(host);
     if (status == KVT_OK) status = sim_open(sim, run->policy, run->message, run->message_size);
     if (status != KVT_OK) return status;
     hosts_begin_rounds(host);
@@ -188,6 +203,7 @@ static kvt_status hosts_open_host(sim_run *run, uint32_t index)
 static void hosts_close_host(sim_host *host)
 {
     sim_release_plans(host);
+    sim_drive_close(host);
     sim_copies_close(host);
     sim_servers_close(host);
     sim_link_close(&host->link);
@@ -257,6 +273,7 @@ static kvt_status run_wake(sim_run *run, uint32_t actor)
     actor %= run_actors(run);
     if (actor < servers) return sim_serve(host, actor);
     if (actor == run_actors(run) - 1) return hosts_restart(host);
+    if (actor == sim_actor_of_drive(host)) return sim_drive_serve(host);
     return sim_work(host, actor - servers);
 }
 
@@ -266,7 +283,7 @@ static kvt_status run_loop(sim_run *run)
     run_wait_for_arrival(run);
     while (status == KVT_OK &&
            (run->arrived < run->workload->request_count || run->under_way > 0)) {
-        sim_event event = run_take_event(run);
+        sim_event event = run_take_at(run, 0);
         run->now_ns = event.at_ns;
         status = run_wake(run, event.actor);
     }
@@ -315,6 +332,7 @@ static kvt_status run_finish(sim_run *run)
     double saved_s = 0.0;
     for (uint32_t i = 0; i < run->options->hosts; i++) {
         sim_add_policy(&run->hosts[i].sim);
+        sim_drive_finish(&run->hosts[i]);
         saved_s += run->hosts[i].sim.saved_s;
     }
     kvt_policy_stats stats;

@@ -15,6 +15,7 @@
 #include "base/struct_size.h"
 #include "estimator/predict/predict.h"
 #include "store/core/store.h"
+#include "tiers/pool/slack.h"
 
 #include <assert.h>
 #include <math.h>
@@ -210,11 +211,8 @@ kvt_status kvt_pass_layer(kvt_store *store, uint64_t number, uint32_t layer)
         status = pass_has_stopped(passes, pass, now_ns) ? KVT_MISS : KVT_E_ARGUMENT;
     if (status == KVT_OK) {
         const uint64_t spent_ns = now_ns > pace->began_ns ? now_ns - pace->began_ns : 0;
-        if (layer > pace->layer) {
-            const uint64_t step_ns = spent_ns / (layer - pace->layer);
-            const bool alone = pass->ready && layer == pace->layer + 1;
-            if (alone || step_ns < pace->step_ns) pace->step_ns = step_ns;
-        }
+        if (layer > pace->layer)
+            pace->step_ns = slack_step(pace->step_ns, spent_ns, layer - pace->layer, pass->ready);
         pace->layer = layer;
         pace->began_ns = now_ns;
         pass->ready = pass_is_ready(pass);

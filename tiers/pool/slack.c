@@ -63,6 +63,13 @@ uint64_t slack_need_ends(const slack_need *need, uint64_t patience_ns)
     return last > UINT64_MAX - patience_ns ? UINT64_MAX : last + patience_ns;
 }
 
+uint64_t slack_step(uint64_t step_ns, uint64_t spent_ns, uint32_t layers, bool alone)
+{
+    assert(layers > 0);
+    const uint64_t seen_ns = spent_ns / layers;
+    return (alone && layers == 1) || seen_ns < step_ns ? seen_ns : step_ns;
+}
+
 /* ---- what layers leave ---- */
 
 /* The instant at which the window of a load lets a layer be asked for. */

@@ -123,6 +123,10 @@ uint64_t slack_write_bytes(const slack_settings *settings, const slack_account *
 slack_reason slack_may_write(const slack_settings *settings, slack_account *account,
                              const slack_state *state, uint64_t bytes);
 
+/* What a layer takes after so many layers took spent_ns: a bound from above, and the figure itself
+ * where the pass computed alone, without a wait for the one layer. */
+uint64_t slack_step(uint64_t step_ns, uint64_t spent_ns, uint32_t layers, bool alone);
+
 /* Whether a read begins: one that somebody waits for, or another one of so many bytes, which must
  * leave the layers of a pass in time as a write must. */
 slack_reason slack_may_read(const slack_settings *settings, slack_account *account,

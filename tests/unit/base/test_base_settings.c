@@ -159,7 +159,7 @@ static const char *const worlds[][16] = {
      "workload.crowd_rate=1", "workload.contexts=1", "workload.turns_mean=1.0", NULL},
     {"device.one.tier=dram", "device.one.backend=memory", "device.two.tier=dram",
      "device.two.backend=memory", "replay.hosts=2", "store.profile=p", "prefill.profile=m",
-     "store.io_order=slack", NULL},
+     "store.io_order=slack", "replay.overlap=yes", "replay.layers=32", "replay.layered=yes", NULL},
 };
 enum { WORLDS = sizeof worlds / sizeof worlds[0] };
 

@@ -167,6 +167,39 @@ TEST(layers_are_a_pipeline)
     expect_seconds(result.times.blocked_mean, 0.2 / 4 / 2);
 }
 
+/* The same pipeline through the model of drives, where nothing else is on the bus; then beside
+ * another load, whose layers share it. Whatever the order, the same is written. */
+TEST(layers_come_through_the_drives)
+{
+    static const double extra[] = {0, 0.04, 0.4};
+    for (int order = KVT_IO_READS_FIRST; order <= KVT_IO_SLACK; order++) {
+        replay_options options;
+        replay_result result;
+        model_init(&options);
+        model_add_tier(&options, KVT_TIER_SSD, 44, STORED_BYTES / 0.02, 0.0);
+        options.overlap = options.layered = true;
+        options.layers = 4;
+        options.io.order = (kvt_io_order)order;
+        for (size_t i = 0; i < sizeof extra / sizeof extra[0]; i++) {
+            const double compute = i == 0 ? 0.001 : extra[i];
+            const plain_request plain[] = {{0.0, 1000, 0},
+                                           {10.0, 1000 + (uint32_t)(extra[i] * 1000), 0}};
+            simulate(&options, plain, 2, "lru", &result);
+            const double blocked = compute > 0.2 ? 0.2 / 4 : 0.2 + compute / 4 - compute;
+            expect_seconds(result.times.ttft_p50, compute + blocked + 0.1);
+            expect_seconds(result.times.blocked_mean, blocked / 2);
+            assert_int_equal(result.bytes_read[KVT_TIER_SSD], 10 * 114688);
+            assert_true(result.drive.known && result.drive.writes >= 10);
+            assert_int_equal(result.drive.writes_deferred, 0);
+        }
+        options.servers = 2;
+        const plain_request both[] = {{0.0, 1000, 0}, {10.0, 1040, 0}, {10.0, 1040, 0}};
+        simulate(&options, both, 3, "lru", &result);
+        assert_true(result.times.ttft_p99 > 0.3 && result.times.ttft_max <= 1.1 + 1e-9);
+        assert_int_equal(result.bytes_read[KVT_TIER_SSD], 20 * 114688);
+    }
+}
+
 TEST(slow_storage_is_recomputed)
 {
     replay_options options;
