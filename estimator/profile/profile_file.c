@@ -287,13 +287,15 @@ static kvt_status profile_connect(kvt_profile *profile, const char *path, char *
     return KVT_OK;
 }
 
-/* Once the file is known to be a sound profile of ours. */
+/* Once the file is known to be a sound profile of ours. What is committed goes into the file itself
+ * after a few rows: a person may copy it without its -wal file while a measurement of hours runs. */
 static kvt_status profile_prepare_writing(kvt_profile *profile, const char *path, char *message,
                                           size_t size)
 {
     int result = sqlite3_exec(profile->database,
                               "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
-                              "PRAGMA journal_size_limit = 16777216",
+                              "PRAGMA journal_size_limit = 16777216; "
+                              "PRAGMA wal_autocheckpoint = 16",
                               NULL, NULL, NULL);
     if (result == SQLITE_OK) return KVT_OK;
     profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));

@@ -93,6 +93,61 @@ static uint32_t read_rungs(kvt_codec_curve *curves)
 
 TEST_ALL(scratch_make_files, scratch_remove_files);
 
+/* Copies the profile without the files beside it, after so many calls, as a person might. */
+typedef struct copy_after {
+    uint32_t calls;
+    char path[sizeof files.database + 8];
+} copy_after;
+
+static bool copy_progress(void *context, double done, const char *what)
+{
+    copy_after *copy = context;
+    (void)done, (void)what;
+    if (--copy->calls > 0) return true;
+    char bytes[4096];
+    FILE *from = fopen(files.database, "rb"), *to = fopen(copy->path, "wb");
+    assert_true(from != NULL && to != NULL);
+    for (size_t got; (got = fread(bytes, 1, sizeof bytes, from)) > 0;)
+        assert_int_equal(fwrite(bytes, 1, got, to), got);
+    assert_int_equal(fclose(from), 0);
+    assert_int_equal(fclose(to), 0);
+    return false;
+}
+
+static int64_t count_entry_rows(const char *path)
+{
+    kvt_profile *profile = NULL;
+    sqlite3_stmt *statement = NULL;
+    assert_ok(kvt_profile_open(path, KVT_PROFILE_READ, &profile, message, sizeof message));
+    assert_int_equal(sqlite3_prepare_v2(profile->database, "SELECT count(*) FROM quality_entry", -1,
+                                        &statement, NULL),
+                     SQLITE_OK);
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    const int64_t count = sqlite3_column_int64(statement, 0);
+    (void)sqlite3_finalize(statement);
+    kvt_profile_close(profile);
+    return count;
+}
+
+/* A profile that is copied while a calibration runs has the rows that were measured, but for the
+ * last few: without the -wal file nobody would miss them. */
+TEST(a_copy_of_the_file_alone_has_the_rows)
+{
+    static calibrate_report report;
+    copy_after copy = {.calls = 80};
+    uint32_t calls = 0;
+    calibrate_options options = model_options(&calls);
+    options.progress = copy_progress;
+    options.progress_context = &copy;
+    (void)snprintf(copy.path, sizeof copy.path, "%s.copy", files.database);
+    assert_int_equal(calibrate(&options, &report), KVT_E_CANCELLED);
+    const int64_t all = count_entry_rows(files.database);
+    assert_in_range(all, 60, 100);
+    assert_in_range(count_entry_rows(copy.path), all - 12, all);
+    assert_int_equal(remove(copy.path), 0);
+    scratch_remove_database();
+}
+
 TEST(a_stopped_calibration_goes_on)
 {
     static calibrate_report whole, stopped, again;
