@@ -71,6 +71,10 @@ bool model_is_elsewhere(const model *m); /* another program runs it */
 uint32_t model_rotary_dim(const model_config *config);
 double model_frequency(const model_config *config, uint32_t pair);
 
+/* The clock that computing with the model is timed by, in seconds: the processor time of the
+ * calling thread, or where a host computes the time that passes. */
+double model_clock_seconds(const model *m);
+
 /* A digest of the weights, and their number. */
 uint64_t model_digest(const model *m);
 uint64_t model_parameters(const model *m);

@@ -3,6 +3,7 @@
  * model_weights.c - a model in memory: the bounds of its configuration, its one block of weights,
  * its end. Thread rule: see model.h.
  */
+#include "base/clock.h"
 #include "codecs/kernels/checksum.h"
 #include "estimator/model/model_host.h"
 
@@ -177,6 +178,11 @@ void model_close(model *m)
     free(m->weights);
     free(m->layers);
     free(m);
+}
+
+double model_clock_seconds(const model *m)
+{
+    return m->host != NULL ? base_clock_seconds() : base_cpu_seconds();
 }
 
 uint64_t model_digest(const model *m)

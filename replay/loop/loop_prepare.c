@@ -84,9 +84,9 @@ static kvt_status prepare_kv(loop_site *site, loop_context *context)
         site->contexts_known += same;
         if (same) return KVT_OK;
     }
-    const double begin_s = base_cpu_seconds();
+    const double begin_s = model_clock_seconds(site->measured.weights);
     kvt_status status = loop_prefill(site, context, site->scratch);
-    context->prefill_seconds = base_cpu_seconds() - begin_s;
+    context->prefill_seconds = model_clock_seconds(site->measured.weights) - begin_s;
     if (status != KVT_OK) return status;
     context->kv_checksum = checksum_of(site->scratch, context->kv_bytes);
     status = kv_write(site, context, site->scratch);
@@ -109,12 +109,12 @@ static kvt_status prepare_answer(loop_site *site, loop_context *context, loop_qu
         if (draft == NULL) return KVT_E_MEMORY;
         uint32_t *answer = draft + question->answer_tokens + 1;
         memcpy(draft, entry->tokens + from, told * sizeof *draft);
-        const double begin_s = base_cpu_seconds();
+        const double begin_s = model_clock_seconds(site->measured.weights);
         loop_generator_load(&site->generator, site->scratch, entry->context_tokens,
                             entry->context_tokens);
         status = loop_generator_ask(&site->generator, entry->tokens + question->first,
                                     question->count, &answer[0]);
-        const double ask_seconds = base_cpu_seconds() - begin_s;
+        const double ask_seconds = model_clock_seconds(site->measured.weights) - begin_s;
         if (status == KVT_OK)
             status =
                 loop_generator_answer(&site->generator, draft, question->answer_tokens, answer);

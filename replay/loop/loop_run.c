@@ -57,12 +57,13 @@ static bool loop_is_settled(const loop_state *state)
            (stats.policy.moves_in_flight == 0 && stats.puts_waiting == 0);
 }
 
-/* What this thread computed since then counts by its processor time: seconds that other processes
- * took meanwhile are none of the model's. */
-static void loop_count_computing(loop_state *state, uint64_t begin_ns, double begin_cpu_s)
+/* What this thread computed since then counts by the model's clock: seconds that other processes
+ * took meanwhile are none of the model's, unless a host computes. */
+static void loop_count_computing(loop_state *state, uint64_t begin_ns, double begin_s)
 {
     const uint64_t took_ns = base_clock_ns() - begin_ns;
-    const uint64_t cpu_ns = (uint64_t)((base_cpu_seconds() - begin_cpu_s) * 1e9);
+    const uint64_t cpu_ns =
+        (uint64_t)((model_clock_seconds(state->site->measured.weights) - begin_s) * 1e9);
     if (took_ns > cpu_ns) state->paused_ns += took_ns - cpu_ns;
 }
 
@@ -193,7 +194,7 @@ static kvt_status loop_compute(loop_state *state, const loop_context *context,
     kvt_status status = KVT_OK;
     if (site->options.prefill_each) {
         const uint64_t begin_ns = base_clock_ns();
-        const double begin_s = base_cpu_seconds();
+        const double begin_s = model_clock_seconds(site->measured.weights);
         status = loop_prefill(site, context, site->scratch);
         loop_count_computing(state, begin_ns, begin_s);
     } else {
@@ -325,11 +326,11 @@ static kvt_status loop_ask(loop_state *state, const loop_context *context,
         return KVT_OK;
     }
     const uint64_t begin_ns = base_clock_ns();
-    const double begin_s = base_cpu_seconds();
+    const double begin_s = model_clock_seconds(site->measured.weights);
     loop_generator_load(generator, kv, entry->context_tokens, kept);
     kvt_status status = loop_generator_ask(generator, entry->tokens + question->first,
                                            question->count, &asked->first);
-    asked->seconds = base_cpu_seconds() - begin_s;
+    asked->seconds = model_clock_seconds(site->measured.weights) - begin_s;
     loop_count_computing(state, begin_ns, begin_s);
     return status;
 }

@@ -3,6 +3,7 @@
  * test_estimator_model_host.c - a model behind a socket: a host in a thread of its own runs the
  * reference decoder, so that every number comes back bit for bit; and hosts that answer wrongly.
  */
+#include "base/clock.h"
 #include "base/half.h"
 #include "estimator/model/model_host.h"
 #include "estimator/quality/quality_round_trip.h"
@@ -354,6 +355,11 @@ TEST(a_host_gives_what_the_model_gives)
         assert_ok(model_open(in_folder("model.bin"), &m, message, sizeof message));
         assert_true(model_digest(m) == model_digest(local));
         assert_true(model_parameters(m) == model_parameters(local));
+        /* What passes while a host computes counts; while this process sleeps, nothing is. */
+        const double there_s = model_clock_seconds(m), here_s = model_clock_seconds(local);
+        base_sleep(20000000);
+        assert_true(model_clock_seconds(m) - there_s >= 0.02);
+        assert_true(model_clock_seconds(local) - here_s < 0.02);
         assert_int_equal(model_rotary_dim(model_config_of(m)), model_rotary_dim(c));
         static quality_rope here, there; /* as dumps say it */
         quality_rope_of(c, &here);
