@@ -241,15 +241,16 @@ static json_t *calibrate_document(const calibrate_report *report, const calibrat
                                                        "evidence", choice->evidence));
     }
     return json_pack(
-        "{s:s, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+        "{s:s, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:o, "
+        "s:o, "
         "s:o}",
         "schema", "kvterrace-profile-calibrate-2", "model", view_string(report->model.name),
         "digest", report->model.digest, "class", view_string(report->names[top]), "metric",
         options->model != NULL ? quality_metric_name(options->metric) : "attention", "use",
         quality_use_name(options->use), "entries", (json_int_t)report->entries, "variants",
-        (json_int_t)report->measured, "resumed_rows", (json_int_t)report->resumed, "seconds",
-        report->seconds, "choices", choices, "rungs", calibrate_pack_rungs(ladder), "ladders",
-        calibrate_pack_ladders(report), "left_out",
+        (json_int_t)report->measured, "rows", (json_int_t)report->rows, "resumed_rows",
+        (json_int_t)report->resumed, "seconds", report->seconds, "choices", choices, "rungs",
+        calibrate_pack_rungs(ladder), "ladders", calibrate_pack_ladders(report), "left_out",
         calibrate_pack_trials(report->classes, report->ladder_count > 1 ? CALIBRATE_LIMITS : 0),
         "documents_left_out", calibrate_pack_trials(report->documents, CALIBRATE_LIMITS),
         "likelihood", calibrate_pack_likelihoods(report, options), "verdict",
@@ -257,7 +258,7 @@ static json_t *calibrate_document(const calibrate_report *report, const calibrat
 }
 
 static const document_table ladder_tables[] = {
-    {"", "model entries variants metric use resumed_rows seconds"},
+    {"", "model entries variants metric use rows resumed_rows seconds"},
     {"choices", "question chosen evidence"},
     {"ladders", "class entries widening"},
     {"ladders/rungs", "variant accepted bits=bits_per_element loss mean=loss_upper "

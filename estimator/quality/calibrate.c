@@ -20,9 +20,49 @@
 /* Below this, KL is the rounding of its own sum. */
 #define CALIBRATE_LEAST 1e-12
 
-enum { CALIBRATE_CANDIDATES_MAX = 6, CALIBRATE_NONE = UINT32_MAX };
+enum {
+    CALIBRATE_CANDIDATES_MAX = 6,
+    CALIBRATE_FIRST_MAX = 24,   /* candidates of the questions that are asked first */
+    CALIBRATE_PILOTS = 6,       /* documents of the pilot, and at least so many of each class: */
+    CALIBRATE_PILOTS_CLASS = 2, /* what is clear on them needs no more */
+    CALIBRATE_PILOTS_SHARE = 4  /* one entry in so many at most, for rungs to be tried on them */
+};
 
 /* ---- measuring ---- */
+
+/* Marks the first asked entries of each class, of different documents. */
+static void rows_choose_pilot(calibrate_rows *rows)
+{
+    const calibrate_source *source = rows->source;
+    const uint32_t classes = source->class_count > 1 ? source->class_count : 1;
+    uint32_t room = (CALIBRATE_PILOTS + classes - 1) / classes, of_class[QUALITY_CLASSES_MAX] = {0};
+    if (room < CALIBRATE_PILOTS_CLASS) room = CALIBRATE_PILOTS_CLASS;
+    for (uint32_t e = 0; e < source->entries; e++) {
+        const uint32_t at = source->classes != NULL ? source->classes[e] : 0;
+        bool fits = (source->asked == NULL || source->asked[e]) && of_class[at] < room;
+        for (uint32_t i = 0; fits && i < e; i++)
+            fits = !rows->pilot[i] || rows->documents[i] != rows->documents[e];
+        rows->pilot[e] = fits;
+        of_class[at] += fits;
+        rows->pilot_count += fits;
+        rows->asked_count += source->asked == NULL || source->asked[e];
+    }
+}
+
+/* A pilot of more than half of what is asked saves less than the exact runs that it takes. */
+static calibrate_reach rows_reach(const calibrate_rows *rows, calibrate_reach reach)
+{
+    if (reach == CALIBRATE_PILOT && 2 * rows->pilot_count > rows->asked_count)
+        reach = CALIBRATE_ASKED;
+    if (reach == CALIBRATE_ASKED && rows->source->asked == NULL) reach = CALIBRATE_ALL;
+    return reach;
+}
+
+static const bool *rows_mask(const calibrate_rows *rows, calibrate_reach reach)
+{
+    if (reach == CALIBRATE_PILOT) return rows->pilot;
+    return reach == CALIBRATE_ASKED ? rows->source->asked : NULL;
+}
 
 kvt_status calibrate_rows_make(calibrate_rows *rows, const calibrate_source *source, uint64_t seed)
 {
@@ -31,10 +71,15 @@ kvt_status calibrate_rows_make(calibrate_rows *rows, const calibrate_source *sou
     rows->rows = calloc(entries * CALIBRATE_VARIANTS_MAX + 1, sizeof *rows->rows);
     rows->curves = calloc(CALIBRATE_VARIANTS_MAX, sizeof *rows->curves);
     rows->documents = calloc(entries + 1, sizeof *rows->documents);
+    rows->pilot = calloc(entries + 1, sizeof *rows->pilot);
     rows->sums = calloc(2 * entries + 1, sizeof *rows->sums);
-    if (rows->rows == NULL || rows->curves == NULL || rows->documents == NULL || rows->sums == NULL)
+    if (rows->rows == NULL || rows->curves == NULL || rows->documents == NULL ||
+        rows->pilot == NULL || rows->sums == NULL)
         return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < CALIBRATE_VARIANTS_MAX; i++)
+        rows->beaten_by[i] = CALIBRATE_NONE;
     (void)quality_number_documents(source->documents, source->entries, rows->documents);
+    rows_choose_pilot(rows);
     return KVT_OK;
 }
 
@@ -43,6 +88,7 @@ void calibrate_rows_free(calibrate_rows *rows)
     free(rows->rows);
     free(rows->curves);
     free(rows->documents);
+    free(rows->pilot);
     free(rows->sums);
     *rows = (calibrate_rows){.source = NULL};
 }
@@ -60,7 +106,8 @@ static const quality_row *rows_at(const calibrate_rows *rows, uint32_t entry, ui
 }
 
 /* Measures the variants at places `at`, and makes the curves of all. */
-static kvt_status rows_fill(calibrate_rows *rows, const uint32_t *at, uint32_t count, bool question)
+static kvt_status rows_fill(calibrate_rows *rows, const uint32_t *at, uint32_t count,
+                            calibrate_reach reach)
 {
     const uint32_t entries = rows->source->entries;
     quality_variant variants[CALIBRATE_VARIANTS_MAX];
@@ -70,8 +117,8 @@ static kvt_status rows_fill(calibrate_rows *rows, const uint32_t *at, uint32_t c
     if (fresh == NULL) return KVT_E_MEMORY;
     for (uint32_t i = 0; i < count; i++)
         variants[i] = rows->variants[at[i]];
-    kvt_status status =
-        rows->source->measure(rows->source->context, variants, count, question, fresh);
+    kvt_status status = rows->source->measure(rows->source->context, variants, count,
+                                              rows_mask(rows, reach), fresh);
     for (uint32_t e = 0; status == KVT_OK && e < entries; e++)
         for (uint32_t i = 0; i < count; i++)
             rows->rows[(size_t)e * CALIBRATE_VARIANTS_MAX + at[i]] = fresh[(size_t)e * count + i];
@@ -83,24 +130,25 @@ static kvt_status rows_fill(calibrate_rows *rows, const uint32_t *at, uint32_t c
 }
 
 kvt_status calibrate_measure(calibrate_rows *rows, const char *const *names, uint32_t count,
-                             bool question, uint32_t *indices_out)
+                             calibrate_reach reach, uint32_t *indices_out)
 {
     uint32_t at[CALIBRATE_VARIANTS_MAX] = {0}, missing = 0;
     const uint32_t first = rows->count;
+    reach = rows_reach(rows, reach);
     for (uint32_t i = 0; i < count; i++) {
         quality_variant variant;
         if (quality_variant_parse(names[i], &variant) != KVT_OK) return KVT_E_ARGUMENT;
         uint32_t found = indices_out[i] = rows_find(rows, variant.name);
-        if (found != CALIBRATE_NONE && (rows->whole[found] || question)) continue;
+        if (found != CALIBRATE_NONE && rows->reach[found] >= reach) continue;
         assert(rows->count < CALIBRATE_VARIANTS_MAX || found != CALIBRATE_NONE);
         if (found == CALIBRATE_NONE) {
             found = indices_out[i] = rows->count;
             rows->variants[rows->count++] = variant;
         }
         at[missing++] = found;
-        rows->whole[found] = !question || rows->source->asked == NULL;
+        rows->reach[found] = reach;
     }
-    kvt_status status = rows_fill(rows, at, missing, question);
+    kvt_status status = rows_fill(rows, at, missing, reach);
     if (status != KVT_OK) rows->count = first;
     for (uint32_t i = 0; status == KVT_OK && i < count; i++)
         if (rows->curves[indices_out[i]].entries == 0) indices_out[i] = CALIBRATE_NONE;
@@ -154,8 +202,9 @@ static void compare_interval(const double *sums, const double *counts, uint32_t 
     pair->high = pair->mean + half;
 }
 
-calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_t b, bool even_bits,
-                                 int class_index)
+/* Among the entries of a mask; NULL: all. */
+static calibrate_pair compare_among(const calibrate_rows *rows, const bool *mask, uint32_t a,
+                                    uint32_t b, bool even_bits, int class_index)
 {
     const uint32_t both[2] = {a, b}, entries = rows->source->entries;
     calibrate_pair pair = {.entries = 0};
@@ -166,6 +215,7 @@ calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_
     for (uint32_t e = 0; e < entries; e++) {
         const int of_class = classes != NULL ? (int)classes[e] : 0;
         if (class_index != CALIBRATE_ALL_CLASSES && of_class != class_index) continue;
+        if (mask != NULL && !mask[e]) continue;
         if (!compare_entry(rows, e, both, even_bits, &difference)) continue;
         sums[rows->documents[e]] += difference;
         counts[rows->documents[e]] += 1.0;
@@ -176,6 +226,54 @@ calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_
     pair.mean = sum / pair.entries;
     compare_interval(sums, counts, entries, &pair);
     return pair;
+}
+
+calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_t b, bool even_bits,
+                                 int class_index)
+{
+    return compare_among(rows, NULL, a, b, even_bits, class_index);
+}
+
+/* ---- the pilot ---- */
+
+/* Whether the pilot leaves no doubt that `a` is no better than `b`: by twice the interval, since
+ * many are judged so, or because both are the same. The pilot's rows are the same ones whenever a
+ * calibration goes on, and so is the verdict. */
+static bool pilot_loses(const calibrate_rows *rows, uint32_t a, uint32_t b, bool even_bits)
+{
+    const calibrate_pair pair =
+        compare_among(rows, rows->pilot, a, b, even_bits, CALIBRATE_ALL_CLASSES);
+    if (pair.entries == 0 || pair.documents < 2) return false;
+    return pair.mean >= 0.0 && pair.mean - 2.0 * (pair.high - pair.mean) >= 0.0;
+}
+
+static double pilot_bits(const calibrate_rows *rows, uint32_t variant)
+{
+    double bits = 0.0;
+    uint32_t entries = 0;
+    for (uint32_t e = 0; e < rows->source->entries; e++) {
+        if (!rows->pilot[e] || !rows_at(rows, e, variant)->present) continue;
+        bits += rows_at(rows, e, variant)->bits_per_element;
+        entries++;
+    }
+    return entries > 0 ? bits / entries : (double)NAN;
+}
+
+/* Of the variants that were measured, or are marked, one that is cheaper than this one, may stand
+ * for it and is better beyond doubt; CALIBRATE_NONE: none. */
+static uint32_t pilot_beaten_by(const calibrate_rows *rows, const bool *marked, uint32_t variant)
+{
+    const calibrate_bases *bases = rows->source->bases;
+    const calibrate_kind kind = calibrate_kind_of(bases, rows->variants[variant].variant);
+    const double bits = pilot_bits(rows, variant);
+    for (uint32_t i = 0; i < rows->count; i++) {
+        if (marked != NULL && !marked[i]) continue;
+        if (!(pilot_bits(rows, i) < bits)) continue;
+        if (!calibrate_stands_for(calibrate_kind_of(bases, rows->variants[i].variant), kind))
+            continue;
+        if (pilot_loses(rows, variant, i, false)) return i;
+    }
+    return CALIBRATE_NONE;
 }
 
 /* ---- questions ---- */
@@ -249,6 +347,48 @@ static void answer_classes(calibrate_state *s, const uint32_t *at, const char *c
     }
 }
 
+/* Which candidates of a question the pilot leaves: none that is no better than another at even
+ * bits, nor one that drops tokens where a cheaper variant is better with all of them. One alone is
+ * the answer. Returns how many. */
+static uint32_t pilot_leaves(const calibrate_rows *rows, const uint32_t *at, uint32_t count,
+                             bool *left)
+{
+    uint32_t remaining = 0, best = CALIBRATE_NONE;
+    for (uint32_t i = 0; i < count; i++) {
+        left[i] = at[i] != CALIBRATE_NONE;
+        if (!left[i]) continue;
+        if (best == CALIBRATE_NONE ||
+            compare_among(rows, rows->pilot, at[i], at[best], true, CALIBRATE_ALL_CLASSES).mean <
+                0.0)
+            best = i;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        left[i] = left[i] && (i == best || !pilot_loses(rows, at[i], at[best], true));
+        if (left[i] && quality_variant_drops(rows->variants[at[i]].variant))
+            left[i] = pilot_beaten_by(rows, NULL, at[i]) == CALIBRATE_NONE;
+        remaining += left[i];
+    }
+    return remaining;
+}
+
+typedef uint32_t pilot_verdict(const calibrate_rows *rows, const uint32_t *at, uint32_t count,
+                               bool *left);
+
+/* Measures the candidates on the pilot, and what it leaves of them, if more than one, on all that
+ * is asked. */
+static kvt_status ask_measure(calibrate_state *s, const char *const *names, uint32_t count,
+                              pilot_verdict *leaves, uint32_t *at)
+{
+    const char *more[CALIBRATE_CANDIDATES_MAX];
+    uint32_t more_at[CALIBRATE_CANDIDATES_MAX], more_count = 0;
+    bool left[CALIBRATE_CANDIDATES_MAX];
+    kvt_status status = calibrate_measure(s->rows, names, count, CALIBRATE_PILOT, at);
+    if (status != KVT_OK || leaves(s->rows, at, count, left) < 2) return status;
+    for (uint32_t i = 0; i < count; i++)
+        if (left[i]) more[more_count++] = names[i];
+    return calibrate_measure(s->rows, more, more_count, CALIBRATE_ASKED, more_at);
+}
+
 /*
  * The candidate with the least distortion at even bits; the first one, which is the default, unless
  * another is better beyond doubt. Returns its index among the candidates; 0 when nothing could be
@@ -260,7 +400,7 @@ static uint32_t ask(calibrate_state *s, const char *question, const char *const 
     uint32_t at[CALIBRATE_CANDIDATES_MAX], best = CALIBRATE_NONE, rival = CALIBRATE_NONE;
     char one[128], other[128];
     assert(count <= CALIBRATE_CANDIDATES_MAX);
-    if (s->status == KVT_OK) s->status = calibrate_measure(s->rows, names, count, true, at);
+    if (s->status == KVT_OK) s->status = ask_measure(s, names, count, pilot_leaves, at);
     if (s->status != KVT_OK) return 0;
     for (uint32_t i = 0; i < count; i++) {
         if (at[i] == CALIBRATE_NONE) continue;
@@ -404,43 +544,80 @@ static bool judge_basis(calibrate_state *s, uint32_t entropy, uint32_t basis, co
     return refused == NULL;
 }
 
+/* The candidates of `entropy: basis`, entropy first; of[] is the span of each other one. */
+typedef struct basis_names {
+    char text[1 + TRANSFORM_SPAN_LAYERS4][QUALITY_NAME_BYTES];
+    const char *places[1 + TRANSFORM_SPAN_LAYERS4];
+    uint32_t of[1 + TRANSFORM_SPAN_LAYERS4], count;
+} basis_names;
+
+static void name_candidates(const calibrate_bases *bases, const calibrate_answers *a,
+                            basis_names *names)
+{
+    (void)snprintf(names->text[0], sizeof names->text[0], "entropy:k0.5v%.6g%s", 0.5 * a->v_ratio,
+                   a->entropy_axis);
+    names->count = 1;
+    for (uint32_t i = 0; i < TRANSFORM_SPAN_LAYERS4; i++) {
+        if (!bases->present[i]) continue;
+        (void)snprintf(names->text[names->count], sizeof names->text[0], "transform:%05X,s1",
+                       (unsigned)bases->starts[i]);
+        names->of[names->count++] = i;
+    }
+    for (uint32_t i = 0; i < names->count; i++)
+        names->places[i] = names->text[i];
+}
+
+/* Of a basis question's candidates those that the pilot leaves in doubt or finds better, entropy
+ * with them. Returns how many. */
+static uint32_t pilot_leaves_bases(const calibrate_rows *rows, const uint32_t *at, uint32_t count,
+                                   bool *left)
+{
+    uint32_t remaining = 0;
+    for (uint32_t i = 1; i < count; i++) {
+        left[i] = at[0] != CALIBRATE_NONE && at[i] != CALIBRATE_NONE &&
+                  !pilot_loses(rows, at[i], at[0], true);
+        remaining += left[i];
+    }
+    left[0] = remaining > 0;
+    return remaining + left[0];
+}
+
 /* Every span that is accepted gives rungs; the answer is the one with the least distortion. */
 static void ask_bases(calibrate_state *s, const calibrate_answers *a)
 {
     static const char *const spans[] = {"head", "layer", "layers4"};
-    char label[32];
     const calibrate_bases *bases = s->rows->source->bases;
-    char names[1 + TRANSFORM_SPAN_LAYERS4][QUALITY_NAME_BYTES], text[160];
-    const char *places[1 + TRANSFORM_SPAN_LAYERS4];
-    uint32_t at[1 + TRANSFORM_SPAN_LAYERS4], of[1 + TRANSFORM_SPAN_LAYERS4], count = 1;
+    char label[32], text[160];
+    basis_names names;
+    uint32_t at[1 + TRANSFORM_SPAN_LAYERS4];
     double best = 0.0, mean;
     if (bases == NULL || s->status != KVT_OK) return;
-    (void)snprintf(names[0], sizeof names[0], "entropy:k0.5v%.6g%s", 0.5 * a->v_ratio,
-                   a->entropy_axis);
-    for (uint32_t i = 0; i < TRANSFORM_SPAN_LAYERS4; i++) {
-        if (!bases->present[i]) continue;
-        (void)snprintf(names[count], sizeof names[count], "transform:%05X,s1",
-                       (unsigned)bases->starts[i]);
-        of[count++] = i;
-    }
-    for (uint32_t i = 0; i < count; i++)
-        places[i] = names[i];
-    s->status = calibrate_measure(s->rows, places, count, true, at);
+    name_candidates(bases, a, &names);
+    s->status = ask_measure(s, names.places, names.count, pilot_leaves_bases, at);
     if (s->status != KVT_OK) return;
     answer(s->ladder, "entropy: basis", "none", "none of the candidates was measured");
     calibrate_choice *choice = &s->ladder->choices[s->ladder->choice_count - 1];
-    if (at[0] == CALIBRATE_NONE) return;
+    if (at[0] == CALIBRATE_NONE) {
+        (void)snprintf(choice->evidence, sizeof choice->evidence,
+                       "%s, which bases are compared with, was not measured", names.text[0]);
+        return;
+    }
     describe_variant(s->rows, at[0], at[0], text, sizeof text);
     (void)snprintf(choice->evidence, sizeof choice->evidence, "%s, at even bits (metric: %s)", text,
                    bases->metric);
-    for (uint32_t i = 1; i < count; i++) {
-        if (at[i] == CALIBRATE_NONE) continue;
-        (void)snprintf(label, sizeof label, "%s %05X:", spans[of[i]],
-                       (unsigned)bases->starts[of[i]]);
-        s->rows->accepted[of[i]] = judge_basis(s, at[0], at[i], label, &mean);
-        if (!s->rows->accepted[of[i]] || mean >= best) continue;
+    for (uint32_t i = 1; i < names.count; i++) {
+        const uint32_t span = names.of[i];
+        (void)snprintf(label, sizeof label, "%s %05X:", spans[span], (unsigned)bases->starts[span]);
+        if (at[i] == CALIBRATE_NONE) {
+            const size_t used = strlen(choice->evidence);
+            (void)snprintf(choice->evidence + used, sizeof choice->evidence - used,
+                           "; %s not measured", label);
+            continue;
+        }
+        s->rows->accepted[span] = judge_basis(s, at[0], at[i], label, &mean);
+        if (!s->rows->accepted[span] || mean >= best) continue;
         best = mean;
-        (void)snprintf(choice->chosen, sizeof choice->chosen, "%s", spans[of[i]]);
+        (void)snprintf(choice->chosen, sizeof choice->chosen, "%s", spans[span]);
     }
 }
 
@@ -453,30 +630,58 @@ static void ask_drop(calibrate_state *s, calibrate_answers *a)
     a->drop = labels[ask(s, "drop: score", names, labels, 4)];
 }
 
-/* The questions that follow if every answer is the default one: measured at once, since each
- * measurement of an entry begins with its exact run. */
-static void ask_usual(calibrate_state *s)
+/* What is measured at once, since each measurement of an entry begins with its exact run: first the
+ * pilot's rows of all questions, then what it leaves of them. */
+typedef struct first_work {
+    const char *names[CALIBRATE_FIRST_MAX], *left[CALIBRATE_FIRST_MAX];
+    uint32_t count, left_count;
+} first_work;
+
+static void first_leave(calibrate_state *s, first_work *work, const char *const *names,
+                        uint32_t count, pilot_verdict *leaves)
 {
-    static const char *const usual[] = {"planes:k4v4,g64",
-                                        "planes:k4v4,g64,vhead",
-                                        "planes:k4v4,g64,vchan",
-                                        "planes:k6v4,g64",
-                                        "planes:k4v6,g64,vfirst",
-                                        "entropy:k0.25v0.5",
-                                        "entropy:k0.25v0.5,vchan",
-                                        "entropy:k0.25v0.25",
-                                        "entropy:k0.5v0.25",
-                                        "entropy:k0.125v0.5",
-                                        "entropy:k1v2,middle",
-                                        "entropy:k1v2",
-                                        "planes:k4v3,g64",
-                                        "drop:stream,50+entropy:k0.25v0.5",
-                                        "drop:knorm,50+entropy:k0.25v0.5",
-                                        "drop:keydiff,50+entropy:k0.25v0.5",
-                                        "drop:lagkv,50+entropy:k0.25v0.5"};
-    enum { USUAL = sizeof usual / sizeof usual[0] };
-    uint32_t at[USUAL];
-    if (s->status == KVT_OK) s->status = calibrate_measure(s->rows, usual, USUAL, true, at);
+    uint32_t at[CALIBRATE_CANDIDATES_MAX];
+    bool left[CALIBRATE_CANDIDATES_MAX];
+    for (uint32_t i = 0; i < count; i++)
+        at[i] = rows_find(s->rows, names[i]);
+    if (leaves(s->rows, at, count, left) < 2) return;
+    for (uint32_t i = 0; i < count; i++)
+        if (left[i]) work->left[work->left_count++] = names[i];
+}
+
+/* Bases first, and then the questions as they follow if every answer is the default one. */
+static void ask_first(calibrate_state *s, const calibrate_answers *a, bool questions)
+{
+    static const struct {
+        const char *names[CALIBRATE_CANDIDATES_MAX];
+        uint32_t count;
+    } usual[] = {
+        {{"planes:k4v4,g64", "planes:k4v4,g64,vhead", "planes:k4v4,g64,vchan"}, 3},
+        {{"planes:k6v4,g64", "planes:k4v6,g64,vfirst"}, 2},
+        {{"entropy:k0.25v0.5", "entropy:k0.25v0.5,vchan"}, 2},
+        {{"entropy:k0.25v0.5", "entropy:k0.25v0.25", "entropy:k0.5v0.25", "entropy:k0.125v0.5"}, 4},
+        {{"entropy:k1v2,middle", "entropy:k1v2"}, 2},
+        {{"drop:stream,50+entropy:k0.25v0.5", "drop:knorm,50+entropy:k0.25v0.5",
+          "drop:keydiff,50+entropy:k0.25v0.5", "drop:lagkv,50+entropy:k0.25v0.5"},
+         4}};
+    const uint32_t groups = questions ? sizeof usual / sizeof usual[0] : 0;
+    const calibrate_bases *bases = s->rows->source->bases;
+    uint32_t at[CALIBRATE_FIRST_MAX];
+    basis_names basis = {.count = 0};
+    first_work work = {.count = 0};
+    if (s->status != KVT_OK) return;
+    if (bases != NULL) name_candidates(bases, a, &basis);
+    for (uint32_t i = 0; i < basis.count; i++)
+        work.names[work.count++] = basis.places[i];
+    for (uint32_t g = 0; g < groups; g++)
+        for (uint32_t i = 0; i < usual[g].count; i++)
+            work.names[work.count++] = usual[g].names[i];
+    s->status = calibrate_measure(s->rows, work.names, work.count, CALIBRATE_PILOT, at);
+    if (s->status != KVT_OK) return;
+    if (basis.count > 0) first_leave(s, &work, basis.places, basis.count, pilot_leaves_bases);
+    for (uint32_t g = 0; g < groups; g++)
+        first_leave(s, &work, usual[g].names, usual[g].count, pilot_leaves);
+    s->status = calibrate_measure(s->rows, work.left, work.left_count, CALIBRATE_ASKED, at);
 }
 
 /* ---- rungs ---- */
@@ -539,6 +744,32 @@ static void name_bases(const calibrate_rows *rows, const calibrate_wanted *wante
         }
 }
 
+/* Measures the rungs: where the pilot is a small part of the entries, those behind the first `kept`
+ * that lose there to a cheaper one beyond doubt are measured no further. */
+static kvt_status measure_rungs(calibrate_rows *rows, const calibrate_names *names, uint32_t kept,
+                                uint32_t *at)
+{
+    const char *places[CALIBRATE_RUNGS_MAX];
+    uint32_t more_at[CALIBRATE_RUNGS_MAX], count = 0;
+    bool rungs[CALIBRATE_VARIANTS_MAX] = {false};
+    if (CALIBRATE_PILOTS_SHARE * rows->pilot_count > rows->source->entries)
+        return calibrate_measure(rows, names->places, names->count, CALIBRATE_ALL, at);
+    kvt_status status = calibrate_measure(rows, names->places, names->count, CALIBRATE_PILOT, at);
+    if (status != KVT_OK) return status;
+    for (uint32_t i = 0; i < names->count; i++)
+        if (at[i] != CALIBRATE_NONE) rungs[at[i]] = true;
+    for (uint32_t i = kept; i < names->count; i++)
+        if (at[i] != CALIBRATE_NONE) rows->beaten_by[at[i]] = pilot_beaten_by(rows, rungs, at[i]);
+    for (uint32_t i = 0; i < names->count; i++) {
+        if (at[i] == CALIBRATE_NONE) continue;
+        uint32_t *by = &rows->beaten_by[at[i]];
+        if (*by == CALIBRATE_NONE) places[count++] = names->places[i];
+        while (*by != CALIBRATE_NONE && rows->beaten_by[*by] != CALIBRATE_NONE)
+            *by = rows->beaten_by[*by]; /* bits fall, so this ends at one that is measured on */
+    }
+    return calibrate_measure(rows, places, count, CALIBRATE_ALL, more_at);
+}
+
 static uint32_t count_rows(const calibrate_rows *rows, uint32_t variant, uint32_t class_index)
 {
     const calibrate_source *source = rows->source;
@@ -564,7 +795,8 @@ static uint32_t choose_rungs(calibrate_rows *rows, const calibrate_names *names,
     for (uint32_t i = 0; i < names->count; i++) {
         bool enough = at[i] != CALIBRATE_NONE;
         for (uint32_t c = 0; enough && c < classes; c++)
-            enough = 2 * count_rows(rows, at[i], c) >= most[c];
+            enough = rows->beaten_by[at[i]] != CALIBRATE_NONE ||
+                     2 * count_rows(rows, at[i], c) >= most[c];
         if (enough) rungs[kept++] = at[i];
         if (enough || (i < named && !are_wanted)) continue;
         struct calibrate_left *left = &rows->left[rows->left_count++];
@@ -607,7 +839,7 @@ kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
                          const calibrate_wanted *wanted, calibrate_ladder *ladders_out,
                          calibrate_rows *rows_out, char *message, size_t message_size)
 {
-    calibrate_answers answers = {.planes_axis = ""};
+    calibrate_answers answers = {.entropy_axis = "", .v_ratio = 2.0};
     calibrate_names names = {.count = 0};
     uint32_t at[CALIBRATE_RUNGS_MAX], rungs[CALIBRATE_RUNGS_MAX];
     memset(ladders_out, 0, calibrate_ladder_count(source) * sizeof *ladders_out);
@@ -617,19 +849,22 @@ kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
         (void)snprintf(message, message_size, "a calibration needs at least two entries");
         return KVT_E_ARGUMENT;
     }
-    ask_usual(&s);
-    ask_planes(&s, &answers);
-    ask_entropy(&s, &answers);
-    ask_tables(&s, &answers);
+    const bool questions = wanted == NULL || wanted->answers;
+    ask_first(&s, &answers, questions);
+    if (questions) {
+        ask_planes(&s, &answers);
+        ask_entropy(&s, &answers);
+        ask_tables(&s, &answers);
+    }
     ask_bases(&s, &answers);
-    ask_drop(&s, &answers);
+    if (questions) ask_drop(&s, &answers);
     if (s.status != KVT_OK) return s.status;
     if (wanted == NULL) name_rungs(&answers, &names);
     for (uint32_t i = 0; wanted != NULL && i < wanted->count; i++)
         names.places[names.count++] = wanted->variants[i].name;
     const uint32_t named = names.count;
     name_bases(rows_out, wanted, &names);
-    kvt_status status = calibrate_measure(rows_out, names.places, names.count, false, at);
+    kvt_status status = measure_rungs(rows_out, &names, wanted != NULL ? named : 0, at);
     if (status != KVT_OK) return status;
     const uint32_t count = choose_rungs(rows_out, &names, named, wanted != NULL, at, rungs);
     if (count == 0) {

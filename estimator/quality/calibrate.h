@@ -32,6 +32,8 @@ enum {
     CALIBRATE_LADDERS_MAX = QUALITY_CLASSES_MAX + 1
 };
 
+#define CALIBRATE_NONE UINT32_MAX /* no variant */
+
 /* Bases of the transform codec that the question `entropy: basis` is about. */
 typedef struct calibrate_bases {
     uint32_t starts[TRANSFORM_SPAN_LAYERS4]; /* of their hashes, by span */
@@ -52,11 +54,11 @@ typedef struct calibrate_source {
     uint32_t trials;              /* that one row's loss is a mean of: tokens, or queries */
     const calibrate_bases *bases; /* NULL: no question about them */
     /* Measures the variants: rows_out[entry * count + variant], with loss set and, where the method
-     * has it, kl, the distortion that variants are compared by; otherwise attention_error. A
-     * question needs the asked entries alone; rows of others that are there anyhow count as well.
-     * Rows of variants that do not take the layout are not present. */
+     * has it, kl, the distortion that variants are compared by; otherwise attention_error. Needed
+     * are the entries that `mask` says, NULL: all; rows of others that are there anyhow count as
+     * well. Rows of variants that do not take the layout are not present. */
     kvt_status (*measure)(void *context, const quality_variant *variants, uint32_t count,
-                          bool question, quality_row *rows_out);
+                          const bool *mask, quality_row *rows_out);
     /* Mean bits per element of an entropy variant with each matrix' own tables and with one table
      * per layer and side of other entries' codes; NULL: that question is not asked. */
     kvt_status (*tables)(void *context, const quality_variant *variant, double *own_bits_out,
@@ -64,16 +66,24 @@ typedef struct calibrate_source {
     void *context;
 } calibrate_source;
 
+/* The entries that a variant was measured on: the pilot's, which are the first ones that questions
+ * are asked on, all that they are asked on, or all. */
+typedef enum calibrate_reach { CALIBRATE_PILOT, CALIBRATE_ASKED, CALIBRATE_ALL } calibrate_reach;
+
 /* Measured variants, each once. */
 typedef struct calibrate_rows {
     const calibrate_source *source;
     quality_variant variants[CALIBRATE_VARIANTS_MAX];
-    bool whole[CALIBRATE_VARIANTS_MAX]; /* all entries were wanted, not the asked ones alone */
+    uint8_t reach[CALIBRATE_VARIANTS_MAX]; /* calibrate_reach */
+    /* Of one that is no rung by the pilot alone, what beat it there; CALIBRATE_NONE of others. */
+    uint32_t beaten_by[CALIBRATE_VARIANTS_MAX];
     uint32_t count;
     quality_row *rows;     /* [entries][CALIBRATE_VARIANTS_MAX] */
     quality_curve *curves; /* [CALIBRATE_VARIANTS_MAX]; entries 0: does not take the layout */
     uint32_t *documents;   /* [entries], from 0 on */
-    double *sums;          /* [2 * entries], for comparing */
+    bool *pilot;           /* [entries] */
+    uint32_t pilot_count, asked_count;
+    double *sums; /* [2 * entries], for comparing */
     uint64_t seed;
     /* What calibrate_run made of them. */
     bool accepted[TRANSFORM_SPAN_LAYERS4]; /* bases, by span */
@@ -101,6 +111,11 @@ typedef enum calibrate_kind {
     CALIBRATE_DROPS,
     CALIBRATE_KINDS
 } calibrate_kind;
+
+/* Whether one kind can stand for another: it asks for no more, and decodes no slower. A variant
+ * that keeps all tokens is measured against its like alone, since the others are not for every
+ * layout; one that drops some has no basis. */
+bool calibrate_stands_for(calibrate_kind kind, calibrate_kind other);
 
 /* The kind of a variant, given the bases of its calibration; NULL: none. */
 calibrate_kind calibrate_kind_of(const calibrate_bases *bases, kvt_variant variant);
@@ -130,6 +145,7 @@ typedef struct calibrate_ladder {
 typedef struct calibrate_wanted {
     const quality_variant *variants;
     uint32_t count; /* at most CALIBRATE_KNOWN_MAX */
+    bool answers;   /* questions that name no rung are answered too, by the rows that are there */
 } calibrate_wanted;
 
 /* Measures what the questions need, answers them, and makes the ladders: one of each class in
@@ -164,11 +180,11 @@ enum { CALIBRATE_ALL_CLASSES = -1, CALIBRATE_NEW_CLASS = -1 };
 calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_t b, bool even_bits,
                                  int class_index);
 
-/* Measures variants by name that have not been, on all entries or, for a question, on those that
- * are asked. indices_out[count]: where they are; UINT32_MAX for one that does not take the layout.
+/* Measures variants by name that have not been, on the entries of the reach. indices_out[count]: where they are; UINT32_MAX for one that does not take the layout.
  */
 KVT_NODISCARD kvt_status calibrate_measure(calibrate_rows *rows, const char *const *names,
-                                           uint32_t count, bool question, uint32_t *indices_out);
+                                           uint32_t count, calibrate_reach reach,
+                                           uint32_t *indices_out);
 
 /* The rungs of measured variants, by falling bits, for entries of one class, or of those that were
  * not measured (CALIBRATE_NEW_CLASS); docs/PROFILE.md says what is refused. Entries that lack a row
@@ -251,6 +267,7 @@ typedef struct calibrate_report {
     uint32_t entries;
     uint32_t measured; /* variants */
     uint64_t resumed;  /* rows that were there */
+    uint64_t rows;     /* that were measured now */
     uint32_t taught;   /* contexts that taught the bases; 0: none did now */
     uint64_t taught_tokens;
     double seconds;

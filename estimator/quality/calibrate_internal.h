@@ -60,7 +60,8 @@ typedef struct calibration {
     /* While measuring. */
     const quality_variant *variants;
     uint32_t count;
-    bool question, measures;
+    const bool *mask; /* of the entries that are wanted; NULL: all */
+    bool measures;
     quality_row *rows;
     uint64_t done, expected;
 } calibration;
@@ -100,7 +101,7 @@ uint32_t calibrate_known_variants(const calibration *c, quality_variant *variant
 
 /* The two callbacks of calibrate_source. */
 KVT_NODISCARD kvt_status calibrate_source_measure(void *context, const quality_variant *variants,
-                                                  uint32_t count, bool question,
+                                                  uint32_t count, const bool *mask,
                                                   quality_row *rows_out);
 KVT_NODISCARD kvt_status calibrate_source_tables(void *context, const quality_variant *variant,
                                                  double *own_bits_out, double *shared_bits_out);

@@ -37,24 +37,33 @@ calibrate_kind calibrate_kind_of(const calibrate_bases *bases, kvt_variant varia
     return CALIBRATE_LAYERS4;
 }
 
-/* Whether one kind can stand for another: it asks for no more, and decodes no slower. A variant
- * that keeps all tokens is measured against its like alone, since the others are not for every
- * layout; one that drops some has no basis. */
-static bool ladder_stands_for(calibrate_kind kind, calibrate_kind other)
+bool calibrate_stands_for(calibrate_kind kind, calibrate_kind other)
 {
     if (other == CALIBRATE_DROPS) return kind == CALIBRATE_PLAIN || kind == CALIBRATE_DROPS;
     return kind <= other;
 }
 
-/* The cheaper one with the least distortion, when that is no more than this one's. */
-static uint32_t ladder_beaten_by(const ladder_candidate *candidates, uint32_t count, uint32_t at)
+static uint32_t ladder_find(const ladder_candidate *candidates, uint32_t count, uint32_t variant)
+{
+    uint32_t at = 0;
+    while (at < count && candidates[at].variant != variant)
+        at++;
+    assert(at < count);
+    return at;
+}
+
+/* The cheaper one with the least distortion, when that is no more than this one's. Those that the
+ * pilot refused have their figures of fewer entries, and beat none. */
+static uint32_t ladder_beaten_by(const calibrate_rows *rows, const ladder_candidate *candidates,
+                                 uint32_t count, uint32_t at)
 {
     uint32_t best = UINT32_MAX;
     for (uint32_t i = 0; i < count; i++) {
         const ladder_candidate *other = &candidates[i];
         if (i == at || other->bits > candidates[at].bits) continue;
+        if (rows->beaten_by[other->variant] != CALIBRATE_NONE) continue;
         if (other->bits == candidates[at].bits && i > at) continue;
-        if (!ladder_stands_for(other->kind, candidates[at].kind)) continue;
+        if (!calibrate_stands_for(other->kind, candidates[at].kind)) continue;
         if (other->distortion > candidates[at].distortion) continue;
         if (best == UINT32_MAX || other->distortion < candidates[best].distortion) best = i;
     }
@@ -117,21 +126,26 @@ static void ladder_make_rungs(const calibrate_rows *rows, const uint32_t *varian
                               calibrate_ladder *ladder)
 {
     ladder_candidate candidates[CALIBRATE_RUNGS_MAX];
+    uint32_t kept = 0;
     assert(count <= CALIBRATE_RUNGS_MAX);
     for (uint32_t i = 0; i < count; i++) {
         const quality_curve *curve = &rows->curves[variants[i]];
-        candidates[i] = (ladder_candidate){
+        if (curve->entries == 0) continue; /* beaten, on entries that are not of this part */
+        candidates[kept++] = (ladder_candidate){
             .variant = variants[i],
             .kind = calibrate_kind_of(rows->source->bases, rows->variants[variants[i]].variant),
             .bits = curve->bits_per_element,
             .distortion =
                 isfinite(curve->kl) ? curve->kl : curve->attention_error * curve->attention_error};
     }
-    qsort(candidates, count, sizeof candidates[0], ladder_order);
-    for (uint32_t i = 0; i < count; i++)
-        candidates[i].beaten_by = ladder_beaten_by(candidates, count, i);
-    ladder->rung_count = count;
-    for (uint32_t i = 0; i < count; i++)
+    qsort(candidates, kept, sizeof candidates[0], ladder_order);
+    for (uint32_t i = 0; i < kept; i++) {
+        const uint32_t by = rows->beaten_by[candidates[i].variant];
+        candidates[i].beaten_by = by == CALIBRATE_NONE ? ladder_beaten_by(rows, candidates, kept, i)
+                                                       : ladder_find(candidates, kept, by);
+    }
+    ladder->rung_count = kept;
+    for (uint32_t i = 0; i < kept; i++)
         ladder_fill(rows, candidates, &candidates[i], &ladder->rungs[i]);
     for (int kind = CALIBRATE_PLAIN; kind < CALIBRATE_KINDS; kind++)
         ladder_smooth(ladder, (calibrate_kind)kind);
@@ -158,7 +172,9 @@ static bool part_is_whole(const calibrate_rows *rows, uint32_t entry, const uint
                           uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (!rows->rows[(size_t)entry * CALIBRATE_VARIANTS_MAX + variants[i]].present) return false;
+        if (rows->beaten_by[variants[i]] == CALIBRATE_NONE &&
+            !rows->rows[(size_t)entry * CALIBRATE_VARIANTS_MAX + variants[i]].present)
+            return false;
     return true;
 }
 
@@ -190,13 +206,18 @@ static kvt_status part_make(const calibrate_rows *rows, const uint32_t *variants
     part->rows.source = &part->source;
     part->rows.count = rows->count;
     memcpy(part->rows.variants, rows->variants, sizeof rows->variants);
+    memcpy(part->rows.beaten_by, rows->beaten_by, sizeof rows->beaten_by);
     (void)quality_number_documents(part->documents, part->source.entries, part->rows.documents);
     return quality_summarise(part->rows.rows, part->documents, part->source.entries,
                              CALIBRATE_VARIANTS_MAX, rows->seed, part->rows.curves, &spread);
 }
 
-static promise_rows part_promises(const ladder_part *part)
+/* Of the variants that are measured on all entries: the others' losses bound nothing. */
+static promise_rows part_promises(ladder_part *part)
 {
+    for (uint32_t i = 0; i < part->source.entries * CALIBRATE_VARIANTS_MAX; i++)
+        if (part->rows.beaten_by[i % CALIBRATE_VARIANTS_MAX] != CALIBRATE_NONE)
+            part->rows.rows[i].present = false;
     return (promise_rows){.rows = part->rows.rows,
                           .entry_count = part->source.entries,
                           .variant_count = CALIBRATE_VARIANTS_MAX,
@@ -215,8 +236,8 @@ kvt_status calibrate_make_ladder(const calibrate_rows *rows, const uint32_t *var
     ladder->entries = part.source.entries;
     if (status == KVT_OK && part.source.entries < 2) status = KVT_E_ARGUMENT;
     if (status == KVT_OK) {
-        const promise_rows promised = part_promises(&part);
         ladder_make_rungs(&part.rows, variants, count, ladder);
+        const promise_rows promised = part_promises(&part);
         status = calibrate_bound(&promised, part.rows.variants, class_index, ladder);
     }
     part_free(&part);

@@ -213,7 +213,8 @@ static size_t calibrate_fill_kept(calibration *c)
             c->rows[(size_t)c->kept[i].entry * c->count + v] = c->kept[i].row;
         }
         for (uint32_t e = 0; e < c->entry_count; e++)
-            missing += !c->rows[(size_t)e * c->count + v].present && (!c->question || c->asked[e]);
+            missing +=
+                !c->rows[(size_t)e * c->count + v].present && (c->mask == NULL || c->mask[e]);
     }
     return missing;
 }
@@ -234,7 +235,7 @@ static bool calibrate_progress(const calibration *c)
 static bool calibrate_wants(void *context, uint32_t entry, uint32_t variant)
 {
     const calibration *c = context;
-    if (c->question && !c->asked[entry]) return false;
+    if (c->mask != NULL && !c->mask[entry]) return false;
     return !c->rows[(size_t)entry * c->count + variant].present;
 }
 
@@ -320,14 +321,13 @@ static kvt_status calibrate_judge_model(calibration *c)
 }
 
 kvt_status calibrate_source_measure(void *context, const quality_variant *variants, uint32_t count,
-                                    bool question, quality_row *rows_out)
+                                    const bool *mask, quality_row *rows_out)
 {
     calibration *c = context;
     c->variants = variants;
     c->count = count;
-    c->question = question;
+    c->mask = mask;
     c->rows = rows_out;
-    c->report->measured += count;
     kvt_status status = KVT_OK;
     if (calibrate_fill_kept(c) > 0 && !c->options->finish)
         status = calibrate_now(c);

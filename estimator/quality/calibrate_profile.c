@@ -482,7 +482,7 @@ static kvt_status calibrate_ask(calibration *c)
     calibrate_rows rows = {.source = NULL};
     const char *names[QUALITY_CLASSES_MAX];
     quality_variant variants[CALIBRATE_KNOWN_MAX];
-    calibrate_wanted known = {.variants = variants};
+    calibrate_wanted known = {.variants = variants}, named;
     const calibrate_wanted *wanted = o->wanted;
     uint32_t known_count = 0;
     for (uint32_t i = 0; i < o->class_count; i++)
@@ -491,6 +491,11 @@ static kvt_status calibrate_ask(calibration *c)
         known_count = calibrate_known_variants(c, variants, CALIBRATE_KNOWN_MAX);
         known.count = known_count < CALIBRATE_KNOWN_MAX ? known_count : CALIBRATE_KNOWN_MAX;
         wanted = &known;
+    }
+    if (o->finish) {
+        named = *wanted;
+        named.answers = true;
+        wanted = &named;
     }
     if (o->finish && c->kept_count == 0) {
         (void)snprintf(c->message, c->message_size, "nothing was measured of these texts yet");
@@ -510,6 +515,8 @@ static kvt_status calibrate_ask(calibration *c)
                                      .context = c};
     kvt_status status = calibrate_run(&source, QUALITY_SEED, wanted, report->ladders, &rows,
                                       c->message, c->message_size);
+    report->measured = rows.count;
+    report->rows = c->done - report->resumed;
     report->ladder_count = calibrate_ladder_count(&source);
     for (uint32_t i = 0; i < report->ladder_count; i++)
         (void)snprintf(report->names[i], sizeof report->names[i], "%s",

@@ -320,6 +320,19 @@ class LadderTest(CommandCase):
                          "not measured; the same command without --finish does it.")
         shown = self.run_command(*other, "--finish").stdout
         self.assertEqual(shown.splitlines()[-2:], finished["notes"])
+        # What no basis can be judged by is named, and so is a basis that has no rows.
+        for codec, said in ((8, r"layers4 [0-9A-F]{5}: not measured"),
+                            (5, r"^entropy:k0.5v1, which bases are compared with, was not")):
+            shutil.copy(self.path("p.db"), self.path("less.db"))
+            database = sqlite3.connect(self.path("less.db"))
+            database.execute("DELETE FROM quality_entry WHERE codec = ?", (codec,))
+            database.commit()
+            database.close()
+            less = self.run_json(*learn[:-1], "less.db", "--finish")
+            chosen = [choice for choice in less["choices"] if choice["question"] ==
+                      "entropy: basis"]
+            self.assertEqual([choice["chosen"] for choice in chosen], ["none"])
+            self.assertRegex(chosen[0]["evidence"], said)
         self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "p.db")
         self.assertEqual(self.run_json(*learn)["notes"], [])
         at = learn.index("--basis")

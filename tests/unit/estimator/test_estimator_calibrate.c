@@ -33,7 +33,9 @@ typedef struct world {
     bool asks_half;
     const char *lacks; /* variants whose names begin so have rows for questions alone */
     calibrate_wanted wanted;
-    uint32_t measured, rows;
+    /* Rows that were asked for, each once. */
+    uint32_t rows, seen_count, seen_entries[CALIBRATE_VARIANTS_MAX];
+    char seen[CALIBRATE_VARIANTS_MAX][QUALITY_NAME_BYTES];
 } world;
 
 static uint64_t hash(uint64_t x)
@@ -104,18 +106,38 @@ static bool is_asked(uint32_t entry)
     return entry % 4 < 2;
 }
 
+/* Which entries a variant has rows of, a bit each. */
+static uint32_t *world_seen(world *w, const char *name)
+{
+    for (uint32_t i = 0; i < w->seen_count; i++)
+        if (strcmp(w->seen[i], name) == 0) return &w->seen_entries[i];
+    (void)snprintf(w->seen[w->seen_count], QUALITY_NAME_BYTES, "%s", name);
+    return &w->seen_entries[w->seen_count++];
+}
+
+static uint32_t bits_set(uint32_t word)
+{
+    return (uint32_t)__builtin_popcount(word);
+}
+
+/* As a calibration does: rows that were measured for something else are there as well. */
 static kvt_status world_measure(void *context, const quality_variant *variants, uint32_t count,
-                                bool question, quality_row *rows_out)
+                                const bool *mask, quality_row *rows_out)
 {
     world *w = context;
-    w->measured += count;
-    for (uint32_t e = 0; e < ENTRIES; e++) {
-        if (question && w->asks_half && !is_asked(e)) continue;
-        w->rows += count;
-        for (uint32_t i = 0; i < count; i++)
-            if (question || w->lacks == NULL ||
-                strncmp(variants[i].name, w->lacks, strlen(w->lacks)) != 0)
-                rows_out[e * count + i] = world_row(w, e, &variants[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        const char *name = variants[i].name;
+        uint32_t *seen = world_seen(w, name);
+        const bool lacks =
+            mask == NULL && w->lacks != NULL && strncmp(name, w->lacks, strlen(w->lacks)) == 0;
+        for (uint32_t e = 0; e < ENTRIES; e++) {
+            const uint32_t bit = UINT32_C(1) << e;
+            if ((mask == NULL || mask[e]) && !lacks) {
+                w->rows += (*seen & bit) == 0;
+                *seen |= bit;
+            }
+            if ((*seen & bit) != 0) rows_out[e * count + i] = world_row(w, e, &variants[i]);
+        }
     }
     return KVT_OK;
 }
@@ -148,6 +170,8 @@ static void run_classes(world *w)
     uint32_t classes[ENTRIES];
     uint64_t documents[ENTRIES];
     bool asked[ENTRIES];
+    w->rows = w->seen_count = 0;
+    memset(w->seen_entries, 0, sizeof w->seen_entries);
     for (uint32_t e = 0; e < ENTRIES; e++) {
         classes[e] = e % 2;
         documents[e] = 1 + e % 2 + e / 4 * 2;
@@ -188,7 +212,7 @@ static calibrate_ladder run(world *w)
     char message[256] = "";
     kvt_status status = calibrate_run(&source, 1, NULL, ladders, &rows, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
-    assert_int_equal(w->measured, rows.count); /* nothing is measured twice */
+    assert_int_equal(w->seen_count, rows.count);
     calibrate_rows_free(&rows);
     return ladders[0];
 }
@@ -297,10 +321,10 @@ TEST(layouts_and_methods)
 /* ---- pairs ---- */
 
 static kvt_status fixed_measure(void *context, const quality_variant *variants, uint32_t count,
-                                bool question, quality_row *rows_out)
+                                const bool *mask, quality_row *rows_out)
 {
     const double *kl = context; /* [variant][entry] */
-    (void)variants, (void)question;
+    (void)variants, (void)mask;
     for (uint32_t e = 0; e < 4; e++)
         for (uint32_t i = 0; i < count; i++)
             rows_out[e * count + i] = (quality_row){.present = kl[i * 4 + e] >= 0.0,
@@ -311,10 +335,10 @@ static kvt_status fixed_measure(void *context, const quality_variant *variants, 
 }
 
 static kvt_status pair_measure(void *context, const quality_variant *variants, uint32_t count,
-                               bool question, quality_row *rows_out)
+                               const bool *mask, quality_row *rows_out)
 {
     const double *kl = context;
-    (void)variants, (void)question;
+    (void)variants, (void)mask;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t e = 0; e < 2; e++)
             rows_out[e * count + i] = (quality_row){.present = true,
@@ -334,7 +358,7 @@ TEST(pairs_are_compared_by_entry)
     uint32_t at[2];
     calibrate_rows rows;
     assert_ok(calibrate_rows_make(&rows, &source, 1));
-    assert_ok(calibrate_measure(&rows, names, 2, true, at));
+    assert_ok(calibrate_measure(&rows, names, 2, CALIBRATE_ASKED, at));
     calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false, CALIBRATE_ALL_CLASSES);
     assert_int_equal(pair.entries, 3);
     assert_true(fabs(pair.mean - log(2.0)) < 1e-12);
@@ -342,10 +366,11 @@ TEST(pairs_are_compared_by_entry)
     pair = calibrate_compare(&rows, at[1], at[0], true, CALIBRATE_ALL_CLASSES);
     assert_true(fabs(pair.mean - (log(2.0) - log(4.0))) < 1e-12);
     uint32_t again;
-    assert_ok(calibrate_measure(&rows, &names[1], 1, true, &again));
+    assert_ok(calibrate_measure(&rows, &names[1], 1, CALIBRATE_ASKED, &again));
     assert_int_equal(again, at[1]);
-    assert_int_equal(calibrate_measure(&rows, &(const char *const){"nothing:1"}, 1, true, &again),
-                     KVT_E_ARGUMENT);
+    assert_int_equal(
+        calibrate_measure(&rows, &(const char *const){"nothing:1"}, 1, CALIBRATE_ASKED, &again),
+        KVT_E_ARGUMENT);
     calibrate_rows_free(&rows);
 }
 
@@ -359,7 +384,7 @@ TEST(two_entries_prove_little)
     uint32_t at[2];
     calibrate_rows rows;
     assert_ok(calibrate_rows_make(&rows, &source, 1));
-    assert_ok(calibrate_measure(&rows, names, 2, true, at));
+    assert_ok(calibrate_measure(&rows, names, 2, CALIBRATE_ASKED, at));
     calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false, CALIBRATE_ALL_CLASSES);
     double error = 0.5 * log(1.5); /* of the mean of log 2 and log 3 */
     assert_int_equal(pair.entries, 2);
@@ -382,7 +407,7 @@ TEST(documents_are_what_counts)
     uint32_t at[2];
     calibrate_rows rows;
     assert_ok(calibrate_rows_make(&rows, &source, 1));
-    assert_ok(calibrate_measure(&rows, names, 2, true, at));
+    assert_ok(calibrate_measure(&rows, names, 2, CALIBRATE_ASKED, at));
     calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false, CALIBRATE_ALL_CLASSES);
     assert_int_equal(pair.entries, 4);
     assert_int_equal(pair.documents, 2);
@@ -443,11 +468,76 @@ TEST(questions_are_asked_on_fewer_entries)
     assert_true(half.rows < all.rows);
     for (uint32_t i = 0; i < of_all.choice_count; i++)
         assert_string_equal(ladders[0].choices[i].chosen, of_all.choices[i].chosen);
-    assert_non_null(strstr(choice_of(&ladders[0], "planes: V axis")->evidence, ", 12 entries"));
+    /* What the first three documents of each class settle is asked no further. */
+    assert_non_null(strstr(choice_of(&ladders[0], "planes: K:V bits")->evidence, ", 6 entries"));
+    assert_non_null(strstr(choice_of(&ladders[0], "entropy: centroids")->evidence, ", 12 entries"));
+    assert_int_equal(bits_set(*world_seen(&half, "planes:k4v6,g64,vfirst")), 6);
+    assert_int_equal(bits_set(*world_seen(&half, "entropy:k1v2,vchan")), 12);
     assert_int_equal(ladders[0].rung_count, of_all.rung_count);
     for (uint32_t i = 0; i < of_all.rung_count; i++)
         assert_true(ladders[0].rungs[i].loss == of_all.rungs[i].loss);
     assert_int_equal(ladders[0].entries, ENTRIES / 2);
+}
+
+/* A rung that loses to a cheaper one on the pilot beyond doubt is measured no further: it is refused
+ * on every ladder, and its losses are no part of anybody's bounds. */
+TEST(beaten_rungs_are_measured_no_further)
+{
+    world w = plain_world();
+    w.of_class = 1.0;
+    w.class_token = 1.0;
+    w.asks_half = true;
+    run_classes(&w);
+    const calibrate_ladder *any = &ladders[2];
+    uint32_t beaten = 0;
+    for (uint32_t i = 0; i < any->rung_count; i++) {
+        const calibrate_rung *rung = &any->rungs[i];
+        const uint32_t rows = bits_set(*world_seen(&w, rung->variant.name));
+        if (rung->accepted) assert_int_equal(rows, ENTRIES);
+        if (rows == ENTRIES) continue;
+        beaten++;
+        assert_false(rung->accepted);
+        assert_non_null(strstr(rung->evidence, "worse than entropy:"));
+        assert_true(rung->loss > 0.0 && rung->loss_upper >= rung->loss);
+    }
+    assert_true(beaten >= 3);
+    assert_int_equal(any->entries, ENTRIES);
+    assert_int_equal(bits_set(*world_seen(&w, "planes:k2v2,g64")), 6);
+}
+
+/* Nobody asks what cannot name a rung: of named variants the question about bases alone. */
+TEST(named_variants_need_no_answers)
+{
+    static const char *const name = "planes:k8v8,g64";
+    quality_variant variant;
+    world w = plain_world();
+    assert_ok(quality_variant_parse(name, &variant));
+    w.wanted = (calibrate_wanted){.variants = &variant, .count = 1};
+    w.basis[0] = w.basis[1] = 0.2;
+    w.taught[0] = w.asks_half = true;
+    run_classes(&w);
+    assert_int_equal(ladders[0].choice_count, 1);
+    assert_string_equal(ladders[0].choices[0].question, "entropy: basis");
+    /* Entropy and three bases are asked; the steps of the bases and the named one are rungs. */
+    assert_int_equal(w.seen_count, 2 + 3 * CALIBRATE_BASIS_STEPS);
+    assert_int_equal(bits_set(*world_seen(&w, "entropy:k0.5v1")), 12);
+    assert_int_equal(bits_set(*world_seen(&w, name)), ENTRIES);
+    /* With the rows that are there every question has its answer. */
+    w.wanted.answers = true;
+    run_classes(&w);
+    assert_int_equal(ladders[0].choice_count, 8);
+}
+
+/* A basis that loses on the pilot beyond doubt is asked about no further. */
+TEST(bases_that_lose_are_asked_little)
+{
+    world w = plain_world();
+    w.basis[0] = w.basis[1] = 3.0;
+    w.taught[0] = w.asks_half = true;
+    run_classes(&w);
+    assert_chosen(&ladders[0], "entropy: basis", "none");
+    assert_int_equal(bits_set(*world_seen(&w, "transform:00001,s1")), 6);
+    assert_non_null(strstr(choice_of(&ladders[0], "entropy: basis")->evidence, "no clear gain"));
 }
 
 static uint32_t count_rungs(const calibrate_ladder *ladder, const char *start)
@@ -494,7 +584,7 @@ TEST(named_variants_leave_those_of_bases)
     world w = plain_world();
     for (int i = 0; i < 3; i++)
         assert_ok(quality_variant_parse(names[i], &variants[i]));
-    w.wanted = (calibrate_wanted){variants, 3};
+    w.wanted = (calibrate_wanted){.variants = variants, .count = 3};
     w.basis[0] = w.basis[1] = 0.2;
     w.taught[0] = true;
     run_classes(&w);
@@ -507,7 +597,8 @@ TEST(named_variants_leave_those_of_bases)
     run_classes(&w);
     assert_int_equal(made.left_count, 1);
     assert_string_equal(made.left[0].name, names[2]);
-    assert_true(made.left[0].named && made.left[0].entries == 0);
+    assert_true(made.left[0].named && made.left[0].entries == 6); /* the pilot's */
+    w.asks_half = true;
     w.lacks = "transform:00002";
     run_classes(&w);
     assert_int_equal(ladders[0].rung_count, 2 + 2 * CALIBRATE_BASIS_STEPS + 1); /* the asked */

@@ -198,7 +198,7 @@ static kvt_status calibrate(uint32_t contexts, quality_metric metric, bool finis
 {
     const char *const with[] = {paths[0]}, *const without[] = {paths[1]};
     const quality_class classes[] = {{"tasks", with, 1}, {"chat", without, 1}};
-    const calibrate_wanted wanted = {.variants = &variants[1], .count = 1};
+    const calibrate_wanted wanted = {.variants = &variants[1], .count = 1, .answers = true};
     kvt_profile *profile = NULL;
     const calibrate_options options = {.model = files.model,
                                        .unjudged = true,
