@@ -8,7 +8,7 @@
 #ifndef SERVE_WIRE_CHANNEL_ENTRIES_H
 #define SERVE_WIRE_CHANNEL_ENTRIES_H
 
-#include "base/ring.h"
+#include "base/ring_words.h"
 
 #include <kvterrace/queue.h>
 #include <kvterrace/types.h>

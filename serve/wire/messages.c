@@ -4,7 +4,7 @@
  */
 #include "serve/wire/messages.h"
 
-#include "base/ring.h"
+#include "base/ring_words.h"
 
 #include <assert.h>
 #include <stdbool.h>

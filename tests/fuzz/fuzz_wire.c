@@ -7,7 +7,7 @@
  * The first byte of the input says who has sent the packet, how many descriptors came with it, and
  * how far the two sides have agreed.
  */
-#include "base/ring.h"
+#include "base/ring_words.h"
 #include "serve/wire/channel_entries.h"
 #include "serve/wire/control.h"
 #include "serve/wire/messages.h"

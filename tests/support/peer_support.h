@@ -10,7 +10,7 @@
 
 #include <dirent.h>
 
-#include "base/ring.h"
+#include "base/ring_words.h"
 #include "serve/wire/channel_entries.h"
 #include "serve/wire/shared_memory.h"
 

@@ -8,7 +8,7 @@
 
 #include "cases.h"
 
-#include "base/ring.h"
+#include "base/ring_words.h"
 
 #include <signal.h>
 #include <stdatomic.h>

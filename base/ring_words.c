@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring.c - the words of a ring. Of the other side's words only the sequence word of one entry is
- * read at a time, and only compared with the few values that it can have.
+ * ring_words.c - the words of a ring. Of the other side's words only the sequence word of one entry
+ * is read at a time, and only compared with the few values that it can have.
  */
-#include "base/ring.h"
+#include "base/ring_words.h"
 
 #include <assert.h>
 #include <string.h>

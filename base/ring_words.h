@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring.h - entries of 64 bytes that one process hands to another, or a GPU to a process, through
- * memory that both map (docs/SERVE.md, The ring, has the words to the byte).
+ * ring_words.h - entries of 64 bytes that one process hands to another, or a GPU to a process,
+ * through memory that both map (docs/SERVE.md, The ring, has the words to the byte).
  *
  *     base_ring ring;                                  producer
  *     kvt_status status = base_ring_attach(&ring, memory, bytes, entries);
@@ -20,8 +20,8 @@
  * Thread rule: claim and post from any thread; take and sleeps from one thread at a time for each
  * position. Nothing here waits, allocates, or calls the system.
  */
-#ifndef BASE_RING_H
-#define BASE_RING_H
+#ifndef BASE_RING_WORDS_H
+#define BASE_RING_WORDS_H
 
 #include <kvterrace/status.h>
 #include <stdatomic.h>
