@@ -385,6 +385,23 @@ KVT_NODISCARD kvt_status kvt_record_head_decode(const kvt_record_head *head,
                                                 uint32_t count, void *scratch,
                                                 uint64_t scratch_bytes);
 
+/* The same of one matrix, and of what is coded with it. Also KVT_E_ARGUMENT: no such side. */
+KVT_NODISCARD kvt_status kvt_record_head_matrix_ranges(const kvt_record_head *head, uint32_t layer,
+                                                       kvt_side side, kvt_record_range *ranges,
+                                                       uint32_t capacity, uint32_t *count_out);
+
+/*
+ * Verifies one matrix and gives its packed bytes: where they lie in the payload, when they are
+ * stored raw, else decoded into `target`, whose content is undefined after an error.
+ *   target_bytes  of the matrix with the record's tokens
+ * Payload, ranges, statuses and scratch as of kvt_record_head_decode.
+ */
+KVT_NODISCARD kvt_status kvt_record_head_matrix(const kvt_record_head *head, uint32_t layer,
+                                                kvt_side side, const void *payload,
+                                                const kvt_record_range *ranges, uint32_t count,
+                                                void *target, uint64_t target_bytes, void *scratch,
+                                                uint64_t scratch_bytes, const void **matrix_out);
+
 /* Decodes one (layer, side) matrix alone. target_bytes = kvt_layout_matrix_bytes with
  * stored_tokens rows. Statuses as above, and KVT_E_ARGUMENT for an opaque record or a layer out of
  * range. bases: NULL, or for records that need one. */

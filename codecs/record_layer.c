@@ -121,18 +121,15 @@ uint32_t kvt_record_head_together(const kvt_record_head *head, uint32_t layer)
     return record_span_matrices(plan, span) / sides;
 }
 
-kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer, uint32_t layer_count,
-                                  kvt_record_range *ranges, uint32_t capacity, uint32_t *count_out)
+/* The ranges of neighbouring matrices, counted layer by layer. */
+static kvt_status record_head_collect(const kvt_record_head *head, uint32_t first, uint32_t end,
+                                      kvt_record_range *ranges, uint32_t capacity,
+                                      uint32_t *count_out)
 {
-    assert(head != NULL && ranges != NULL && count_out != NULL);
-    const kvt_layout *layout = &head->plan.layout;
-    const uint32_t sides = kvt_layout_sides(layout);
-    *count_out = 0;
-    if (!record_has_layers(layout, layer, layer_count)) return KVT_E_ARGUMENT;
     record_ranges all = {.ranges = ranges, .capacity = capacity};
-    const uint32_t end = sides * (layer + layer_count);
-    for (uint32_t i = sides * layer; i < end; i++) {
+    for (uint32_t i = first; i < end; i++) {
         record_matrix found;
+        uint32_t layer;
         kvt_side side;
         record_matrix_name(&head->plan, i, &layer, &side);
         record_find_matrix(&head->plan, record_head_table(head), &head->sections, layer, side,
@@ -144,6 +141,36 @@ kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer, u
     record_settle_ranges(&all);
     *count_out = all.count;
     return KVT_OK;
+}
+
+kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer, uint32_t layer_count,
+                                  kvt_record_range *ranges, uint32_t capacity, uint32_t *count_out)
+{
+    assert(head != NULL && ranges != NULL && count_out != NULL);
+    const kvt_layout *layout = &head->plan.layout;
+    const uint32_t sides = kvt_layout_sides(layout);
+    *count_out = 0;
+    if (!record_has_layers(layout, layer, layer_count)) return KVT_E_ARGUMENT;
+    return record_head_collect(head, sides * layer, sides * (layer + layer_count), ranges, capacity,
+                               count_out);
+}
+
+/* Whether a record has a matrix. */
+static bool record_has_matrix(const kvt_layout *layout, uint32_t layer, kvt_side side)
+{
+    return record_has_layers(layout, layer, 1) && (uint32_t)side < kvt_layout_sides(layout);
+}
+
+kvt_status kvt_record_head_matrix_ranges(const kvt_record_head *head, uint32_t layer, kvt_side side,
+                                         kvt_record_range *ranges, uint32_t capacity,
+                                         uint32_t *count_out)
+{
+    assert(head != NULL && ranges != NULL && count_out != NULL);
+    const kvt_layout *layout = &head->plan.layout;
+    *count_out = 0;
+    if (!record_has_matrix(layout, layer, side)) return KVT_E_ARGUMENT;
+    const uint32_t first = kvt_layout_sides(layout) * layer + (uint32_t)side;
+    return record_head_collect(head, first, first + 1, ranges, capacity, count_out);
 }
 
 /* ---- decoding ---- */
@@ -215,4 +242,40 @@ kvt_status kvt_record_head_decode(const kvt_record_head *head, const kvt_layout 
         status = record_head_matrix(&source, layout, view, layer + i / sides, (kvt_side)(i % sides),
                                     scratch, scratch_bytes);
     return status;
+}
+
+kvt_status kvt_record_head_matrix(const kvt_record_head *head, uint32_t layer, kvt_side side,
+                                  const void *payload, const kvt_record_range *ranges,
+                                  uint32_t count, void *target, uint64_t target_bytes,
+                                  void *scratch, uint64_t scratch_bytes, const void **matrix_out)
+{
+    assert(head != NULL && payload != NULL && matrix_out != NULL);
+    const record_plan *plan = &head->plan;
+    const record_source source = {.payload = payload,
+                                  .plan = plan,
+                                  .table = record_head_table(head),
+                                  .sections = &head->sections,
+                                  .ranges = ranges,
+                                  .range_count = count};
+    record_matrix found;
+    *matrix_out = target;
+    if (!record_has_matrix(&plan->layout, layer, side)) return KVT_E_ARGUMENT;
+    const view_rows rows = view_rows_packed(target, target_bytes);
+    if (plan->codec->flags & KVT_CODEC_FLAG_SPANS) {
+        const view_rows *targets[KVT_SPAN_MAX] = {NULL};
+        const uint32_t index = kvt_layout_sides(&plan->layout) * layer + (uint32_t)side;
+        if (target_bytes != plan->segment_bytes || scratch_bytes < record_decode_scratch(plan))
+            return KVT_E_SPACE;
+        targets[index % plan->together] = &rows;
+        return record_decode_span(&source, index / plan->together, targets, scratch, scratch_bytes);
+    }
+    if (!record_source_find(&source, layer, side, &found)) return KVT_E_CORRUPT;
+    if (found.raw.kind == KVT_PART_RAW && found.raw.raw_bytes == plan->segment_bytes) {
+        *matrix_out = source.payload + found.raw.offset;
+        return record_segment_check(payload, &found.raw);
+    }
+    if (target_bytes != plan->segment_bytes || scratch_bytes < record_decode_scratch(plan))
+        return KVT_E_SPACE;
+    return record_decode_found(source.payload, plan, &found, layer, side, &rows, scratch,
+                               scratch_bytes);
 }

@@ -100,6 +100,46 @@ static kvt_status decode_layer(const void *head, uint64_t head_bytes, const kvt_
     return status;
 }
 
+/* Matrices one by one, from their own ranges and from the whole record: the bytes of the whole
+ * entry, or KVT_E_CORRUPT once a bit of theirs has changed. */
+static void check_matrices(const site *s, const kvt_record_head *head)
+{
+    const uint64_t matrix = kvt_layout_matrix_bytes(&layout);
+    kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
+    char *target = aligned(matrix);
+    const void *found = NULL;
+    uint32_t count = 0, changed = 0;
+    const uint32_t sides = kvt_layout_sides(&layout);
+    for (uint32_t i = 0; i < sides * layout.layers; i++) {
+        const uint32_t layer = i / sides;
+        const kvt_side side = (kvt_side)(i % sides);
+        const char *wanted = s->whole + kvt_layout_matrix_offset(&layout, layer, side);
+        assert_ok(kvt_record_head_matrix_ranges(head, layer, side, ranges, KVT_RECORD_RANGES_MAX,
+                                                &count));
+        char *payload = gather(s, ranges, count);
+        assert_ok(kvt_record_head_matrix(head, layer, side, payload, ranges, count, target, matrix,
+                                         s->scratch, s->scratch_bytes, &found));
+        assert_memory_equal(found, wanted, matrix);
+        assert_true(found == target || s->spec.variant.codec == KVT_CODEC_RAW);
+        payload[ranges[0].bytes / 2] ^= 4;
+        const kvt_status status =
+            kvt_record_head_matrix(head, layer, side, payload, ranges, count, target, matrix,
+                                   s->scratch, s->scratch_bytes, &found);
+        assert_true(status == KVT_OK || status == KVT_E_CORRUPT);
+        changed += status == KVT_E_CORRUPT;
+        assert_ok(kvt_record_head_matrix(head, layer, side, s->record, NULL, 0, target, matrix,
+                                         s->scratch, s->scratch_bytes, &found));
+        assert_memory_equal(found, wanted, matrix);
+    }
+    assert_true(changed > 0);
+    assert_int_equal(kvt_record_head_matrix_ranges(head, layout.layers, KVT_SIDE_K, ranges,
+                                                   KVT_RECORD_RANGES_MAX, &count),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_record_head_matrix(head, 0, (kvt_side)sides, s->record, NULL, 0, target,
+                                            matrix, s->scratch, s->scratch_bytes, &found),
+                     KVT_E_ARGUMENT);
+}
+
 /* Layers out of the whole record, by one head; a record of another key or generation is refused. */
 static void check_whole_record(site *s)
 {
@@ -131,6 +171,7 @@ static void check_whole_record(site *s)
     assert_int_equal(kvt_record_head_decode(head, &layout, &view, layout.layers, 1, s->record, NULL,
                                             0, s->scratch, s->scratch_bytes),
                      KVT_E_ARGUMENT);
+    check_matrices(s, head);
 }
 
 /* A record of which the bytes come when they are waited for, a step at a time. */
