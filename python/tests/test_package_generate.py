@@ -48,8 +48,9 @@ UNWRAPPED = {
 }
 
 # Headers of which nothing is wrapped: decoding over sequences that are larger than memory, whose
-# steps are a loop of an engine in C; memory of a GPU, as layered loads.
-UNWRAPPED_HEADERS = {"sparse.h", "gpu.h"}
+# steps are a loop of an engine in C; memory of a GPU, as layered loads; rings, whose producers are
+# threads and kernels.
+UNWRAPPED_HEADERS = {"sparse.h", "gpu.h", "ring.h"}
 
 
 class Reach(PackageCase):

@@ -16,6 +16,7 @@
 #include "store/hosts/remote_tier.h"
 #include "store/learn/uses.h"
 #include "store/read/queue_internal.h"
+#include "store/ring/ring_internal.h"
 #include "store/watch/watching.h"
 
 #include <stdlib.h>
@@ -42,6 +43,7 @@ void kvt_store_close(kvt_store *store)
         return;
     }
     if (store == NULL || !fork_guard_is_ours(store)) return;
+    ring_stop_all(store);
     queue_stop_all((queue_owner){&store->lock, &store->queues});
     uint64_t deadline_ns = 0; /* until when entries may be written, CLOCK_MONOTONIC; 0 = none is */
     if (store->close_deadline_seconds > 0)

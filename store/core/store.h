@@ -135,6 +135,7 @@ struct kvt_store {
     store_bases bases;        /* own lock */
     gpu_sites gpus;           /* own lock */
     struct kvt_queue *queues; /* that are open */
+    struct kvt_ring *rings;   /* same */
     /* Options are made with the figures of an epoch; a curve that drifts begins another epoch. */
     uint32_t curve_epoch;
     uint32_t curve_swept;   /* all entries have options of it, or of a later epoch */

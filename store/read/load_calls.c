@@ -36,9 +36,7 @@
 
 /* ---- holding entries ---- */
 
-/* Gives the sections of an entry their layouts. False: the caller's number of views is another one.
- * The store's lock is held. */
-static bool load_take_layouts(load_entry *entry, const entry_kind *kind)
+bool store_load_take_layouts(load_entry *entry, const entry_kind *kind)
 {
     entry->grouped = kind->group_count != 0;
     if (entry->section_count != (entry->grouped ? kind->group_count : 1)) return false;
@@ -70,7 +68,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
         entry->variant = found->place->variant;
         return KVT_E_MISMATCH;
     }
-    if (!load_take_layouts(entry, found->kind)) return KVT_E_ARGUMENT;
+    if (!store_load_take_layouts(entry, found->kind)) return KVT_E_ARGUMENT;
     entry->layout = found->kind->layout;
     entry->data_bytes = found->kind->source_bytes;
     entry->tier = KVT_TIER_DRAM;
@@ -186,8 +184,7 @@ static void load_free_entries(kvt_load *load, bool counts)
 
 /* ---- begin ---- */
 
-/* Finds and checks the heads of a record that lies in memory. */
-static kvt_status load_open_lent(load_entry *entry)
+kvt_status store_load_open_lent(load_entry *entry)
 {
     kvt_status status = load_open_table(entry, entry->record, entry->record_bytes);
     for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++) {
@@ -229,7 +226,7 @@ static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
     if (status != KVT_OK) return status;
     if (entry->staged != NULL) return KVT_QUEUED;
     if (entry->lent)
-        status = load_open_lent(entry);
+        status = store_load_open_lent(entry);
     else if (entry->grouped)
         status = entry->record_bytes > RECORD_GROUPS_HEAD_BYTES ? KVT_OK : KVT_E_CORRUPT;
     else

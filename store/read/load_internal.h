@@ -247,6 +247,15 @@ static inline bool load_is_near(const load_entry *entry)
     return entry->staged != NULL || entry->lent;
 }
 
+/* ---- load_calls.c ---- */
+
+/* Gives the sections of an entry their layouts. False: there is another number of them. The store's
+ * lock is held. */
+bool store_load_take_layouts(load_entry *entry, const entry_kind *kind);
+
+/* Finds and checks the heads of a record that lies in memory. As load_open_table, and the next. */
+kvt_status store_load_open_lent(load_entry *entry);
+
 /* ---- load_record.c; no lock held ---- */
 
 /* Finds the groups of an entry in the table of its record, whose first bytes these are; an entry

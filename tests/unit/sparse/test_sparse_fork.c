@@ -10,6 +10,7 @@
 
 #include "store/core/store.h"
 #include "store/read/load_internal.h"
+#include "store/ring/ring_internal.h"
 #include "store/watch/watching.h"
 
 #include <ctype.h>
@@ -22,6 +23,7 @@
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 #include <kvterrace/remote.h>
+#include <kvterrace/ring.h>
 #include <kvterrace/watch.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -79,6 +81,12 @@ typedef struct site {
     kvt_persist_info persist;
     kvt_gpu_stats gpu_stats;
     kvt_pass pass;
+    kvt_ring *ring, *opened_ring;
+    kvt_ring_memory ring_memory;
+    kvt_ring_stats ring_stats;
+    kvt_ring_iocb iocb;
+    uint32_t region;
+    uint64_t object;
 } site;
 
 /* What a function without a status gives in its place: `gone` when it says that there is nothing.
@@ -132,6 +140,18 @@ static kvt_status state_if(bool gone)
     X(kvt_pass_layer, kvt_pass_layer(s->store, s->number, 0))                                      \
     X(kvt_pass_end, kvt_pass_end(s->store, s->number))                                             \
     X(kvt_pass_table_set, kvt_pass_table_set(s->store, NULL, 0))                                   \
+    X(kvt_ring_open, kvt_ring_open(s->store, 2, NULL, &s->opened_ring))                            \
+    X(kvt_ring_describe, kvt_ring_describe(s->ring, &s->ring_memory))                              \
+    X(kvt_ring_region_add, kvt_ring_region_add(s->ring, s->data, 1, &s->region))                   \
+    X(kvt_ring_region_end, kvt_ring_region_end(s->ring, s->region))                                \
+    X(kvt_ring_object_open, kvt_ring_object_open(s->ring, &s->key, 1, &s->object))                 \
+    X(kvt_ring_object_close, QUIET(kvt_ring_object_close(s->ring, &s->object, 1)))                 \
+    X(kvt_ring_get_iocb, kvt_ring_get_iocb(s->ring, 1, &s->iocb))                                  \
+    X(kvt_ring_table, state_if(kvt_ring_table(s->ring, 0, &s->region) == NULL))                    \
+    X(kvt_ring_submit, kvt_ring_submit(s->ring, &s->iocb, 1))                                      \
+    X(kvt_ring_wait, kvt_ring_wait(s->ring, s->iocb.index, 1, NEVER, NULL, NULL))                  \
+    X(kvt_ring_stats_get, kvt_ring_stats_get(s->ring, &s->ring_stats))                             \
+    X(kvt_ring_close, QUIET(kvt_ring_close(s->ring)))                                              \
     X(kvt_prefix_get, kvt_prefix_get(s->store, &s->key, &s->views, 1, NEVER, &s->count))           \
     X(kvt_store_prefetch, kvt_store_prefetch(s->store, &s->key, KVT_TIER_DRAM))                    \
     X(kvt_store_hint, kvt_store_hint(s->store, &s->key, 1, &s->expectation, &s->count))            \
@@ -203,8 +223,8 @@ enum { TABLE_ROWS = sizeof table / sizeof table[0] };
 /* ---- the headers ---- */
 
 /* Handles of a store; and types that are memory alone, whose copy in a child is the child's. */
-static const char *const handles[] = {"kvt_store",  "kvt_queue",  "kvt_load",
-                                      "kvt_events", "kvt_sparse", "kvt_sparse_step"};
+static const char *const handles[] = {"kvt_store",  "kvt_queue",       "kvt_load", "kvt_events",
+                                      "kvt_sparse", "kvt_sparse_step", "kvt_ring"};
 static const char *const memory_types[] = {"kvt_policy", "kvt_config", "kvt_coding_basis"};
 
 static bool is_among(const char *name, size_t length, const char *const *names, size_t count)
@@ -353,6 +373,12 @@ static site *make_site(void)
     /* The first layer has come, and the second one: in the child no call says so. */
     assert_ok(kvt_load_begin(s->queue, &s->key, &s->views, 1, NULL, &s->load));
     assert_ok(kvt_load_wait(s->load, support_layout.layers, NEVER));
+    const kvt_ring_options ring_options = {.struct_size = sizeof ring_options, .tables = 1};
+    s->ring_memory.struct_size = sizeof s->ring_memory;
+    s->ring_stats.struct_size = sizeof s->ring_stats;
+    assert_ok(kvt_ring_open(s->store, 2, &ring_options, &s->ring));
+    assert_ok(kvt_ring_object_open(s->ring, &s->key, 1, &s->object));
+    assert_ok(kvt_ring_get_iocb(s->ring, 1, &s->iocb));
     return s;
 }
 
@@ -365,6 +391,8 @@ static void hold_locks(site *s, int (*change)(pthread_mutex_t *lock))
                                 &s->store->bases.lock,
                                 &s->load->announce_lock,
                                 &s->load->lock,
+                                &s->ring->lock,
+                                &s->ring->done_lock,
                                 &s->queue->lock,
                                 &s->store->lock,
                                 &s->store->reads_lock,
@@ -413,6 +441,9 @@ TEST(every_call_in_a_child_returns)
     assert_ok(kvt_lease_end(s->store, s->lease));
     assert_ok(kvt_load_end(s->load, &s->status, NULL));
     assert_ok(s->status);
+    assert_ok(kvt_ring_submit(s->ring, &s->iocb, 1));
+    assert_ok(kvt_ring_wait(s->ring, s->iocb.index, 1, NEVER, NULL, NULL));
+    kvt_ring_close(s->ring);
     assert_ok(kvt_queue_submit(s->queue, &s->request, 1, NULL));
     assert_ok(kvt_queue_wait(s->queue, NEVER));
     kvt_queue_close(s->queue);
@@ -424,16 +455,16 @@ TEST(every_call_in_a_child_returns)
 /* What connect.h calls unsupported. */
 static const char *const unsupported[] = {
     "kvt_device_add", "kvt_load_begin", "kvt_sparse_open_live", "kvt_sparse_open",
-    "kvt_sparse_open_kept", "kvt_sparse_delete", "kvt_gpu_stats_get",
+    "kvt_sparse_open_kept", "kvt_sparse_delete", "kvt_gpu_stats_get", "kvt_ring_open",
     /* What the store behind it says: it has no engine. */
     "kvt_remote_flush", "kvt_remote_stats_get", "kvt_remote_node_get"};
 
 /* Functions that take what such a store does not give, or end it. */
 static bool is_left_out(const char *name)
 {
-    static const char *const prefixes[] = {"kvt_load_",       "kvt_sparse_", "kvt_store_close",
-                                           "kvt_queue_close", "kvt_region_", "kvt_watch_write",
-                                           "kvt_events_close"};
+    static const char *const prefixes[] = {"kvt_load_",        "kvt_sparse_", "kvt_store_close",
+                                           "kvt_queue_close",  "kvt_region_", "kvt_watch_write",
+                                           "kvt_events_close", "kvt_ring_"};
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) return true;
     return false;
@@ -475,6 +506,7 @@ TEST(every_call_on_a_connected_store)
     kvt_sparse_done(s->sequence, s->step);
     kvt_sparse_close(s->sequence);
     assert_ok(kvt_load_end(s->load, NULL, NULL));
+    kvt_ring_close(s->ring);
     kvt_queue_close(s->queue);
     kvt_events_close(s->events);
 }
@@ -528,10 +560,11 @@ static kvt_status follower_answer(const char *name)
 /* Calls on handles that no follower gives, and the ends. */
 static bool is_not_of_a_follower(const char *name)
 {
-    static const char *const handles_of[] = {"kvt_load_", "kvt_sparse_", "kvt_events_"};
-    static const char *const openers[] = {"kvt_load_begin",    "kvt_sparse_open_live",
-                                          "kvt_sparse_open",   "kvt_sparse_open_kept",
-                                          "kvt_sparse_delete", "kvt_events_open"};
+    static const char *const handles_of[] = {"kvt_load_", "kvt_sparse_", "kvt_events_",
+                                             "kvt_ring_"};
+    static const char *const openers[] = {
+        "kvt_load_begin",    "kvt_sparse_open_live", "kvt_sparse_open", "kvt_sparse_open_kept",
+        "kvt_sparse_delete", "kvt_events_open",      "kvt_ring_open"};
     if (is_among(name, strlen(name), openers, sizeof openers / sizeof *openers)) return false;
     for (size_t i = 0; i < sizeof handles_of / sizeof *handles_of; i++)
         if (strncmp(name, handles_of[i], strlen(handles_of[i])) == 0) return true;
@@ -568,6 +601,7 @@ TEST(every_call_on_a_follower)
     kvt_sparse_done(s->sequence, s->step);
     kvt_sparse_close(s->sequence);
     assert_ok(kvt_load_end(s->load, NULL, NULL));
+    kvt_ring_close(s->ring);
     kvt_queue_close(s->queue);
     kvt_events_close(s->events);
     support_remove_folder("followed");

@@ -12,6 +12,7 @@
 #include <kvterrace/load.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
+#include <kvterrace/ring.h>
 
 enum { ENTRIES = 8, KINDS = 4, GROUPS = 7, LAYERS = 4 };
 
@@ -220,6 +221,71 @@ static void site_close(site *s)
     s->queue = NULL;
     kvt_store_close(s->store);
     s->store = NULL;
+}
+
+/* All layers of all entries by one block of a ring: rows of tokens that lie apart in the places. */
+static void ring_all(site *s)
+{
+    uint64_t objects[ENTRIES];
+    kvt_ring *ring = NULL;
+    kvt_ring_iocb iocb;
+    kvt_ring_result result;
+    signed char statuses[KVT_RING_CONTEXTS_MAX];
+    uint32_t count = 0;
+    assert_ok(kvt_ring_open(s->store, 2, NULL, &ring));
+    assert_ok(kvt_ring_object_open(ring, s->keys, ENTRIES, objects));
+    assert_ok(kvt_ring_get_iocb(ring, 1, &iocb));
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        uint32_t before = 0;
+        assert_int_equal(objects[i] != 0, s->stored[i]);
+        for (uint32_t k = 0; k < views_of(i) && s->stored[i]; k++) {
+            const kvt_layout *layout = &layouts_of(i)[k];
+            const kvt_view *view = &s->got[i].views[k];
+            uint32_t region;
+            assert_ok(kvt_ring_region_add(ring, s->got[i].memory[k], s->got[i].bytes[k], &region));
+            for (uint32_t m = 0; m < layout->layers * kvt_layout_sides(layout); m++) {
+                const uint32_t layer = m / kvt_layout_sides(layout),
+                               side = m - layer * kvt_layout_sides(layout);
+                iocb.contexts[count++] =
+                    (kvt_ring_context){.object = objects[i],
+                                       .layer = before + layer,
+                                       .side = side,
+                                       .bytes = kvt_layout_matrix_bytes(layout),
+                                       .region = region,
+                                       .target = layer * (uint64_t)view->layer_stride +
+                                                 side * (uint64_t)view->side_stride,
+                                       .stride = (uint64_t)view->token_stride};
+            }
+            before += layout->layers;
+        }
+    }
+    iocb.block.count = count;
+    iocb.block.deadline_ns = KVT_NO_DEADLINE;
+    assert_ok(kvt_ring_submit(ring, &iocb, 1));
+    assert_ok(kvt_ring_wait(ring, iocb.index, 1, KVT_NO_DEADLINE, &result, statuses));
+    for (uint32_t i = 0; i < count; i++)
+        assert_int_equal(statuses[i], KVT_OK);
+    assert_int_equal(result.status, KVT_OK);
+    kvt_ring_close(ring);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        assert_has(s, i, 0, s->stored[i] ? LAYERS : 0, false);
+        place_wipe(&s->got[i], i);
+    }
+}
+
+/* What a ring brings is what a get gives, in every variant, from devices, memory and staging. */
+TEST(rings_in_every_variant)
+{
+    site *s = *state;
+    for (size_t v = 0; v < sizeof variants / sizeof variants[0]; v++) {
+        /* Bytes that a put has handed over are exact until their record is there. */
+        for (int where = 0; where < (v < 2 ? 3 : 2); where++) {
+            site_open(s, variants[v], where == 0, where == 2);
+            ring_all(s);
+            ring_all(s);
+            site_close(s);
+        }
+    }
 }
 
 /* What kvt_load_begin is given. */
