@@ -117,7 +117,8 @@ kvt_status drive_open(const drive_settings *settings, const drive_calls *calls,
     const uint64_t fast = (uint64_t)(settings->read_bytes_per_s * DRIVE_REQUEST_NS * 1e-9);
     model->request_bytes = fast > DRIVE_REQUEST_BYTES ? fast : DRIVE_REQUEST_BYTES;
     model->write_bytes = model->request_bytes;
-    const uint64_t bounded = slack_write_bytes(&model->gate, settings->write_bytes_per_s);
+    const uint64_t bounded =
+        slack_write_bytes(&model->gate, &model->account, settings->write_bytes_per_s);
     if (settings->order == TIERS_SLACK && bounded < model->write_bytes)
         model->write_bytes = bounded;
     model->ask_again_ns = UINT64_MAX;
