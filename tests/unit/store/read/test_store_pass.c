@@ -202,7 +202,10 @@ static double begun_with(uint32_t new_tokens, uint32_t prefix_tokens)
     pass.new_tokens = new_tokens;
     pass.prefix_tokens = prefix_tokens;
     assert_ok(kvt_pass_begin(store, &pass, &number));
-    const double seconds = (double)store->passes.passes[number % PASS_MOST].pace.step_ns * 1e-9;
+    const store_passes *passes = &lent_store_own(store)->passes;
+    double seconds = 0;
+    for (uint32_t i = 0; i < PASS_MOST; i++)
+        if (passes->passes[i].number != 0) seconds = (double)passes->passes[i].pace.step_ns * 1e-9;
     assert_ok(kvt_pass_end(store, number));
     return seconds;
 }
