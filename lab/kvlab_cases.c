@@ -92,6 +92,19 @@ static const command_spec objects_spec = {
     RUNS_ON_DRIVES(objects),
 };
 
+static const command_spec ring_spec = {
+    .name = "ring",
+    .summary = "layers of 16 to 4,096 KV blocks through a ring",
+    .about = "Overwrites the configured devices of the tier ssd. Layers of KV blocks come through "
+             "a ring that the caller fills, through one that a thread fills as a GPU would, and by "
+             "a get a block: calls and processor time of the caller, the store's, and the drives' "
+             "share; then contexts per second from drives of memory alone.",
+    .details = DRIVES_OR "else four throttled memory devices. No kernel of a GPU is run.",
+    .example = "  kvlab ring --quick",
+    .options = list_options,
+    RUNS_ON_DRIVES(ring),
+};
+
 static const command_spec sequence_spec = {
     .name = "sequence",
     .summary = "decode steps of a sparse sequence on the drives",
@@ -450,7 +463,7 @@ static const command_spec decode_spec = {
 };
 
 const command_spec *const lab_commands[] = {
-    &adaptcache_spec, &codecs_spec,   &decode_spec, &gpu_spec,       &live_spec,
-    &objects_spec,    &pipeline_spec, &policy_spec, &sequence_spec,  &serve_spec,
-    &slack_spec,      &store_spec,    &stripe_spec, &transform_spec, NULL,
+    &adaptcache_spec, &codecs_spec, &decode_spec,    &gpu_spec,      &live_spec,  &objects_spec,
+    &pipeline_spec,   &policy_spec, &ring_spec,      &sequence_spec, &serve_spec, &slack_spec,
+    &store_spec,      &stripe_spec, &transform_spec, NULL,
 };

@@ -12,6 +12,7 @@
 #include "base/config_values.h"
 #include "base/half.h"
 #include "base/order.h"
+#include "base/ring_words.h"
 #include "base/thread.h"
 #include "base/wait.h"
 

@@ -25,6 +25,11 @@ extern const bench_case bench_slack_case;
  * slots after 1e5 puts and deletes. */
 extern const bench_case bench_objects_case;
 
+/* Layers of 16 to 4,096 KV blocks through a ring on the devices (as for stripe), which are
+ * overwritten: calls and processor time of the caller, beside gets, and the drives' share by the
+ * bytes of a context; contexts per second from memory. */
+extern const bench_case bench_ring_case;
+
 /* Our client on servers of Valkey or Redis, and gets of a store through it. */
 
 /* Decode steps of one layer of a sparse sequence on the devices (as for stripe), which are
