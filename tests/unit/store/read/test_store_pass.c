@@ -5,6 +5,7 @@
  */
 #include "store/core/store.h"
 
+#include "lent_store.h"
 #include "queue_site.h"
 
 #include <kvterrace/load.h>
