@@ -80,6 +80,20 @@ static const command_spec slack_spec = {
     RUNS_ON_DRIVES(slack),
 };
 
+static const command_spec ablation_spec = {
+    .name = "ablation",
+    .summary = "what each part of layered loading gives",
+    .about = "Overwrites the configured devices of the tier ssd. One pass loads 75 % of a context "
+             "and computes the rest, beside writes that ask for 60 % of the time that the loads "
+             "leave, on stores with more and more of the parts: entries one by one, layer by "
+             "layer, slots and a placement, store.io_order=slack, and planes at 4 bits.",
+    .details = DRIVES_OR "else four throttled memory devices. Emulated drives run with mix=0 and "
+                         "with mix=0.6.",
+    .example = "  kvlab ablation --quick",
+    .options = list_options,
+    RUNS_ON_DRIVES(ablation),
+};
+
 static const command_spec objects_spec = {
     .name = "objects",
     .summary = "contexts layer by layer, by layout, with slots and without",
@@ -463,7 +477,7 @@ static const command_spec decode_spec = {
 };
 
 const command_spec *const lab_commands[] = {
-    &adaptcache_spec, &codecs_spec, &decode_spec,    &gpu_spec,      &live_spec,  &objects_spec,
-    &pipeline_spec,   &policy_spec, &ring_spec,      &sequence_spec, &serve_spec, &slack_spec,
-    &store_spec,      &stripe_spec, &transform_spec, NULL,
+    &ablation_spec, &adaptcache_spec, &codecs_spec, &decode_spec,    &gpu_spec,      &live_spec,
+    &objects_spec,  &pipeline_spec,   &policy_spec, &ring_spec,      &sequence_spec, &serve_spec,
+    &slack_spec,    &store_spec,      &stripe_spec, &transform_spec, NULL,
 };

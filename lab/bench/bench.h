@@ -20,6 +20,10 @@ extern const bench_case bench_stripe_case;
  * by the end, their waits, the time to the first token. */
 extern const bench_case bench_slack_case;
 
+/* One pass and its writes as in slack, on stores with more and more of the parts: bubble and time
+ * to the first token. */
+extern const bench_case bench_ablation_case;
+
 /* Contexts read layer by layer, by layout of their entries on the devices (as for stripe), which
  * are overwritten, with slots and without; what a slot costs to take, and what is written into
  * slots after 1e5 puts and deletes. */

@@ -8,7 +8,11 @@
  * class background, are asked for in even steps of the pass's first four fifths, and add up to a
  * share of the time that the loads leave of the drives. Blocked time is what the pass waits for
  * layers. Where drives are emulated ones whose controls lie beside them, each case runs without a
- * loss by mixing and with one of 0.6.
+ * loss by mixing and with one of 0.6, and beside the same pass in the model of drives that replays
+ * have (replay/drive_model.h).
+ *
+ * The ablation runs one such pass on stores with more and more of the parts: whole entries one by
+ * one, layer by layer, slots and a placement, the gate, and planes at 4 bits beside raw.
  *
  * Thread rule: one case at a time; the writes have a thread of their own.
  */
@@ -16,13 +20,16 @@
 #include "bench_parts.h"
 #include "bench_store.h"
 
+#include "estimator/exchange/exchange.h"
 #include "lab/private.h"
+#include "replay/drive_model.h"
 
 #include <kvterrace/load.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -75,6 +82,7 @@ typedef struct slack_run {
     slack_bench *bench;
     double hit, ask_seconds; /* of the drives */
     double table;            /* what the announced seconds are multiplied by */
+    bool serial;             /* gets one by one, and the computing behind them */
     uint64_t began_ns, step_ns;
     uint32_t count; /* of writes */
     atomic_uint ended;
@@ -154,6 +162,24 @@ static double slack_left(const slack_bench *bench, double hit, double *seconds_o
     return length - reading * SLACK_LAYERS;
 }
 
+/* One call for each entry, one after the other; then all layers are computed. */
+static kvt_status slack_serial_pass(slack_run *run)
+{
+    slack_bench *bench = run->bench;
+    const uint32_t count = slack_entries_of(bench, run->hit);
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++)
+        status =
+            kvt_store_get(bench->store, &bench->keys[i], &bench->views[i], KVT_NO_DEADLINE, NULL);
+    const uint64_t now_ns = base_clock_ns();
+    run->blocked = (double)(now_ns - run->began_ns) * 1e-9;
+    base_sleep_until(now_ns + (uint64_t)(SLACK_LAYERS * slack_compute(bench, run->hit) * 1e9));
+    run->seconds = (double)(base_clock_ns() - run->began_ns) * 1e-9;
+    const uint32_t ended = atomic_load(&run->ended);
+    run->written = run->count > 0 ? (double)ended / run->count : 1;
+    return status;
+}
+
 /* Loads and computes; the writes are under way. */
 static kvt_status slack_pass(slack_run *run)
 {
@@ -214,7 +240,7 @@ static kvt_status slack_once(slack_run *run, double *waits_out)
     run->began_ns = base_clock_ns();
     kvt_status status = base_thread_start(&writer, slack_write_all, run);
     if (status != KVT_OK) return status;
-    status = slack_pass(run);
+    status = run->serial ? slack_serial_pass(run) : slack_pass(run);
     pthread_join(writer, NULL);
     while (atomic_load(&run->ended) < run->count)
         base_sleep(1000000);
@@ -224,6 +250,54 @@ static kvt_status slack_once(slack_run *run, double *waits_out)
         waits_out[i] = (double)(atomic_load(&run->finished_ns[i]) - asked_ns) * 1e-9;
     }
     return status;
+}
+
+/* ---- the same in virtual time ---- */
+
+static void slack_model_loaded(void *context, uint32_t tag, const drive_loaded *result)
+{
+    (void)tag;
+    *(drive_loaded *)context = *result;
+}
+
+static void slack_model_ended(void *context, uint32_t tag, uint64_t now_ns)
+{
+    (void)context;
+    (void)tag;
+    (void)now_ns;
+}
+
+/* Blocked seconds of the run's pass in the model; NAN: the drives' mixing is not known, or memory
+ * is short. */
+static double slack_in_model(const slack_run *run, kvt_io_order order)
+{
+    const slack_bench *bench = run->bench;
+    drive_loaded loaded = {.blocked_seconds = NAN};
+    const drive_calls calls = {slack_model_loaded, slack_model_ended, &loaded};
+    const drive_settings settings = {.order = (tiers_order)order,
+                                     .read_bytes_per_s = bench->bytes_per_s,
+                                     .write_bytes_per_s = bench->bytes_per_s,
+                                     .request_seconds = DRIVE_LATENCY * 1e-9,
+                                     .mix = bench->mix,
+                                     .grain_seconds = 0.002,
+                                     .patience_seconds = 10};
+    const double compute = slack_compute(bench, run->hit);
+    const drive_pass pass = {.layers = SLACK_LAYERS,
+                             .layer_bytes =
+                                 slack_entries_of(bench, run->hit) * (ENTRY_BYTES / SLACK_LAYERS),
+                             .layer_seconds = compute,
+                             .announced_seconds = compute * run->table};
+    drive_model *model = NULL;
+    if (isnan(bench->mix) || drive_open(&settings, &calls, &model) != KVT_OK) return NAN;
+    kvt_status status = drive_load(model, 0, 0, &pass);
+    for (uint32_t i = 0; i < run->count && status == KVT_OK; i++)
+        status =
+            drive_add(model, i * run->step_ns,
+                      i % 2 == 0 ? TIERS_RANK_WRITE : TIERS_RANK_BACKGROUND, WRITE_BYTES, i, true);
+    while (status == KVT_OK && drive_next_ns(model) != UINT64_MAX)
+        status = drive_advance(model, drive_next_ns(model));
+    drive_close(model);
+    return status == KVT_OK ? loaded.blocked_seconds : NAN;
 }
 
 /* ---- the site ---- */
@@ -258,8 +332,17 @@ static void slack_close(slack_bench *bench)
     bench->store = NULL;
 }
 
-/* Opens a store on the drives in an order, with the context on them. */
-static kvt_status slack_open(slack_bench *bench, kvt_io_order order)
+/* How a store lies on the drives and uses them. */
+typedef struct slack_site {
+    kvt_io_order order;
+    kvt_placement placement;
+    const char *slots;   /* of the tier, or NULL */
+    const char *profile; /* with a ladder of raw and of this variant, or NULL */
+    const char *variant;
+} slack_site;
+
+/* Opens a store on the drives, with the context on them. */
+static kvt_status slack_open(slack_bench *bench, const slack_site *site)
 {
     kvt_device_config devices[TIERS_MEMBERS_MAX];
     kvt_store_options options;
@@ -272,11 +355,21 @@ static kvt_status slack_open(slack_bench *bench, kvt_io_order order)
     options.policy = "lru";
     options.limits.tick_seconds = 0;
     options.limits.put_staging_bytes = 0;
-    options.io.order = order;
-    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
-        .devices = devices, .device_count = bench->options->device_count, .weights_fixed = true};
-    kvt_status status =
-        kvt_store_open(&options, &bench->store, bench->report->message, BENCH_MESSAGE_BYTES);
+    options.io.order = site->order;
+    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = devices,
+                                                     .device_count = bench->options->device_count,
+                                                     .weights_fixed = true,
+                                                     .placement = site->placement,
+                                                     .slots = site->slots};
+    options.loss.ladder_layout = slack_layout;
+    options.learning.profile_path = site->profile;
+    options.loss.ladder = site->profile != NULL;
+    options.learning.profile_foreign = true;
+    options.learning.learn = false;
+    kvt_status status = KVT_OK;
+    if (site->variant != NULL) status = kvt_variant_parse(site->variant, &options.variant);
+    if (status != KVT_OK) return status;
+    status = kvt_store_open(&options, &bench->store, bench->report->message, BENCH_MESSAGE_BYTES);
     if (status != KVT_OK) return status;
     const kvt_queue_options queue = {.struct_size = sizeof queue};
     status = kvt_queue_open(bench->store, &queue, &bench->queue);
@@ -303,11 +396,11 @@ static kvt_status slack_open(slack_bench *bench, kvt_io_order order)
  * turn with those with them. */
 typedef struct slack_figures {
     bench_rate blocked, written, seconds, alone;
-    double wait_p99;
+    double wait_p99, modelled;
 } slack_figures;
 
-static kvt_status slack_repeat(slack_bench *bench, double hit, double ask_seconds, double table,
-                               slack_figures *out)
+static kvt_status slack_repeat(slack_bench *bench, kvt_io_order order, bool serial, double hit,
+                               double ask_seconds, double table, slack_figures *out)
 {
     static double blocked[BENCH_ITERATIONS_MAX], written[BENCH_ITERATIONS_MAX];
     static double seconds[BENCH_ITERATIONS_MAX], waits[SLACK_WRITES_MAX];
@@ -317,6 +410,7 @@ static kvt_status slack_repeat(slack_bench *bench, double hit, double ask_second
     for (uint32_t i = 0; i < bench->iterations && status == KVT_OK; i++) {
         run->bench = bench;
         run->hit = hit;
+        run->serial = serial;
         run->table = 1;
         run->ask_seconds = 0;
         status = slack_once(run, waits);
@@ -327,6 +421,7 @@ static kvt_status slack_repeat(slack_bench *bench, double hit, double ask_second
         blocked[i] = run->blocked;
         written[i] = run->written;
         seconds[i] = run->seconds;
+        out->modelled = slack_in_model(run, order);
         p99[i] = 0;
         if (run->count == 0) continue;
         qsort(waits, run->count, sizeof waits[0], base_order_doubles);
@@ -379,6 +474,9 @@ static void slack_row(slack_bench *bench, const char *order, double hit, double 
                   bench_number(bench->mix), "hit_rate", hit, "asked", ask, "table", table, "bound",
                   bench_number(bound), "write_wait_p99_s", figures->wait_p99, "blocked_ratio",
                   bench_number(alone.median > 0 ? blocked.median / alone.median : NAN));
+    json_object_set_new(row, "model_ms", bench_number(figures->modelled * 1e3));
+    json_object_set_new(row, "over_model",
+                        bench_number(blocked.median / (figures->modelled * 1e3)));
     row = bench_with_rate(row, "blocked_ms", &blocked);
     row = bench_with_rate(row, "alone_ms", &alone);
     row = bench_with_rate(row, "write_share", &figures->written);
@@ -414,7 +512,7 @@ static kvt_status slack_order(slack_bench *bench, kvt_io_order order)
     double length;
     const uint32_t hits = bench->options->quick ? 2 : SLACK_HITS;
     slack_figures figures;
-    kvt_status status = slack_open(bench, order);
+    kvt_status status = slack_open(bench, &(slack_site){.order = order});
     for (uint32_t k = 0; k < SLACK_ASKS && status == KVT_OK; k++) {
         double blocked[SLACK_HITS];
         if (!slack_wants(bench->options->asked_percent, slack_asks[k])) continue;
@@ -422,7 +520,7 @@ static kvt_status slack_order(slack_bench *bench, kvt_io_order order)
             if (!slack_wants(bench->options->hit_percent, slack_hits[i])) continue;
             const double left = slack_left(bench, slack_hits[i], &length);
             const double asked = slack_asks[k] * fmax(left, LEAST_LEFT * length);
-            status = slack_repeat(bench, slack_hits[i], asked, 1, &figures);
+            status = slack_repeat(bench, order, false, slack_hits[i], asked, 1, &figures);
             blocked[i] = figures.blocked.median;
             if (status == KVT_OK)
                 slack_row(bench, slack_names[order], slack_hits[i], slack_asks[k], left / asked, 1,
@@ -438,7 +536,7 @@ static kvt_status slack_order(slack_bench *bench, kvt_io_order order)
     for (int k = 0; k < 2 && order == KVT_IO_SLACK && status == KVT_OK; k++) {
         const double left = slack_left(bench, WRONG_HIT, &length);
         const double table = k == 0 ? 0.5 : 2;
-        status = slack_repeat(bench, WRONG_HIT, WRONG_ASK * left, table, &figures);
+        status = slack_repeat(bench, order, false, WRONG_HIT, WRONG_ASK * left, table, &figures);
         if (status == KVT_OK)
             slack_row(bench, slack_names[order], WRONG_HIT, WRONG_ASK, 1 / WRONG_ASK, table,
                       &figures);
@@ -451,7 +549,110 @@ static kvt_status slack_order(slack_bench *bench, kvt_io_order order)
     return bench_blame(bench->report, status, slack_names[order], bench->report->message);
 }
 
-static kvt_status slack_case(const bench_options *options, bench_report *report)
+/* ---- what each part gives (Tutti 4.2.5) ---- */
+
+#define ABLATION_VARIANT "planes:k4v4,g64"
+#define ABLATION_HIT     0.75
+#define ABLATION_ASK     0.6
+
+/* A profile with a made-up ladder of raw and planes at 4 bits, without a loss, for entries of the
+ * case's layout. */
+static kvt_status ablation_profile(const char *path, char *message, size_t message_size)
+{
+    kvt_profile *profile = NULL;
+    kvt_status status = kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, message, message_size);
+    if (status != KVT_OK) return status;
+    json_t *tables =
+        json_pack("{s:[{s:s, s:i, s:i, s:i}], s:[{s:s, s:s, s:i, s:s, s:f, s:f}]}", "model",
+                  "model", "m", "layers", SLACK_LAYERS, "kv_heads", (int)slack_layout.kv_heads,
+                  "head_dim", (int)slack_layout.head_dim, "calibration", "model", "m", "class", "c",
+                  "position", 1, "variant", ABLATION_VARIANT, "bits_per_element", 4.5, "loss", 0.0);
+    status = tables == NULL
+                 ? KVT_E_MEMORY
+                 : exchange_import_tables(profile, tables, "made up", message, message_size);
+    json_decref(tables);
+    kvt_profile_close(profile);
+    return status;
+}
+
+/* One row: the same pass and the same writes on a store with so many of the parts. */
+static kvt_status ablation_row(slack_bench *bench, const char *name, bool serial,
+                               const slack_site *site)
+{
+    double length;
+    slack_figures figures;
+    const double left = slack_left(bench, ABLATION_HIT, &length);
+    const double asked = ABLATION_ASK * fmax(left, LEAST_LEFT * length);
+    kvt_status status = slack_open(bench, site);
+    if (status == KVT_OK)
+        status = slack_repeat(bench, site->order, serial, ABLATION_HIT, asked, 1, &figures);
+    if (status == KVT_OK) {
+        const bench_rate blocked = slack_ms(figures.blocked), ttft = slack_ms(figures.seconds);
+        json_t *row =
+            json_pack("{s:s, s:o, s:s, s:s, s:o}", "parts", name, "mix", bench_number(bench->mix),
+                      "variant", site->variant != NULL ? site->variant : "raw", "io_order",
+                      slack_names[site->order], "left_out", json_null());
+        row = bench_with_rate(row, "bubble_ms", &blocked);
+        row = bench_with_rate(row, "write_share", &figures.written);
+        bench_report_row(bench->report, "results", bench_with_rate(row, "ttft_ms", &ttft));
+    }
+    slack_close(bench);
+    return bench_blame(bench->report, status, name, bench->report->message);
+}
+
+/* The rows of one mixture of the drives. Each has the parts of those before it. */
+static kvt_status ablation_rows(slack_bench *bench, const char *profile)
+{
+    const kvt_placement placed =
+        bench->options->device_count > 1 ? KVT_PLACE_TENSOR : KVT_PLACE_PROPORTIONAL;
+    const slack_site plain = {.order = KVT_IO_READS_FIRST};
+    const slack_site slots = {.placement = placed, .slots = "raw@64"};
+    const slack_site slack = {.order = KVT_IO_SLACK, .placement = placed, .slots = "raw@64"};
+    const slack_site planes = {.order = KVT_IO_SLACK,
+                               .slots = ABLATION_VARIANT "@64",
+                               .profile = profile,
+                               .variant = ABLATION_VARIANT};
+    const slack_site bytes = {.profile = profile, .variant = ABLATION_VARIANT};
+    kvt_status status = ablation_row(bench, "serial", true, &plain);
+    if (status == KVT_OK) status = ablation_row(bench, "serial, 4 bits", true, &bytes);
+    if (status == KVT_OK) status = ablation_row(bench, "+ layerwise", false, &plain);
+    /* This build has no calls of rings; a row without figures keeps the place. */
+    bench_report_row(bench->report, "results",
+                     json_pack("{s:s, s:o, s:s}", "parts", "+ ring", "mix",
+                               bench_number(bench->mix), "left_out", "no ring in this build"));
+    if (status == KVT_OK) status = ablation_row(bench, "+ slots, placement", false, &slots);
+    if (status == KVT_OK) status = ablation_row(bench, "+ slack", false, &slack);
+    return status == KVT_OK ? ablation_row(bench, "+ 4 bits", false, &planes) : status;
+}
+
+static kvt_status ablation_run(slack_bench *bench)
+{
+    char folder[] = "/tmp/kvlab-ablation-XXXXXX", path[64];
+    char *message = bench->report->message;
+    if (mkdtemp(folder) == NULL) return KVT_E_IO;
+    snprintf(path, sizeof path, "%s/p.db", folder);
+    kvt_status status = ablation_profile(path, message, BENCH_MESSAGE_BYTES);
+    status = bench_blame(bench->report, status, "a profile", message);
+    if (status == KVT_OK) status = ablation_rows(bench, path);
+    (void)unlink(path);
+    (void)rmdir(folder);
+    return status;
+}
+
+/* ---- the cases ---- */
+
+static kvt_status slack_orders(slack_bench *bench, uint32_t done, uint32_t all)
+{
+    kvt_status status = KVT_OK;
+    for (int order = 0; order < SLACK_ORDERS_MOST && status == KVT_OK; order++) {
+        (void)bench_tell(bench->options, done * SLACK_ORDERS_MOST + (uint32_t)order,
+                         all * SLACK_ORDERS_MOST, slack_names[order]);
+        status = slack_order(bench, (kvt_io_order)order);
+    }
+    return status;
+}
+
+static kvt_status slack_case_of(const bench_options *options, bench_report *report, bool ablation)
 {
     kvt_device_config own[BENCH_OWN_DRIVES];
     bench_options given = *options;
@@ -477,11 +678,7 @@ static kvt_status slack_case(const bench_options *options, bench_report *report)
     for (uint32_t m = sets && given.mixing ? 1 : 0; m < rounds && status == KVT_OK; m++) {
         bench.mix = sets ? mixes[m] : NAN;
         if (sets) (void)slack_set_mix(&given, mixes[m]);
-        for (int order = 0; order < SLACK_ORDERS_MOST && status == KVT_OK; order++) {
-            (void)bench_tell(options, m * SLACK_ORDERS_MOST + (uint32_t)order,
-                             rounds * SLACK_ORDERS_MOST, slack_names[order]);
-            status = slack_order(&bench, (kvt_io_order)order);
-        }
+        status = ablation ? ablation_run(&bench) : slack_orders(&bench, m, rounds);
     }
     if (sets) (void)slack_set_mix(&given, 0);
     bench_report_set(report, "repetitions", json_integer(bench.iterations));
@@ -490,13 +687,32 @@ static kvt_status slack_case(const bench_options *options, bench_report *report)
     return status;
 }
 
+static kvt_status slack_case(const bench_options *options, bench_report *report)
+{
+    return slack_case_of(options, report, false);
+}
+
+static kvt_status ablation_case(const bench_options *options, bench_report *report)
+{
+    return slack_case_of(options, report, true);
+}
+
+const bench_case bench_ablation_case = {
+    .name = "ablation",
+    .schema = "kvterrace-bench-ablation-1",
+    .tables = (const document_table[]){{"results", "parts mix variant io_order bubble_ms ttft_ms "
+                                                   "write_share left_out"},
+                                       {0}},
+    .run = ablation_case,
+};
+
 const bench_case bench_slack_case = {
     .name = "slack",
     .schema = "kvterrace-bench-slack-1",
     .tables =
         (const document_table[]){{"results",
                                   "order mix hit_rate asked table bound blocked_ms blocked_ratio "
-                                  "write_share write_wait_p99_s ttft_ms"},
+                                  "write_share write_wait_p99_s ttft_ms model_ms over_model"},
                                  {"crossovers", "order mix asked crossover_hit_rate"},
                                  {0}},
     .run = slack_case,

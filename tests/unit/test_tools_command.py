@@ -708,6 +708,21 @@ class CommandTest(CommandCase):
         self.fails("2 to 64", "kvlab", "stripe", "--quick", *memory)
         self.fails("unrecognized", "kvlab", "stripe", "--directory", ".")
 
+    def test_bench_ablation(self):
+        sets = [word for name in ("a", "b") for text in (
+            "tier=ssd", "backend=memory", "capacity=256MiB") for word in (
+                "--set", f"device.{name}.{text}")]
+        rows = self.run_json("kvlab", "ablation", "--quick", *sets)["results"]
+        self.assertEqual([row["parts"] for row in rows],
+                         ["serial", "serial, 4 bits", "+ layerwise", "+ ring",
+                          "+ slots, placement", "+ slack", "+ 4 bits"])
+        for row in rows:
+            self.assertEqual(row["left_out"] is not None, row["parts"] == "+ ring")
+            if row["left_out"] is None:
+                self.assertGreater(row["bubble_ms"], 0)
+                self.assertGreater(row["ttft_ms"], row["bubble_ms"])
+                self.assertEqual(row["variant"] != "raw", "4 bits" in row["parts"])
+
     def test_bench_objects(self):
         sets = []
         for name, more in (("a", []), ("b", ["read_bandwidth=200MB/s"])):
