@@ -114,9 +114,11 @@ class Calls(ConnectCase):
         store, key = self.connect(), self.key("a")
         store.put(key, b"data")
         for call in (store.remote_stats, store.remote_flush,
-                     lambda: store.observe_quality(key, "planes:k8v8,g64", 0.1),
-                     lambda: store.add_basis(bytes(100))):
+                     lambda: store.observe_quality(key, "planes:k8v8,g64", 0.1)):
             self.refused(kvterrace.UnsupportedError, "a connected store", call)
+        for size in (1, 100, 100_000):  # it takes bases, of which this is none
+            self.refused(kvterrace.CorruptError, "no basis was taken", store.add_basis,
+                         bytes(size))
 
     def test_events_of_a_connected_store(self):
         store, key = self.connect(), self.key("a")

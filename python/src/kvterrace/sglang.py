@@ -353,8 +353,8 @@ class KvterraceStorage(HiCacheStorage):
         name = str(getattr(name, "value", name))
         if name not in self._spaces:
             return [False] * len(keys)
-        return [lib.guarded_kvt_store_exists(self._store._handle, key) == OK
-                for key in _split(self._keys(name, keys))]
+        return [seconds is not None
+                for seconds in self._store.predict_loads(_split(self._keys(name, keys)))]
 
     # ---- without interface_v1: flat pages, by copies ----
 
