@@ -20,6 +20,13 @@ enum {
     KERNEL_LAYER_OTHERS = 2   /* of each other kernel */
 };
 
+/* Jobs of a kernel that a layer has at most. */
+static inline uint32_t kernel_layer_jobs(kernel_id kernel)
+{
+    if (kernel == KERNEL_CHECK) return KERNEL_LAYER_CHECKS;
+    return kernel == KERNEL_RAW ? KERNEL_LAYER_RAWS : KERNEL_LAYER_OTHERS;
+}
+
 /* Jobs of one kernel. */
 typedef struct kernel_batch {
     void *jobs;        /* room for capacity jobs of the kernel, aligned to 8 */

@@ -21,9 +21,10 @@ mkdir "$scratch/bin"
 loader=$(ls "$here"/lib/base/ld-linux* | head -n 1)
 if [ -z "${KVT_BUNDLE_BASE:-}" ] &&
     LD_LIBRARY_PATH="$here/lib" "$here/bin/kvlab" --version >/dev/null 2>&1; then
-    command="LD_LIBRARY_PATH=\"$here/lib:\${LD_LIBRARY_PATH:-}\" exec"
+    command="export LD_LIBRARY_PATH=\"$here/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}\"; exec"
 else
-    command="exec \"$loader\" --library-path \"$here/lib/base:$here/lib:\${LD_LIBRARY_PATH:-}\""
+    paths="$here/lib/base:$here/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
+    command="exec \"$loader\" --library-path \"$paths\""
 fi
 for program in "$here"/bin/*; do
     name=${program##*/}

@@ -74,6 +74,7 @@ static kvt_status gpu_open(gpu_bench *bench)
     if (!gpu_find_calls(bench))
         return bench_blame(bench->report, KVT_E_UNSUPPORTED, "the driver", "it lacks a call");
     status = bench_gpu_call(bench, driver->context_push(bench->site->context), "its context");
+    bench->entered = status == KVT_OK;
     for (int i = 0; i < 2 && status == KVT_OK; i++)
         status =
             bench_gpu_call(bench, driver->event_create(&bench->events[i], GPU_TIMING), "an event");
@@ -97,7 +98,7 @@ static void gpu_close(gpu_bench *bench)
     for (int i = 0; i < 2; i++)
         if (bench->events[i] != NULL) (void)driver->event_destroy(bench->events[i]);
     if (bench->spin_module != NULL) (void)driver->module_unload(bench->spin_module);
-    if (bench->multiprocessors != 0) (void)driver->context_pop(&ours);
+    if (bench->entered) (void)driver->context_pop(&ours);
     gpu_site_close(bench->site);
 }
 

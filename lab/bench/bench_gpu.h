@@ -37,6 +37,7 @@ typedef struct gpu_bench {
     bench_report *report;
     gpu_site *site;
     gpu_bench_calls calls;
+    bool entered;                /* its context is current */
     void *events[2];             /* with timing */
     void *spin_module, *spin;    /* the kernel that stands for an engine, once it was launched */
     uint32_t multiprocessors;    /* of the GPU */
@@ -107,7 +108,8 @@ typedef struct gpu_bench_store {
     const kvt_view **pointers;
     kvt_key *keys;
     kvt_status *statuses;
-    void *stream; /* of the engine */
+    void *stream;                        /* of the engine */
+    uint8_t *samples[GPU_BENCH_SAMPLES]; /* of its puts, as they were needed */
     char profile[64];
 } gpu_bench_store;
 

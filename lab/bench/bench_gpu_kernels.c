@@ -97,9 +97,7 @@ static kvt_status set_make_plan(gpu_set *set)
     const uint32_t layers = set->layout.layers * set->entries;
     uint64_t at = 0;
     for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
-        const uint32_t each = k == KERNEL_CHECK ? KERNEL_LAYER_CHECKS
-                              : k == KERNEL_RAW ? KERNEL_LAYER_RAWS
-                                                : KERNEL_LAYER_OTHERS;
+        const uint32_t each = kernel_layer_jobs((kernel_id)k);
         set->jobs_at[k] = at;
         set->plan.batches[k].capacity = each * layers;
         set->plan.verdict_capacity += each * layers;
@@ -219,16 +217,13 @@ static kvt_status set_time(gpu_set *set, bool checks, bool decodes, double *seco
 }
 
 /* Whether an entry's pages are what the processor's reference decodes. */
-static kvt_status set_same(gpu_set *set, uint32_t entry, bool *same_out)
+static kvt_status set_same(gpu_set *set, uint8_t *pages, uint32_t entry, bool *same_out)
 {
-    gpu_bench *bench = set->bench;
-    const uint64_t bytes = set->view.base_bytes[0];
     const uint32_t used = set->layout.tokens / GPU_BENCH_BLOCK;
     const uint32_t sample = entry % GPU_BENCH_SAMPLES;
-    uint8_t *pages = malloc(bytes), *found = malloc(set->entry_bytes);
+    uint8_t *found = malloc(set->entry_bytes);
     uint8_t *wanted = aligned_alloc(64, set_aligned(set->entry_bytes));
     kvt_status status = pages != NULL && found != NULL && wanted != NULL ? KVT_OK : KVT_E_MEMORY;
-    if (status == KVT_OK) status = bench_gpu_read(bench, pages, set->pages, bytes);
     if (status == KVT_OK) {
         const kvt_record_spec spec = set_spec(set);
         kvt_view view = set->view;
@@ -242,7 +237,6 @@ static kvt_status set_same(gpu_set *set, uint32_t entry, bool *same_out)
         codecs_cpu_force(codecs_cpu_best());
         *same_out = status == KVT_OK && memcmp(found, wanted, set->entry_bytes) == 0;
     }
-    free(pages);
     free(found);
     free(wanted);
     return status;
@@ -251,14 +245,19 @@ static kvt_status set_same(gpu_set *set, uint32_t entry, bool *same_out)
 /* Checks and decodes, and compares the first and the last entry. */
 static kvt_status set_verify(gpu_set *set, bool *exact_out)
 {
+    const uint64_t bytes = set->view.base_bytes[0];
+    uint8_t *pages = malloc(bytes);
     bool first = false, last = false;
+    if (pages == NULL) return KVT_E_MEMORY;
     set->checks = set->decodes = true;
     kvt_status status = set_run(set);
     if (status == KVT_OK) {
         gpu_rest(set->bench->site, GPU_IN);
-        status = set_same(set, 0, &first);
+        status = bench_gpu_read(set->bench, pages, set->pages, bytes);
     }
-    if (status == KVT_OK) status = set_same(set, set->entries - 1, &last);
+    if (status == KVT_OK) status = set_same(set, pages, 0, &first);
+    if (status == KVT_OK) status = set_same(set, pages, set->entries - 1, &last);
+    free(pages);
     *exact_out =
         first && last && kernel_plan_verdict(&set->plan, 0, set->plan.verdict_count) == KVT_OK;
     return status;

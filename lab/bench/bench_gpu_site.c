@@ -11,6 +11,8 @@
 
 enum { SITE_TIMES_MOST = 64 };
 
+#define SITE_PIECE (UINT64_C(64) << 20) /* pinned memory of a copy that is no measurement */
+
 /* ---- rows ---- */
 
 static json_t *site_number(double value)
@@ -86,11 +88,15 @@ static kvt_status site_rest(gpu_bench *bench, gpu_way way, const char *what)
 kvt_status bench_gpu_write(gpu_bench *bench, gpu_address target, const void *source, uint64_t bytes)
 {
     gpu_host *host;
-    kvt_status status = gpu_host_take(bench->site, bytes, &host);
+    const uint64_t piece = bytes < SITE_PIECE ? bytes : SITE_PIECE;
+    kvt_status status = gpu_host_take(bench->site, piece, &host);
     if (status != KVT_OK) return bench_blame(bench->report, status, "pinned memory", "");
-    memcpy(host->memory, source, bytes);
-    status = gpu_copy_bytes(bench->site, target, host->memory, bytes);
-    if (status == KVT_OK) status = site_rest(bench, GPU_IN, "a copy");
+    for (uint64_t at = 0; at < bytes && status == KVT_OK; at += piece) {
+        const uint64_t count = bytes - at < piece ? bytes - at : piece;
+        memcpy(host->memory, (const uint8_t *)source + at, count);
+        status = gpu_copy_bytes(bench->site, target + at, host->memory, count);
+        if (status == KVT_OK) status = site_rest(bench, GPU_IN, "a copy");
+    }
     gpu_host_give(bench->site, host);
     return status;
 }
@@ -98,12 +104,16 @@ kvt_status bench_gpu_write(gpu_bench *bench, gpu_address target, const void *sou
 kvt_status bench_gpu_read(gpu_bench *bench, void *target, gpu_address source, uint64_t bytes)
 {
     gpu_host *host;
-    kvt_status status = gpu_host_take(bench->site, bytes, &host);
+    const uint64_t piece = bytes < SITE_PIECE ? bytes : SITE_PIECE;
+    kvt_status status = gpu_host_take(bench->site, piece, &host);
     if (status != KVT_OK) return bench_blame(bench->report, status, "pinned memory", "");
-    status = gpu_copy_rows(bench->site, GPU_OUT,
-                           VIEW_ROWS_PACKED((uint8_t *)(uintptr_t)source, bytes), host->memory);
-    if (status == KVT_OK) status = site_rest(bench, GPU_OUT, "a copy");
-    if (status == KVT_OK) memcpy(target, host->memory, bytes);
+    for (uint64_t at = 0; at < bytes && status == KVT_OK; at += piece) {
+        const uint64_t count = bytes - at < piece ? bytes - at : piece;
+        uint8_t *from = (uint8_t *)(uintptr_t)(source + at);
+        status = gpu_copy_rows(bench->site, GPU_OUT, VIEW_ROWS_PACKED(from, count), host->memory);
+        if (status == KVT_OK) status = site_rest(bench, GPU_OUT, "a copy");
+        if (status == KVT_OK) memcpy((uint8_t *)target + at, host->memory, count);
+    }
     gpu_host_give(bench->site, host);
     return status;
 }

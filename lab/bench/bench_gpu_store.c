@@ -57,7 +57,7 @@ static kvt_status store_open(gpu_bench_store *store, const char *variant,
     options.learning.learn = false;
     options.limits.tick_seconds = 0;
     options.limits.put_staging_bytes = 0; /* a put ends when its entry is stored */
-    options.limits.staging_bytes = 4 * store->entry_bytes + (UINT64_C(64) << 20);
+    options.limits.staging_bytes += 4 * store->entry_bytes;
     options.tiers[tier] = (kvt_tier_options){.devices = devices, .device_count = device_count};
     if (device_count == 0)
         options.tiers[tier].capacity_bytes =
@@ -84,13 +84,13 @@ kvt_status bench_gpu_store_put(gpu_bench_store *store, uint32_t entry)
                            .layout = store->layout,
                            .first_position = 4096,
                            .recompute_seconds = 1};
-    uint8_t *source = malloc(store->entry_bytes);
-    if (source == NULL) return KVT_E_MEMORY;
-    bench_gpu_sample(&store->layout, entry, source);
-    const kvt_status status =
-        kvt_store_put(store->store, &one, KVT_PACKED(source, store->entry_bytes));
-    free(source);
-    return status;
+    uint8_t **sample = &store->samples[entry % GPU_BENCH_SAMPLES];
+    if (*sample == NULL) {
+        *sample = malloc(store->entry_bytes);
+        if (*sample == NULL) return KVT_E_MEMORY;
+        bench_gpu_sample(&store->layout, entry, *sample);
+    }
+    return kvt_store_put(store->store, &one, KVT_PACKED(*sample, store->entry_bytes));
 }
 
 /* ---- the pages ---- */
@@ -158,6 +158,8 @@ void bench_gpu_store_close(gpu_bench_store *store)
     if (store->stream != NULL) (void)bench->site->driver.stream_destroy(store->stream);
     bench_gpu_free(bench, &store->pages);
     if (store->profile[0] != '\0') (void)unlink(store->profile);
+    for (uint32_t i = 0; i < GPU_BENCH_SAMPLES; i++)
+        free(store->samples[i]);
     free(store->blocks);
     free(store->views);
     free(store->pointers);

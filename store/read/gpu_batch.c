@@ -32,13 +32,6 @@ static uint64_t batch_aligned(uint64_t bytes)
     return (bytes + BATCH_ALIGN - 1) / BATCH_ALIGN * BATCH_ALIGN;
 }
 
-/* Jobs of a kernel that a layer has at most. */
-static uint32_t batch_layer_jobs(kernel_id kernel)
-{
-    if (kernel == KERNEL_CHECK) return KERNEL_LAYER_CHECKS;
-    return kernel == KERNEL_RAW ? KERNEL_LAYER_RAWS : KERNEL_LAYER_OTHERS;
-}
-
 /* Gives a plan its rooms for the jobs of `layers` layers, and behind them for their words; NULL:
  * their sizes alone. Returns the bytes of the jobs. */
 static uint64_t batch_make_plan(uint8_t *memory, uint32_t layers, kernel_plan *plan)
@@ -46,7 +39,7 @@ static uint64_t batch_make_plan(uint8_t *memory, uint32_t layers, kernel_plan *p
     uint64_t at = 0;
     *plan = (kernel_plan){.verdicts = NULL};
     for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
-        const uint32_t capacity = batch_layer_jobs(k) * layers;
+        const uint32_t capacity = kernel_layer_jobs(k) * layers;
         plan->batches[k] = (kernel_batch){.capacity = capacity};
         if (memory != NULL) plan->batches[k].jobs = memory + at;
         plan->verdict_capacity += capacity;

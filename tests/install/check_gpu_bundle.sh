@@ -41,7 +41,7 @@ start() {
         >"$scratch/said" 2>&1 || code=$?
 }
 
-start
+start LD_DEBUG=libs LD_DEBUG_OUTPUT="$scratch/debug"
 if [ $code -ne 77 ] && nvidia-smi >/dev/null 2>&1; then
     cat "$scratch/said" # a GPU is here: its bars are no matter of this test
     exit 0
@@ -53,6 +53,9 @@ for base in "" 1; do
         fail "not one line each: $(cat "$scratch/said")"
     [ ! -e "$scratch/gpu.json" ] || fail "results without a GPU"
 done
+
+cat "$scratch"/debug.* >"$scratch/debug"
+grep -q "calling init: $bundle/lib/libopenblas" "$scratch/debug" || fail "not its own libraries"
 
 # What run.sh makes of programs that end so and of rows that say so. `as NAME LINE...`: a program.
 as() {

@@ -36,9 +36,7 @@ static inline uint64_t kernel_gpu_plan(uint8_t *memory, uint32_t layers, kernel_
 {
     uint64_t at = 0;
     for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
-        const uint32_t each = k == KERNEL_CHECK ? KERNEL_LAYER_CHECKS
-                              : k == KERNEL_RAW ? KERNEL_LAYER_RAWS
-                                                : KERNEL_LAYER_OTHERS;
+        const uint32_t each = kernel_layer_jobs((kernel_id)k);
         plan->batches[k] = (kernel_batch){.jobs = memory + at, .capacity = each * layers};
         plan->verdict_capacity += each * layers;
         at +=
