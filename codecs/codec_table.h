@@ -164,6 +164,21 @@ typedef struct kvt_codec {
                            const kernel_target *target, uint32_t transfer_bytes, uint8_t dtype,
                            kernel_work *work_out);
 
+    /*
+     * How a GPU encodes a matrix: makes the jobs of the ranges and of the codes, but for their
+     * heads, as above. NULL: no kernels. Codecs with FIXED parts alone.
+     *   parts      their data are addresses in the GPU's memory
+     *   source     of the first coded row
+     *   histogram  address of 256 counts for the matrix, which are zero
+     * KVT_OK; KVT_E_UNSUPPORTED: not this matrix, which the CPU may store raw.
+     */
+    kvt_status (*plan_code)(kvt_variant variant, const kvt_matrix *matrix, const kvt_part *parts,
+                            const kernel_target *source, uint32_t transfer_bytes, uint8_t dtype,
+                            uint64_t histogram, kernel_work works_out[2]);
+
+    /* Fills what kernels leave out of a matrix's metadata; NULL: nothing. */
+    void (*finish_code)(const uint32_t histogram[256], uint8_t *metadata);
+
     /* NESTED codecs: whether `fewer` is `present` with fewer planes, or the same. */
     bool (*drops_to)(kvt_variant present, kvt_variant fewer);
 

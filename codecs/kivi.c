@@ -79,6 +79,13 @@ static uint64_t kivi_scratch(kvt_variant variant, const kvt_matrix *matrix)
     return group_scratch(&shape);
 }
 
+/* Whether the parts of a matrix are smaller than its elements. */
+static bool kivi_shrinks(const group_shape *shape, uint32_t bits)
+{
+    const uint64_t raw = shape->tokens * shape->width * kvt_dtype_bytes(shape->dtype);
+    return 4 * group_count(shape) + group_plane_bytes(shape, bits) < raw;
+}
+
 static kvt_status kivi_encode(kvt_variant variant, const kvt_matrix *matrix, const void *source,
                               kvt_part *parts, void *scratch, uint64_t scratch_bytes)
 {
@@ -86,9 +93,8 @@ static kvt_status kivi_encode(kvt_variant variant, const kvt_matrix *matrix, con
     const uint32_t bits = kivi_rate_of(variant).bits[matrix->side];
     const group_coding coding = {.max_code = (float)((1u << bits) - 1u)};
     const uint64_t groups = group_count(&shape);
-    const uint64_t raw = shape.tokens * shape.width * kvt_dtype_bytes(shape.dtype);
     if (scratch_bytes < group_scratch(&shape)) return KVT_E_ARGUMENT;
-    if (4 * groups + group_plane_bytes(&shape, bits) >= raw) return KVT_RAW;
+    if (!kivi_shrinks(&shape, bits)) return KVT_RAW;
     if (parts == NULL) {
         return group_encode(&shape, &coding, source, NULL, NULL, NULL, 0, NULL, scratch);
     }
@@ -127,6 +133,21 @@ static kvt_status kivi_plan_job(kvt_variant variant, const kvt_matrix *matrix,
     return status;
 }
 
+static kvt_status kivi_plan_code(kvt_variant variant, const kvt_matrix *matrix,
+                                 const kvt_part *parts, const kernel_target *source,
+                                 uint32_t transfer_bytes, uint8_t dtype, uint64_t histogram,
+                                 kernel_work works[2])
+{
+    const group_shape shape = kivi_shape(variant, matrix);
+    const uint32_t bits = kivi_rate_of(variant).bits[matrix->side];
+    (void)histogram;
+    if (!kivi_shrinks(&shape, bits)) return KVT_E_UNSUPPORTED;
+    const kvt_status status = group_plan_code(&shape, bits, (uint64_t)(uintptr_t)parts[0].data,
+                                              parts, 1, source, transfer_bytes, dtype, works);
+    works[1].kernel = KERNEL_CODE_KIVI;
+    return status;
+}
+
 const kvt_codec codecs_kivi = {
     .id = KVT_CODEC_KIVI,
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS | KVT_CODEC_FLAG_FIXED,
@@ -140,4 +161,5 @@ const kvt_codec codecs_kivi = {
     .encode_matrix = kivi_encode,
     .decode_matrix = kivi_decode,
     .plan_job = kivi_plan_job,
+    .plan_code = kivi_plan_code,
 };

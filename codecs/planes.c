@@ -157,20 +157,32 @@ static void planes_centroids(const uint32_t histogram[256], uint32_t shift, uint
     }
 }
 
+/* The table at the front of the metadata. */
+static void planes_write_table(const uint32_t histogram[256], uint8_t *table)
+{
+    memset(table, 0, PLANES_TABLE_BYTES);
+    planes_centroids(histogram, 6, table);
+    planes_centroids(histogram, 5, table + 4 * sizeof(uint16_t));
+}
+
+/* Whether all planes together are smaller than the elements, so that fewer planes are never coded
+ * where more would not be. */
+static bool planes_shrink(const group_shape *shape)
+{
+    const uint64_t elements = shape->tokens * shape->width;
+    return planes_metadata_bytes(shape) + elements < elements * kvt_dtype_bytes(shape->dtype);
+}
+
 static kvt_status planes_encode(kvt_variant variant, const kvt_matrix *matrix, const void *source,
                                 kvt_part *parts, void *scratch, uint64_t scratch_bytes)
 {
     const group_shape shape = planes_shape(variant, matrix);
     const group_coding coding = {.max_code = 15.0f, .fine = matrix->planes > 3};
     const uint64_t groups = group_count(&shape);
-    const uint64_t elements = shape.tokens * shape.width;
     uint32_t histogram[256];
     group_plane planes[KVT_PLANES_MAX];
     if (scratch_bytes < group_scratch(&shape)) return KVT_E_ARGUMENT;
-    /* Evaluated with all planes, so that fewer planes are never coded where more would not be. */
-    if (planes_metadata_bytes(&shape) + elements >= elements * kvt_dtype_bytes(shape.dtype)) {
-        return KVT_RAW;
-    }
+    if (!planes_shrink(&shape)) return KVT_RAW;
     if (parts == NULL) {
         return group_encode(&shape, &coding, source, NULL, NULL, NULL, 0, NULL, scratch);
     }
@@ -183,9 +195,7 @@ static kvt_status planes_encode(kvt_variant variant, const kvt_matrix *matrix, c
     kvt_status status = group_encode(&shape, &coding, source, minima, minima + groups, planes,
                                      matrix->planes, histogram, scratch);
     if (status != KVT_OK) return status;
-    memset(table, 0, PLANES_TABLE_BYTES);
-    planes_centroids(histogram, 6, table);
-    planes_centroids(histogram, 5, table + 4 * sizeof(uint16_t));
+    planes_write_table(histogram, table);
     return KVT_OK;
 }
 
@@ -245,6 +255,21 @@ static kvt_status planes_plan_job(kvt_variant variant, const kvt_matrix *matrix,
     return status;
 }
 
+static kvt_status planes_plan_code(kvt_variant variant, const kvt_matrix *matrix,
+                                   const kvt_part *parts, const kernel_target *source,
+                                   uint32_t transfer_bytes, uint8_t dtype, uint64_t histogram,
+                                   kernel_work works[2])
+{
+    const group_shape shape = planes_shape(variant, matrix);
+    const uint64_t minima = (uint64_t)(uintptr_t)parts[0].data + PLANES_TABLE_BYTES;
+    if (!planes_shrink(&shape)) return KVT_E_UNSUPPORTED;
+    const kvt_status status = group_plan_code(&shape, 4, minima, parts, matrix->planes, source,
+                                              transfer_bytes, dtype, works);
+    works[1].kernel = KERNEL_CODE_PLANES;
+    works[1].job.code.histogram = histogram;
+    return status;
+}
+
 const kvt_codec codecs_planes = {
     .id = KVT_CODEC_PLANES,
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS | KVT_CODEC_FLAG_FIXED |
@@ -259,5 +284,7 @@ const kvt_codec codecs_planes = {
     .encode_matrix = planes_encode,
     .decode_matrix = planes_decode,
     .plan_job = planes_plan_job,
+    .plan_code = planes_plan_code,
+    .finish_code = planes_write_table,
     .drops_to = planes_drops_to,
 };

@@ -46,9 +46,8 @@ static kvt_status code_encode(const record_plan *plan, const kvt_matrix *matrix,
                                       scratch_bytes);
 }
 
-/* Whether parts of known sizes are smaller than the fp8 elements; of nested ones at the most planes
- * that fp8 has, whatever is kept. */
-static bool code_fixed_shrinks(const record_plan *plan, const kvt_matrix *matrix)
+/* Of nested parts those of the most planes that fp8 has count, whatever is kept. */
+bool record_code_shrinks(const record_plan *plan, const kvt_matrix *matrix)
 {
     kvt_matrix most = *matrix;
     kvt_part parts[KVT_PARTS_MAX];
@@ -72,7 +71,7 @@ kvt_status record_code_encode(const record_plan *plan, const kvt_matrix *matrix,
     const uint64_t step = code_wide_step(matrix);
     const bool fixed = (plan->codec->flags & KVT_CODEC_FLAG_FIXED) != 0;
     if (scratch_bytes < matrix->span * step) return KVT_E_ARGUMENT;
-    if (fixed && !code_fixed_shrinks(plan, matrix)) return KVT_RAW;
+    if (fixed && !record_code_shrinks(plan, matrix)) return KVT_RAW;
     for (uint32_t i = 0; i < matrix->span; i++, at += step) {
         fp8_widen(sources[i], code_wide_bytes(matrix) / sizeof(uint16_t), (uint16_t *)(void *)at);
         wide[i] = at;

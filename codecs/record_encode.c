@@ -76,8 +76,7 @@ void record_copy_raw_tokens(const record_writer *writer, kvt_side side, const ui
     memcpy(target + head, rows + plan->segment_bytes - tail, tail);
 }
 
-/* Gives every segment of a fixed record its place. */
-static kvt_status record_place_fixed(record_writer *writer)
+kvt_status record_place_fixed(record_writer *writer)
 {
     record_walk walk;
     record_want want;

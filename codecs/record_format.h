@@ -216,6 +216,9 @@ static inline kvt_side record_coded_side(const record_plan *plan, kvt_side side)
 /* Scratch of the two calls below for the matrices of a span, of which `matrix` is the first. */
 uint64_t record_code_scratch(const record_plan *plan, const kvt_matrix *matrix);
 
+/* Whether the parts of a matrix, whose sizes are known, are smaller than fp8 elements. */
+bool record_code_shrinks(const record_plan *plan, const kvt_matrix *matrix);
+
 /* The plan's codec over the matrices of a span, as encode_matrix and encode_span of codec_table.h,
  * and their opposites, say. Sources and targets are of the layout's elements. */
 kvt_status record_code_encode(const record_plan *plan, const kvt_matrix *matrix,

@@ -38,7 +38,7 @@ typedef struct jobs_maker {
 
 /* ---- appending ---- */
 
-static kvt_status jobs_append(kernel_plan *plan, const kernel_work *work)
+kvt_status kernel_plan_add(kernel_plan *plan, const kernel_work *work)
 {
     kernel_batch *batch = &plan->batches[work->kernel];
     const uint32_t bytes = kernel_facts_of(work->kernel)->job_bytes;
@@ -60,7 +60,7 @@ static kvt_status jobs_append(kernel_plan *plan, const kernel_work *work)
 
 static void jobs_add(jobs_maker *maker, const kernel_work *work)
 {
-    if (maker->status == KVT_OK) maker->status = jobs_append(maker->plan, work);
+    if (maker->status == KVT_OK) maker->status = kernel_plan_add(maker->plan, work);
 }
 
 static uint64_t jobs_address(const jobs_maker *maker, const record_segment *segment)
@@ -82,8 +82,7 @@ static void jobs_check(void *context, record_segment *segment)
 
 /* ---- targets ---- */
 
-/* Rows of a matrix as kernels see them. */
-static kernel_target jobs_target(const jobs_maker *maker, const view_rows *rows)
+kernel_target kernel_target_of(const view_rows *rows, const kvt_view *view, uint64_t blocks)
 {
     kernel_target target = {.start = (uint64_t)(uintptr_t)rows->start,
                             .block_stride = rows->block_stride,
@@ -94,8 +93,7 @@ static kernel_target jobs_target(const jobs_maker *maker, const view_rows *rows)
                             .block_tokens = rows->block_tokens,
                             .heads = rows->heads};
     if (rows->blocks != NULL)
-        target.blocks = maker->place->blocks +
-                        (uint64_t)(rows->blocks - maker->view->blocks) * sizeof(uint32_t);
+        target.blocks = blocks + (uint64_t)(rows->blocks - view->blocks) * sizeof(uint32_t);
     if (rows->packed) {
         target.heads = 1;
         target.head_bytes = target.token_stride = rows->row_bytes;
@@ -105,19 +103,43 @@ static kernel_target jobs_target(const jobs_maker *maker, const view_rows *rows)
     return target;
 }
 
-/* The largest power of two up to 16 that divides a target's addresses and another number. */
-static uint32_t jobs_transfer(const kernel_target *target, uint64_t other)
+uint32_t kernel_target_transfer(const kernel_target *target, uint64_t other)
 {
     const uint64_t all = target->start | target->block_stride | target->token_stride |
                          target->head_stride | other | 16;
     return (uint32_t)(all & (0 - all));
 }
 
-/* Whether kernels, which count rows and bytes of a row in 32 bits, take the rows. */
-static bool jobs_rows_fit(const view_rows *rows)
+bool kernel_rows_fit(const view_rows *rows)
 {
     const uint64_t count = rows->bytes / rows->row_bytes;
     return rows->row_bytes <= INT32_MAX && count <= INT32_MAX && rows->first_slot <= INT32_MAX;
+}
+
+kvt_status kernel_plan_rows(kernel_plan *plan, kernel_id kernel, const view_rows *rows,
+                            const kernel_target *target, uint64_t stored)
+{
+    const uint64_t count = rows->bytes / rows->row_bytes;
+    uint64_t block_rows = KERNEL_RAW_BYTES / rows->row_bytes;
+    if (!kernel_rows_fit(rows)) return KVT_E_UNSUPPORTED;
+    if (block_rows == 0) block_rows = 1;
+    const kernel_work work = {
+        .kernel = kernel,
+        .blocks = (count + block_rows - 1) / block_rows,
+        .job.raw = {.source = stored,
+                    .rows = count,
+                    .row_bytes = rows->row_bytes,
+                    .block_rows = (uint32_t)block_rows,
+                    .transfer_bytes = kernel_target_transfer(target, stored | rows->row_bytes |
+                                                                         target->head_bytes),
+                    .target = *target}};
+    return kernel_plan_add(plan, &work);
+}
+
+/* Rows of a matrix as kernels see them. */
+static kernel_target jobs_target(const jobs_maker *maker, const view_rows *rows)
+{
+    return kernel_target_of(rows, maker->view, maker->place->blocks);
 }
 
 /* ---- matrices ---- */
@@ -126,25 +148,8 @@ static bool jobs_rows_fit(const view_rows *rows)
 static void jobs_raw(jobs_maker *maker, const view_rows *rows, uint64_t source)
 {
     if (rows->bytes == 0 || maker->status != KVT_OK) return;
-    if (!jobs_rows_fit(rows)) {
-        maker->status = KVT_E_UNSUPPORTED;
-        return;
-    }
     const kernel_target target = jobs_target(maker, rows);
-    const uint64_t count = rows->bytes / rows->row_bytes;
-    uint64_t block_rows = KERNEL_RAW_BYTES / rows->row_bytes;
-    if (block_rows == 0) block_rows = 1;
-    const kernel_work work = {
-        .kernel = KERNEL_RAW,
-        .blocks = (count + block_rows - 1) / block_rows,
-        .job.raw = {.source = source,
-                    .rows = count,
-                    .row_bytes = rows->row_bytes,
-                    .block_rows = (uint32_t)block_rows,
-                    .transfer_bytes =
-                        jobs_transfer(&target, source | rows->row_bytes | target.head_bytes),
-                    .target = target}};
-    jobs_add(maker, &work);
+    maker->status = kernel_plan_rows(maker->plan, KERNEL_RAW, rows, &target, source);
 }
 
 /* Coded rows, by the codec's own planner. */
@@ -156,9 +161,10 @@ static void jobs_coded(jobs_maker *maker, const kvt_matrix *matrix, const kvt_pa
     kernel_work work;
     kvt_status status = KVT_E_UNSUPPORTED;
     memset(&work, 0, sizeof work);
-    if (plan->codec->plan_job != NULL && jobs_rows_fit(rows))
-        status = plan->codec->plan_job(plan->variant, matrix, parts, &target,
-                                       jobs_transfer(&target, 0), plan->layout.dtype, &work);
+    if (plan->codec->plan_job != NULL && kernel_rows_fit(rows))
+        status =
+            plan->codec->plan_job(plan->variant, matrix, parts, &target,
+                                  kernel_target_transfer(&target, 0), plan->layout.dtype, &work);
     if (maker->status == KVT_OK) maker->status = status;
     jobs_add(maker, &work);
 }

@@ -12,6 +12,7 @@
 
 #include "codecs/kernels/jobs.h"
 #include "record.h"
+#include "view_rows.h"
 
 enum {
     KERNEL_LAYER_CHECKS = 14, /* jobs of KERNEL_CHECK of a layer, at most: two matrices of raw
@@ -66,6 +67,20 @@ KVT_NODISCARD kvt_status kvt_record_head_jobs(const kvt_record_head *head, const
                                               const kvt_view *view, uint32_t layer,
                                               uint32_t layer_count, const kernel_place *place,
                                               kernel_plan *plan);
+
+/* Appends a job to a plan: KVT_OK; KVT_E_SPACE; KVT_E_UNSUPPORTED: too many blocks. */
+KVT_NODISCARD kvt_status kernel_plan_add(kernel_plan *plan, const kernel_work *work);
+
+/* Rows of a view as kernels see them, whose block numbers are at `blocks` in the GPU's memory; the
+ * largest power of two up to 16 that divides its addresses and another number; and a job of
+ * KERNEL_RAW or KERNEL_GATHER between rows, of which there is one at least, and `stored`.
+ * KVT_E_UNSUPPORTED: kernels, which count in 32 bits, do not take them. */
+kernel_target kernel_target_of(const view_rows *rows, const kvt_view *view, uint64_t blocks);
+uint32_t kernel_target_transfer(const kernel_target *target, uint64_t other);
+bool kernel_rows_fit(const view_rows *rows);
+KVT_NODISCARD kvt_status kernel_plan_rows(kernel_plan *plan, kernel_id kernel,
+                                          const view_rows *rows, const kernel_target *target,
+                                          uint64_t stored);
 
 /* Whether all words of [first, end) are KERNEL_SOUND: KVT_OK or KVT_E_CORRUPT. */
 kvt_status kernel_plan_verdict(const kernel_plan *plan, uint32_t first, uint32_t end);

@@ -75,6 +75,9 @@ void record_close_segment(const record_writer *writer, uint32_t index, record_se
 void record_copy_segment(const record_writer *writer, uint32_t index, record_segment *segment,
                          const uint8_t *content);
 
+/* Gives every segment of a record whose parts have fixed sizes its place. KVT_OK; KVT_E_SPACE. */
+KVT_NODISCARD kvt_status record_place_fixed(record_writer *writer);
+
 /* Segment after segment, for codecs whose sizes follow from the data. KVT_OK; KVT_RAW (nothing to
  * code, and no room for the table); KVT_E_SPACE. */
 kvt_status record_write_variable(record_writer *writer);

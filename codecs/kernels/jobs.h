@@ -34,6 +34,11 @@ typedef enum kernel_id {
     KERNEL_PLANES,
     KERNEL_LOSSLESS, /* mode fast */
     KERNEL_ENTROPY,
+    KERNEL_DECODERS,                 /* those above decode; those that follow encode, from views */
+    KERNEL_GATHER = KERNEL_DECODERS, /* rows to where they are stored as they are */
+    KERNEL_RANGES,                   /* minima and scales of groups */
+    KERNEL_CODE_KIVI,                /* codes of groups, in one plane */
+    KERNEL_CODE_PLANES,
     KERNEL_COUNT
 } kernel_id;
 
@@ -54,7 +59,8 @@ typedef enum kernel_verdict {
     KERNEL_SOUND = 1,    /* the checksum is right and the padding is zero */
     KERNEL_CHECKSUM = 2, /* the checksum is wrong */
     KERNEL_PADDING = 3,  /* the checksum is right, but a byte of the padding is not zero */
-    KERNEL_CORRUPT = 4   /* the bytes are none that the codec's encoder writes */
+    KERNEL_CORRUPT = 4,  /* the bytes are none that the codec's encoder writes */
+    KERNEL_UNCODED = 5   /* the elements are none that the codec takes */
 } kernel_verdict;
 
 /* Types of elements: the numbers of kvt_dtype. */
@@ -102,7 +108,8 @@ typedef struct kernel_check_job {
 
 KERNEL_ASSERT(sizeof(kernel_check_job) == 40);
 
-/* Rows that follow each other at `source` and go to the target's from token 0 on. */
+/* Rows that follow each other at `source` and go to the target's from token 0 on; of KERNEL_GATHER
+ * they come from there. */
 typedef struct kernel_raw_job {
     kernel_head head;
     uint64_t source;
@@ -143,6 +150,37 @@ enum { KERNEL_GROUP_CODES_AT = 64 };
 
 KERNEL_ASSERT(sizeof(kernel_group_job) == 168);
 KERNEL_ASSERT(offsetof(kernel_group_job, codes) == KERNEL_GROUP_CODES_AT);
+
+/* A matrix that becomes one of kivi or planes. A thread of ranges makes those of eight channels of
+ * a run of tokens, or of one group along the rows; a thread of the codes those of 64 elements, token
+ * after token. */
+typedef struct kernel_code_job {
+    kernel_head head;
+    uint32_t tokens; /* that are coded; tokens * width is below 2^32 */
+    uint32_t width;  /* as in kernel_group_job, up to transfer_bytes, which is of the source */
+    uint32_t unit;
+    uint32_t group;
+    uint32_t row_groups;
+    uint32_t transfer_bytes;
+    uint8_t columns;
+    uint8_t dtype;        /* of the source */
+    uint8_t planes;       /* of codes: 1 for kivi, 1 .. 5 for planes */
+    uint8_t bits;         /* of a code: 2, 4 or 8; of planes 4, whose codes have a fine part */
+    uint32_t sample_step; /* planes: of so many batches of 8 tokens one is counted */
+    uint64_t histogram;   /* planes: address of 256 counts of fine codes, zero; of kivi 0 */
+    uint64_t minima;      /* addresses of fp16 numbers, one a group */
+    uint64_t scales;
+    uint64_t codes[KERNEL_PLANES_MAX]; /* addresses of the planes, multiples of 64 */
+    kernel_target source;              /* of the first coded token */
+} kernel_code_job;
+
+enum {
+    KERNEL_CODE_PLANES_AT = 64,
+    KERNEL_SAMPLE = 4096 /* elements of a batch that are counted */
+};
+
+KERNEL_ASSERT(sizeof(kernel_code_job) == 168);
+KERNEL_ASSERT(offsetof(kernel_code_job, codes) == KERNEL_CODE_PLANES_AT);
 
 /* A matrix of lossless, mode fast (lossless_fast.h). A block of threads decodes a tile of 65,536
  * elements. */
@@ -186,6 +224,7 @@ typedef union kernel_any_job {
     kernel_group_job group;
     kernel_lossless_job lossless;
     kernel_entropy_job entropy;
+    kernel_code_job code;
 } kernel_any_job;
 
 /* A job that is being made, and the blocks of threads that it takes. */

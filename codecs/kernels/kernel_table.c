@@ -7,7 +7,8 @@
 #include <assert.h>
 
 extern const char kernel_ptx_check[], kernel_ptx_raw[], kernel_ptx_kivi[], kernel_ptx_planes[],
-    kernel_ptx_lossless[], kernel_ptx_entropy[];
+    kernel_ptx_lossless[], kernel_ptx_entropy[], kernel_ptx_ranges[], kernel_ptx_code_kivi[],
+    kernel_ptx_code_planes[];
 
 const kernel_facts *kernel_facts_of(kernel_id kernel)
 {
@@ -20,6 +21,12 @@ const kernel_facts *kernel_facts_of(kernel_id kernel)
                              sizeof(kernel_lossless_job)},
         [KERNEL_ENTROPY] = {"entropy", "kvt_entropy", kernel_ptx_entropy,
                             sizeof(kernel_entropy_job)},
+        [KERNEL_GATHER] = {"raw", "kvt_gather", kernel_ptx_raw, sizeof(kernel_raw_job)},
+        [KERNEL_RANGES] = {"ranges", "kvt_ranges", kernel_ptx_ranges, sizeof(kernel_code_job)},
+        [KERNEL_CODE_KIVI] = {"code_kivi", "kvt_code_kivi", kernel_ptx_code_kivi,
+                              sizeof(kernel_code_job)},
+        [KERNEL_CODE_PLANES] = {"code_planes", "kvt_code_planes", kernel_ptx_code_planes,
+                                sizeof(kernel_code_job)},
     };
     assert(kernel < KERNEL_COUNT);
     return &table[kernel];

@@ -116,6 +116,20 @@ KERNEL_INLINE void kernel_store16(uint64_t address, const uint32_t words[4])
                  "r"(words[1]), "r"(words[2]), "r"(words[3]));
 }
 
+/* A byte that this thread may have written. */
+KERNEL_INLINE uint32_t kernel_reload1(uint64_t address)
+{
+    uint32_t word;
+    asm volatile("ld.global.u8 %0, [%1];" : "=r"(word) : "l"(address));
+    return word;
+}
+
+/* Adds 1 to a word that other threads may add to. */
+KERNEL_INLINE void kernel_count_one(uint64_t address)
+{
+    asm volatile("red.global.add.u32 [%0], 1;" ::"l"(address));
+}
+
 /* A job, field by field into registers. */
 #define KERNEL_TAKE(job, address)                                                                  \
     KERNEL_UNROLL                                                                                  \

@@ -284,6 +284,16 @@ static bool group_encode_ranges(group_encoder *encoder, uint64_t first, uint64_t
     return fits;
 }
 
+uint64_t group_sample_step(const group_shape *shape)
+{
+    const uint64_t batches = (shape->tokens + GROUP_BATCH_ROWS - 1) / GROUP_BATCH_ROWS;
+    const uint64_t part = GROUP_SAMPLE / GROUP_SAMPLE_BATCHES; /* what a batch gives at most */
+    const uint64_t batch_elements = GROUP_BATCH_ROWS * shape->width;
+    const uint64_t given = batch_elements < part ? batch_elements : part;
+    const uint64_t wanted = (GROUP_SAMPLE + given - 1) / given;
+    return batches > wanted ? batches / wanted : 1;
+}
+
 kvt_status group_encode(const group_shape *shape, const group_coding *coding, const void *source,
                         uint16_t *minima, uint16_t *scales, const group_plane *planes,
                         uint32_t plane_count, uint32_t histogram[256], void *scratch)
@@ -299,15 +309,9 @@ kvt_status group_encode(const group_shape *shape, const group_coding *coding, co
                              planes,
                              plane_count,
                              histogram,
-                             1,
+                             group_sample_step(shape),
                              group_room_of(shape, scratch)};
-    const uint64_t batches = (shape->tokens + GROUP_BATCH_ROWS - 1) / GROUP_BATCH_ROWS;
-    const uint64_t part = GROUP_SAMPLE / GROUP_SAMPLE_BATCHES; /* what a batch gives at most */
-    const uint64_t batch_elements = GROUP_BATCH_ROWS * shape->width;
-    const uint64_t given = batch_elements < part ? batch_elements : part;
-    const uint64_t wanted = (GROUP_SAMPLE + given - 1) / given;
     const uint64_t step = shape->columns ? shape->group : GROUP_BATCH_ROWS;
-    if (batches > wanted) encoder.sample_step = batches / wanted;
     if (histogram != NULL) memset(histogram, 0, 256 * sizeof histogram[0]);
     for (uint64_t run = 0; run < shape->tokens; run += step) {
         uint64_t rows = shape->tokens - run < step ? shape->tokens - run : step;
@@ -497,5 +501,43 @@ kvt_status group_plan_job(const group_shape *shape, uint64_t minima, const kvt_p
     for (uint32_t p = 0; p < plane_count; p++)
         job->codes[p] = (uint64_t)(uintptr_t)parts[1 + p].data;
     work_out->blocks = (pieces + KERNEL_THREADS - 1) / KERNEL_THREADS;
+    return KVT_OK;
+}
+
+kvt_status group_plan_code(const group_shape *shape, uint32_t bits, uint64_t minima,
+                           const kvt_part *parts, uint32_t plane_count, const kernel_target *source,
+                           uint32_t transfer_bytes, uint8_t dtype, kernel_work works_out[2])
+{
+    const uint64_t elements = shape->tokens * shape->width, eights = shape->width / 8;
+    const uint64_t groups = group_count_rows(shape, 1);
+    const uint64_t runs = (shape->tokens + shape->group - 1) / shape->group;
+    const uint64_t items = shape->columns ? runs * eights : shape->tokens * groups;
+    _Static_assert((int)KERNEL_SAMPLE == GROUP_SAMPLE / GROUP_SAMPLE_BATCHES, "of one batch");
+    /* Threads count elements in 32 bits. */
+    if (shape->width > INT32_MAX / 8 || elements > UINT32_MAX - GROUP_CHUNK)
+        return KVT_E_UNSUPPORTED;
+    kernel_code_job job = {.tokens = (uint32_t)shape->tokens,
+                           .width = (uint32_t)shape->width,
+                           .unit = (uint32_t)shape->unit,
+                           .group = shape->group,
+                           .row_groups = (uint32_t)(shape->columns ? shape->width : groups),
+                           .transfer_bytes = transfer_bytes,
+                           .columns = shape->columns,
+                           .dtype = dtype,
+                           .planes = (uint8_t)plane_count,
+                           .bits = (uint8_t)bits,
+                           .sample_step = (uint32_t)group_sample_step(shape),
+                           .minima = minima,
+                           .scales = minima + group_count(shape) * sizeof(uint16_t),
+                           .source = *source};
+    for (uint32_t p = 0; p < plane_count; p++)
+        job.codes[p] = (uint64_t)(uintptr_t)parts[1 + p].data;
+    const uint64_t chunks = (elements + GROUP_CHUNK - 1) / GROUP_CHUNK;
+    for (uint32_t i = 0; i < 2; i++) {
+        memset(&works_out[i], 0, sizeof works_out[i]);
+        works_out[i].job.code = job;
+        works_out[i].blocks = ((i == 0 ? items : chunks) + KERNEL_THREADS - 1) / KERNEL_THREADS;
+    }
+    works_out[0].kernel = KERNEL_RANGES;
     return KVT_OK;
 }

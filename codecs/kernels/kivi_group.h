@@ -180,6 +180,15 @@ kvt_status group_plan_job(const group_shape *shape, uint64_t minima, const kvt_p
                           uint32_t plane_count, const kernel_target *target,
                           uint32_t transfer_bytes, uint8_t dtype, kernel_work *work_out);
 
+/* Makes the jobs of the ranges and codes of a matrix, as far as kivi and planes have the same; bits
+ * of a code, which is below 2^bits. Members of kvt_codec.plan_code. */
+kvt_status group_plan_code(const group_shape *shape, uint32_t bits, uint64_t minima,
+                           const kvt_part *parts, uint32_t plane_count, const kernel_target *source,
+                           uint32_t transfer_bytes, uint8_t dtype, kernel_work works_out[2]);
+
+/* Of so many batches one is sampled for a histogram. */
+uint64_t group_sample_step(const group_shape *shape);
+
 /*
  * The fine code of an element. u = (x - minimum) / scale in whole 1/128, rounded down, so that no
  * part of a cell leans to one side; c = its 4-bit code. The cell of c, [c - 1/2, c + 1/2], is cut

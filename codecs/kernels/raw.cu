@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * raw.cu - rows that are stored as they are, to their places in pages: raw matrices, and the raw
- * tokens of coded ones.
+ * raw.cu - rows that are stored as they are, to their places in pages and back: raw matrices, and
+ * the raw tokens of coded ones.
  *
  * A block has some rows. A row is copied by as many lanes as it has transfers, at most a warp, so
  * that a warp writes whole neighbouring lines. A thread reads four transfers before it writes them:
@@ -40,7 +40,8 @@ KERNEL_INLINE uint64_t raw_place(const kernel_raw_job *job, uint64_t row, uint32
     return row + head * job->target.head_stride + (uint64_t)(transfer - head * of_head) * bytes;
 }
 
-KERNEL_INLINE void raw_rows(const kernel_raw_job *job, uint64_t at, uint32_t bytes)
+/* gather, here and below: from pages, a constant at each call. */
+KERNEL_INLINE void raw_rows(const kernel_raw_job *job, uint64_t at, uint32_t bytes, bool gather)
 {
     const uint32_t first = (kernel_block() - job->head.first_block) * job->block_rows;
     const uint32_t left = (uint32_t)job->rows - first;
@@ -59,29 +60,44 @@ KERNEL_INLINE void raw_rows(const kernel_raw_job *job, uint64_t at, uint32_t byt
             KERNEL_UNROLL
             for (uint32_t i = 0; i < RAW_AHEAD; i++) {
                 const uint32_t transfer = next + i * lanes;
+                const uint64_t stored = source + (uint64_t)transfer * bytes;
                 if (transfer < transfers)
-                    raw_load(source + (uint64_t)transfer * bytes, bytes, words[i]);
+                    raw_load(gather ? raw_place(job, target, transfer, bytes) : stored, bytes,
+                             words[i]);
             }
             KERNEL_UNROLL
             for (uint32_t i = 0; i < RAW_AHEAD; i++) {
                 const uint32_t transfer = next + i * lanes;
+                const uint64_t stored = source + (uint64_t)transfer * bytes;
                 if (transfer < transfers)
-                    raw_store(raw_place(job, target, transfer, bytes), bytes, words[i]);
+                    raw_store(gather ? stored : raw_place(job, target, transfer, bytes), bytes,
+                              words[i]);
             }
         }
     }
 }
 
-KERNEL_ENTRY(4) kvt_raw(uint64_t jobs, uint32_t job_count, uint64_t verdicts)
+KERNEL_INLINE void raw_all(uint64_t jobs, uint32_t job_count, bool gather)
 {
     const uint64_t at = kernel_job(jobs, sizeof(kernel_raw_job), job_count);
     kernel_raw_job job;
     KERNEL_TAKE(&job, at);
-    (void)verdicts;
     if (job.transfer_bytes == 16)
-        raw_rows(&job, at, 16);
+        raw_rows(&job, at, 16, gather);
     else if (job.transfer_bytes >= 4)
-        raw_rows(&job, at, 4);
+        raw_rows(&job, at, 4, gather);
     else
-        raw_rows(&job, at, 1);
+        raw_rows(&job, at, 1, gather);
+}
+
+KERNEL_ENTRY(4) kvt_raw(uint64_t jobs, uint32_t job_count, uint64_t verdicts)
+{
+    (void)verdicts;
+    raw_all(jobs, job_count, false);
+}
+
+KERNEL_ENTRY(4) kvt_gather(uint64_t jobs, uint32_t job_count, uint64_t verdicts)
+{
+    (void)verdicts;
+    raw_all(jobs, job_count, true);
 }

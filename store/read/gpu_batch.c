@@ -38,7 +38,7 @@ static uint64_t batch_make_plan(uint8_t *memory, uint32_t layers, kernel_plan *p
 {
     uint64_t at = 0;
     *plan = (kernel_plan){.verdicts = NULL};
-    for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
+    for (uint32_t k = 0; k < KERNEL_DECODERS; k++) {
         const uint32_t capacity = kernel_layer_jobs(k) * layers;
         plan->batches[k] = (kernel_batch){.capacity = capacity};
         if (memory != NULL) plan->batches[k].jobs = memory + at;
@@ -70,7 +70,7 @@ kvt_status store_gpu_batch_takes(gpu_site *site, const store_gpu_layer *layer)
     assert(job_bytes + plan.verdict_capacity * sizeof(uint32_t) <= sizeof room);
     (void)job_bytes;
     kvt_status status = batch_plan(layer, BATCH_ALIGN, BATCH_ALIGN, &plan);
-    for (uint32_t k = 0; k < KERNEL_COUNT && status == KVT_OK; k++)
+    for (uint32_t k = 0; k < KERNEL_DECODERS && status == KVT_OK; k++)
         if (plan.batches[k].count != 0) status = gpu_kernel_load(site, k);
     return status;
 }
@@ -173,7 +173,7 @@ const store_gpu_part *store_gpu_batch_part(const store_gpu_batch *batch, uint32_
 kvt_status store_gpu_batch_launch(store_gpu_batch *batch)
 {
     kvt_status status = KVT_OK;
-    for (uint32_t k = 0; k < KERNEL_COUNT && status == KVT_OK; k++) {
+    for (uint32_t k = 0; k < KERNEL_DECODERS && status == KVT_OK; k++) {
         const kernel_batch *jobs = &batch->plan.batches[k];
         if (jobs->count == 0) continue;
         const uint64_t at = (uint64_t)((uint8_t *)jobs->jobs - (uint8_t *)batch->host->memory);

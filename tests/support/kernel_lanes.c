@@ -11,10 +11,13 @@
 #include "codecs/kernels/kernel_table.h"
 
 #include "codecs/kernels/check.cu"
+#include "codecs/kernels/code_kivi.cu"
+#include "codecs/kernels/code_planes.cu"
 #include "codecs/kernels/entropy.cu"
 #include "codecs/kernels/kivi.cu"
 #include "codecs/kernels/lossless.cu"
 #include "codecs/kernels/planes.cu"
+#include "codecs/kernels/ranges.cu"
 #include "codecs/kernels/raw.cu"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -238,9 +241,11 @@ bool lanes_launch(kernel_id kernel, const void *jobs, uint32_t job_count, uint32
                   uint32_t memory_count)
 {
     static lanes_kernel *const kernels[KERNEL_COUNT] = {
-        [KERNEL_CHECK] = kvt_check,       [KERNEL_RAW] = kvt_raw,
-        [KERNEL_KIVI] = kvt_kivi,         [KERNEL_PLANES] = kvt_planes,
-        [KERNEL_LOSSLESS] = kvt_lossless, [KERNEL_ENTROPY] = kvt_entropy,
+        [KERNEL_CHECK] = kvt_check,         [KERNEL_RAW] = kvt_raw,
+        [KERNEL_KIVI] = kvt_kivi,           [KERNEL_PLANES] = kvt_planes,
+        [KERNEL_LOSSLESS] = kvt_lossless,   [KERNEL_ENTROPY] = kvt_entropy,
+        [KERNEL_GATHER] = kvt_gather,       [KERNEL_RANGES] = kvt_ranges,
+        [KERNEL_CODE_KIVI] = kvt_code_kivi, [KERNEL_CODE_PLANES] = kvt_code_planes,
     };
     lanes.kernel = kernels[kernel];
     lanes.jobs = (uint64_t)(uintptr_t)jobs;

@@ -115,6 +115,17 @@ static inline void kernel_store16(uint64_t address, const uint32_t words[4])
     memcpy(lanes_at(address, 16, 16, true), words, 16);
 }
 
+#define kernel_reload1(address) kernel_load1(address)
+
+static inline void kernel_count_one(uint64_t address)
+{
+    uint32_t count;
+    void *word = lanes_at(address, sizeof count, sizeof count, true);
+    memcpy(&count, word, sizeof count);
+    count++;
+    memcpy(word, &count, sizeof count);
+}
+
 #define KERNEL_TAKE(job, address)                                                                  \
     memcpy((job), lanes_at((address), sizeof *(job), 8, false), sizeof *(job))
 
@@ -124,5 +135,9 @@ void kvt_kivi(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_planes(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_lossless(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_entropy(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
+void kvt_gather(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
+void kvt_ranges(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
+void kvt_code_kivi(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
+void kvt_code_planes(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 
 #endif

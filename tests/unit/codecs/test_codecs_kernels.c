@@ -2,12 +2,14 @@
 /*
  * test_codecs_kernels.c - the kernels of a GPU, compiled for this processor: what they decode into
  * the pages of engines is bit for bit what the CPU decodes, nothing else is touched, and no byte of
- * a record that is not the encoder's passes.
+ * a record that is not the encoder's passes. What they encode of pages is the CPU's record.
  */
 #include "kernel_site.h"
 
 #include "codecs/kernels/checksum.h"
 #include "codecs/kernels/cpu.h"
+#include "codecs/record_far.h"
+#include "codecs/view_rows.h"
 #include "dice.h"
 
 enum { FILL = 0x5a, TOKENS = 75 };
@@ -341,4 +343,188 @@ TEST(what_has_no_kernel_is_left_to_the_cpu)
     assert_status(site_plan(&site, &layout, &pool, 0, 2), KVT_E_UNSUPPORTED);
     assert_int_equal(site.plan.verdict_count, 0);
     engine_pool_close(&pool);
+}
+
+/* ---- encoding ---- */
+
+/* Encodes what a pool has by kernels. KVT_E_UNSUPPORTED: they do not; KVT_E_CORRUPT: a matrix
+ * cannot be coded. */
+static kvt_status encode_far(const kvt_record_spec *spec, const engine_pool *pool,
+                             const guarded *record, uint64_t *bytes_out)
+{
+    static record_far far;
+    kernel_site site;
+    lanes_memory memory[ENGINE_POOLS_MAX + 3];
+    kvt_status status = record_far_begin(&far, spec, record->data, record->bytes);
+    if (status != KVT_OK) return status;
+    guarded payload = guarded_make(record_far_bytes(&far));
+    memset(payload.data, 0xee, payload.bytes);
+    const uint64_t counts =
+        (uint64_t)record_far_matrices(&far) * RECORD_FAR_COUNTS * sizeof(uint32_t);
+    uint32_t *histograms = test_aligned(64, counts);
+    memset(histograms, 0, counts);
+    memset(&site, 0, sizeof site);
+    site_take_blocks(&site, pool);
+    for (uint32_t k = KERNEL_DECODERS; k < KERNEL_COUNT; k++) {
+        kernel_batch *batch = &site.plan.batches[k];
+        batch->capacity = record_far_jobs_most(&far, k);
+        batch->jobs = test_aligned(8, batch->capacity * (uint64_t)kernel_facts_of(k)->job_bytes);
+    }
+    site.plan.verdicts = site.verdicts;
+    site.plan.verdict_capacity = SITE_JOBS;
+    const record_far_place place = {(uint64_t)(uintptr_t)payload.data,
+                                    (uint64_t)(uintptr_t)histograms,
+                                    (uint64_t)(uintptr_t)site.blocks};
+    status = record_far_jobs(&far, &pool->view, &place, &site.plan);
+    if (status != KVT_OK) return status;
+    memory[0] = (lanes_memory){payload.data, payload.bytes, true};
+    memory[1] = (lanes_memory){histograms, counts, true};
+    memory[2] = (lanes_memory){
+        site.blocks, site.blocks != NULL ? pool->view.block_count * sizeof(uint32_t) : 0, false};
+    for (uint32_t i = 0; i < pool->pools; i++)
+        memory[3 + i] = (lanes_memory){pool->memory[i], pool->pool_bytes, false};
+    for (uint32_t k = KERNEL_DECODERS; k < KERNEL_COUNT; k++) {
+        const kernel_batch *batch = &site.plan.batches[k];
+        if (batch->count == 0) continue;
+        assert_true(lanes_launch((kernel_id)k, batch->jobs, batch->count, batch->blocks,
+                                 site.verdicts, site.plan.verdict_count, memory, 3 + pool->pools));
+    }
+    status = kernel_plan_verdict(&site.plan, 0, site.plan.verdict_count);
+    if (status == KVT_OK) record_far_end(&far, payload.data, histograms, bytes_out);
+    return status;
+}
+
+/* Encodes an entry that lies in an engine's pool both ways. Returns how the kernels ended. */
+static kvt_status check_encoder(kvt_layout layout, const char *variant, const engine_view *engine,
+                                uint32_t first_position, const uint8_t *source)
+{
+    engine_pool pool;
+    uint64_t bound, scratch, wanted, found = 0;
+    kvt_record_spec spec = codecs_support_spec(layout, variant);
+    spec.first_position = first_position;
+    assert_true(engine_pool_open(&pool, engine, &layout, 1, FILL));
+    view_scatter_entry(&pool.view, &layout, 0, 0, source);
+    assert_status(kvt_record_bound(&spec, &bound, &scratch), KVT_OK);
+    assert_status(kvt_record_scratch_view(&spec, 1, &scratch), KVT_OK);
+    guarded expected = guarded_make(bound), room = guarded_make(scratch);
+    const guarded record = guarded_make(bound);
+    const kvt_status cpu = kvt_record_encode_view(&spec, NULL, &pool.view, expected.data, bound,
+                                                  room.data, scratch, &wanted);
+    assert_true(cpu == KVT_OK || cpu == KVT_RAW);
+    const kvt_status status = encode_far(&spec, &pool, &record, &found);
+    if (cpu == KVT_RAW) assert_true(status == KVT_E_UNSUPPORTED || status == KVT_E_CORRUPT);
+    if (status == KVT_OK) {
+        assert_int_equal(found, wanted);
+        for (uint64_t i = 0; i < wanted; i++)
+            if (record.data[i] != expected.data[i])
+                fail_msg("%s, %s: byte %llu", variant, engine->name, (unsigned long long)i);
+    }
+    engine_pool_close(&pool);
+    return status;
+}
+
+static const char *const coded[] = {
+    "kivi:k2v2,g32",     "kivi:k4v2,g32",    "kivi:k8v4,g64,half",    "kivi:k4v8,g128",
+    "kivi:k4v4,g32,r32", "planes:k2v2,g32",  "planes:k3v3,g64",       "planes:k4v4,g32",
+    "planes:k6v4,g32",   "planes:k8v8,g128", "planes:k2v8,g64,vhead", "planes:k3v6,g32,vchan",
+};
+
+static void check_encoders(uint8_t dtype)
+{
+    static const uint16_t heads[] = {2, 1, 3}, dims[] = {64, 576, 24};
+    codecs_cpu_force(CODECS_CPU_SCALAR);
+    uint32_t made = 0;
+    for (uint32_t shape = 0; shape < 3; shape++) {
+        const kvt_layout layout = {.layers = 2,
+                                   .kv_heads = heads[shape],
+                                   .head_dim = dims[shape],
+                                   .dtype = dtype,
+                                   .order = shape == 1 ? KVT_ORDER_SIDE_LAYER : 0,
+                                   .tokens = TOKENS};
+        for (uint32_t i = 0; i < sizeof coded / sizeof coded[0]; i++) {
+            const size_t ends = test_ends();
+            if (!variant_fits(layout, coded[i])) continue;
+            const encoded e = encoded_make(layout, coded[i], NULL);
+            /* One view in turn, with sinks and without. */
+            const engine_view *engine = &engine_views[(i + 5 * shape) % ENGINE_VIEWS];
+            made += check_encoder(layout, coded[i], engine, i % 2 == 0 ? 0 : 1000, e.source.data) ==
+                    KVT_OK;
+            test_end(ends);
+        }
+    }
+    assert_true(made >= 18);
+    codecs_cpu_force(codecs_cpu_best());
+}
+
+TEST(kernels_encode_fp16)
+{
+    check_encoders(KVT_DTYPE_FP16);
+}
+
+TEST(kernels_encode_bf16)
+{
+    check_encoders(KVT_DTYPE_BF16);
+}
+
+TEST(kernels_encode_fp32)
+{
+    check_encoders(KVT_DTYPE_FP32);
+}
+
+TEST(kernels_encode_fp8)
+{
+    check_encoders(KVT_DTYPE_FP8);
+}
+
+/* Every layout of an engine; batches that are not counted, and chunks of one that are not. */
+TEST(kernels_encode_views_and_samples)
+{
+    for (uint32_t k = 0; k < ENGINE_VIEWS; k++) {
+        const size_t ends = test_ends();
+        const kvt_layout layout = {
+            .layers = 1, .kv_heads = 2, .head_dim = 40, .dtype = KVT_DTYPE_BF16, .tokens = 70};
+        const encoded e = encoded_make(layout, "planes:k6v4,g32", NULL);
+        assert_status(check_encoder(layout, "planes:k6v4,g32", &engine_views[k], 0, e.source.data),
+                      KVT_OK);
+        test_end(ends);
+    }
+    static const uint16_t heads[] = {1, 8};
+    for (uint32_t i = 0; i < 2; i++) {
+        const size_t ends = test_ends();
+        const kvt_layout layout = {.layers = 1,
+                                   .kv_heads = heads[i],
+                                   .head_dim = 136,
+                                   .dtype = KVT_DTYPE_BF16,
+                                   .sides = KVT_SIDES_ONE,
+                                   .tokens = i == 0 ? 500 : 100};
+        const encoded e = encoded_make(layout, "planes:k3v3,g64", NULL);
+        assert_status(check_encoder(layout, "planes:k3v3,g64", &engine_views[0], 9, e.source.data),
+                      KVT_OK);
+        test_end(ends);
+    }
+}
+
+/* Elements that no group takes: zeros of both signs, equal ones, the largest; and those for which a
+ * matrix is stored raw. */
+TEST(kernels_encode_corners)
+{
+    static const uint32_t corners[] = {0x00000000, 0x80000000, 0x3f800000, 0x477fe000, 0xc77fe000,
+                                       0x47800000, 0xff800000, 0x7fc00001, 0x7f7fffff, 0x00000001};
+    const kvt_layout layout = {
+        .layers = 1, .kv_heads = 1, .head_dim = 64, .dtype = KVT_DTYPE_FP32, .tokens = 64};
+    uint64_t bytes;
+    uint32_t kinds = 0;
+    assert_status(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+    for (uint32_t i = 0; i < 2 * sizeof corners / sizeof corners[0]; i++) {
+        const size_t ends = test_ends();
+        uint32_t *source = test_aligned(64, bytes);
+        for (uint64_t k = 0; k < bytes / 4; k++)
+            source[k] = i % 2 == 0 ? corners[i / 2] : 0x3f000000 + (uint32_t)k;
+        source[bytes / 4 - 1] = corners[i / 2];
+        for (uint32_t v = 0; v < 2; v++)
+            kinds |= 1u << (check_encoder(layout, v == 0 ? "kivi:k4v4,g32" : "planes:k6v4,g32",
+                                          &engine_views[v], 9, (const uint8_t *)source) == KVT_OK);
+        test_end(ends);
+    }
+    assert_int_equal(kinds, 3); /* some are taken, some are not */
 }
