@@ -150,6 +150,14 @@ static const kvt_setting settings_table[] = {
          "a file that the store writes its metrics and last operations to; absent: none"),
     SECONDS("store.watch_interval", "10", "store.watch_path", "between two such writes", 0.01, 1e9),
 
+    BYTES("gpu.scratch", "256MiB", ALWAYS,
+          "memory of each GPU that the store's kernels work in, taken at their first use, or by "
+          "halves what the engine has left; 0: no kernels, the CPU codes for them",
+          0, UINT64_C(1) << 40),
+    BYTES("gpu.pinned", "256MiB", ALWAYS,
+          "memory of the host that stays pinned for each GPU while no copy uses it", 0,
+          UINT64_C(1) << 40),
+
     TIER("hbm"),
     SWITCH("tier.hbm.emulated", "no", "tier.hbm.capacity and !device.?.tier=hbm",
            "a tier without devices is memory of the host instead of a GPU's"),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gpu_kernels.c - see gpu_kernels.h. Scratch is one piece of the GPU's memory, taken at its first
- * use: as much of 256 MiB as the engine has left, by halves; it is given out in runs of grains.
+ * use: the site's bound, or by halves what the engine has left; it is given out in runs of grains.
  *
  * Thread rule: any thread. `kernel_lock` is held while a module is loaded or the scratch is taken,
  * and over no other call of the driver.
@@ -12,9 +12,12 @@
 #include "gpu_site_internal.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define GPU_SCRATCH_LEAST 1024u /* grains */
+#define GPU_SCRATCH_GRAIN  UINT64_C(16384)    /* bytes, at least */
+#define GPU_SCRATCH_GRAINS 16384u             /* at most */
+#define GPU_SCRATCH_LEAST  UINT64_C(16777216) /* bytes that are not halved */
 
 /* ---- modules ---- */
 
@@ -41,6 +44,7 @@ kvt_status gpu_kernel_load(gpu_site *site, kernel_id id)
     assert(id < KERNEL_COUNT);
     gpu_kernel *kernel = &site->kernels[id];
     kvt_status status = KVT_OK;
+    if (site->scratch_limit == 0) return KVT_E_UNSUPPORTED;
     pthread_mutex_lock(&site->kernel_lock);
     if (kernel->refused)
         status = KVT_E_UNSUPPORTED;
@@ -62,6 +66,11 @@ bool gpu_kernels_refused(gpu_site *site)
     return refused;
 }
 
+bool gpu_has_scratch(gpu_site *site)
+{
+    return site->scratch_limit != 0 && !gpu_kernels_refused(site);
+}
+
 void gpu_kernels_close(gpu_site *site)
 {
     for (uint32_t i = 0; i < KERNEL_COUNT; i++)
@@ -72,20 +81,37 @@ void gpu_kernels_close(gpu_site *site)
 
 /* ---- scratch ---- */
 
+/* Takes as many grains as the site has, and room to count them. */
+static kvt_status kernels_allocate(gpu_site *site)
+{
+    uint8_t *used = calloc(site->grains, 1);
+    if (used == NULL) return KVT_E_MEMORY;
+    kvt_status status = gpu_site_enter(site);
+    if (status == KVT_OK)
+        status = gpu_site_leave(
+            site, site->driver.memory_allocate(&site->scratch, site->grains * site->grain));
+    if (status == KVT_OK) {
+        site->used = used;
+        return KVT_OK;
+    }
+    site->scratch = 0;
+    free(used);
+    return status;
+}
+
 /* Takes the memory, once. kernel_lock held. */
 static kvt_status kernels_take_memory(gpu_site *site)
 {
-    kvt_status status = KVT_E_MEMORY;
-    for (uint32_t grains = GPU_SCRATCH_GRAINS;
-         site->scratch == 0 && status == KVT_E_MEMORY && grains >= GPU_SCRATCH_LEAST; grains /= 2) {
-        status = gpu_site_enter(site);
-        if (status != KVT_OK) return status;
-        status = gpu_site_leave(
-            site, site->driver.memory_allocate(&site->scratch, grains * GPU_SCRATCH_GRAIN));
-        if (status == KVT_OK) site->grains = grains;
-        if (status != KVT_OK) site->scratch = 0;
+    kvt_status status = site->scratch != 0 ? KVT_OK : KVT_E_UNSUPPORTED;
+    for (uint64_t bytes = site->scratch_limit;
+         site->scratch == 0 && bytes >= GPU_SCRATCH_GRAIN && status != KVT_OK; bytes /= 2) {
+        const uint64_t grains = (bytes - 1) / GPU_SCRATCH_GRAINS / GPU_SCRATCH_GRAIN + 1;
+        site->grain = grains * GPU_SCRATCH_GRAIN;
+        site->grains = (uint32_t)(bytes / site->grain);
+        status = kernels_allocate(site);
+        if (status != KVT_E_MEMORY || bytes < 2 * GPU_SCRATCH_LEAST) break;
     }
-    return site->scratch != 0 ? KVT_OK : status;
+    return status;
 }
 
 /* The first run of so many free grains, or the number of all. */
@@ -101,9 +127,10 @@ static uint32_t kernels_find_run(const gpu_site *site, uint32_t count)
 
 kvt_status gpu_scratch_take(gpu_site *site, uint64_t bytes, uint64_t *address_out)
 {
-    const uint64_t count = bytes / GPU_SCRATCH_GRAIN + 1;
+    if (atomic_load(&site->gone)) return KVT_E_GONE;
     pthread_mutex_lock(&site->kernel_lock);
     kvt_status status = kernels_take_memory(site);
+    const uint64_t count = status == KVT_OK ? bytes / site->grain + 1 : 0;
     if (status == KVT_OK && count > site->grains) status = KVT_E_UNSUPPORTED;
     if (status == KVT_OK) {
         const uint32_t first = kernels_find_run(site, (uint32_t)count);
@@ -111,7 +138,7 @@ kvt_status gpu_scratch_take(gpu_site *site, uint64_t bytes, uint64_t *address_ou
             status = KVT_BUSY;
         } else {
             memset(&site->used[first], 1, count);
-            *address_out = site->scratch + first * GPU_SCRATCH_GRAIN;
+            *address_out = site->scratch + first * site->grain;
         }
     }
     pthread_mutex_unlock(&site->kernel_lock);
@@ -120,9 +147,9 @@ kvt_status gpu_scratch_take(gpu_site *site, uint64_t bytes, uint64_t *address_ou
 
 void gpu_scratch_give(gpu_site *site, uint64_t address, uint64_t bytes)
 {
-    const uint64_t count = bytes / GPU_SCRATCH_GRAIN + 1;
+    const uint64_t count = bytes / site->grain + 1;
     pthread_mutex_lock(&site->kernel_lock);
-    const uint64_t first = (address - site->scratch) / GPU_SCRATCH_GRAIN;
+    const uint64_t first = (address - site->scratch) / site->grain;
     assert(first + count <= site->grains);
     memset(&site->used[first], 0, count);
     pthread_mutex_unlock(&site->kernel_lock);
@@ -130,17 +157,27 @@ void gpu_scratch_give(gpu_site *site, uint64_t address, uint64_t bytes)
 
 /* ---- work ---- */
 
-kvt_status gpu_copy_bytes(gpu_site *site, uint64_t address, void *pinned, uint64_t bytes)
+kvt_status gpu_copy_bytes(gpu_site *site, gpu_way stream, uint64_t address, void *pinned,
+                          uint64_t bytes)
 {
     kvt_status status = gpu_site_enter(site);
     if (status != KVT_OK) return status;
     atomic_fetch_add(&site->copied[GPU_IN], bytes);
     return gpu_site_leave(site,
-                          site->driver.copy_in(address, pinned, bytes, site->streams[GPU_IN]));
+                          site->driver.copy_in(address, pinned, bytes, site->streams[stream]));
 }
 
-kvt_status gpu_kernel_launch(gpu_site *site, kernel_id kernel, uint64_t jobs, uint32_t job_count,
-                             uint32_t blocks, uint32_t *verdicts)
+kvt_status gpu_copy_back(gpu_site *site, void *pinned, uint64_t address, uint64_t bytes)
+{
+    kvt_status status = gpu_site_enter(site);
+    if (status != KVT_OK) return status;
+    atomic_fetch_add(&site->copied[GPU_OUT], bytes);
+    return gpu_site_leave(site,
+                          site->driver.copy_out(pinned, address, bytes, site->streams[GPU_OUT]));
+}
+
+kvt_status gpu_kernel_launch(gpu_site *site, gpu_way stream, kernel_id kernel, uint64_t jobs,
+                             uint32_t job_count, uint32_t blocks, uint32_t *verdicts)
 {
     uint64_t words = (uintptr_t)verdicts; /* pinned memory has one address for both */
     void *parameters[] = {&jobs, &job_count, &words};
@@ -148,6 +185,6 @@ kvt_status gpu_kernel_launch(gpu_site *site, kernel_id kernel, uint64_t jobs, ui
     kvt_status status = gpu_site_enter(site);
     if (status != KVT_OK) return status;
     return gpu_site_leave(site, site->driver.launch(site->kernels[kernel].function, blocks, 1, 1,
-                                                    KERNEL_THREADS, 1, 1, 0, site->streams[GPU_IN],
+                                                    KERNEL_THREADS, 1, 1, 0, site->streams[stream],
                                                     parameters, NULL));
 }

@@ -3,7 +3,7 @@
  * gpu_site.c - see gpu_site.h: the context, streams, pinned memory and events of one GPU.
  *
  * Events and pinned memory that nobody has are kept in lists, because the driver takes long to make
- * them; lists of pinned memory keep at most GPU_HOST_KEPT bytes.
+ * them; the list of pinned memory is bounded.
  *
  * Thread rule: any thread. `lock` guards the two lists and is held over no call of the driver but
  * those that make or free what they hold.
@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define GPU_HOST_KEPT  UINT64_C(268435456)
 #define GPU_HOST_GRAIN UINT64_C(65536)
 #define GPU_SPIN_NS    UINT64_C(50000) /* a wait that is longer naps */
 #define GPU_NAP_NS     UINT64_C(10000)
@@ -48,7 +47,8 @@ kvt_status gpu_site_leave(gpu_site *site, int error)
 
 /* ---- open and close ---- */
 
-kvt_status gpu_site_open(uint32_t ordinal, gpu_site **site_out, char *reason, size_t reason_size)
+kvt_status gpu_site_open(uint32_t ordinal, uint64_t scratch_bytes, uint64_t pinned_bytes,
+                         gpu_site **site_out, char *reason, size_t reason_size)
 {
     int count = 0, error;
     gpu_site *site = calloc(1, sizeof *site);
@@ -56,6 +56,8 @@ kvt_status gpu_site_open(uint32_t ordinal, gpu_site **site_out, char *reason, si
     pthread_mutex_init(&site->lock, NULL);
     pthread_mutex_init(&site->kernel_lock, NULL);
     site->ordinal = ordinal;
+    site->scratch_limit = scratch_bytes;
+    site->kept_limit = pinned_bytes;
     kvt_status status = KVT_OK;
     if (!gpu_driver_load(&site->driver, &count, reason, reason_size))
         status = KVT_E_UNSUPPORTED;
@@ -110,6 +112,7 @@ void gpu_site_close(gpu_site *site)
     gpu_driver_unload(&site->driver);
     pthread_mutex_destroy(&site->lock);
     pthread_mutex_destroy(&site->kernel_lock);
+    free(site->used);
     free(site);
 }
 
@@ -185,6 +188,7 @@ static gpu_host *site_take_kept(gpu_site *site, uint64_t bytes)
 kvt_status gpu_host_take(gpu_site *site, uint64_t bytes, gpu_host **host_out)
 {
     if (bytes > UINT64_MAX - GPU_HOST_GRAIN) return KVT_E_MEMORY;
+    if (atomic_load(&site->gone)) return KVT_E_GONE;
     bytes = (bytes + GPU_HOST_GRAIN - 1) / GPU_HOST_GRAIN * GPU_HOST_GRAIN;
     gpu_host *host = site_take_kept(site, bytes);
     kvt_status status = host != NULL ? KVT_OK : gpu_site_enter(site);
@@ -206,7 +210,7 @@ void gpu_host_give(gpu_site *site, gpu_host *host)
 {
     if (host == NULL) return;
     pthread_mutex_lock(&site->lock);
-    const bool keep = host->bytes <= GPU_HOST_KEPT - site->kept_bytes;
+    const bool keep = host->bytes <= site->kept_limit - site->kept_bytes;
     if (keep) {
         host->next = site->hosts;
         site->hosts = host;
@@ -272,14 +276,16 @@ kvt_status gpu_copy_rows(gpu_site *site, gpu_way way, const view_rows *rows, voi
     return gpu_site_leave(site, error);
 }
 
-void gpu_count_decoded(gpu_site *site, bool by_kernels)
+void gpu_count(gpu_site *site, gpu_counter counter, uint64_t more)
 {
-    atomic_fetch_add(&site->decoded[by_kernels], 1);
+    assert(counter < GPU_COUNTERS);
+    atomic_fetch_add(&site->counts[counter], more);
 }
 
-uint64_t gpu_decoded(const gpu_site *site, bool by_kernels)
+uint64_t gpu_counted(const gpu_site *site, gpu_counter counter)
 {
-    return atomic_load(&site->decoded[by_kernels]);
+    assert(counter < GPU_COUNTERS);
+    return atomic_load(&site->counts[counter]);
 }
 
 uint64_t gpu_bytes_copied(const gpu_site *site, gpu_way way)
@@ -352,7 +358,11 @@ void gpu_event_give(gpu_site *site, gpu_event *event)
 void gpu_rest(gpu_site *site, gpu_way way)
 {
     void *ours;
-    if (site->driver.context_push(site->context) != GPU_SUCCESS) return;
-    (void)gpu_site_status(site, site->driver.stream_wait(site->streams[way]));
-    (void)site->driver.context_pop(&ours);
+    bool rests = site->driver.context_push(site->context) == GPU_SUCCESS;
+    if (rests) {
+        rests = site->driver.stream_wait(site->streams[way]) == GPU_SUCCESS;
+        (void)site->driver.context_pop(&ours);
+    }
+    /* Work that cannot be waited for may use memory for ever: none is given out any more. */
+    if (!rests) atomic_store(&site->gone, true);
 }

@@ -36,9 +36,11 @@ typedef struct gpu_event {
     void *event;
 } gpu_event;
 
-/* Opens a GPU by the driver's number. KVT_E_UNSUPPORTED: there is no driver, or none that will do;
- * KVT_E_ARGUMENT: there is no such GPU; with a reason of one line. */
-KVT_NODISCARD kvt_status gpu_site_open(uint32_t ordinal, gpu_site **site_out, char *reason,
+/* Opens a GPU by the driver's number, with scratch of so many bytes for kernels (gpu_kernels.h), 0
+ * for none, and as many bytes of pinned memory kept for later. KVT_E_UNSUPPORTED: there is no
+ * driver, or none that will do; KVT_E_ARGUMENT: there is no such GPU; with a reason of one line. */
+KVT_NODISCARD kvt_status gpu_site_open(uint32_t ordinal, uint64_t scratch_bytes,
+                                       uint64_t pinned_bytes, gpu_site **site_out, char *reason,
                                        size_t reason_size);
 
 /* All work has ended, and nobody has events or memory of the host. NULL is allowed. */
@@ -74,13 +76,22 @@ void gpu_event_give(gpu_site *site, gpu_event *event);
 /* Makes a stream of the engine wait for a mark. KVT_E_ARGUMENT: it belongs to another context. */
 KVT_NODISCARD kvt_status gpu_follow(gpu_site *site, void *stream, const gpu_event *event);
 
-/* Waits until a stream has done all that it was given: after a failure, before memory goes. */
+/* Waits until a stream has done all that it was given: after a failure, before memory goes. Where
+ * that fails the site is gone. */
 void gpu_rest(gpu_site *site, gpu_way way);
 
-/* Counts something that the CPU, or kernels, have decoded for this GPU, and says how many there
- * were. */
-void gpu_count_decoded(gpu_site *site, bool by_kernels);
-uint64_t gpu_decoded(const gpu_site *site, bool by_kernels);
+/* What is counted: layers of entries, those of opaque bytes as one. */
+typedef enum gpu_counter {
+    GPU_DECODED_BY_CPU,
+    GPU_DECODED_BY_GPU,
+    GPU_UNSOUND, /* that kernels have found unsound */
+    GPU_ENCODED_BY_CPU,
+    GPU_ENCODED_BY_GPU,
+    GPU_COUNTERS
+} gpu_counter;
+
+void gpu_count(gpu_site *site, gpu_counter counter, uint64_t more);
+uint64_t gpu_counted(const gpu_site *site, gpu_counter counter);
 
 /* Bytes that copies were queued for, ever. */
 uint64_t gpu_bytes_copied(const gpu_site *site, gpu_way way);

@@ -12,9 +12,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define GPU_SCRATCH_GRAIN  UINT64_C(16384)
-#define GPU_SCRATCH_GRAINS 16384u /* of 256 MiB */
-
 typedef struct gpu_kernel {
     void *module; /* NULL: not loaded */
     void *function;
@@ -29,16 +26,19 @@ struct gpu_site {
     void *streams[2]; /* by gpu_way */
     atomic_bool gone;
     _Atomic uint64_t copied[2];
-    _Atomic uint64_t decoded[2]; /* by the CPU; by kernels */
+    _Atomic uint64_t counts[GPU_COUNTERS];
     pthread_mutex_t lock;
     gpu_host *hosts;
-    uint64_t kept_bytes; /* of hosts */
+    uint64_t kept_bytes; /* of hosts, */
+    uint64_t kept_limit; /* at most */
     gpu_event *events;
     pthread_mutex_t kernel_lock; /* of what follows */
     gpu_kernel kernels[KERNEL_COUNT];
+    uint64_t scratch_limit;
     gpu_address scratch; /* 0: not taken yet */
-    uint32_t grains;     /* of it */
-    uint8_t used[GPU_SCRATCH_GRAINS];
+    uint64_t grain;      /* bytes of a grain, */
+    uint32_t grains;     /* of so many, */
+    uint8_t *used;       /* each of which is in use or not */
 };
 
 /* The status of a CUDA error; a fatal one ends the site. */

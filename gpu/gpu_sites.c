@@ -5,9 +5,11 @@
  */
 #include "gpu_sites.h"
 
-void gpu_sites_init(gpu_sites *gpus)
+void gpu_sites_init(gpu_sites *gpus, uint64_t scratch_bytes, uint64_t pinned_bytes)
 {
     pthread_mutex_init(&gpus->lock, NULL);
+    gpus->scratch_bytes = scratch_bytes;
+    gpus->pinned_bytes = pinned_bytes;
 }
 
 void gpu_sites_close(gpu_sites *gpus)
@@ -24,7 +26,8 @@ kvt_status gpu_sites_take(gpu_sites *gpus, uint64_t gpu, gpu_site **site_out)
     if (gpu >= GPU_SITES_MAX) return KVT_E_ARGUMENT;
     pthread_mutex_lock(&gpus->lock);
     if (gpus->sites[gpu] == NULL)
-        status = gpu_site_open((uint32_t)gpu, &gpus->sites[gpu], reason, sizeof reason);
+        status = gpu_site_open((uint32_t)gpu, gpus->scratch_bytes, gpus->pinned_bytes,
+                               &gpus->sites[gpu], reason, sizeof reason);
     *site_out = gpus->sites[gpu];
     pthread_mutex_unlock(&gpus->lock);
     return status;

@@ -16,10 +16,12 @@
 
 typedef struct gpu_sites {
     pthread_mutex_t lock;
+    uint64_t scratch_bytes; /* of each, as gpu_site_open */
+    uint64_t pinned_bytes;
     gpu_site *sites[GPU_SITES_MAX];
 } gpu_sites;
 
-void gpu_sites_init(gpu_sites *gpus);
+void gpu_sites_init(gpu_sites *gpus, uint64_t scratch_bytes, uint64_t pinned_bytes);
 void gpu_sites_close(gpu_sites *gpus);
 
 /* The site of a GPU, opened now or before. As gpu_site_open. */

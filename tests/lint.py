@@ -26,7 +26,7 @@ import count_tree  # noqa: E402
 # Which room may include headers of which other one; a folder is a room. Everyone may include
 # include/, base/ and itself. Rooms stand in the order of their floors.
 STORE = ["store/core", "store/catalog", "store/learn", "store/background", "store/hosts",
-         "store/read", "store/ring", "store/lend", "store/watch", "store/follow"]
+         "store/read", "store/gpu", "store/ring", "store/lend", "store/watch", "store/follow"]
 LIBRARY = ["codecs", "codecs/kernels", "basis", "policy", "gpu", "tiers/devices",
            "tiers/pool", "estimator/profile", "estimator/measure", "estimator/predict", "remote",
            *STORE, "sparse/decide", "sparse"]

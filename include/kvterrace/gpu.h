@@ -18,13 +18,14 @@
  * What a stream has computed from a layer counts only for entries for which kvt_load_end has said
  * KVT_OK, and which are KVT_QUEUED until then: an engine recomputes the blocks of the others.
  *
- * Such views are taken by kvt_store_get, kvt_store_put, puts of a queue and kvt_load_begin; every
- * other call answers KVT_E_UNSUPPORTED, and so does a store of another process. All views of one
- * call name one GPU. The driver is found at run time; without one these calls answer
+ * Such views are taken by kvt_store_get, kvt_store_put, kvt_prefix_get, requests of a queue and
+ * kvt_load_begin; a follower answers KVT_E_UNSUPPORTED, and so does a store of another process. All
+ * views of one call name one GPU. The driver is found at run time; without one these calls answer
  * KVT_E_UNSUPPORTED. Beside the statuses of the call: KVT_E_ARGUMENT (a GPU that is not there, an
  * address that is not of its memory), KVT_E_GONE (its context is lost), KVT_E_IO (a copy failed).
- * A get waits until its copies have ended, a put until the KV has been read. A get of an entry that
- * only other hosts have is KVT_MISS: a prefetch brings it.
+ * A get waits until its copies have ended, a put until the KV has been read; a put that kernels
+ * encode (kivi, planes) returns when the entry is stored, as with put_staging_bytes 0. A get of an
+ * entry that only other hosts have is KVT_MISS: a prefetch brings it.
  *
  * The engine uses the GPU's primary context, streams and pinned memory of its own, and leaves the
  * context that is current on a caller's thread as it was.
@@ -56,10 +57,14 @@ typedef struct kvt_gpu_stats {
     bool kernels_refused;    /* the driver has refused kernels; the CPU decodes in their place */
     uint64_t bytes_in;       /* copied from the host to the GPU */
     uint64_t bytes_out;      /* and back */
-    uint64_t decoded_by_cpu; /* entries of gets, and layers of entries of loads, that the CPU has
-                                decoded before they were copied */
-    uint64_t decoded_by_gpu; /* layers of entries of loads that kernels have decoded, and found
-                                sound */
+    uint64_t decoded_by_cpu; /* layers of entries of gets and loads that the CPU has decoded before
+                                they were copied; opaque bytes count as one layer, here and below */
+    uint64_t decoded_by_gpu; /* those that kernels have decoded, and found sound */
+    uint64_t unsound;        /* those that kernels have found unsound: what is stored is damaged
+                                (kvt_store_stats.load_failures), or the GPU errs */
+    uint64_t encoded_by_cpu; /* layers of entries of puts that were copied out of the GPU as they
+                                are */
+    uint64_t encoded_by_gpu; /* those that kernels have encoded, so that their record was copied */
 } kvt_gpu_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (a child of fork); KVT_E_UNSUPPORTED (a store of another

@@ -240,6 +240,7 @@ typedef struct kvt_store_options {
     kvt_io_options io;
     const struct kvt_pass_row *pass_rows; /* load.h: for passes that announce no seconds; NULL */
     uint64_t pass_row_count;
+    kvt_gpu_options gpu;
 } kvt_store_options;
 
 /* Fills every field of options of struct_size bytes with its default, the one that its comment

@@ -161,6 +161,15 @@ KVT_API KVT_NODISCARD kvt_status kvt_view_make(const kvt_layout *layout, const c
 KVT_API KVT_NODISCARD kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout,
                                                 char *message, size_t message_size);
 
+/* What the store takes for views in a GPU's memory (gpu.h); each bound is of one GPU. */
+typedef struct kvt_gpu_options {
+    uint64_t scratch_bytes; /* of the GPU's memory, for kernels: taken at their first use, or by
+                               halves what the engine has left; 0 = no kernels, the CPU codes; at
+                               most 1 TiB; 256 MiB */
+    uint64_t pinned_bytes;  /* of the host's, that stay pinned while no copy uses them; at most
+                               1 TiB; 256 MiB */
+} kvt_gpu_options;
+
 #ifdef __cplusplus
 }
 #endif

@@ -69,7 +69,8 @@ static void maintain_run_queue(kvt_store *store, uint64_t *budget, uint32_t *mov
         if (queued == NULL) return;
         /* A failed move was aborted and counted; the next get may ask for it again. */
         executor_result result;
-        (void)!executor_run_plan(store, queued->moves, queued->count, NULL, &result);
+        (void)!executor_run_plan(store, queued->moves, queued->count, (executor_source){0},
+                                 &result);
         *moves_done += result.committed;
         free(queued);
     }
@@ -105,7 +106,8 @@ static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t
     if (status == KVT_OK && plan.count != 0) {
         maintain_spend(budget, maintain_written_bytes(plan.moves, plan.count));
         executor_result result;
-        kvt_status outcome = executor_run_plan(store, plan.moves, plan.count, NULL, &result);
+        kvt_status outcome =
+            executor_run_plan(store, plan.moves, plan.count, (executor_source){0}, &result);
         *moves_done += result.committed;
         pthread_mutex_lock(&store->lock);
         backoff_note_tick(store, outcome);

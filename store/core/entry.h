@@ -51,6 +51,7 @@ typedef struct store_place {
     uint8_t left : 2;    /* place_left */
     uint8_t visited : 1; /* it is read as visit.h says */
     uint8_t unread : 1;  /* its last read or decode failed for another cause than damage */
+    uint8_t by_cpu : 1;  /* kernels of a GPU have found its bytes unsound */
 } store_place;
 _Static_assert(sizeof(store_place) == 64, "places are stored by the million");
 

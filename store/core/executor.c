@@ -138,7 +138,7 @@ kvt_status executor_run_unplanned(kvt_store *store, const kvt_move *move, execut
 }
 
 kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
-                             const kvt_view *views, executor_result *result_out)
+                             executor_source source, executor_result *result_out)
 {
     assert(count == 0 || moves != NULL);
     kvt_status status = KVT_OK;
@@ -149,7 +149,8 @@ kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t c
         bool is_put = moves[done].kind == KVT_MOVE_PUT;
         store_op op = {.store = store,
                        .move = &moves[done],
-                       .views = is_put ? views : NULL,
+                       .views = is_put ? source.views : NULL,
+                       .gpu = is_put ? source.gpu : NULL,
                        .planned = true,
                        .for_put = for_put};
         status = executor_run_op(&op, &result_out->cause);

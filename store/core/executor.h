@@ -27,10 +27,19 @@ typedef struct executor_result {
     uint64_t put_bytes; /* the size that the PUT's record came out with, 0 before it was encoded */
 } executor_result;
 
-/* Carries a marked plan out, in order; after a failure the rest is aborted. views: where the
- * bytes of the plan's PUT are, one a group, or NULL. No lock held. Returns the first failure. */
+struct store_gpu_views; /* gpu_views.h */
+
+/* Where the bytes of a plan's PUT are: in views, one a group; or in a GPU's memory. Neither: the
+ * plan has no PUT. */
+typedef struct executor_source {
+    const kvt_view *views;
+    struct store_gpu_views *gpu;
+} executor_source;
+
+/* Carries a marked plan out, in order; after a failure the rest is aborted. No lock held. Returns
+ * the first failure. */
 KVT_NODISCARD kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
-                                           const kvt_view *views, executor_result *result_out);
+                                           executor_source source, executor_result *result_out);
 
 /* Carries out a move of a MOVING entry that the policy does not know of: it is neither committed
  * nor aborted there, nor reported. No lock held. Returns how it failed. */

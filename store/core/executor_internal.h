@@ -44,15 +44,16 @@ typedef struct store_op {
     kvt_store *store;
     const kvt_move *move;
     store_entry *entry;
-    kvt_key key;               /* the entry's, which may leave before the operation ends */
-    uint64_t began_ns;         /* store_now_ns */
-    uint64_t device_ns;        /* of reading and writing */
-    uint64_t code_ns;          /* of encoding and decoding */
-    const kvt_view *views;     /* put: where the bytes are; one, or one a group */
-    kvt_tier tier;             /* target */
-    kvt_record_spec spec;      /* of the new record */
-    kvt_record_spec expected;  /* change: of the source's */
-    record_groups_spec groups; /* of an entry with groups, beside spec; count 0: no groups */
+    kvt_key key;                 /* the entry's, which may leave before the operation ends */
+    uint64_t began_ns;           /* store_now_ns */
+    uint64_t device_ns;          /* of reading and writing */
+    uint64_t code_ns;            /* of encoding and decoding */
+    const kvt_view *views;       /* put: where the bytes are; one, or one a group; NULL: not yet, */
+    struct store_gpu_views *gpu; /* because they are in a GPU's memory */
+    kvt_tier tier;               /* target */
+    kvt_record_spec spec;        /* of the new record */
+    kvt_record_spec expected;    /* change: of the source's */
+    record_groups_spec groups;   /* of an entry with groups, beside spec; count 0: no groups */
     kvt_variant group_variants[KVT_GROUPS_MAX]; /* what groups.variants points to */
     staging_buffer staging;
     void *record; /* in staging: the record to write */

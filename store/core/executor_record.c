@@ -12,6 +12,7 @@
 #include "store/core/executor.h"
 #include "store/core/executor_internal.h"
 #include "store/learn/token_drop.h"
+#include "store/gpu/gpu_put.h"
 #include "store/read/groups.h"
 
 #include <assert.h>
@@ -334,14 +335,40 @@ static kvt_status executor_bound_put(store_op *op)
                                    &op->scratch_bytes);
 }
 
+/* put: lets kernels of a GPU make the record in staging. Any other status than KVT_OK: they have
+ * not, and nothing is held. */
+static kvt_status executor_encode_there(store_op *op)
+{
+    if (op->groups.count != 0 || !store_gpu_may_encode(op->gpu, op->spec.variant))
+        return KVT_E_UNSUPPORTED;
+    kvt_status status = executor_bound_op(op);
+    if (status != KVT_OK) return status;
+    const uint64_t bound = staging_round(op->bound_bytes);
+    status = staging_acquire(op->store->staging, bound, STAGING_NO_DEADLINE, &op->staging);
+    if (status != KVT_OK) return status;
+    op->record = op->staging.memory;
+    status = store_gpu_encode(op->gpu, &op->spec, op->record, bound, &op->record_bytes);
+    if (status == KVT_OK) return KVT_OK;
+    staging_release(op->store->staging, &op->staging);
+    op->record = NULL;
+    op->record_bytes = 0;
+    return status;
+}
+
 /* put: makes the record from the caller's bytes, in its tier or in staging. */
 kvt_status stage_encode(store_op *op)
 {
-    assert(op->views != NULL && op->move->kind == KVT_MOVE_PUT);
+    assert((op->views != NULL) != (op->gpu != NULL) && op->move->kind == KVT_MOVE_PUT);
     assert(op->source == NULL && op->staging.memory == NULL);
     executor_fill_spec(op);
     if (!bases_has(op->store, op->spec.variant)) return executor_refuse_form(op);
     executor_set_generation(op);
+    if (op->gpu != NULL) {
+        if (executor_encode_there(op) == KVT_OK) return executor_note_size(op, KVT_OK);
+        const kvt_status brought = store_gpu_bring(op->gpu);
+        if (brought != KVT_OK) return brought;
+        op->views = op->gpu->packed;
+    }
     kvt_status status = executor_bound_put(op);
     if (status == KVT_E_UNSUPPORTED && op->spec.variant.codec == KVT_CODEC_TRANSFORM)
         return executor_refuse_form(op);

@@ -220,7 +220,7 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_
     kvt_status status = kvt_layout_bytes(&source->layout, &bytes);
     assert(status == KVT_OK && bytes <= buffer->bytes);
     (void)status;
-    store_staged *staged = handover_fill(store, source, plan, progress);
+    store_staged *staged = views != NULL ? handover_fill(store, source, plan, progress) : NULL;
     if (staged == NULL) {
         pthread_mutex_lock(&store->lock);
         /* Abort the plan of a put that cannot be handed over. The abort takes the ARRIVING entry
@@ -233,7 +233,7 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_
         }
         pthread_mutex_unlock(&store->lock);
         handover_report(store, plan->moves, plan->count);
-        return KVT_E_MEMORY;
+        return views != NULL ? KVT_E_MEMORY : KVT_E_CANCELLED;
     }
     uint64_t began_ns = base_clock_ns();
     if (source->group_count != 0)

@@ -73,7 +73,8 @@ bool handover_lags_unplanned(const kvt_store *store, uint64_t bytes);
 /*
  * Copies the caller's bytes from where the views have them, one a group, into the buffer and hands
  * a marked plan over, or an empty one that an executor has to make; the entry is STAGED then.
- * No lock held. KVT_OK: the buffer is taken and cleared. KVT_E_MEMORY: the plan was aborted.
+ * No lock held. KVT_OK: the buffer is taken and cleared. KVT_E_MEMORY; KVT_E_CANCELLED: views is
+ * NULL, because they could not be read: the plan was aborted.
  */
 KVT_NODISCARD kvt_status handover_accept(kvt_store *store, const kvt_entry *source,
                                          const kvt_view *views, const kvt_plan *plan,

@@ -609,7 +609,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     pthread_mutex_init(&store->observer_lock, NULL);
     pthread_mutex_init(&store->members_lock, NULL);
     pthread_mutex_init(&store->kept_lock, NULL);
-    gpu_sites_init(&store->gpus);
+    gpu_sites_init(&store->gpus, options->gpu.scratch_bytes, options->gpu.pinned_bytes);
     pthread_mutex_init(&store->reads_lock, NULL);
     passes_init(&store->passes, options->io.write_patience_seconds);
     base_condition_init(&store->read_ended);

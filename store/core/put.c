@@ -4,6 +4,7 @@
  *
  *     caller      find -> options -> admit -> copy -> handed over
  *     caller      find -> options -> admit -> copied into memory that is the entry's place
+ *     caller      find -> options -> admit -> encoded by a GPU, where the KV is -> written
  *     executor    what the plan says, ending with the put itself; a plan that fails is made again
  *
  * Without put staging (store.put_staging = 0) the caller does both.
@@ -13,8 +14,8 @@
 #include "base/struct_size.h"
 #include "codecs/view_rows.h"
 #include "store/core/handover.h"
+#include "store/gpu/gpu_put.h"
 #include "store/learn/token_drop.h"
-#include "store/read/gpu_views.h"
 #include "store/read/groups.h"
 #include "store/watch/watching.h"
 
@@ -40,9 +41,28 @@ static kvt_status put_check_entry(const kvt_entry *entry, uint64_t *source_bytes
 
 /* ---- the call ---- */
 
-/* Decides, and stores the bytes where the plan is to copy them into memory; else copies them into
- * put staging and hands the put over. Staging is taken before the decision, so that no plan is made
- * for bytes that find no room. */
+/* Whether a GPU may encode what a plan puts: the caller carries the plan out then, while the KV is
+ * where it is. */
+static bool put_is_encoded_there(const put_work *work)
+{
+    const kvt_plan *plan = work->plan;
+    return work->gpu != NULL &&
+           store_gpu_may_encode(work->gpu, plan->moves[plan->count - 1].to_variant);
+}
+
+/* Copies an entry out of a GPU's memory. False: it could not be read. */
+static bool put_bring(put_work *work)
+{
+    if (work->gpu == NULL) return true;
+    if (store_gpu_bring(work->gpu) != KVT_OK) return false;
+    work->views = work->gpu->packed;
+    work->gpu = NULL;
+    return true;
+}
+
+/* Decides, and stores the bytes where the plan is to copy them into memory, or a GPU encodes them;
+ * else copies them into put staging and hands the put over. Staging is taken before the decision,
+ * so that no plan is made for bytes that find no room. */
 static kvt_status put_hand_over(kvt_store *store, put_work *work)
 {
     staging_buffer buffer;
@@ -50,11 +70,12 @@ static kvt_status put_hand_over(kvt_store *store, put_work *work)
     if (status < 0) return status;
     work->full = status == KVT_BUSY;
     status = put_decide(store, work);
-    work->here = status == KVT_OK && put_is_copy(store, work);
+    work->here = status == KVT_OK && (put_is_copy(store, work) || put_is_encoded_there(work));
     if (work->here) status = put_run(store, work);
-    if ((status == KVT_OK && !work->here) || status == KVT_QUEUED)
-        status =
-            handover_accept(store, work->source, work->views, work->plan, &work->progress, &buffer);
+    if ((status == KVT_OK && !work->here) || status == KVT_QUEUED) {
+        const kvt_view *views = put_bring(work) ? work->views : NULL;
+        status = handover_accept(store, work->source, views, work->plan, &work->progress, &buffer);
+    }
     staging_release(store->handover.staging, &buffer);
     return status;
 }
@@ -116,13 +137,15 @@ static kvt_status put_far(kvt_store *store, put_work *work, const kvt_layout *la
                           const kvt_view *views, uint32_t count)
 {
     store_gpu_views gpu;
-    kvt_status status = store_gpu_begin(store, layouts, views, count, &gpu);
+    gpu_site *site;
+    kvt_status status = store_gpu_site(store, layouts, views, count, &site);
     if (status != KVT_OK) return status;
-    work->views = gpu.packed;
-    status = store_gpu_gather(&gpu);
-    if (status == KVT_OK) status = put_offer(store, work);
+    store_gpu_begin(site, layouts, views, count, &gpu);
+    work->views = NULL;
+    work->gpu = &gpu;
+    status = put_offer(store, work);
     store_gpu_end(&gpu);
-    return status;
+    return status != KVT_OK && gpu.failure != KVT_OK ? gpu.failure : status;
 }
 
 kvt_status kvt_store_put(kvt_store *store, const kvt_entry *given, const kvt_view *view)

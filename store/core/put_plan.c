@@ -299,7 +299,8 @@ kvt_status put_run(kvt_store *store, put_work *work)
     while (status == KVT_OK) {
         executor_result result;
         const kvt_plan *plan = work->plan;
-        progress->last = executor_run_plan(store, plan->moves, plan->count, work->views, &result);
+        const executor_source source = {work->views, work->gpu};
+        progress->last = executor_run_plan(store, plan->moves, plan->count, source, &result);
         if (progress->last == KVT_OK || !put_tries_again(store, work, &result))
             return progress->last;
         work->failure = progress->last;

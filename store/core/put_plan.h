@@ -25,7 +25,8 @@ typedef struct put_progress {
 /* One put under way, in the hands of the caller or of an executor. */
 typedef struct put_work {
     const kvt_entry *source;
-    const kvt_view *views; /* where the caller's bytes are, or the staged ones; one a group */
+    const kvt_view *views;       /* where the caller's bytes are, or the staged ones; one a group */
+    struct store_gpu_views *gpu; /* instead: they are in a GPU's memory */
     uint64_t data_bytes;
     float *scores; /* a copy of the source's, for the entry that the call makes; or NULL */
     struct store_staged *staged; /* executor: the entry is in the table */

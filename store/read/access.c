@@ -30,6 +30,8 @@
 #include "store/learn/token_drop.h"
 #include "store/learn/uses.h"
 #include "store/read/access_get.h"
+#include "store/gpu/gpu_get.h"
+#include "store/gpu/gpu_views.h"
 #include "store/read/groups.h"
 #include "store/read/lookups.h"
 #include "store/watch/watching.h"
@@ -82,6 +84,16 @@ static kvt_status access_decode_record(const kvt_store *store, access_get *get,
                                       staging->bytes - before);
 }
 
+/* Lets kernels of the target's GPU decode the record, once. */
+static void access_try_gpu(kvt_store *store, access_get *get, kvt_record_arrival *arrival)
+{
+    if (get->by_cpu || get->by_gpu) return;
+    const kvt_status status = store_gpu_get(store, get, arrival);
+    get->by_gpu = status == KVT_OK;
+    get->by_cpu = !get->by_gpu;
+    get->unsound = status == KVT_E_CORRUPT;
+}
+
 /* A get's own read while it is under way, on the caller's thread. */
 typedef struct access_flight {
     kvt_store *store;
@@ -123,6 +135,8 @@ static kvt_status access_await(void *context, uint64_t bytes, uint64_t *arrived_
 uint64_t access_piece_bytes(access_get *get)
 {
     if (get->grouped) return 0;
+    /* A thread of a queue does not wait for a GPU once for each piece. */
+    if (get->target.gpu != NULL && get->waiter.ended != NULL) return 0;
     get->transfer.steps = codecs_arriving_steps(&get->layout, get->variant, get->record_bytes);
     return get->transfer.steps > 1 ? tiers_piece_bytes(get->record_bytes) : 0;
 }
@@ -145,9 +159,12 @@ static void access_fly(kvt_store *store, access_get *get)
         kvt_record_arrival arrival = {access_await, &flight, 0};
         const uint64_t from_ns = store_now_ns(store);
         get->record = get->flying.memory;
-        get->decode_status = access_decode_record(store, get, &arrival);
+        if (get->target.gpu != NULL)
+            access_try_gpu(store, get, &arrival);
+        else
+            get->decode_status = access_decode_record(store, get, &arrival);
         get->decode_ns = store_now_ns(store) - from_ns - flight.waited_ns;
-        get->decoded = true;
+        get->decoded = get->target.gpu == NULL;
     }
     if (flight.transfer != NULL) access_end_flight(&flight);
 }
@@ -252,9 +269,12 @@ static kvt_status access_lose(kvt_store *store, access_get *get, kvt_status stat
 static bool access_close(kvt_store *store, access_get *get, kvt_status status, access_freed *freed)
 {
     assert(get->place != NULL);
-    bool whole = status == KVT_E_MEMORY || status == KVT_E_CANCELLED || status == KVT_E_TIMEOUT;
+    bool whole = status == KVT_E_MEMORY || status == KVT_E_CANCELLED || status == KVT_E_TIMEOUT ||
+                 get->gpu_failure != KVT_OK;
     bool lost = status != KVT_OK && !whole && !get->lacks_basis;
     if (status == KVT_OK) get->place->unread = false;
+    /* Kernels do not try a record again that the CPU takes and they do not. */
+    if (get->unsound) get->place->by_cpu = true;
     access_end(store, get, freed);
     if (lost) store_count_load_failure(store, status);
     if (lost) get->failure = status;
@@ -314,14 +334,50 @@ static kvt_status access_have_all(void *context, uint64_t bytes, uint64_t *arriv
     return KVT_OK;
 }
 
-/* Decodes the record, or what is left of it, and says whether the record is sound and needs another
- * basis than the store's. */
-static kvt_status access_decode(const kvt_store *store, access_get *get)
+/* Decodes the record, or what is left of it. */
+static kvt_status access_decode_here(const kvt_store *store, access_get *get)
 {
     kvt_record_arrival rest = {access_have_all, NULL, get->decoded_tasks};
+    if (get->decoded) return get->decode_status;
+    return access_decode_record(store, get, get->decoded_tasks != 0 ? &rest : NULL);
+}
+
+/* Begins the views of a target in a GPU's memory. */
+static void access_begin_gpu(const access_target *target, store_gpu_views *gpu)
+{
+    const bool grouped = target->group_count != 0;
+    store_gpu_begin(target->gpu, grouped ? target->groups : &target->layout, target->view,
+                    grouped ? target->group_count : 1, gpu);
+}
+
+/* The same for a target in a GPU's memory: by kernels, or here into pinned memory, and copied from
+ * there. */
+static kvt_status access_decode_gpu(kvt_store *store, access_get *get)
+{
+    const access_target target = get->target;
+    store_gpu_views gpu;
+    access_try_gpu(store, get, NULL);
+    if (get->by_gpu) return KVT_OK;
+    access_begin_gpu(&target, &gpu);
+    get->gpu_failure = store_gpu_pack(&gpu);
+    if (get->gpu_failure != KVT_OK) return get->gpu_failure;
+    get->target.view = gpu.packed;
+    const kvt_status status = access_decode_here(store, get);
+    get->target.view = target.view;
+    if (status == KVT_OK)
+        get->gpu_failure = store_gpu_scatter(&gpu, target.first_layer, target.layer_count);
+    if (status == KVT_OK)
+        gpu_count(target.gpu, GPU_DECODED_BY_CPU, store_gpu_layers(gpu.layouts, gpu.count));
+    store_gpu_end(&gpu);
+    return status == KVT_OK ? get->gpu_failure : status;
+}
+
+/* Decodes the record, and says whether it is sound and needs another basis than the store's. */
+static kvt_status access_decode(kvt_store *store, access_get *get)
+{
     kvt_status status =
-        get->decoded ? get->decode_status
-                     : access_decode_record(store, get, get->decoded_tasks != 0 ? &rest : NULL);
+        get->target.gpu != NULL ? access_decode_gpu(store, get) : access_decode_here(store, get);
+    if (get->gpu_failure != KVT_OK) return get->gpu_failure;
     if (status != KVT_OK)
         status = place_judge(&get->expected, get->record, get->record_bytes, status);
     get->lacks_basis = status == KVT_E_MISMATCH;
@@ -329,36 +385,64 @@ static kvt_status access_decode(const kvt_store *store, access_get *get)
     return status;
 }
 
+/* Copies packed bytes into the views of a target. */
+static void access_scatter(const access_target *target, const void *packed)
+{
+    if (target->view != NULL && target->group_count != 0)
+        groups_scatter(target->groups, target->view, target->group_count, target->first_layer,
+                       target->layer_count, packed);
+    else if (target->view != NULL)
+        view_scatter_entry(target->view, &target->layout, target->first_layer, target->layer_count,
+                           packed);
+    else
+        memcpy(target->data, packed, target->bytes);
+}
+
+/* The same for a target in a GPU's memory. */
+static kvt_status access_scatter_gpu(const access_target *target, const void *packed)
+{
+    store_gpu_views gpu;
+    access_begin_gpu(target, &gpu);
+    kvt_status status = store_gpu_pack(&gpu);
+    if (status != KVT_OK) return status;
+    memcpy(gpu.host->memory, packed, target->bytes);
+    status = store_gpu_scatter(&gpu, target->first_layer, target->layer_count);
+    if (status == KVT_OK)
+        gpu_count(target->gpu, GPU_DECODED_BY_CPU, store_gpu_layers(gpu.layouts, gpu.count));
+    store_gpu_end(&gpu);
+    return status;
+}
+
 /* Copies the staged bytes of a put into the target, counts a hit of DRAM, and ends the use
- * of the staged object. No lock held. */
-static void access_copy_staged(kvt_store *store, access_get *get, kvt_get_info *info)
+ * of the staged object. KVT_OK; statuses of copies to a GPU. No lock held. */
+static kvt_status access_copy_staged(kvt_store *store, access_get *get, kvt_get_info *info)
 {
     const access_target *target = &get->target;
     assert(get->place == NULL && target->bytes <= get->staged->buffer.bytes);
     uint32_t class_id = get->staged->source.class_id;
     uint64_t handle = get->staged->handle;
-    if (target->view != NULL && target->group_count != 0)
-        groups_scatter(target->groups, target->view, target->group_count, target->first_layer,
-                       target->layer_count, get->staged->buffer.memory);
-    else if (target->view != NULL)
-        view_scatter_entry(target->view, &target->layout, target->first_layer, target->layer_count,
-                           get->staged->buffer.memory);
+    const void *packed = get->staged->buffer.memory;
+    if (target->gpu != NULL)
+        get->gpu_failure = access_scatter_gpu(target, packed);
     else
-        memcpy(target->data, get->staged->buffer.memory, target->bytes);
+        access_scatter(target, packed);
+    const bool hit = get->gpu_failure == KVT_OK;
     pthread_mutex_lock(&store->lock);
     handover_leave(store, get->staged);
     if (!get->quiet) {
         store->counters.gets++;
-        store->counters.tiers[KVT_TIER_DRAM].hits++;
-        store->counters.staged_hits++;
+        store->counters.tiers[KVT_TIER_DRAM].hits += hit;
+        store->counters.staged_hits += hit;
     }
     pthread_mutex_unlock(&store->lock);
     if (!get->quiet) learn_note_use(store, handle, class_id);
+    if (!hit) return get->gpu_failure;
     token_drop_give(target, get->tokens, 0);
     *info = (kvt_get_info){.tier = KVT_TIER_DRAM,
                            .variant = {.codec = KVT_CODEC_RAW},
                            .stored_bytes = target->bytes,
                            .elapsed_ns = store_now_ns(store) - get->began_ns};
+    return KVT_OK;
 }
 
 /* Lets the store learn from a get that joined no other read, and fills the caller's info. Between
@@ -370,7 +454,8 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
     double predicted_seconds = 0;
     /* A get that left early may not look into a read that others still finish. */
     const uint64_t read_ns = status != KVT_OK || get->in_memory ? 0 : get->read->read_ns;
-    if (status == KVT_OK && !joined)
+    /* What kernels take says nothing about a decoding of the CPU. */
+    if (status == KVT_OK && !joined && !get->by_gpu)
         predicted_seconds = learn_note_get(store, &get->transfer, get->variant, get->source_bytes,
                                            (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);
     *info = (kvt_get_info){.tier = get->tier,
@@ -389,10 +474,7 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
 static kvt_status access_complete(kvt_store *store, access_get *get, kvt_status status,
                                   kvt_get_info *info)
 {
-    if (get->staged != NULL) {
-        access_copy_staged(store, get, info);
-        return KVT_OK;
-    }
+    if (get->staged != NULL) return access_copy_staged(store, get, info);
     uint64_t decode_started_ns = store_now_ns(store);
     if (status == KVT_OK) status = access_decode(store, get);
     uint64_t decoded_ns = store_now_ns(store);
@@ -520,7 +602,8 @@ bool access_is_stuck(const access_get *get)
 static kvt_status access_answer_else(kvt_store *store, access_get *get, kvt_get_info *info)
 {
     kvt_status status = get->status;
-    if (status == KVT_MISS && store->remote != NULL && remote_get_is_worth(store, get)) {
+    if (status == KVT_MISS && store->remote != NULL && get->target.gpu == NULL &&
+        remote_get_is_worth(store, get)) {
         status = remote_get_serve(store, get, info);
         if (status == KVT_OK) return KVT_OK;
     }

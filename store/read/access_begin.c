@@ -136,6 +136,7 @@ static access_stage begin_enter(kvt_store *store, const begin_view *view, access
         get->variant = place->variant;
         get->expected = place_expects(store, &entry->key, place);
         get->serial = place->serial;
+        get->by_cpu = place->by_cpu;
         if (get->in_memory)
             learn_begin_in_memory(store, get->tier, place->location, &get->transfer);
     }
@@ -222,6 +223,7 @@ static void begin_with_staging(kvt_store *store, access_get *const *gets, begin_
 static void begin_elsewhere(kvt_store *store, access_get *get)
 {
     if (get->status != KVT_MISS || get->refused_loss || get->waiter.ended == NULL) return;
+    if (get->target.gpu != NULL) return; /* a prefetch brings it */
     if (!remote_get_is_worth(store, get)) return;
     get->stage = ACCESS_FLIES; /* before it can arrive */
     const kvt_status started = remote_get_start(store, get);

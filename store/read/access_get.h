@@ -14,6 +14,7 @@
 #define STORE_ACCESS_GET_H
 
 #include "base/struct_size.h"
+#include "gpu/gpu_site.h"
 #include "store/core/handover.h"
 #include "store/read/read.h"
 
@@ -30,8 +31,10 @@ typedef struct access_target {
     uint32_t group_count;     /* of the entry; 0: it has none */
     uint32_t first_layer;     /* of a view */
     uint32_t layer_count;     /* 0: all from the first one on */
-    bool takes_dropped;       /* records that have dropped tokens, too */
-    kvt_kept_tokens *kept;    /* the caller's, with a capacity or without; or NULL */
+    gpu_site *gpu; /* the views are memory of this GPU; NULL: of the host. A queue's get finds it
+                      when it begins */
+    bool takes_dropped;    /* records that have dropped tokens, too */
+    kvt_kept_tokens *kept; /* the caller's, with a capacity or without; or NULL */
 } access_target;
 
 /* How far a get is. */
@@ -80,6 +83,10 @@ struct access_get {
     kvt_status decode_status;    /* with this */
     uint32_t decoded_tasks;      /* of a get that no thread waits for, that were until now, */
     uint64_t decode_ns;          /* in this time */
+    bool by_cpu;                 /* kernels of a GPU do not decode it */
+    bool by_gpu;                 /* they have done so */
+    bool unsound;                /* they have found bytes of it unsound */
+    kvt_status gpu_failure;      /* why its views did not get what was decoded; or KVT_OK */
     kvt_layout layout;           /* of the entry, */
     uint32_t first_position;     /* its place in the chain, */
     uint32_t tokens;             /* and its tokens; those in the record once that is decoded */

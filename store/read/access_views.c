@@ -10,7 +10,7 @@
 #include "store/background/lifetime.h"
 #include "store/learn/token_drop.h"
 #include "store/read/access_get.h"
-#include "store/read/gpu_views.h"
+#include "store/gpu/gpu_views.h"
 #include "store/read/groups.h"
 
 #include <assert.h>
@@ -40,27 +40,6 @@ static kvt_status views_miss(kvt_store *store, const kvt_key *key, kvt_get_info 
     return status;
 }
 
-/* Gets an entry that is here into views in a GPU's memory, which were checked for its layouts.
- * False: it has become another one meanwhile. */
-static bool views_get_far(kvt_store *store, const kvt_key *key, access_target *target,
-                          const kvt_layout *layouts, uint64_t deadline_ns, kvt_get_info *info,
-                          kvt_status *status_out)
-{
-    store_gpu_views gpu;
-    const kvt_view *far = target->view;
-    const uint32_t count = target->group_count != 0 ? target->group_count : 1;
-    *status_out = store_gpu_begin(store, layouts, far, count, &gpu);
-    if (*status_out != KVT_OK) return true;
-    target->view = gpu.packed;
-    const bool answered = access_answer(store, key, target, deadline_ns, info, status_out);
-    if (answered && *status_out == KVT_OK) {
-        *status_out = store_gpu_scatter(&gpu);
-        gpu_count_decoded(gpu.site, false);
-    }
-    store_gpu_end(&gpu);
-    return answered;
-}
-
 /* Gets an entry into a view with strides or bases, or into the views of its groups. */
 static kvt_status views_get(kvt_store *store, const kvt_key *key, const kvt_view *view,
                             uint64_t deadline_ns, kvt_get_info *info)
@@ -80,14 +59,12 @@ static kvt_status views_get(kvt_store *store, const kvt_key *key, const kvt_view
         pthread_mutex_unlock(&store->lock);
         const bool grouped = target.group_count != 0, far = view_is_far(view);
         const kvt_layout *own = grouped ? layouts : &target.layout;
-        if (found)
-            status = groups_take_view(own, grouped ? target.group_count : 1, grouped, view, copies);
+        const uint32_t count = grouped ? target.group_count : 1;
+        if (found) status = groups_take_view(own, count, grouped, view, copies);
+        if (status == KVT_OK && found && far)
+            status = store_gpu_site(store, own, copies, count, &target.gpu);
         if (status != KVT_OK) return status;
-        if (found && far) {
-            if (views_get_far(store, key, &target, own, deadline_ns, info, &status)) return status;
-            continue;
-        }
-        if (far) return views_miss(store, key, info);
+        if (far && !found) return views_miss(store, key, info);
         if (!found) { /* it may be on another host, whose entries have no groups */
             target.view = view;
             const bool many = groups_are_named(view) && view->group_count > 1;

@@ -383,7 +383,7 @@ static kvt_status load_bring(kvt_load *load, load_entry *entry, uint32_t layer,
                              const load_ranges *own, const uint8_t *payload)
 {
     if (load->gpu != NULL) return store_gpu_load_decode(load, entry, layer, own, payload);
-    if (entry->staged == NULL) return load_decode(load, entry, layer, own, payload);
+    if (entry->staged == NULL) return load_decode(load->store, entry, layer, own, payload);
     load_copy_staged(entry, layer);
     return KVT_OK;
 }

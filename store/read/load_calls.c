@@ -94,6 +94,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     entry->record_bytes = place->record_bytes;
     entry->scratch_bytes = place->scratch_bytes;
     entry->expected = place_expects(store, &found->key, place);
+    entry->by_cpu = place->by_cpu;
     if (!entry->lent) load_share_enter(entry, found->read, load_take_offer);
     uses_count(store, found, clock_ns);
     return KVT_QUEUED;
@@ -167,6 +168,8 @@ static void load_free_entries(kvt_load *load, bool counts)
         for (size_t i = from; i < load->count && i < from + LOAD_STEP; i++) {
             load_entry *entry = &load->entries[i];
             entry->damaged = entry->place != NULL && entry->status == KVT_MISS;
+            /* A record that the CPU takes and kernels do not is no miss for good. */
+            if (entry->unsound && entry->place != NULL) entry->place->by_cpu = true;
             if (counts) load_count(store, entry);
             load_let_go(load, entry);
         }

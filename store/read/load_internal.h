@@ -98,6 +98,8 @@ typedef struct load_entry {
     atomic_uchar *layers;              /* load_layer of each, under the load's lock; a look without
                                           it may be wrong. NULL when nothing is read */
     bool damaged;                      /* its place could not be read */
+    bool unsound;                      /* kernels of a GPU have found bytes of it unsound */
+    bool by_cpu;                       /* they have done so before: the CPU decodes it */
     size_t cells_at;                   /* the first of its cells, when it is read */
 } load_entry;
 
@@ -288,7 +290,7 @@ kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges
 /* Decodes one layer of an entry into its view, which is memory of the host, and what comes with it;
  * nothing for a layer that comes with another. `own` are the layer's ranges, and what was read lies
  * in `payload`; NULL: payload is the record. */
-kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t layer,
+kvt_status load_decode(kvt_store *store, const load_entry *entry, uint32_t layer,
                        const load_ranges *own, const uint8_t *payload);
 
 /* Copies one layer of bytes that a put has handed over, and what comes with it. */

@@ -162,7 +162,7 @@ static kvt_status load_decode_opaque(const load_entry *entry, const load_section
                                   section->view, 0, 0, scratch->memory, scratch->bytes);
 }
 
-kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t layer,
+kvt_status load_decode(kvt_store *store, const load_entry *entry, uint32_t layer,
                        const load_ranges *own, const uint8_t *payload)
 {
     const load_section *section = store_load_section(entry, layer);
@@ -173,7 +173,7 @@ kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t l
     const uint32_t layers = load_together(entry, layer);
     if (layers == 0) return KVT_OK;
     if (entry->scratch_bytes != 0)
-        status = staging_acquire_now(load->store->staging, entry->scratch_bytes, &scratch);
+        status = staging_acquire_now(store->staging, entry->scratch_bytes, &scratch);
     if (status != KVT_OK) return status;
     status = kvt_record_head_decode(
         section->head, &section->layout, section->view, layer - section->first_layer, layers,
@@ -190,7 +190,7 @@ kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t l
         }
         at += load_extra_bytes(&extras[i]);
     }
-    if (scratch.memory != NULL) staging_release(load->store->staging, &scratch);
+    if (scratch.memory != NULL) staging_release(store->staging, &scratch);
     return status;
 }
 

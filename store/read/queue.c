@@ -301,7 +301,7 @@ static kvt_status queue_check(const kvt_queue *queue, const kvt_request *request
         if (queue->blocks && (request->first_layer != 0 || request->layer_count != 0 ||
                               (request->info != NULL && request->info->kept != NULL)))
             return KVT_E_UNSUPPORTED;
-        return view_is_far(request->view) ? KVT_E_UNSUPPORTED : KVT_OK;
+        return queue->blocks && view_is_far(request->view) ? KVT_E_UNSUPPORTED : KVT_OK;
     case KVT_REQUEST_PUT:
         return request->view != NULL && request->entry != NULL ? KVT_OK : KVT_E_ARGUMENT;
     case KVT_REQUEST_PREFETCH:

@@ -10,6 +10,7 @@
 #include "codecs/view_rows.h"
 #include "store/hosts/remote_tier.h"
 #include "store/learn/token_drop.h"
+#include "store/gpu/gpu_views.h"
 #include "store/read/groups.h"
 #include "store/read/queue_internal.h"
 #include "store/watch/watching.h"
@@ -155,10 +156,13 @@ static void get_make(queue_item *item, uint64_t handle)
                              .waiter = {.ended = get_landed, .context = item},
                              .come = get_come};
     item->status = token_drop_ask(item->given, &item->get.target);
-    if (!groups_are_named(item->view)) return;
+    const bool named = groups_are_named(item->view);
+    const bool packed = item->view->bases_kind == KVT_BASES_PACKED;
+    /* A packed buffer of a GPU takes groups one by one, too. */
+    if (!named && !(packed && view_is_far(item->view))) return;
+    const uint32_t views = named ? item->view->group_count : KVT_GROUPS_MAX;
     if (item->groups == NULL) /* it may have begun before */
-        item->groups =
-            malloc(sizeof *item->groups + item->view->group_count * sizeof item->groups->views[0]);
+        item->groups = malloc(sizeof *item->groups + views * sizeof item->groups->views[0]);
     if (item->groups != NULL)
         item->get.target.view = item->groups->views;
     else
@@ -211,14 +215,27 @@ static kvt_status get_take_packed(queue_item *item)
     return kvt_view_check(item->view, &target->layout, NULL, 0);
 }
 
+/* Checks views in a GPU's memory. KVT_QUEUED: their events are not over, and a thread of a queue
+ * does not wait for the engine. */
+static kvt_status get_check_gpu(kvt_store *store, access_target *target, const kvt_layout *layouts,
+                                uint32_t count)
+{
+    kvt_status status = store_gpu_site(store, layouts, target->view, count, &target->gpu);
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++)
+        if (target->view[i].ready != NULL)
+            status = gpu_site_ready(target->gpu, target->view[i].ready);
+    return status;
+}
+
 /* Checks the view and the layers of a get for the layouts of its entry. */
-static kvt_status get_check(queue_item *item)
+static kvt_status get_check(kvt_store *store, queue_item *item)
 {
     access_target *target = &item->get.target;
     const bool packed = item->view->bases_kind == KVT_BASES_PACKED;
-    const bool grouped = target->group_count != 0;
-    if (item->status != KVT_OK) return item->status;
-    if (grouped && packed) return get_take_packed(item);
+    const bool grouped = target->group_count != 0, far = view_is_far(item->view);
+    kvt_status status = item->status;
+    if (status != KVT_OK) return status;
+    if (grouped && packed && !far) return get_take_packed(item);
     if (grouped && item->groups == NULL) return KVT_E_ARGUMENT;
     uint32_t count;
     const kvt_layout *layouts = get_layouts(target, &count);
@@ -226,11 +243,15 @@ static kvt_status get_check(queue_item *item)
     if (item->first_layer > layers || item->layer_count > layers - item->first_layer)
         return KVT_E_ARGUMENT;
     if (item->first_layer == layers && layers != 0) return KVT_E_ARGUMENT;
-    if (item->groups != NULL)
-        return groups_take_view(layouts, count, grouped, item->view, item->groups->views);
-    if (!packed) return kvt_view_check(item->view, layouts, NULL, 0);
-    target->view = &item->packed;
-    return groups_take_view(layouts, 1, false, item->view, &item->packed);
+    if (item->groups != NULL) {
+        status = groups_take_view(layouts, count, grouped, item->view, item->groups->views);
+    } else if (packed) {
+        target->view = &item->packed;
+        status = groups_take_view(layouts, 1, false, item->view, &item->packed);
+    } else {
+        status = kvt_view_check(item->view, layouts, NULL, 0);
+    }
+    return status == KVT_OK && far ? get_check_gpu(store, target, layouts, count) : status;
 }
 
 /* Refuses gets of a chunk that would write memory that an earlier one writes, or the same twice.
@@ -264,28 +285,35 @@ static void get_check_overlaps(queue_item *const *items, uint32_t count)
     if (views != few) free(views);
 }
 
-/* Ends the gets of a chunk that cannot be begun; returns how many are left, at the front. */
+/* Ends the gets of a chunk that cannot be begun, or puts them back; returns how many are left, at
+ * the front. */
 static uint32_t get_sift(kvt_queue *queue, queue_item **items, uint32_t count, get_outcome *outcome)
 {
     uint32_t left = 0;
     for (uint32_t i = 0; i < count; i++)
-        items[i]->status = get_check(items[i]);
+        items[i]->status = get_check(queue->store, items[i]);
     get_check_overlaps(items, count);
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
         /* What is not here may be on another host; its view is checked when it has come. */
         const bool elsewhere = item->status == KVT_MISS && item->groups == NULL &&
-                               queue->store->remote != NULL &&
+                               queue->store->remote != NULL && !view_is_far(item->view) &&
                                remote_get_is_worth(queue->store, &item->get);
         if (item->status == KVT_OK || elsewhere) {
             items[left++] = item;
             continue;
         }
+        const bool late = item->status == KVT_QUEUED && base_clock_ns() >= item->deadline_ns;
+        if (item->status == KVT_QUEUED && !late) {
+            outcome->back[outcome->back_count++] = item;
+            continue;
+        }
+        if (late) item->status = KVT_E_TIMEOUT;
         get_done(queue->store, item,
                  access_refuse(queue->store, &item->get, item->status, &item->info), outcome);
-        item->info.timed_out = false;
+        item->info.timed_out = late;
     }
-    assert(left + outcome->done_count == count);
+    assert(left + outcome->done_count + outcome->back_count == count);
     return left;
 }
 
@@ -383,10 +411,10 @@ static void get_begin(kvt_queue *queue, queue_item **items, uint32_t count, bool
     get_outcome outcome = {.done_count = 0};
     access_get *gets[QUEUE_CHUNK] = {NULL};
     access_stage stages[QUEUE_CHUNK];
-    bool starved = false;
     assert(count > 0 && count <= QUEUE_CHUNK);
     get_prepare(queue, items, count);
     count = get_sift(queue, items, count, &outcome);
+    bool starved = outcome.back_count != 0;
     for (uint32_t i = 0; i < count; i++)
         gets[i] = &items[i]->get;
     get_mark(items, count);

@@ -18,7 +18,10 @@ enum { FAKE_KERNEL_WORDS = 16384, FAKE_KERNELS_MAX = KERNEL_COUNT + 4 };
 /* Launches that left their memory, or hung. */
 static uint32_t fake_kernel_failures;
 
-/* Memory that kernels may write beside the verdicts; no bytes: all that is accessible. */
+static bool fake_kernel_lies; /* checks say that what is sound is not */
+
+/* Memory that kernels which decode may write beside the verdicts; no bytes: all that is accessible,
+ * as those may that encode. */
 static lanes_memory fake_kernel_target;
 
 static void fake_kernel_run(const fake_cuda_kernel *kernel, const fake_cuda_launch *launch);
@@ -27,15 +30,18 @@ static fake_cuda_kernel fake_kernels[FAKE_KERNELS_MAX];
 
 static void fake_kernel_run(const fake_cuda_kernel *kernel, const fake_cuda_launch *launch)
 {
+    const kernel_id id = (kernel_id)(kernel - fake_kernels);
     const bool bounded = fake_kernel_target.bytes != 0;
-    const lanes_memory memory[] = {fake_kernel_target,
-                                   {.start = NULL, .bytes = UINT64_MAX, .writable = !bounded}};
+    const lanes_memory memory[] = {
+        fake_kernel_target,
+        {.start = NULL, .bytes = UINT64_MAX, .writable = !bounded || id >= KERNEL_DECODERS}};
     if (launch->block != KERNEL_THREADS ||
-        !lanes_launch((kernel_id)(kernel - fake_kernels), (void *)(uintptr_t)launch->parameters[0],
-                      (uint32_t)launch->parameters[1], launch->grid,
-                      (uint32_t *)(uintptr_t)launch->parameters[2], FAKE_KERNEL_WORDS,
+        !lanes_launch(id, (void *)(uintptr_t)launch->parameters[0], (uint32_t)launch->parameters[1],
+                      launch->grid, (uint32_t *)(uintptr_t)launch->parameters[2], FAKE_KERNEL_WORDS,
                       bounded ? memory : memory + 1, bounded ? 2 : 1))
         fake_kernel_failures++;
+    if (id == KERNEL_CHECK && fake_kernel_lies)
+        ((uint32_t *)(uintptr_t)launch->parameters[2])[0] = 2;
 }
 
 /* Gives modules the kernels of the table, and others behind them; state may be NULL. */

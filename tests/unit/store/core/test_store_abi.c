@@ -24,7 +24,7 @@
                    #type " begins with struct_size");                                              \
     _Static_assert(STRUCT_SIZE_THROUGH(type, last) == sizeof(type), #type " ends with " #last)
 
-BEGINS(kvt_store_options, pass_row_count);
+BEGINS(kvt_store_options, gpu);
 BEGINS(kvt_device_config, mix_kept);
 BEGINS(kvt_recover_options, context);
 BEGINS(kvt_codec_workers, context);
@@ -60,7 +60,7 @@ BEGINS(kvt_decoding, reserved2);
 BEGINS(kvt_remote_options, write_bytes_per_s);
 BEGINS(kvt_remote_stats, owed_clears);
 BEGINS(kvt_remote_node, message);
-BEGINS(kvt_gpu_stats, decoded_by_gpu);
+BEGINS(kvt_gpu_stats, unsound);
 
 /* A struct that has grown since its first version, as the library will see those of today. */
 typedef struct grown {

@@ -1,228 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_gpu.c - gets, puts and layered loads of views in a GPU's memory, over the stand-in for
- * the driver (fake_cuda.c): a host that touched that memory would die, work is done late, and each
- * call of the driver fails in turn. Nothing stays allocated. The driver refuses kernels, unless a
- * case gives it the host's build of them (kernel_lanes.h).
+ * the driver (fake_cuda.c), with each call of the driver failing in turn. Nothing stays allocated.
  */
-#include "fake_kernels.h"
-
-#include "codecs/view_rows.h"
-#include "ladder_support.h"
-#include "queue_site.h"
-
-#include <kvterrace/gpu.h>
-#include <kvterrace/lookup.h>
-
-enum { ENTRIES = 5, LAYERS = 2, TOKENS = 64, BLOCK = 16, LOST = 719, REFUSED = 2, PASSING = 3 };
-enum { TABLE = TOKENS / BLOCK + 1, BLOCKS = ENTRIES * TABLE };
-
-static kvt_layout layout = {
-    .layers = LAYERS, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = TOKENS};
-
-#define ENTRY_BYTES (UINT64_C(2) * LAYERS * TOKENS * 2 * 64 * 2)
-#define POOL_BYTES  (UINT64_C(2) * LAYERS * BLOCKS * BLOCK * 2 * 64 * 2)
-
-/* The driver's calls that an engine makes. */
-static struct {
-    int (*allocate)(uint64_t *, size_t);
-    int (*free)(uint64_t);
-    int (*stream)(void **, unsigned);
-    int (*end_stream)(void *);
-    int (*finish)(void *);
-    int (*event)(void **, unsigned);
-    int (*end_event)(void *);
-    int (*record)(void *, void *);
-    int (*copy)(uint64_t, const void *, size_t, void *);
-} driver;
-
-static void find(const char *name, void *pointer)
-{
-    void *symbol = fake_cuda_symbol(name);
-    assert_non_null(symbol);
-    memcpy(pointer, &symbol, sizeof symbol);
-}
-
-static int open_all(void **state)
-{
-    if (fake_cuda_load(state) != 0) return -1;
-    find("cuMemAlloc_v2", &driver.allocate);
-    find("cuMemFree_v2", &driver.free);
-    find("cuStreamCreate", &driver.stream);
-    find("cuStreamDestroy_v2", &driver.end_stream);
-    find("cuStreamSynchronize", &driver.finish);
-    find("cuEventCreate", &driver.event);
-    find("cuEventDestroy_v2", &driver.end_event);
-    find("cuEventRecord", &driver.record);
-    find("cuMemcpyHtoDAsync_v2", &driver.copy);
-    return 0;
-}
-
-/* An engine: a paged pool in a GPU's memory and a stream; its context is current on this thread. */
-typedef struct engine {
-    int gpu;
-    void *context;
-    uint64_t pool;
-    void *stream;
-    void *event;
-    uint32_t tables[ENTRIES][TABLE];
-    kvt_view views[ENTRIES];
-    const kvt_view *pointers[ENTRIES];
-    kvt_key keys[ENTRIES];
-} engine;
-
-static engine own;
-
-static void give_kernels(void)
-{
-    fake_kernels_give(fake, NULL, 0);
-}
-
-static void engine_open(int gpu, const char *axes)
-{
-    own = (engine){.gpu = gpu, .context = fake_cuda_turn(gpu, 1)};
-    assert_int_equal(driver.allocate(&own.pool, POOL_BYTES), 0);
-    fake_kernel_target = (lanes_memory){(void *)(uintptr_t)own.pool, POOL_BYTES, true};
-    assert_int_equal(driver.stream(&own.stream, 1), 0);
-    assert_int_equal(driver.event(&own.event, 2), 0);
-    for (uint32_t i = 0; i < ENTRIES; i++) {
-        kvt_view *view = &own.views[i];
-        assert_ok(kvt_view_make(&layout, axes, BLOCK, BLOCKS, view));
-        for (uint32_t k = 0; k < TABLE; k++)
-            own.tables[i][k] = (k * ENTRIES + i) * 7 % BLOCKS;
-        view->memory = KVT_MEMORY_GPU;
-        view->gpu = (uint64_t)gpu;
-        view->base[0] = (void *)(uintptr_t)own.pool;
-        view->blocks = own.tables[i];
-        view->block_count = TABLE;
-        view->first_slot = 3;
-        own.pointers[i] = view;
-        own.keys[i] = support_key(i);
-    }
-}
-
-static void engine_close(void)
-{
-    if (own.pool == 0) return;
-    assert_ptr_equal(fake_cuda_turn(0, 0), own.context); /* as it was, whatever was called */
-    assert_int_equal(driver.end_event(own.event), 0);
-    assert_int_equal(driver.end_stream(own.stream), 0);
-    assert_int_equal(driver.free(own.pool), 0);
-    (void)fake_cuda_turn(own.gpu, -1);
-    own = (engine){0};
-}
-
-static int begin_case(void **state)
-{
-    (void)state;
-    *fake = (fake_cuda_state){.gpu_count = 2, .queries_until_done = 2};
-    return 0;
-}
-
-static int end_case(void **state)
-{
-    fake->fail_call = 0;
-    fake->fail_for_good = 0;
-    const int closed = queue_site_close(state);
-    engine_close();
-    if (fake_kernel_failures != 0) return -1;
-    return fake_cuda_is_empty(state) != 0 ? -1 : closed;
-}
+#include "gpu_engine.h"
 
 TEST_ALL(open_all, NULL);
 TEST_EACH(begin_case, end_case);
-
-static void fill(uint32_t number, void *data)
-{
-    codecs_kv_sample_fill(&layout, 70 + number, data);
-}
-
-/* Whether the pool has what an entry was put with, or what the CPU decodes of it. */
-static bool pool_is(uint32_t number, bool decoded)
-{
-    static char pool[POOL_BYTES], found[ENTRY_BYTES], wanted[ENTRY_BYTES];
-    kvt_view view = own.views[number];
-    fake_cuda_move(pool, own.pool, POOL_BYTES, 0);
-    view.base[0] = pool;
-    view_gather_entry(&view, &layout, found);
-    fill(number, wanted);
-    if (decoded)
-        assert_ok(kvt_store_get(store, &own.keys[number], KVT_PACKED(wanted, ENTRY_BYTES),
-                                KVT_NO_DEADLINE, NULL));
-    return memcmp(found, wanted, ENTRY_BYTES) == 0;
-}
-
-static bool pool_has(uint32_t number)
-{
-    return pool_is(number, false);
-}
-
-/* A store with the entries, put from memory of the host in a form; NULL: raw. */
-static void site_open_form(bool device, bool staged, const char *form)
-{
-    const char *profile_path = "test_store_gpu.db";
-    kvt_store_options options = queue_site_options(device);
-    if (!staged) options.limits.put_staging_bytes = 0;
-    if (form != NULL) {
-        const test_rung rung = {form, 5, 0.001, 0.002, true};
-        (void)unlink(profile_path);
-        ladder_make_profile(profile_path, &rung, 1);
-        options.learning.profile_path = profile_path;
-        options.loss.ladder = true;
-        options.loss.ladder_layout = layout;
-        options.loss.alpha_seconds = 1;
-        assert_ok(kvt_variant_parse(form, &options.variant));
-    }
-    assert_ok(kvt_store_open(&options, &store, NULL, 0));
-    queue = queue_site_queue(2, 0);
-    static char data[ENTRY_BYTES];
-    for (uint32_t i = 0; i < ENTRIES; i++) {
-        kvt_entry entry = support_entry(support_key(i), layout, 1);
-        fill(i, data);
-        assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, ENTRY_BYTES)));
-    }
-}
-
-static void site_open(bool device, bool staged)
-{
-    site_open_form(device, staged, NULL);
-}
-
-static kvt_gpu_stats stats_of(uint32_t gpu)
-{
-    kvt_gpu_stats stats = {.struct_size = sizeof stats};
-    assert_ok(kvt_gpu_stats_get(store, gpu, &stats));
-    return stats;
-}
-
-/* Loads all entries as an engine does, into statuses. The engine's stream has waited for every
- * layer when this returns KVT_OK. */
-static kvt_status load_all(kvt_status *statuses)
-{
-    kvt_load *load = NULL;
-    kvt_status status = kvt_load_begin(queue, own.keys, own.pointers, ENTRIES, NULL, &load);
-    if (status != KVT_OK) return status;
-    for (uint32_t layer = 0; layer < LAYERS && status == KVT_OK; layer++) {
-        status = kvt_load_wait_layer(load, layer, own.stream);
-        kvt_load_release(load, layer + 1);
-    }
-    const kvt_status ended = kvt_load_end(load, statuses, NULL);
-    return status != KVT_OK ? status : ended;
-}
-
-static void load_well(void)
-{
-    kvt_status statuses[ENTRIES];
-    assert_ok(load_all(statuses));
-    assert_int_equal(driver.finish(own.stream), 0);
-    for (uint32_t i = 0; i < ENTRIES; i++) {
-        assert_ok(statuses[i]);
-        assert_true(pool_has(i));
-    }
-}
-
-/* Layers of heads apart, of tokens side by side, K and V in a head, sides outermost. */
-static const char *const axes_of_pools[] = {"lsbth", "lsbht", "lbths", "slbth"};
 
 TEST(loads_from_memory_and_from_a_device)
 {
@@ -261,7 +45,7 @@ TEST(gets_and_puts)
             assert_ok(kvt_store_get(store, &own.keys[k], &own.views[k], KVT_NO_DEADLINE, NULL));
             assert_true(pool_has(k));
         }
-        assert_int_equal(stats_of(1).decoded_by_cpu, ENTRIES);
+        assert_int_equal(stats_of(1).decoded_by_cpu, ENTRIES * LAYERS);
         for (uint32_t k = 0; k < ENTRIES; k++) { /* back, under other keys */
             kvt_entry entry = support_entry(support_key(100 + k), layout, 1);
             char data[ENTRY_BYTES], wanted[ENTRY_BYTES];
@@ -273,6 +57,7 @@ TEST(gets_and_puts)
         }
         assert_int_equal(stats_of(1).bytes_in, ENTRIES * ENTRY_BYTES);
         assert_int_equal(stats_of(1).bytes_out, ENTRIES * ENTRY_BYTES);
+        assert_int_equal(stats_of(1).encoded_by_cpu, ENTRIES * LAYERS);
         assert_int_equal(fake->pageable, 0);
         assert_int_equal(queue_site_close(NULL), 0);
         engine_close();
@@ -597,22 +382,6 @@ TEST(two_loads_into_the_same_pages_and_streams_of_others)
     assert_ok(kvt_load_end(load, NULL, NULL));
 }
 
-TEST(gets_of_a_batch_are_not_for_gpus)
-{
-    engine_open(0, "lsbth");
-    site_open(false, false);
-    const kvt_view *group = &own.views[0];
-    const kvt_view grouped = kvt_view_grouped(&group, 1);
-    const kvt_view *views[2] = {&own.views[0], &grouped};
-    for (int i = 0; i < 2; i++) {
-        size_t loaded = 9;
-        const kvt_status status =
-            kvt_prefix_get(store, own.keys, &views[i], 1, KVT_NO_DEADLINE, &loaded);
-        assert_true(status != KVT_OK || loaded == 0);
-    }
-    assert_int_equal(fake->copies, 0);
-}
-
 TEST(a_driver_that_does_not_answer)
 {
     const char *const names[] = {"cuInit", "cuDeviceGetCount"};
@@ -639,51 +408,9 @@ TEST(a_driver_that_does_not_answer)
 
 /* ---- failures ---- */
 
-/* Each call of the driver fails in turn, once or for good: no status says OK over wrong bytes, and
- * nothing is left. */
 static void fail_in_turn(bool device, int result, bool for_good)
 {
-    bool reached = true;
-    for (uint32_t n = 1; reached; n += 1 + n / 8) {
-        engine_open(0, "lsbth");
-        site_open(device, false);
-        fake->calls = fake->failed = 0;
-        fake->fail_call = n;
-        fake->fail_result = result;
-        fake->fail_for_good = for_good ? 1 : 0;
-        kvt_status statuses[ENTRIES];
-        const kvt_status status = load_all(statuses);
-        kvt_status got = kvt_store_get(store, &own.keys[0], &own.views[0], KVT_NO_DEADLINE, NULL);
-        kvt_entry entry = support_entry(support_key(300), layout, 1);
-        const kvt_status put = kvt_store_put(store, &entry, &own.views[0]);
-        reached = fake->failed > 0;
-        fake->fail_call = 0;
-        fake->fail_for_good = 0;
-        (void)driver.finish(own.stream);
-        if (status == KVT_OK)
-            for (uint32_t i = 0; i < ENTRIES; i++)
-                assert_true(statuses[i] != KVT_OK || pool_has(i));
-        if (got == KVT_OK) assert_true(pool_has(0));
-        if (got == KVT_OK && put == KVT_OK) {
-            char data[ENTRY_BYTES], wanted[ENTRY_BYTES];
-            assert_ok(kvt_store_get(store, &entry.key, KVT_PACKED(data, ENTRY_BYTES),
-                                    KVT_NO_DEADLINE, NULL));
-            fill(0, wanted);
-            assert_memory_equal(data, wanted, ENTRY_BYTES);
-        }
-        if (!reached) assert_true(status == KVT_OK && got == KVT_OK && put == KVT_OK);
-        char host[ENTRY_BYTES], wanted[ENTRY_BYTES]; /* the host's views go on */
-        for (uint32_t i = 0; i < ENTRIES; i++) {
-            assert_ok(kvt_store_get(store, &own.keys[i], KVT_PACKED(host, ENTRY_BYTES),
-                                    KVT_NO_DEADLINE, NULL));
-            fill(i, wanted);
-            assert_memory_equal(host, wanted, ENTRY_BYTES);
-        }
-        assert_int_equal(queue_site_close(NULL), 0);
-        engine_close();
-        assert_int_equal(fake->live, 0);
-        assert_true(n < 4000);
-    }
+    fail_in_turn_form(device, result, for_good, NULL);
 }
 
 TEST(the_nth_call_of_the_driver_fails_with_kernels)

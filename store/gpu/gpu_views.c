@@ -5,7 +5,7 @@
  *
  * Thread rule: as the header says.
  */
-#include "store/read/gpu_views.h"
+#include "store/gpu/gpu_views.h"
 
 #include "base/clock.h"
 #include "base/struct_size.h"
@@ -45,6 +45,7 @@ kvt_status store_gpu_site(kvt_store *store, const kvt_layout *layouts, const kvt
                           uint32_t count, gpu_site **site_out)
 {
     kvt_status status = KVT_OK;
+    assert(count > 0 && count <= KVT_GROUPS_MAX);
     for (uint32_t i = 0; i < count; i++)
         if (views[i].memory != KVT_MEMORY_GPU || views[i].gpu != views[0].gpu)
             return KVT_E_ARGUMENT;
@@ -64,25 +65,41 @@ kvt_status store_gpu_wait_ready(gpu_site *site, const kvt_view *view)
 
 /* ---- one entry ---- */
 
-kvt_status store_gpu_begin(kvt_store *store, const kvt_layout *layouts, const kvt_view *views,
-                           uint32_t count, store_gpu_views *gpu)
+void store_gpu_begin(gpu_site *site, const kvt_layout *layouts, const kvt_view *views,
+                     uint32_t count, store_gpu_views *gpu)
+{
+    assert(count > 0 && count <= KVT_GROUPS_MAX);
+    gpu->site = site;
+    gpu->layouts = layouts;
+    gpu->far = views;
+    gpu->count = count;
+    gpu->host = NULL;
+    gpu->brought = false;
+    gpu->failure = KVT_OK;
+}
+
+kvt_status store_gpu_pack(store_gpu_views *gpu)
 {
     uint64_t bytes = 0;
-    assert(count > 0 && count <= KVT_GROUPS_MAX);
-    *gpu = (store_gpu_views){.layouts = layouts, .count = count};
-    kvt_status status = store_gpu_site(store, layouts, views, count, &gpu->site);
-    for (uint32_t i = 0; i < count; i++) {
-        bytes += groups_bytes(&layouts[i]);
-        gpu->far[i] = views[i];
-    }
-    if (status == KVT_OK) status = gpu_host_take(gpu->site, bytes, &gpu->host);
+    if (gpu->host != NULL) return KVT_OK;
+    for (uint32_t i = 0; i < gpu->count; i++)
+        bytes += groups_bytes(&gpu->layouts[i]);
+    const kvt_status status = gpu_host_take(gpu->site, bytes, &gpu->host);
     if (status != KVT_OK) return status;
     uint8_t *at = gpu->host->memory;
-    for (uint32_t i = 0; i < count; i++) {
-        gpu->packed[i] = codecs_packed_view(&layouts[i], at);
-        at += groups_bytes(&layouts[i]);
+    for (uint32_t i = 0; i < gpu->count; i++) {
+        gpu->packed[i] = codecs_packed_view(&gpu->layouts[i], at);
+        at += groups_bytes(&gpu->layouts[i]);
     }
     return KVT_OK;
+}
+
+uint32_t store_gpu_layers(const kvt_layout *layouts, uint32_t count)
+{
+    uint32_t layers = 0;
+    for (uint32_t i = 0; i < count; i++)
+        layers += layouts[i].dtype == KVT_DTYPE_OPAQUE ? 1 : layouts[i].layers;
+    return layers;
 }
 
 kvt_status store_gpu_copy_layers(gpu_site *site, gpu_way way, const kvt_view *view,
@@ -106,16 +123,24 @@ kvt_status store_gpu_copy_layers(gpu_site *site, gpu_way way, const kvt_view *vi
     return status;
 }
 
-/* Copies all views one way, and waits. */
-static kvt_status gpu_move(const store_gpu_views *gpu, gpu_way way)
+/* Copies layers of the views one way, and waits. */
+static kvt_status gpu_move(const store_gpu_views *gpu, gpu_way way,
+                           const record_groups_range *range)
 {
     gpu_event *event = NULL;
     kvt_status status = KVT_OK;
+    uint32_t before = 0;
+    assert(gpu->host != NULL);
     for (uint32_t i = 0; i < gpu->count && status == KVT_OK; i++) {
+        uint32_t first, layers;
+        const kvt_layout *layout = &gpu->layouts[i];
+        const bool has = record_groups_part(range, layout, before, &first, &layers);
+        before += layout->layers;
+        if (!has) continue;
         status = store_gpu_wait_ready(gpu->site, &gpu->far[i]);
         if (status == KVT_OK)
-            status = store_gpu_copy_layers(gpu->site, way, &gpu->far[i], &gpu->layouts[i], 0,
-                                           gpu->layouts[i].layers, &gpu->packed[i]);
+            status = store_gpu_copy_layers(gpu->site, way, &gpu->far[i], layout, first, layers,
+                                           &gpu->packed[i]);
     }
     if (status == KVT_OK) status = gpu_mark(gpu->site, way, &event);
     if (status == KVT_OK) status = gpu_await(gpu->site, event);
@@ -124,14 +149,29 @@ static kvt_status gpu_move(const store_gpu_views *gpu, gpu_way way)
     return status;
 }
 
-kvt_status store_gpu_gather(const store_gpu_views *gpu)
+kvt_status store_gpu_bring(store_gpu_views *gpu)
 {
-    return gpu_move(gpu, GPU_OUT);
+    record_groups_range all;
+    const bool has = record_groups_range_of(gpu->layouts, gpu->count, 0, 0, &all);
+    assert(has);
+    (void)has;
+    if (gpu->brought) return KVT_OK;
+    gpu->failure = store_gpu_pack(gpu);
+    if (gpu->failure == KVT_OK) gpu->failure = gpu_move(gpu, GPU_OUT, &all);
+    gpu->brought = gpu->failure == KVT_OK;
+    if (!gpu->brought) return KVT_E_CANCELLED;
+    gpu_count(gpu->site, GPU_ENCODED_BY_CPU, store_gpu_layers(gpu->layouts, gpu->count));
+    return KVT_OK;
 }
 
-kvt_status store_gpu_scatter(const store_gpu_views *gpu)
+kvt_status store_gpu_scatter(const store_gpu_views *gpu, uint32_t first_layer, uint32_t layer_count)
 {
-    return gpu_move(gpu, GPU_IN);
+    record_groups_range range;
+    const bool has =
+        record_groups_range_of(gpu->layouts, gpu->count, first_layer, layer_count, &range);
+    assert(has);
+    (void)has;
+    return gpu_move(gpu, GPU_IN, &range);
 }
 
 void store_gpu_end(store_gpu_views *gpu)
@@ -157,8 +197,11 @@ kvt_status kvt_gpu_stats_get(kvt_store *store, uint32_t gpu, kvt_gpu_stats *stat
         whole.bytes_in = gpu_bytes_copied(site, GPU_IN);
         whole.bytes_out = gpu_bytes_copied(site, GPU_OUT);
         whole.kernels_refused = gpu_kernels_refused(site);
-        whole.decoded_by_cpu = gpu_decoded(site, false);
-        whole.decoded_by_gpu = gpu_decoded(site, true);
+        whole.decoded_by_cpu = gpu_counted(site, GPU_DECODED_BY_CPU);
+        whole.decoded_by_gpu = gpu_counted(site, GPU_DECODED_BY_GPU);
+        whole.unsound = gpu_counted(site, GPU_UNSOUND);
+        whole.encoded_by_cpu = gpu_counted(site, GPU_ENCODED_BY_CPU);
+        whole.encoded_by_gpu = gpu_counted(site, GPU_ENCODED_BY_GPU);
     }
     pthread_mutex_unlock(&store->gpus.lock);
     struct_size_out(stats_out, &whole, sizeof whole);

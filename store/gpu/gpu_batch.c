@@ -6,7 +6,7 @@
  *
  * Thread rule: as the header says.
  */
-#include "store/read/gpu_batch.h"
+#include "store/gpu/gpu_batch.h"
 
 #include "codecs/kernels/kernel_table.h"
 
@@ -96,7 +96,7 @@ kvt_status store_gpu_part_take(gpu_site *site, const store_gpu_layer *layer, con
             memcpy(pinned + range->at, payload + (whole ? range->offset : range->at), range->bytes);
         }
         if (table != 0) memcpy(pinned + stored, view->blocks, table);
-        status = gpu_copy_bytes(site, part->scratch, pinned, part->scratch_bytes);
+        status = gpu_copy_bytes(site, GPU_IN, part->scratch, pinned, part->scratch_bytes);
     }
     if (status != KVT_OK) {
         gpu_rest(site, GPU_IN);
@@ -177,10 +177,10 @@ kvt_status store_gpu_batch_launch(store_gpu_batch *batch)
         const kernel_batch *jobs = &batch->plan.batches[k];
         if (jobs->count == 0) continue;
         const uint64_t at = (uint64_t)((uint8_t *)jobs->jobs - (uint8_t *)batch->host->memory);
-        status = gpu_copy_bytes(batch->site, batch->scratch + at, jobs->jobs,
+        status = gpu_copy_bytes(batch->site, GPU_IN, batch->scratch + at, jobs->jobs,
                                 (uint64_t)jobs->count * kernel_facts_of(k)->job_bytes);
         if (status == KVT_OK)
-            status = gpu_kernel_launch(batch->site, k, batch->scratch + at, jobs->count,
+            status = gpu_kernel_launch(batch->site, GPU_IN, k, batch->scratch + at, jobs->count,
                                        jobs->blocks, batch->plan.verdicts);
     }
     return status;

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_put.c - see gpu_put.h. One piece of pinned memory and one of scratch have the same things at
+ * the same places, but for the verdicts, which both reach where they are pinned:
+ *
+ *     | payload | histograms | block numbers | jobs of each kernel |   verdicts |
+ *       <---------- out ---->  <--------- in ------------------------>
+ *                 <---- in: zeros
+ *
+ * All of it happens in the stream GPU_OUT.
+ *
+ * Thread rule: as the header says.
+ */
+#include "store/gpu/gpu_put.h"
+
+#include "codecs/kernels/kernel_table.h"
+#include "codecs/record_far.h"
+#include "gpu/gpu_kernels.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PUT_ALIGN = 256 };
+
+/* One record under way. */
+typedef struct gpu_put {
+    const store_gpu_views *views;
+    gpu_site *site;
+    gpu_host *host;
+    uint64_t scratch; /* bytes up to the verdicts */
+    uint64_t histograms_at, blocks_at, jobs_at, end;
+    kernel_plan plan;
+    record_far far;
+} gpu_put;
+
+bool store_gpu_may_encode(const store_gpu_views *gpu, kvt_variant variant)
+{
+    return gpu->count == 1 && gpu_has_scratch(gpu->site) && record_far_takes(variant);
+}
+
+static uint64_t put_aligned(uint64_t bytes)
+{
+    return (bytes + PUT_ALIGN - 1) / PUT_ALIGN * PUT_ALIGN;
+}
+
+static uint64_t put_table_bytes(const kvt_view *view)
+{
+    return view->blocks != NULL ? view->block_count * sizeof *view->blocks : 0;
+}
+
+/* Lays everything out. Returns the bytes of the verdicts. */
+static uint64_t put_lay(gpu_put *put)
+{
+    const uint64_t counts = (uint64_t)record_far_matrices(&put->far) * RECORD_FAR_COUNTS;
+    uint64_t at, words = 0;
+    put->histograms_at = put_aligned(record_far_bytes(&put->far));
+    put->blocks_at = put_aligned(put->histograms_at + counts * sizeof(uint32_t));
+    put->jobs_at = put_aligned(put->blocks_at + put_table_bytes(put->views->far));
+    at = put->jobs_at;
+    for (uint32_t k = KERNEL_DECODERS; k < KERNEL_COUNT; k++) {
+        kernel_batch *batch = &put->plan.batches[k];
+        batch->capacity = record_far_jobs_most(&put->far, k);
+        words += batch->capacity;
+        at += put_aligned((uint64_t)batch->capacity * kernel_facts_of(k)->job_bytes);
+    }
+    put->end = at;
+    put->plan.verdict_capacity = (uint32_t)words;
+    return words * sizeof(uint32_t);
+}
+
+/* Where the jobs of a kernel lie in either memory. */
+static uint64_t put_jobs_at(const gpu_put *put, kernel_id kernel)
+{
+    return (uint64_t)((const uint8_t *)put->plan.batches[kernel].jobs -
+                      (const uint8_t *)put->host->memory);
+}
+
+/* Makes the jobs in pinned memory, and loads the kernels that have some. */
+static kvt_status put_plan_jobs(gpu_put *put)
+{
+    uint8_t *memory = put->host->memory;
+    const kvt_view *view = put->views->far;
+    uint64_t at = put->jobs_at;
+    for (uint32_t k = KERNEL_DECODERS; k < KERNEL_COUNT; k++) {
+        kernel_batch *batch = &put->plan.batches[k];
+        batch->jobs = memory + at;
+        at += put_aligned((uint64_t)batch->capacity * kernel_facts_of(k)->job_bytes);
+    }
+    assert(at == put->end);
+    put->plan.verdicts = (uint32_t *)(void *)(memory + put->end);
+    memset(memory + put->histograms_at, 0, put->blocks_at - put->histograms_at);
+    if (view->blocks != NULL) memcpy(memory + put->blocks_at, view->blocks, put_table_bytes(view));
+    const record_far_place place = {.payload = put->scratch,
+                                    .histograms = put->scratch + put->histograms_at,
+                                    .blocks =
+                                        view->blocks != NULL ? put->scratch + put->blocks_at : 0};
+    kvt_status status = record_far_jobs(&put->far, view, &place, &put->plan);
+    for (uint32_t k = KERNEL_DECODERS; k < KERNEL_COUNT && status == KVT_OK; k++)
+        if (put->plan.batches[k].count != 0) status = gpu_kernel_load(put->site, k);
+    return status;
+}
+
+/* Puts all work into the stream, and waits for it. */
+static kvt_status put_run_jobs(const gpu_put *put)
+{
+    uint8_t *memory = put->host->memory;
+    gpu_event *event = NULL;
+    kvt_status status = store_gpu_wait_ready(put->site, put->views->far);
+    if (status != KVT_OK) return status;
+    status = gpu_copy_bytes(put->site, GPU_OUT, put->scratch + put->histograms_at,
+                            memory + put->histograms_at, put->end - put->histograms_at);
+    for (uint32_t k = KERNEL_DECODERS; k < KERNEL_COUNT && status == KVT_OK; k++) {
+        const kernel_batch *jobs = &put->plan.batches[k];
+        if (jobs->count != 0)
+            status = gpu_kernel_launch(put->site, GPU_OUT, k, put->scratch + put_jobs_at(put, k),
+                                       jobs->count, jobs->blocks, put->plan.verdicts);
+    }
+    if (status == KVT_OK) status = gpu_copy_back(put->site, memory, put->scratch, put->blocks_at);
+    if (status == KVT_OK) status = gpu_mark(put->site, GPU_OUT, &event);
+    if (status == KVT_OK) status = gpu_await(put->site, event);
+    if (status != KVT_OK) gpu_rest(put->site, GPU_OUT);
+    gpu_event_give(put->site, event);
+    if (status != KVT_OK) return status;
+    return kernel_plan_verdict(&put->plan, 0, put->plan.verdict_count);
+}
+
+/* Encodes with memory of both sides. */
+static kvt_status put_encode(gpu_put *put, uint64_t verdict_bytes, uint64_t *record_bytes_out)
+{
+    kvt_status status = gpu_host_take(put->site, put->end + verdict_bytes, &put->host);
+    if (status != KVT_OK) return status;
+    status = put_plan_jobs(put);
+    if (status == KVT_OK) status = put_run_jobs(put);
+    if (status == KVT_OK) {
+        uint8_t *memory = put->host->memory;
+        record_far_end(&put->far, memory,
+                       (const uint32_t *)(const void *)(memory + put->histograms_at),
+                       record_bytes_out);
+        gpu_count(put->site, GPU_ENCODED_BY_GPU, put->views->layouts->layers);
+    }
+    gpu_host_give(put->site, put->host);
+    return status;
+}
+
+kvt_status store_gpu_encode(const store_gpu_views *gpu, const kvt_record_spec *spec, void *record,
+                            uint64_t capacity, uint64_t *record_bytes_out)
+{
+    if (!store_gpu_may_encode(gpu, spec->variant)) return KVT_E_UNSUPPORTED;
+    gpu_put *put = calloc(1, sizeof *put);
+    if (put == NULL) return KVT_E_MEMORY;
+    put->views = gpu;
+    put->site = gpu->site;
+    kvt_status status = record_far_begin(&put->far, spec, record, capacity);
+    if (status == KVT_OK) {
+        const uint64_t verdict_bytes = put_lay(put);
+        status = gpu_scratch_take(put->site, put->end, &put->scratch);
+        if (status == KVT_OK) {
+            status = put_encode(put, verdict_bytes, record_bytes_out);
+            gpu_scratch_give(put->site, put->scratch, put->end);
+        }
+    }
+    free(put);
+    return status;
+}
