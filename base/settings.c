@@ -153,10 +153,10 @@ static const kvt_setting settings_table[] = {
     BYTES("gpu.scratch", "256MiB", ALWAYS,
           "memory of each GPU that the store's kernels work in, taken at their first use, or by "
           "halves what the engine has left; 0: no kernels, the CPU codes for them",
-          0, UINT64_C(1) << 40),
+          0, UINT64_C(1) << 33),
     BYTES("gpu.pinned", "256MiB", ALWAYS,
           "memory of the host that stays pinned for each GPU while no copy uses it", 0,
-          UINT64_C(1) << 40),
+          UINT64_C(1) << 33),
 
     TIER("hbm"),
     SWITCH("tier.hbm.emulated", "no", "tier.hbm.capacity and !device.?.tier=hbm",

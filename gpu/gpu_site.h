@@ -36,6 +36,10 @@ typedef struct gpu_event {
     void *event;
 } gpu_event;
 
+/* What a store takes of scratch, and keeps of pinned memory, unless gpu.scratch and gpu.pinned say
+ * otherwise. */
+#define GPU_ROOM_BYTES (UINT64_C(256) << 20)
+
 /* Opens a GPU by the driver's number, with scratch of so many bytes for kernels (gpu_kernels.h), 0
  * for none, and as many bytes of pinned memory kept for later. KVT_E_UNSUPPORTED: there is no
  * driver, or none that will do; KVT_E_ARGUMENT: there is no such GPU; with a reason of one line. */

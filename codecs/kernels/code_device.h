@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * code_device.h - what the kernels that encode kivi and planes share: eight neighbouring elements
- * of a view, and their codes. The arithmetic is that of kivi_group_scalar.c, operation by operation.
+ * of a view, and their codes. The arithmetic is that of kivi_group_scalar.c, step by step.
  *
  * A thread of the codes has a chunk of 64 elements, the unit in which planes are laid out
  * (kivi_group.h): it writes whole words, whatever the width of a row is, and no thread needs

@@ -152,8 +152,8 @@ KERNEL_ASSERT(sizeof(kernel_group_job) == 168);
 KERNEL_ASSERT(offsetof(kernel_group_job, codes) == KERNEL_GROUP_CODES_AT);
 
 /* A matrix that becomes one of kivi or planes. A thread of ranges makes those of eight channels of
- * a run of tokens, or of one group along the rows; a thread of the codes those of 64 elements, token
- * after token. */
+ * a run of tokens, or of one group along the rows; a thread of the codes those of 64 elements,
+ * token after token. */
 typedef struct kernel_code_job {
     kernel_head head;
     uint32_t tokens; /* that are coded; tokens * width is below 2^32 */

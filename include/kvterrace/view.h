@@ -165,9 +165,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_view_check(const kvt_view *view, const kvt_
 typedef struct kvt_gpu_options {
     uint64_t scratch_bytes; /* of the GPU's memory, for kernels: taken at their first use, or by
                                halves what the engine has left; 0 = no kernels, the CPU codes; at
-                               most 1 TiB; 256 MiB */
+                               most 8 GiB; 256 MiB */
     uint64_t pinned_bytes;  /* of the host's, that stay pinned while no copy uses them; at most
-                               1 TiB; 256 MiB */
+                               8 GiB; 256 MiB */
 } kvt_gpu_options;
 
 #ifdef __cplusplus

@@ -66,7 +66,8 @@ static bool gpu_find_calls(gpu_bench *bench)
 static kvt_status gpu_open(gpu_bench *bench)
 {
     char reason[GPU_BENCH_TEXT] = "";
-    kvt_status status = gpu_site_open(0, &bench->site, reason, sizeof reason);
+    kvt_status status =
+        gpu_site_open(0, GPU_ROOM_BYTES, GPU_ROOM_BYTES, &bench->site, reason, sizeof reason);
     if (status != KVT_OK) return bench_blame(bench->report, status, "no GPU", reason);
     const gpu_driver *driver = &bench->site->driver;
     int count = 1;
@@ -116,7 +117,7 @@ static kvt_status copy_run(void *context)
     gpu_copy *copy = context;
     gpu_bench *bench = copy->bench;
     if (copy->host != NULL)
-        return gpu_copy_bytes(bench->site, copy->to, copy->host->memory, copy->bytes);
+        return gpu_copy_bytes(bench->site, GPU_IN, copy->to, copy->host->memory, copy->bytes);
     return bench_gpu_call(
         bench,
         bench->calls.copy_within(copy->to, copy->from, copy->bytes, bench->site->streams[GPU_IN]),

@@ -195,13 +195,13 @@ static kvt_status set_run(void *context)
     gpu_bench *bench = set->bench;
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; set->copies && i < set->entries && status == KVT_OK; i++)
-        status = gpu_copy_bytes(bench->site, set->payload + i * set->record_room,
+        status = gpu_copy_bytes(bench->site, GPU_IN, set->payload + i * set->record_room,
                                 set->source->memory, set->record_bytes[0]);
     for (uint32_t k = 0; k < KERNEL_COUNT && status == KVT_OK; k++) {
         const kernel_batch *batch = &set->plan.batches[k];
         const bool wanted = k == KERNEL_CHECK ? set->checks : set->decodes;
         if (batch->count == 0 || !wanted) continue;
-        status = gpu_kernel_launch(bench->site, (kernel_id)k, set->jobs + set->jobs_at[k],
+        status = gpu_kernel_launch(bench->site, GPU_IN, (kernel_id)k, set->jobs + set->jobs_at[k],
                                    batch->count, batch->blocks, set->plan.verdicts);
         bench->launches[k]++;
     }
@@ -467,7 +467,8 @@ kvt_status bench_gpu_modules(gpu_bench *bench)
 {
     char reason[GPU_BENCH_TEXT];
     gpu_site *fresh = NULL;
-    kvt_status status = gpu_site_open(0, &fresh, reason, sizeof reason);
+    kvt_status status =
+        gpu_site_open(0, GPU_ROOM_BYTES, GPU_ROOM_BYTES, &fresh, reason, sizeof reason);
     if (status != KVT_OK) return bench_blame(bench->report, status, "a second site", reason);
     for (uint32_t k = 0; k < KERNEL_COUNT && status == KVT_OK; k++) {
         gpu_bench_row row = {.name = "module",

@@ -94,7 +94,7 @@ kvt_status bench_gpu_write(gpu_bench *bench, gpu_address target, const void *sou
     for (uint64_t at = 0; at < bytes && status == KVT_OK; at += piece) {
         const uint64_t count = bytes - at < piece ? bytes - at : piece;
         memcpy(host->memory, (const uint8_t *)source + at, count);
-        status = gpu_copy_bytes(bench->site, target + at, host->memory, count);
+        status = gpu_copy_bytes(bench->site, GPU_IN, target + at, host->memory, count);
         if (status == KVT_OK) status = site_rest(bench, GPU_IN, "a copy");
     }
     gpu_host_give(bench->site, host);

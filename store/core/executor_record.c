@@ -11,8 +11,8 @@
 #include "store/catalog/placement_note.h"
 #include "store/core/executor.h"
 #include "store/core/executor_internal.h"
-#include "store/learn/token_drop.h"
 #include "store/gpu/gpu_put.h"
+#include "store/learn/token_drop.h"
 #include "store/read/groups.h"
 
 #include <assert.h>

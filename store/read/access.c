@@ -26,12 +26,12 @@
 #include "codecs/view_rows.h"
 #include "store/background/lifetime.h"
 #include "store/core/plans.h"
+#include "store/gpu/gpu_get.h"
+#include "store/gpu/gpu_views.h"
 #include "store/hosts/remote_tier.h"
 #include "store/learn/token_drop.h"
 #include "store/learn/uses.h"
 #include "store/read/access_get.h"
-#include "store/gpu/gpu_get.h"
-#include "store/gpu/gpu_views.h"
 #include "store/read/groups.h"
 #include "store/read/lookups.h"
 #include "store/watch/watching.h"
@@ -533,6 +533,7 @@ void access_decode_some(kvt_store *store, access_get *get)
     kvt_record_arrival arrival = {access_look, get, get->decoded_tasks};
     const uint64_t from_ns = store_now_ns(store);
     assert(get->stage == ACCESS_FLIES && get->owner && get->read->flight != NULL);
+    assert(get->target.gpu == NULL);
     if (get->decoded) return;
     get->record = get->flying.memory;
     get->decode_status = access_decode_record(store, get, &arrival);

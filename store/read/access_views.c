@@ -8,9 +8,9 @@
 #include "base/clock.h"
 #include "codecs/view_rows.h"
 #include "store/background/lifetime.h"
+#include "store/gpu/gpu_views.h"
 #include "store/learn/token_drop.h"
 #include "store/read/access_get.h"
-#include "store/gpu/gpu_views.h"
 #include "store/read/groups.h"
 
 #include <assert.h>

@@ -8,9 +8,9 @@
  */
 #include "base/clock.h"
 #include "codecs/view_rows.h"
+#include "store/gpu/gpu_views.h"
 #include "store/hosts/remote_tier.h"
 #include "store/learn/token_drop.h"
-#include "store/gpu/gpu_views.h"
 #include "store/read/groups.h"
 #include "store/read/queue_internal.h"
 #include "store/watch/watching.h"

@@ -22,7 +22,7 @@ static bool fake_kernel_lies; /* checks say that what is sound is not */
 
 /* Memory that kernels which decode may write beside the verdicts; no bytes: all that is accessible,
  * as those may that encode. */
-static lanes_memory fake_kernel_target;
+static lanes_memory fake_kernel_targets[2];
 
 static void fake_kernel_run(const fake_cuda_kernel *kernel, const fake_cuda_launch *launch);
 
@@ -31,14 +31,15 @@ static fake_cuda_kernel fake_kernels[FAKE_KERNELS_MAX];
 static void fake_kernel_run(const fake_cuda_kernel *kernel, const fake_cuda_launch *launch)
 {
     const kernel_id id = (kernel_id)(kernel - fake_kernels);
-    const bool bounded = fake_kernel_target.bytes != 0;
+    const bool bounded = fake_kernel_targets[0].bytes != 0;
     const lanes_memory memory[] = {
-        fake_kernel_target,
+        fake_kernel_targets[0],
+        fake_kernel_targets[1],
         {.start = NULL, .bytes = UINT64_MAX, .writable = !bounded || id >= KERNEL_DECODERS}};
     if (launch->block != KERNEL_THREADS ||
         !lanes_launch(id, (void *)(uintptr_t)launch->parameters[0], (uint32_t)launch->parameters[1],
                       launch->grid, (uint32_t *)(uintptr_t)launch->parameters[2], FAKE_KERNEL_WORDS,
-                      bounded ? memory : memory + 1, bounded ? 2 : 1))
+                      bounded ? memory : memory + 2, bounded ? 3 : 1))
         fake_kernel_failures++;
     if (id == KERNEL_CHECK && fake_kernel_lies)
         ((uint32_t *)(uintptr_t)launch->parameters[2])[0] = 2;

@@ -86,7 +86,8 @@ static inline void engine_open(int gpu, const char *axes)
 {
     own = (engine){.gpu = gpu, .context = fake_cuda_turn(gpu, 1)};
     assert_int_equal(driver.allocate(&own.pool, POOL_BYTES), 0);
-    fake_kernel_target = (lanes_memory){(void *)(uintptr_t)own.pool, POOL_BYTES, true};
+    fake_kernel_targets[0] = (lanes_memory){(void *)(uintptr_t)own.pool, POOL_BYTES, true};
+    fake_kernel_targets[1] = (lanes_memory){.bytes = 0};
     assert_int_equal(driver.stream(&own.stream, 1), 0);
     assert_int_equal(driver.event(&own.event, 2), 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {

@@ -23,7 +23,8 @@ typedef struct kernel_gpu {
 static inline bool kernel_gpu_open(kernel_gpu *gpu)
 {
     *gpu = (kernel_gpu){.site = NULL};
-    return gpu_site_open(0, &gpu->site, gpu->reason, sizeof gpu->reason) == KVT_OK;
+    return gpu_site_open(0, GPU_ROOM_BYTES, GPU_ROOM_BYTES, &gpu->site, gpu->reason,
+                         sizeof gpu->reason) == KVT_OK;
 }
 
 static inline uint64_t kernel_gpu_aligned(uint64_t bytes)
@@ -85,7 +86,7 @@ static inline void kernel_gpu_launch(kernel_gpu *gpu, const kernel_plan *plan, u
         const kernel_batch *batch = &plan->batches[k];
         if (batch->count == 0) continue;
         assert_status(gpu_kernel_load(gpu->site, (kernel_id)k), KVT_OK);
-        assert_status(gpu_kernel_launch(gpu->site, (kernel_id)k,
+        assert_status(gpu_kernel_launch(gpu->site, GPU_IN, (kernel_id)k,
                                         jobs + (uint64_t)((const uint8_t *)batch->jobs - first),
                                         batch->count, batch->blocks, plan->verdicts),
                       KVT_OK);
@@ -135,7 +136,7 @@ static inline kvt_status kernel_gpu_decode(kernel_gpu *gpu, const void *record, 
                                 .blocks = view.blocks != NULL ? scratch + parts.blocks : 0};
     kvt_status status = kvt_record_head_jobs(head, layout, &view, 0, layers, &place, &plan);
     if (status == KVT_OK) {
-        assert_status(gpu_copy_bytes(gpu->site, scratch, image, parts.bytes), KVT_OK);
+        assert_status(gpu_copy_bytes(gpu->site, GPU_IN, scratch, image, parts.bytes), KVT_OK);
         kernel_gpu_launch(gpu, &plan, scratch);
         assert_status(gpu_copy_rows(gpu->site, GPU_OUT,
                                     VIEW_ROWS_PACKED((uint8_t *)view.base[0], page_bytes),

@@ -269,7 +269,7 @@ static kvt_status move_to(site *s, int form, int tier)
     const kvt_plan plan = {.moves = &move, .capacity = 1, .count = 1};
     plan_mark(s->store, &plan);
     pthread_mutex_unlock(&s->store->lock);
-    return executor_run_plan(s->store, &move, 1, NULL, &result);
+    return executor_run_plan(s->store, &move, 1, (executor_source){0}, &result);
 }
 
 /* Puts the entry, and brings it into a form in a tier. */

@@ -40,6 +40,41 @@ TEST(gets_by_kernels)
     }
 }
 
+/* A large record is sent while the rest of it is read. */
+TEST(a_large_record_as_it_comes)
+{
+    const kvt_layout large = {
+        .layers = 4, .kv_heads = 4, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 600};
+    uint64_t total, room;
+    assert_ok(kvt_layout_bytes(&large, &total));
+    char *data = test_alloc(total), *found = test_alloc(total);
+    give_kernels();
+    engine_open(0, "lsbth");
+    site_open(true, false);
+    assert_int_equal(driver.allocate(&room, total), 0);
+    fake_kernel_targets[1] = (lanes_memory){(void *)(uintptr_t)room, total, true};
+    kvt_entry entry = support_entry(support_key(70), large, 1);
+    codecs_kv_sample_fill(&large, 5, data);
+    assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, total)));
+    kvt_view view = kvt_view_packed((void *)(uintptr_t)room, total);
+    view.memory = KVT_MEMORY_GPU;
+    for (int way = 0; way < 2; way++) {
+        /* The first time all is well; the second time a bit of the last piece is turned. */
+        if (way == 1)
+            queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_FLIP,
+                                                .kinds = TIERS_FAULT_READS,
+                                                .flip_bit = UINT64_MAX / 8 * 5});
+        const kvt_status status = kvt_store_get(store, &entry.key, &view, KVT_NO_DEADLINE, NULL);
+        assert_int_equal(status, way == 0 ? KVT_OK : KVT_MISS);
+        if (way == 1) break;
+        assert_int_equal(stats_of(0).decoded_by_gpu, large.layers);
+        fake_cuda_move(found, room, total, 0);
+        assert_memory_equal(found, data, total);
+    }
+    assert_int_equal(kvt_store_exists(store, &entry.key), KVT_MISS);
+    assert_int_equal(driver.free(room), 0);
+}
+
 /* Layers of a queue's get: those alone are written. */
 TEST(some_layers_of_an_entry)
 {
@@ -282,7 +317,7 @@ TEST(bounds_that_are_refused)
     char message[256];
     kvt_store_options options = queue_site_options(false);
     kvt_store *opened = NULL;
-    options.gpu.scratch_bytes = (UINT64_C(1) << 40) + 1;
+    options.gpu.scratch_bytes = (UINT64_C(1) << 33) + 1;
     assert_int_equal(kvt_store_open(&options, &opened, message, sizeof message), KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "gpu.scratch"));
     options.gpu.scratch_bytes = 0;
