@@ -57,7 +57,7 @@ static kvt_status store_open(gpu_bench_store *store, const char *variant,
     options.learning.learn = false;
     options.limits.tick_seconds = 0;
     options.limits.put_staging_bytes = 0; /* a put ends when its entry is stored */
-    options.limits.staging_bytes += 4 * store->entry_bytes;
+    options.limits.staging_bytes = 8 * store->entry_bytes + (UINT64_C(16) << 20);
     options.tiers[tier] = (kvt_tier_options){.devices = devices, .device_count = device_count};
     if (device_count == 0)
         options.tiers[tier].capacity_bytes =
