@@ -49,6 +49,7 @@ typedef struct ring_bench {
     const bench_options *options;
     bench_report *report;
     const char *drives;
+    kvt_placement placement;
     uint32_t iterations;
     double read_sum;
     kvt_store *store;
@@ -172,7 +173,7 @@ static kvt_status ring_site_open(ring_bench *bench, uint32_t blocks, uint64_t ma
     options.limits.put_staging_bytes = 0;
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = bench->options->devices,
                                                      .device_count = bench->options->device_count,
-                                                     .placement = KVT_PLACE_TENSOR,
+                                                     .placement = bench->placement,
                                                      .weights_fixed = true};
     bench->blocks = blocks;
     bench->posts = (2 * blocks + KVT_RING_CONTEXTS_MAX - 1) / KVT_RING_CONTEXTS_MAX;
@@ -491,6 +492,7 @@ static kvt_status ring_run(const bench_options *options, bench_report *report)
         bench->options = &given;
         bench->report = report;
         bench->drives = "given";
+        bench->placement = KVT_PLACE_TENSOR;
         bench->iterations = bench_repetitions(given.iterations, ITERATIONS_DEFAULT, given.quick);
     }
     for (uint32_t i = 0; i < given.device_count && status == KVT_OK; i++)
@@ -511,6 +513,7 @@ static kvt_status ring_run(const bench_options *options, bench_report *report)
         given.devices = memory;
         given.device_count = BENCH_OWN_DRIVES;
         bench->drives = "memory";
+        bench->placement = KVT_PLACE_ENTRY; /* read where they lie */
         bench_report_set(report, "device_sum_bytes_per_s", json_real(bench->read_sum));
         bench->read_sum = 0;
         for (uint64_t matrix = KIB; matrix <= 4 * KIB && status == KVT_OK; matrix *= 4)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_ring.c - any bytes as the words of a ring's producers: a block and its contexts. What is
- * accepted lies inside of its table, matrix and region, comes after earlier blocks alone, and no two
- * contexts write one byte, which a map of the region shows.
+ * accepted lies inside of its table, matrix and region, comes after earlier blocks alone, and no
+ * two contexts write one byte, which a map of the region shows.
  *
  * The input is a block's body, and then contexts.
  */
