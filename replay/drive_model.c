@@ -51,6 +51,7 @@ typedef struct drive_load_state {
     drive_pass pass;
     uint32_t tag;
     uint32_t asked, come, begun;
+    bool head_asked, head_came;
     uint64_t began_ns;
     uint64_t here_ns[DRIVE_RING]; /* of layers that have come and were not begun */
     uint64_t computed_ns;         /* the layer begun last has been computed then */
@@ -194,7 +195,9 @@ static void drive_count_write(drive_model *model, const drive_job *job)
 static void drive_end_job(drive_model *model, drive_job *job)
 {
     drive_load_state *load = job->load;
-    if (load != NULL) {
+    if (load != NULL && !load->head_came) {
+        load->head_came = true;
+    } else if (load != NULL) {
         const double other = load->pass.other_seconds / load->pass.layers * (load->come + 1);
         const uint64_t other_ns = load->began_ns + drive_ns(other);
         const uint64_t read_ns = model->now_ns + drive_ns(model->settings.request_seconds);
@@ -410,6 +413,14 @@ static kvt_status drive_step(drive_model *model, drive_load_state *load)
     kvt_status status = KVT_OK;
     while (drive_begins_ns(load) <= model->now_ns)
         drive_begin_layer(model, load, drive_begins_ns(load));
+    if (!load->head_came) {
+        if (load->head_asked) return KVT_OK;
+        load->head_asked = true;
+        return drive_queue(model, &(drive_job){.rank = TIERS_RANK_WAITED,
+                                               .tag = load->tag,
+                                               .load = load,
+                                               .bytes = load->pass.head_bytes});
+    }
     const bool computing = load->computed_ns > model->now_ns;
     const uint32_t released = load->begun - (computing && load->begun > 0);
     while (status == KVT_OK && load->asked < load->pass.layers &&
@@ -501,6 +512,7 @@ kvt_status drive_load(drive_model *model, uint64_t now_ns, uint32_t tag, const d
     if (load == NULL) return status != KVT_OK ? status : KVT_E_MEMORY;
     load->pass = *pass;
     load->tag = tag;
+    load->head_came = pass->head_bytes == 0;
     load->began_ns = load->computed_ns = now_ns;
     load->pace = (tiers_pace){
         .layers = pass->layers, .began_ns = now_ns, .step_ns = drive_ns(pass->announced_seconds)};

@@ -32,6 +32,7 @@ typedef struct drive_settings {
 /* One pass and what it loads. */
 typedef struct drive_pass {
     uint32_t layers;       /* at least 1 */
+    uint64_t head_bytes;   /* read before any layer is asked for */
     uint64_t layer_bytes;  /* that the drive reads, above 0 */
     double layer_seconds;  /* of computing one */
     double decode_seconds; /* of one, behind its bytes */

@@ -46,6 +46,7 @@ enum {
 };
 
 #define ENTRY_BYTES   (2 * MIB)
+#define HEAD_BYTES    (UINT64_C(12) << 10) /* of a record, read before its layers */
 #define WRITE_BYTES   (2 * MIB)
 #define CROSSOVER     6.0 /* seconds of computing a layer over those of loading it */
 #define LEAST_LEFT    0.1 /* of a pass that leaves nothing: writes are asked for all the same */
@@ -283,6 +284,7 @@ static double slack_in_model(const slack_run *run, kvt_io_order order)
                                      .patience_seconds = 10};
     const double compute = slack_compute(bench, run->hit);
     const drive_pass pass = {.layers = SLACK_LAYERS,
+                             .head_bytes = slack_entries_of(bench, run->hit) * HEAD_BYTES,
                              .layer_bytes =
                                  slack_entries_of(bench, run->hit) * (ENTRY_BYTES / SLACK_LAYERS),
                              .layer_seconds = compute,

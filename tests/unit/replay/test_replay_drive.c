@@ -107,6 +107,29 @@ TEST(a_pass_alone_waits_for_what_its_computing_does_not_hide)
     drive_close(w.model);
 }
 
+TEST(a_head_comes_before_any_layer_is_asked_for)
+{
+    /* A write that comes while the head is read is before the layers in the order of coming. */
+    static const double blocked[TIERS_ORDERS] = {[TIERS_READS_FIRST] = 0.25,
+                                                 [TIERS_FIFO] = 0.25,
+                                                 [TIERS_ROUND_ROBIN] = 0.25,
+                                                 [TIERS_TABLE] = 0.2,
+                                                 [TIERS_SLACK] = 0.2};
+    for (int order = TIERS_READS_FIRST; order < TIERS_ORDERS; order++) {
+        world w;
+        begin(&w, (tiers_order)order, 0);
+        drive_pass pass = pass_of(0.25);
+        pass.head_bytes = 10 * MB;
+        assert_ok(drive_load(w.model, 0, 0, &pass));
+        assert_ok(drive_add(w.model, SECOND_NS / 20, TIERS_RANK_WRITE, 5 * MB, 0, true));
+        (void)run_out(&w);
+        assert_true(w.has_loaded[0] && w.ended[0]);
+        assert_true(is_near(w.loaded[0].blocked_seconds, blocked[order]));
+        assert_int_equal(drive_waited_bytes(w.model), 0);
+        drive_close(w.model);
+    }
+}
+
 TEST(directions_share_the_bus_and_lose_while_they_mix)
 {
     for (int mix = 0; mix < 2; mix++) {
