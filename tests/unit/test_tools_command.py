@@ -710,8 +710,8 @@ class CommandTest(CommandCase):
 
     def test_bench_ablation(self):
         sets = [word for name in ("a", "b") for text in (
-            "tier=ssd", "backend=memory", "capacity=256MiB") for word in (
-                "--set", f"device.{name}.{text}")]
+            "tier=ssd", "backend=memory", "capacity=256MiB", "read_bandwidth=200MB/s",
+            "write_bandwidth=200MB/s") for word in ("--set", f"device.{name}.{text}")]
         rows = self.run_json("kvlab", "ablation", "--quick", *sets)["results"]
         self.assertEqual([row["parts"] for row in rows],
                          ["serial", "serial, 4 bits", "+ layerwise", "+ ring",
@@ -720,7 +720,7 @@ class CommandTest(CommandCase):
             self.assertEqual(row["left_out"] is not None, row["parts"] == "+ ring")
             if row["left_out"] is None:
                 self.assertGreater(row["bubble_ms"], 0)
-                self.assertGreater(row["ttft_ms"], row["bubble_ms"])
+                self.assertGreaterEqual(row["ttft_ms"], row["bubble_ms"])
                 self.assertEqual(row["variant"] != "raw", "4 bits" in row["parts"])
 
     def test_bench_objects(self):
