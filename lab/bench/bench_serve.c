@@ -80,14 +80,12 @@ static bool serve_configure(const serve_bench *bench, uint64_t dram_bytes, bool 
             "[store]\npolicy = lru\nput_staging = 64MiB\n%s[serve]\nsocket = %s\n"
             "[tier.dram]\ncapacity = %lluMiB\n",
             drives ? "format = yes\n" : "", bench->socket, (unsigned long long)(dram_bytes / MIB));
-    if (drives) {
-        fprintf(file, "[tier.ssd]\ndevices = ");
-        for (uint32_t i = 0; i < bench->options->device_count; i++)
-            fprintf(file, "%s%s", i > 0 ? "," : "", bench->options->devices[i].name);
-        for (uint32_t i = 0; i < bench->options->device_count; i++)
-            fprintf(file, "\n[device.%s]\nbackend = file\npath = %s\ncapacity = %llu\n",
-                    bench->options->devices[i].name, bench->options->devices[i].path,
-                    (unsigned long long)bench->options->devices[i].capacity_bytes);
+    for (uint32_t i = 0; drives && i < bench->options->device_count; i++) {
+        const kvt_device_config *device = &bench->options->devices[i];
+        fprintf(file, "\n[device.%s]\ntier = ssd\nbackend = file\npath = %s\n", device->name,
+                device->path);
+        if (device->capacity_bytes != 0)
+            fprintf(file, "capacity = %llu\n", (unsigned long long)device->capacity_bytes);
     }
     return fclose(file) == 0;
 }
@@ -110,9 +108,10 @@ static kvt_status serve_begin(serve_bench *bench, kvt_store **store_out, char *m
         _exit(127);
     }
     kvt_status status = KVT_E_GONE;
-    for (int waited = 0; status == KVT_E_GONE && waited < SERVE_START_MS; waited += 10) {
+    for (int waited = 0; waited < SERVE_START_MS; waited += 10) {
         status = kvt_connect(bench->socket, NULL, store_out, message, size);
-        if (status != KVT_E_GONE) break;
+        /* One that listens may be formatting its drives yet. */
+        if (status != KVT_E_GONE && status != KVT_E_TIMEOUT) break;
         if (waitpid(bench->server, NULL, WNOHANG) == bench->server) {
             bench->server = 0; /* it has said why on standard error */
             break;
@@ -124,12 +123,12 @@ static kvt_status serve_begin(serve_bench *bench, kvt_store **store_out, char *m
 
 /* ---- work ---- */
 
-/* Puts the entries of a size. */
-static bool serve_puts(kvt_store *store, uint64_t bytes)
+/* Puts the entries of a size, of so many clients. */
+static bool serve_puts(kvt_store *store, uint64_t bytes, uint32_t clients)
 {
     char *data = malloc(bytes);
     bool done = data != NULL;
-    for (uint32_t i = 0; i < SERVE_ENTRIES && done; i++) {
+    for (uint32_t i = 0; i < SERVE_ENTRIES * clients && done; i++) {
         kvt_entry entry = {.struct_size = sizeof entry,
                            .key = serve_key(i, bytes),
                            .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = bytes},
@@ -170,7 +169,7 @@ static double serve_gets(kvt_store *store, char *memory, uint64_t bytes, uint32_
     return (double)rounds * (double)bytes;
 }
 
-static bool serve_batch(kvt_queue *queue, char *memory, uint64_t bytes)
+static bool serve_batch(kvt_queue *queue, char *memory, uint64_t bytes, uint32_t first)
 {
     kvt_view views[SERVE_BATCH];
     kvt_request requests[SERVE_BATCH];
@@ -179,7 +178,7 @@ static bool serve_batch(kvt_queue *queue, char *memory, uint64_t bytes)
         views[i] = kvt_view_packed(memory + i * bytes, bytes);
         requests[i] = (kvt_request){.struct_size = sizeof requests[i],
                                     .kind = KVT_REQUEST_GET,
-                                    .key = serve_key(i % SERVE_ENTRIES, bytes),
+                                    .key = serve_key(first + i % SERVE_ENTRIES, bytes),
                                     .view = &views[i],
                                     .deadline_ns = KVT_NO_DEADLINE};
     }
@@ -195,15 +194,22 @@ static bool serve_batch(kvt_queue *queue, char *memory, uint64_t bytes)
     return true;
 }
 
-static double serve_batches(kvt_store *store, char *memory, uint64_t bytes, uint32_t rounds)
+/* Batches of the entries from `first` on. */
+static double serve_batches_of(kvt_store *store, char *memory, uint64_t bytes, uint32_t rounds,
+                               uint32_t first)
 {
     kvt_queue *queue = NULL;
     if (kvt_queue_open(store, NULL, &queue) != KVT_OK) return 0;
     bool done = true;
     for (uint32_t i = 0; i < rounds && done; i++)
-        done = serve_batch(queue, memory, bytes);
+        done = serve_batch(queue, memory, bytes, first);
     kvt_queue_close(queue);
     return done ? (double)rounds * SERVE_BATCH * (double)bytes : 0;
+}
+
+static double serve_batches(kvt_store *store, char *memory, uint64_t bytes, uint32_t rounds)
+{
+    return serve_batches_of(store, memory, bytes, rounds, 0);
 }
 
 /* How much a second; 0: a call failed. */
@@ -332,8 +338,8 @@ static kvt_status serve_memory(serve_bench *bench)
     if (status == KVT_OK) {
         memset(plain, 1, bytes);
         memset(region, 1, bytes);
-        const bool there = serve_puts(own, MIB) && serve_puts(own, MIB / 32) &&
-                           serve_puts(lent, MIB) && serve_puts(lent, MIB / 32);
+        const bool there = serve_puts(own, MIB, 1) && serve_puts(own, MIB / 32, 1) &&
+                           serve_puts(lent, MIB, 1) && serve_puts(lent, MIB / 32, 1);
         if (!there) status = KVT_E_SPACE;
     }
     const uint32_t count = sizeof serve_cases / sizeof *serve_cases;
@@ -357,22 +363,29 @@ typedef struct serve_client {
     kvt_store *store;
     char *memory;
     pthread_t thread;
+    uint32_t number, rounds;
     double rate;
 } serve_client;
 
 static void *serve_client_runs(void *argument)
 {
     serve_client *client = argument;
-    client->rate = serve_rate(serve_batches, client->store, client->memory, MIB, 2);
+    const uint64_t begin_ns = base_clock_ns();
+    const double done = serve_batches_of(client->store, client->memory, MIB, client->rounds,
+                                         client->number * SERVE_ENTRIES);
+    client->rate = done * 1e9 / (double)(base_clock_ns() - begin_ns);
     return NULL;
 }
 
-/* Gets of several clients at once, each all entries in batches: bytes a second together, and the
- * slowest one's part of the mean. */
-static double serve_together(serve_client *clients, uint32_t count, double *fair_out)
+/* Gets of several clients at once, each all entries of its own in batches, because gets of the same
+ * ones share reads: bytes a second together, and the slowest one's part of the mean. */
+static double serve_together(serve_client *clients, uint32_t count, uint32_t rounds,
+                             double *fair_out)
 {
     double least = 0, sum = 0;
     const uint64_t begin_ns = base_clock_ns();
+    for (uint32_t i = 0; i < count; i++)
+        clients[i].rounds = rounds;
     for (uint32_t i = 0; i < count; i++)
         if (base_thread_start(&clients[i].thread, serve_client_runs, &clients[i]) != KVT_OK)
             return 0;
@@ -384,15 +397,17 @@ static double serve_together(serve_client *clients, uint32_t count, double *fair
         sum += clients[i].rate;
     }
     *fair_out = sum > 0 ? least * count / sum : 0;
-    return least > 0 ? 2.0 * SERVE_BATCH * (double)MIB * count / seconds : 0;
+    return least > 0 ? (double)rounds * SERVE_BATCH * (double)MIB * count / seconds : 0;
 }
 
 /* Rates of `count` handles of one store, in all repeats. 0 rows: a call failed. */
 static kvt_status serve_drive_rates(const serve_bench *bench, serve_client *clients, uint32_t count,
                                     double *rates, double *fairs)
 {
+    /* Clients that end one batch after the other are fair to a part of one in so many. */
+    const uint32_t rounds = bench->options->quick ? 2 : 6;
     for (uint32_t i = 0; i < bench->repeats; i++) {
-        rates[i] = serve_together(clients, count, &fairs[i]);
+        rates[i] = serve_together(clients, count, rounds, &fairs[i]);
         if (rates[i] == 0)
             return bench_blame(bench->report, KVT_E_CORRUPT, "drives", "a call failed");
     }
@@ -409,42 +424,74 @@ static void serve_drive_row(serve_bench *bench, const char *name, uint32_t clien
                                bench_rate_of(fairs, bench->repeats).median));
 }
 
-static kvt_status serve_drives(serve_bench *bench)
+/* Gives clients, whose stores are there, a region each to read into. */
+static kvt_status serve_take_memory(serve_client *clients, uint32_t count)
 {
-    double rates[SERVE_REPEATS_MAX], fairs[SERVE_REPEATS_MAX], own = 0;
-    char message[BENCH_MESSAGE_BYTES] = "";
-    kvt_store *store = NULL;
-    serve_client clients[SERVE_CLIENTS_MAX] = {0};
-    kvt_status status = serve_own(bench, 4 * MIB, true, &store);
-    for (uint32_t i = 0; i < SERVE_CLIENTS_MAX && status == KVT_OK; i++) {
-        clients[i].memory = malloc(SERVE_BATCH * MIB);
-        if (clients[i].memory == NULL) status = KVT_E_MEMORY;
-        clients[i].store = store;
+    for (uint32_t i = 0; i < count; i++) {
+        void *memory = NULL;
+        const kvt_status status = kvt_region_make(clients[i].store, SERVE_BATCH * MIB, &memory);
+        if (status != KVT_OK) return status;
+        clients[i].memory = memory;
     }
-    if (status == KVT_OK && !serve_puts(store, MIB)) status = KVT_E_SPACE;
-    if (status == KVT_OK) status = serve_drive_rates(bench, clients, 1, rates, fairs);
-    if (status == KVT_OK) {
-        own = bench_rate_of(rates, bench->repeats).median;
-        serve_drive_row(bench, "own", 1, rates, fairs, own);
+    return KVT_OK;
+}
+
+static void serve_free_memory(serve_client *clients)
+{
+    for (uint32_t i = 0; i < SERVE_CLIENTS_MAX; i++) {
+        if (clients[i].memory != NULL) (void)kvt_region_free(NULL, clients[i].memory);
+        clients[i].memory = NULL;
     }
-    kvt_store_close(store);
-    store = NULL;
-    if (status == KVT_OK && !serve_configure(bench, 4 * MIB, true)) status = KVT_E_IO;
-    if (status == KVT_OK) status = serve_begin(bench, &clients[0].store, message, sizeof message);
-    for (uint32_t i = 1; i < SERVE_CLIENTS_MAX; i++) {
-        clients[i].store = NULL;
-        if (status == KVT_OK)
-            status = kvt_connect(bench->socket, NULL, &clients[i].store, message, sizeof message);
-    }
-    if (status == KVT_OK && !serve_puts(clients[0].store, MIB)) status = KVT_E_SPACE;
+}
+
+/* Rates of the first clients over what the drives hold. */
+static kvt_status serve_drive_lent(serve_bench *bench, serve_client *clients, double own)
+{
+    double rates[SERVE_REPEATS_MAX], fairs[SERVE_REPEATS_MAX];
+    kvt_status status = serve_take_memory(clients, SERVE_CLIENTS_MAX);
+    if (status == KVT_OK && !serve_puts(clients[0].store, MIB, SERVE_CLIENTS_MAX))
+        status = KVT_E_SPACE;
     for (uint32_t count = 1; count <= SERVE_CLIENTS_MAX && status == KVT_OK; count *= 2) {
         status = serve_drive_rates(bench, clients, count, rates, fairs);
         if (status == KVT_OK) serve_drive_row(bench, "lent", count, rates, fairs, own);
     }
-    for (uint32_t i = 0; i < SERVE_CLIENTS_MAX; i++) {
-        if (bench->server > 0) kvt_store_close(clients[i].store);
-        free(clients[i].memory);
+    return status;
+}
+
+static kvt_status serve_drive_own(serve_bench *bench, double *own_out)
+{
+    double rates[SERVE_REPEATS_MAX], fairs[SERVE_REPEATS_MAX];
+    serve_client clients[SERVE_CLIENTS_MAX] = {0};
+    kvt_status status = serve_own(bench, 4 * MIB, true, &clients[0].store);
+    if (status == KVT_OK) status = serve_take_memory(clients, 1);
+    if (status == KVT_OK && !serve_puts(clients[0].store, MIB, SERVE_CLIENTS_MAX))
+        status = KVT_E_SPACE;
+    if (status == KVT_OK) status = serve_drive_rates(bench, clients, 1, rates, fairs);
+    if (status == KVT_OK) {
+        *own_out = bench_rate_of(rates, bench->repeats).median;
+        serve_drive_row(bench, "own", 1, rates, fairs, *own_out);
     }
+    kvt_store_close(clients[0].store);
+    serve_free_memory(clients);
+    return status;
+}
+
+static kvt_status serve_drives(serve_bench *bench)
+{
+    double own = 0;
+    char message[BENCH_MESSAGE_BYTES] = "";
+    serve_client clients[SERVE_CLIENTS_MAX] = {0};
+    kvt_status status = serve_drive_own(bench, &own);
+    if (status == KVT_OK && !serve_configure(bench, 4 * MIB, true)) status = KVT_E_IO;
+    if (status == KVT_OK) status = serve_begin(bench, &clients[0].store, message, sizeof message);
+    for (uint32_t i = 1; i < SERVE_CLIENTS_MAX && status == KVT_OK; i++) {
+        clients[i].number = i;
+        status = kvt_connect(bench->socket, NULL, &clients[i].store, message, sizeof message);
+    }
+    if (status == KVT_OK) status = serve_drive_lent(bench, clients, own);
+    for (uint32_t i = 0; i < SERVE_CLIENTS_MAX; i++)
+        kvt_store_close(clients[i].store);
+    serve_free_memory(clients);
     serve_end(bench);
     return status == KVT_OK || message[0] == '\0'
                ? status
