@@ -130,9 +130,9 @@ kvt_status kvt_profile_mix_kept(kvt_profile *profile, const char *device, double
 }
 
 /* A gain counts if the slowest repetition shows it over the fastest one at 4 KiB: other work on the
- * machine must not be taken for it. A begin costs up to a fortieth of the room of what lies there (tiers/pool/pool_slots.c), so it
- * has to gain twice that. Among those that do, a smaller one costs less; 2 % is what repetitions
- * differ by on a quiet machine. */
+ * machine must not be taken for it. A begin costs up to a fortieth of the room of what lies there
+ * (tiers/pool/pool_slots.c), so it has to gain twice that. Among those that do, a smaller one costs
+ * less; 2 % is what repetitions differ by on a quiet machine. */
 #define PROFILE_BEGIN_GAINS 1.05
 #define PROFILE_BEGIN_KEEPS 0.98
 #define PROFILE_BEGIN_STEPS 6 /* 4 to 128 KiB; the table's CHECK has them */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_store_slack.c - a store whose drives begin writes by the slack of passes that never end,
- * with slots: killed at random moments, and on drives that are pulled and come back. Bytes are right
- * or a miss, what was flushed is there, and no slot is lost.
+ * with slots: killed at random moments, and on drives that are pulled and come back. Bytes are
+ * right or a miss, what was flushed is there, and no slot is lost.
  *
  *     torture_store_slack [--seconds N] [--seed N]      half of the time for either part
  *
@@ -139,7 +139,8 @@ static void torture_check(torture *t, kvt_store *store, uint32_t flushed)
 }
 
 /* Deletes all entries: no slot is taken then, and each byte of the drives is free or a free slot's,
- * which can be taken. A slot may have gone back to the allocator, where a plan of now is read faster. */
+ * which can be taken. A slot may have gone back to the allocator, where a plan of now is read
+ * faster. */
 static void torture_check_slots(torture *t, kvt_store *store)
 {
     tiers_pool *pool = store->pools[KVT_TIER_SSD];

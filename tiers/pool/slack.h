@@ -82,7 +82,7 @@ typedef struct slack_account {
     uint64_t share_ns;     /* the next share begins no sooner */
     uint64_t window_ns;    /* of the order table: the layer whose window was last looked at, */
     double window_seconds; /* and what its writes have used of it */
-    uint64_t batch_ns;     /* of writes under way at most, while the worker is slow; 0 = the grain */
+    uint64_t batch_ns;     /* of writes under way, where the worker is slow; 0 = the grain */
     bool filled;           /* a write had to wait because the batch was full */
     uint64_t still_ns;     /* the last instant at which an operation had to wait, */
     uint32_t still;        /* and how often in a row it was the same one */

@@ -3,9 +3,9 @@
  * test_tiers_slack_pass.c - a pass that loads layers from one member, and writes beside it, in each
  * order, on a clock that the test keeps: what the pass waits, and what is written meanwhile.
  *
- * The member is a drive with one bus and a latency behind it, which loses a share of its speed while
- * both directions are in it. Its worker sees a completion or a mail some time after it, because
- * threads have to wake up, and asks the gate (slack.h) as worker_order.c does.
+ * The member is a drive with one bus and a latency behind it, which loses a share of its speed
+ * while both directions are in it. Its worker sees a completion or a mail some time after it,
+ * because threads have to wake up, and asks the gate (slack.h) as worker_order.c does.
  */
 #include "cases.h"
 

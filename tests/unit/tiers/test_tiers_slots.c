@@ -254,8 +254,8 @@ TEST(tensors_begin_where_the_drive_likes_it)
     }
 }
 
-/* After 1e5 random puts and deletes entries still lie in one piece on each member, and no member has
- * more to write than its speed allows: what is left of the drives' sum is a twentieth at most. */
+/* After 1e5 random puts and deletes entries still lie in one piece on each member, and no member
+ * has more to write than its speed allows: a twentieth of the drives' sum is lost at most. */
 TEST(churn_leaves_the_members_balanced)
 {
     enum { TENSOR = 32 << 10, BYTES = 3 * GRAIN + 32 * TENSOR, HELD = 1024, WRITES = 64 };
