@@ -287,8 +287,8 @@ static kvt_status profile_connect(kvt_profile *profile, const char *path, char *
     return KVT_OK;
 }
 
-/* Once the file is known to be a sound profile of ours. What is committed goes into the file itself
- * after a few rows: a person may copy it without its -wal file while a measurement of hours runs. */
+/* Once the file is known to be a sound profile. Checkpoints after a few rows: a person may copy the
+ * file without its -wal file while a measurement of hours runs. */
 static kvt_status profile_prepare_writing(kvt_profile *profile, const char *path, char *message,
                                           size_t size)
 {

@@ -13,41 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one bit per element is worth at high rates: four times less squared error, and KL is
- * quadratic in the error of attention. */
-#define CALIBRATE_BIT 1.3862943611198906
-
-/* Below this, KL is the rounding of its own sum. */
-#define CALIBRATE_LEAST 1e-12
-
 enum {
     CALIBRATE_CANDIDATES_MAX = 6,
-    CALIBRATE_FIRST_MAX = 24,   /* candidates of the questions that are asked first */
-    CALIBRATE_PILOTS = 6,       /* documents of the pilot, and at least so many of each class: */
-    CALIBRATE_PILOTS_CLASS = 2, /* what is clear on them needs no more */
-    CALIBRATE_PILOTS_SHARE = 4  /* one entry in so many at most, for rungs to be tried on them */
+    CALIBRATE_FIRST_MAX = 24,  /* candidates of the questions that are asked first */
+    CALIBRATE_PILOTS_SHARE = 4 /* one entry in so many at most, for rungs to be tried on them */
 };
 
 /* ---- measuring ---- */
-
-/* Marks the first asked entries of each class, of different documents. */
-static void rows_choose_pilot(calibrate_rows *rows)
-{
-    const calibrate_source *source = rows->source;
-    const uint32_t classes = source->class_count > 1 ? source->class_count : 1;
-    uint32_t room = (CALIBRATE_PILOTS + classes - 1) / classes, of_class[QUALITY_CLASSES_MAX] = {0};
-    if (room < CALIBRATE_PILOTS_CLASS) room = CALIBRATE_PILOTS_CLASS;
-    for (uint32_t e = 0; e < source->entries; e++) {
-        const uint32_t at = source->classes != NULL ? source->classes[e] : 0;
-        bool fits = (source->asked == NULL || source->asked[e]) && of_class[at] < room;
-        for (uint32_t i = 0; fits && i < e; i++)
-            fits = !rows->pilot[i] || rows->documents[i] != rows->documents[e];
-        rows->pilot[e] = fits;
-        of_class[at] += fits;
-        rows->pilot_count += fits;
-        rows->asked_count += source->asked == NULL || source->asked[e];
-    }
-}
 
 /* A pilot of more than half of what is asked saves less than the exact runs that it takes. */
 static calibrate_reach rows_reach(const calibrate_rows *rows, calibrate_reach reach)
@@ -79,7 +51,7 @@ kvt_status calibrate_rows_make(calibrate_rows *rows, const calibrate_source *sou
     for (uint32_t i = 0; i < CALIBRATE_VARIANTS_MAX; i++)
         rows->beaten_by[i] = CALIBRATE_NONE;
     (void)quality_number_documents(source->documents, source->entries, rows->documents);
-    rows_choose_pilot(rows);
+    quality_pilot_choose(rows);
     return KVT_OK;
 }
 
@@ -98,11 +70,6 @@ static uint32_t rows_find(const calibrate_rows *rows, const char *name)
     for (uint32_t i = 0; i < rows->count; i++)
         if (strcmp(rows->variants[i].name, name) == 0) return i;
     return CALIBRATE_NONE;
-}
-
-static const quality_row *rows_at(const calibrate_rows *rows, uint32_t entry, uint32_t variant)
-{
-    return &rows->rows[(size_t)entry * CALIBRATE_VARIANTS_MAX + variant];
 }
 
 /* Measures the variants at places `at`, and makes the curves of all. */
@@ -155,127 +122,6 @@ kvt_status calibrate_measure(calibrate_rows *rows, const char *const *names, uin
     return status;
 }
 
-/* ---- comparing ---- */
-
-static double rows_distortion(const quality_row *row)
-{
-    double value = isfinite(row->kl) ? row->kl : row->attention_error * row->attention_error;
-    return value > CALIBRATE_LEAST ? value : CALIBRATE_LEAST;
-}
-
-/* Student's 97.5 % point; the series is 0.3 % off at 4 degrees of freedom, less beyond. */
-static double calibrate_student(uint32_t freedom)
-{
-    static const double few[] = {12.706, 4.303, 3.182};
-    return freedom <= 3 ? few[freedom - 1] : quality_student(1.959964, freedom);
-}
-
-/* The difference of two variants on one entry; false where it lacks one of them. */
-static bool compare_entry(const calibrate_rows *rows, uint32_t entry, const uint32_t pair[2],
-                          bool even_bits, double *difference)
-{
-    const quality_row *one = rows_at(rows, entry, pair[0]), *other = rows_at(rows, entry, pair[1]);
-    if (!one->present || !other->present) return false;
-    *difference = log(rows_distortion(one) / rows_distortion(other));
-    if (even_bits) *difference += CALIBRATE_BIT * (one->bits_per_element - other->bits_per_element);
-    return true;
-}
-
-/* Student's interval of a mean whose parts are documents: entries of one are no proof of each
- * other. */
-static void compare_interval(const double *sums, const double *counts, uint32_t places,
-                             calibrate_pair *pair)
-{
-    double squares = 0.0;
-    for (uint32_t d = 0; d < places; d++) {
-        const double off = sums[d] - counts[d] * pair->mean;
-        squares += off * off;
-        pair->documents += counts[d] > 0.0;
-    }
-    pair->low = -INFINITY;
-    pair->high = INFINITY;
-    if (pair->documents < 2) return;
-    const double freedom = pair->documents - 1.0, count = pair->entries;
-    const double half =
-        calibrate_student(pair->documents - 1) * sqrt(squares * pair->documents / freedom) / count;
-    pair->low = pair->mean - half;
-    pair->high = pair->mean + half;
-}
-
-/* Among the entries of a mask; NULL: all. */
-static calibrate_pair compare_among(const calibrate_rows *rows, const bool *mask, uint32_t a,
-                                    uint32_t b, bool even_bits, int class_index)
-{
-    const uint32_t both[2] = {a, b}, entries = rows->source->entries;
-    calibrate_pair pair = {.entries = 0};
-    const uint32_t *classes = rows->source->classes;
-    double *sums = rows->sums, *counts = rows->sums + entries, sum = 0.0, difference;
-    for (uint32_t i = 0; i < 2 * entries; i++)
-        sums[i] = 0.0;
-    for (uint32_t e = 0; e < entries; e++) {
-        const int of_class = classes != NULL ? (int)classes[e] : 0;
-        if (class_index != CALIBRATE_ALL_CLASSES && of_class != class_index) continue;
-        if (mask != NULL && !mask[e]) continue;
-        if (!compare_entry(rows, e, both, even_bits, &difference)) continue;
-        sums[rows->documents[e]] += difference;
-        counts[rows->documents[e]] += 1.0;
-        sum += difference;
-        pair.entries++;
-    }
-    if (pair.entries == 0) return pair;
-    pair.mean = sum / pair.entries;
-    compare_interval(sums, counts, entries, &pair);
-    return pair;
-}
-
-calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_t b, bool even_bits,
-                                 int class_index)
-{
-    return compare_among(rows, NULL, a, b, even_bits, class_index);
-}
-
-/* ---- the pilot ---- */
-
-/* Whether the pilot leaves no doubt that `a` is no better than `b`: by twice the interval, since
- * many are judged so, or because both are the same. The pilot's rows are the same ones whenever a
- * calibration goes on, and so is the verdict. */
-static bool pilot_loses(const calibrate_rows *rows, uint32_t a, uint32_t b, bool even_bits)
-{
-    const calibrate_pair pair =
-        compare_among(rows, rows->pilot, a, b, even_bits, CALIBRATE_ALL_CLASSES);
-    if (pair.entries == 0 || pair.documents < 2) return false;
-    return pair.mean >= 0.0 && pair.mean - 2.0 * (pair.high - pair.mean) >= 0.0;
-}
-
-static double pilot_bits(const calibrate_rows *rows, uint32_t variant)
-{
-    double bits = 0.0;
-    uint32_t entries = 0;
-    for (uint32_t e = 0; e < rows->source->entries; e++) {
-        if (!rows->pilot[e] || !rows_at(rows, e, variant)->present) continue;
-        bits += rows_at(rows, e, variant)->bits_per_element;
-        entries++;
-    }
-    return entries > 0 ? bits / entries : (double)NAN;
-}
-
-/* Of the variants that were measured, or are marked, one that is cheaper than this one, may stand
- * for it and is better beyond doubt; CALIBRATE_NONE: none. */
-static uint32_t pilot_beaten_by(const calibrate_rows *rows, const bool *marked, uint32_t variant)
-{
-    const calibrate_bases *bases = rows->source->bases;
-    const calibrate_kind kind = calibrate_kind_of(bases, rows->variants[variant].variant);
-    const double bits = pilot_bits(rows, variant);
-    for (uint32_t i = 0; i < rows->count; i++) {
-        if (marked != NULL && !marked[i]) continue;
-        if (!(pilot_bits(rows, i) < bits)) continue;
-        if (!calibrate_stands_for(calibrate_kind_of(bases, rows->variants[i].variant), kind))
-            continue;
-        if (pilot_loses(rows, variant, i, false)) return i;
-    }
-    return CALIBRATE_NONE;
-}
-
 /* ---- questions ---- */
 
 typedef struct calibrate_state {
@@ -292,8 +138,8 @@ static void describe_variant(const calibrate_rows *rows, uint32_t index, uint32_
     uint32_t entries = 0;
     bool kl = false;
     for (uint32_t e = 0; e < rows->source->entries; e++) {
-        const quality_row *row = rows_at(rows, e, index);
-        if (!row->present || !rows_at(rows, e, other)->present) continue;
+        const quality_row *row = calibrate_row_at(rows, e, index);
+        if (!row->present || !calibrate_row_at(rows, e, other)->present) continue;
         kl = isfinite(row->kl);
         distortion += kl ? row->kl : row->attention_error;
         bits += row->bits_per_element;
@@ -347,30 +193,6 @@ static void answer_classes(calibrate_state *s, const uint32_t *at, const char *c
     }
 }
 
-/* Which candidates of a question the pilot leaves: none that is no better than another at even
- * bits, nor one that drops tokens where a cheaper variant is better with all of them. One alone is
- * the answer. Returns how many. */
-static uint32_t pilot_leaves(const calibrate_rows *rows, const uint32_t *at, uint32_t count,
-                             bool *left)
-{
-    uint32_t remaining = 0, best = CALIBRATE_NONE;
-    for (uint32_t i = 0; i < count; i++) {
-        left[i] = at[i] != CALIBRATE_NONE;
-        if (!left[i]) continue;
-        if (best == CALIBRATE_NONE ||
-            compare_among(rows, rows->pilot, at[i], at[best], true, CALIBRATE_ALL_CLASSES).mean <
-                0.0)
-            best = i;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        left[i] = left[i] && (i == best || !pilot_loses(rows, at[i], at[best], true));
-        if (left[i] && quality_variant_drops(rows->variants[at[i]].variant))
-            left[i] = pilot_beaten_by(rows, NULL, at[i]) == CALIBRATE_NONE;
-        remaining += left[i];
-    }
-    return remaining;
-}
-
 typedef uint32_t pilot_verdict(const calibrate_rows *rows, const uint32_t *at, uint32_t count,
                                bool *left);
 
@@ -400,7 +222,7 @@ static uint32_t ask(calibrate_state *s, const char *question, const char *const 
     uint32_t at[CALIBRATE_CANDIDATES_MAX], best = CALIBRATE_NONE, rival = CALIBRATE_NONE;
     char one[128], other[128];
     assert(count <= CALIBRATE_CANDIDATES_MAX);
-    if (s->status == KVT_OK) s->status = ask_measure(s, names, count, pilot_leaves, at);
+    if (s->status == KVT_OK) s->status = ask_measure(s, names, count, quality_pilot_leaves, at);
     if (s->status != KVT_OK) return 0;
     for (uint32_t i = 0; i < count; i++) {
         if (at[i] == CALIBRATE_NONE) continue;
@@ -567,21 +389,6 @@ static void name_candidates(const calibrate_bases *bases, const calibrate_answer
         names->places[i] = names->text[i];
 }
 
-/* Of a basis question's candidates those that the pilot leaves in doubt or finds better, entropy
- * with them. Returns how many. */
-static uint32_t pilot_leaves_bases(const calibrate_rows *rows, const uint32_t *at, uint32_t count,
-                                   bool *left)
-{
-    uint32_t remaining = 0;
-    for (uint32_t i = 1; i < count; i++) {
-        left[i] = at[0] != CALIBRATE_NONE && at[i] != CALIBRATE_NONE &&
-                  !pilot_loses(rows, at[i], at[0], true);
-        remaining += left[i];
-    }
-    left[0] = remaining > 0;
-    return remaining + left[0];
-}
-
 /* Every span that is accepted gives rungs; the answer is the one with the least distortion. */
 static void ask_bases(calibrate_state *s, const calibrate_answers *a)
 {
@@ -593,7 +400,7 @@ static void ask_bases(calibrate_state *s, const calibrate_answers *a)
     double best = 0.0, mean;
     if (bases == NULL || s->status != KVT_OK) return;
     name_candidates(bases, a, &names);
-    s->status = ask_measure(s, names.places, names.count, pilot_leaves_bases, at);
+    s->status = ask_measure(s, names.places, names.count, quality_pilot_leaves_bases, at);
     if (s->status != KVT_OK) return;
     answer(s->ladder, "entropy: basis", "none", "none of the candidates was measured");
     calibrate_choice *choice = &s->ladder->choices[s->ladder->choice_count - 1];
@@ -640,10 +447,12 @@ typedef struct first_work {
 static void first_leave(calibrate_state *s, first_work *work, const char *const *names,
                         uint32_t count, pilot_verdict *leaves)
 {
-    uint32_t at[CALIBRATE_CANDIDATES_MAX];
+    uint32_t at[CALIBRATE_CANDIDATES_MAX] = {0};
     bool left[CALIBRATE_CANDIDATES_MAX];
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         at[i] = rows_find(s->rows, names[i]);
+        if (at[i] != CALIBRATE_NONE && s->rows->curves[at[i]].entries == 0) at[i] = CALIBRATE_NONE;
+    }
     if (leaves(s->rows, at, count, left) < 2) return;
     for (uint32_t i = 0; i < count; i++)
         if (left[i]) work->left[work->left_count++] = names[i];
@@ -678,9 +487,10 @@ static void ask_first(calibrate_state *s, const calibrate_answers *a, bool quest
             work.names[work.count++] = usual[g].names[i];
     s->status = calibrate_measure(s->rows, work.names, work.count, CALIBRATE_PILOT, at);
     if (s->status != KVT_OK) return;
-    if (basis.count > 0) first_leave(s, &work, basis.places, basis.count, pilot_leaves_bases);
+    if (basis.count > 0)
+        first_leave(s, &work, basis.places, basis.count, quality_pilot_leaves_bases);
     for (uint32_t g = 0; g < groups; g++)
-        first_leave(s, &work, usual[g].names, usual[g].count, pilot_leaves);
+        first_leave(s, &work, usual[g].names, usual[g].count, quality_pilot_leaves);
     s->status = calibrate_measure(s->rows, work.left, work.left_count, CALIBRATE_ASKED, at);
 }
 
@@ -759,7 +569,8 @@ static kvt_status measure_rungs(calibrate_rows *rows, const calibrate_names *nam
     for (uint32_t i = 0; i < names->count; i++)
         if (at[i] != CALIBRATE_NONE) rungs[at[i]] = true;
     for (uint32_t i = kept; i < names->count; i++)
-        if (at[i] != CALIBRATE_NONE) rows->beaten_by[at[i]] = pilot_beaten_by(rows, rungs, at[i]);
+        if (at[i] != CALIBRATE_NONE)
+            rows->beaten_by[at[i]] = quality_pilot_beaten_by(rows, rungs, at[i]);
     for (uint32_t i = 0; i < names->count; i++) {
         if (at[i] == CALIBRATE_NONE) continue;
         uint32_t *by = &rows->beaten_by[at[i]];
@@ -776,7 +587,7 @@ static uint32_t count_rows(const calibrate_rows *rows, uint32_t variant, uint32_
     uint32_t count = 0;
     for (uint32_t e = 0; variant != CALIBRATE_NONE && e < source->entries; e++)
         count += (source->classes == NULL || source->classes[e] == class_index) &&
-                 rows_at(rows, e, variant)->present;
+                 calibrate_row_at(rows, e, variant)->present;
     return count;
 }
 

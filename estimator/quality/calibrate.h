@@ -95,6 +95,12 @@ typedef struct calibrate_rows {
     uint32_t left_count;
 } calibrate_rows;
 
+static inline const quality_row *calibrate_row_at(const calibrate_rows *rows, uint32_t entry,
+                                                  uint32_t variant)
+{
+    return &rows->rows[(size_t)entry * CALIBRATE_VARIANTS_MAX + variant];
+}
+
 typedef struct calibrate_choice {
     const char *question;
     char chosen[QUALITY_NAME_BYTES];
@@ -115,7 +121,7 @@ typedef enum calibrate_kind {
 /* Whether one kind can stand for another: it asks for no more, and decodes no slower. A variant
  * that keeps all tokens is measured against its like alone, since the others are not for every
  * layout; one that drops some has no basis. */
-bool calibrate_stands_for(calibrate_kind kind, calibrate_kind other);
+bool quality_stands_for(calibrate_kind kind, calibrate_kind other);
 
 /* The kind of a variant, given the bases of its calibration; NULL: none. */
 calibrate_kind calibrate_kind_of(const calibrate_bases *bases, kvt_variant variant);
@@ -180,7 +186,8 @@ enum { CALIBRATE_ALL_CLASSES = -1, CALIBRATE_NEW_CLASS = -1 };
 calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_t b, bool even_bits,
                                  int class_index);
 
-/* Measures variants by name that have not been, on the entries of the reach. indices_out[count]: where they are; UINT32_MAX for one that does not take the layout.
+/* Measures variants by name that have not been, on the entries of the reach. indices_out[count]:
+ * where they are; CALIBRATE_NONE for one that does not take the layout.
  */
 KVT_NODISCARD kvt_status calibrate_measure(calibrate_rows *rows, const char *const *names,
                                            uint32_t count, calibrate_reach reach,
@@ -193,6 +200,24 @@ KVT_NODISCARD kvt_status calibrate_measure(calibrate_rows *rows, const char *con
 KVT_NODISCARD kvt_status calibrate_make_ladder(const calibrate_rows *rows, const uint32_t *variants,
                                                uint32_t count, int class_index,
                                                calibrate_ladder *ladder);
+
+/* ---- the pilot ---- */
+
+/* Marks the pilot's entries: the first asked ones of each class, of different documents. */
+void quality_pilot_choose(calibrate_rows *rows);
+
+/* Of the variants that were measured, or are marked, one that is cheaper than this one, may stand
+ * for it and is better on the pilot beyond doubt; CALIBRATE_NONE: none. */
+uint32_t quality_pilot_beaten_by(const calibrate_rows *rows, const bool *marked, uint32_t variant);
+
+/* Which candidates of a question the pilot leaves: none that is no better than another at even
+ * bits, nor one that drops tokens where a cheaper variant is better with all of them. One alone is
+ * the answer. Of the question about bases: those that the pilot leaves in doubt or finds better,
+ * and entropy, the first, with them. Returns how many. */
+uint32_t quality_pilot_leaves(const calibrate_rows *rows, const uint32_t *at, uint32_t count,
+                              bool *left);
+uint32_t quality_pilot_leaves_bases(const calibrate_rows *rows, const uint32_t *at, uint32_t count,
+                                    bool *left);
 
 enum { CALIBRATE_LIMITS = 3 }; /* 0.01, 0.02 and 0.05 */
 

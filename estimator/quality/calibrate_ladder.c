@@ -37,7 +37,7 @@ calibrate_kind calibrate_kind_of(const calibrate_bases *bases, kvt_variant varia
     return CALIBRATE_LAYERS4;
 }
 
-bool calibrate_stands_for(calibrate_kind kind, calibrate_kind other)
+bool quality_stands_for(calibrate_kind kind, calibrate_kind other)
 {
     if (other == CALIBRATE_DROPS) return kind == CALIBRATE_PLAIN || kind == CALIBRATE_DROPS;
     return kind <= other;
@@ -63,7 +63,7 @@ static uint32_t ladder_beaten_by(const calibrate_rows *rows, const ladder_candid
         if (i == at || other->bits > candidates[at].bits) continue;
         if (rows->beaten_by[other->variant] != CALIBRATE_NONE) continue;
         if (other->bits == candidates[at].bits && i > at) continue;
-        if (!calibrate_stands_for(other->kind, candidates[at].kind)) continue;
+        if (!quality_stands_for(other->kind, candidates[at].kind)) continue;
         if (other->distortion > candidates[at].distortion) continue;
         if (best == UINT32_MAX || other->distortion < candidates[best].distortion) best = i;
     }

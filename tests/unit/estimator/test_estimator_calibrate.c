@@ -479,8 +479,8 @@ TEST(questions_are_asked_on_fewer_entries)
     assert_int_equal(ladders[0].entries, ENTRIES / 2);
 }
 
-/* A rung that loses to a cheaper one on the pilot beyond doubt is measured no further: it is refused
- * on every ladder, and its losses are no part of anybody's bounds. */
+/* A rung that loses to a cheaper one on the pilot beyond doubt is measured no further. It is
+ * refused on every ladder, and its losses are no part of anybody's bounds. */
 TEST(beaten_rungs_are_measured_no_further)
 {
     world w = plain_world();
