@@ -140,7 +140,27 @@ static kvt_status ladder_add_raw(kvt_profile *profile, kvt_variant variant, loop
     return KVT_OK;
 }
 
-/* The loss that `profile quality` measured, for a variant outside the ladder. */
+/* The rung of the calibration that is this variant, where the ladder has no room for it. KVT_MISS:
+ * it has none. */
+static kvt_status ladder_find_rung(const loop_site *site, kvt_profile *profile,
+                                   const char *of_class, kvt_variant variant, kvt_codec_curve *rung)
+{
+    kvt_codec_curve all[PROFILE_RUNGS_MAX];
+    const kvt_layout layout = loop_layout(site, 256);
+    char ignored[256];
+    uint32_t count = 0;
+    kvt_status status = profile_rungs_read(profile, &layout, site->measured.facts.name, of_class,
+                                           all, PROFILE_RUNGS_MAX, &count, ignored, sizeof ignored);
+    for (uint32_t i = 0; status == KVT_OK && i < count; i++) {
+        if (memcmp(&all[i].variant, &variant, sizeof variant) != 0) continue;
+        *rung = all[i];
+        return KVT_OK;
+    }
+    return status == KVT_OK || status == KVT_E_MISMATCH ? KVT_MISS : status;
+}
+
+/* The loss of a calibration's rung, or that which `profile quality` measured, for a variant outside
+ * the ladder. */
 static kvt_status ladder_add_single(const loop_site *site, kvt_profile *profile,
                                     const loop_contender *contender, loop_ladder *ladder,
                                     char *message, size_t size)
@@ -151,8 +171,15 @@ static kvt_status ladder_add_single(const loop_site *site, kvt_profile *profile,
         loop_ladder_find(ladder, contender->variant) < ladder->all)
         return KVT_OK;
     const char *of_class = ladder->class_name[0] != '\0' ? ladder->class_name : NULL;
-    kvt_status status = kvt_profile_quality(profile, contender->variant, site->measured.facts.name,
-                                            of_class, &quality);
+    if (ladder->all == LOOP_FORMS_MAX) return KVT_E_ARGUMENT;
+    kvt_status status =
+        ladder_find_rung(site, profile, of_class, contender->variant, &ladder->curves[ladder->all]);
+    if (status != KVT_MISS) {
+        ladder->all += status == KVT_OK;
+        return status;
+    }
+    status = kvt_profile_quality(profile, contender->variant, site->measured.facts.name, of_class,
+                                 &quality);
     if (status == KVT_MISS)
         status = kvt_profile_quality(profile, contender->variant, site->measured.facts.name, NULL,
                                      &quality);
@@ -163,7 +190,6 @@ static kvt_status ladder_add_single(const loop_site *site, kvt_profile *profile,
                        contender->name, site->measured.facts.name);
     if (status == KVT_MISS) return KVT_E_ARGUMENT;
     if (status != KVT_OK) return status;
-    if (ladder->all == LOOP_FORMS_MAX) return KVT_E_ARGUMENT;
     ladder->curves[ladder->all++] = (kvt_codec_curve){
         .variant = contender->variant,
         .stored_share = quality.bits_per_element / (8.0 * kvt_dtype_bytes(layout.dtype)),

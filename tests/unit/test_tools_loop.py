@@ -135,6 +135,18 @@ class LoopTest(CommandCase):
         self.assertTrue(os.path.exists(self.path("loop.html")))
         self.assertEqual(glob.glob("/tmp/kvterrace-loop-%d-*" % os.getpid()), [])
 
+    def test_every_rung_may_stand_alone(self):
+        """A ladder has the ten variants that matter most; the calibration's others are no less
+        measured."""
+        document = self.run_json("profile", "calibrate", "--contexts", "3", "--model", MODEL,
+                                 "--text", "recall=" + TEXT, "--database", "p.db")
+        rungs = [rung["variant"] for rung in document["rungs"] if rung["accepted"]]
+        self.assertGreater(len(rungs), 8)
+        names = ["lru+" + rung.replace(",", "/") for rung in rungs]
+        ran = self.run_json(*LOOP, "--contexts", "1", "--set", "workload.requests=3", "--policy",
+                            ",".join(names))
+        self.assertEqual([run["contender"] for run in ran["results"]], names)
+
     def test_forms_that_drop_tokens(self):
         """The kept rows of a drop without a codec are exact; it costs this model answers."""
         self.calibrate()
