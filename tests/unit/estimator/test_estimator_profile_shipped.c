@@ -130,6 +130,31 @@ TEST(a_real_model_has_a_basis)
     kvt_profile_close(profile);
 }
 
+/* A ladder whose bases are elsewhere comes in whole; what needs none is offered. */
+TEST(a_ladder_comes_without_its_bases)
+{
+    static const char *const files[] = {"qwen2.5-coder-0.5b-q4_k_m.json", NULL};
+    static const char *const classes[] = {"summarisation", "qa", "agent", "code", "pooled"};
+    kvt_profile *profile = open_with(files);
+    const kvt_layout layout = {
+        .layers = 24, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_FP16};
+    kvt_codec_curve curves[KVT_VARIANTS_MAX];
+    char message[512] = "";
+    uint32_t count = 0;
+    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
+        const kvt_status status =
+            profile_rungs_read(profile, &layout, "qwen2.5-coder-0.5b-q4_k_m", classes[i], curves,
+                               KVT_VARIANTS_MAX, &count, message, sizeof message);
+        if (status != KVT_OK) fail_msg("%s: %s", classes[i], message);
+        bool small = false;
+        assert_true(count >= 4);
+        for (uint32_t r = 0; r < count; r++)
+            small |= curves[r].stored_share < 0.33 && curves[r].loss_upper < 0.05;
+        assert_true(small);
+    }
+    kvt_profile_close(profile);
+}
+
 /* Curves and ladders of a real model: of each task, and of tasks that were not measured. */
 TEST(a_real_model_has_ladders)
 {
