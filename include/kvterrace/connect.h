@@ -32,8 +32,8 @@
  *   kvt_load_wait for what has not come is KVT_MISS, and kvt_load_end says so of each entry that is
  *   not complete.
  * - KVT_E_UNSUPPORTED: sparse.h, rings, kvt_device_add, kvt_gpu_stats_get; a get that takes
- *   positions of kept tokens; passes of an older server. An entry that does not fit in the staging of its queue
- *   is KVT_E_SPACE, and so is a load's whose view has more than 512 KiB.
+ *   positions of kept tokens; passes of an older server. An entry that does not fit in the staging
+ *   of its queue is KVT_E_SPACE, and so is a load's whose view has more than 512 KiB.
  * - KVT_E_READ_ONLY: calls that change other clients' entries (kvt_store_clear, kvt_store_maintain,
  *   kvt_device_change, kvt_tenant_set, kvt_space_set, kvt_basis_add, kvt_basis_remove), what is
  *   believed of them (kvt_quality_observe, kvt_pass_table_set), or that name them (kvt_store_list,

@@ -231,10 +231,9 @@ typedef struct kvt_store_options {
      * these, follow_symlinks and get_deadline_seconds count then. It takes no lock, makes and
      * writes no file, and the owner need not run; but no owner may be opened in its process.
      * Entries that the owner has flushed are found; those in HBM and DRAM alone are misses. get,
-     * exists, describe, match without worth and load_seconds, prefix_get, stats (gets, hits,
-     * misses, failures), health, queues, flush and close work; a put is KVT_REFUSED, every other
-     * call KVT_E_UNSUPPORTED: loads, some layers, info->kept, what changes a store. The open may be
-     * KVT_E_GONE: there is no catalog yet. A device that is missing is looked for again; false */
+     * exists, describe, match without worth and load_seconds, prefix_get, stats of gets, health,
+     * queues, flush and close work; a put is KVT_REFUSED, all else KVT_E_UNSUPPORTED: loads, some
+     * layers, info->kept. The open is KVT_E_GONE without a catalog. A lost device is tried again */
     bool follow;
     uint8_t reserved[7]; /* zero */
     kvt_io_options io;

@@ -249,11 +249,9 @@ TEST(codecs_go_on_and_use_threads)
 
 TEST(every_view_can_be_listed)
 {
-    static const char *const views[] = {"runs",         "mixed",   "starts",       "codecs",
-                                        "models",       "quality", "quality_sets", "rungs",
-                                        "calibrations", "choices", "learned",      "prefill",
-                                        "passes",
-                                        NULL};
+    static const char *const views[] = {
+        "runs",  "mixed",        "starts",  "codecs",  "models",  "quality", "quality_sets",
+        "rungs", "calibrations", "choices", "learned", "prefill", "passes",  NULL};
     bench at;
     bench_open(&at);
     for (size_t i = 0; views[i] != NULL; i++) {
