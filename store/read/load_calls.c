@@ -577,11 +577,12 @@ kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
 kvt_status kvt_load_wait_layer(kvt_load *load, uint32_t layer, void *stream)
 {
     if (load == NULL || layer == UINT32_MAX) return KVT_E_ARGUMENT;
-    /* A load of another process's store, too, which begins with the same two members, goes into
-     * memory of the host. */
-    const base_handle *head = (const base_handle *)(const void *)load;
-    if (!fork_guard_is_current(head->forks)) return KVT_E_STATE;
-    if (head->calls != NULL || load->gpu == NULL) return KVT_E_ARGUMENT;
+    if (base_load_calls_of(load) != NULL) { /* of another process's store: into the host's memory */
+        const base_handle *head = (const base_handle *)(const void *)load;
+        return fork_guard_is_current(head->forks) ? KVT_E_ARGUMENT : KVT_E_STATE;
+    }
+    if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
+    if (load->gpu == NULL) return KVT_E_ARGUMENT;
     const kvt_status status = kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE);
     return status == KVT_OK ? store_gpu_load_follow(load, layer, stream) : status;
 }
