@@ -178,23 +178,25 @@ foreach(pair "unit;test" "conform;conform" "golden;golden" "torture;torture")
 endforeach()
 
 target_link_libraries(test_sparse_fork PRIVATE kvt_lent_store)
-target_link_libraries(test_codecs_kernels PRIVATE kvt_kernel_lanes)
 kvt_add_rooms(conform_codecs_all gpu)
 target_link_libraries(conform_codecs_all PRIVATE kvt_kernel_lanes)
 target_link_libraries(test_store_gpu PRIVATE kvt_kernel_lanes)
 target_link_libraries(test_bench_gpu PRIVATE kvt_kernel_lanes)
 target_link_libraries(test_store_gpu_kernels PRIVATE kvt_kernel_lanes)
 
-# The same cases by the PTX that ships: docs/TESTING.md, Kernels without a GPU.
-kvt_room_program(test_codecs_kernels_ptx
-  ${CMAKE_SOURCE_DIR}/tests/unit/codecs/test_codecs_kernels.c)
-target_sources(test_codecs_kernels_ptx PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/kernel_ptx.c)
-target_include_directories(test_codecs_kernels_ptx PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
-target_link_libraries(test_codecs_kernels_ptx PRIVATE kvt_ptx kvt_test_cases PkgConfig::CMOCKA)
-add_test(NAME unit/test_codecs_kernels_ptx COMMAND test_codecs_kernels_ptx
-  WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(unit/test_codecs_kernels_ptx PROPERTIES LABELS "unit;codecs" TIMEOUT 1200
-  ENVIRONMENT "${KVT_TEST_ENVIRONMENT}")
+# Cases of kernels by the host's build of them, and the same by the PTX that ships: docs/TESTING.md,
+# Kernels without a GPU.
+foreach(room codecs basis)
+  set(name test_${room}_kernels)
+  target_link_libraries(${name} PRIVATE kvt_kernel_lanes)
+  kvt_room_program(${name}_ptx ${CMAKE_SOURCE_DIR}/tests/unit/${room}/${name}.c)
+  target_sources(${name}_ptx PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/kernel_ptx.c)
+  target_include_directories(${name}_ptx PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
+  target_link_libraries(${name}_ptx PRIVATE kvt_ptx kvt_test_cases PkgConfig::CMOCKA)
+  add_test(NAME unit/${name}_ptx COMMAND ${name}_ptx WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(unit/${name}_ptx PROPERTIES LABELS "unit;${room}" TIMEOUT 1200
+    ENVIRONMENT "${KVT_TEST_ENVIRONMENT}")
+endforeach()
 
 # Tests of what is here alone, with an engine that is not there: docs/TESTING.md, An absent engine.
 set(KVT_ABSENT_refuses access basis_lack copies deadline groups hint lifetime load load_shared

@@ -73,7 +73,16 @@ typedef struct kvt_part {
     uint32_t reserved2;
     uint64_t bytes; /* listed: exact for FIXED codecs, else the most; encoded: the stored bytes */
     uint8_t *data;  /* aligned to 64; decoders only read it */
+    const uint8_t *host; /* plan_job: the same bytes where the CPU can look at them, or NULL */
 } kvt_part;
+
+/* Where the jobs of a part of several matrices find what they need in the GPU's memory. */
+typedef struct kvt_span_place {
+    const kernel_target *targets[KVT_SPAN_MAX]; /* of each matrix; NULL: not wanted */
+    uint32_t transfers[KVT_SPAN_MAX];           /* transfer_bytes of each */
+    uint64_t basis;                             /* the basis's image (transform_image.h) */
+    uint64_t room;                              /* span_room bytes */
+} kvt_span_place;
 
 /*
  * One codec. A segment is one (layer, side) matrix, or the whole entry of an opaque layout.
@@ -178,6 +187,13 @@ typedef struct kvt_codec {
 
     /* Fills what kernels leave out of a matrix's metadata; NULL: nothing. */
     void (*finish_code)(const uint32_t histogram[256], uint8_t *metadata);
+
+    /* How a GPU decodes a part of a codec with SPANS: bytes of the room that its jobs share, a
+     * multiple of 64, and the jobs: of the part, then of each target that is wanted. */
+    uint64_t (*span_room)(const kvt_matrix *matrix);
+    kvt_status (*plan_span)(kvt_variant variant, const kvt_matrix *matrix, const kvt_part *part,
+                            const kvt_span_place *place, uint8_t dtype,
+                            kernel_work works[1 + KVT_SPAN_MAX], uint32_t *count_out);
 
     /* NESTED codecs: whether `fewer` is `present` with fewer planes, or the same. */
     bool (*drops_to)(kvt_variant present, kvt_variant fewer);

@@ -104,7 +104,6 @@ static kvt_status lossless_decode(kvt_variant variant, const kvt_layout *layout,
     return lossless_dense_decode(&shape, source, source_bytes, target, scratch);
 }
 
-/* Mode fast alone. */
 static kvt_status lossless_plan_job(kvt_variant variant, const kvt_matrix *matrix,
                                     const kvt_part *parts, const kernel_target *target,
                                     uint32_t transfer_bytes, uint8_t dtype, kernel_work *work)
@@ -112,8 +111,24 @@ static kvt_status lossless_plan_job(kvt_variant variant, const kvt_matrix *matri
     enum { LOSSLESS_FAST_TILE = 65536 };
     const uint64_t row = (uint64_t)matrix->kv_heads * matrix->head_dim;
     const uint64_t elements = row * matrix->tokens;
+    if (variant.mode == KVT_LOSSLESS_DENSE) {
+        if (dtype == KVT_DTYPE_FP8 && parts[0].host != NULL &&
+            lossless_is_runs(parts[0].host, parts[0].bytes))
+            return KVT_E_UNSUPPORTED;
+        work->kernel = KERNEL_DENSE;
+        work->blocks = ((uint64_t)matrix->tokens + KERNEL_DENSE_TOKENS - 1) / KERNEL_DENSE_TOKENS *
+                       ((row + KERNEL_DENSE_CHANNELS - 1) / KERNEL_DENSE_CHANNELS);
+        work->job.dense = (kernel_dense_job){.source = (uint64_t)(uintptr_t)parts[0].data,
+                                             .bytes = parts[0].bytes,
+                                             .tokens = matrix->tokens,
+                                             .row = (uint32_t)row,
+                                             .transfer_bytes = transfer_bytes,
+                                             .dtype = dtype,
+                                             .target = *target};
+        return KVT_OK;
+    }
     /* A thread counts elements in 32 bits. */
-    if (variant.mode != KVT_LOSSLESS_FAST || elements > INT32_MAX) return KVT_E_UNSUPPORTED;
+    if (elements > INT32_MAX) return KVT_E_UNSUPPORTED;
     work->kernel = KERNEL_LOSSLESS;
     work->blocks = (elements + LOSSLESS_FAST_TILE - 1) / LOSSLESS_FAST_TILE;
     work->job.lossless = (kernel_lossless_job){.source = (uint64_t)(uintptr_t)parts[0].data,

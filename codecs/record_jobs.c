@@ -33,6 +33,7 @@ typedef struct jobs_maker {
     const kvt_view *view;
     const kernel_place *place;
     kernel_plan *plan;
+    uint64_t room;     /* address of what no span has yet */
     kvt_status status; /* of the first job that was not appended */
 } jobs_maker;
 
@@ -66,6 +67,11 @@ static void jobs_add(jobs_maker *maker, const kernel_work *work)
 static uint64_t jobs_address(const jobs_maker *maker, const record_segment *segment)
 {
     return maker->place->payload + segment->offset;
+}
+
+static const uint8_t *jobs_host(const jobs_maker *maker, const record_segment *segment)
+{
+    return maker->place->host != NULL ? maker->place->host + segment->offset : NULL;
 }
 
 static void jobs_check(void *context, record_segment *segment)
@@ -169,12 +175,26 @@ static void jobs_coded(jobs_maker *maker, const kvt_matrix *matrix, const kvt_pa
     jobs_add(maker, &work);
 }
 
-/* A matrix of parts: raw tokens around the coded rows. */
+/* Raw tokens around the coded rows of a matrix. */
+static void jobs_raw_tokens(jobs_maker *maker, const record_matrix *found, kvt_side side,
+                            const view_rows *rows)
+{
+    const record_plan *plan = maker->source.plan;
+    const uint32_t head = plan->extension.head_tokens, tail = plan->extension.tail_tokens[side];
+    if (found->raw_tokens.kind == 0) return;
+    const uint64_t raw = jobs_address(maker, &found->raw_tokens);
+    const view_rows front = view_rows_part(rows, rows->row_bytes, 0, head);
+    const view_rows behind =
+        view_rows_part(rows, rows->row_bytes, plan->stored.tokens - tail, tail);
+    jobs_raw(maker, &front, raw);
+    jobs_raw(maker, &behind, raw + head * rows->row_bytes);
+}
+
+/* A matrix of parts. */
 static void jobs_parts(jobs_maker *maker, const record_matrix *found, uint32_t layer, kvt_side side,
                        const view_rows *rows)
 {
     const record_plan *plan = maker->source.plan;
-    const uint32_t head = plan->extension.head_tokens, tail = plan->extension.tail_tokens[side];
     kvt_matrix matrix;
     kvt_part parts[KVT_PARTS_MAX];
     uint32_t count;
@@ -184,15 +204,10 @@ static void jobs_parts(jobs_maker *maker, const record_matrix *found, uint32_t l
         parts[i].bytes = found->parts[i].stored_bytes;
         parts[i].data = (uint8_t *)(uintptr_t)jobs_address(maker, &found->parts[i]);
     }
-    const view_rows coded = view_rows_part(rows, rows->row_bytes, head, matrix.tokens);
+    const view_rows coded =
+        view_rows_part(rows, rows->row_bytes, plan->extension.head_tokens, matrix.tokens);
     jobs_coded(maker, &matrix, parts, &coded);
-    if (found->raw_tokens.kind == 0) return;
-    const uint64_t raw = jobs_address(maker, &found->raw_tokens);
-    const view_rows front = view_rows_part(rows, rows->row_bytes, 0, head);
-    const view_rows behind =
-        view_rows_part(rows, rows->row_bytes, plan->stored.tokens - tail, tail);
-    jobs_raw(maker, &front, raw);
-    jobs_raw(maker, &behind, raw + head * rows->row_bytes);
+    jobs_raw_tokens(maker, found, side, rows);
 }
 
 static void jobs_matrix(jobs_maker *maker, uint32_t layer, kvt_side side)
@@ -221,9 +236,124 @@ static void jobs_matrix(jobs_maker *maker, uint32_t layer, kvt_side side)
                                    .span = 1};
         const kvt_part part = {.kind = KVT_PART_CODED,
                                .bytes = found.raw.stored_bytes,
-                               .data = (uint8_t *)(uintptr_t)jobs_address(maker, &found.raw)};
+                               .data = (uint8_t *)(uintptr_t)jobs_address(maker, &found.raw),
+                               .host = jobs_host(maker, &found.raw)};
         jobs_coded(maker, &matrix, &part, &rows);
     }
+}
+
+/* ---- spans ---- */
+
+/* The part of a span, which lies with its first matrix, for the matrices that are wanted. */
+static void jobs_span_part(jobs_maker *maker, uint32_t span, const view_rows *const *rows)
+{
+    const record_plan *plan = maker->source.plan;
+    uint32_t layer, count;
+    kvt_side side;
+    record_matrix found;
+    kvt_matrix matrix;
+    kvt_part parts[KVT_PARTS_MAX];
+    kernel_target targets[KVT_SPAN_MAX];
+    kernel_work works[1 + KVT_SPAN_MAX];
+    kvt_span_place place = {.basis = maker->place->basis, .room = maker->room};
+    if (place.basis == 0) {
+        maker->status = KVT_E_UNSUPPORTED;
+        return;
+    }
+    record_matrix_name(plan, span * plan->together, &layer, &side);
+    if (!record_span_find(&maker->source, layer, side, &found)) {
+        maker->status = KVT_E_ARGUMENT;
+        return;
+    }
+    record_matrix_parts(plan, layer, side, &matrix, parts, &count);
+    assert(count == 1 && found.part_count == 1);
+    parts[0].bytes = found.parts[0].stored_bytes;
+    parts[0].data = (uint8_t *)(uintptr_t)jobs_address(maker, &found.parts[0]);
+    jobs_check(maker, &found.parts[0]);
+    for (uint32_t i = 0; i < matrix.span; i++) {
+        if (rows[i] == NULL) continue;
+        const view_rows coded =
+            view_rows_part(rows[i], rows[i]->row_bytes, plan->extension.head_tokens, matrix.tokens);
+        if (!kernel_rows_fit(&coded)) maker->status = KVT_E_UNSUPPORTED;
+        targets[i] = jobs_target(maker, &coded);
+        place.targets[i] = &targets[i];
+        place.transfers[i] = kernel_target_transfer(&targets[i], 0);
+    }
+    if (maker->status == KVT_OK)
+        maker->status = plan->codec->plan_span(plan->variant, &matrix, &parts[0], &place,
+                                               plan->layout.dtype, works, &count);
+    for (uint32_t i = 0; maker->status == KVT_OK && i < count; i++)
+        jobs_add(maker, &works[i]);
+    maker->room += plan->codec->span_room(&matrix);
+}
+
+/* The matrices of a span that are wanted. */
+static void jobs_span(jobs_maker *maker, uint32_t span, const view_rows *const *rows)
+{
+    const record_plan *plan = maker->source.plan;
+    jobs_span_part(maker, span, rows);
+    for (uint32_t i = 0; maker->status == KVT_OK && i < record_span_matrices(plan, span); i++) {
+        record_matrix found;
+        uint32_t layer;
+        kvt_side side;
+        if (rows[i] == NULL) continue;
+        record_matrix_name(plan, span * plan->together + i, &layer, &side);
+        if (!record_source_find(&maker->source, layer, side, &found)) {
+            maker->status = KVT_E_ARGUMENT;
+            return;
+        }
+        if (found.raw_tokens.kind != 0) jobs_check(maker, &found.raw_tokens);
+        jobs_raw_tokens(maker, &found, side, rows[i]);
+    }
+}
+
+/* Layers of a codec with spans. */
+static void jobs_spans(jobs_maker *maker, uint32_t layer, uint32_t layer_count)
+{
+    const record_plan *plan = maker->source.plan;
+    const uint32_t sides = kvt_layout_sides(&plan->layout), end = sides * (layer + layer_count);
+    for (uint32_t i = sides * layer; maker->status == KVT_OK && i < end;) {
+        const view_rows *rows[KVT_SPAN_MAX] = {NULL};
+        view_rows room[KVT_SPAN_MAX];
+        const uint32_t span = i / plan->together;
+        kvt_side side;
+        record_matrix_name(plan, i, &layer, &side);
+        if (record_matrix_is_raw(plan, layer, side)) {
+            jobs_matrix(maker, layer, side);
+            i++;
+            continue;
+        }
+        for (uint32_t made = 0; i < end && i / plan->together == span; i++) {
+            record_matrix_name(plan, i, &layer, &side);
+            room[made] = view_rows_of(maker->view, maker->layout, plan->stored.tokens, layer, side);
+            rows[i % plan->together] = &room[made++];
+        }
+        jobs_span(maker, span, rows);
+    }
+}
+
+const struct transform_basis *kvt_record_head_basis(const kvt_record_head *head)
+{
+    return head->plan.basis;
+}
+
+uint64_t kvt_record_head_room(const kvt_record_head *head, uint32_t layer, uint32_t layer_count)
+{
+    const record_plan *plan = &head->plan;
+    const uint32_t sides = kvt_layout_sides(&plan->layout), end = sides * (layer + layer_count);
+    uint64_t bytes = 0;
+    if ((plan->codec->flags & KVT_CODEC_FLAG_SPANS) == 0) return 0;
+    for (uint32_t i = sides * layer; i < end; i = (i / plan->together + 1) * plan->together) {
+        kvt_matrix matrix;
+        kvt_part parts[KVT_PARTS_MAX];
+        uint32_t count;
+        kvt_side side;
+        record_matrix_name(plan, i / plan->together * plan->together, &layer, &side);
+        if (record_matrix_is_raw(plan, layer, side)) continue;
+        record_matrix_parts(plan, layer, side, &matrix, parts, &count);
+        bytes += plan->codec->span_room(&matrix);
+    }
+    return bytes;
 }
 
 kvt_status kvt_record_head_jobs(const kvt_record_head *head, const kvt_layout *layout,
@@ -235,8 +365,8 @@ kvt_status kvt_record_head_jobs(const kvt_record_head *head, const kvt_layout *l
     const record_plan *own = &head->plan;
     const uint32_t sides = kvt_layout_sides(layout);
     const kernel_plan before = *plan;
-    if (own->layout.dtype == KVT_DTYPE_OPAQUE || own->codec->flags & KVT_CODEC_FLAG_SPANS)
-        return KVT_E_UNSUPPORTED;
+    const bool spans = (own->codec->flags & KVT_CODEC_FLAG_SPANS) != 0;
+    if (own->layout.dtype == KVT_DTYPE_OPAQUE) return KVT_E_UNSUPPORTED;
     if (!record_layout_fits(own, layout)) return KVT_E_SPACE;
     if (!record_has_layers(layout, layer, layer_count)) return KVT_E_ARGUMENT;
     jobs_maker maker = {.source = {.plan = own,
@@ -247,8 +377,10 @@ kvt_status kvt_record_head_jobs(const kvt_record_head *head, const kvt_layout *l
                         .layout = layout,
                         .view = view,
                         .place = place,
-                        .plan = plan};
-    for (uint32_t i = 0; maker.status == KVT_OK && i < sides * layer_count; i++)
+                        .plan = plan,
+                        .room = place->room};
+    if (spans) jobs_spans(&maker, layer, layer_count);
+    for (uint32_t i = 0; !spans && maker.status == KVT_OK && i < sides * layer_count; i++)
         jobs_matrix(&maker, layer + i / sides, (kvt_side)(i % sides));
     if (maker.status != KVT_OK) *plan = before;
     return maker.status;

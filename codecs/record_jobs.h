@@ -18,7 +18,8 @@ enum {
     KERNEL_LAYER_CHECKS = 14, /* jobs of KERNEL_CHECK of a layer, at most: two matrices of raw
                                * tokens, metadata and five planes */
     KERNEL_LAYER_RAWS = 4,    /* of KERNEL_RAW: raw tokens in front and behind */
-    KERNEL_LAYER_OTHERS = 2   /* of each other kernel */
+    KERNEL_LAYER_OTHERS = 2,  /* of each other kernel */
+    KERNEL_LAYERS_MAX = 4     /* layers that one part holds */
 };
 
 /* Jobs of a kernel that a layer has at most. */
@@ -47,12 +48,23 @@ typedef struct kernel_plan {
 
 /* Where the ranges of layers, and what the view needs, lie in the GPU's memory. */
 typedef struct kernel_place {
-    uint64_t payload; /* address that ranges[].at count from; a multiple of 64 */
+    uint64_t payload;    /* address that ranges[].at count from; a multiple of 64 */
+    const uint8_t *host; /* the same bytes in the host's memory, unverified; NULL: not there. fp8 of
+                          * lossless has a form of 0.2.0 that no kernel decodes, seen here alone */
     const kvt_record_range *ranges;
     uint32_t range_count; /* 0: the whole record lies at `payload` */
     uint32_t reserved;    /* zero */
     uint64_t blocks;      /* address of a copy of view->blocks; 0 where that is NULL */
+    uint64_t basis;       /* address of the image of kvt_record_head_basis; 0: not there */
+    uint64_t room;        /* address of kvt_record_head_room bytes, a multiple of 64 */
 } kernel_place;
+
+/* The basis that decoding of a record's spans needs; NULL: none. */
+const struct transform_basis *kvt_record_head_basis(const kvt_record_head *head);
+
+/* Bytes of the GPU's memory that the jobs of layers need for themselves, until they have run. The
+ * layers are those of whole spans, or some of one. */
+uint64_t kvt_record_head_room(const kvt_record_head *head, uint32_t layer, uint32_t layer_count);
 
 /*
  * Appends the jobs that verify and decode layers to a plan. Once they have run, and every word of

@@ -74,6 +74,11 @@ void record_each_segment(record_matrix *found, void (*each)(void *, record_segme
 bool record_source_find(const record_source *source, uint32_t layer, kvt_side side,
                         record_matrix *found);
 
+/* The same of a part that a span shares, and nothing else of its first matrix: the part may be all
+ * that is there of it. */
+bool record_span_find(const record_source *source, uint32_t layer, kvt_side side,
+                      record_matrix *found);
+
 /* Decodes matrices of one span of a codec with spans. targets: of each of them; NULL: not wanted.
  * Statuses as of kvt_record_decode. */
 kvt_status record_decode_span(const record_source *source, uint32_t span,

@@ -47,6 +47,16 @@ bool record_source_find(const record_source *source, uint32_t layer, kvt_side si
     return !moved.missing;
 }
 
+bool record_span_find(const record_source *source, uint32_t layer, kvt_side side,
+                      record_matrix *found)
+{
+    span_moved moved = {.source = source};
+    record_find_matrix(source->plan, source->table, source->sections, layer, side, found);
+    found->raw_tokens.kind = 0;
+    if (source->ranges != NULL) record_each_segment(found, span_move_segment, &moved);
+    return !moved.missing;
+}
+
 /* Decodes the part of a span. */
 static kvt_status span_decode_part(const record_source *source, uint32_t layer, kvt_side side,
                                    const view_rows *const *targets, void *scratch,
@@ -60,12 +70,7 @@ static kvt_status span_decode_part(const record_source *source, uint32_t layer, 
     view_rows coded[KVT_SPAN_MAX];
     const view_rows *wanted[KVT_SPAN_MAX];
     uint32_t count;
-    /* The part may be all that is there of its first matrix. */
-    record_find_matrix(plan, source->table, source->sections, layer, side, &found);
-    found.raw_tokens.kind = 0;
-    span_moved moved = {.source = source};
-    if (source->ranges != NULL) record_each_segment(&found, span_move_segment, &moved);
-    if (moved.missing) return KVT_E_CORRUPT;
+    if (!record_span_find(source, layer, side, &found)) return KVT_E_CORRUPT;
     record_matrix_parts(plan, layer, side, &matrix, parts, &count);
     assert(count == 1 && found.part_count == 1 && plan->basis != NULL);
     parts[0].bytes = found.parts[0].stored_bytes;

@@ -40,16 +40,21 @@ static uint32_t order_class(int32_t spread, int32_t offset)
     return class < TRANSFORM_CLASSES - 1 ? (uint32_t) class : TRANSFORM_CLASSES - 1;
 }
 
+int32_t transform_class_offset(uint32_t step)
+{
+    return ORDER_OFFSET - order_log2_eighths(step);
+}
+
 uint32_t transform_class(int16_t spread, uint32_t step)
 {
-    return order_class(spread, ORDER_OFFSET - order_log2_eighths(step));
+    return order_class(spread, transform_class_offset(step));
 }
 
 void transform_order_make(const transform_basis *basis, uint64_t first_component,
                           uint32_t components, uint32_t step, transform_order *order)
 {
     const int16_t *spreads = basis->spreads + first_component * TRANSFORM_BANDS;
-    const int32_t offset = ORDER_OFFSET - order_log2_eighths(step);
+    const int32_t offset = transform_class_offset(step);
     uint32_t next[TRANSFORM_CLASSES][TRANSFORM_BANDS] = {{0}};
     uint32_t at = 0;
     assert(components <= UINT16_MAX);
@@ -380,17 +385,23 @@ static void block_clear(const transform_order *order, uint32_t groups, int16_t *
         memset(codes + (uint64_t)c * BLOCK_LANES + lanes, 0, (BLOCK_LANES - lanes) * sizeof *codes);
 }
 
+/* In the order in which they are stored, by band, component and lane. */
 static kvt_status block_read_exceptions(const transform_order *order, const block_parts *parts,
                                         uint32_t groups, int16_t *codes, uint8_t *live)
 {
+    uint64_t before = 0;
     for (const uint8_t *at = parts->exception; at < parts->exception_end;
          at += TRANSFORM_EXCEPTION_BYTES) {
         const uint32_t component = at[0] | (uint32_t)at[1] << 8;
         int16_t code;
         memcpy(&code, at + 4, sizeof code);
         if (component >= order->components || at[2] >= groups * TRANSFORM_ALONG || at[3] != 0 ||
-            code == 0 || (live[component] >> block_band(at[2], groups) & 1) != 0)
+            code == 0)
             return KVT_E_CORRUPT;
+        const uint32_t band = block_band(at[2], groups);
+        const uint64_t place = (uint64_t)(band + 1) << 32 | component << 8 | at[2];
+        if ((live[component] >> band & 1) != 0 || place <= before) return KVT_E_CORRUPT;
+        before = place;
         live[component] |= 1 << TRANSFORM_BANDS;
         codes[(uint64_t)component * BLOCK_LANES + at[2]] = code;
     }

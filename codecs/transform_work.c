@@ -5,6 +5,8 @@
  */
 #include "transform_work.h"
 
+#include "transform_image.h"
+
 #include <kvterrace/rope.h>
 
 #include <string.h>
@@ -162,8 +164,7 @@ void transform_work_angles(const transform_work *work, uint32_t block, bool back
     const uint64_t pair_stride = rows ? 1 : TRANSFORM_LANES;
     if (!transform_work_piece(work, 0).turns) return;
     for (uint32_t pair = 0; pair < pairs; pair++) {
-        const double turns = basis->frequencies[pair] * 0x1.45f306dc9c883p-3; /* 1 / (2 pi) */
-        const uint64_t one = (uint64_t)(turns * 0x1p64);
+        const uint64_t one = transform_turn_of(basis, pair);
         work->kernels->angles(back ? 0 - one : one, first, rows ? pairs : 1,
                               work->scratch.cosine + pair * pair_stride,
                               work->scratch.sine + pair * pair_stride);

@@ -26,6 +26,8 @@
 #include "codecs/kv_sample.h"
 #include "codecs/record.h"
 #include "codecs/record_jobs.h"
+#include "codecs/transform.h"
+#include "codecs/transform_image.h"
 #include "estimator/measure/measure.h"
 
 /* Profiles and cost models that a case makes for its own store or policy. */

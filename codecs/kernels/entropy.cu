@@ -3,28 +3,20 @@
  * entropy.cu - matrices of codec entropy (entropy_span.h): a block of threads decodes a span, which
  * has one stream of symbols.
  *
- * The stream is one chain: state i takes its byte behind those of all states before it. Warp 0
- * walks it, a turn of up to 128 states at a time; a lane has neighbouring states, and ballots tell
- * it how many bytes the lanes before it take. The other warps make values of the chunk of symbols
- * before, and ask for the lines of code that the next one takes.
+ * Warp 0 walks the stream (rans_device.h). The other warps make values of the chunk of symbols
+ * before.
  *
  *     chunk            0        1        2        3
  *     warp 0           decode   decode   decode   decode
  *     warps 1 to 7              restore  restore  restore ..
  *
- * A chunk of 2,048 symbols lies inside of one group of 256 tokens, as a row is a multiple of 8. A
- * table is made by one thread for its bits, and by all for its slots.
+ * A chunk of 2,048 symbols lies inside of one group of 256 tokens, as a row is a multiple of 8.
  */
-#include "kernel_words.h"
+#include "rans_device.h"
 
 enum {
-    ENTROPY_CHUNK = 2048,
-    ENTROPY_GROUP = 256, /* tokens */
-    ENTROPY_SLOTS = 256,
-    ENTROPY_STEP = 163, /* from slot to slot of a table, in the order of its symbols */
-    ENTROPY_STATE_LEAST = 256,
-    ENTROPY_LANE_STATES = 4, /* at most */
-    ENTROPY_TOKEN_AXIS = 1,  /* flags of a head */
+    ENTROPY_GROUP = 256,    /* tokens */
+    ENTROPY_TOKEN_AXIS = 1, /* flags of a head */
     ENTROPY_CENTRED = 2,
     ENTROPY_DEVIATION_LEAST = (127 - 63) * 8,
     ENTROPY_DEVIATION_MOST = (127 + 64) * 8,
@@ -34,56 +26,28 @@ enum {
 
 #define ENTROPY_DISTANT 0x80000000u /* above the bits of a distant code in a chunk */
 
-/* Every state of a lane, by numbers that are constants, so that states stay in registers. */
-#define ENTROPY_EACH(k, each)                                                                      \
-    KERNEL_UNROLL                                                                                  \
-    for (uint32_t k = 0; k < ENTROPY_LANE_STATES; k++)                                             \
-        if (k < (each))
-
 /* A span whose parts lie inside of the segment. */
 typedef struct entropy_parts {
-    uint64_t next; /* address behind it; 0: no encoder wrote it */
     uint64_t groups;
     uint64_t distant;
-    uint64_t table;
-    uint64_t escapes;
-    uint64_t states;
-    uint64_t code;
     uint32_t distant_count;
-    uint32_t escape_count;
-    uint32_t table_bytes;
-    uint32_t state_count;
-    uint64_t code_end;
+    chain_stream stream; /* next 0: no encoder wrote it */
 } entropy_parts;
 
 /* What the threads of a block share. */
 typedef struct entropy_room {
-    uint32_t chunks[2][ENTROPY_CHUNK]; /* symbols, or distant codes */
-    uint32_t slots[ENTROPY_SLOTS];     /* frequency << 16 | rank << 8 | symbol */
-    uint32_t order[ENTROPY_SLOTS];     /* symbols by slot */
-    uint32_t frequencies[ENTROPY_SLOTS];
+    uint32_t chunks[2][CHAIN_CHUNK]; /* symbols, or distant codes */
+    uint32_t slots[CHAIN_SLOTS];
+    chain_table table;
     float centres[8];
-    uint64_t code; /* the next byte, after a chunk */
-    uint32_t wrong;
 } entropy_room;
-
-KERNEL_INLINE uint32_t entropy_load4(uint64_t address)
-{
-    return kernel_load1(address) | kernel_load1(address + 1) << 8 |
-           kernel_load1(address + 2) << 16 | kernel_load1(address + 3) << 24;
-}
-
-KERNEL_INLINE uint32_t entropy_load2(uint64_t address)
-{
-    return kernel_load1(address) | kernel_load1(address + 1) << 8;
-}
 
 /* Bytes of a group, or 0. */
 KERNEL_INLINE uint64_t entropy_group_size(const kernel_entropy_job *job, uint32_t tokens,
                                           uint64_t at, uint64_t end)
 {
     if (end - at < 4) return 0;
-    const uint32_t base = entropy_load2(at), mode = kernel_load1(at + 2);
+    const uint32_t base = chain_load2(at), mode = kernel_load1(at + 2);
     if (base < ENTROPY_DEVIATION_LEAST - 1 || base >= ENTROPY_DEVIATION_MOST) return 0;
     if (mode > ENTROPY_BF16 || kernel_load1(at + 3) != 0) return 0;
     const uint64_t entries = job->flags & ENTROPY_TOKEN_AXIS ? tokens : job->width;
@@ -94,9 +58,9 @@ KERNEL_INLINE uint64_t entropy_group_size(const kernel_entropy_job *job, uint32_
 KERNEL_INLINE entropy_parts entropy_open(const kernel_entropy_job *job, uint64_t at, uint64_t end,
                                          uint32_t tokens)
 {
-    entropy_parts parts = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    entropy_parts parts = {0, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0}};
     if (end - at < 4) return parts;
-    parts.distant_count = entropy_load4(at);
+    parts.distant_count = chain_load4(at);
     parts.groups = at + 4;
     at = parts.groups;
     for (uint32_t left = tokens; left > 0;) {
@@ -109,56 +73,11 @@ KERNEL_INLINE entropy_parts entropy_open(const kernel_entropy_job *job, uint64_t
     parts.distant = at;
     if (end - at < 2 * (uint64_t)parts.distant_count) return parts;
     at += 2 * (uint64_t)parts.distant_count;
-    if (end - at < 12) return parts;
-    const uint64_t code_bytes = entropy_load4(at);
-    const uint64_t symbols = (uint64_t)tokens * job->width;
-    parts.escape_count = entropy_load4(at + 4);
-    parts.table_bytes = kernel_load1(at + 8);
-    parts.state_count = kernel_load1(at + 9);
-    if (entropy_load2(at + 10) != 0 || parts.table_bytes == 0) return parts;
-    if (parts.state_count != (symbols < 16384 ? 16 : symbols < 131072 ? 64 : 128)) return parts;
-    parts.table = at + 12;
-    parts.escapes = parts.table + parts.table_bytes;
-    parts.states = parts.escapes + parts.escape_count;
-    parts.code = parts.states + 2 * parts.state_count;
-    parts.code_end = parts.code + code_bytes;
-    if (end - at < parts.code_end - at) return parts;
-    parts.next = parts.code_end;
+    parts.stream = chain_open(at, end, (uint64_t)tokens * job->width);
     return parts;
 }
 
-/* ---- the table ---- */
-
-/* The frequencies of a stored table (rans_write_table), by one thread. False: it is not sound. */
-KERNEL_INLINE bool entropy_read_table(const entropy_parts *parts, uint32_t *frequencies)
-{
-    if (parts->table_bytes < 2) return false;
-    const uint32_t first = kernel_load1(parts->table), last = kernel_load1(parts->table + 1);
-    uint32_t held = 0, count = 0, byte = 2, sum = 0, others = 0;
-    if (first == 0 || first > last) return false;
-    for (uint32_t s = 0; s <= last; s = s == 0 ? first : s + 1) {
-        uint32_t frequency = 0, width = 0;
-        for (uint32_t part = 0; part < 2; part++) {
-            const uint32_t bits = part == 0 ? 4 : width > 1 ? width - 1 : 0;
-            while (count < bits) {
-                if (byte == parts->table_bytes) return false;
-                held |= kernel_load1(parts->table + byte++) << count;
-                count += 8;
-            }
-            const uint32_t value = held & ((1u << bits) - 1);
-            held >>= bits;
-            count -= bits;
-            if (part == 0) width = value;
-            if (width > 8) return false;
-            if (part == 1 && width > 0) frequency = (1u << (width - 1)) + value;
-        }
-        frequencies[s] = frequency & 0xff;
-        sum += frequency & 0xff;
-        others += s != 0 && (frequency & 0xff) != 0;
-    }
-    return frequencies[0] != 0 && frequencies[first] != 0 && frequencies[last] != 0 && held == 0 &&
-           byte == parts->table_bytes && sum == ENTROPY_SLOTS && others >= 1 && others <= 127;
-}
+/* ---- where values lie in their cells ---- */
 
 /* Natural logarithm of a number of at least 1, as the CPU's decoder has it. */
 KERNEL_INLINE float entropy_log(float value)
@@ -191,118 +110,61 @@ KERNEL_INLINE float entropy_inside(const uint32_t *frequencies, uint32_t code)
     return kernel_divide(fall, below);
 }
 
-/* All threads. False: the table is not sound. */
-KERNEL_INLINE bool entropy_make_slots(const kernel_entropy_job *job, const entropy_parts *parts,
-                                      entropy_room *room)
+/* By one thread. */
+KERNEL_INLINE void entropy_make_centres(const kernel_entropy_job *job, entropy_room *room)
 {
-    const uint32_t own = kernel_thread();
-    room->frequencies[own] = 0;
-    kernel_meet();
-    if (own == 0) {
-        room->wrong = !entropy_read_table(parts, room->frequencies);
-        uint32_t slot = 0;
-        for (uint32_t s = 0; s < ENTROPY_SLOTS && !room->wrong; s++)
-            for (uint32_t i = 0; i < room->frequencies[s]; i++) {
-                room->order[slot] = s;
-                slot = (slot + ENTROPY_STEP) % ENTROPY_SLOTS;
-            }
-        for (int32_t code = -4; code < 4; code++) {
-            const uint32_t size = (uint32_t)(code < 0 ? -code : code);
-            float inside = 0.0f;
-            if ((job->flags & ENTROPY_CENTRED) && size > 0)
-                inside = entropy_inside(room->frequencies, size < 3 ? size : 3);
-            room->centres[code & 7] = code < 0 ? -inside : inside;
-        }
+    for (int32_t code = -4; code < 4; code++) {
+        const uint32_t size = (uint32_t)(code < 0 ? -code : code);
+        float inside = 0.0f;
+        if ((job->flags & ENTROPY_CENTRED) && size > 0)
+            inside = entropy_inside(room->table.frequencies, size < 3 ? size : 3);
+        room->centres[code & 7] = code < 0 ? -inside : inside;
     }
-    kernel_meet();
-    if (room->wrong) return false;
-    uint32_t rank = 0;
-    for (uint32_t slot = 0; slot < own; slot++)
-        rank += room->order[slot] == room->order[own];
-    room->slots[own] = room->frequencies[room->order[own]] << 16 | rank << 8 | room->order[own];
-    kernel_meet();
-    return true;
 }
 
 /* ---- symbols: warp 0 ---- */
 
 typedef struct entropy_chain {
-    uint32_t states[ENTROPY_LANE_STATES]; /* neighbours */
-    uint64_t code;
+    chain_walk walk;
     uint32_t escapes; /* taken */
     uint32_t distant; /* taken */
-    uint32_t damaged; /* bytes, escapes or distant codes were missing */
 } entropy_chain;
-
-/* How many of `flags`, bit k for this lane's symbol k, lie before this lane; and in all. */
-KERNEL_INLINE uint32_t entropy_before(uint32_t flags, uint32_t each, uint32_t *all_out)
-{
-    const uint32_t below = (1u << kernel_lane()) - 1;
-    uint32_t before = 0, all = 0;
-    ENTROPY_EACH(k, each)
-    {
-        const uint32_t mask = kernel_ballot((flags >> k & 1) != 0);
-        before += kernel_count_bits(mask & below);
-        all += kernel_count_bits(mask);
-    }
-    *all_out = all;
-    return before;
-}
 
 /* One turn: a symbol of each state, of which `count` are there. */
 KERNEL_INLINE void entropy_turn(const entropy_parts *parts, const uint32_t *slots,
-                                entropy_chain *chain, uint32_t each, uint32_t count,
-                                uint32_t *chunk)
+                                entropy_chain *chain, uint32_t count, uint32_t *chunk)
 {
-    const uint32_t first = each * kernel_lane();
-    uint32_t symbols[ENTROPY_LANE_STATES] = {1, 1, 1, 1}, due = 0, empty = 0, all;
-    ENTROPY_EACH(k, each)
-    {
-        if (first + k >= count) continue;
-        const uint32_t x = chain->states[k], slot = slots[x % ENTROPY_SLOTS];
-        symbols[k] = slot & 0xff;
-        chain->states[k] = (slot >> 16) * (x >> 8) + (slot >> 8 & 0xff);
-        due |= (uint32_t)(chain->states[k] < ENTROPY_STATE_LEAST) << k;
-        empty |= (uint32_t)(symbols[k] == 0) << k;
-    }
-    uint64_t at = chain->code + entropy_before(due, each, &all);
-    ENTROPY_EACH(k, each)
-    {
-        if ((due >> k & 1) == 0) continue;
-        const bool here = at < parts->code_end;
-        chain->states[k] = chain->states[k] << 8 | (here ? kernel_load1(at) : 0);
-        chain->damaged |= !here;
-        at++;
-    }
-    chain->code += all;
+    const uint32_t each = chain->walk.each, first = each * kernel_lane();
+    uint32_t symbols[CHAIN_LANE_STATES], all;
+    const uint32_t empty = chain_turn(&chain->walk, slots, count, symbols);
     if (kernel_ballot(empty != 0) != 0) {
         /* Symbols that the table lacks, in their order; of these 0 is a distant code. */
-        uint32_t next = chain->escapes + entropy_before(empty, each, &all);
+        uint32_t next = chain->escapes + chain_before(empty, each, &all);
         uint32_t distant = 0;
         chain->escapes += all;
-        ENTROPY_EACH(k, each)
+        CHAIN_EACH(k, each)
         {
             if ((empty >> k & 1) == 0) continue;
-            if (next < parts->escape_count)
-                symbols[k] = kernel_load1(parts->escapes + next);
+            if (next < parts->stream.escape_count)
+                symbols[k] = kernel_load1(parts->stream.escapes + next);
             else
-                chain->damaged = 1;
+                chain->walk.damaged = 1;
             distant |= (uint32_t)(symbols[k] == 0) << k;
             next++;
         }
-        next = chain->distant + entropy_before(distant, each, &all);
+        next = chain->distant + chain_before(distant, each, &all);
         chain->distant += all;
-        ENTROPY_EACH(k, each)
+        CHAIN_EACH(k, each)
         {
             if ((distant >> k & 1) == 0) continue;
             if (next < parts->distant_count)
-                symbols[k] = ENTROPY_DISTANT | entropy_load2(parts->distant + 2 * (uint64_t)next);
+                symbols[k] = ENTROPY_DISTANT | chain_load2(parts->distant + 2 * (uint64_t)next);
             else
-                chain->damaged = 1;
+                chain->walk.damaged = 1;
             next++;
         }
     }
-    ENTROPY_EACH(k, each)
+    CHAIN_EACH(k, each)
     if (first + k < count) chunk[first + k] = symbols[k];
 }
 
@@ -312,7 +174,7 @@ KERNEL_INLINE void entropy_turn(const entropy_parts *parts, const uint32_t *slot
 KERNEL_INLINE float entropy_deviation(uint64_t group, uint32_t entry, uint32_t *number_out)
 {
     const uint32_t stored = kernel_load1(group + 4 + entry);
-    *number_out = stored == 0 ? 0 : entropy_load2(group) + stored;
+    *number_out = stored == 0 ? 0 : chain_load2(group) + stored;
     return kernel_bits_float(*number_out << 20);
 }
 
@@ -327,7 +189,7 @@ KERNEL_INLINE float entropy_mean(uint64_t group, uint32_t entries, uint32_t entr
         return kernel_multiply((float)(int8_t)kernel_load1(means + entry),
                                kernel_multiply(deviation, 0.125f));
     if (mode == 0) return 0.0f;
-    *bits_out = entropy_load2(means + 2 * (uint64_t)entry) << 16;
+    *bits_out = chain_load2(means + 2 * (uint64_t)entry) << 16;
     return kernel_bits_float(*bits_out);
 }
 
@@ -432,63 +294,46 @@ KERNEL_INLINE bool entropy_span_decode(const kernel_entropy_job *job, uint64_t a
                                        uint32_t tokens, entropy_room *room)
 {
     const bool walks = kernel_warp() == 0;
-    const uint32_t symbols = tokens * job->width;
-    const uint32_t chunks = (symbols + ENTROPY_CHUNK - 1) / ENTROPY_CHUNK;
+    const uint32_t symbols = tokens * job->width, states = parts->stream.state_count;
+    const uint32_t chunks = (symbols + CHAIN_CHUNK - 1) / CHAIN_CHUNK;
     const uint32_t group_symbols = ENTROPY_GROUP * job->width;
-    const uint32_t each = parts->state_count < KERNEL_WARP ? 1 : parts->state_count / KERNEL_WARP;
-    entropy_chain chain = {
-        {ENTROPY_STATE_LEAST, ENTROPY_STATE_LEAST, ENTROPY_STATE_LEAST, ENTROPY_STATE_LEAST},
-        parts->code,
-        0,
-        0,
-        0};
+    entropy_chain chain = {CHAIN_WALK_NONE, 0, 0};
+    uint32_t damaged = 0;
     uint64_t group = parts->groups;
-    if (!entropy_make_slots(job, parts, room)) return false;
-    ENTROPY_EACH(k, walks ? each : 0)
-    {
-        const uint32_t state = each * kernel_lane() + k;
-        if (state >= parts->state_count) continue;
-        chain.states[k] = entropy_load2(parts->states + 2 * state);
-        chain.damaged |= chain.states[k] < ENTROPY_STATE_LEAST;
-    }
-    if (kernel_thread() == 0) room->code = parts->code;
+    if (!chain_make_slots(&parts->stream, &room->table, room->slots)) return false;
+    if (kernel_thread() == 0) entropy_make_centres(job, room);
+    if (walks)
+        chain_start(&chain.walk, parts->stream.states, states, parts->stream.code,
+                    parts->stream.next);
     for (uint32_t chunk = 0; chunk <= chunks; chunk++) {
         kernel_meet();
-        const uint64_t code = room->code;
-        kernel_meet();
         if (walks && chunk < chunks) {
-            const uint32_t left = symbols - chunk * ENTROPY_CHUNK;
-            const uint32_t count = left < ENTROPY_CHUNK ? left : ENTROPY_CHUNK;
-            for (uint32_t turn = 0; turn < count; turn += parts->state_count) {
+            const uint32_t left = symbols - chunk * CHAIN_CHUNK;
+            const uint32_t count = left < CHAIN_CHUNK ? left : CHAIN_CHUNK;
+            chain_ahead(&chain.walk);
+            for (uint32_t turn = 0; turn < count; turn += states) {
                 const uint32_t rest = count - turn;
-                entropy_turn(parts, room->slots, &chain, each,
-                             rest < parts->state_count ? rest : parts->state_count,
+                entropy_turn(parts, room->slots, &chain, rest < states ? rest : states,
                              room->chunks[chunk % 2] + turn);
             }
-            if (kernel_thread() == 0) room->code = chain.code;
         }
         if (walks || chunk == 0) continue;
-        /* The lines that warp 0 comes to after these. */
-        const uint64_t ahead = code + 64 * (kernel_thread() - KERNEL_WARP);
-        if (ahead < parts->code_end && ahead < code + 2 * ENTROPY_CHUNK) (void)kernel_load1(ahead);
-        const uint32_t first = (chunk - 1) * ENTROPY_CHUNK;
+        const uint32_t first = (chunk - 1) * CHAIN_CHUNK;
         const uint32_t group_token = first / group_symbols * ENTROPY_GROUP;
         const uint32_t left = tokens - group_token;
         const uint32_t group_tokens = left < ENTROPY_GROUP ? left : ENTROPY_GROUP;
         if (first % group_symbols == 0) {
             if (first != 0) group += entropy_group_size(job, ENTROPY_GROUP, group, parts->distant);
-            chain.damaged |= !entropy_group_sound(
-                group, job->flags & ENTROPY_TOKEN_AXIS ? group_tokens : job->width);
+            damaged |= !entropy_group_sound(group, job->flags & ENTROPY_TOKEN_AXIS ? group_tokens
+                                                                                   : job->width);
         }
-        const uint32_t count = symbols - first < ENTROPY_CHUNK ? symbols - first : ENTROPY_CHUNK;
+        const uint32_t count = symbols - first < CHAIN_CHUNK ? symbols - first : CHAIN_CHUNK;
         entropy_restore_chunk(job, at, group, group_tokens, span_token, first, count,
                               room->chunks[(chunk - 1) % 2], room->centres);
     }
-    if (!walks) return chain.damaged == 0;
-    ENTROPY_EACH(k, each)
-    chain.damaged |= chain.states[k] != ENTROPY_STATE_LEAST;
-    return chain.damaged == 0 && chain.code == parts->code_end &&
-           chain.escapes == parts->escape_count && chain.distant == parts->distant_count;
+    if (!walks) return damaged == 0;
+    return chain_finish(&chain.walk) && chain.escapes == parts->stream.escape_count &&
+           chain.distant == parts->distant_count;
 }
 
 KERNEL_ENTRY(2) kvt_entropy(uint64_t jobs, uint32_t job_count, uint64_t verdicts)
@@ -499,17 +344,17 @@ KERNEL_ENTRY(2) kvt_entropy(uint64_t jobs, uint32_t job_count, uint64_t verdicts
     KERNEL_TAKE(&job, at);
     const uint32_t wanted = kernel_block() - job.head.first_block;
     const uint64_t end = job.source + job.bytes;
-    entropy_parts parts = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    entropy_parts parts = {0, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0}};
     uint32_t token = 0, tokens = 0;
     bool sound = job.bytes >= 4 && kernel_load1(job.source) == 2 &&
                  kernel_load1(job.source + 1) == job.flags &&
-                 entropy_load2(job.source + 2) == job.step;
+                 chain_load2(job.source + 2) == job.step;
     uint64_t from = job.source + 4;
     for (uint32_t span = 0; sound; span++) {
         const uint32_t left = job.tokens - token;
         tokens = left < job.span_tokens ? left : job.span_tokens;
         parts = entropy_open(&job, from, end, tokens);
-        from = parts.next;
+        from = parts.stream.next;
         sound = from != 0;
         if (span == wanted) break;
         token += tokens;

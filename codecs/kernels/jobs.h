@@ -33,7 +33,10 @@ typedef enum kernel_id {
     KERNEL_KIVI,
     KERNEL_PLANES,
     KERNEL_LOSSLESS, /* mode fast */
+    KERNEL_DENSE,    /* lossless, mode dense */
     KERNEL_ENTROPY,
+    KERNEL_CODES,                    /* of transform, into a room, */
+    KERNEL_TRANSFORM,                /* and out of it to elements */
     KERNEL_DECODERS,                 /* those above decode; those that follow encode, from views */
     KERNEL_GATHER = KERNEL_DECODERS, /* rows to where they are stored as they are */
     KERNEL_RANGES,                   /* minima and scales of groups */
@@ -43,12 +46,17 @@ typedef enum kernel_id {
 } kernel_id;
 
 enum {
-    KERNEL_THREADS = 256,    /* of a block, in every kernel */
-    KERNEL_WARP = 32,        /* threads that run together */
-    KERNEL_CHECK_BLOCK = 8,  /* segments that a block verifies, a warp each */
-    KERNEL_PLANES_MAX = 5,   /* planes of a matrix */
-    KERNEL_GROUP_ROWS = 16,  /* tokens of a thread of kivi and planes */
-    KERNEL_RAW_BYTES = 32768 /* of the rows that a block of raw copies, about */
+    KERNEL_THREADS = 256,   /* of a block, in every kernel */
+    KERNEL_WARP = 32,       /* threads that run together */
+    KERNEL_CHECK_BLOCK = 8, /* segments that a block verifies, a warp each */
+    KERNEL_PLANES_MAX = 5,  /* planes of a matrix */
+    KERNEL_GROUP_ROWS = 16, /* tokens of a thread of kivi and planes */
+    KERNEL_DENSE_TOKENS = 256,
+    KERNEL_DENSE_CHANNELS = 1024,
+    KERNEL_CODES_TOKENS = 256,  /* of a block of codes */
+    KERNEL_CODES_SLOTS = 128,   /* bytes in front of the slots of a basis's tables */
+    KERNEL_TRANSFORM_ITEMS = 8, /* of a block of transform, a warp each */
+    KERNEL_RAW_BYTES = 32768    /* of the rows that a block of raw copies, about */
 };
 
 /* A job's word, which the planner sets before the launch: UNSEEN for a check, which says SOUND or a
@@ -198,6 +206,22 @@ typedef struct kernel_lossless_job {
 
 KERNEL_ASSERT(sizeof(kernel_lossless_job) == 112);
 
+/* A matrix of lossless, mode dense (lossless_dense.h). A block of threads decodes a tile of up to
+ * KERNEL_DENSE_TOKENS tokens by KERNEL_DENSE_CHANNELS channels; channels go first. */
+typedef struct kernel_dense_job {
+    kernel_head head;
+    uint64_t source;
+    uint64_t bytes;  /* stored */
+    uint32_t tokens; /* at least 1, as is row */
+    uint32_t row;    /* elements of a row */
+    uint32_t transfer_bytes;
+    uint8_t dtype;       /* KERNEL_FP16 .. KERNEL_FP8 */
+    uint8_t reserved[3]; /* zero */
+    kernel_target target;
+} kernel_dense_job;
+
+KERNEL_ASSERT(sizeof(kernel_dense_job) == 104);
+
 /* A matrix of entropy (entropy_span.h). A block of threads decodes one span. */
 typedef struct kernel_entropy_job {
     kernel_head head;
@@ -216,6 +240,66 @@ typedef struct kernel_entropy_job {
 
 KERNEL_ASSERT(sizeof(kernel_entropy_job) == 112);
 
+/*
+ * A segment of transform (transform_block.h). A block of threads reads the codes of 256 tokens, and
+ * makes their angles, in a room of its own:
+ *
+ *     codes i16 [components][room_groups][16] | order u16 [components][5] | angles [tokens][pairs]
+ *
+ * The tables are a basis's as transform_image.h places them: bits that each of 32 classes stores as
+ * they are, u32, then of each class 256 slots.
+ */
+typedef struct kernel_codes_job {
+    kernel_head head;
+    uint64_t source;
+    uint64_t bytes; /* stored */
+    uint64_t tables;
+    uint64_t spreads; /* i16 [components][5] */
+    uint64_t turns;   /* u64 [pairs]: of one position, in 2^-64 of a whole turn */
+    uint64_t room;    /* a multiple of 16, as is room_bytes */
+    uint64_t room_bytes;
+    uint64_t angles_at; /* in a room */
+    uint32_t tokens;    /* at least 1 */
+    uint32_t components;
+    uint32_t room_groups;    /* of 16 tokens: those of the first block */
+    uint32_t first_position; /* of token 0 */
+    uint32_t pairs;          /* that turn; 0: none */
+    int32_t class_offset;    /* added to a spread before it is a class */
+    uint16_t step;           /* the head of the segment must have this step, */
+    uint16_t span;           /* and this span */
+    uint32_t reserved;       /* zero */
+} kernel_codes_job;
+
+KERNEL_ASSERT(sizeof(kernel_codes_job) == 104);
+
+/* A matrix of such a segment. A warp makes 16 tokens of 64 elements of a head; the items of a block
+ * of tokens and a head, groups first, are `chunks` times the groups. */
+typedef struct kernel_transform_job {
+    kernel_head head;
+    uint64_t room; /* as KERNEL_CODES leaves it */
+    uint64_t room_bytes;
+    uint64_t angles_at;
+    uint64_t inverse; /* bf16 [component][element] of the span; of heads that of the first one */
+    uint64_t means;   /* of the matrix, fp32 */
+    uint32_t tokens;
+    uint32_t room_groups;
+    uint32_t width;  /* components of a span */
+    uint32_t column; /* of the span, the matrix' first element */
+    uint32_t heads;
+    uint32_t head_dim;
+    uint32_t chunks;   /* of 32 pairs of elements of a head */
+    uint32_t rotary;   /* channels of a head that turn; 0: none */
+    uint8_t apart;     /* 1: a pair's elements are half of them apart; 0: neighbours */
+    uint8_t own_spans; /* 1: each head is a span */
+    uint8_t dtype;     /* of the target: KERNEL_FP16 .. KERNEL_FP8 */
+    uint8_t reserved;  /* zero */
+    uint16_t step;
+    uint16_t transfer_bytes;
+    kernel_target target; /* of the first coded token */
+} kernel_transform_job;
+
+KERNEL_ASSERT(sizeof(kernel_transform_job) == 152);
+
 /* Any of them. */
 typedef union kernel_any_job {
     kernel_head head;
@@ -223,8 +307,11 @@ typedef union kernel_any_job {
     kernel_raw_job raw;
     kernel_group_job group;
     kernel_lossless_job lossless;
+    kernel_dense_job dense;
     kernel_entropy_job entropy;
     kernel_code_job code;
+    kernel_codes_job codes;
+    kernel_transform_job transform;
 } kernel_any_job;
 
 /* A job that is being made, and the blocks of threads that it takes. */

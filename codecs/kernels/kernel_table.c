@@ -7,8 +7,8 @@
 #include <assert.h>
 
 extern const char kernel_ptx_check[], kernel_ptx_raw[], kernel_ptx_kivi[], kernel_ptx_planes[],
-    kernel_ptx_lossless[], kernel_ptx_entropy[], kernel_ptx_ranges[], kernel_ptx_code_kivi[],
-    kernel_ptx_code_planes[];
+    kernel_ptx_lossless[], kernel_ptx_dense[], kernel_ptx_entropy[], kernel_ptx_codes[],
+    kernel_ptx_transform[], kernel_ptx_ranges[], kernel_ptx_code_kivi[], kernel_ptx_code_planes[];
 
 const kernel_facts *kernel_facts_of(kernel_id kernel)
 {
@@ -19,8 +19,12 @@ const kernel_facts *kernel_facts_of(kernel_id kernel)
         [KERNEL_PLANES] = {"planes", "kvt_planes", kernel_ptx_planes, sizeof(kernel_group_job)},
         [KERNEL_LOSSLESS] = {"lossless", "kvt_lossless", kernel_ptx_lossless,
                              sizeof(kernel_lossless_job)},
+        [KERNEL_DENSE] = {"dense", "kvt_dense", kernel_ptx_dense, sizeof(kernel_dense_job)},
         [KERNEL_ENTROPY] = {"entropy", "kvt_entropy", kernel_ptx_entropy,
                             sizeof(kernel_entropy_job)},
+        [KERNEL_CODES] = {"codes", "kvt_codes", kernel_ptx_codes, sizeof(kernel_codes_job)},
+        [KERNEL_TRANSFORM] = {"transform", "kvt_transform", kernel_ptx_transform,
+                              sizeof(kernel_transform_job)},
         [KERNEL_GATHER] = {"raw", "kvt_gather", kernel_ptx_raw, sizeof(kernel_raw_job)},
         [KERNEL_RANGES] = {"ranges", "kvt_ranges", kernel_ptx_ranges, sizeof(kernel_code_job)},
         [KERNEL_CODE_KIVI] = {"code_kivi", "kvt_code_kivi", kernel_ptx_code_kivi,

@@ -8,8 +8,9 @@
  * meeting. So: no C++, no pointer to a type that the bytes were not written as but by the loads and
  * stores below, and nothing but these words where lanes have to do with each other.
  *
- * A meeting is one of kernel_meet (all threads of the block), kernel_ballot and kernel_shuffle (all
- * lanes of the warp). Every thread that takes part comes to every meeting, in the same order.
+ * A meeting is one of kernel_meet (all threads of the block), kernel_meet_warp, kernel_ballot and
+ * kernel_shuffle (all lanes of the warp). Every thread that takes part comes to every meeting, in
+ * the same order.
  */
 #ifndef CODECS_KERNEL_WORDS_H
 #define CODECS_KERNEL_WORDS_H
@@ -21,6 +22,7 @@
 #define KERNEL_ENTRY(blocks) extern "C" __global__ void __launch_bounds__(KERNEL_THREADS, (blocks))
 #define KERNEL_INLINE        static __device__ __forceinline__
 #define KERNEL_SHARED        __shared__
+#define KERNEL_FOURS         __align__(16) /* of shared floats for kernel_take_four */
 #define KERNEL_TABLE         static __device__ __constant__ const
 #define KERNEL_UNROLL        _Pragma("unroll")
 
@@ -30,6 +32,9 @@
 /* All threads of the block; what they wrote to shared memory before, all see after. */
 #define kernel_meet() __syncthreads()
 
+/* All lanes of the warp, in the same way. */
+#define kernel_meet_warp() __syncwarp()
+
 /* Bit i: what lane i says. */
 #define kernel_ballot(flag) __ballot_sync(0xffffffffu, (flag))
 
@@ -37,6 +42,7 @@
 #define kernel_shuffle(word, lane) __shfl_sync(0xffffffffu, (word), (int)(lane))
 
 #define kernel_count_bits(word) ((uint32_t)__popc(word))
+#define kernel_lowest_bit(word) ((uint32_t)__ffs((int)(word)) - 1)
 
 /* Product, sum and quotient of fp32, each rounded by itself. */
 #define kernel_multiply(a, b) __fmul_rn((a), (b))
@@ -44,6 +50,11 @@
 #define kernel_divide(a, b)   __fdiv_rn((a), (b))
 #define kernel_larger(a, b)   fmaxf((a), (b))
 #define kernel_smaller(a, b)  fminf((a), (b))
+
+/* The same of fp64; and of fp32 a product that is exact with a sum. */
+#define kernel_multiply_double(a, b) __dmul_rn((a), (b))
+#define kernel_add_double(a, b)      __dadd_rn((a), (b))
+#define kernel_multiply_add(a, b, c) __fmaf_rn((a), (b), (c))
 
 #define kernel_float_bits(value) __float_as_uint(value)
 #define kernel_bits_float(bits)  __uint_as_float(bits)
@@ -77,9 +88,19 @@ KERNEL_INLINE uint32_t kernel_to_bf16s(float first, float second)
     return both;
 }
 
+/* Four floats of shared memory, at a multiple of 16. */
+KERNEL_INLINE void kernel_take_four(const float *from, float four[4])
+{
+    const float4 taken = *(const float4 *)from;
+    four[0] = taken.x;
+    four[1] = taken.y;
+    four[2] = taken.z;
+    four[3] = taken.w;
+}
+
 /* A word at an address that is a multiple of its bytes. A kernel reads nothing that it or another
- * kernel of the launch writes. volatile: what is read again is read again, and takes no register
- * meanwhile; ptxas moves the loads ahead all the same. */
+ * kernel of the launch writes but by kernel_reload2, behind a meeting. volatile: what is read again
+ * is read again, and takes no register meanwhile; ptxas moves the loads ahead all the same. */
 #define KERNEL_LOAD(name, type, letter, constraint)                                                \
     KERNEL_INLINE type name(uint64_t address)                                                      \
     {                                                                                              \
@@ -98,6 +119,13 @@ KERNEL_LOAD(kernel_load1, uint32_t, "u8", "r")
 KERNEL_LOAD(kernel_load2, uint16_t, "u16", "h")
 KERNEL_LOAD(kernel_load4, uint32_t, "u32", "r")
 KERNEL_LOAD(kernel_load8, uint64_t, "u64", "l")
+KERNEL_INLINE uint16_t kernel_reload2(uint64_t address)
+{
+    uint16_t word;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(word) : "l"(address) : "memory");
+    return word;
+}
+
 KERNEL_STORE(kernel_store1, uint32_t, "u8", "r")
 KERNEL_STORE(kernel_store2, uint16_t, "u16", "h")
 KERNEL_STORE(kernel_store4, uint32_t, "u32", "r")
@@ -128,6 +156,12 @@ KERNEL_INLINE uint32_t kernel_reload1(uint64_t address)
 KERNEL_INLINE void kernel_count_one(uint64_t address)
 {
     asm volatile("red.global.add.u32 [%0], 1;" ::"l"(address));
+}
+
+/* Asks for the line of an address, which is read soon. */
+KERNEL_INLINE void kernel_ahead(uint64_t address)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
 /* A job, field by field into registers. */

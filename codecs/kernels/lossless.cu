@@ -14,11 +14,10 @@
  * Nibbles are read twice, the second time from a cache. Escapes are bytes, so that tiles begin at
  * any address: eight bytes are made of the two words that hold them.
  */
-#include "kernel_words.h"
+#include "lossless_device.h"
 
 enum {
     LOSSLESS_TILE = 65536,
-    LOSSLESS_RUN = 128,
     LOSSLESS_RUNS = LOSSLESS_TILE / LOSSLESS_RUN,
     LOSSLESS_SHARE = LOSSLESS_RUN / 16, /* threads of a run */
     LOSSLESS_HEAD = 8,
@@ -43,21 +42,6 @@ typedef struct lossless_tile {
     uint32_t extra_bytes;
     uint64_t bytes; /* of all of it; 0: no encoder wrote it, or it is longer than what is left */
 } lossless_tile;
-
-/* Eight bytes at any address; no word is read that holds none of them. */
-KERNEL_INLINE uint64_t lossless_eight(uint64_t address)
-{
-    const uint32_t shift = 8 * (uint32_t)(address % 8);
-    const uint64_t low = kernel_load8(address / 8 * 8);
-    if (shift == 0) return low;
-    return low >> shift | kernel_load8(address / 8 * 8 + 8) << (64 - shift);
-}
-
-KERNEL_INLINE uint32_t lossless_word(uint64_t address)
-{
-    return kernel_load1(address) | kernel_load1(address + 1) << 8 |
-           kernel_load1(address + 2) << 16 | kernel_load1(address + 3) << 24;
-}
 
 /* Bytes of fields, `per_byte` in a byte of a run. */
 KERNEL_INLINE uint32_t lossless_field_bytes(uint32_t elements, uint32_t per_byte)
@@ -104,58 +88,29 @@ KERNEL_INLINE lossless_tile lossless_read(uint64_t address, uint64_t left, uint3
 
 /* ---- elements to their places ---- */
 
-KERNEL_INLINE void lossless_store_one(const kernel_lossless_job *job, uint64_t at, uint32_t index,
-                                      uint32_t value)
+KERNEL_INLINE uint64_t lossless_place_of(const kernel_lossless_job *job, uint64_t at,
+                                         uint32_t index)
 {
-    const uint32_t element_bytes = job->dtype == KERNEL_FP32 ? 4 : 2;
     const uint32_t token = index / job->row_elements;
-    const uint32_t in_row = (index - token * job->row_elements) * element_bytes;
-    const uint32_t head = job->target.heads == 1 ? 0 : in_row / (uint32_t)job->target.head_bytes;
-    const uint64_t place =
-        kernel_row_of(&job->target, at + offsetof(kernel_lossless_job, target), token).address +
-        head * job->target.head_stride + (in_row - head * (uint32_t)job->target.head_bytes);
-    if (element_bytes == 4)
-        kernel_store4(place, value);
-    else
-        kernel_store2(place, (uint16_t)value);
+    return lossless_place(&job->target, at + offsetof(kernel_lossless_job, target), token,
+                          index - token * job->row_elements, job->dtype == KERNEL_FP32 ? 4 : 2);
 }
 
 /* Eight neighbours, of which the first one's number is a multiple of 8. */
-KERNEL_INLINE void lossless_store(const kernel_lossless_job *job, uint64_t at, uint32_t index,
-                                  const uint32_t values[8])
+KERNEL_INLINE void lossless_store_eight(const kernel_lossless_job *job, uint64_t at, uint32_t index,
+                                        const uint32_t values[8])
 {
     const uint32_t element_bytes = job->dtype == KERNEL_FP32 ? 4 : 2;
-    const uint32_t head_elements = (uint32_t)job->target.head_bytes / element_bytes;
-    if (head_elements % 8 != 0) {
-        for (uint32_t i = 0; i < 8; i++)
-            lossless_store_one(job, at, index + i, values[i]);
+    if (lossless_neighbours(&job->target, element_bytes)) {
+        lossless_store(lossless_place_of(job, at, index), element_bytes, job->transfer_bytes,
+                       values);
         return;
     }
-    const uint32_t token = index / job->row_elements;
-    const uint32_t in_row = index - token * job->row_elements;
-    const uint32_t head = in_row / head_elements;
-    const uint64_t place =
-        kernel_row_of(&job->target, at + offsetof(kernel_lossless_job, target), token).address +
-        head * job->target.head_stride + (uint64_t)(in_row - head * head_elements) * element_bytes;
-    uint32_t words[8];
-    if (element_bytes == 4) {
-        kernel_store_words(place, values, 8, 4, job->transfer_bytes);
-        return;
-    }
-    KERNEL_UNROLL
-    for (uint32_t i = 0; i < 4; i++)
-        words[i] = values[2 * i] | values[2 * i + 1] << 16;
-    kernel_store_words(place, words, 4, 2, job->transfer_bytes);
+    for (uint32_t i = 0; i < 8; i++)
+        lossless_store_one(lossless_place_of(job, at, index + i), element_bytes, values[i]);
 }
 
 /* ---- fields ---- */
-
-/* Field i of a run of `count`, of `bits` bits. */
-KERNEL_INLINE uint32_t lossless_field(uint64_t run, uint32_t count, uint32_t bits, uint32_t i)
-{
-    const uint32_t part = (count * bits + 7) / 8;
-    return kernel_load1(run + i % part) >> i / part * bits & ((1u << bits) - 1);
-}
 
 /* An element of its parts; exponent of a code, or the escape. */
 KERNEL_INLINE uint32_t lossless_merge(const kernel_lossless_job *job, const lossless_tile *tile,
@@ -193,7 +148,7 @@ KERNEL_INLINE void lossless_short_run(const kernel_lossless_job *job, uint64_t a
             extra = kernel_load1(extras + 2 * (run + i)) | kernel_load1(extras + 2 * (run + i) + 1)
                                                                << 8;
         lossless_store_one(
-            job, at, first + run + i,
+            lossless_place_of(job, at, first + run + i), job->dtype == KERNEL_FP32 ? 4 : 2,
             lossless_merge(job, tile, nibble, exponent, kernel_load1(lows + run + i), extra));
     }
 }
@@ -261,7 +216,7 @@ KERNEL_INLINE void lossless_eight_elements(const kernel_lossless_job *job, uint6
         values[i] =
             lossless_merge(job, tile, nibble, exponent, (uint32_t)(lows >> 8 * i) & 0xff, extra);
     }
-    lossless_store(job, at, first + index, values);
+    lossless_store_eight(job, at, first + index, values);
 }
 
 /* ---- the tile ---- */
@@ -278,7 +233,8 @@ KERNEL_INLINE void lossless_raw_tile(const kernel_lossless_job *job, uint64_t at
             for (uint32_t k = 0; k < left; k++) {
                 const uint64_t from = tile->nibbles + (uint64_t)(i + k) * (wide ? 4 : 2);
                 const uint32_t low = kernel_load1(from) | kernel_load1(from + 1) << 8;
-                lossless_store_one(job, at, first + i + k, wide ? lossless_word(from) : low);
+                lossless_store_one(lossless_place_of(job, at, first + i + k), wide ? 4 : 2,
+                                   wide ? lossless_word(from) : low);
             }
             return;
         }
@@ -296,7 +252,7 @@ KERNEL_INLINE void lossless_raw_tile(const kernel_lossless_job *job, uint64_t at
                     values[(4 * k + n) % 8] = (uint32_t)(eight >> 16 * n) & 0xffff;
             }
         }
-        lossless_store(job, at, first + i, values);
+        lossless_store_eight(job, at, first + i, values);
     }
 }
 

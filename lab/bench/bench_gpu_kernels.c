@@ -7,11 +7,12 @@
  * Thread rule: as bench_gpu.h.
  */
 #include "bench_gpu.h"
+#include "bench_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { SET_TIMES = 9, SET_TIMES_QUICK = 3 };
+enum { SET_TIMES = 9, SET_TIMES_QUICK = 3, DECODE_BASIS_LAYERS = 2 };
 
 /* Entries in the GPU's memory, and pages for them. */
 typedef struct gpu_set {
@@ -25,7 +26,11 @@ typedef struct gpu_set {
     uint64_t record_bytes[GPU_BENCH_SAMPLES];
     uint8_t *scratch;
     uint64_t scratch_bytes;
-    gpu_address payload, pages, blocks, jobs;
+    gpu_address payload, pages, blocks, jobs, room, image;
+    uint64_t room_bytes; /* of an entry's jobs of transform, at most */
+    uint8_t *object;     /* of the basis; NULL: the variant needs none */
+    transform_basis basis;
+    const transform_basis *bases[1];
     uint64_t jobs_at[KERNEL_COUNT];
     uint64_t job_bytes;
     uint32_t *block_numbers;
@@ -50,10 +55,13 @@ static void set_close(gpu_set *set)
     free(set->scratch);
     free(set->block_numbers);
     free(set->job_memory);
+    free(set->object);
     bench_gpu_free(bench, &set->payload);
     bench_gpu_free(bench, &set->pages);
     bench_gpu_free(bench, &set->blocks);
     bench_gpu_free(bench, &set->jobs);
+    bench_gpu_free(bench, &set->room);
+    bench_gpu_free(bench, &set->image);
     gpu_host_give(bench->site, set->verdicts);
     gpu_host_give(bench->site, set->source);
 }
@@ -62,8 +70,25 @@ static void set_close(gpu_set *set)
 
 static kvt_record_spec set_spec(const gpu_set *set)
 {
-    return (kvt_record_spec){
-        .generation = 1, .layout = set->layout, .variant = set->variant, .first_position = 4096};
+    return (kvt_record_spec){.generation = 1,
+                             .layout = set->layout,
+                             .variant = set->variant,
+                             .first_position = 4096,
+                             .bases = {set->bases, set->object != NULL ? 1 : 0}};
+}
+
+/* The variant, and the basis that it needs: one of generated entries, whose hash replaces the
+ * name's. */
+static kvt_status set_take_variant(gpu_set *set, const char *name)
+{
+    kvt_status status = kvt_variant_parse(name, &set->variant);
+    if (status != KVT_OK || set->variant.codec != KVT_CODEC_TRANSFORM) return status;
+    status = bench_learn_basis(&set->layout, TRANSFORM_SPAN_HEAD, &set->object, &set->basis);
+    if (status != KVT_OK) return status;
+    set->bases[0] = &set->basis;
+    set->variant.rate =
+        transform_hash_start(set->basis.hash) << 10 | (set->variant.rate & TRANSFORM_STEP_MAX);
+    return KVT_OK;
 }
 
 static kvt_status set_encode(gpu_set *set)
@@ -114,28 +139,71 @@ static kvt_status set_make_plan(gpu_set *set)
     return status;
 }
 
+/* Opens the head of a sample's record, which free() takes. */
+static kvt_status set_open_head(gpu_set *set, uint32_t sample, kvt_record_head **head_out)
+{
+    const kvt_record_spec spec = set_spec(set);
+    uint64_t bytes = 0;
+    kvt_status status = kvt_record_head_open(set->records[sample], set->record_bytes[sample], true,
+                                             &spec, set, 0, &bytes);
+    *head_out = status == KVT_E_SPACE ? aligned_alloc(64, set_aligned(bytes)) : NULL;
+    if (*head_out == NULL) return status == KVT_E_SPACE ? KVT_E_MEMORY : status;
+    return kvt_record_head_open(set->records[sample], set->record_bytes[sample], true, &spec,
+                                *head_out, bytes, &bytes);
+}
+
+/* Finds the room that an entry's jobs need beside the pages. */
+static kvt_status set_find_room(gpu_set *set)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < GPU_BENCH_SAMPLES && set->records[i] != NULL && status == KVT_OK;
+         i++) {
+        kvt_record_head *head;
+        status = set_open_head(set, i, &head);
+        const uint64_t room =
+            status == KVT_OK ? kvt_record_head_room(head, 0, set->layout.layers) : 0;
+        if (room > set->room_bytes) set->room_bytes = room;
+        free(head);
+    }
+    return status;
+}
+
 /* Appends the jobs of an entry. */
 static kvt_status set_plan_entry(gpu_set *set, uint32_t entry)
 {
     const uint32_t sample = entry % GPU_BENCH_SAMPLES;
     const uint32_t used = set->layout.tokens / GPU_BENCH_BLOCK;
-    const kvt_record_spec spec = set_spec(set);
     const kernel_place place = {.payload = set->payload + entry * set->record_room,
-                                .blocks = set->blocks + (uint64_t)entry * used * sizeof(uint32_t)};
+                                .blocks = set->blocks + (uint64_t)entry * used * sizeof(uint32_t),
+                                .basis = set->image,
+                                .room = set->room + entry * set->room_bytes};
     kvt_view view = set->view;
-    uint64_t bytes = 0;
+    kvt_record_head *head;
     view.blocks = set->block_numbers + (uint64_t)entry * used;
     view.block_count = used;
-    kvt_status status = kvt_record_head_open(set->records[sample], set->record_bytes[sample], true,
-                                             &spec, set, 0, &bytes);
-    kvt_record_head *head = status == KVT_E_SPACE ? aligned_alloc(64, set_aligned(bytes)) : NULL;
-    if (head == NULL) return status == KVT_E_SPACE ? KVT_E_MEMORY : status;
-    status = kvt_record_head_open(set->records[sample], set->record_bytes[sample], true, &spec,
-                                  head, bytes, &bytes);
+    kvt_status status = set_open_head(set, sample, &head);
     if (status == KVT_OK)
         status = kvt_record_head_jobs(head, &set->layout, &view, 0, set->layout.layers, &place,
                                       &set->plan);
     free(head);
+    return status;
+}
+
+/* Sends the basis, and takes memory for the rooms. */
+static kvt_status set_send_basis(gpu_set *set)
+{
+    if (set->object == NULL) return KVT_OK;
+    const uint64_t bytes = transform_image_of(&set->basis.shape).bytes;
+    uint8_t *image = aligned_alloc(64, set_aligned(bytes));
+    kvt_status status = image != NULL ? set_find_room(set) : KVT_E_MEMORY;
+    if (status == KVT_OK) status = bench_gpu_memory(set->bench, bytes, &set->image);
+    if (status == KVT_OK) {
+        transform_image_write(&set->basis, 0, bytes, image);
+        status = bench_gpu_write(set->bench, set->image, image, bytes);
+    }
+    if (status == KVT_OK)
+        status = bench_gpu_memory(set->bench, set->room_bytes * set->entries + 64, &set->room);
+    free(image);
     return status;
 }
 
@@ -147,6 +215,7 @@ static kvt_status set_send(gpu_set *set)
     kvt_status status = bench_gpu_memory(bench, set->record_room * set->entries, &set->payload);
     if (status == KVT_OK) status = bench_gpu_memory(bench, blocks * 4, &set->blocks);
     if (status == KVT_OK) status = bench_gpu_memory(bench, set->job_bytes, &set->jobs);
+    if (status == KVT_OK) status = set_send_basis(set);
     if (status == KVT_OK) status = bench_gpu_memory(bench, set->view.base_bytes[0], &set->pages);
     set->view.base[0] = (void *)(uintptr_t)set->pages;
     for (uint32_t i = 0; i < set->entries && status == KVT_OK; i++) {
@@ -167,7 +236,7 @@ static kvt_status set_open(gpu_bench *bench, const kvt_layout *layout, uint32_t 
 {
     *set = (gpu_set){.bench = bench, .layout = *layout, .entries = entries};
     const uint64_t blocks = (uint64_t)entries * layout->tokens / GPU_BENCH_BLOCK;
-    kvt_status status = kvt_variant_parse(variant, &set->variant);
+    kvt_status status = set_take_variant(set, variant);
     if (status == KVT_OK) status = kvt_layout_bytes(layout, &set->entry_bytes);
     if (status == KVT_OK) status = set_encode(set);
     if (status == KVT_OK)
@@ -334,10 +403,14 @@ kvt_status bench_gpu_decode(gpu_bench *bench)
         {"decode", "planes:k2v2,g64", KVT_SIDES_V, 0.8, false},
         {"decode", "lossless:fast", 0, 0.5, false},
         {"decode", "lossless", 0, 0, false},
+        {"decode", "transform:00000,s0.5", 0, 0, false},
     };
     kvt_status status = KVT_OK;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0] && status == KVT_OK; i++) {
-        const kvt_layout layout = decode_layout(bench, cases[i].sides);
+        kvt_layout layout = decode_layout(bench, cases[i].sides);
+        /* A basis of all layers would take minutes to learn. */
+        if (strncmp(cases[i].variant, "transform", 9) == 0 && layout.layers > DECODE_BASIS_LAYERS)
+            layout.layers = DECODE_BASIS_LAYERS;
         status = decode_one(bench, &cases[i], &layout, decode_entries(bench, &layout));
     }
     return status;
@@ -485,8 +558,8 @@ kvt_status bench_gpu_modules(gpu_bench *bench)
             status = KVT_OK;
         }
         if (status == KVT_OK) bench_gpu_add(bench, &row);
-        /* No case above may leave a kernel out. */
-        if (status == KVT_OK && row.why == NULL && bench->launches[k] == 0)
+        /* No case above may leave out a kernel that decodes. */
+        if (status == KVT_OK && row.why == NULL && k < KERNEL_DECODERS && bench->launches[k] == 0)
             bench_gpu_add(bench, &(gpu_bench_row){.name = "decode",
                                                   .variant = row.variant,
                                                   .why = "not run: no case launches it"});

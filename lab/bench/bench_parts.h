@@ -39,4 +39,9 @@ KVT_NODISCARD kvt_status bench_take_drives(bench_options *options, uint64_t capa
 kvt_status bench_move(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,
                       void *buffer, double *bytes_per_s, double *spread_out);
 
+/* Learns a basis of the transform codec of generated entries of a layout: its object, which free()
+ * takes, and the basis in it. Rotary channels are all of a head. */
+KVT_NODISCARD kvt_status bench_learn_basis(const kvt_layout *layout, uint8_t span,
+                                           uint8_t **object_out, transform_basis *basis_out);
+
 #endif

@@ -5,10 +5,9 @@
  *
  * Thread rule: one case at a time.
  */
-#include "bench.h"
+#include "bench_parts.h"
 #include "estimator/model/model.h"
 #include "estimator/quality/basis_learn.h"
-#include "lab/private.h"
 
 #include <kvterrace/codec.h>
 
@@ -40,36 +39,45 @@ typedef struct segment_site {
     transform_basis basis;
 } segment_site;
 
-/* A basis of generated entries. */
-static kvt_status segment_learn(const struct segment_case *one, segment_site *site)
+/* Shows a learner generated entries, pass by pass; `source` has room for one. */
+static kvt_status transform_learn(basis_learner *learner, const kvt_layout *layout, uint8_t *source)
 {
-    const transform_shape shape = {.layers = SEGMENT_LAYERS,
-                                   .kv_heads = one->kv_heads,
-                                   .head_dim = site->layout.head_dim,
-                                   .rotary_dim = site->layout.head_dim,
-                                   .sides = 2,
-                                   .span = one->span};
-    double frequencies[TRANSFORM_WIDTH_MAX / 2];
-    basis_learner *learner;
-    basis_origin origin = {.model = "generated"};
-    uint64_t bytes;
-    for (uint32_t i = 0; i < shape.rotary_dim / 2; i++)
-        frequencies[i] = pow(SEGMENT_ROPE, -2.0 * i / shape.rotary_dim);
-    kvt_status status = basis_learner_open(&shape, frequencies, &learner);
+    kvt_status status = KVT_OK;
     for (uint32_t seed = 1; status == KVT_OK && seed <= SEGMENT_LEARNT; seed++) {
-        codecs_kv_sample_fill(&site->layout, seed, site->source);
-        status = basis_learner_entry(learner, BASIS_LEARN, &site->layout, site->source);
+        codecs_kv_sample_fill(layout, seed, source);
+        status = basis_learner_entry(learner, BASIS_LEARN, layout, source);
     }
     if (status == KVT_OK) status = basis_learner_solve(learner);
-    codecs_kv_sample_fill(&site->layout, SEGMENT_LEARNT + 1, site->source);
-    if (status == KVT_OK)
-        status = basis_learner_entry(learner, BASIS_SPREAD, &site->layout, site->source);
-    if (status == KVT_OK)
-        status = basis_learner_entry(learner, BASIS_COUNT, &site->layout, site->source);
-    if (status == KVT_OK) status = basis_learner_finish(learner, &origin, &site->object, &bytes);
-    if (status == KVT_OK) status = basis_read(site->object, bytes, &site->basis, NULL);
+    codecs_kv_sample_fill(layout, SEGMENT_LEARNT + 1, source);
+    if (status == KVT_OK) status = basis_learner_entry(learner, BASIS_SPREAD, layout, source);
+    if (status == KVT_OK) status = basis_learner_entry(learner, BASIS_COUNT, layout, source);
+    return status;
+}
+
+kvt_status bench_learn_basis(const kvt_layout *layout, uint8_t span, uint8_t **object_out,
+                             transform_basis *basis_out)
+{
+    const transform_shape shape = {.layers = layout->layers,
+                                   .kv_heads = layout->kv_heads,
+                                   .head_dim = layout->head_dim,
+                                   .rotary_dim = layout->head_dim,
+                                   .sides = (uint8_t)kvt_layout_sides(layout),
+                                   .span = span};
+    double frequencies[TRANSFORM_WIDTH_MAX / 2];
+    basis_learner *learner = NULL;
+    basis_origin origin = {.model = "generated"};
+    uint64_t bytes;
+    kvt_status status = kvt_layout_bytes(layout, &bytes);
+    uint8_t *source = status == KVT_OK ? malloc(bytes) : NULL;
+    for (uint32_t i = 0; i < shape.rotary_dim / 2; i++)
+        frequencies[i] = pow(SEGMENT_ROPE, -2.0 * i / shape.rotary_dim);
+    if (status == KVT_OK && source == NULL) status = KVT_E_MEMORY;
+    if (status == KVT_OK) status = basis_learner_open(&shape, frequencies, &learner);
+    if (status == KVT_OK) status = transform_learn(learner, layout, source);
+    if (status == KVT_OK) status = basis_learner_finish(learner, &origin, object_out, &bytes);
+    if (status == KVT_OK) status = basis_read(*object_out, bytes, basis_out, NULL);
     basis_learner_close(learner);
-    codecs_kv_sample_fill(&site->layout, SEGMENT_LEARNT + 2, site->source);
+    free(source);
     return status;
 }
 
@@ -86,8 +94,9 @@ static kvt_status segment_open(const struct segment_case *one, segment_site *sit
     site->decoded = malloc(site->bytes);
     site->stored = malloc(site->bytes);
     if (site->source == NULL || site->decoded == NULL || site->stored == NULL) return KVT_E_MEMORY;
-    status = segment_learn(one, site);
+    status = bench_learn_basis(&site->layout, one->span, &site->object, &site->basis);
     if (status != KVT_OK) return status;
+    codecs_kv_sample_fill(&site->layout, SEGMENT_LEARNT + 2, site->source);
     site->scratch = aligned_alloc(64, transform_scratch_bytes(&site->basis.shape));
     return site->scratch != NULL ? KVT_OK : KVT_E_MEMORY;
 }

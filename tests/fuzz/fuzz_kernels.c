@@ -19,7 +19,7 @@ enum { FUZZ_HEAD_BYTES = 8, FUZZ_TOKENS = 80 };
 static const char *const fuzz_variants[] = {
     "kivi:k2v8,g32",     "kivi:k8v2,g128,half",           "kivi:k4v4,g64",     "planes:k2v2,g32",
     "planes:k3v4",       "planes:k6v8,g64,vhead",         "planes:k8v6,vchan", "lossless:fast",
-    "entropy:k0.25v0.5", "entropy:k0.1v0.1,middle,vchan",
+    "entropy:k0.25v0.5", "entropy:k0.1v0.1,middle,vchan", "lossless",
 };
 
 /* A matrix that was chosen, with its bytes. */
@@ -83,9 +83,11 @@ static void fuzz_hand_out(fuzz_input *input, fuzz_matrix *m, lanes_memory *memor
 static kvt_status fuzz_on_cpu(const fuzz_matrix *m, uint8_t *target, uint64_t bytes)
 {
     const view_rows rows = view_rows_packed(target, bytes);
-    if ((m->codec->flags & KVT_CODEC_FLAG_PARTS) == 0)
+    if ((m->codec->flags & KVT_CODEC_FLAG_PARTS) == 0) {
+        const uint64_t room = m->codec->segment_scratch(m->variant, &m->layout, bytes);
         return m->codec->decode_segment(m->variant, &m->layout, m->parts[0].data, m->parts[0].bytes,
-                                        &rows, NULL, 0);
+                                        &rows, fuzz_arena_take(room), room);
+    }
     const uint64_t need = m->codec->matrix_scratch(m->variant, &m->matrix);
     return m->codec->decode_matrix(m->variant, &m->matrix, m->parts, &rows, fuzz_arena_take(need),
                                    need);

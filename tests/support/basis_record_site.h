@@ -29,12 +29,13 @@ static inline void basis_record_bind(basis_record *r)
     r->spec.bases = (kvt_record_bases){r->list, 1};
 }
 
-/* Draws segment by segment what encoding without sinks would see. */
+/* Draws segment by segment what encoding without sinks would see; fp8 as fp32. */
 static inline void basis_record_draw(basis_record *r, uint64_t seed)
 {
     const kvt_layout *layout = &r->spec.layout;
     const transform_shape *shape = &r->made.basis.shape;
     const uint64_t matrix = kvt_layout_matrix_bytes(layout);
+    const bool narrow = layout->dtype == KVT_DTYPE_FP8;
     for (uint32_t s = 0; s < transform_segment_count(shape); s++) {
         transform_site site =
             site_make((transform_segment){.basis = &r->made.basis,
@@ -42,11 +43,14 @@ static inline void basis_record_draw(basis_record *r, uint64_t seed)
                                           .first_position = r->spec.first_position,
                                           .tokens = layout->tokens,
                                           .step = 64,
-                                          .dtype = layout->dtype},
+                                          .dtype = narrow ? KVT_DTYPE_FP32 : layout->dtype},
                       seed + s);
-        for (uint32_t m = 0; m < site.matrix_count; m++)
-            memcpy(r->source.data + (site_first_matrix(&site.segment) + m) * matrix,
-                   site.matrices[m], matrix);
+        for (uint32_t m = 0; m < site.matrix_count; m++) {
+            uint8_t *to = r->source.data + (site_first_matrix(&site.segment) + m) * matrix;
+            for (uint64_t i = 0; narrow && i < matrix; i++)
+                to[i] = half_fp8_from_float(site_element(&site, m, i, false));
+            if (!narrow) memcpy(to, site.matrices[m], matrix);
+        }
     }
 }
 
@@ -105,25 +109,35 @@ static inline void basis_record_rooms(basis_record *r)
     r->scratch = guarded_make(scratch);
 }
 
+static inline basis_record basis_record_of(transform_shape shape, uint8_t dtype, uint32_t tokens,
+                                           uint32_t first, uint16_t step)
+{
+    basis_record r = {.made = basis_made_of(shape, 77)};
+    assert_status(basis_made_write(&r.made), KVT_OK);
+    r.spec = (kvt_record_spec){.key = {{1, 2, 3}},
+                               .generation = 9,
+                               .layout = {.layers = (uint16_t)shape.layers,
+                                          .kv_heads = (uint16_t)shape.kv_heads,
+                                          .head_dim = (uint16_t)shape.head_dim,
+                                          .dtype = dtype,
+                                          .tokens = tokens,
+                                          .sides = shape.sides == 1 ? KVT_SIDES_ONE : 0},
+                               .variant = {KVT_CODEC_TRANSFORM, TRANSFORM_MODE,
+                                           transform_hash_start(r.made.basis.hash) << 10 | step},
+                               .first_position = first};
+    basis_record_rooms(&r);
+    basis_record_draw(&r, 5);
+    basis_record_again(&r);
+    return r;
+}
+
 /* Six layers of two heads of 16, so that the last span of four layers is short. */
 static inline basis_record basis_record_make(uint8_t span, uint8_t dtype, uint32_t tokens,
                                              uint32_t first, uint16_t step)
 {
     const transform_shape shape = {
         .layers = 6, .kv_heads = 2, .head_dim = 16, .rotary_dim = 16, .sides = 2, .span = span};
-    basis_record r = {.made = basis_made_of(shape, 77)};
-    assert_status(basis_made_write(&r.made), KVT_OK);
-    r.spec = (kvt_record_spec){
-        .key = {{1, 2, 3}},
-        .generation = 9,
-        .layout = {.layers = 6, .kv_heads = 2, .head_dim = 16, .dtype = dtype, .tokens = tokens},
-        .variant = {KVT_CODEC_TRANSFORM, TRANSFORM_MODE,
-                    transform_hash_start(r.made.basis.hash) << 10 | step},
-        .first_position = first};
-    basis_record_rooms(&r);
-    basis_record_draw(&r, 5);
-    basis_record_again(&r);
-    return r;
+    return basis_record_of(shape, dtype, tokens, first, step);
 }
 
 /* The entry of the first tokens, with a copy of the basis. */

@@ -8,6 +8,7 @@
 
 #include "codecs/kernels/kernel_table.h"
 #include "codecs/record_jobs.h"
+#include "codecs/transform_image.h"
 #include "codecs_support.h"
 #include "gpu/gpu_kernels.h"
 
@@ -47,9 +48,9 @@ static inline uint64_t kernel_gpu_plan(uint8_t *memory, uint32_t layers, kernel_
 }
 
 /* Where the parts of one decoding lie in a piece of scratch, which the host has a pinned image of:
- * jobs, block numbers, the record, the pages. */
+ * jobs, block numbers, the record, the basis, the pages; behind the image the room of jobs. */
 typedef struct kernel_gpu_parts {
-    uint64_t jobs, blocks, payload, pages, bytes;
+    uint64_t jobs, blocks, payload, basis, pages, image, room, bytes;
 } kernel_gpu_parts;
 
 static inline void kernel_gpu_await(kernel_gpu *gpu, gpu_way way)
@@ -118,25 +119,33 @@ static inline kvt_status kernel_gpu_decode(kernel_gpu *gpu, const void *record, 
     parts.jobs = 0;
     parts.blocks = kernel_gpu_plan(NULL, layers, &plan);
     parts.payload = parts.blocks + kernel_gpu_aligned(view.block_count * sizeof *blocks);
-    parts.pages = parts.payload + kernel_gpu_aligned(bytes);
-    parts.bytes = parts.pages + kernel_gpu_aligned(page_bytes);
-    assert_status(gpu_host_take(gpu->site, parts.bytes, &host), KVT_OK);
+    const transform_basis *basis = kvt_record_head_basis(head);
+    const uint64_t basis_bytes = basis != NULL ? transform_image_of(&basis->shape).bytes : 0;
+    parts.basis = parts.payload + kernel_gpu_aligned(bytes);
+    parts.pages = parts.basis + kernel_gpu_aligned(basis_bytes);
+    parts.image = parts.room = parts.pages + kernel_gpu_aligned(page_bytes);
+    parts.bytes = parts.room + kernel_gpu_aligned(kvt_record_head_room(head, 0, layers));
+    assert_status(gpu_host_take(gpu->site, parts.image, &host), KVT_OK);
     assert_status(gpu_host_take(gpu->site, plan.verdict_capacity * sizeof(uint32_t), &words),
                   KVT_OK);
     uint64_t scratch;
     assert_status(gpu_scratch_take(gpu->site, parts.bytes, &scratch), KVT_OK);
     uint8_t *image = host->memory;
-    memset(image, 0x5a, parts.bytes);
+    memset(image, 0x5a, parts.image);
     memcpy(image + parts.blocks, blocks, view.block_count * sizeof *blocks);
     memcpy(image + parts.payload, record, bytes);
+    if (basis != NULL) transform_image_write(basis, 0, basis_bytes, image + parts.basis);
     plan = (kernel_plan){.verdicts = words->memory};
     (void)kernel_gpu_plan(image, layers, &plan);
     view.base[0] = (void *)(uintptr_t)(scratch + parts.pages);
     const kernel_place place = {.payload = scratch + parts.payload,
-                                .blocks = view.blocks != NULL ? scratch + parts.blocks : 0};
+                                .host = image + parts.payload,
+                                .blocks = view.blocks != NULL ? scratch + parts.blocks : 0,
+                                .basis = basis != NULL ? scratch + parts.basis : 0,
+                                .room = scratch + parts.room};
     kvt_status status = kvt_record_head_jobs(head, layout, &view, 0, layers, &place, &plan);
     if (status == KVT_OK) {
-        assert_status(gpu_copy_bytes(gpu->site, GPU_IN, scratch, image, parts.bytes), KVT_OK);
+        assert_status(gpu_copy_bytes(gpu->site, GPU_IN, scratch, image, parts.image), KVT_OK);
         kernel_gpu_launch(gpu, &plan, scratch);
         assert_status(gpu_copy_rows(gpu->site, GPU_OUT,
                                     VIEW_ROWS_PACKED((uint8_t *)view.base[0], page_bytes),

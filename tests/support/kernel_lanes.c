@@ -13,12 +13,15 @@
 #include "codecs/kernels/check.cu"
 #include "codecs/kernels/code_kivi.cu"
 #include "codecs/kernels/code_planes.cu"
+#include "codecs/kernels/codes.cu"
+#include "codecs/kernels/dense.cu"
 #include "codecs/kernels/entropy.cu"
 #include "codecs/kernels/kivi.cu"
 #include "codecs/kernels/lossless.cu"
 #include "codecs/kernels/planes.cu"
 #include "codecs/kernels/ranges.cu"
 #include "codecs/kernels/raw.cu"
+#include "codecs/kernels/transform.cu"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define LANES_ADDRESS 1
@@ -241,17 +244,26 @@ bool lanes_launch(kernel_id kernel, const void *jobs, uint32_t job_count, uint32
                   uint32_t memory_count)
 {
     static lanes_kernel *const kernels[KERNEL_COUNT] = {
-        [KERNEL_CHECK] = kvt_check,         [KERNEL_RAW] = kvt_raw,
-        [KERNEL_KIVI] = kvt_kivi,           [KERNEL_PLANES] = kvt_planes,
-        [KERNEL_LOSSLESS] = kvt_lossless,   [KERNEL_ENTROPY] = kvt_entropy,
-        [KERNEL_GATHER] = kvt_gather,       [KERNEL_RANGES] = kvt_ranges,
-        [KERNEL_CODE_KIVI] = kvt_code_kivi, [KERNEL_CODE_PLANES] = kvt_code_planes,
+        [KERNEL_CHECK] = kvt_check,
+        [KERNEL_RAW] = kvt_raw,
+        [KERNEL_KIVI] = kvt_kivi,
+        [KERNEL_PLANES] = kvt_planes,
+        [KERNEL_LOSSLESS] = kvt_lossless,
+        [KERNEL_DENSE] = kvt_dense,
+        [KERNEL_ENTROPY] = kvt_entropy,
+        [KERNEL_CODES] = kvt_codes,
+        [KERNEL_TRANSFORM] = kvt_transform,
+        [KERNEL_GATHER] = kvt_gather,
+        [KERNEL_RANGES] = kvt_ranges,
+        [KERNEL_CODE_KIVI] = kvt_code_kivi,
+        [KERNEL_CODE_PLANES] = kvt_code_planes,
     };
     lanes.kernel = kernels[kernel];
     lanes.jobs = (uint64_t)(uintptr_t)jobs;
     lanes.job_count = job_count;
     lanes.verdicts = (uint64_t)(uintptr_t)verdicts;
-    lanes.fibers = kernel == KERNEL_CHECK || kernel == KERNEL_LOSSLESS || kernel == KERNEL_ENTROPY;
+    lanes.fibers =
+        kernel == KERNEL_CHECK || (kernel >= KERNEL_LOSSLESS && kernel < KERNEL_DECODERS);
     lanes.failed = false;
     lanes.memory_count = lanes.last = 0;
     lanes_allow(jobs, job_count * (uint64_t)kernel_facts_of(kernel)->job_bytes, false);

@@ -45,6 +45,7 @@ void *lanes_at(uint64_t address, uint32_t bytes, uint32_t alignment, bool write)
 #define KERNEL_ENTRY(blocks) void
 #define KERNEL_INLINE        static inline
 #define KERNEL_SHARED        static
+#define KERNEL_FOURS         _Alignas(16)
 #define KERNEL_TABLE         static const
 #define KERNEL_UNROLL
 
@@ -52,18 +53,26 @@ void *lanes_at(uint64_t address, uint32_t bytes, uint32_t alignment, bool write)
 #define kernel_thread() lanes_thread()
 #define kernel_meet()   ((void)lanes_meet(LANES_ALL, 0, 0))
 
+#define kernel_meet_warp() ((void)lanes_meet(LANES_BALLOT, 0, 0))
+
 #define kernel_ballot(flag)        lanes_meet(LANES_BALLOT, (flag) ? 1 : 0, 0)
 #define kernel_shuffle(word, lane) lanes_meet(LANES_SHUFFLE, (word), (lane))
 #define kernel_count_bits(word)    ((uint32_t)__builtin_popcount(word))
+#define kernel_lowest_bit(word)    ((uint32_t)__builtin_ctz(word))
 #define kernel_multiply(a, b)      ((a) * (b))
 #define kernel_add(a, b)           ((a) + (b))
 #define kernel_divide(a, b)        ((a) / (b))
 #define kernel_larger(a, b)        ((a) > (b) ? (a) : (b))
 #define kernel_smaller(a, b)       ((a) < (b) ? (a) : (b))
-#define kernel_float_bits(value)   half_float_bits(value)
-#define kernel_bits_float(bits)    half_bits_float(bits)
-#define kernel_from_half(half)     half_to_float((uint16_t)(half))
-#define kernel_to_half(value)      ((uint32_t)half_from_float(value))
+
+#define kernel_multiply_double(a, b) ((a) * (b))
+#define kernel_add_double(a, b)      ((a) + (b))
+#define kernel_multiply_add(a, b, c) ((a) * (b) + (c))
+
+#define kernel_float_bits(value) half_float_bits(value)
+#define kernel_bits_float(bits)  half_bits_float(bits)
+#define kernel_from_half(half)   half_to_float((uint16_t)(half))
+#define kernel_to_half(value)    ((uint32_t)half_from_float(value))
 #define kernel_to_bf16s(first, next)                                                               \
     ((uint32_t)half_bf16_from_float(first) | (uint32_t)half_bf16_from_float(next) << 16)
 
@@ -98,12 +107,18 @@ static inline uint64_t kernel_multiply_high(uint64_t a, uint64_t b)
 
 LANES_LOAD(kernel_load1, uint32_t, 1)
 LANES_LOAD(kernel_load2, uint16_t, 2)
+LANES_LOAD(kernel_reload2, uint16_t, 2)
 LANES_LOAD(kernel_load4, uint32_t, 4)
 LANES_LOAD(kernel_load8, uint64_t, 8)
 LANES_STORE(kernel_store1, uint32_t, 1)
 LANES_STORE(kernel_store2, uint16_t, 2)
 LANES_STORE(kernel_store4, uint32_t, 4)
 LANES_STORE(kernel_store8, uint64_t, 8)
+
+static inline void kernel_take_four(const float *from, float four[4])
+{
+    memcpy(four, from, 4 * sizeof *four);
+}
 
 static inline void kernel_load16(uint64_t address, uint32_t words[4])
 {
@@ -126,6 +141,11 @@ static inline void kernel_count_one(uint64_t address)
     memcpy(word, &count, sizeof count);
 }
 
+static inline void kernel_ahead(uint64_t address)
+{
+    (void)lanes_at(address, 1, 1, false);
+}
+
 #define KERNEL_TAKE(job, address)                                                                  \
     memcpy((job), lanes_at((address), sizeof *(job), 8, false), sizeof *(job))
 
@@ -134,7 +154,10 @@ void kvt_raw(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_kivi(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_planes(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_lossless(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
+void kvt_dense(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_entropy(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
+void kvt_codes(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
+void kvt_transform(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_gather(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_ranges(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_code_kivi(uint64_t jobs, uint32_t job_count, uint64_t verdicts);

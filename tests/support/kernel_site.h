@@ -8,12 +8,13 @@
 
 #include "codecs/kernels/kernel_table.h"
 #include "codecs/record_jobs.h"
+#include "codecs/transform_image.h"
 #include "codecs_support.h"
 #include "engine_views.h"
 
 #include "kernel_lanes.h"
 
-enum { SITE_JOBS = 512, SITE_RANGES = 64 };
+enum { SITE_JOBS = 512, SITE_RANGES = 64, SITE_FILL = 0x5a };
 
 /* A record on its way: its head opened, ranges of it in memory that ends with them. */
 typedef struct kernel_site {
@@ -22,6 +23,8 @@ typedef struct kernel_site {
     uint32_t range_count; /* 0: the whole record */
     guarded payload;
     uint32_t *blocks; /* the copy of the view's */
+    guarded basis;    /* the image of the record's; data NULL: it needs none */
+    guarded room;
     kernel_plan plan;
     uint32_t verdicts[SITE_JOBS];
 } kernel_site;
@@ -61,13 +64,30 @@ static inline void site_open(kernel_site *site, const encoded *e, uint32_t layer
     site->plan.verdict_capacity = SITE_JOBS;
 }
 
+/* The image of the basis, in two pieces, and the room for the jobs of layers. */
+static inline void site_make_room(kernel_site *site, uint32_t layer, uint32_t layers)
+{
+    const transform_basis *basis = kvt_record_head_basis(site->head);
+    if (basis == NULL) return;
+    const transform_image image = transform_image_of(&basis->shape);
+    const uint64_t first = image.means + (image.bytes - image.means) / 16 * 8;
+    site->basis = guarded_make(image.bytes);
+    transform_image_write(basis, 0, first, site->basis.data);
+    transform_image_write(basis, first, image.bytes - first, site->basis.data + first);
+    guarded_check(&site->basis, image.bytes);
+    site->room = guarded_make(kvt_record_head_room(site->head, layer, layers));
+}
+
 static inline kvt_status site_plan(kernel_site *site, const kvt_layout *layout,
                                    const engine_pool *pool, uint32_t layer, uint32_t layers)
 {
+    if (layer + layers <= layout->layers) site_make_room(site, layer, layers);
     const kernel_place place = {.payload = (uint64_t)(uintptr_t)site->payload.data,
                                 .ranges = site->ranges,
                                 .range_count = site->range_count,
-                                .blocks = (uint64_t)(uintptr_t)site->blocks};
+                                .blocks = (uint64_t)(uintptr_t)site->blocks,
+                                .basis = (uint64_t)(uintptr_t)site->basis.data,
+                                .room = (uint64_t)(uintptr_t)site->room.data};
     return kvt_record_head_jobs(site->head, layout, &pool->view, layer, layers, &place,
                                 &site->plan);
 }
@@ -94,20 +114,56 @@ static inline void site_skip_checks(kernel_site *site)
 /* Launches all of a plan. False: a kernel left its memory, or hung. */
 static inline bool site_launch(kernel_site *site, const engine_pool *pool)
 {
-    lanes_memory memory[ENGINE_POOLS_MAX + 2] = {
+    lanes_memory memory[ENGINE_POOLS_MAX + 4] = {
         {site->payload.data, site->payload.bytes, false},
         {site->blocks, site->blocks != NULL ? pool->view.block_count * sizeof(uint32_t) : 0, false},
+        {site->basis.data, site->basis.bytes, false},
+        {site->room.data, site->room.bytes, true},
     };
     for (uint32_t i = 0; i < pool->pools; i++)
-        memory[2 + i] = (lanes_memory){pool->memory[i], pool->pool_bytes, true};
+        memory[4 + i] = (lanes_memory){pool->memory[i], pool->pool_bytes, true};
     for (uint32_t k = 0; k < KERNEL_COUNT; k++) {
         const kernel_batch *batch = &site->plan.batches[k];
         if (batch->count != 0 &&
             !lanes_launch((kernel_id)k, batch->jobs, batch->count, batch->blocks, site->verdicts,
-                          site->plan.verdict_count, memory, 2 + pool->pools))
+                          site->plan.verdict_count, memory, 4 + pool->pools))
             return false;
     }
     return true;
+}
+
+/* The pools' bytes are those that the CPU's decoder leaves, gaps and all. */
+static inline void site_check_same(const engine_pool *pool, const engine_pool *expected,
+                                   const char *name)
+{
+    for (uint32_t i = 0; i < pool->pools; i++)
+        for (uint64_t k = 0; k < pool->pool_bytes; k++)
+            if (((uint8_t *)pool->memory[i])[k] != ((uint8_t *)expected->memory[i])[k])
+                fail_msg("%s: pool %u, byte %llu", name, i, (unsigned long long)k);
+}
+
+/* What kernels decode into an engine's pages is what the CPU does; verified: checks run, too. */
+static inline void site_check(encoded *e, const engine_view *engine, uint32_t layer,
+                              uint32_t layers, bool ranged, bool verified)
+{
+    const kvt_layout *layout = &e->spec.layout;
+    engine_pool pool, expected;
+    kernel_site site;
+    assert_true(engine_pool_open(&pool, engine, layout, 1, SITE_FILL));
+    assert_true(engine_pool_open(&expected, engine, layout, 1, SITE_FILL));
+    assert_status(kvt_record_decode_view(e->record.data, e->record.bytes, &e->spec, NULL, layout,
+                                         &expected.view, layer, layers, e->scratch.data,
+                                         e->scratch.bytes),
+                  KVT_OK);
+    site_open(&site, e, layer, layers, ranged);
+    site_take_blocks(&site, &pool);
+    assert_status(site_plan(&site, layout, &pool, layer, layers), KVT_OK);
+    if (!verified) site_skip_checks(&site);
+    assert_true(site_launch(&site, &pool));
+    assert_status(kernel_plan_verdict(&site.plan, 0, site.plan.verdict_count), KVT_OK);
+    site_check_same(&pool, &expected, engine->name);
+    engine_pool_close(&pool);
+    engine_pool_close(&expected);
 }
 
 #endif

@@ -12,7 +12,7 @@
 #include "codecs/view_rows.h"
 #include "dice.h"
 
-enum { FILL = 0x5a, TOKENS = 75 };
+enum { TOKENS = 75 };
 
 static const char *const variants[] = {
     "raw",
@@ -41,38 +41,6 @@ static bool variant_fits(kvt_layout layout, const char *variant)
     return kvt_record_bound(&spec, &bound, &scratch) == KVT_OK;
 }
 
-/* The pools' bytes are those that the CPU's decoder leaves, gaps and all. */
-static void check_same(const engine_pool *pool, const engine_pool *expected, const char *name)
-{
-    for (uint32_t i = 0; i < pool->pools; i++)
-        for (uint64_t k = 0; k < pool->pool_bytes; k++)
-            if (((uint8_t *)pool->memory[i])[k] != ((uint8_t *)expected->memory[i])[k])
-                fail_msg("%s: pool %u, byte %llu", name, i, (unsigned long long)k);
-}
-
-static void check_engine(encoded *e, const engine_view *engine, uint32_t layer, uint32_t layers,
-                         bool ranged, bool verified)
-{
-    const kvt_layout *layout = &e->spec.layout;
-    engine_pool pool, expected;
-    kernel_site site;
-    assert_true(engine_pool_open(&pool, engine, layout, 1, FILL));
-    assert_true(engine_pool_open(&expected, engine, layout, 1, FILL));
-    assert_status(kvt_record_decode_view(e->record.data, e->record.bytes, &e->spec, NULL, layout,
-                                         &expected.view, layer, layers, e->scratch.data,
-                                         e->scratch.bytes),
-                  KVT_OK);
-    site_open(&site, e, layer, layers, ranged);
-    site_take_blocks(&site, &pool);
-    assert_status(site_plan(&site, layout, &pool, layer, layers), KVT_OK);
-    if (!verified) site_skip_checks(&site);
-    assert_true(site_launch(&site, &pool));
-    assert_status(kernel_plan_verdict(&site.plan, 0, site.plan.verdict_count), KVT_OK);
-    check_same(&pool, &expected, engine->name);
-    engine_pool_close(&pool);
-    engine_pool_close(&expected);
-}
-
 /* Every variant, layout of an engine, and way that a record comes: whole, or a layer's ranges. */
 static void check_variants(uint8_t dtype, const char *const *list, uint32_t count, uint32_t views)
 {
@@ -91,7 +59,7 @@ static void check_variants(uint8_t dtype, const char *const *list, uint32_t coun
             encoded e = encoded_make(layout, list[i], NULL);
             for (uint32_t k = 0; k < views; k++) {
                 const bool ranged = (k + i) % 2 == 0;
-                check_engine(&e, &engine_views[k], ranged, ranged ? 1 : 2, ranged, k == i % 2);
+                site_check(&e, &engine_views[k], ranged, ranged ? 1 : 2, ranged, k == i % 2);
             }
             test_end(ends);
         }
@@ -138,7 +106,116 @@ TEST(kernels_decode_spans)
                                .sides = KVT_SIDES_ONE};
     encoded e = encoded_make(layout, "entropy:k0.3v0.3", NULL);
     assert_int_equal(e.status, KVT_OK);
-    check_engine(&e, &engine_views[3], 0, 1, false, false);
+    site_check(&e, &engine_views[3], 0, 1, false, false);
+}
+
+/* Lossless, mode dense. */
+TEST(kernels_decode_dense)
+{
+    static const char *const dense[] = {"lossless"};
+    for (uint8_t dtype = KVT_DTYPE_FP16; dtype <= KVT_DTYPE_FP8; dtype++)
+        check_variants(dtype, dense, 1, 2);
+}
+
+/* What the elements of a test of mode dense are like. */
+enum { DENSE_COARSE, DENSE_NARROW, DENSE_FAR, DENSE_NOISE, DENSE_KINDS };
+
+/* Elements that came from fewer bits, so that their lows are coded, too, or are bf16 inside; or a
+ * few with exponents that no table has; or noise in most tiles, which is stored as it is. */
+static void fill_dense(const kvt_layout *layout, uint32_t kind, uint8_t *bytes, uint64_t count)
+{
+    const uint32_t element = kvt_dtype_bytes(layout->dtype);
+    const uint32_t few = layout->dtype == KVT_DTYPE_FP16 ? 0x7f : 0x1f;
+    uint64_t dice = 5 + kind;
+    codecs_kv_sample_fill(layout, 5, bytes);
+    for (uint64_t i = 0; i < count; i += element) {
+        const uint64_t roll = dice_shift(&dice);
+        if (kind == DENSE_COARSE && element > 1) bytes[i + element - 2] &= (uint8_t)~few;
+        if (kind == DENSE_COARSE && element == 4) memset(bytes + i, 0, 2);
+        if (kind == DENSE_NARROW && element == 2) bytes[i] &= 0xf8;
+        if (kind == DENSE_FAR && roll % 37 == 0) bytes[i + element - 1] = (uint8_t)(roll >> 8);
+        if (kind == DENSE_NOISE && i > count / 3)
+            for (uint32_t k = 0; k < element; k++)
+                bytes[i + k] = (uint8_t)(roll >> (8 + 8 * k));
+    }
+}
+
+/* Kind and flags of the first tile of a record's first matrix, as bits; 0: it is raw. */
+static uint32_t dense_form(const encoded *e)
+{
+    const kvt_layout *layout = &e->spec.layout;
+    uint32_t form = 0;
+    engine_pool pool;
+    kernel_site site;
+    assert_true(engine_pool_open(&pool, &engine_views[0], layout, 1, SITE_FILL));
+    site_open(&site, e, 0, 1, false);
+    assert_status(site_plan(&site, layout, &pool, 0, 1), KVT_OK);
+    if (site.plan.batches[KERNEL_DENSE].count != 0) {
+        const kernel_dense_job *job = site.plan.batches[KERNEL_DENSE].jobs;
+        const uint8_t *head = (const uint8_t *)(uintptr_t)job->source;
+        form = 1u << head[0] | (uint32_t)head[1] << 8;
+    }
+    engine_pool_close(&pool);
+    return form;
+}
+
+/* Several tiles each way with streams of every number of states, odd rows, elements behind the last
+ * run, and each form of a tile. */
+TEST(kernels_decode_forms_of_dense_tiles)
+{
+    static const struct {
+        uint16_t heads, dim;
+        uint32_t tokens;
+    } shapes[] = {{9, 128, 270}, {3, 7, 83}, {1, 130, 129}};
+    uint32_t seen = 0;
+    for (uint32_t i = 0; i < 3 * 4 * DENSE_KINDS; i++) {
+        const size_t ends = test_ends();
+        const uint32_t shape = i % 3, kind = i / 3 % DENSE_KINDS;
+        const uint8_t dtype = (uint8_t)(KVT_DTYPE_FP16 + i / (3 * DENSE_KINDS));
+        const kvt_layout layout = {.layers = 1,
+                                   .kv_heads = shapes[shape].heads,
+                                   .head_dim = shapes[shape].dim,
+                                   .dtype = dtype,
+                                   .tokens = shapes[shape].tokens,
+                                   .sides = KVT_SIDES_ONE};
+        uint64_t bytes;
+        assert_status(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+        uint8_t *source = test_aligned(64, bytes);
+        fill_dense(&layout, kind, source, bytes);
+        encoded e = encoded_make(layout, "lossless", source);
+        site_check(&e, &engine_views[i % 4], 0, 1, i % 2 == 0, false);
+        seen |= dense_form(&e);
+        test_end(ends);
+    }
+    assert_int_equal(seen, 0x0f0e); /* every kind but raw, every flag */
+}
+
+/* Segments of fp8 as 0.2.0 wrote them are the CPU's, and are told by their bytes. */
+TEST(runs_of_fp8_have_no_kernel)
+{
+    const kvt_layout layout = {
+        .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_FP8, .tokens = 70};
+    encoded e = encoded_make(layout, "lossless", NULL);
+    engine_pool pool;
+    kernel_site site;
+    assert_int_equal(e.status, KVT_OK);
+    assert_true(engine_pool_open(&pool, &engine_views[0], &layout, 1, SITE_FILL));
+    site_open(&site, &e, 0, 2, false);
+    kernel_place place = {.payload = (uint64_t)(uintptr_t)site.payload.data,
+                          .host = site.payload.data};
+    assert_status(kvt_record_head_jobs(site.head, &layout, &pool.view, 0, 2, &place, &site.plan),
+                  KVT_OK);
+    const kernel_batch *jobs = &site.plan.batches[KERNEL_DENSE];
+    assert_int_equal(jobs->count, 4);
+    const kernel_dense_job *last = (const kernel_dense_job *)jobs->jobs + 3;
+    ((uint8_t *)(uintptr_t)last->source)[3] = 0x80; /* a frame's word */
+    const uint32_t words = site.plan.verdict_count;
+    assert_status(kvt_record_head_jobs(site.head, &layout, &pool.view, 0, 2, &place, &site.plan),
+                  KVT_E_UNSUPPORTED);
+    assert_int_equal(site.plan.verdict_count, words);
+    assert_status(kvt_record_head_jobs(site.head, &layout, &pool.view, 0, 1, &place, &site.plan),
+                  KVT_OK);
+    engine_pool_close(&pool);
 }
 
 TEST(one_side_and_raw_tokens)
@@ -167,7 +244,7 @@ TEST(one_side_and_raw_tokens)
                                   e.scratch.data, scratch, &e.record.bytes);
             assert_true(status == KVT_OK || status == KVT_RAW);
             for (uint32_t k = 0; k < 4; k++)
-                check_engine(&e, &engine_views[k], 0, 3, k % 2 == 0, k == 0);
+                site_check(&e, &engine_views[k], 0, 3, k % 2 == 0, k == 0);
             test_end(ends);
         }
     }
@@ -195,7 +272,7 @@ TEST(pools_that_are_aligned_to_elements)
             pool->pools = 1;
             pool->pool_bytes = 2 * side + element;
             pool->memory[0] = test_aligned(64, pool->pool_bytes);
-            memset(pool->memory[0], FILL, pool->pool_bytes);
+            memset(pool->memory[0], SITE_FILL, pool->pool_bytes);
             pool->view = (kvt_view){.struct_size = sizeof pool->view,
                                     .base = {(uint8_t *)pool->memory[0] + element},
                                     .base_bytes = {2 * side},
@@ -210,7 +287,7 @@ TEST(pools_that_are_aligned_to_elements)
         assert_status(site_plan(&site, &layout, &pools[0], 0, 1), KVT_OK);
         assert_true(site_launch(&site, &pools[0]));
         assert_status(kernel_plan_verdict(&site.plan, 0, site.plan.verdict_count), KVT_OK);
-        check_same(&pools[0], &pools[1], some[i % 3]);
+        site_check_same(&pools[0], &pools[1], some[i % 3]);
         test_end(ends);
     }
 }
@@ -265,7 +342,7 @@ TEST(no_turned_bit_passes)
         const encoded e = encoded_make(layout, some[i], NULL);
         engine_pool pool;
         kernel_site site;
-        assert_true(engine_pool_open(&pool, &engine_views[2], &layout, 1, FILL));
+        assert_true(engine_pool_open(&pool, &engine_views[2], &layout, 1, SITE_FILL));
         site_open(&site, &e, 0, 2, false);
         site_take_blocks(&site, &pool);
         assert_status(site_plan(&site, &layout, &pool, 0, 2), KVT_OK);
@@ -301,7 +378,7 @@ TEST(a_plan_that_is_full_stays_as_it_was)
     const encoded e = encoded_make(layout, "planes:k4v4,g32", NULL);
     engine_pool pool;
     kernel_site site;
-    assert_true(engine_pool_open(&pool, &engine_views[2], &layout, 1, FILL));
+    assert_true(engine_pool_open(&pool, &engine_views[2], &layout, 1, SITE_FILL));
     site_open(&site, &e, 0, 2, false);
     site_take_blocks(&site, &pool);
     kernel_batch *checks = &site.plan.batches[KERNEL_CHECK];
@@ -332,15 +409,10 @@ TEST(what_has_no_kernel_is_left_to_the_cpu)
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 70};
     engine_pool pool;
     kernel_site site;
-    assert_true(engine_pool_open(&pool, &engine_views[2], &layout, 1, FILL));
+    assert_true(engine_pool_open(&pool, &engine_views[2], &layout, 1, SITE_FILL));
     const encoded bytes = encoded_make(opaque, "raw", NULL);
     site_open(&site, &bytes, 0, 0, false);
     assert_status(site_plan(&site, &opaque, &pool, 0, 1), KVT_E_UNSUPPORTED);
-    const encoded dense = encoded_make(layout, "lossless", NULL);
-    assert_int_equal(dense.status, KVT_OK);
-    site_open(&site, &dense, 0, 2, false);
-    site_take_blocks(&site, &pool);
-    assert_status(site_plan(&site, &layout, &pool, 0, 2), KVT_E_UNSUPPORTED);
     assert_int_equal(site.plan.verdict_count, 0);
     engine_pool_close(&pool);
 }
@@ -402,7 +474,7 @@ static kvt_status check_encoder(kvt_layout layout, const char *variant, const en
     uint64_t bound, scratch, wanted, found = 0;
     kvt_record_spec spec = codecs_support_spec(layout, variant);
     spec.first_position = first_position;
-    assert_true(engine_pool_open(&pool, engine, &layout, 1, FILL));
+    assert_true(engine_pool_open(&pool, engine, &layout, 1, SITE_FILL));
     view_scatter_entry(&pool.view, &layout, 0, 0, source);
     assert_status(kvt_record_bound(&spec, &bound, &scratch), KVT_OK);
     assert_status(kvt_record_scratch_view(&spec, 1, &scratch), KVT_OK);

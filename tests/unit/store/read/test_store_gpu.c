@@ -134,9 +134,10 @@ TEST(groups_with_opaque_ones)
 /* What is stored crosses, is verified and decoded by kernels, and is bit for bit the CPU's. */
 TEST(kernels_decode)
 {
-    static const char *const forms[] = {NULL, "kivi:k4v4", "planes:k4v4", "entropy:k0.25v0.5"};
+    static const char *const forms[] = {NULL, "kivi:k4v4", "planes:k4v4", "entropy:k0.25v0.5",
+                                        "lossless"};
     give_kernels();
-    for (size_t i = 0; i < 8; i++) {
+    for (size_t i = 0; i < 10; i++) {
         const char *form = forms[i / 2];
         const uint32_t launches = fake->launches;
         kvt_status statuses[ENTRIES];

@@ -13,9 +13,10 @@ TEST_EACH(begin_case, end_case);
 /* What is stored crosses for gets, too: of a caller, of a queue, of a prefix. */
 TEST(gets_by_kernels)
 {
-    static const char *const forms[] = {NULL, "kivi:k4v4", "planes:k4v4", "entropy:k0.25v0.5"};
+    static const char *const forms[] = {NULL, "kivi:k4v4", "planes:k4v4", "entropy:k0.25v0.5",
+                                        "lossless"};
     give_kernels();
-    for (size_t i = 0; i < 8; i++) {
+    for (size_t i = 0; i < 10; i++) {
         const char *form = forms[i / 2];
         engine_open(0, axes_of_pools[i % 4]);
         site_open_form(i % 2 != 0, false, form);
