@@ -183,6 +183,7 @@ target_link_libraries(conform_codecs_all PRIVATE kvt_kernel_lanes)
 target_link_libraries(test_store_gpu PRIVATE kvt_kernel_lanes)
 target_link_libraries(test_bench_gpu PRIVATE kvt_kernel_lanes)
 target_link_libraries(test_store_gpu_kernels PRIVATE kvt_kernel_lanes)
+target_link_libraries(test_store_gpu_basis PRIVATE kvt_kernel_lanes)
 
 # Cases of kernels by the host's build of them, and the same by the PTX that ships: docs/TESTING.md,
 # Kernels without a GPU.
@@ -243,9 +244,10 @@ set_target_properties(kvt_fake_cuda PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1
 add_dependencies(test_tiers_device_hbm kvt_fake_cuda)
 add_dependencies(test_sparse_hbm kvt_fake_cuda)
 add_dependencies(test_store_gpu kvt_fake_cuda)
+add_dependencies(test_store_gpu_basis kvt_fake_cuda)
 add_dependencies(test_store_gpu_kernels kvt_fake_cuda)
 set_tests_properties(unit/test_tiers_device_hbm unit/test_sparse_hbm unit/test_store_gpu
-  unit/test_store_gpu_kernels PROPERTIES
+  unit/test_store_gpu_basis unit/test_store_gpu_kernels PROPERTIES
   ENVIRONMENT "${KVT_TEST_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
 foreach(test conform/conform_tiers_device conform/conform_codecs_all unit/test_bench_gpu)
   get_filename_component(program ${test} NAME)

@@ -6,6 +6,7 @@
 #ifndef GPU_SITE_INTERNAL_H
 #define GPU_SITE_INTERNAL_H
 
+#include "gpu_bases.h"
 #include "gpu_driver.h"
 #include "gpu_kernels.h"
 
@@ -17,6 +18,11 @@ typedef struct gpu_kernel {
     void *function;
     bool refused;
 } gpu_kernel;
+
+typedef struct gpu_basis {
+    gpu_address address;
+    uint8_t hash[TRANSFORM_HASH_BYTES];
+} gpu_basis;
 
 struct gpu_site {
     gpu_driver driver;
@@ -35,10 +41,14 @@ struct gpu_site {
     pthread_mutex_t kernel_lock; /* of what follows */
     gpu_kernel kernels[KERNEL_COUNT];
     uint64_t scratch_limit;
-    gpu_address scratch; /* 0: not taken yet */
-    uint64_t grain;      /* bytes of a grain, */
-    uint32_t grains;     /* of so many, */
-    uint8_t *used;       /* each of which is in use or not */
+    gpu_address scratch;        /* 0: not taken yet */
+    uint64_t grain;             /* bytes of a grain, */
+    uint32_t grains;            /* of so many, */
+    uint8_t *used;              /* each of which is in use or not */
+    pthread_mutex_t basis_lock; /* of what follows */
+    gpu_basis bases[GPU_BASES_MAX];
+    uint32_t basis_count;
+    uint64_t basis_bytes;
 };
 
 /* The status of a CUDA error; a fatal one ends the site. */
@@ -52,5 +62,8 @@ kvt_status gpu_site_leave(gpu_site *site, int error);
 
 /* Frees modules and scratch. The context is current, and all work has ended. */
 void gpu_kernels_close(gpu_site *site);
+
+/* Frees the bases; so, too. */
+void gpu_bases_close(gpu_site *site);
 
 #endif

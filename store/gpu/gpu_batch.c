@@ -9,12 +9,13 @@
 #include "store/gpu/gpu_batch.h"
 
 #include "codecs/kernels/kernel_table.h"
+#include "gpu/gpu_bases.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH_PARTS = 128, BATCH_ALIGN = 64 };
+enum { BATCH_PARTS = 128, BATCH_ALIGN = 64, BATCH_LAYER_BYTES = 16384 };
 
 struct store_gpu_batch {
     gpu_site *site;
@@ -49,27 +50,34 @@ static uint64_t batch_make_plan(uint8_t *memory, uint32_t layers, kernel_plan *p
     return at;
 }
 
-/* Appends the jobs of a layer whose bytes are at `payload`. */
-static kvt_status batch_plan(const store_gpu_layer *layer, uint64_t payload, uint64_t blocks,
+/* Appends the jobs of a layer, whose bytes are at part->scratch. */
+static kvt_status batch_plan(const store_gpu_layer *layer, const store_gpu_part *part,
                              kernel_plan *plan)
 {
-    const kernel_place place = {.payload = payload,
+    const kernel_place place = {.payload = part->scratch,
+                                .host = part->host != NULL ? part->host->memory : NULL,
                                 .ranges = layer->ranges,
                                 .range_count = layer->range_count,
-                                .blocks = blocks};
+                                .blocks = part->blocks,
+                                .basis = part->basis,
+                                .room = part->room};
     assert(layer->range_count != 0);
-    return kvt_record_head_jobs(layer->head, layer->layout, layer->view, layer->layer, 1, &place,
-                                plan);
+    return kvt_record_head_jobs(layer->head, layer->layout, layer->view, layer->layer,
+                                layer->layers, &place, plan);
 }
 
 kvt_status store_gpu_batch_takes(gpu_site *site, const store_gpu_layer *layer)
 {
-    _Alignas(BATCH_ALIGN) uint8_t room[4096];
+    _Alignas(BATCH_ALIGN) uint8_t room[BATCH_LAYER_BYTES];
+    /* Addresses are of no interest here. */
+    const store_gpu_part part = {
+        .scratch = BATCH_ALIGN, .blocks = BATCH_ALIGN, .basis = BATCH_ALIGN, .room = BATCH_ALIGN};
     kernel_plan plan;
-    const uint64_t job_bytes = batch_make_plan(room, 1, &plan);
+    const uint64_t job_bytes = batch_make_plan(room, layer->layers, &plan);
+    assert(layer->layers <= KERNEL_LAYERS_MAX);
     assert(job_bytes + plan.verdict_capacity * sizeof(uint32_t) <= sizeof room);
     (void)job_bytes;
-    kvt_status status = batch_plan(layer, BATCH_ALIGN, BATCH_ALIGN, &plan);
+    kvt_status status = batch_plan(layer, &part, &plan);
     for (uint32_t k = 0; k < KERNEL_DECODERS && status == KVT_OK; k++)
         if (plan.batches[k].count != 0) status = gpu_kernel_load(site, k);
     return status;
@@ -84,11 +92,18 @@ kvt_status store_gpu_part_take(gpu_site *site, const store_gpu_layer *layer, con
     const kvt_record_range *last = &layer->ranges[layer->range_count - 1];
     const uint64_t stored = batch_aligned(last->at + last->bytes);
     const uint64_t table = view->blocks != NULL ? view->block_count * sizeof *view->blocks : 0;
-    *part = (store_gpu_part){.scratch_bytes = stored + table};
-    kvt_status status = gpu_scratch_take(site, part->scratch_bytes, &part->scratch);
+    const uint64_t sent = stored + table, room_at = batch_aligned(sent);
+    const transform_basis *basis = kvt_record_head_basis(layer->head);
+    kvt_status status = KVT_OK;
+    *part = (store_gpu_part){
+        .scratch_bytes = room_at + kvt_record_head_room(layer->head, layer->layer, layer->layers),
+        .layers = layer->layers};
+    if (basis != NULL) status = gpu_basis_take(site, basis, &part->basis);
+    if (status == KVT_OK) status = gpu_scratch_take(site, part->scratch_bytes, &part->scratch);
     if (status != KVT_OK) return status;
     part->blocks = table != 0 ? part->scratch + stored : 0;
-    status = gpu_host_take(site, part->scratch_bytes, &part->host);
+    part->room = part->scratch + room_at;
+    status = gpu_host_take(site, sent, &part->host);
     if (status == KVT_OK) {
         uint8_t *pinned = part->host->memory;
         for (uint32_t i = 0; i < layer->range_count; i++) {
@@ -96,7 +111,7 @@ kvt_status store_gpu_part_take(gpu_site *site, const store_gpu_layer *layer, con
             memcpy(pinned + range->at, payload + (whole ? range->offset : range->at), range->bytes);
         }
         if (table != 0) memcpy(pinned + stored, view->blocks, table);
-        status = gpu_copy_bytes(site, GPU_IN, part->scratch, pinned, part->scratch_bytes);
+        status = gpu_copy_bytes(site, GPU_IN, part->scratch, pinned, sent);
     }
     if (status != KVT_OK) {
         gpu_rest(site, GPU_IN);
@@ -144,7 +159,7 @@ kvt_status store_gpu_batch_add(store_gpu_batch *batch, const store_gpu_layer *la
     store_gpu_part *own = &batch->parts[batch->count];
     const uint32_t first = batch->plan.verdict_count;
     if (batch->count == BATCH_PARTS) return KVT_E_SPACE;
-    const kvt_status status = batch_plan(layer, part->scratch, part->blocks, &batch->plan);
+    const kvt_status status = batch_plan(layer, part, &batch->plan);
     if (status != KVT_OK) return status;
     *own = *part;
     own->first = first;

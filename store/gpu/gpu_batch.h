@@ -22,6 +22,7 @@ typedef struct store_gpu_layer {
     const kvt_layout *layout;
     const kvt_view *view; /* of the GPU's memory */
     uint32_t layer;
+    uint32_t layers; /* that come together; at most KERNEL_LAYERS_MAX */
     uint32_t range_count;
     kvt_record_range ranges[KVT_RECORD_RANGES_MAX]; /* of what is stored; `at` in the scratch */
 } store_gpu_layer;
@@ -33,8 +34,11 @@ typedef struct store_gpu_part {
     uint64_t scratch;
     uint64_t scratch_bytes;
     uint64_t blocks; /* address of the block numbers; 0: the view has none */
-    uint32_t first;  /* of its verdicts, */
-    uint32_t end;    /* and behind them */
+    uint64_t room;   /* of the jobs themselves; and the basis in the GPU's memory, or 0 */
+    uint64_t basis;
+    uint32_t layers;
+    uint32_t first; /* of its verdicts, */
+    uint32_t end;   /* and behind them */
 } store_gpu_part;
 
 typedef struct store_gpu_batch store_gpu_batch;

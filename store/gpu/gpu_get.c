@@ -69,11 +69,24 @@ static kvt_status get_layer(gpu_get *get, uint32_t layer)
     return store_gpu_work_layer(&get->work, &get->entry, layer, NULL, get->record);
 }
 
+/* Whether layers of a span lie on both sides of an end of the layers. */
+static bool get_cuts_span(const gpu_get *get, uint32_t first, uint32_t end)
+{
+    uint32_t layer = first;
+    while (layer < end) {
+        const uint32_t together = load_together(&get->entry, layer);
+        if (together == 0) return true;
+        layer += together;
+    }
+    return layer != end;
+}
+
 /* Brings layers, if kernels take any of them. */
 static kvt_status get_layers(gpu_get *get, const access_target *target, uint32_t first,
                              uint32_t end)
 {
     kvt_status status = KVT_E_UNSUPPORTED;
+    if (get_cuts_span(get, first, end)) return status;
     for (uint32_t layer = first; layer < end && status != KVT_OK; layer++)
         status = store_gpu_work_takes(&get->work, &get->entry, layer);
     if (status != KVT_OK) return status;

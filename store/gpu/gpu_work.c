@@ -64,8 +64,9 @@ static void gpu_end_batch(store_gpu_work *work, store_gpu_batch *batch, kvt_stat
     for (uint32_t i = 0; i < store_gpu_batch_count(batch); i++) {
         const store_gpu_part *part = store_gpu_batch_part(batch, i);
         const kvt_status how = status == KVT_OK ? store_gpu_batch_verdict(batch, part) : status;
+        const bool ran = how == KVT_OK || how == KVT_E_CORRUPT;
         gpu_count(work->site, how == KVT_OK ? GPU_DECODED_BY_GPU : GPU_UNSOUND,
-                  how == KVT_OK || how == KVT_E_CORRUPT);
+                  ran ? part->layers : 0);
         if (how != KVT_OK) work->failed(work->context, part->owner, how);
     }
     store_gpu_batch_free(batch);
@@ -299,30 +300,34 @@ static kvt_status gpu_send(store_gpu_work *work, const store_gpu_layer *layer,
     return status;
 }
 
-/* Whether an opaque section comes with a layer. */
-static bool gpu_brings_more(const load_entry *entry, const load_section *own, uint32_t layer)
+/* Whether an opaque section comes with layers. */
+static bool gpu_brings_more(const load_entry *entry, const load_section *own, uint32_t layer,
+                            uint32_t layers)
 {
     const bool first = layer == 0 && own != entry->sections;
-    const bool last = layer + 1 - own->first_layer == own->layout.layers;
+    const bool last = layer + layers - own->first_layer == own->layout.layers;
     const load_section *next = own + 1;
     return first ||
            (last && next != entry->sections + entry->section_count && next->layout.layers == 0);
 }
 
-/* Names a layer for kernels. KVT_E_UNSUPPORTED: it is none for them. */
+/* Names a layer for kernels, with those that come together with it. KVT_E_UNSUPPORTED: it is none
+ * for them, or comes with the span of a layer before. */
 static kvt_status gpu_find_layer(const load_entry *entry, uint32_t layer,
                                  const load_ranges *own_ranges, store_gpu_layer *there)
 {
     const load_section *own = store_load_section(entry, layer);
+    if (entry->staged != NULL || entry->by_cpu) return KVT_E_UNSUPPORTED;
     *there = (store_gpu_layer){.head = own->head,
                                .layout = &own->layout,
                                .view = own->view,
-                               .layer = layer - own->first_layer};
-    if (entry->staged != NULL || entry->by_cpu || gpu_brings_more(entry, own, layer) ||
-        load_together(entry, layer) != 1)
+                               .layer = layer - own->first_layer,
+                               .layers = load_together(entry, layer)};
+    if (there->layers == 0 || there->layers > KERNEL_LAYERS_MAX ||
+        gpu_brings_more(entry, own, layer, there->layers))
         return KVT_E_UNSUPPORTED;
     if (own_ranges == NULL)
-        return kvt_record_head_ranges(own->head, there->layer, 1, there->ranges,
+        return kvt_record_head_ranges(own->head, there->layer, there->layers, there->ranges,
                                       KVT_RECORD_RANGES_MAX, &there->range_count);
     there->range_count = own_ranges->count;
     memcpy(there->ranges, own_ranges->ranges, own_ranges->count * sizeof *there->ranges);
