@@ -15,6 +15,7 @@
 #include "ladder_support.h"
 #include "queue_site.h"
 
+#include <errno.h>
 #include <kvterrace/gpu.h>
 #include <kvterrace/lookup.h>
 
@@ -177,7 +178,8 @@ static inline bool pool_has(uint32_t number)
  * loses something; NULL: raw. */
 static inline void site_open_form(bool device, bool staged, const char *form)
 {
-    const char *profile_path = "test_store_gpu.db";
+    static char profile_path[64]; /* of its own program, beside which others run */
+    (void)snprintf(profile_path, sizeof profile_path, "%s.db", program_invocation_short_name);
     kvt_store_options options = queue_site_options(device);
     if (!staged) options.limits.put_staging_bytes = 0;
     if (gpu_options != NULL) options.gpu = *gpu_options;

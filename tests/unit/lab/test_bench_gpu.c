@@ -140,8 +140,9 @@ TEST(a_kernel_that_does_nothing_is_found)
     assert_true(wrong >= 4); /* decoding, checking, and both loads of raw entries */
     row = json_array_get(json_object_get(root, "faults"), 0);
     assert_string_equal(text_of(row, "variant"), "raw");
-    assert_true(json_integer_value(json_object_get(row, "wrong")) > 0);
-    assert_int_equal(json_integer_value(json_object_get(row, "right")), 0);
+    /* Entries of which a check has failed once are the CPU's from then on, and right. */
+    assert_true(json_integer_value(json_object_get(row, "wrong")) >
+                json_integer_value(json_object_get(row, "right")));
     json_decref(root);
 }
 
