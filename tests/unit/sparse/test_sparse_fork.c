@@ -587,10 +587,12 @@ TEST(every_call_on_a_follower)
     assert_ok(kvt_queue_open(s->store, NULL, &s->queue));
     for (uint32_t i = 0; i < TABLE_ROWS; i++) {
         const char *name = table[i].name;
-        if (is_not_of_a_follower(name)) continue;
+        /* The drain comes behind the wait, which would have nothing left to wait for. */
+        if (is_not_of_a_follower(name) || strcmp(name, "kvt_queue_drain") == 0) continue;
         const kvt_status status = table[i].call(s);
-        if (strcmp(name, "kvt_queue_drain") == 0) continue; /* the wait is behind it */
         if (status != follower_answer(name)) fail_msg("%s: %s", name, kvt_status_name(status));
+        if (strcmp(name, "kvt_queue_wait") == 0)
+            assert_int_equal(kvt_queue_drain(s->queue, &s->completion, 1), 1);
     }
     assert_ok(kvt_region_free(NULL, s->memory));
     kvt_queue_close(s->opened_queue);
