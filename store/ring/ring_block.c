@@ -462,6 +462,7 @@ static int ring_compare_reads(const void *a, const void *b)
 static void ring_join_reads(ring_round *round, uint32_t first)
 {
     uint32_t kept = first;
+    if (round->read_count == first) return; /* there may be no memory for them yet */
     qsort(&round->reads[first], round->read_count - first, sizeof *round->reads,
           ring_compare_reads);
     for (uint32_t i = first; i < round->read_count; i++) {
