@@ -172,7 +172,7 @@ static void ring_leave_names(ring_worker *worker)
     }
     pthread_mutex_lock(&ring->lock);
     for (uint32_t i = 0; i < RING_REGIONS_MAX; i++)
-        ring->regions[i].users -= worker->regions[i / 64] >> i % 64 & 1;
+        ring->regions[i].users -= (uint32_t)(worker->regions[i / 64] >> i % 64 & 1);
     pthread_mutex_unlock(&ring->lock);
 }
 
