@@ -218,6 +218,18 @@ static kvt_status record_head_matrix(const record_source *source, const kvt_layo
     return status;
 }
 
+/* The source of a head's record, whose payload or ranges lie there. */
+static record_source record_head_source(const kvt_record_head *head, const void *payload,
+                                        const kvt_record_range *ranges, uint32_t count)
+{
+    return (record_source){.payload = payload,
+                           .plan = &head->plan,
+                           .table = record_head_table(head),
+                           .sections = &head->sections,
+                           .ranges = ranges,
+                           .range_count = count};
+}
+
 kvt_status kvt_record_head_decode(const kvt_record_head *head, const kvt_layout *layout,
                                   const kvt_view *view, uint32_t layer, uint32_t layer_count,
                                   const void *payload, const kvt_record_range *ranges,
@@ -230,12 +242,7 @@ kvt_status kvt_record_head_decode(const kvt_record_head *head, const kvt_layout 
     if (!record_layout_fits(plan, layout)) return KVT_E_SPACE;
     if (!record_has_layers(layout, layer, layer_count)) return KVT_E_ARGUMENT;
     if (scratch_bytes < record_decode_scratch(plan)) return KVT_E_SPACE;
-    const record_source source = {.payload = payload,
-                                  .plan = plan,
-                                  .table = record_head_table(head),
-                                  .sections = &head->sections,
-                                  .ranges = ranges,
-                                  .range_count = count};
+    const record_source source = record_head_source(head, payload, ranges, count);
     if (plan->codec->flags & KVT_CODEC_FLAG_SPANS)
         return record_head_spans(&source, layout, view, layer, layer_count, scratch, scratch_bytes);
     for (uint32_t i = 0; status == KVT_OK && i < sides * layer_count; i++)
@@ -251,12 +258,7 @@ kvt_status kvt_record_head_matrix(const kvt_record_head *head, uint32_t layer, k
 {
     assert(head != NULL && payload != NULL && matrix_out != NULL);
     const record_plan *plan = &head->plan;
-    const record_source source = {.payload = payload,
-                                  .plan = plan,
-                                  .table = record_head_table(head),
-                                  .sections = &head->sections,
-                                  .ranges = ranges,
-                                  .range_count = count};
+    const record_source source = record_head_source(head, payload, ranges, count);
     record_matrix found;
     *matrix_out = target;
     if (!record_has_matrix(&plan->layout, layer, side)) return KVT_E_ARGUMENT;
