@@ -36,8 +36,8 @@ typedef struct gpu_event {
     void *event;
 } gpu_event;
 
-/* What a store takes of scratch, and keeps of pinned memory, unless gpu.scratch and gpu.pinned say
- * otherwise. */
+/* Bytes of scratch that a store takes, and of pinned memory that it keeps, unless gpu.scratch and
+ * gpu.pinned say otherwise. */
 #define GPU_ROOM_BYTES (UINT64_C(256) << 20)
 
 /* Opens a GPU by the driver's number, with scratch of so many bytes for kernels (gpu_kernels.h), 0

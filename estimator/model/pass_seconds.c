@@ -18,7 +18,7 @@
 #define PASS_REPETITIONS_MAX 64u
 #define PASS_LEAST           1e-9 /* seconds of a layer that a clock did not see */
 
-/* What passes run on. */
+/* The model, the session and the memory that passes run on. */
 typedef struct pass_bench {
     const model_config *config;
     model_session *session;

@@ -437,8 +437,8 @@ static void ask_drop(calibrate_state *s, calibrate_answers *a)
     a->drop = labels[ask(s, "drop: score", names, labels, 4)];
 }
 
-/* What is measured at once, since each measurement of an entry begins with its exact run: first the
- * pilot's rows of all questions, then what it leaves of them. */
+/* The questions that are measured at once, since each measurement of an entry begins with its exact
+ * run: first the pilot's rows of all of them, then what it leaves. */
 typedef struct first_work {
     const char *names[CALIBRATE_FIRST_MAX], *left[CALIBRATE_FIRST_MAX];
     uint32_t count, left_count;

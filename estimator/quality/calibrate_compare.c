@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* What one bit per element is worth at high rates: four times less squared error, and KL is
+/* The worth of one bit per element at high rates: four times less squared error, and KL is
  * quadratic in the error of attention. */
 #define CALIBRATE_BIT 1.3862943611198906
 
