@@ -219,6 +219,11 @@ KVT_NODISCARD kvt_status kvt_record_parse(const void *record, uint64_t bytes,
 KVT_NODISCARD kvt_status kvt_record_verify(const void *record, uint64_t bytes,
                                            kvt_record_info *info_out);
 
+/* Where a record that kvt_record_verify calls damaged is so first: a segment, or what stands before
+ * the segments. bytes_out is not 0. */
+void kvt_record_damage(const void *record, uint64_t bytes, uint64_t *offset_out,
+                       uint64_t *bytes_out);
+
 /*
  * Decodes a whole record into the caller's buffer. KVT_OK is given only when the checksum of every
  * segment that was decoded is right.

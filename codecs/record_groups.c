@@ -482,6 +482,49 @@ kvt_status kvt_record_verify(const void *record, uint64_t bytes, kvt_record_info
     return record_verify(record, bytes, &parsed, info_out);
 }
 
+/* kvt_record_damage of a record without groups; false: it is sound. */
+static bool groups_find_damage(const void *record, uint64_t bytes, uint64_t *offset_out,
+                               uint64_t *bytes_out)
+{
+    record_parsed parsed;
+    kvt_record_info info;
+    *offset_out = 0;
+    *bytes_out = bytes < RECORD_TABLE_OFFSET ? bytes : RECORD_TABLE_OFFSET;
+    if (record_parse(record, bytes, RECORD_DEPTH_STRICT, &parsed, &info) != KVT_OK) return true;
+    for (uint32_t i = 0; i < info.segment_count; i++) {
+        record_segment segment;
+        memcpy(&segment, parsed.table + (uint64_t)i * sizeof segment, sizeof segment);
+        if (record_segment_check(record, &segment) == KVT_OK) continue;
+        *offset_out = segment.offset;
+        *bytes_out = segment.padded_bytes;
+        return true;
+    }
+    return false;
+}
+
+void kvt_record_damage(const void *record, uint64_t bytes, uint64_t *offset_out,
+                       uint64_t *bytes_out)
+{
+    record_groups groups;
+    record_header header;
+    if (!record_is_grouped(record, bytes)) {
+        (void)groups_find_damage(record, bytes, offset_out, bytes_out);
+        return;
+    }
+    if (groups_open_whole(record, bytes, true, &groups, &header) == KVT_OK) {
+        for (uint32_t i = 0; i < groups.count; i++) {
+            const record_group *row = &groups.groups[i];
+            if (!groups_find_damage((const uint8_t *)record + row->offset, row->bytes, offset_out,
+                                    bytes_out))
+                continue;
+            *offset_out += row->offset;
+            return;
+        }
+    }
+    *offset_out = 0;
+    *bytes_out = bytes < RECORD_GROUPS_HEAD_BYTES ? bytes : RECORD_GROUPS_HEAD_BYTES;
+}
+
 /* ---- decoding ---- */
 
 /* Opens a record that must be the expected one. */

@@ -79,6 +79,16 @@ typedef struct kvt_device_config {
                         0 = unknown: the order slack lets the directions take turns */
 } kvt_device_config;
 
+/* How records on SSD are verified before a request needs them (docs/STORE.md, Scrub). */
+typedef struct kvt_scrub_options {
+    double period_seconds; /* within which each is verified, by a get or by the scrub, as far as
+                              share allows it; 0 = by gets alone; 86400 */
+    double share;          /* of the SSD tier's read bandwidth; 0.01 */
+    uint32_t faults;       /* damage that lay on one device alone: a device that has so much is
+                              drained while another one serves; 0 = none is; 16 */
+    uint32_t reserved;     /* zero */
+} kvt_scrub_options;
+
 /* Where a device is in its life (docs/TIERS.md). */
 typedef enum kvt_device_state {
     KVT_DEVICE_ABSENT = 0,   /* no device, and nothing lies there */

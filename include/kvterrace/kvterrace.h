@@ -33,8 +33,7 @@
  * Processes: a store belongs to the process that opened it. In a child of fork every call on it
  * returns KVT_E_STATE at once, and kvt_store_close does nothing, so that the parent's store stays
  * whole; the child's copy of its memory goes when the child ends. A child may open stores of its
- * own. It shares the parent's open devices: when the parent is killed, they stay locked until the
- * child has ended or called exec.
+ * own. The parent's devices stay locked until the child, too, has ended or called exec.
  *
  * Thread rule: every function on a kvt_store may be called from any thread, open and close
  * excepted. Lookups (exists, match, stats, explain) only take a short lock; they never do
@@ -111,19 +110,16 @@ typedef struct kvt_watch_options {
     double seconds;   /* between two writes of it; 10 */
 } kvt_watch_options;
 
-/* A value of put_staging_bytes: a 32nd of DRAM, between 256 MiB and 8 GiB. Whatever the value, the
- * staging takes no more than an eighth of the smallest tier. */
+/* A 32nd of DRAM, 256 MiB to 8 GiB. No value takes more than an eighth of the smallest tier. */
 #define KVT_PUT_STAGING_AUTO UINT64_MAX
 
 /* Means by which entries outlive the process. */
 typedef struct kvt_durability_options {
     const char *catalog_path; /* SQLite file that lets SSD entries survive; NULL = none survive */
-    bool copies; /* with a catalog: a promotion leaves its record on SSD while nothing else needs
-                    the room; true */
-    /* With copies: how long kvt_store_close writes entries that are in HBM and DRAM alone to SSD;
-     * 0 = not at all; 20. */
-    double close_deadline_seconds;
-    uint64_t persist_bytes_per_s; /* with copies: how fast the background writes such entries into
+    bool copies; /* with a catalog: a promotion leaves its record on SSD while it has room; true */
+    double close_deadline_seconds; /* with copies: how long kvt_store_close writes entries that are
+                                      in HBM and DRAM alone to SSD; 0 = not at all; 20 */
+    uint64_t persist_bytes_per_s;  /* with copies: how fast the background writes such entries into
                                       free room on SSD; 0 = not at all; 32 MB/s */
 } kvt_durability_options;
 
@@ -240,6 +236,7 @@ typedef struct kvt_store_options {
     const struct kvt_pass_row *pass_rows; /* load.h: for passes that announce no seconds; NULL */
     uint64_t pass_row_count;
     kvt_gpu_options gpu;
+    kvt_scrub_options scrub;
 } kvt_store_options;
 
 /* Fills every field of options of struct_size bytes with its default, the one that its comment
@@ -707,6 +704,7 @@ typedef struct kvt_device_stats {
     kvt_affine write_learned;
     double read_drift; /* of read_learned from the curve of the open, relatively, at 1 MiB */
     kvt_io_decisions decisions;
+    uint64_t scrub_faults; /* damaged segments that lay on this device alone */
 } kvt_device_stats;
 
 /* Copies what is known of one device into *out. index counts over the devices of all tiers, from 0.

@@ -4,7 +4,7 @@
  * budget of bytes written, then relayouts. The file decides on no move itself.
  *
  *     queue (promotions) -> entries of other hosts -> lifetimes -> tick -> relayout
- *     -> copies, capacity -> trust -> write back -> learning -> uses
+ *     -> copies, capacity -> trust -> write back -> scrub -> learning -> uses
  *
  * A prefetch wakes the background between two rounds, for the queue alone.
  *
@@ -164,6 +164,7 @@ static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, u
     for (uint32_t i = 0; i < count * MAINTAIN_READS; i++)
         access_time_entry(store, &keys[i / MAINTAIN_READS]);
     persist_round(store);
+    scrub_round(store);
     learn_round(store);
     if (store_now_ns(store) - store->uses.saved_ns >= USES_EVERY_NS) uses_save(store);
     pthread_mutex_lock(&store->lock);

@@ -45,13 +45,14 @@ typedef struct store_place {
         catalog_later *later;   /* of PLACE_LEFT_LATER */
     };
     kvt_variant variant;
-    uint32_t readers;    /* gets and changes that read from it now */
-    uint16_t slow_gets;  /* gets since its layout fell behind */
-    uint8_t tier;        /* kvt_tier */
-    uint8_t left : 2;    /* place_left */
-    uint8_t visited : 1; /* it is read as visit.h says */
-    uint8_t unread : 1;  /* its last read or decode failed for another cause than damage */
-    uint8_t by_cpu : 1;  /* kernels of a GPU have found its bytes unsound */
+    uint32_t readers;         /* gets and changes that read from it now */
+    uint16_t slow_gets;       /* gets since its layout fell behind */
+    uint8_t tier;             /* kvt_tier */
+    uint8_t left : 2;         /* place_left */
+    uint8_t visited : 1;      /* it is read as visit.h says */
+    uint8_t unread : 1;       /* its last read or decode failed for another cause than damage */
+    uint8_t by_cpu : 1;       /* kernels of a GPU have found its bytes unsound */
+    uint8_t verified_lap : 2; /* of the scrub, in which its whole record was verified last; or 0 */
 } store_place;
 _Static_assert(sizeof(store_place) == 64, "places are stored by the million");
 

@@ -634,6 +634,10 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     store->copies.kept = options->durability.copies && options->durability.catalog_path != NULL;
     store->persist.bytes_per_s = options->durability.persist_bytes_per_s;
     store->persist.earned_ns = STORE_PAST_NS;
+    store->scrub.lap_ns = (uint64_t)(options->scrub.period_seconds * 1e9 / SCRUB_LAPS);
+    store->scrub.share = options->scrub.share;
+    store->scrub.faults_most = options->scrub.faults;
+    store->scrub.earned_ns = STORE_PAST_NS;
     store->close_deadline_seconds = options->durability.close_deadline_seconds;
     store->move_bytes_per_s = options->limits.move_bytes_per_s;
     store->moves_per_tick = options->limits.moves_per_tick;

@@ -62,6 +62,9 @@ static const settings_field store_fields[] = {
     STORE_FIELD("io_order", io.order),
     STORE_FIELD("write_grain", io.write_grain_seconds),
     STORE_FIELD("write_patience", io.write_patience_seconds),
+    STORE_FIELD("scrub_period", scrub.period_seconds),
+    STORE_FIELD("scrub_share", scrub.share),
+    STORE_FIELD("scrub_faults", scrub.faults),
     SETTINGS_FIELD(kvt_store_options, "gpu.scratch", gpu.scratch_bytes, .modes = 0),
     SETTINGS_FIELD(kvt_store_options, "gpu.pinned", gpu.pinned_bytes, .modes = 0),
 };

@@ -19,6 +19,7 @@
 #include "store/background/pressure.h"
 #include "store/background/quarantine.h"
 #include "store/background/relayout.h"
+#include "store/background/scrub.h"
 #include "store/catalog/catalog.h"
 #include "store/core/entry.h"
 #include "store/core/place.h"
@@ -124,6 +125,7 @@ struct kvt_store {
     store_relayout relayouts[KVT_TIER_COUNT];
     store_backoff backoff;
     store_copies copies;
+    store_scrub scrub;
     store_persist persist;
     store_lifetimes lifetimes;
     store_uses uses;

@@ -210,6 +210,11 @@ kvt_status kvt_device_stats_get(kvt_store *store, size_t index, kvt_device_stats
             kvt_device_stats whole;
             observe_member((kvt_tier)tier, &member, &whole);
             learn_fill_device(store, (kvt_tier)tier, (uint32_t)index, &whole);
+            if (tier == KVT_TIER_SSD) {
+                pthread_mutex_lock(&store->lock);
+                whole.scrub_faults = store->scrub.faults[index];
+                pthread_mutex_unlock(&store->lock);
+            }
             struct_size_out(out, &whole, sizeof whole);
             return KVT_OK;
         }

@@ -272,7 +272,10 @@ static bool access_close(kvt_store *store, access_get *get, kvt_status status, a
     bool whole = status == KVT_E_MEMORY || status == KVT_E_CANCELLED || status == KVT_E_TIMEOUT ||
                  get->gpu_failure != KVT_OK;
     bool lost = status != KVT_OK && !whole && !get->lacks_basis;
-    if (status == KVT_OK) get->place->unread = false;
+    if (status == KVT_OK) {
+        get->place->unread = false;
+        get->place->verified_lap = store->scrub.lap & 3u;
+    }
     /* Kernels do not try a record again that the CPU takes and they do not. */
     if (get->unsound) get->place->by_cpu = true;
     access_end(store, get, freed);

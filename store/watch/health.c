@@ -82,7 +82,8 @@ static const char *health_reason(tiers_retired why)
 }
 
 /* Adds a member: in the pass for threads its ended worker, in the other pass the device itself. */
-static void health_add_member(health_list *list, const tiers_member_stats *health, bool threads)
+static void health_add_member(health_list *list, const tiers_member_stats *health, bool threads,
+                              uint64_t faults)
 {
     char name[sizeof health->name + 16];
     bool thread = health->why == TIERS_RETIRED_THREAD && health->state == KVT_DEVICE_GONE;
@@ -103,17 +104,34 @@ static void health_add_member(health_list *list, const tiers_member_stats *healt
             "The last write to device %s failed: %s. New entries go to others where there is "
             "room.",
             health->name, kvt_status_text(health->write_status));
+    } else if (faults != 0 && health->state != KVT_DEVICE_ABSENT) {
+        health_add(list, KVT_HEALTH_DEVICE, health->name, KVT_E_CORRUPT, 0,
+                   "Device %s rots: the scrub has found damage in %llu places that lay on it "
+                   "alone%s.",
+                   health->name, (unsigned long long)faults,
+                   health->state == KVT_DEVICE_DRAINING ? ", and it is drained" : "");
     }
 }
 
+/* Damage on a member, once there is so much that it is drained. */
+static uint64_t health_faults(kvt_store *store, int tier, uint32_t member)
+{
+    const store_scrub *scrub = &store->scrub;
+    if (tier != KVT_TIER_SSD || scrub->faults_most == 0) return 0;
+    pthread_mutex_lock(&store->lock);
+    const uint64_t faults = scrub->faults[member];
+    pthread_mutex_unlock(&store->lock);
+    return faults >= scrub->faults_most ? faults : 0;
+}
+
 /* Threads first, then the devices themselves. */
-static void health_add_members(health_list *list, const kvt_store *store, bool threads)
+static void health_add_members(health_list *list, kvt_store *store, bool threads)
 {
     tiers_member_stats health;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         tiers_pool *pool = store->pools[tier];
         for (uint32_t i = 0; pool != NULL && tiers_pool_member(pool, i, &health) == KVT_OK; i++)
-            health_add_member(list, &health, threads);
+            health_add_member(list, &health, threads, health_faults(store, tier, i));
     }
 }
 

@@ -24,6 +24,8 @@ typedef struct metrics_view {
     watch_counts counts;
     watch_histogram decisions;
     uint64_t checksum_failures;
+    kvt_record_counts scrubbed;
+    uint64_t scrub_faults;
     uint64_t refusals[STORE_REFUSAL_COUNT];
     uint64_t moves[STORE_MOVE_COUNT][2];
     uint64_t put_tokens[2];
@@ -333,7 +335,7 @@ static void metrics_write_predictions(watch_text *out, const metrics_view *view)
 
 /* ---- families by device ---- */
 
-#define METRICS_DEVICE_FIELDS 11
+#define METRICS_DEVICE_FIELDS 12
 
 static const struct {
     const char *name;
@@ -351,6 +353,7 @@ static const struct {
     {"device_depth_max", "Operations in flight at once, at most.", true},
     {"device_read_bytes_per_second", "As achieved while busy.", true},
     {"device_write_bytes_per_second", "As achieved while busy.", true},
+    {"device_scrub_faults_total", "Damaged segments that lay on it alone.", false},
 };
 
 /* Writes family by family, as the format demands: devices are asked anew for each, so figures of
@@ -373,7 +376,8 @@ static void metrics_write_devices(watch_text *out, const metrics_view *view)
                                                             device.facts.depth_achieved,
                                                             device.facts.depth_max,
                                                             (uint64_t)device.read_bytes_per_s,
-                                                            (uint64_t)device.write_bytes_per_s};
+                                                            (uint64_t)device.write_bytes_per_s,
+                                                            device.scrub_faults};
             watch_sample(out, name, metrics_tier((int)device.tier),
                          (watch_label){"device", device.name}, values[field]);
         }
@@ -404,6 +408,8 @@ static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
     }
     view->decisions.sum = tallies->decision_ns;
     view->checksum_failures = tallies->checksum_failures;
+    view->scrubbed = store->scrub.read;
+    view->scrub_faults = store->scrub.damaged;
     memcpy(view->refusals, tallies->refusals, sizeof view->refusals);
     memcpy(view->moves, tallies->outcomes, sizeof view->moves);
     memcpy(view->put_tokens, tallies->put_tokens, sizeof view->put_tokens);
@@ -462,6 +468,11 @@ size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
                        &view.stats);
     watch_single(&out, "checksum_failures_total", "counter",
                  "Loads whose checksum or format was wrong.", view.checksum_failures);
+    watch_single(&out, "scrubbed_total", "counter", "Records on SSD that the scrub has read.",
+                 view.scrubbed.records);
+    watch_single(&out, "scrubbed_bytes_total", "counter", "Bytes of these.", view.scrubbed.bytes);
+    watch_single(&out, "scrub_faults_total", "counter", "Of these, the damaged records.",
+                 view.scrub_faults);
     metrics_write_devices(&out, &view);
     watch_family(&out, "get_seconds", "histogram", "Seconds of gets that were served.");
     watch_histogram_print(&out, "get_seconds", &watch_get_scale, &view.counts.get_ns, true);
