@@ -4,7 +4,7 @@
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
 .PHONY: setup configure torture soak soak-calls soak-python test-docs test-engines docs wheel
 .PHONY: needs-wheel soak-python-asan soak-python-tsan test-wheel
-.PHONY: lab bench-codecs ptx test-gpu gpu-bundle
+.PHONY: lab bench-codecs ptx test-gpu gpu-bundle deb
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -56,6 +56,7 @@ help:
 	@echo "make ptx      the PTX of the GPU's kernels anew, with nvcc"
 	@echo "make wheel    the Python package as a wheel, into build/wheels"
 	@echo "make test-wheel  that wheel in clean environments of each Python from 3.11 on that is here"
+	@echo "make deb      Debian packages of the library, its headers and the command, into build/deb"
 	@echo "make install  into PREFIX ($(PREFIX))"
 	@echo "make clean    removes build/"
 	@echo "V=1 shows all output; TESTS='unit/|install/' runs those tests alone"
@@ -193,6 +194,11 @@ wheel: needs-wheel build
 # The wheel in clean environments of each Python from 3.11 on that is here.
 test-wheel: wheel
 	@tools/check_wheel.sh $(BUILD)
+
+deb:
+	@tools/bootstrap.sh deb
+	@$(STEP)/deb.log "Making Debian packages" tools/make_deb.sh $(BUILD)
+	@ls $(BUILD)/deb/*.deb
 
 install: docs
 	@$(STEP)/install.log "Installing into $(PREFIX)" $(CMAKE) --install $(BUILD) \

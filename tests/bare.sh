@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # bare.sh [COMMAND...]: whether the README's first commands work on a machine that has nothing.
+# bare.sh --packages BUILD: whether the Debian packages do (`make deb`), from install to purge.
 #
 # Makes a minimal Debian 12 root (debootstrap), puts a clone of this tree's HEAD into it, runs there
 # the commands that the README prints under "Two commands", and prints what each of them took. What
@@ -9,6 +10,8 @@
 #
 # The commands run with the environment variable TESTS of the caller (which tests, such as
 # TESTS='install/|tools_'). COMMAND, when given, runs in the root after them.
+# With --packages, BUILD/deb has the packages twice: as `make deb` leaves them, and with the later
+# version to which they are upgraded (tools/make_deb.sh BUILD VERSION).
 #
 # KVT_BARE_FOLDER: where the root is made (default: a new folder in /var/tmp; 2 GB). Exit 0: all
 # passed, 1: a command failed, 77: no root user, no debootstrap, or no Debian mirror.
@@ -30,6 +33,12 @@ git -C "$tree" rev-parse HEAD >/dev/null || absent "$tree is not a git checkout"
     echo "note: changes that are not committed stay out"
 
 commit=$(git -C "$tree" describe --always)
+
+packages=
+if [ "${1:-}" = --packages ]; then
+    packages=$(cd "$2/deb" && pwd)
+    shift 2
+fi
 
 # The README's commands: the indented lines of that section, without what follows a #.
 commands=$(sed -n '/^## Two commands$/,/^## /s/^    \(.*\)$/\1/p' "$tree/README.md" |
@@ -133,6 +142,13 @@ enter_quietly() {
 
 run "debootstrap --variant=minbase $suite" make_root || finish
 copy_settings
+if [ -n "$packages" ]; then
+    mkdir -p "$root/srv/kvterrace"
+    cp "$tree/tests/package_life.sh" "$packages"/*.deb "$root/srv/kvterrace/"
+    run "apt-get update" enter_quietly "apt-get update" || finish
+    run "the packages' life" enter "sh package_life.sh" || finish
+    finish
+fi
 git clone -q --no-hardlinks "$tree" "$root/srv/kvterrace"
 git -C "$root/srv/kvterrace" remote remove origin
 

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# bootstrap.sh [build|python|wheel|lint|fuzz]: installs the Debian packages that are needed and
+# bootstrap.sh [build|python|wheel|lint|fuzz|deb]: installs the Debian packages that are needed and
 # missing: for the library and the command (build), for the Python package too, for a wheel of it,
-# for the tests too (without a word), for lint and fuzzing. Does nothing, quickly, when none is
-# missing. Exit 2 when packages are missing and cannot be installed; for build, those of tests and
-# Python are only left out then.
+# for the tests too (without a word), for lint, fuzzing and Debian packages. Does nothing, quickly,
+# when none is missing. Exit 2 when packages are missing and cannot be installed; for build, those
+# of tests and Python are only left out then.
 # What apt says goes to build/setup-*.log (tools/step.sh).
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,10 +25,11 @@ build) wanted="$of_python $of_tests" ;;
 python) packages="$packages $of_python" ;;
 wheel) packages="$packages $of_python python3-venv" ;;
 lint) packages="$packages $of_python $of_tests clang-format" ;;
+deb) packages="$packages debhelper lintian" ;;
 fuzz) packages="$packages $of_python $of_tests clang libclang-rt-dev" ;;
 "") packages="$packages $of_python $of_tests" ;;
 *)
-    echo "usage: bootstrap.sh [build|python|wheel|lint|fuzz]" >&2
+    echo "usage: bootstrap.sh [build|python|wheel|lint|fuzz|deb]" >&2
     exit 2
     ;;
 esac
@@ -58,6 +59,8 @@ is_installed() {
     python3-dev) has_python "os.path.exists(sysconfig.get_path('include') + '/Python.h')" ;;
     # Debian's python3 has venv, and without this package nothing to fill one with.
     python3-venv) "${PYTHON:-python3}" -c "import ensurepip, venv" >/dev/null 2>&1 ;;
+    debhelper) command -v dh >/dev/null ;;
+    lintian) command -v lintian >/dev/null ;;
     libc6-dev) test -e /usr/include/stdio.h ;;
     esac
 }
