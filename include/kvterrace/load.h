@@ -125,7 +125,8 @@ KVT_API void kvt_load_release(kvt_load *load, uint32_t layers);
  * KVT_E_MISMATCH (the store lacks the basis of its variant; kvt_store_describe names it),
  * KVT_E_ARGUMENT (its views or their number, its layers), KVT_E_MEMORY, KVT_E_TIMEOUT (a host had
  * not answered at the deadline). index is below the load's count. At the load's deadline nothing
- * is announced: a caller that waits on a descriptor alone has a timer of its own. */
+ * is announced: a caller that waits on a descriptor alone has a timer of its own. Takes no lock,
+ * but of a load into a GPU's memory. */
 KVT_API KVT_NODISCARD kvt_status kvt_load_status(kvt_load *load, size_t index);
 
 /* What a load gave. Of views in a GPU's memory see gpu.h. */

@@ -20,8 +20,9 @@
  * record is parsed and checked once; every segment is verified as it is decoded.
  *
  *     field                                     guarded by
- *     entries' status, cells' states, parts,    load->lock
- *     pokes, pending, issued, released
+ *     entries' status                           written under the lock, read by anybody
+ *     cells' states, parts, pokes, pending,     load->lock
+ *     issued, released
  *     entries' heads                            begin, or the task of the cell that reads it
  *     complete                                  written under the lock, read by anybody
  *     a cell's transfer and buffer              the thread that runs its task, once it has landed

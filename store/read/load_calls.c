@@ -242,21 +242,27 @@ static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
  * for the check none fails: bytes of overlapping views are undefined, no more. */
 static void load_check_overlaps(kvt_load *load)
 {
-    queue_view *views = malloc(load->section_count * sizeof *views);
+    queue_view *views =
+        malloc(load->section_count * sizeof *views + load->count * sizeof(kvt_status));
     uint32_t sound = 0;
-    for (size_t i = 0; i < load->count && views != NULL; i++) {
-        load_entry *entry = &load->entries[i];
-        if (entry->status != KVT_QUEUED) continue;
+    if (views == NULL) return;
+    kvt_status *statuses = (kvt_status *)(void *)(views + load->section_count);
+    for (size_t i = 0; i < load->count; i++) {
+        const load_entry *entry = &load->entries[i];
+        statuses[i] = entry->status;
+        if (statuses[i] != KVT_QUEUED) continue;
         for (uint32_t k = 0; k < entry->section_count; k++) {
             const kvt_layout *layout = &entry->sections[k].layout;
             views[sound++] =
                 (queue_view){.view = entry->sections[k].view,
                              .tokens = layout->tokens,
                              .bytes = entry->grouped ? groups_bytes(layout) : entry->data_bytes,
-                             .status = &entry->status};
+                             .status = &statuses[i]};
         }
     }
-    if (views != NULL) queue_views_check(views, sound);
+    queue_views_check(views, sound);
+    for (size_t i = 0; i < load->count; i++)
+        load->entries[i].status = statuses[i];
     free(views);
 }
 
@@ -608,10 +614,11 @@ kvt_status kvt_load_status(kvt_load *load, size_t index)
     if (other != NULL) return other->status(load, index);
     if (load == NULL || index >= load->count) return KVT_E_ARGUMENT;
     if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
-    pthread_mutex_lock(&load->lock);
     kvt_status status = load->entries[index].status;
+    if (status != KVT_OK || load->gpu == NULL) return status;
     /* The GPU's verdicts are read at the end. */
-    if (status == KVT_OK && load->gpu != NULL && !load->orphan) status = KVT_QUEUED;
+    pthread_mutex_lock(&load->lock);
+    status = load->orphan ? load->entries[index].status : KVT_QUEUED;
     pthread_mutex_unlock(&load->lock);
     return status;
 }

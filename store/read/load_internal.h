@@ -72,8 +72,8 @@ typedef enum load_layer {
 /* One entry of a load. */
 typedef struct load_entry {
     kvt_key key;
-    kvt_status status; /* KVT_QUEUED: on its way */
-    uint32_t issued;   /* layers of it that have been issued */
+    _Atomic kvt_status status; /* KVT_QUEUED: on its way */
+    uint32_t issued;           /* layers of it that have been issued */
     load_section *sections;
     uint32_t section_count;
     bool grouped; /* the entry has groups, maybe one */
