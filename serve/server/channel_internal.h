@@ -54,8 +54,6 @@ struct server_channel {
         uint32_t first, last, count; /* requests that are held, in their order, by class */
     } held[CHANNEL_CLASSES];
     uint32_t begun; /* that the queue has, or that are in `waiting`; and loads that read */
-    kvt_view form;  /* of the last view of which the store said how many bytes it has */
-    uint64_t form_bytes;
     kvt_request waiting[CHANNEL_BATCH]; /* for the queue, all of one batch */
     uint32_t waiting_count;
     channel_load *loads;         /* that have not ended */
@@ -96,8 +94,8 @@ bool server_channel_admits(server_channel *channel, uint64_t bytes, bool always,
 /* So many bytes have come; ends: with them the request or the load has nothing in flight. */
 void server_channel_arrives(server_channel *channel, uint64_t bytes, bool ends);
 
-/* The bytes of KV behind a view of an entry. Where the view does not say it the store does, once
- * for views of one form: the channel's next one is taken to be as large. 0 of a miss. */
+/* The bytes of KV behind a view of an entry. Where the view does not say it the store does: an
+ * entry's size follows from no other's. 0 of a miss. */
 uint64_t server_channel_view_bytes(server_channel *channel, const kvt_key *key,
                                    const kvt_view *view);
 

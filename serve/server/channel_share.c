@@ -12,7 +12,6 @@
 
 #include <assert.h>
 #include <kvterrace/names.h>
-#include <string.h>
 
 /* What a session may have in flight: an nth of all while n sessions have some. One that has got
  * less than the others has up to half as much again, one that has got more up to half of it less:
@@ -63,31 +62,11 @@ void server_channel_arrives(server_channel *channel, uint64_t bytes, bool ends)
     pthread_mutex_unlock(&session->lock);
 }
 
-/* The form of a view: what it says of the entry, and nothing of where it lies. */
-static kvt_view view_form(const kvt_view *view)
-{
-    kvt_view form = *view;
-    memset(form.base, 0, sizeof form.base);
-    memset(form.base_bytes, 0, sizeof form.base_bytes);
-    form.bases = NULL;
-    form.bases_bytes = NULL;
-    form.blocks = NULL;
-    form.groups = NULL;
-    return form;
-}
-
 uint64_t server_channel_view_bytes(server_channel *channel, const kvt_key *key,
                                    const kvt_view *view)
 {
-    if (view->bases_kind == KVT_BASES_PACKED) return view->base_bytes[0];
-    const kvt_view form = view_form(view);
-    if (memcmp(&form, &channel->form, sizeof form) == 0) return channel->form_bytes;
     kvt_description description = {.struct_size = sizeof description};
-    /* A miss moves no bytes, and says nothing of the next entry. */
-    if (kvt_store_describe(channel->session->lends->store, key, &description) != KVT_OK) return 0;
-    if (view->bases_kind != KVT_BASES_GROUPS) {
-        channel->form = form;
-        channel->form_bytes = description.bytes;
-    }
-    return description.bytes;
+    if (view->bases_kind == KVT_BASES_PACKED) return view->base_bytes[0];
+    (void)!kvt_store_describe(channel->session->lends->store, key, &description);
+    return description.bytes; /* 0 of a miss, which moves none */
 }

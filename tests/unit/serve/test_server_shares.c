@@ -377,6 +377,65 @@ TEST(what_is_held_ends_by_itself)
     end();
 }
 
+/* The view of entries of up to 32 tokens in place i of a region: it does not say how many. */
+static kvt_view loose_view(char *memory, uint32_t place)
+{
+    kvt_view view;
+    assert_ok(kvt_view_make(&shares_layout, "lsth", 0, shares_layout.tokens, &view));
+    view.base[0] = memory + (size_t)place * SHARES_ENTRY;
+    return view;
+}
+
+/* Views of one form have entries of any size: after one of a single token, whole ones still count
+ * as what they are, and two of them are more than the client may have in flight. */
+TEST(a_small_entry_says_nothing_of_the_next_ones)
+{
+    char message[256] = "";
+    kvt_store *store;
+    kvt_queue *queue;
+    void *memory = NULL;
+    kvt_view views[HELD_GETS];
+    kvt_request requests[HELD_GETS];
+    kvt_device_stats stats = {.struct_size = sizeof stats};
+    uint64_t most = 0;
+    begin(1 << 20, SHARES_ENTRY);
+    put_all(HELD_GETS);
+    kvt_entry small = support_entry(support_key(1000), shares_layout, 1);
+    small.layout.tokens = 1;
+    const size_t small_bytes = SHARES_ENTRY / shares_layout.tokens;
+    assert_ok(kvt_store_put(own, &small, KVT_PACKED(held_memory, small_bytes)));
+    assert_ok(kvt_store_flush(own));
+    assert_ok(kvt_connect(path, NULL, &store, message, sizeof message));
+    assert_ok(kvt_region_make(store, (uint64_t)HELD_GETS * SHARES_ENTRY, &memory));
+    assert_ok(kvt_queue_open(store, NULL, &queue));
+    for (uint32_t i = 0; i < HELD_GETS; i++) {
+        views[i] = loose_view(memory, i);
+        requests[i] = (kvt_request){.struct_size = sizeof requests[i],
+                                    .kind = KVT_REQUEST_GET,
+                                    .key = support_key(i),
+                                    .view = &views[i],
+                                    .deadline_ns = KVT_NO_DEADLINE};
+    }
+    kvt_request first = requests[0];
+    first.key = small.key;
+    assert_ok(kvt_queue_submit(queue, &first, 1, NULL));
+    assert_ok(next_of(queue).status);
+    assert_ok(kvt_queue_submit(queue, requests, HELD_GETS, NULL));
+    for (uint32_t done = 0; done < HELD_GETS;) {
+        kvt_completion one = {.struct_size = sizeof one};
+        assert_ok(kvt_device_stats_get(own, 0, &stats));
+        if (stats.pending_bytes > most) most = stats.pending_bytes;
+        if (kvt_queue_drain(queue, &one, 1) == 0) continue;
+        assert_ok(one.status);
+        done++;
+    }
+    assert_in_range(most, 1, 2 * SHARES_ENTRY);
+    kvt_queue_close(queue);
+    assert_ok(kvt_region_free(store, memory));
+    kvt_store_close(store);
+    end();
+}
+
 /* ---- loads that wait ---- */
 
 #define WAIT_ENTRIES 8u
