@@ -4,6 +4,8 @@
  */
 #include "codecs.h"
 
+#include "base/copy.h"
+
 static kvt_status raw_check(kvt_variant variant, const kvt_layout *layout)
 {
     (void)layout;
@@ -35,7 +37,7 @@ static kvt_status raw_encode(kvt_variant variant, const kvt_layout *layout, cons
     (void)scratch_bytes;
     *written_out = 0;
     if (capacity < source_bytes) return KVT_E_SPACE;
-    memcpy(target, source, source_bytes);
+    base_copy(target, source, source_bytes);
     *written_out = source_bytes;
     return KVT_OK;
 }

@@ -11,6 +11,8 @@
 #include "record_reader.h"
 #include "view_rows.h"
 
+#include "base/copy.h"
+
 #include <assert.h>
 
 #define GROUPS_TABLE_BYTES UINT64_C(4096)
@@ -667,7 +669,7 @@ static kvt_status groups_derive_one(const uint8_t *from, uint64_t bytes,
                                  bytes_out);
     if (!exact && way != CODECS_WAY_DROP) return KVT_E_UNSUPPORTED;
     if (bytes > capacity) return KVT_E_SPACE;
-    memcpy(to, from, bytes);
+    base_copy(to, from, bytes);
     if (exact) return KVT_OK;
     status = kvt_record_drop_planes(to, bytes, variant, &drop);
     if (status == KVT_OK) *bytes_out = drop.record_bytes;

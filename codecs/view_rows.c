@@ -4,6 +4,7 @@
  */
 #include "view_rows.h"
 
+#include "base/copy.h"
 #include "codecs/kernels/cpu.h"
 #include "codecs/kernels/view_kernels.h"
 
@@ -204,7 +205,8 @@ void view_scatter_entry(const kvt_view *view, const kvt_layout *layout, uint32_t
     const bool whole = first_layer == 0 && (layer_count == 0 || layer_count == layout->layers);
     uint8_t *start = whole ? view_packed_start(view, layout) : NULL;
     if (start != NULL) {
-        memcpy(start, packed, opaque ? layout->opaque_bytes : matrix * sides * layout->layers);
+        base_copy_past(start, packed,
+                       opaque ? layout->opaque_bytes : matrix * sides * layout->layers);
         return;
     }
     const uint32_t end = layer_count == 0 ? layout->layers : first_layer + layer_count;
@@ -226,7 +228,7 @@ void view_gather_entry(const kvt_view *view, const kvt_layout *layout, void *pac
     const uint8_t *start = view_packed_start(view, layout);
     if (start != NULL) {
         const bool opaque = layout->dtype == KVT_DTYPE_OPAQUE;
-        memcpy(packed, start, opaque ? layout->opaque_bytes : matrix * sides * layout->layers);
+        base_copy(packed, start, opaque ? layout->opaque_bytes : matrix * sides * layout->layers);
         return;
     }
     for (uint32_t m = 0; m < layout->layers * sides; m++) {

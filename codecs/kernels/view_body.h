@@ -8,10 +8,10 @@
  *
  * Re-entrant.
  */
+#include "base/copy.h"
 #include "codecs/view_rows.h"
 
 #include <assert.h>
-#include <string.h>
 
 /* How bytes are moved. Constants, so that each has loops of its own. */
 typedef enum rows_way { ROWS_GATHER, ROWS_SCATTER, ROWS_STREAM } rows_way;
@@ -20,7 +20,7 @@ typedef enum rows_way { ROWS_GATHER, ROWS_SCATTER, ROWS_STREAM } rows_way;
 static inline void rows_copy(uint8_t *target, const uint8_t *source, uint64_t bytes)
 {
     if (bytes % VIEW_LINE != 0 || bytes > 16 * VIEW_LINE) {
-        memcpy(target, source, bytes);
+        base_copy(target, source, bytes);
         return;
     }
     for (uint64_t i = 0; i < bytes; i += VIEW_LINE) {

@@ -2,6 +2,7 @@
 /* client_transfer.c - the steps of gets and puts through a channel, and their copies. */
 #include "serve/client/client_transfer.h"
 
+#include "base/copy.h"
 #include "base/struct_size.h"
 #include "codecs/view_rows.h"
 #include "serve/wire/key_records.h"
@@ -282,7 +283,7 @@ void client_transfer_fill(client_transfer *transfer)
     if (transfer->step != TRANSFER_STAGED || transfer->entry == NULL) return;
     uint8_t *packed = client_staging_of(&transfer->request);
     if (view->bases_kind == KVT_BASES_PACKED) {
-        memcpy(packed, view->base[0], transfer->packed_bytes);
+        base_copy(packed, view->base[0], transfer->packed_bytes);
         return;
     }
     for (uint32_t i = 0; i < part_count(transfer); i++) {
@@ -349,7 +350,7 @@ static void copy_out(const client_transfer *transfer, uint32_t tokens)
     const uint8_t *packed = client_staging_of(&transfer->request);
     uint64_t before = 0;
     if (is_whole(transfer)) {
-        memcpy(transfer->view->base[0], packed, transfer->packed_bytes);
+        base_copy_past(transfer->view->base[0], packed, transfer->packed_bytes);
         return;
     }
     for (uint32_t i = 0; i < part_count(transfer); i++) {
@@ -366,7 +367,7 @@ static void copy_out(const client_transfer *transfer, uint32_t tokens)
                 copy_layers(&at, layout, first, count, tokens, packed);
             before += layout->layers;
         } else if (wants_all(transfer)) {
-            memcpy(at.base[0], packed, bytes);
+            base_copy_past(at.base[0], packed, bytes);
         }
         packed += bytes;
     }

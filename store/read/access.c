@@ -20,6 +20,7 @@
  *
  * Thread rule: any thread.
  */
+#include "base/copy.h"
 #include "base/kill_point.h"
 #include "base/struct_size.h"
 #include "base/wait.h"
@@ -398,7 +399,7 @@ static void access_scatter(const access_target *target, const void *packed)
         view_scatter_entry(target->view, &target->layout, target->first_layer, target->layer_count,
                            packed);
     else
-        memcpy(target->data, packed, target->bytes);
+        base_copy_past(target->data, packed, target->bytes);
 }
 
 /* The same for a target in a GPU's memory. */
@@ -408,7 +409,7 @@ static kvt_status access_scatter_gpu(const access_target *target, const void *pa
     access_begin_gpu(target, &gpu);
     kvt_status status = store_gpu_pack(&gpu);
     if (status != KVT_OK) return status;
-    memcpy(gpu.host->memory, packed, target->bytes);
+    base_copy(gpu.host->memory, packed, target->bytes);
     status = store_gpu_scatter(&gpu, target->first_layer, target->layer_count);
     if (status == KVT_OK)
         gpu_count(target->gpu, GPU_DECODED_BY_CPU, store_gpu_layers(gpu.layouts, gpu.count));
