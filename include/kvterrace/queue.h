@@ -42,7 +42,7 @@ typedef struct kvt_queue_options {
                            completes, and not before. kvt_queue_drain and kvt_queue_wait
                            still give each request as soon as it has completed */
     bool submitter_waits; /* who submits calls kvt_queue_wait next, which carries out gets of what
-                             lies in memory: until then no thread is woken for the requests */
+                             lies in memory: until then no thread is woken for up to 32 requests */
     uint8_t reserved[2];  /* zero */
 } kvt_queue_options;
 

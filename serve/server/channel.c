@@ -13,7 +13,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -79,14 +78,7 @@ static kvt_status channel_take(server_channel *channel, bool *moved_out)
         status = channel_serve(channel, &body);
     }
     if (status != KVT_OK && status != KVT_END) return status;
-    status = server_channel_submit(channel);
-    /* Gets of what lies in memory are carried out here, without a hand-over. */
-    if (status == KVT_OK && *moved_out && channel->in_flight > 0) {
-        const kvt_status waited =
-            kvt_queue_wait(channel->queue, base_clock_ns() + CHANNEL_SHARE_NS);
-        (void)waited;
-    }
-    return status;
+    return server_channel_submit(channel);
 }
 
 /* Sleeps until there is something to do, or that instant. While requests are in flight it is the
@@ -116,10 +108,12 @@ static void channel_sleep(server_channel *channel, uint64_t until_ns)
     if (idle) base_spin_learn(&channel->spin, base_clock_ns() - began_ns);
 }
 
-static bool channel_stopped(const server_channel *channel)
+/* Carries out gets of what lies in memory, without a hand-over, where the queue may have some. */
+static void channel_help(server_channel *channel)
 {
-    struct pollfd asked = {.fd = channel->stop, .events = POLLIN};
-    return poll(&asked, 1, 0) > 0;
+    const bool helps = channel->helps && channel->in_flight > 0;
+    channel->helps = false;
+    if (helps) (void)!kvt_queue_wait(channel->queue, base_clock_ns() + CHANNEL_SHARE_NS);
 }
 
 static void *channel_run(void *argument)
@@ -130,10 +124,11 @@ static void *channel_run(void *argument)
     sigaddset(&ends_waits, SERVER_SIGNAL);
     pthread_sigmask(SIG_UNBLOCK, &ends_waits, NULL);
     kvt_status status = KVT_OK;
-    while (status == KVT_OK && !channel_stopped(channel)) {
+    while (status == KVT_OK && !atomic_load(&channel->stops)) {
         bool moved = false;
         uint64_t until_ns = KVT_NO_DEADLINE;
         status = channel_take(channel, &moved);
+        channel_help(channel);
         if (status == KVT_OK) status = server_channel_drain(channel, &moved);
         if (status == KVT_OK) status = server_channel_release(channel, &until_ns);
         moved = server_channel_loads_turn(channel) || moved;
@@ -271,6 +266,7 @@ bool server_channel_is_quiet(const server_channel *channel)
 void server_channel_close(server_channel *channel)
 {
     const uint64_t one = 1;
+    atomic_store(&channel->stops, true);
     const ssize_t result = write(channel->stop, &one, sizeof one);
     assert(result == (ssize_t)sizeof one);
     (void)result;

@@ -44,7 +44,9 @@ struct server_channel {
     uint64_t next;             /* submission */
     base_spin spin;            /* before it sleeps without requests in flight */
     int bells[2];              /* ours, the client's */
-    int stop, poller;          /* descriptors of our own; stop: written by the session's thread */
+    int stop, poller;          /* descriptors of our own; stop: written by the session's thread, */
+    atomic_bool stops;         /* after this */
+    bool helps;                /* the queue may have gets that this thread can carry out */
     channel_request *requests; /* as many as entries */
     uint32_t first_free;
     _Atomic uint32_t in_flight; /* requests that are not completed; read by the session's thread */

@@ -233,6 +233,7 @@ kvt_status server_channel_submit(server_channel *channel)
     channel->waiting_count = 0;
     if (count == 0) return KVT_OK;
     const kvt_status refused = kvt_queue_submit(channel->queue, channel->waiting, count, &batch);
+    channel->helps = true;
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         channel_request *one = &channel->requests[channel->waiting[i].user];
@@ -328,6 +329,7 @@ kvt_status server_channel_drain(server_channel *channel, bool *moved_out)
     kvt_status status = KVT_OK;
     for (size_t i = 0; i < count && status == KVT_OK; i++)
         status = channel_tell(channel, &channel->requests[done[i].user], &done[i]);
+    channel->helps = channel->helps || count > 0; /* what is left of their batch */
     *moved_out = *moved_out || count > 0;
     return status;
 }

@@ -422,7 +422,7 @@ static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
     queue->counts.batches++;
     queue_signal(queue);
     if (queue->completed.count != 0) pthread_cond_broadcast(&queue->ended);
-    const uint32_t own = queue->submitter_waits ? QUEUE_CHUNK : 0; /* left to the submitter */
+    const uint32_t own = queue->submitter_waits ? QUEUE_HELP : 0; /* left to the submitter */
     if (added[0] > own) queue_wake(queue, added[0] - own);
     if (added[1] != 0) pthread_cond_broadcast(&queue->call);
     return number;

@@ -28,6 +28,7 @@
 
 #define QUEUE_CLASSES       3u
 #define QUEUE_CHUNK         64u /* requests of one kind that a thread takes at once */
+#define QUEUE_HELP          32u /* gets that a waiting caller begins at once */
 #define QUEUE_THREADS_MAX   64u
 #define QUEUE_DEPTH_MAX     (1u << 20)
 #define QUEUE_DEPTH_DEFAULT 4096u

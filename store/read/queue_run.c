@@ -30,7 +30,6 @@
 #define QUEUE_STARVE_NS    UINT64_C(1000000)   /* until a get without staging is begun again */
 #define QUEUE_PUT_PAUSE_NS UINT64_C(500000)    /* between two tries of a put */
 #define QUEUE_FLYING       256u /* reads under way, or shares, beyond which no get is begun */
-#define QUEUE_HELP         32u  /* gets that a waiting caller begins at once */
 
 /* Carries out the items that a thread has taken. No lock held. */
 typedef void queue_run(kvt_queue *queue, queue_item **items, uint32_t count);

@@ -96,6 +96,19 @@ TEST(a_wait_that_ends_leaves_gets_to_threads)
     take(ENTRIES);
 }
 
+/* A wait begins 32 requests at once. Threads have the others meanwhile, without a wait. */
+TEST(threads_have_what_a_wait_does_not_begin)
+{
+    kvt_request requests[33];
+    site_open(false);
+    for (uint32_t i = 0; i < 33; i++)
+        requests[i] = (kvt_request){
+            .struct_size = sizeof requests[i], .kind = KVT_REQUEST_EXISTS, .key = support_key(0)};
+    assert_ok(kvt_queue_submit(queue, requests, 33, NULL));
+    assert_true(completes(60000));
+    take(33);
+}
+
 /* While a read is under way the submitter begins nothing, so threads must. */
 TEST(requests_behind_a_read_are_left_to_threads)
 {
