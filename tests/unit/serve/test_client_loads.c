@@ -202,6 +202,8 @@ TEST(what_is_refused)
 {
     char outside[64];
     kvt_load *loads[65];
+    kvt_view own[64];
+    void *more;
     const kvt_view view = kvt_view_packed(outside, sizeof outside);
     const kvt_view *one = &view;
     assert_int_equal(kvt_load_begin(queue, keys, &one, 1, NULL, &loads[0]), KVT_E_UNSUPPORTED);
@@ -212,12 +214,19 @@ TEST(what_is_refused)
     views[0].base_count = LAYERS;
     const kvt_key none = support_key(999);
     assert_int_equal(kvt_load_begin(queue, &none, pointers, 1, NULL, &loads[0]), KVT_MISS);
-    for (uint32_t i = 0; i < 64; i++)
-        loads[i] = begin(NULL);
+    /* Each has memory of its own: the server's threads write all of it at once. */
+    assert_ok(kvt_region_make(store, 64 * ENTRY_BYTES, &more));
+    loads[0] = begin(NULL);
+    for (uint32_t i = 1; i < 64; i++) {
+        own[i] = kvt_view_packed((char *)more + i * ENTRY_BYTES, ENTRY_BYTES);
+        one = &own[i];
+        assert_ok(kvt_load_begin(queue, keys, &one, 1, NULL, &loads[i]));
+    }
     assert_int_equal(kvt_load_begin(queue, keys, pointers, ENTRIES, NULL, &loads[64]), KVT_BUSY);
     assert_int_equal(kvt_region_free(store, pool), KVT_BUSY);
     for (uint32_t i = 0; i < 64; i++)
         assert_ok(kvt_load_end(loads[i], NULL, NULL));
+    assert_ok(kvt_region_free(store, more));
     assert_ok(kvt_load_end(begin(NULL), NULL, NULL));
 }
 
