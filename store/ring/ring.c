@@ -447,8 +447,7 @@ kvt_status kvt_ring_submit(kvt_ring *ring, const kvt_ring_iocb *iocbs, uint32_t 
     return status;
 }
 
-/* Looks at completions in a row. KVT_OK: all are there; KVT_QUEUED: not yet. */
-static kvt_status ring_look_done(const kvt_ring *ring, uint64_t index, uint32_t count)
+kvt_status ring_look_done(const kvt_ring *ring, uint64_t index, uint32_t count)
 {
     const uint64_t claimed = atomic_load(&ring->submissions.words->claimed);
     bool all = true;
@@ -492,6 +491,8 @@ kvt_status kvt_ring_wait(kvt_ring *ring, uint64_t index, uint32_t count, uint64_
     if (count == 0 || count > ring->head.depth) return KVT_E_ARGUMENT;
     bool waiting = true, over = false;
     pthread_mutex_lock(&ring->done_lock);
+    ring_waiter waiter = {.next = ring->waits, .index = index, .count = count};
+    ring->waits = &waiter;
     atomic_fetch_add(&ring->waiters, 1);
     kvt_status status = ring_look_done(ring, index, count);
     while (status == KVT_QUEUED && waiting && !over) {
@@ -504,6 +505,10 @@ kvt_status kvt_ring_wait(kvt_ring *ring, uint64_t index, uint32_t count, uint64_
     if (status == KVT_QUEUED) status = over ? KVT_E_STATE : KVT_E_TIMEOUT;
     if (status == KVT_OK) status = ring_take_done(ring, index, count, results, statuses);
     atomic_fetch_sub(&ring->waiters, 1);
+    ring_waiter **link = &ring->waits;
+    while (*link != &waiter)
+        link = &(*link)->next;
+    *link = waiter.next;
     pthread_mutex_unlock(&ring->done_lock);
     return status;
 }

@@ -59,6 +59,14 @@ typedef struct ring_slot {
     struct ring_slot *next; /* of those that wait, in the order of their positions */
 } ring_slot;
 
+/* A call that waits for blocks in a row. It is woken when all of them are complete: a layer of
+ * several blocks is one wake. */
+typedef struct ring_waiter {
+    struct ring_waiter *next;
+    uint64_t index;
+    uint32_t count;
+} ring_waiter;
+
 /* An entry of a block under way. */
 typedef struct ring_hold {
     uint32_t slot; /* of the objects */
@@ -169,6 +177,7 @@ struct kvt_ring {
 
     pthread_mutex_t done_lock;
     pthread_cond_t complete;
+    ring_waiter *waits; /* under done_lock */
     atomic_uint waiters;
 
     ring_worker *workers;
@@ -176,6 +185,9 @@ struct kvt_ring {
 };
 
 /* ---- ring.c ---- */
+
+/* Looks at completions in a row. KVT_OK: all are there; KVT_QUEUED: not yet; else as a wait. */
+kvt_status ring_look_done(const kvt_ring *ring, uint64_t index, uint32_t count);
 
 /* Ends the rings of a store that closes; their owners close them later. */
 void ring_stop_all(kvt_store *store);

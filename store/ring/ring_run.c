@@ -29,14 +29,17 @@ static ring_slot *ring_slot_of(kvt_ring *ring, uint64_t position)
 
 /* ---- completions ---- */
 
-/* Wakes whoever waits for completions. */
+/* Wakes whoever waits for completions that are there, all of them. */
 static void ring_wake_waiters(kvt_ring *ring)
 {
     static const uint64_t one = 1;
     if (base_ring_wakes(&ring->completions) && write(ring->done, &one, sizeof one) < 0) return;
     if (atomic_load(&ring->waiters) == 0) return;
     pthread_mutex_lock(&ring->done_lock);
-    pthread_cond_broadcast(&ring->complete);
+    bool wakes = atomic_load(&ring->given_up) != KVT_OK;
+    for (const ring_waiter *at = ring->waits; at != NULL && !wakes; at = at->next)
+        wakes = ring_look_done(ring, at->index, at->count) != KVT_QUEUED;
+    if (wakes) pthread_cond_broadcast(&ring->complete);
     pthread_mutex_unlock(&ring->done_lock);
 }
 
