@@ -45,6 +45,12 @@ bool pool_is_whole(const tiers_pool *pool, uint64_t units)
            (units == 1 && pool->striping != TIERS_STRIPE_ROUND_ROBIN);
 }
 
+/* How full a member is for its bandwidth, with so many bytes more. */
+static double pool_fill(const tiers_pool *pool, uint32_t member, uint64_t bytes)
+{
+    return (double)(pool->members[member].used_bytes + bytes) / pool_deal_weight(pool, member);
+}
+
 /* Entry: the member that has had least for its bandwidth. Else the one whose queue will be empty
  * first; between equals, as on an idle pool, the one that is filled least for its bandwidth, so
  * that small objects spread in the same proportion as large ones. */
@@ -53,21 +59,18 @@ uint32_t pool_choose_whole(const tiers_pool *pool, uint64_t mask, uint64_t bytes
     const bool in_turn = pool->striping == TIERS_STRIPE_ENTRY;
     uint32_t best = pool->member_count;
     double best_first = 0;
-    double best_second = 0;
     for (uint32_t i = 0; i < pool->member_count; i++) {
         const pool_member *member = &pool->members[i];
         if ((mask >> i & 1) == 0 || member->worker == NULL) continue;
-        const double weight = pool_deal_weight(pool, i);
-        const double queue = (double)tiers_worker_pending_bytes(member->worker) / weight;
-        const double pass = member->pass > pool->entry_pass ? member->pass : pool->entry_pass;
-        const double first = in_turn ? pass : queue;
-        const double second = (double)(member->used_bytes + bytes) / weight;
-        bool better = best == pool->member_count || first < best_first ||
-                      (first == best_first && second < best_second);
+        double first = member->pass > pool->entry_pass ? member->pass : pool->entry_pass;
+        if (!in_turn)
+            first = (double)tiers_worker_pending_bytes(member->worker) / pool_deal_weight(pool, i);
+        bool better = best == pool->member_count || first < best_first;
+        if (!better && first == best_first)
+            better = pool_fill(pool, i, bytes) < pool_fill(pool, best, bytes);
         if (!better) continue;
         best = i;
         best_first = first;
-        best_second = second;
     }
     return best;
 }
