@@ -328,9 +328,25 @@ static void objects_churn(tiers_pool *pool, tiers_location **held, uint32_t roun
     }
 }
 
+/* What the drives could write at most, whose bytes lie on the members as they do: a share of the
+ * drives' sum. */
+static double objects_bound(const objects_bench *bench, tiers_location *const *locations,
+                            uint32_t count)
+{
+    double bytes[TIERS_MEMBERS_MAX] = {0}, sum = 0, slowest = 0;
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = 0; k < locations[i]->extent_count; k++)
+            bytes[locations[i]->extents[k].member] += (double)locations[i]->extents[k].bytes;
+    for (uint32_t i = 0; i < bench->options->device_count; i++) {
+        sum += bytes[i];
+        if (bytes[i] / bench->write[i] > slowest) slowest = bytes[i] / bench->write[i];
+    }
+    return slowest > 0 ? sum / slowest / bench->write_sum : 0;
+}
+
 /* Writes entries, all at once, and says how many extents they have. */
-static kvt_status objects_write(tiers_pool *pool, char *buffer, double *bytes_per_s,
-                                double *extents)
+static kvt_status objects_write(const objects_bench *bench, tiers_pool *pool, double *bytes_per_s,
+                                double *bound, double *extents)
 {
     static tiers_transfer transfers[WRITES];
     tiers_transfer *list[WRITES];
@@ -343,11 +359,12 @@ static kvt_status objects_write(tiers_pool *pool, char *buffer, double *bytes_pe
         if (status != KVT_OK) break;
         transfers[count] = (tiers_transfer){.kind = KVT_IO_WRITE,
                                             .location = locations[count],
-                                            .buffer = buffer,
+                                            .buffer = bench->buffer,
                                             .bytes = ENTRY_BYTES};
         list[count] = &transfers[count];
         *extents += locations[count]->extent_count / (double)WRITES;
     }
+    *bound = objects_bound(bench, locations, count);
     const uint64_t began_ns = base_clock_ns();
     if (status == KVT_OK) tiers_transfers_start(pool, list, count);
     for (uint32_t i = 0; i < count && status == KVT_OK; i++)
@@ -363,7 +380,7 @@ static kvt_status objects_slots(objects_bench *bench, tiers_striping layout, boo
     const tiers_slot_size size = {
         .bytes = ENTRY_BYTES, .unit_bytes = TENSOR_BYTES, .odd_first = true};
     static uint32_t take_ns[TAKES], give_ns[TAKES], clock_ns[TAKES];
-    static double rates[BENCH_ITERATIONS_MAX];
+    static double rates[BENCH_ITERATIONS_MAX], bounds[BENCH_ITERATIONS_MAX];
     tiers_pool *pool = NULL;
     tiers_location **held = calloc(CHURN_HELD, sizeof(tiers_location *));
     kvt_status status = KVT_E_MEMORY;
@@ -374,16 +391,17 @@ static kvt_status objects_slots(objects_bench *bench, tiers_striping layout, boo
     if (status == KVT_OK) status = objects_take(pool, take_ns, give_ns, clock_ns);
     if (status == KVT_OK) objects_churn(pool, held, bench->options->quick ? 2000 : CHURN);
     for (uint32_t i = 0; i < bench->iterations && status == KVT_OK; i++)
-        status = objects_write(pool, bench->buffer, &rates[i], &extents);
+        status = objects_write(bench, pool, &rates[i], &bounds[i], &extents);
     if (status == KVT_OK) {
         tiers_pool_facts_get(pool, &facts);
         const bench_rate rate = bench_rate_of(rates, bench->iterations);
         json_t *row =
-            json_pack("{s:s, s:b, s:i, s:i, s:i, s:i, s:f, s:f, s:f}", "layout",
+            json_pack("{s:s, s:b, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f}", "layout",
                       layout_names[layout], "slots", slots, "take_ns_p50", (int)take_ns[TAKES / 2],
                       "take_ns_p99", (int)take_ns[TAKES / 100 * 99], "give_ns_p50",
                       (int)give_ns[TAKES / 2], "clock_ns_p50", (int)clock_ns[TAKES / 2], "extents",
-                      extents, "write_ratio", rate.median / bench->write_sum, "padding",
+                      extents, "write_ratio", rate.median / bench->write_sum, "write_bound",
+                      objects_median(bounds, bench->iterations), "padding",
                       (double)facts.padding_bytes / (double)facts.capacity_bytes);
         bench_report_row(bench->report, "slots", bench_with_rate(row, "write_bytes_per_s", &rate));
     }
@@ -513,7 +531,7 @@ const bench_case bench_objects_case = {
             {"results", "layout slots tokens requests_per_layer read_bytes_per_s ratio spread "
                         "first_layer_ms"},
             {"slots", "layout slots take_ns_p50 take_ns_p99 give_ns_p50 clock_ns_p50 extents "
-                      "write_bytes_per_s write_ratio padding"},
+                      "write_bytes_per_s write_ratio write_bound padding"},
             {"best", "tokens layout ratio"},
             {"starts", "device request_bytes begins_at read_bytes_per_s gain"},
             {0}},
