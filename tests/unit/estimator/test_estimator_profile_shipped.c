@@ -108,26 +108,43 @@ TEST(published_losses_make_ladders)
 }
 
 /* A basis comes with its ladders: three bits lose less than five and a half without one. */
-TEST(a_real_model_has_a_basis)
+TEST(real_models_have_a_basis)
 {
-    static const char *const files[] = {"smollm2-135m-instruct-transform.json",
-                                        "smollm2-135m-instruct-head.kvtbasis", NULL};
-    kvt_profile *profile = open_with(files);
-    const kvt_layout layout = {
-        .layers = 30, .kv_heads = 3, .head_dim = 64, .dtype = KVT_DTYPE_FP16};
-    kvt_codec_curve curves[KVT_VARIANTS_MAX];
-    char message[512] = "";
-    uint32_t count = 0;
-    const kvt_status status =
-        profile_rungs_read(profile, &layout, "smollm2-135m-instruct", "pooled", curves,
-                           KVT_VARIANTS_MAX, &count, message, sizeof message);
-    if (status != KVT_OK) fail_msg("%s", message);
-    bool small = false;
-    for (uint32_t i = 0; i < count; i++)
-        small |= curves[i].variant.codec == KVT_CODEC_TRANSFORM && curves[i].stored_share < 0.2 &&
-                 curves[i].loss < 0.018 && curves[i].loss_upper < 0.05;
-    assert_true(small);
-    kvt_profile_close(profile);
+    static const struct {
+        const char *files[3], *model;
+        kvt_layout layout;
+        double share, loss, loss_upper;
+    } models[] = {
+        {{"smollm2-135m-instruct-transform.json", "smollm2-135m-instruct-head.kvtbasis", NULL},
+         "smollm2-135m-instruct",
+         {.layers = 30, .kv_heads = 3, .head_dim = 64, .dtype = KVT_DTYPE_FP16},
+         0.2,
+         0.018,
+         0.05},
+        {{"qwen2.5-coder-0.5b-q4_k_m.json", "qwen2.5-coder-0.5b-q4_k_m-layer.kvtbasis", NULL},
+         "qwen2.5-coder-0.5b-q4_k_m",
+         {.layers = 24, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_FP16},
+         0.17,
+         0.014,
+         0.052},
+    };
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+        kvt_profile *profile = open_with(models[m].files);
+        kvt_codec_curve curves[KVT_VARIANTS_MAX];
+        char message[512] = "";
+        uint32_t count = 0;
+        const kvt_status status =
+            profile_rungs_read(profile, &models[m].layout, models[m].model, "pooled", curves,
+                               KVT_VARIANTS_MAX, &count, message, sizeof message);
+        if (status != KVT_OK) fail_msg("%s", message);
+        bool small = false;
+        for (uint32_t i = 0; i < count; i++)
+            small |= curves[i].variant.codec == KVT_CODEC_TRANSFORM &&
+                     curves[i].stored_share < models[m].share && curves[i].loss < models[m].loss &&
+                     curves[i].loss_upper < models[m].loss_upper;
+        assert_true(small);
+        kvt_profile_close(profile);
+    }
 }
 
 /* A ladder whose bases are elsewhere comes in whole; what needs none is offered. */
