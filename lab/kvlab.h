@@ -29,7 +29,7 @@ struct lab_arguments {
     lab_case one;
     bench_options options;
     command_progress bar;
-    uint32_t seeds, seed, threads, uses, size, tokens, workers, loads, seconds;
+    uint32_t seeds, seed, threads, uses, rate, size, tokens, workers, loads, seconds;
     unsigned loss; /* the place in the choices */
     bool coarse;
     const char *variants, *ladders, *profile;

@@ -259,6 +259,7 @@ static int make_adaptcache(lab_arguments *arguments)
         options->classes[i] = classes->items[i];
     if (arguments->coarse) options->coarse = true;
     if (arguments->uses > 0) options->uses = arguments->uses;
+    if (arguments->rate > 0) options->rates = 1u << (arguments->rate - 1);
     if (arguments->seeds > 0) options->seeds = arguments->seeds;
     if (arguments->threads > 0) options->threads = arguments->threads;
     if (arguments->ladders != NULL) options->ladders = arguments->ladders;
@@ -291,6 +292,9 @@ static const command_option adaptcache_options[] = {
           "Runs of everything, 1 to 40 (default: 6); half of them choose, half judge"),
     THREADS_OPTION(lab_arguments, threads, 64, "Threads, 1 to 64 (default: 1)"),
     COUNT(uses, "uses", 1000, "Requests per context, of which 40 % warm the store (default: 10)"),
+    COUNT(
+        rate, "rate", EXPERIMENT_RATES,
+        "One rate alone, 1 to 6: 0.3, 0.6, 0.9, 1.5, 2.5, 4 of what prefill bears (default: all)"),
     FLAG(coarse, "coarse", "Mixes of one variant in each tier, without halves between two"),
     TEXT(profile, "profile", "NAME",
          "Measured curves: profiles/NAME.json, or a file of quality rows (default: published "

@@ -54,7 +54,8 @@ static void compare_fixed(const experiment *run, uint32_t setting, experiment_gr
 
 typedef struct level_figures {
     double geometric;   /* of the mix's TTFT over the engine's, over the rates */
-    double least, most; /* by rate */
+    double least, most; /* by rate; of one rate, by seed */
+    double rho;         /* most that either server works of the span */
     double quality;     /* least of the engine's quality less the mix's */
     uint32_t rates;     /* at which both reach the level and neither is saturated */
     uint32_t engine_alone, mix_alone;
@@ -73,6 +74,8 @@ static level_figures compare_level(const experiment *run, uint32_t setting, uint
     const experiment_group engines = experiment_group_of_engine(run, engine);
     const experiment_group mixes = experiment_group_of_mixes(run);
     level_figures figures = {.least = INFINITY, .quality = INFINITY};
+    const uint32_t rates = run->options->rates;
+    const bool alone = rates != 0 && (rates & (rates - 1)) == 0;
     double sum = 0.0;
     for (uint32_t rate = 0; rate < EXPERIMENT_RATES; rate++) {
         if (!experiment_has_rate(run->options, rate)) continue;
@@ -88,8 +91,11 @@ static level_figures compare_level(const experiment *run, uint32_t setting, uint
                                experiment_mean_of(run, setting, rate, mix, false).quality;
         figures.rates++;
         sum += log(ratio.delay);
-        figures.least = fmin(figures.least, ratio.delay);
-        figures.most = fmax(figures.most, ratio.delay);
+        figures.least = fmin(figures.least, alone ? ratio.least : ratio.delay);
+        figures.most = fmax(figures.most, alone ? ratio.most : ratio.delay);
+        figures.rho =
+            fmax(figures.rho, fmax(experiment_mean_of(run, setting, rate, ours, false).busy,
+                                   experiment_mean_of(run, setting, rate, mix, false).busy));
         figures.quality = fmin(figures.quality, quality);
     }
     figures.geometric = figures.rates > 0 ? exp(sum / figures.rates) : 0.0;
@@ -149,10 +155,10 @@ static void report_compares(const experiment *run, uint32_t setting, bench_repor
                                     levels[i], "rates", (int)f.rates, "engine_alone",
                                     (int)f.engine_alone, "mix_alone", (int)f.mix_alone);
             if (f.rates > 0)
-                json_object_update_new(row,
-                                       json_pack("{s:f, s:f, s:f, s:f}", "delay_ratio", f.geometric,
-                                                 "delay_ratio_least", f.least, "delay_ratio_most",
-                                                 f.most, "quality_less_least", f.quality));
+                json_object_update_new(row, json_pack("{s:f, s:f, s:f, s:f, s:f}", "delay_ratio",
+                                                      f.geometric, "delay_ratio_least", f.least,
+                                                      "delay_ratio_most", f.most, "rho_most", f.rho,
+                                                      "quality_less_least", f.quality));
             bench_report_row(report, "rows", row);
         }
     }
@@ -187,14 +193,14 @@ void experiment_report(const experiment *run, bench_report *report)
 /* Of `compare` the fixed system's TTFT over the engine's at no less quality, and the engine's
  * quality over the fixed system's at no more TTFT, over the rates that the fixed system bears. Of
  * `mix` the TTFT of the best uniform mix over the engine's, both with at most this loss: geometric
- * mean over the rates that both bear. */
+ * mean over the rates that both bear; the least and the most are by rate, of one rate by seed. */
 const document_table experiment_tables[] = {
     {"", "contexts requests seeds lengths profile loss"},
     {"tasks", "task entries sigma repeatability"},
     {"rows:compare", "setting fixed engine delay_ratio_least delay_ratio_most quality_ratio_least "
                      "quality_ratio_most saturated_rates unmatched_quality unmatched_delay"},
     {"rows:mix",
-     "setting loss_limit engine delay_ratio delay_ratio_least delay_ratio_most rates engine_alone "
-     "mix_alone"},
+     "setting loss_limit engine delay_ratio delay_ratio_least delay_ratio_most rho_most rates "
+     "engine_alone mix_alone"},
     {0},
 };

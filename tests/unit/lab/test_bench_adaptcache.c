@@ -354,11 +354,14 @@ TEST(every_system_has_a_row_at_every_rate)
     json_t *document = json_loads(text, 0, NULL);
     assert_non_null(document);
     const json_t *rows = json_object_get(document, "rows");
-    uint32_t systems = 0, mixes = 0;
+    uint32_t systems = 0, mixes = 0, rhos = 0;
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
         const char *kind = json_string_value(json_object_get(row, "case"));
         mixes += strcmp(kind, "mix") == 0;
+        const json_t *rho = json_object_get(row, "rho_most"); /* a mix that is compared has one */
+        assert_true(rho == NULL || (json_number_value(rho) > 0.0 && json_number_value(rho) < 0.99));
+        rhos += rho != NULL;
         if (strcmp(kind, "system") != 0) continue;
         systems++;
         const double quality = json_number_value(json_object_get(row, "quality"));
@@ -371,6 +374,7 @@ TEST(every_system_has_a_row_at_every_rate)
     const uint32_t wanted = 1 + 14 + 6 + EXPERIMENT_ENGINES * EXPERIMENT_ALPHAS + 28;
     assert_int_equal(systems, EXPERIMENT_RATES * wanted);
     assert_int_equal(mixes, 7 * EXPERIMENT_ENGINES);
+    assert_true(rhos > EXPERIMENT_ENGINES);
     json_decref(document);
     free(text);
     free(again);
