@@ -476,13 +476,17 @@ static void worker_submit(tiers_worker *worker)
     atomic_store(&worker->depth_achieved, worker->device->facts.depth_achieved);
 }
 
-/* Takes completions from the device, waiting for the first one up to timeout_ns. A timeout of 0
+/* Takes completions from the device, waiting for the first one up to timeout_ns, or for half of
+ * what it has where those are writes alone: nobody goes on by one write of many. A timeout of 0
  * only looks. The counts fall before the pieces are booked, so that a job's report sees them
  * right. */
 static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
 {
     if (worker_in_flight(worker) == 0) return;
     size_t min = timeout_ns == 0 ? 0 : 1;
+    const bool reads = atomic_load(&worker->flying_bytes[TIERS_RANK_WAITED]) != 0 ||
+                       atomic_load(&worker->flying_bytes[TIERS_RANK_READ]) != 0;
+    if (min != 0 && !reads) min = (worker_in_flight(worker) + 1) / 2;
     size_t count = kvt_device_reap(worker->device, worker->done, min, worker->depth, timeout_ns);
     if (count > 0) worker_end_calls(worker, (uint32_t)count, true);
     for (size_t i = 0; i < count; i++) {
