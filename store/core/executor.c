@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/kill_point.h"
 #include "base/wait.h"
-#include "store/core/executor_internal.h"
+#include "store/core/executor_flights.h"
 #include "store/core/plans.h"
 #include "store/watch/watching.h"
 
@@ -74,30 +74,29 @@ static const store_stage *executor_begin(store_op *op)
     return stages;
 }
 
-/* Runs the stages of one move in order, and undoes the operation at the first stage that fails.
- * No lock held. */
-static kvt_status executor_run_op(store_op *op, executor_cause *cause_out)
+kvt_status executor_walk(store_op *op, executor_cause *cause_out)
 {
     kvt_status status = KVT_OK;
-    op->began_ns = store_now_ns(op->store);
-    for (const store_stage *stage = executor_begin(op); *stage != STAGE_COUNT; stage++) {
+    *cause_out = EXECUTOR_DONE;
+    for (; *op->stage != STAGE_COUNT; op->stage++) {
+        const store_stage stage = *op->stage;
         const uint64_t began_ns = base_clock_ns();
-        status = stage_functions[*stage](op);
+        status = stage_functions[stage](op);
         const uint64_t took_ns = base_clock_ns() - began_ns;
-        if (*stage == STAGE_READ || *stage == STAGE_WRITE) op->device_ns += took_ns;
-        if (*stage == STAGE_RECODE || *stage == STAGE_ENCODE) op->code_ns += took_ns;
+        if (status == KVT_QUEUED) return status;
+        if (stage == STAGE_READ || stage == STAGE_WRITE) op->device_ns += took_ns;
+        if (stage == STAGE_RECODE || stage == STAGE_ENCODE) op->code_ns += took_ns;
         if (status != KVT_OK) break;
         /* For the tests that kill the process there. */
-        switch (*stage) {
+        switch (stage) {
         case STAGE_RESERVE: KILL_POINT("publish: reserved"); break;
         case STAGE_WRITE: KILL_POINT("publish: written"); break;
         case STAGE_PREPARE: KILL_POINT("publish: prepared"); break;
         case STAGE_UNLIST: KILL_POINT("evict: unlisted"); break;
         default: break;
         }
-        op->stages_done |= 1u << *stage;
+        op->stages_done |= 1u << stage;
     }
-    *cause_out = EXECUTOR_DONE;
     if (status == KVT_OK) {
         /* Count a move that was carried out; a copy is counted by its caller. */
         assert(op->row == NULL && op->location == NULL && op->place == NULL);
@@ -133,8 +132,9 @@ static kvt_status executor_run_op(store_op *op, executor_cause *cause_out)
 kvt_status executor_run_unplanned(kvt_store *store, const kvt_move *move, executor_cause *cause_out)
 {
     assert(move->kind == KVT_MOVE_CHANGE);
-    store_op op = {.store = store, .move = move};
-    return executor_run_op(&op, cause_out);
+    store_op op = {.store = store, .move = move, .began_ns = store_now_ns(store)};
+    op.stage = executor_begin(&op);
+    return executor_walk(&op, cause_out);
 }
 
 kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
@@ -147,14 +147,23 @@ kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t c
     bool for_put = count != 0 && moves[count - 1].kind == KVT_MOVE_PUT;
     while (done < count) {
         bool is_put = moves[done].kind == KVT_MOVE_PUT;
-        store_op op = {.store = store,
-                       .move = &moves[done],
-                       .views = is_put ? source.views : NULL,
-                       .gpu = is_put ? source.gpu : NULL,
-                       .planned = true,
-                       .for_put = for_put};
-        status = executor_run_op(&op, &result_out->cause);
-        if (is_put) result_out->put_bytes = op.record_bytes;
+        executor_flight *flight = source.flight;
+        store_op here;
+        store_op *op = is_put && flight != NULL ? &flight->op : &here;
+        *op = (store_op){.store = store,
+                         .move = &moves[done],
+                         .views = is_put ? source.views : NULL,
+                         .gpu = is_put ? source.gpu : NULL,
+                         .flights = flight != NULL ? flight->flights : NULL,
+                         .flight = is_put ? flight : NULL,
+                         .began_ns = store_now_ns(store),
+                         .planned = true,
+                         .for_put = for_put};
+        op->stage = executor_begin(op);
+        status = executor_walk(op, &result_out->cause);
+        if (is_put) result_out->put_bytes = op->record_bytes;
+        result_out->committed = done;
+        if (status == KVT_QUEUED) return status;
         plan_report(store, &moves[done], status);
         if (status != KVT_OK) break;
         done++;

@@ -29,15 +29,18 @@ typedef struct executor_result {
 
 struct store_gpu_views; /* gpu_views.h */
 
+struct executor_flight; /* executor_flights.h */
+
 /* Where the bytes of a plan's PUT are: in views, one a group; or in a GPU's memory. Neither: the
- * plan has no PUT. */
+ * plan has no PUT. flight: NULL, or the PUT's record may be written behind this call. */
 typedef struct executor_source {
     const kvt_view *views;
     struct store_gpu_views *gpu;
+    struct executor_flight *flight;
 } executor_source;
 
 /* Carries a marked plan out, in order; after a failure the rest is aborted. No lock held. Returns
- * the first failure. */
+ * the first failure. KVT_QUEUED: the flight is under way; moves and views last until its end. */
 KVT_NODISCARD kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
                                            executor_source source, executor_result *result_out);
 

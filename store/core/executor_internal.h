@@ -61,19 +61,40 @@ typedef struct store_op {
     uint64_t bound_bytes;   /* of a record that is encoded anew, at most */
     uint64_t scratch_bytes; /* of encoding and decoding the new record */
     tiers_location *location;
-    uint64_t serial;        /* of the new place; in the record's note */
-    store_place *source;    /* change: held as a reader */
-    store_place *place;     /* the new place, before it is the entry's */
-    catalog_insertion *row; /* its catalog row, before it is queued */
-    bool written;           /* encode has put the record where it belongs */
-    bool owes;              /* a new layout: until it ends, room that others may wait for */
-    bool planned;           /* by the policy: it is committed or aborted there */
-    bool for_put;           /* its plan ends with a put, which needs the room */
-    bool source_asked;      /* change: the source was read, or the read was tried */
-    bool no_room;           /* pool or policy had no room for the new record */
-    bool larger;            /* the record is larger than planned, or the codec gained nothing */
-    uint32_t stages_done;   /* mask; a stuck operation prints its own history in a debugger */
+    uint64_t serial;                  /* of the new place; in the record's note */
+    store_place *source;              /* change: held as a reader */
+    store_place *place;               /* the new place, before it is the entry's */
+    catalog_insertion *row;           /* its catalog row, before it is queued */
+    struct executor_flights *flights; /* NULL, or of the thread: ended before it waits */
+    struct executor_flight *flight;   /* NULL, or the put may be written behind the stages' walk */
+    const store_stage *stage;         /* the next one */
+    bool written;                     /* encode has put the record where it belongs */
+    bool owes;            /* a new layout: until it ends, room that others may wait for */
+    bool planned;         /* by the policy: it is committed or aborted there */
+    bool for_put;         /* its plan ends with a put, which needs the room */
+    bool source_asked;    /* change: the source was read, or the read was tried */
+    bool no_room;         /* pool or policy had no room for the new record */
+    bool larger;          /* the record is larger than planned, or the codec gained nothing */
+    uint32_t stages_done; /* mask; a stuck operation prints its own history in a debugger */
 } store_op;
+
+/* ---- executor.c ---- */
+
+/* Runs the stages of an operation from the next one on, and undoes it at the first that fails.
+ * KVT_QUEUED: the write of its flight is under way; called again when that has landed. */
+kvt_status executor_walk(store_op *op, executor_cause *cause_out);
+
+/* ---- executor_flights.c ---- */
+
+/* Staging for an operation. No lock held. */
+kvt_status executor_take_staging(store_op *op, uint64_t bytes);
+
+/* Ends the flights of the operation's thread, before it waits for what another thread holds: that
+ * thread may wait for what the flights hold. No lock held. */
+void executor_before_wait(const store_op *op);
+
+/* Begins the write of a flight, or takes its outcome when it has landed. KVT_QUEUED: it flies. */
+kvt_status executor_fly(store_op *op);
 
 /* ---- executor_record.c: the record, its room, its bytes on the device ---- */
 

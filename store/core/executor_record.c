@@ -114,7 +114,7 @@ kvt_status stage_read(store_op *op)
         bytes += staging_round(op->entry->kind->source_bytes) + staging_round(op->bound_bytes) +
                  staging_round(scratch);
     }
-    status = staging_acquire(store->staging, bytes, STAGING_NO_DEADLINE, &op->staging);
+    status = executor_take_staging(op, bytes);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     op->record_bytes = source->record_bytes;
@@ -298,8 +298,7 @@ static kvt_status executor_encode_staged(store_op *op)
     const bool drops = kvt_variant_drops_tokens(op->spec.variant);
     const uint64_t bound = staging_round(op->bound_bytes);
     const uint64_t gathered = drops ? staging_round(op->entry->kind->source_bytes) : 0;
-    kvt_status status = staging_acquire(op->store->staging, bound + gathered + op->scratch_bytes,
-                                        STAGING_NO_DEADLINE, &op->staging);
+    kvt_status status = executor_take_staging(op, bound + gathered + op->scratch_bytes);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     uint64_t started_ns = store_now_ns(op->store);
@@ -344,7 +343,7 @@ static kvt_status executor_encode_there(store_op *op)
     kvt_status status = executor_bound_op(op);
     if (status != KVT_OK) return status;
     const uint64_t bound = staging_round(op->bound_bytes);
-    status = staging_acquire(op->store->staging, bound, STAGING_NO_DEADLINE, &op->staging);
+    status = executor_take_staging(op, bound);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     status = store_gpu_encode(op->gpu, &op->spec, op->record, bound, &op->record_bytes);
@@ -427,6 +426,7 @@ kvt_status stage_reserve(store_op *op)
             op->no_room = true;
             return status;
         }
+        executor_before_wait(op);
         if (owed) {
             status = catalog_settle(store->catalog);
             if (status != KVT_OK) return status;
@@ -443,7 +443,8 @@ kvt_status stage_reserve(store_op *op)
 /* Writes the record to its extents, with its note where a catalog exists. */
 kvt_status stage_write(store_op *op)
 {
-    assert(op->location != NULL && op->serial == 0 && (op->record == NULL) == op->written);
+    assert(op->location != NULL && (op->record == NULL) == op->written);
+    if (op->serial != 0) return executor_fly(op); /* a flight that has landed */
     learn_transfer transfer;
     op->serial = executor_next_serial(op->store);
     if (op->written) return KVT_OK;
@@ -463,6 +464,8 @@ kvt_status stage_write(store_op *op)
         memcpy(note.pool, op->store->pool_id, sizeof note.pool);
         placement_note_attach(&note, op->record);
     }
+    if (op->flight != NULL && !tiers_pool_in_memory(op->store->pools[op->tier]))
+        return executor_fly(op);
     const transfer_watch *watch = learn_watch(op->store, op->tier, KVT_IO_WRITE, &transfer);
     const tiers_transfer write = {.kind = KVT_IO_WRITE,
                                   .waited = op->for_put,

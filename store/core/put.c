@@ -13,12 +13,14 @@
  */
 #include "base/struct_size.h"
 #include "codecs/view_rows.h"
+#include "store/core/executor_flights.h"
 #include "store/core/handover.h"
 #include "store/gpu/gpu_put.h"
 #include "store/learn/token_drop.h"
 #include "store/read/groups.h"
 #include "store/watch/watching.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,29 +82,31 @@ static kvt_status put_hand_over(kvt_store *store, put_work *work)
     return status;
 }
 
+static void put_free(put_work *work)
+{
+    free(work->own.moves);
+    free(work->scores);
+}
+
 /* Decides on an entry and stores it, or hands it over. */
 static kvt_status put_enter_entry(kvt_store *store, put_work *work)
 {
-    kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
-    plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
-    if (plan.moves == NULL) return KVT_E_MEMORY;
-    work->plan = &plan;
+    work->own = (kvt_plan){.capacity = STORE_PLAN_MOVES};
+    work->own.moves = malloc(STORE_PLAN_MOVES * sizeof *work->own.moves);
+    if (work->own.moves == NULL) return KVT_E_MEMORY;
+    work->plan = &work->own;
     const bool behind = handover_is_on(store);
     kvt_status status = behind ? put_hand_over(store, work) : put_decide(store, work);
     if (!behind && status == KVT_OK) status = put_run(store, work);
-    free(plan.moves);
-    free(work->scores);
+    if (!work->flies) put_free(work);
     return status;
 }
 
-/* A put whose arguments have been checked. */
-static kvt_status put_offer(kvt_store *store, put_work *work)
+/* Counts a put that has ended; its status in the words of the public contract. */
+static kvt_status put_count(kvt_store *store, const put_work *work, kvt_status status)
 {
     const kvt_entry *source = work->source;
     const uint64_t handle = entry_handle(&store->secret, &source->key);
-    const uint64_t began_ns = store_now_ns(store);
-    learn_note_use(store, handle, source->class_id);
-    kvt_status status = put_enter_entry(store, work);
     pthread_mutex_lock(&store->lock);
     store->counters.puts++;
     if (status == KVT_REFUSED) trust_count_refused(store, handle);
@@ -110,10 +114,28 @@ static kvt_status put_offer(kvt_store *store, put_work *work)
     pthread_mutex_unlock(&store->lock);
     status = put_status(status);
     kvt_operation operation =
-        watch_operation(store, KVT_OPERATION_PUT, &source->key, began_ns, status);
+        watch_operation(store, KVT_OPERATION_PUT, &source->key, work->began_ns, status);
     operation.bytes = work->data_bytes;
     watch_note(store, &operation);
     return status;
+}
+
+/* A put whose arguments have been checked. */
+static kvt_status put_offer(kvt_store *store, put_work *work)
+{
+    const kvt_entry *source = work->source;
+    work->began_ns = store_now_ns(store);
+    learn_note_use(store, entry_handle(&store->secret, &source->key), source->class_id);
+    const kvt_status status = put_enter_entry(store, work);
+    return work->flies ? KVT_QUEUED : put_count(store, work, status);
+}
+
+kvt_status put_end(kvt_store *store, put_call *call)
+{
+    assert(call->work.flies);
+    const kvt_status status = put_run(store, &call->work);
+    put_free(&call->work);
+    return put_count(store, &call->work, status);
 }
 
 kvt_status put_take_in(kvt_store *store, const kvt_entry *entry, const kvt_view *view)
@@ -148,22 +170,32 @@ static kvt_status put_far(kvt_store *store, put_work *work, const kvt_layout *la
     return status != KVT_OK && gpu.failure != KVT_OK ? gpu.failure : status;
 }
 
+kvt_status put_begin(kvt_store *store, put_call *call, const kvt_entry *given, const kvt_view *view)
+{
+    if (given == NULL || view == NULL) return KVT_E_ARGUMENT;
+    put_work *work = &call->work;
+    work->source = put_take_entry(given, &call->whole);
+    if (work->source == NULL) return KVT_E_ARGUMENT;
+    work->views = call->views;
+    const bool grouped = work->source->group_count != 0;
+    const kvt_layout *layouts = grouped ? work->source->groups : &work->source->layout;
+    const uint32_t count = grouped ? work->source->group_count : 1;
+    kvt_status status = put_check_entry(work->source, &work->data_bytes);
+    if (status == KVT_OK) status = groups_take_view(layouts, count, grouped, view, call->views);
+    if (status != KVT_OK) return status;
+    if (!view_is_far(view)) return put_offer(store, work);
+    if (work->flight != NULL) executor_flights_end(work->flight->flights);
+    work->flight = NULL;
+    return put_far(store, work, layouts, call->views, count);
+}
+
 kvt_status kvt_store_put(kvt_store *store, const kvt_entry *given, const kvt_view *view)
 {
     const base_store_calls *other = base_store_calls_of(store);
     if (other != NULL) return other->put(store, given, view);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (given == NULL || view == NULL) return KVT_E_ARGUMENT;
-    kvt_entry whole = {0};
-    kvt_view views[KVT_GROUPS_MAX];
-    put_work work = {.source = put_take_entry(given, &whole), .views = views};
-    if (work.source == NULL) return KVT_E_ARGUMENT;
-    const bool grouped = work.source->group_count != 0;
-    const kvt_layout *layouts = grouped ? work.source->groups : &work.source->layout;
-    const uint32_t count = grouped ? work.source->group_count : 1;
-    kvt_status status = put_check_entry(work.source, &work.data_bytes);
-    if (status == KVT_OK) status = groups_take_view(layouts, count, grouped, view, views);
-    if (status != KVT_OK) return status;
-    return view_is_far(view) ? put_far(store, &work, layouts, views, count)
-                             : put_offer(store, &work);
+    put_call call;
+    call.whole = (kvt_entry){0};
+    call.work = (put_work){.source = NULL};
+    return put_begin(store, &call, given, view);
 }

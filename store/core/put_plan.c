@@ -8,7 +8,7 @@
  */
 #include "codecs/record_groups.h"
 #include "store/background/lifetime.h"
-#include "store/core/executor.h"
+#include "store/core/executor_flights.h"
 #include "store/core/handover.h"
 #include "store/core/plans.h"
 #include "store/core/store_offer.h"
@@ -233,6 +233,18 @@ static bool put_find_victims(kvt_store *store, put_progress *progress, kvt_statu
     return progress->yielded;
 }
 
+/* Ends the puts of this thread that fly where one of them may be what a further one lacks: its
+ * key, or room. */
+static bool put_waits_for_flights(const put_work *work)
+{
+    const kvt_status last = work->progress.last;
+    if (work->flight == NULL || (last != KVT_BUSY && last != KVT_E_SPACE)) return false;
+    executor_flights *flights = work->flight->flights;
+    if (flights->first == NULL) return false;
+    executor_flights_end(flights);
+    return true;
+}
+
 kvt_status put_decide(kvt_store *store, put_work *work)
 {
     put_progress *progress = &work->progress;
@@ -240,6 +252,7 @@ kvt_status put_decide(kvt_store *store, put_work *work)
         progress->tries++;
         progress->last = put_decide_once(store, work);
         if (progress->last == KVT_OK) return KVT_OK;
+        if (put_waits_for_flights(work)) continue;
         if (!put_find_victims(store, progress, progress->last)) break;
     }
     return progress->last;
@@ -297,10 +310,16 @@ kvt_status put_run(kvt_store *store, put_work *work)
     put_progress *progress = &work->progress;
     kvt_status status = KVT_OK;
     while (status == KVT_OK) {
-        executor_result result;
+        executor_result result = {0};
         const kvt_plan *plan = work->plan;
-        const executor_source source = {work->views, work->gpu};
-        progress->last = executor_run_plan(store, plan->moves, plan->count, source, &result);
+        const executor_source source = {work->views, work->gpu, work->flight};
+        if (work->flies)
+            progress->last = executor_flight_end(work->flight, &result);
+        else
+            progress->last = executor_run_plan(store, plan->moves, plan->count, source, &result);
+        if (work->flies) work->flight = NULL; /* further plans are carried out at once */
+        work->flies = progress->last == KVT_QUEUED;
+        if (work->flies) return KVT_QUEUED;
         if (progress->last == KVT_OK || !put_tries_again(store, work, &result))
             return progress->last;
         work->failure = progress->last;

@@ -10,6 +10,7 @@
 #include "store/core/store.h"
 
 struct store_staged;
+struct executor_flight;
 
 /* The state of a put between two of its plans. */
 typedef struct put_progress {
@@ -29,13 +30,30 @@ typedef struct put_work {
     struct store_gpu_views *gpu; /* instead: they are in a GPU's memory */
     uint64_t data_bytes;
     float *scores; /* a copy of the source's, for the entry that the call makes; or NULL */
-    struct store_staged *staged; /* executor: the entry is in the table */
-    bool full;                   /* caller: there is no room for the bytes */
-    bool here;                   /* caller: one plan may be carried out before the hand-over */
-    kvt_plan *plan;
+    struct store_staged *staged;    /* executor: the entry is in the table */
+    bool full;                      /* caller: there is no room for the bytes */
+    bool here;                      /* caller: one plan may be carried out before the hand-over */
+    kvt_plan *plan, own;            /* own: of a caller */
+    uint64_t began_ns;              /* caller: store_now_ns */
+    struct executor_flight *flight; /* NULL, or the record may be written behind the call, */
+    bool flies;                     /* and is */
     put_progress progress;
     kvt_status failure; /* of the last plan that failed */
 } put_work;
+
+/* A put with room for what its caller's structures become. Zeroed before, but for views and
+ * work.flight. */
+typedef struct put_call {
+    kvt_entry whole;
+    kvt_view views[KVT_GROUPS_MAX];
+    put_work work;
+} put_call;
+
+/* put.c: a put into a store of this process. KVT_QUEUED, with a flight alone: the record is being
+ * written, and put_end, which ends all flights, gives the status. No lock held. */
+KVT_NODISCARD kvt_status put_begin(kvt_store *store, put_call *call, const kvt_entry *given,
+                                   const kvt_view *view);
+KVT_NODISCARD kvt_status put_end(kvt_store *store, put_call *call);
 
 /* KVT_OK: a plan is marked. KVT_QUEUED: an executor decides, when it takes the put. Any other
  * status is how the put ends. No lock held. */
@@ -46,7 +64,8 @@ KVT_NODISCARD kvt_status put_decide(kvt_store *store, put_work *work);
 bool put_is_copy(const kvt_store *store, const put_work *work);
 
 /* Carries out the plan that is marked, and those made after it. KVT_QUEUED: the first plan failed;
- * hand the put over, with the new plan that is marked or with none. No lock held. */
+ * hand the put over, with the new plan that is marked or with none. With a flight: the record is
+ * being written; called again, it waits for that. No lock held. */
 KVT_NODISCARD kvt_status put_run(kvt_store *store, put_work *work);
 
 /* put.c: offers an entry that a get has brought from another host. No caller has made this put, so

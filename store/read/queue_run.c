@@ -21,6 +21,9 @@
 
 #include "base/wait.h"
 #include "codecs/codec_table.h"
+#include "store/core/executor_flights.h"
+#include "store/core/handover.h"
+#include "store/core/put_plan.h"
 #include "store/hosts/remote_tier.h"
 
 #include <assert.h>
@@ -30,6 +33,7 @@
 #define QUEUE_STARVE_NS    UINT64_C(1000000)   /* until a get without staging is begun again */
 #define QUEUE_PUT_PAUSE_NS UINT64_C(500000)    /* between two tries of a put */
 #define QUEUE_FLYING       256u /* reads under way, or shares, beyond which no get is begun */
+#define QUEUE_PUTS         32u  /* of one thread whose records are being written */
 
 /* Carries out the items that a thread has taken. No lock held. */
 typedef void queue_run(kvt_queue *queue, queue_item **items, uint32_t count);
@@ -87,12 +91,11 @@ static kvt_status queue_get_blocking(kvt_store *store, queue_item *item)
 }
 
 /* Carries one request out that is in flight nowhere, a get where all calls block. A deadline bounds
- * waiting, and of the other requests a put alone waits for room. No lock held. */
+ * waiting, and of the other requests a put alone waits for room (queue_run_puts). No lock held. */
 static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 {
     switch (item->kind) {
     case KVT_REQUEST_GET: return queue_get_blocking(store, item);
-    case KVT_REQUEST_PUT: return kvt_store_put(store, item->entry, item->view);
     case KVT_REQUEST_EXISTS: return queue_exists(store, item);
     case KVT_REQUEST_PREFETCH: return kvt_store_prefetch(store, &item->key, (kvt_tier)item->tier);
     case KVT_REQUEST_TOUCH: return queue_touch(store, &item->key);
@@ -101,26 +104,90 @@ static kvt_status queue_run_one(kvt_store *store, queue_item *item)
     }
 }
 
+/* Puts of a queue's thread whose records are written together. */
+typedef struct queue_puts {
+    executor_flights flights;
+    uint32_t count;
+    struct {
+        put_call call;
+        executor_flight flight;
+        queue_item *item;
+    } all[QUEUE_PUTS];
+} queue_puts;
+
+/* Waits for the records that are being written; their items have a status then. */
+static void queue_puts_end(kvt_store *store, queue_puts *puts)
+{
+    for (uint32_t i = 0; i < puts->count; i++)
+        puts->all[i].item->status = put_end(store, &puts->all[i].call);
+    puts->count = 0;
+}
+
+/* A put that may be written behind the next ones. KVT_QUEUED: queue_puts_end gives its status. */
+static kvt_status queue_puts_add(kvt_store *store, queue_puts *puts, queue_item *item)
+{
+    if (puts->count == QUEUE_PUTS) queue_puts_end(store, puts);
+    put_call *call = &puts->all[puts->count].call;
+    executor_flight *flight = &puts->all[puts->count].flight;
+    call->whole = (kvt_entry){0};
+    call->work = (put_work){.flight = flight};
+    *flight = (executor_flight){.flights = &puts->flights};
+    puts->all[puts->count].item = item;
+    const kvt_status status = put_begin(store, call, item->entry, item->view);
+    puts->count += status == KVT_QUEUED;
+    return status;
+}
+
+/* Carries a chunk of puts out. Those that have ended are completed before one waits for room. No
+ * lock held. */
+static void queue_run_puts(kvt_queue *queue, queue_item **items, uint32_t count)
+{
+    kvt_store *store = queue->store;
+    /* With put staging, or through a connection, a put returns before its record is written. */
+    const bool behind = count == 1 || queue->blocks || handover_is_on(store);
+    queue_puts *puts = behind ? NULL : malloc(sizeof *puts);
+    uint32_t completed = 0;
+    if (puts != NULL) {
+        executor_flights_open(&puts->flights, store);
+        puts->count = 0;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        queue_item *item = items[i];
+        item->status = KVT_E_CANCELLED;
+        if (queue_called_off(queue, item)) continue;
+        item->status = puts != NULL ? queue_puts_add(store, puts, item)
+                                    : kvt_store_put(store, item->entry, item->view);
+        if (item->status != KVT_BUSY) continue;
+        if (puts != NULL) queue_puts_end(store, puts);
+        queue_complete(queue, items + completed, i - completed);
+        completed = i;
+        item->status = queue_put_again(store, item);
+    }
+    if (puts != NULL) {
+        queue_puts_end(store, puts);
+        executor_flights_close(&puts->flights);
+        free(puts);
+    }
+    queue_complete(queue, items + completed, count - completed);
+}
+
 /* Carries a chunk out that reads no entry. Puts and deletes may wait; requests behind them may be
- * called off meanwhile, because they have not begun. Requests that have ended are completed before
- * a put waits for room. No lock held. */
+ * called off meanwhile, because they have not begun. No lock held. */
 static void queue_run_calls(kvt_queue *queue, queue_item **items, uint32_t count)
 {
     assert(count > 0 && count <= QUEUE_CHUNK);
     const uint32_t kind = items[0]->kind;
-    const bool waits = kind == KVT_REQUEST_PUT || kind == KVT_REQUEST_DELETE;
-    uint32_t completed = 0;
+    if (kind == KVT_REQUEST_PUT) {
+        queue_run_puts(queue, items, count);
+        return;
+    }
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
         item->status = KVT_E_CANCELLED;
-        if (waits && queue_called_off(queue, item)) continue;
+        if (kind == KVT_REQUEST_DELETE && queue_called_off(queue, item)) continue;
         item->status = queue_run_one(queue->store, item);
-        if (kind != KVT_REQUEST_PUT || item->status != KVT_BUSY) continue;
-        queue_complete(queue, items + completed, i - completed);
-        completed = i;
-        item->status = queue_put_again(queue->store, item);
     }
-    queue_complete(queue, items + completed, count - completed);
+    queue_complete(queue, items, count);
 }
 
 /* ---- a thread ---- */

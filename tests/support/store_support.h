@@ -167,8 +167,9 @@ static inline void support_make_folder(char *path, size_t size)
 typedef struct support_fault {
     uint64_t capacity_bytes;
     const char *path;
-    bool foreign; /* its facts say that somebody else's bytes lie on it */
-    bool fast;    /* a file: so fast that decoding takes longer than reading more */
+    bool foreign;   /* its facts say that somebody else's bytes lie on it */
+    bool fast;      /* a file: so fast that decoding takes longer than reading more */
+    uint32_t depth; /* 0: as the device under it */
     kvt_device *device;
     stand_in stand_in;
 } support_fault;
@@ -249,6 +250,7 @@ static inline kvt_status support_fault_open(const kvt_device_config *config,
     kvt_device *inner;
     kvt_status status = kvt_device_open(&wrapped, &inner, message, message_size);
     if (status != KVT_OK) return status;
+    if (fault->depth != 0) inner->facts.depth_max = fault->depth;
     status = tiers_fault_open(inner, device_out);
     fault->device = *device_out;
     if (status == KVT_OK && fault->path != NULL)
