@@ -40,8 +40,7 @@ def _levels(tier, size, folder):
         # A put returns when it is written, as a store of fs_native does.
         settings.update({"device.bench.tier": "ssd", "device.bench.backend": "file",
                          "device.bench.path": os.path.join(folder, "kv"),
-                         "device.bench.capacity": str(room), "device.bench.prewrite": "no",
-                         "store.put_staging": "0"})
+                         "device.bench.capacity": str(room), "store.put_staging": "0"})
         rival = {"type": "fs_native", "base_path": os.path.join(folder, "fs"), "use_odirect": True}
     return {"kvterrace": {"type": "plugin", "module_path": "kvterrace.lmcache",
                           "class_name": "KvterraceL2Adapter",
