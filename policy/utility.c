@@ -22,6 +22,7 @@
  */
 #include "policy/utility.h"
 #include "policy/reuse.h"
+#include "policy/reuse_model.h"
 #include "policy/room.h"
 
 #include <assert.h>
@@ -45,6 +46,8 @@
 #define UTILITY_FIRST      2.0   /* octaves below the first entry, before there is a price */
 #define UTILITY_REPLACE    1.3   /* a new entry is worth this many times what its room costs, */
 #define UTILITY_CONTINUE   1.0   /* and so many times behind a prefix that was used just now */
+#define UTILITY_KNOWN      64.0  /* uses from which on the engine displaces by what it has seen */
+#define UTILITY_LET_IN     64u   /* new handles to one that displaces before */
 #define UTILITY_JUST       1.0   /* seconds that a request's prefix counts as used just now */
 
 /* The stay is bounded on both sides: by what leaves the tier and by two limits, so that no move is
@@ -653,16 +656,28 @@ static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uin
     return utility_cheapest(policy, &known, index, tier, true, out, &per_byte);
 }
 
+/* Whether a new entry displaces none, because nothing is known yet of how soon entries come back.
+ * The guess falls with age, so that newcomers would drive out what a loop longer than the tier comes
+ * back to first, and at a slow host's pace all of it. One handle in UTILITY_LET_IN goes by the
+ * guess, so that a store in which nothing is used again turns over. */
+static bool utility_waits_for_uses(const kvt_policy *policy, const entry *e)
+{
+    const reuse_model *model = policy->model;
+    if (model == NULL || model->events >= UTILITY_KNOWN) return false;
+    return number_mix(e->handle ^ ~policy->config.seed) % UTILITY_LET_IN != 0;
+}
+
 /* How many times what its room costs a new entry must be worth. The margin stands against entries
  * that tie, as those of a loop longer than the tier: they would drive each other out in turn. Where
  * its prefix was used just now the entry goes on what a request has begun, and to refuse it would
  * lose all that follows it, too. */
 static double utility_margin(const kvt_policy *policy, const entry *e)
 {
-    if (e->parent == NIL) return UTILITY_REPLACE;
+    const double margin = utility_waits_for_uses(policy, e) ? UNLIMITED : UTILITY_REPLACE;
+    if (e->parent == NIL) return margin;
     const entry *up = entry_at(policy, e->parent);
     double ago = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, up->last_access_ns);
-    return ago <= UTILITY_JUST ? UTILITY_CONTINUE : UTILITY_REPLACE;
+    return ago <= UTILITY_JUST ? UTILITY_CONTINUE : margin;
 }
 
 /* Looks the prices anew that have kept an entry out: a refused entry ends its path, and one dear

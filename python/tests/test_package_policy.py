@@ -39,6 +39,53 @@ class Policies(PackageCase):
         self.addCleanup(policy.close)
         return policy
 
+    def loop(self, period, chained, prompts=4, chunks=8, room=16, rounds=6):
+        """Prompts of chunks that come round and round over room for some: of each round the share
+        of chunks that were found, as the leading ones of their prompt."""
+        size, now, shares, stored = 8 << 20, 1000.0, [], set()
+        policy = self.policy(tiers={"ssd": Tier(room * size, 1.5e9, 1e9, 1e-4)})
+        offer = [Option(load_seconds=0.256), Option(bytes={"ssd": size}, load_seconds=0.0057)]
+        for _ in range(rounds):
+            found = 0
+            for prompt in range(prompts):
+                whole, now = True, now + period / prompts
+                for chunk in range(chunks):
+                    handle = 1 + prompt * chunks + chunk
+                    whole = whole and handle in stored
+                    found += whole
+                    if handle in stored:
+                        policy.access(now, handle)
+                        continue
+                    parent = handle - 1 if chained and chunk else 0
+                    for move in policy.admit(now, handle, offer, parent=parent, tokens=256,
+                                             recompute_seconds=0.256)[1]:
+                        (stored.add if move.target else stored.discard)(move.handle)
+                        policy.commit(move)
+            shares.append(found / (prompts * chunks))
+        return shares[1:]
+
+    def test_a_loop_keeps_its_share_at_any_speed(self):
+        """From its second round on, before the engine knows how soon anything comes back."""
+        for period in (0.5, 8, 12, 20, 60, 300, 1200):
+            for chained in (False, True):
+                with self.subTest(period=period, chained=chained):
+                    self.assertGreaterEqual(min(self.loop(period, chained)), 0.45)
+        self.assertGreaterEqual(min(self.loop(40, True, prompts=12)), 0.15)
+
+    def test_what_never_comes_back_makes_way(self):
+        """Without a use seen the room turns over all the same."""
+        size, kept, stored = 8 << 20, set(), set()
+        policy = self.policy(tiers={"ssd": Tier(16 * size, 1.5e9, 1e9, 1e-4)})
+        offer = [Option(load_seconds=0.256), Option(bytes={"ssd": size}, load_seconds=0.0057)]
+        for handle in range(1, 20000):
+            for move in policy.admit(1000.0 + handle, handle, offer, tokens=256,
+                                     recompute_seconds=0.256)[1]:
+                (stored.add if move.target else stored.discard)(move.handle)
+                policy.commit(move)
+            kept = kept or set(stored) if handle == 16 else kept
+        self.assertTrue(kept)
+        self.assertFalse(kept & stored)
+
     def test_plans_keep_the_books(self):
         """Obeys every plan with slots of its own; no tier is ever over its capacity."""
         for name in names():
