@@ -30,12 +30,18 @@ class L2StoreResult(int):
 class L2AdapterInterface:
     def __init__(self, max_capacity_bytes=0):
         self.max_capacity_bytes, self.used, self.told = max_capacity_bytes, 0, []
+        self._listeners = []
+
+    def register_listener(self, listener):
+        self._listeners.append(listener)
 
     def _notify_keys_stored(self, keys, sizes):
         self.used += sum(sizes)
         self.told.append(("stored", list(keys)))
 
     def _notify_keys_accessed(self, keys):
+        for listener in self._listeners:
+            listener(keys)
         self.told.append(("accessed", list(keys)))
 
     def _notify_keys_deleted(self, keys, sizes):

@@ -102,6 +102,39 @@ class Plugin(PluginCase):
         self.assertEqual(adapter.pop_completed_store_tasks(), {again: 0})
         self.assertEqual(adapter.get_usage(), 2 * BYTES)
 
+    def test_listeners_hear_of_a_load_before_its_descriptor(self):
+        adapter, keys, heard = self.adapter(), self.keys(1, 2, 3), []
+        adapter.register_listener(heard.append)
+        descriptor = adapter.get_load_event_fd()
+        self.store_all(adapter, keys[:2], [self.object(1), self.object(2)])
+        for _ in range(20):  # a notice that came later would be seen in one of them
+            task = adapter.submit_load_task(keys, [self.object(9) for _ in keys])
+            wait(descriptor)
+            self.assertEqual(heard, [keys[:2]])
+            self.assertEqual(adapter.query_load_result(task).bits, [True, True, False])
+            self.assertEqual(heard, [keys[:2]])  # once
+            heard.clear()
+        task = adapter.submit_load_task(keys[2:], [self.object(9)])
+        wait(descriptor)
+        self.assertEqual((heard, adapter.query_load_result(task).bits), ([], [False]))
+        self.assertEqual(adapter.get_load_event_fd(), descriptor)
+
+    def test_a_listener_that_fails_stops_no_load(self):
+        adapter, keys = self.adapter(), self.keys(1)
+        adapter.register_listener(lambda keys: 1 // 0)
+        self.store_all(adapter, keys, [self.object(1)])
+        for _ in range(2):
+            with self.assertLogs("kvterrace.lmcache", "ERROR"):
+                self.assertEqual(self.load(adapter, keys, [self.object(9)]), [True])
+
+    def test_a_late_listener_hears_of_a_load_with_its_result(self):
+        adapter, keys, heard = self.adapter(), self.keys(1), []
+        adapter.get_load_event_fd()
+        adapter.register_listener(heard.append)
+        self.store_all(adapter, keys, [self.object(1)])
+        self.assertEqual(self.load(adapter, keys, [self.object(9)]), [True])
+        self.assertEqual(heard, [keys])
+
     def test_the_layout_is_that_of_the_object(self):
         adapter, keys = self.adapter(head_dim=32), self.keys(1, 2, 3, 4)
         self.store_all(adapter, keys, [

@@ -104,22 +104,23 @@ class Task:
 
 
 class _Bell:
-    """An eventfd in place of the descriptor of a connected queue, which may be readable before a
-    task has ended, and which nobody may read. A thread of its own takes what completes."""
+    """An eventfd in place of a queue's own descriptor. That of a connected queue may be readable
+    before a task has ended, and nobody may read it; and an owner may have to do something first. A
+    thread of its own calls `arrive`, which takes what has completed and signals."""
 
-    def __init__(self, tasks, descriptor):
+    def __init__(self, arrive, descriptor):
         self.fd, self._stop = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2))
         self._process = os.getpid()
-        self._thread = threading.Thread(target=self._run, args=(tasks, descriptor),
+        self._thread = threading.Thread(target=self._run, args=(arrive, descriptor),
                                         name="kvterrace-tasks", daemon=True)
         self._thread.start()
 
-    def _run(self, tasks, descriptor):
+    def _run(self, arrive, descriptor):
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         poll.register(self._stop, select.POLLIN)
         while self._stop not in [ready for ready, _ in poll.poll()]:
-            tasks._arrive()
+            arrive()
 
     def close(self):
         if self._process == os.getpid():
@@ -145,18 +146,21 @@ class Tasks:
         self._store, self._raw, self._depth = store, made[0], depth
         self._owner = Handle(made[0], lib.kvtpy_queue_close)
         self._fd = None if store.connected else lib.guarded_kvt_queue_fd(made[0])
-        self._bell = None  # of a connected store, once somebody asks for the descriptor
+        self._bell = None  # once somebody asks for a descriptor that is not the queue's own
         self._lock, self._clears = threading.Lock(), clears
         self._raised = self._closed = False
         self._open, self._ended, self._waiting = {}, [], collections.deque()
         self._buffer = ffi.new("uint64_t[]", _ENDED)
         store._every_queue.add(self)
 
-    def fileno(self):
-        """An eventfd: readable when a task has ended. A connected store's costs a thread."""
+    def fileno(self, arrive=None):
+        """An eventfd: readable when a task has ended. A connected store's costs a thread, and so
+        does `arrive`: it is called on it when tasks have ended, drains, and signals; until then the
+        descriptor is not readable. Only the first call may name it."""
         with self._lock:
-            if self._fd is None and not self._closed:
-                self._bell = _Bell(self, lib.guarded_kvt_queue_fd(self._raw))
+            if (self._fd is None or arrive is not None) and not self._closed \
+                    and self._bell is None:
+                self._bell = _Bell(arrive or self._arrive, lib.guarded_kvt_queue_fd(self._raw))
                 self._fd = self._bell.fd
                 self._arrived()
             return self._fd

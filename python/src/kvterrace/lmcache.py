@@ -65,21 +65,36 @@ class _Record:
 
 
 class _Stream:
-    """Tasks of one kind, with the records of those that have ended until they are asked for."""
+    """Tasks of one kind, with the records of those that have ended until they are asked for. say:
+    called once with each record of those that have ended, before anybody gets it."""
 
-    def __init__(self, tasks):
-        self.tasks, self.done, self._lock = tasks, {}, threading.Lock()
+    def __init__(self, tasks, say=None):
+        self.tasks, self.done, self._lock, self._say = tasks, {}, threading.Lock(), say
+
+    def _gather(self):
+        """The records of tasks that have ended since the last call. Lock held."""
+        fresh = []
+        for task in self.tasks.drain():
+            record = task.note
+            record.note(*task.statuses())
+            task.free()
+            self.done[record.number] = record
+            fresh.append(record)
+            if self._say is not None:
+                self._say(record)
+        return fresh
+
+    def arrive(self):
+        """Takes what has ended, and then makes the descriptor readable."""
+        with self._lock:
+            fresh = self._gather()
+        if fresh:
+            self.tasks.signal()
 
     def take(self, number=None):
         """The record of one task, or None; without a number all that have ended."""
         with self._lock:
-            others = False
-            for task in self.tasks.drain():
-                record = task.note
-                record.note(*task.statuses())
-                task.free()
-                self.done[record.number] = record
-                others |= record.number != number
+            others = any([record.number != number for record in self._gather()])
             if number is None:
                 found, self.done = list(self.done.values()), {}
                 return found
@@ -159,8 +174,9 @@ class _Locks:
 
 class KvterraceL2Adapter(L2AdapterInterface):
     """LMCache's `plugin`: a store, a queue for stores and one for loads, whose descriptors LMCache
-    watches. It has no policy: the store decides what stays; and, with a store of this process, no
-    thread of its own.
+    watches. It has no policy: the store decides what stays. It has a thread for the descriptor of
+    loads where listeners are registered before that is asked for, and one for each of the two of a
+    connected store.
 
     adapter_params, all optional:
       connect          in place of config and settings: the socket of `kvterrace serve`. Such a
@@ -202,7 +218,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
                               "of this process: a connected one tells LMCache neither what is "
                               "stored nor what has gone, and evicts by itself")
             self._stores = _Stream(Tasks(self._store, threads=1))
-            self._loads = _Stream(Tasks(self._store, threads=threads))
+            self._loads = _Stream(Tasks(self._store, threads=threads), self._say_loaded)
             # What is told: (LMCache's key, bytes).
             self._told = Untold() if self._store.connected else Told(self._store)
         except BaseException:
@@ -212,6 +228,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
         self._locks = _Locks(self._store, lock_seconds)
         self._found, self._numbers = {}, itertools.count(1)
         self._lock, self._closed, self._said = threading.Lock(), False, Said(_log)
+        self._load_fd, self._heard = None, False
 
     # ---- descriptors ----
 
@@ -222,7 +239,18 @@ class KvterraceL2Adapter(L2AdapterInterface):
         return self._lookup_fd
 
     def get_load_event_fd(self):
-        return self._loads.tasks.fileno()
+        with self._lock:
+            if self._load_fd is None:
+                self._load_fd = self._loads.tasks.fileno(
+                    self._loads.arrive if self._heard else None)
+            return self._load_fd
+
+    def register_listener(self, listener):
+        """Listeners that are there before LMCache asks for the descriptor of loads hear of a load
+        before that is readable, for which a thread is needed; others when LMCache asks for the
+        load's result."""
+        self._heard = True
+        super().register_listener(listener)
 
     # ---- tasks with objects ----
 
@@ -304,16 +332,20 @@ class KvterraceL2Adapter(L2AdapterInterface):
             return None
         count = len(record.keys)
         if record.statuses is None:
-            bitmap, loaded = Bitmap(count, count), record.keys
-        else:
-            bitmap, indices = Bitmap(count), record.indices()
-            for index in indices:
-                bitmap.set(index)
-            loaded = [record.keys[index] for index in indices]
-            self._forget_strangers(record)
-        if loaded:
-            self._notify_keys_accessed(loaded)
+            return Bitmap(count, count)
+        bitmap = Bitmap(count)
+        for index in record.indices():
+            bitmap.set(index)
+        self._forget_strangers(record)
         return bitmap
+
+    def _say_loaded(self, record):
+        loaded = [record.keys[index] for index in record.indices()]
+        try:
+            if loaded:
+                self._notify_keys_accessed(loaded)
+        except Exception:  # of a listener's: the load is as good as before
+            _log.exception("kvterrace: a listener fails")
 
     def _forget_strangers(self, record):
         """Entries of another shape or type than LMCache takes them for, as of a run with another
