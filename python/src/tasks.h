@@ -429,9 +429,9 @@ static kvt_status kvtpy_keys_make(const kvt_space_hash *space, const uint8_t *na
     return KVT_OK;
 }
 
-/* Drains events and gives the keys of entries that went by themselves: evicted, lost, or at the end
- * of their life. Returns how many; fewer than `capacity`: no event is left. *lost_out: events that
- * this reader was too slow for, since the last call. */
+/* Drains events and gives the keys of entries that went by themselves, evicted, lost, or at the end
+ * of their life, or that moved. Returns how many; fewer than `capacity`: no event is left.
+ * *lost_out: events that this reader was too slow for, since the last call. */
 static size_t kvtpy_events_gone(kvtpy_handle *events, uint8_t *keys_out, size_t capacity,
                                 uint64_t *lost_out)
 {
@@ -444,7 +444,7 @@ static size_t kvtpy_events_gone(kvtpy_handle *events, uint8_t *keys_out, size_t 
     while (gone < capacity) {
         if (kvt_events_drain(object, &event, 1, &got, &lost) != KVT_OK || got == 0) break;
         *lost_out += lost;
-        if (event.kind != KVT_EVENT_REMOVED) continue;
+        if (event.kind == KVT_EVENT_STORED) continue;
         memcpy(keys_out + 32 * gone++, event.key.bytes, 32);
     }
     kvtpy_leave_alone(events);

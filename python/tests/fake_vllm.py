@@ -38,6 +38,8 @@ class OffloadingEvent:
     medium: Medium
     removed: bool
     locality: object = None
+    ownership: str = None
+    removal_expected: bool = False
 
 
 @dataclasses.dataclass
@@ -87,9 +89,20 @@ class OffloadingConnectorStats:
         self.gauges[name, labels] = value
 
 
+class KvHintAction:
+    def __init__(self, action_type, payload):
+        self.action_type, self.payload = action_type, payload
+
+
+class KvHintsEnvelope:
+    def __init__(self, *actions):
+        self.actions = list(actions)
+
+
 class ReqContext:
-    def __init__(self, req_id, positions=None):
+    def __init__(self, req_id, positions=None, kv_transfer_params=None, kv_hints=None):
         self.req_id, self.positions, self._state = req_id, positions or {}, {}
+        self.kv_transfer_params, self.kv_hints = kv_transfer_params, kv_hints
 
     def set_state(self, value):
         self._state[type(value)] = value
@@ -120,7 +133,7 @@ def install(version="0.32.0"):
            OffloadingConnectorStats=OffloadingConnectorStats)
     module("vllm.v1.kv_offload.base", Locality=Locality, LookupResult=LookupResult, Medium=Medium,
            OffloadingCounterMetadata=Metric, OffloadingGaugeMetadata=Metric,
-           OffloadingEvent=OffloadingEvent, OffloadingWorker=object,
+           OffloadingEvent=OffloadingEvent, OffloadingWorker=object, ReqContext=ReqContext,
            RequestOffloadingContext=RequestOffloadingContext, TransferResult=TransferResult,
            get_offload_block_hash=lambda key: key[:-4],
            get_offload_group_idx=lambda key: int.from_bytes(key[-4:], "big"))

@@ -6,7 +6,7 @@ come: when all has ended nothing is left in them, and the sums are those of what
     book                                        kept of                           here
     vllm.KvterraceTier      _jobs, _ended       jobs, until vLLM asks             Tier
                             _Request            a request: misses, ends, hosts    Tier
-                            Told                events that vLLM was told         Tier
+                            Told, _media        events that vLLM was told         Tier
                             _counts             metrics since the last question   Tier
     vllm_cache              chunks, _parents, _Counted, BlockCache's pins         Cache
     lmcache.KvterraceL2Adapter   Told           what listeners were told, usage   Level
@@ -136,6 +136,7 @@ class Tier(Case):
         self.assertEqual(self.told, {key for key in self.told
                                      if self.tier._store.exists(self.tier._key(key))})
         self.assertEqual(len(self.told), self.tier._store.stats()["tiers"]["dram"]["entries"])
+        self.assertEqual(set(self.tier._media), self.told)
         self.assertEqual(self.counted["load_misses"], runs)
         gc.collect()
         left = [one for one in gc.get_objects() if isinstance(one, (vllm._Request, Asked))]

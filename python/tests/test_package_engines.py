@@ -79,7 +79,7 @@ class Versions(PackageCase):
         engine = self.engine()
         with self.assertLogs("kvterrace", logging.WARNING) as said:
             engine.check(Ours, More, calls=[(Result, "job", "good"), (print, "end")],
-                         whole=[(Result, "job", "good")], holds=[("one", lambda: True)])
+                         whole=[(Result, "job", "?good", "?colour")], holds=[("one", lambda: True)])
             engine.check(Ours)
         self.assertEqual(len(said.output), 1)
         self.assertIn("tested with Engine 1.0, 1.1, and this is 2.0", said.output[0])

@@ -3,6 +3,7 @@
 """The adapter of vLLM against classes that have vLLM's signatures: jobs, misses, events, restarts,
 memory that is given back, and configurations that are wrong."""
 
+import contextlib
 import mmap
 import os
 import time
@@ -76,6 +77,121 @@ class Case(PackageCase):
             self.assertLess(time.monotonic(), until)
         self.assertFalse(tier.has_pending_work())
         return results
+
+
+class Wishes(Case):
+    """What clients and orchestrators say of a request's KV."""
+
+    def context(self, given=None, hints=None, **parameters):
+        parameters = parameters if given is None else {"kvterrace": given, **parameters}
+        return fake_vllm.ReqContext("r", kv_transfer_params=parameters, kv_hints=hints)
+
+    def stored(self, tier, key, context):
+        result, = self.store_rows(tier, [key], [1], context)
+        self.assertTrue(result.success)
+        return tier._store.exists(tier._key(key))
+
+    def hints(self, tier):
+        """Hints that the store has taken, by kind."""
+        return {kind: count for kind, count in tier.hinted.items() if count}
+
+    def hinting(self, **keywords):
+        tier = self.tier(**keywords)
+        tier.hinted, hint = {}, tier._store.hint
+
+        def counted(keys, kind, seconds=0.0):
+            taken = hint(keys, kind, seconds)
+            self.assertEqual(taken, len(keys))
+            tier.hinted[kind] = tier.hinted.get(kind, 0) + taken
+            tier.seconds = seconds
+            return taken
+
+        tier._store.hint = counted
+        return tier
+
+    def test_a_request_is_not_read_or_not_written(self):
+        tier, plain = self.tier(), fake_vllm.ReqContext("plain")
+        self.fill(range(3))
+        self.assertFalse(self.stored(tier, name(1), self.context({"skip_write": True})))
+        self.assertTrue(self.stored(tier, name(1), self.context({"skip_write": False})))
+        self.assertEqual(tier.lookup(name(1), self.context({"skip_read": True})), MISS)
+        self.assertEqual(tier.lookup(name(1), self.context({"skip_write": True})), HIT)
+        self.assertEqual(tier.lookup(name(1), plain), HIT)
+
+    def test_a_request_says_the_life_and_the_owner_of_what_it_stores(self):
+        tier = self.tier()
+        self.fill(range(3))
+        self.assertTrue(self.stored(tier, name(1), self.context({"tenant": 7})))
+        self.assertTrue(self.stored(tier, name(2), fake_vllm.ReqContext("plain")))
+        self.assertTrue(self.stored(tier, name(3), self.context({"tenant": 7, "class_id": 3})))
+        tier._store.clear(tenant=7)
+        self.assertEqual([tier._store.exists(tier._key(name(one))) for one in (1, 2, 3)],
+                         [False, True, False])
+        self.store_rows(tier, [name(1)], [1], self.context({"lifetime": 0.05}))
+        until = time.monotonic() + 30
+        while tier.lookup(name(1), fake_vllm.ReqContext("later")) is HIT:
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.01)
+        self.assertEqual(tier.lookup(name(2), fake_vllm.ReqContext("later")), HIT)
+
+    def test_hints_come_when_a_request_has_ended(self):
+        self.fill(range(4))
+        action = fake_vllm.KvHintAction("kvterrace.request", {"hint": "demote"})
+        other = fake_vllm.KvHintAction("kv.fetch", {"hint": "retain"})
+        for context, kind, seconds in (
+                (self.context({"hint": "next_use", "hint_seconds": 12}), "next_use", 12),
+                (self.context({"hint": "session_end"}), "session_end", 0),
+                (self.context(hints=fake_vllm.KvHintsEnvelope(other, action)), "demote", 0),
+                (self.context(agent_hint={"cache_control": {"type": "ephemeral", "ttl": 300}}),
+                 "retain", 300),
+                (self.context(agent_hint={"lease_until": time.time() + 1e5}), "retain", 1e5),
+                (self.context(agent_hint={"context_management": {"edits": [{"type": "evict"}]}}),
+                 "demote", 0)):
+            tier = self.hinting()
+            self.assertTrue(self.stored(tier, name(1), context))
+            tier.submit_store(self.job([name(2)], [2], context, False))
+            tier.touch([name(1)], context)
+            self.assertEqual(self.hints(tier), {})
+            tier.on_request_finished(context)
+            before = self.hints(tier)
+            self.finish(tier)  # a store that ends behind its request
+            self.assertEqual((before, self.hints(tier)), ({kind: 1}, {kind: 2}))
+            self.assertAlmostEqual(tier.seconds, seconds, delta=seconds / 10)
+            tier.shutdown()
+        tier = self.hinting()
+        late = self.context(agent_hint={"lease_until": time.time() - 1})
+        self.assertTrue(self.stored(tier, name(1), late))
+        tier.on_request_finished(late)
+        self.assertEqual(self.hints(tier), {})
+
+    def test_wrong_wishes_stop_no_request(self):
+        tier = self.hinting()
+        self.fill(range(2))
+        for number, given in enumerate((
+                3, [], "skip_write", {"skip_write": 1}, {"skip_read": "yes"}, {"tenant": -1},
+                {"tenant": 256}, {"tenant": 1.5}, {"tenant": True}, {"class_id": 64},
+                {"lifetime": float("nan")}, {"lifetime": -1}, {"lifetime": 10 ** 400},
+                {"hint": "retain"}, {"hint": ["retain"]}, {"hint": "now"}, {5: 6}, {"colour": 1},
+                {"hint": "retain", "hint_seconds": 1e300})):
+            context = self.context(given)
+            with self.assertLogs("vllm.kvterrace", "WARNING") if number == 0 else \
+                    contextlib.nullcontext():
+                self.assertTrue(self.stored(tier, name(number), context), given)
+            self.assertEqual(tier.lookup(name(number), context), HIT)
+            tier.on_request_finished(context)
+        for number, hint in enumerate((
+                3, [], {"cache_control": 5}, {"cache_control": {"ttl": "long"}},
+                {"lease_until": "soon"}, {"context_management": {"edits": 7}},
+                {"context_management": {"edits": [None, {"type": "evict", "block_start": 3}]}})):
+            context = self.context(agent_hint=hint)
+            self.assertTrue(self.stored(tier, name(100 + number), context))
+            tier.on_request_finished(context)
+        for hints in (object(), fake_vllm.KvHintsEnvelope(None, fake_vllm.KvHintAction(
+                "kvterrace.request", None))):
+            context = self.context(hints=hints)
+            self.assertTrue(self.stored(tier, name(200), context))
+            tier.on_request_finished(context)
+        self.assertEqual(self.hints(tier), {})
 
 
 class Jobs(Case):
@@ -505,18 +621,70 @@ tier.shutdown()
         self.view.release()
         self.region.close()
 
+    def events_of(self, tier):
+        return [(told.keys, told.medium.value, told.removed) for told in tier.take_events()]
+
+    def eventful(self, **keywords):
+        return self.tier(fake_vllm.spec(block_bytes=BLOCK, events=True), enable_kv_events=True,
+                         **keywords)
+
     def test_events(self):
-        tier = self.tier(fake_vllm.spec(block_bytes=BLOCK, events=True), enable_kv_events=True,
-                         locality="LOCAL")
+        tier = self.eventful()
         self.fill(range(3))
         self.store_rows(tier, [name(1), name(2)], [1, 2])
         told, = tier.take_events()
-        self.assertEqual((told.keys, told.removed, told.locality),
-                         ([name(1), name(2)], False, fake_vllm.Locality.LOCAL))
+        self.assertEqual((told.keys, told.removed, told.locality, told.ownership),
+                         ([name(1), name(2)], False, fake_vllm.Locality.LOCAL, "kvt"))
+        self.assertTrue(told.removal_expected)  # else vLLM forgets what the removal is about
         tier._store.delete(tier._key(name(2)))
         told, = tier.take_events()
-        self.assertEqual((told.keys, told.removed), ([name(2)], True))
+        self.assertEqual((told.keys, told.removed, told.removal_expected),
+                         ([name(2)], True, False))
         self.assertEqual(list(tier.take_events()), [])
+
+    def test_events_tell_the_tier_and_its_change(self):
+        """A router weighs DRAM and SSD apart: a move is told as a place more and one less."""
+        tier = self.eventful(settings={
+            "tier.dram.capacity": "8MiB", "store.policy": "lru", "device.d.tier": "ssd",
+            "device.d.path": os.path.join(self.folder(), "disk"), "device.d.backend": "file",
+            "device.d.capacity": "256MiB"})
+        self.fill(range(ROWS))
+        places, seen = {}, set()
+        for first in range(0, 1000, ROWS):
+            keys = [name(first + index) for index in range(ROWS)]
+            self.store_rows(tier, keys, range(ROWS))
+            for told, medium, removed in self.events_of(tier):
+                for key in told:
+                    here = places.setdefault(key, [])
+                    (here.remove if removed else here.append)(medium)
+                    self.assertTrue(here or removed)
+                    seen.add((medium, removed))
+            if ("CPU", True) in seen:
+                break
+        self.assertEqual(seen, {("CPU", False), ("STORAGE", False), ("CPU", True)})
+        tier._store.flush()
+        self.events_of(tier)
+        for key, medium in tier._media.items():
+            tiers = {"CPU": "dram", "STORAGE": "ssd"}
+            self.assertEqual(tier._store.describe(tier._key(key))["tier"], tiers[medium.value])
+
+    def test_events_tell_what_an_earlier_process_has_stored(self):
+        folder = self.folder()
+        settings = {"store.catalog": os.path.join(folder, "catalog.db"), "store.policy": "lru",
+                    "device.d.tier": "ssd", "device.d.path": os.path.join(folder, "disk"),
+                    "device.d.backend": "file", "device.d.capacity": "64MiB"}
+        self.fill(range(3))
+        first = self.tier(settings=settings)
+        self.store_rows(first, [name(1)], [1])
+        first.shutdown()
+        tier, context = self.eventful(settings=settings), fake_vllm.ReqContext("r")
+        self.assertEqual(self.events_of(tier), [])
+        self.assertEqual(tier.lookup(name(2), context), MISS)
+        for _ in range(2):
+            self.assertEqual(tier.lookup(name(1), context), HIT)
+        self.assertEqual(self.events_of(tier), [([name(1)], "STORAGE", False)])  # once
+        tier._store.delete(tier._key(name(1)))
+        self.assertEqual(self.events_of(tier), [([name(1)], "STORAGE", True)])
 
     def test_metrics(self):
         definitions = adapter.KvterraceTier.build_metric_definitions({})

@@ -27,10 +27,13 @@ class Told:
     `order` is the books' lock. An adapter of several threads holds it from a change of the books
     until the engine has heard of it, so that the engine hears of changes in their order."""
 
-    def __init__(self, store):
+    def __init__(self, store, follow=False):
+        """follow: `stayed` has (key, what) of entries that may have moved to another tier, found by
+        the last question; its owner empties it."""
         self.order = threading.RLock()
         self._store, self._reader = store, EventReader(store, _WAITING)
         self._new, self._known, self._fresh = {}, {}, []
+        self.stayed, self._follow = [], follow
 
     def __len__(self):
         return len(self._known)
@@ -56,19 +59,23 @@ class Told:
         buffer, lost, count = ffi.new("uint8_t[]", 32 * _GONE), ffi.new("uint64_t *"), _GONE
         with self.order:
             looked, self._fresh = [*keys, *self._fresh], []
+        follow = self._follow
         while count == _GONE:
             count = lib.kvtpy_events_gone(self._reader._owner.raw, buffer, _GONE, lost)
             removed = bytes(ffi.buffer(buffer, 32 * count))
             looked += [removed[at:at + 32] for at in range(0, len(removed), 32)]
             if lost[0]:  # which ones went is not known any more
                 with self.order:
-                    looked = list(self._known)
+                    looked, follow = list(self._known), False
         gone = []
         for key in looked:
             with self.order:  # a put of the same key is noted behind it, or was before
-                if key in self._known and \
-                        lib.guarded_kvt_store_exists(self._store._handle, key) == lib.KVT_MISS:
+                if key not in self._known:
+                    continue
+                if lib.guarded_kvt_store_exists(self._store._handle, key) == lib.KVT_MISS:
                     gone.append(self._known.pop(key))
+                elif follow:
+                    self.stayed.append((key, self._known[key]))
         return gone
 
     def close(self):

@@ -55,16 +55,16 @@ def _override_faults(ours):
 
 def _call_faults(called, names, whole):
     """What a call of the engine's lacks of the parameters that an adapter names; whole: what it has
-    beside them, too."""
+    beside them, too. Those with a question mark may be missing."""
     found = _parameters(called)
     if found is None or any(one.kind == inspect.Parameter.VAR_KEYWORD for one in found):
         return
     has, name = [one.name for one in found], getattr(called, "__qualname__", repr(called))
     for one in names:
-        if one not in has:
+        if one not in has and one[0] != "?":
             yield f"{name} takes no {one}"
     for one in has if whole else ():
-        if one not in names:
+        if not {one, "?" + one} & set(names):
             yield f"{name} takes {one}, too"
 
 

@@ -31,6 +31,7 @@ from ._memory import memory_of
 from ._store import Store, readers_to_come
 from ._tasks import EXISTED, GET, OK, PUT, Places, Tasks, make_like
 from ._types import Layout, Space, element_name
+from ._wishes import wishes_of
 
 TESTED = ("0.32.0",)
 
@@ -39,8 +40,8 @@ with Engine("vLLM", getattr(vllm, "__version__", "unknown"), TESTED) as _engine:
         OffloadingConnectorStats)
     from vllm.v1.kv_offload.base import (
         Locality, LookupResult, Medium, OffloadingCounterMetadata, OffloadingEvent,
-        OffloadingGaugeMetadata, OffloadingWorker, RequestOffloadingContext, TransferResult,
-        get_offload_block_hash, get_offload_group_idx)
+        OffloadingGaugeMetadata, OffloadingWorker, ReqContext, RequestOffloadingContext,
+        TransferResult, get_offload_block_hash, get_offload_group_idx)
     from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
     from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
     from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
@@ -149,11 +150,13 @@ class _Request:
     """What a tier knows of one request. It hangs on vLLM's own context of the request and on the
     jobs of it that have not ended: with the last of these it goes, in whatever order they end."""
 
-    __slots__ = ("failed", "ends", "asked")
+    __slots__ = ("failed", "ends", "asked", "wishes", "like", "used", "finished")
 
-    def __init__(self):
+    def __init__(self, wishes, like):
         self.failed, self.ends = set(), {}  # keys that a load missed; (group, end): the key
         self.asked = {}  # of each group, what other hosts are known to have
+        self.wishes, self.like = wishes, like
+        self.used, self.finished = set(), False  # keys that its hint is for
 
 
 class _Requests(dict):
@@ -191,7 +194,11 @@ class KvterraceTier(SecondaryTierManager):
     load_seconds        how long a load waits for devices; without it, as long as it takes
     host_seconds        how long a lookup waits for other hosts; without it, remote.deadline
     threads             of the queue for loads (0: 2)
-    enable_kv_events, locality   as vLLM's own tiers have them
+    enable_kv_events, locality   as vLLM's own tiers have them. Events tell the tier that has an
+                        entry, DRAM as CPU and the rest as STORAGE, and LOCAL without locality
+
+    Requests say by `kvterrace` in their kv_transfer_params, or by KV hints, what is to become of
+    their KV (_wishes.py).
     """
 
     medium = Medium.STORAGE
@@ -221,7 +228,8 @@ class KvterraceTier(SecondaryTierManager):
                              salt or "")
         if recompute_seconds_per_token is None:
             recompute_seconds_per_token = 0.0 if self._rows.shaped else _SECONDS_PER_TOKEN
-        self._like = make_like(recompute_seconds=self._rows.tokens * recompute_seconds_per_token)
+        self._seconds = self._rows.tokens * recompute_seconds_per_token
+        self._like = make_like(recompute_seconds=self._seconds)
         self._jobs, self._ended, self._counts = 0, [], dict.fromkeys(_COUNTERS, 0)
         self._said, self._stats_at, self._closed = Said(_log), 0.0, False
         wanted = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
@@ -232,7 +240,7 @@ class KvterraceTier(SecondaryTierManager):
             _log.warning("kvterrace: enable_kv_events does nothing: a connected store tells no "
                          "events")
         self._events = [] if wanted else None
-        self._told = None
+        self._told, self._media = None, {}  # what is told to lie where
         try:
             self._store = Store(**place, variant=variant)
         except BaseException:
@@ -241,7 +249,7 @@ class KvterraceTier(SecondaryTierManager):
         try:
             self._tasks = Tasks(self._store, threads=threads, depth=_DEPTH)
             if wanted:
-                self._told = Told(self._store)
+                self._told = Told(self._store, follow=True)
             shared = connect is None and self._store.remote_stats() is not None
             self._hosts = Hosts(self._store, host_seconds) if shared else None
         except BaseException:
@@ -261,17 +269,23 @@ class KvterraceTier(SecondaryTierManager):
             tiers = _Requests()
             context.set_state(tiers)
         if self not in tiers:
-            tiers[self] = _Request()
+            wishes = wishes_of(context.kv_transfer_params, context.kv_hints, self._said)
+            entry = wishes.entry
+            like = self._like if entry is None else make_like(recompute_seconds=self._seconds,
+                                                              **entry)
+            tiers[self] = _Request(wishes, like)
         return tiers[self]
 
     # ---- what the scheduler asks ----
 
     def lookup(self, key, req_context):
         request = self._request(req_context)
-        if key in request.failed:
+        if key in request.failed or request.wishes.skip_read:
             return LookupResult.MISS
         mine = self._key(key)
         if self._store.exists(mine):
+            if self._told is not None and self._told.note(mine, key):
+                self._tell_stored([(mine, key)])  # by an earlier process
             return LookupResult.HIT
         if self._hosts is None:
             return LookupResult.MISS
@@ -286,7 +300,10 @@ class KvterraceTier(SecondaryTierManager):
             self._hosts.send()
 
     def touch(self, keys, req_context):
-        self._store.touch([self._key(key) for key in keys])
+        ours, request = [self._key(key) for key in keys], self._request(req_context)
+        self._store.touch(ours)
+        if request.wishes.hint is not None:
+            request.used.update(ours)
 
     def on_new_request(self, req_context):
         if self._readers is not None:
@@ -306,8 +323,21 @@ class KvterraceTier(SecondaryTierManager):
 
     def on_request_finished(self, req_context):
         request = (req_context.get_state(_Requests) or {}).pop(self, None)
-        for asked in () if request is None else request.asked.values():
+        if request is None:
+            return
+        for asked in request.asked.values():
             self._hosts.forget(asked)
+        request.finished = True  # what it still stores gets its hint then
+        self._hint(request, list(request.used))
+
+    def _hint(self, request, ours):
+        expected = request.wishes.expectation()
+        if expected is None or not ours:
+            return
+        try:
+            self._store.hint(ours, *expected)
+        except Error as error:
+            self._said.once("kvterrace: a hint is not taken: %s", error, of=error.code)
 
     # ---- jobs ----
 
@@ -318,9 +348,12 @@ class KvterraceTier(SecondaryTierManager):
             place = context.get_offload_key_position(pair[0])
             return (place is None, place)
 
+        request = self._request(context)
+        if request.wishes.skip_write:
+            self._ended.append(JobResult(job_metadata.job_id, True, transfer_bytes=0))
+            return
         pairs = sorted(zip(job_metadata.keys, job_metadata.chunk_ids, strict=True), key=end)
         keys, ours = [key for key, _ in pairs], [self._key(key) for key, _ in pairs]
-        request = self._request(context)
         self._submit(PUT, _Job(job_metadata.job_id, keys, ours, request),
                      [chunk for _, chunk in pairs], self._store_seconds,
                      self._chain(keys, ours, request.ends, context))
@@ -346,6 +379,8 @@ class KvterraceTier(SecondaryTierManager):
         ours = [self._key(key) for key in keys]
         request = self._request(context)
         self._note(keys, ours, request.ends, context)
+        if request.wishes.hint is not None:
+            request.used.update(ours)
         self._submit(GET, _Job(job_metadata.job_id, keys, ours, request),
                      job_metadata.chunk_ids, self._load_seconds)
 
@@ -358,7 +393,7 @@ class KvterraceTier(SecondaryTierManager):
             if chain is not None:
                 places.follow(*chain)
             self._tasks.submit(self._tasks.make(kind, b"".join(job.ours), len(job.keys), places,
-                                                like=self._like, deadline=seconds,
+                                                like=job.request.like, deadline=seconds,
                                                 note=(kind, job)))
         except Error as error:
             self._said.once("kvterrace: a job is not done: %s", error, of=error.code)
@@ -409,8 +444,11 @@ class KvterraceTier(SecondaryTierManager):
                 self._say(status, "a store")
         self._counts["stores_failed"] += failed
         if fresh:
-            self._tell([key for _, key in fresh], False)
-            self._told.told([mine for mine, _ in fresh])
+            self._tell_stored(fresh)
+        if job.request.finished:
+            self._hint(job.request, job.ours)
+        elif job.request.wishes.hint is not None:
+            job.request.used.update(job.ours)
         return JobResult(job.name, failed == 0, transfer_time=seconds,
                          transfer_bytes=stored * self._rows.bytes)
 
@@ -426,16 +464,39 @@ class KvterraceTier(SecondaryTierManager):
 
     # ---- events, metrics, end ----
 
-    def _tell(self, keys, removed):
-        self._events.append(OffloadingEvent(keys=keys, medium=self.medium, removed=removed,
-                                            locality=self.locality))
+    def _tell(self, keys, medium, removed):
+        self._events.append(OffloadingEvent(
+            keys=keys, medium=medium, removed=removed, locality=self.locality or Locality.LOCAL,
+            ownership=self.tier_type, removal_expected=not removed))
+
+    def _tell_each(self, keys, media, removed):
+        for medium in Medium:
+            some = [key for key, one in zip(keys, media) if one is medium]
+            if some:
+                self._tell(some, medium, removed)
+
+    def _medium(self, mine):
+        found = self._store.describe(mine)
+        return Medium.CPU if found is not None and found["tier"] == "dram" else Medium.STORAGE
+
+    def _tell_stored(self, pairs):
+        keys, media = [key for _, key in pairs], [self._medium(mine) for mine, _ in pairs]
+        self._tell_each(keys, media, False)
+        self._media.update(zip(keys, media))
+        self._told.told([mine for mine, _ in pairs])
 
     def take_events(self):
         if self._events is None:
             return ()
         gone = self._told.gone()
-        if gone:
-            self._tell(gone, True)
+        self._tell_each(gone, [self._media.pop(key) for key in gone], True)
+        stayed, self._told.stayed = self._told.stayed, []
+        for mine, key in stayed:
+            now = self._medium(mine)
+            if key in self._media and now is not self._media[key]:
+                self._tell([key], now, False)
+                self._tell([key], self._media[key], True)
+                self._media[key] = now
         events, self._events = self._events, []
         return events
 
@@ -487,7 +548,8 @@ class KvterraceTier(SecondaryTierManager):
 
 _engine.check(KvterraceTier, calls=[
     (JobResult, "job_id", "success", "successful_keys", "transfer_time", "transfer_bytes"),
-    (OffloadingEvent, "keys", "medium", "removed", "locality"),
+    (OffloadingEvent, "keys", "medium", "removed", "locality", "ownership", "removal_expected"),
+    (ReqContext, "kv_transfer_params", "kv_hints"),
     (OffloadingCounterMetadata, "documentation"),
     (OffloadingGaugeMetadata, "documentation", "labelnames")])
 
@@ -531,6 +593,12 @@ def _space(config, rows, revision, salt):
 
 # ---- vLLM's CPU platform ----
 
+# What vLLM's other specs say of their regions, and TieringOffloadingSpec does not: that a name is
+# gone once all have mapped it, who fills the pages, and of how many files a region is.
+_OF_OTHER_SPECS = ("?barrier", "?creator_memory_check", "?populate_only_on_creator",
+                   "?populate_shard", "?num_segments")
+
+
 class HostTieringSpec(TieringOffloadingSpec):
     """TieringOffloadingSpec for vLLM's CPU platform, which vLLM's own refuses there: blocks are
     copied on the host. Takes the configuration of TieringOffloadingSpec, any tiers.
@@ -543,7 +611,7 @@ class HostTieringSpec(TieringOffloadingSpec):
     def __init__(self, config):
         _engine.check(HostTieringSpec, HostCopyWorker,
                       whole=[(SharedOffloadRegion, "engine_id", "num_chunks", "rank",
-                              "kv_bytes_per_chunk", "cpu_page_size")])
+                              "kv_bytes_per_chunk", "cpu_page_size", *_OF_OTHER_SPECS)])
         if config.canonical_layout:
             raise failure(lib.KVT_E_UNSUPPORTED,
                           "HostTieringSpec copies blocks as they are: leave canonical_layout out")
@@ -663,7 +731,7 @@ class HostCopyWorker(OffloadingWorker):
     def submit_store(self, job_id, src_spec, dst_spec):
         return self._copy(job_id, src_spec, dst_spec.block_ids, True)
 
-    def submit_load(self, job_id, src_spec, dst_spec):
+    def submit_load(self, job_id, src_spec, dst_spec, expedited=False):
         return self._copy(job_id, dst_spec, src_spec.block_ids, False)
 
     def _copy(self, job_id, blocks, chunks, storing):
