@@ -110,3 +110,8 @@ def encoded(text, what):
 def wrong(message):
     """The exception for an argument that the package itself refuses."""
     return ArgumentError(lib.KVT_E_ARGUMENT, message)
+
+
+def refuse(message):
+    """The exception for what an adapter cannot keep, or not without a wrong answer."""
+    return failure(lib.KVT_E_UNSUPPORTED, message)

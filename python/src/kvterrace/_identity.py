@@ -18,8 +18,7 @@ import weakref
 import torch
 import transformers
 
-from ._errors import failure
-from ._kvt import lib
+from ._errors import refuse
 
 SAMPLES = 16
 _BLOCK = 1 << 14  # words that one sum stands for
@@ -34,10 +33,6 @@ _SKIPPED = {"training", "gradient_checkpointing"}
 _IRRELEVANT = {"transformers_version", "_name_or_path", "architectures", "torch_dtype", "dtype",
                "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "id2label", "label2id",
                "return_dict", "output_hidden_states", "output_attentions"}
-
-
-def refuse(message):
-    return failure(lib.KVT_E_UNSUPPORTED, message)
 
 
 def _root(thing):

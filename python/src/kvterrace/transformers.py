@@ -18,8 +18,8 @@ import torch
 import transformers
 
 from ._engines import Engine
-from ._errors import wrong
-from ._identity import Identity, refuse, regimes
+from ._errors import refuse, wrong
+from ._identity import Identity, regimes
 from ._store import Outcome
 from ._types import Layout, Space, View
 
