@@ -254,6 +254,8 @@ static const kvt_setting settings_table[] = {
     BYTES("device.*.in_flight", "8MiB", ALWAYS,
           "bytes in flight at once; one request is always allowed"),
     BYTES("device.*.write_budget", "0", ALWAYS, "bytes that may be written in a day; 0: no bound"),
+    SWITCH("device.*.write_budget_shadow", "no", "device.*.write_budget",
+           "the budget refuses nothing; what it would have refused is counted"),
     NUMBER("device.*.mix_kept", "0", "store.io_order=slack",
            "share of its speed that is left while it reads and writes at once, as profile devices "
            "measures it; 0: unknown",

@@ -274,6 +274,8 @@ static void top_draw_calls(top_screen *screen, const top_view *view)
     top_line(screen, "%-10sfailed %llu, put off %llu, entries that back off %llu", "",
              (unsigned long long)stats->moves.aborted, (unsigned long long)stats->moves.deferred,
              (unsigned long long)stats->backing_off);
+    top_draw_parts(screen, "MB to SSD", &view->now->written_mb,
+                   before ? &before->written_mb : NULL);
     top_line(screen, "%-10sputs %llu (%s), records in motion %s", "waiting",
              (unsigned long long)stats->puts_waiting, format_bytes(text, stats->put_staging_bytes),
              format_bytes((char[32]){0}, stats->staging_bytes));
@@ -357,16 +359,16 @@ static json_t *top_document(const char *path, const top_view *view)
                               now->health[i].seconds, "text", view_string(now->health[i].text)));
     return json_pack(
         "{s:s, s:o, s:b, s:s, s:f, s:f, s:o, s:o, s:o, s:I, s:I, s:f, s:f, s:o, s:o, s:o, s:o,"
-        " s:I, s:I}",
+        " s:o, s:I, s:I}",
         "schema", "kvterrace-top-1", "socket", view_string(path), "there", 1, "version",
         now->version, "open_seconds", now->open_seconds, "seconds", view->seconds, "health", health,
         "tiers", top_tiers_json(view), "devices", top_devices_json(view), "gets",
         (json_int_t)now->stats.gets, "puts", (json_int_t)now->stats.puts, "gets_per_s",
         TOP_RATE(view, stats.gets), "puts_per_s", TOP_RATE(view, stats.puts), "misses",
         top_parts_json(&now->misses), "refusals", top_parts_json(&now->refusals), "moves",
-        top_parts_json(&now->moves), "hits", top_parts_json(&now->forms), "puts_waiting",
-        (json_int_t)now->stats.puts_waiting, "put_staging_bytes",
-        (json_int_t)now->stats.put_staging_bytes);
+        top_parts_json(&now->moves), "hits", top_parts_json(&now->forms), "ssd_written_mb",
+        top_parts_json(&now->written_mb), "puts_waiting", (json_int_t)now->stats.puts_waiting,
+        "put_staging_bytes", (json_int_t)now->stats.put_staging_bytes);
 }
 
 /* ---- the run ---- */

@@ -51,7 +51,8 @@ static bool take_metric(void *context, const char *name, const watch_read_field 
     } families[] = {{"kvterrace_misses_total", "reason", &sample->misses},
                     {"kvterrace_put_refusals_total", "reason", &sample->refusals},
                     {"kvterrace_moves_total", "kind", &sample->moves},
-                    {"kvterrace_hits_total", "form", &sample->forms}};
+                    {"kvterrace_hits_total", "form", &sample->forms},
+                    {"kvterrace_ssd_written_bytes_total", "cause", &sample->written_mb}};
     if (strcmp(name, "kvterrace_open_seconds") == 0) sample->open_seconds = value;
     if (strcmp(name, "kvterrace_build_info") == 0)
         (void)snprintf(sample->version, sizeof sample->version, "%s",
@@ -59,7 +60,8 @@ static bool take_metric(void *context, const char *name, const watch_read_field 
     if (strcmp(label_of(labels, count, "outcome"), "aborted") == 0) return true;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (strcmp(name, families[i].name) == 0)
-            part_add(families[i].parts, label_of(labels, count, families[i].label), value);
+            part_add(families[i].parts, label_of(labels, count, families[i].label),
+                     families[i].parts == &sample->written_mb ? value * 1e-6 : value);
     return true;
 }
 

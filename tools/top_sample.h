@@ -30,6 +30,7 @@ typedef struct top_sample {
     kvt_health_item health[TOP_HEALTH_MAX];
     size_t health_count; /* that there are, maybe more than are kept */
     top_parts misses, refusals, moves, forms;
+    top_parts written_mb; /* to SSD, by cause */
 } top_sample;
 
 /* KVT_OK; KVT_E_GONE: there is no server; another error of a call. */

@@ -77,6 +77,9 @@ typedef struct kvt_device_config {
                              never (docs/TIERS.md) */
     double mix_kept; /* share of its speed that is left while it reads and writes at once, 0 to 1;
                         0 = unknown: the order slack lets the directions take turns */
+    bool write_budget_shadow; /* write_bytes_per_day closes nothing, and what it would have refused
+                                 is counted (kvt_device_stats) */
+    uint8_t reserved[7];      /* zero */
 } kvt_device_config;
 
 /* How records on SSD are verified before a request needs them (docs/STORE.md, Scrub). */

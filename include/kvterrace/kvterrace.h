@@ -704,7 +704,8 @@ typedef struct kvt_device_stats {
     kvt_affine write_learned;
     double read_drift; /* of read_learned from the curve of the open, relatively, at 1 MiB */
     kvt_io_decisions decisions;
-    uint64_t scrub_faults; /* damaged segments that lay on this device alone */
+    uint64_t scrub_faults;              /* damaged segments that lay on this device alone */
+    uint64_t write_budget_beyond_bytes; /* written although a budget in shadow was spent */
 } kvt_device_stats;
 
 /* Copies what is known of one device into *out. index counts over the devices of all tiers, from 0.

@@ -74,6 +74,19 @@ static const store_stage *executor_begin(store_op *op)
     return stages;
 }
 
+/* What an operation that has written to SSD wrote for. */
+static store_write_cause executor_wrote_for(const store_op *op)
+{
+    if (!op->planned)
+        return (op->stages_done & (1u << STAGE_KEEP)) != 0 ? STORE_WRITE_COPY
+                                                           : STORE_WRITE_RELAYOUT;
+    switch (store_purpose_of(op->move)) {
+    case STORE_MOVE_PUT: return STORE_WRITE_PUT;
+    case STORE_MOVE_RECODE: return STORE_WRITE_RECODE;
+    default: return STORE_WRITE_DEMOTION;
+    }
+}
+
 kvt_status executor_walk(store_op *op, executor_cause *cause_out)
 {
     kvt_status status = KVT_OK;
@@ -102,6 +115,8 @@ kvt_status executor_walk(store_op *op, executor_cause *cause_out)
         assert(op->row == NULL && op->location == NULL && op->place == NULL);
         kvt_store_stats *counters = &op->store->counters;
         pthread_mutex_lock(&op->store->lock);
+        if (op->tier == KVT_TIER_SSD && (op->stages_done & (1u << STAGE_WRITE)) != 0)
+            op->store->tallies.ssd_written[executor_wrote_for(op)] += op->record_bytes;
         if (op->planned) {
             counters->moves.committed++;
             op->store->tallies.outcomes[store_purpose_of(op->move)][0]++;

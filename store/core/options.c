@@ -97,6 +97,7 @@ static const settings_field device_fields[] = {
     DEVICE_FIELD("latency", latency_ns),
     DEVICE_FIELD("in_flight", in_flight_bytes_max),
     DEVICE_FIELD("write_budget", write_bytes_per_day),
+    DEVICE_FIELD("write_budget_shadow", write_budget_shadow),
     DEVICE_FIELD("timeout", timeout_ns),
     DEVICE_FIELD("mix_kept", mix_kept),
 };

@@ -87,14 +87,25 @@ typedef enum store_move_purpose {
     STORE_MOVE_COUNT = 5
 } store_move_purpose;
 
+/* What the bytes of records on SSD were written for. */
+typedef enum store_write_cause {
+    STORE_WRITE_PUT = 0,
+    STORE_WRITE_DEMOTION = 1,
+    STORE_WRITE_RECODE = 2,
+    STORE_WRITE_COPY = 3, /* write-back */
+    STORE_WRITE_RELAYOUT = 4,
+    STORE_WRITE_COUNT = 5
+} store_write_cause;
+
 /* Counts under store->lock that the public statistics (store->counters) do not have. */
 typedef struct store_tallies {
     uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
     uint64_t decision_ns;                 /* of all of them */
     uint64_t checksum_failures;           /* of load_failures */
     uint64_t refusals[STORE_REFUSAL_COUNT];
-    uint64_t outcomes[STORE_MOVE_COUNT][2]; /* committed, aborted; sums as those of moves */
-    uint64_t put_tokens[2];                 /* of puts: stored already, others */
+    uint64_t outcomes[STORE_MOVE_COUNT][2];  /* committed, aborted; sums as those of moves */
+    uint64_t ssd_written[STORE_WRITE_COUNT]; /* bytes of records that were kept */
+    uint64_t put_tokens[2];                  /* of puts: stored already, others */
 } store_tallies;
 
 #define STORE_SHARES 1024u /* hash chains of load_share.c */

@@ -28,6 +28,7 @@ typedef struct metrics_view {
     uint64_t scrub_faults;
     uint64_t refusals[STORE_REFUSAL_COUNT];
     uint64_t moves[STORE_MOVE_COUNT][2];
+    uint64_t ssd_written[STORE_WRITE_COUNT];
     uint64_t put_tokens[2];
 } metrics_view;
 
@@ -204,6 +205,11 @@ static void metrics_write_moves(watch_text *out, const metrics_view *view)
         for (int j = 0; j < 2; j++)
             watch_sample(out, "moves_total", (watch_label){"kind", kinds[i]},
                          (watch_label){"outcome", outcomes[j]}, view->moves[i][j]);
+    static const char *const causes[STORE_WRITE_COUNT] = {"put", "demotion", "recode", "copy",
+                                                          "relayout"};
+    metrics_write_family(out, "ssd_written_bytes_total", "counter",
+                         "Bytes of records that were written to SSD and kept.", "cause", causes,
+                         view->ssd_written, STORE_WRITE_COUNT);
     const kvt_store_stats *stats = &view->stats;
     static const char *const reasons[] = {"device", "space", "memory", "larger"};
     const uint64_t failures[] = {stats->moves.failed_io, stats->moves.failed_space,
@@ -335,7 +341,7 @@ static void metrics_write_predictions(watch_text *out, const metrics_view *view)
 
 /* ---- families by device ---- */
 
-#define METRICS_DEVICE_FIELDS 12
+#define METRICS_DEVICE_FIELDS 13
 
 static const struct {
     const char *name;
@@ -354,6 +360,8 @@ static const struct {
     {"device_read_bytes_per_second", "As achieved while busy.", true},
     {"device_write_bytes_per_second", "As achieved while busy.", true},
     {"device_scrub_faults_total", "Damaged segments that lay on it alone.", false},
+    {"device_write_budget_beyond_bytes_total", "Written although a budget in shadow was spent.",
+     false},
 };
 
 /* Writes family by family, as the format demands: devices are asked anew for each, so figures of
@@ -377,7 +385,8 @@ static void metrics_write_devices(watch_text *out, const metrics_view *view)
                                                             device.facts.depth_max,
                                                             (uint64_t)device.read_bytes_per_s,
                                                             (uint64_t)device.write_bytes_per_s,
-                                                            device.scrub_faults};
+                                                            device.scrub_faults,
+                                                            device.write_budget_beyond_bytes};
             watch_sample(out, name, metrics_tier((int)device.tier),
                          (watch_label){"device", device.name}, values[field]);
         }
@@ -412,6 +421,7 @@ static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
     view->scrub_faults = store->scrub.damaged;
     memcpy(view->refusals, tallies->refusals, sizeof view->refusals);
     memcpy(view->moves, tallies->outcomes, sizeof view->moves);
+    memcpy(view->ssd_written, tallies->ssd_written, sizeof view->ssd_written);
     memcpy(view->put_tokens, tallies->put_tokens, sizeof view->put_tokens);
     pthread_mutex_unlock(&store->lock);
     watch_sum(store, &view->counts);

@@ -289,7 +289,8 @@ class OperateTest(CommandCase):
         self.assertLessEqual(len(text.splitlines()), 24)
         self.assertIn(" at s.sock, open ", text)
         self.assertIn("\nall in order\n", text)
-        for name in ("dram", "ssd ", "d0 ", "d1 ", "gets ", "puts ", "refused ", "moves "):
+        for name in ("dram", "ssd ", "d0 ", "d1 ", "gets ", "puts ", "refused ", "moves ",
+                     "MB to SSD "):
             self.assertIn("\n" + name, text)
         self.assertRegex(text, r"\ngets .*hits 80.0 % now, 80.0 % ever; 25 ever\n")
         self.assertIn("missed    absent 5\n", text)
@@ -301,6 +302,7 @@ class OperateTest(CommandCase):
         self.assertEqual(sum(document["hits"].values()), 20)
         self.assertEqual([row["device"] for row in document["devices"]][-2:], ["d0", "d1"])
         self.assertEqual(document["health"], [])
+        self.assertGreater(sum(document["ssd_written_mb"].values()), 0)
         self.assertAlmostEqual(document["gets_per_s"] * document["open_seconds"], 25, places=3)
         # Over an interval in which nothing happens, the rates are 0.
         document = self.operate_json("top", "--once", "--interval", "50ms")

@@ -31,6 +31,7 @@ tiers_member_options tiers_member_options_of(const kvt_device_config *config, kv
     assert(read_bytes_per_s > 0 && "placement divides by the weight");
     if (wear != NULL) options.wear = *wear;
     options.wear.budget_bytes_per_day = config->write_bytes_per_day;
+    options.wear.shadow = config->write_budget_shadow;
     return options;
 }
 

@@ -19,7 +19,9 @@ typedef struct tiers_wear {
     uint64_t written_bytes;        /* ever */
     uint64_t budget_bytes_per_day; /* 0 = none */
     double left_bytes;             /* of the bucket; below 0 = overdrawn */
-    uint64_t at_ns;                /* when that was; 0 = never: the bucket is full */
+    bool shadow;           /* the budget closes nothing: what it would have refused counts, */
+    uint64_t beyond_bytes; /* here, since the open */
+    uint64_t at_ns;        /* when that was; 0 = never: the bucket is full */
 } tiers_wear;
 
 /* Lets time pass to now_ns and counts `written` more bytes. */
@@ -30,7 +32,12 @@ static inline void tiers_wear_advance(tiers_wear *wear, uint64_t now_ns, uint64_
     if (wear->at_ns != 0 && now_ns > wear->at_ns)
         wear->left_bytes += budget * ((double)(now_ns - wear->at_ns) / 86400e9);
     if (wear->left_bytes > budget) wear->left_bytes = budget;
+    if (wear->shadow && wear->left_bytes < 0) wear->left_bytes = 0; /* debt of stricter days */
     wear->left_bytes -= (double)written;
+    if (wear->shadow && budget > 0 && wear->left_bytes < 0) {
+        wear->beyond_bytes += (uint64_t)-wear->left_bytes;
+        wear->left_bytes = 0;
+    }
     wear->written_bytes += written;
     wear->at_ns = now_ns;
 }
@@ -38,7 +45,7 @@ static inline void tiers_wear_advance(tiers_wear *wear, uint64_t now_ns, uint64_
 /* Whether the day's bytes are used up. A device without a budget never is. */
 static inline bool tiers_wear_is_spent(const tiers_wear *wear)
 {
-    return wear->budget_bytes_per_day != 0 && wear->left_bytes <= 0;
+    return wear->budget_bytes_per_day != 0 && wear->left_bytes <= 0 && !wear->shadow;
 }
 
 #endif

@@ -454,4 +454,13 @@ TEST(wear_survives_a_restart)
     assert_int_equal(disk_stats(s, 1).write_budget_left_bytes, 0);
     assert_true(disk_stats(s, 1).bytes_written < 2 * 3 * 4096 + 1);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
+    /* In shadow the budget closes nothing, and says what it would have refused. */
+    s->files[1].write_budget_shadow = true;
+    site_reopen(s);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_ok(support_put(s->store, 400 + i));
+    const kvt_device_stats shadow = disk_stats(s, 1);
+    assert_true(shadow.bytes_written >= 8 * 3 * 4096);
+    assert_true(shadow.write_budget_beyond_bytes + 4096 >= shadow.bytes_written);
+    assert_true(shadow.write_budget_beyond_bytes <= shadow.bytes_written + 4096 * 3 * 3);
 }
