@@ -193,7 +193,12 @@ class Storage(PackageCase):
 
     def test_flat_pages(self):
         backend = self.backend(HostPool("page_first"), direct=0)
-        pages = [Tensor(pattern(4096, seed)) for seed in (1, 2)]
+        pages, runs = [Tensor(pattern(4096, seed)) for seed in (1, 2)], []
+        for queue in set(backend._queues.values()):
+            def counted(task, *rest, run=queue.run):
+                runs.append(task.count)
+                return run(task, *rest)
+            queue.run = counted
         self.assertTrue(backend.batch_set(keys(1, 2), pages))
         self.assertEqual(backend.batch_exists(keys(1, 2, 3)), 2)
         self.assertTrue(backend.exists(keys(2)[0]))
@@ -201,6 +206,7 @@ class Storage(PackageCase):
         found = backend.batch_get(keys(1, 2, 3), targets)
         self.assertEqual([one.data for one in found[:2]], [one.data for one in pages])
         self.assertIsNone(found[2])
+        self.assertEqual(runs, [2, 3])  # of a batch one task, whose requests go together
         self.assertIsNone(backend.get(keys(1)[0], Tensor(bytearray(100))))  # another size
         self.assertIsNone(backend.get(keys(1)[0]))
         self.assertFalse(backend.set(keys(5)[0]))

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many entries in one call, and a walk over all of them."""
 
+import contextlib
 import threading
 import typing
 
 from . import _native
 from ._calls import Source, instant, out_of_range
 from ._convert import TIER_NAMES
-from ._errors import wrong
+from ._errors import Error, wrong
 from ._kvt import ffi, lib
 from ._memory import memory_of
-from ._tasks import GET, PUT, Places, Tasks, make_like
+from ._tasks import DELETE, GET, PUT, Places, Tasks, make_like
 from ._types import Key, Layout, check_key, join_keys
 
 _LISTED = 256
@@ -121,6 +122,13 @@ class Many:
         found = self._run_batch(GET, task_keys, len(index), where, ffi.NULL, deadline, meanwhile)
         for one, status in zip(index, found):
             statuses[one] = status
+
+    def _delete_all(self, joined):
+        """Removes the entries of keys, one behind the other, in one batch. Those that leases hold
+        stay, and all of them without a store."""
+        with contextlib.suppress(Error):
+            if joined:
+                self._run_batch(DELETE, joined, len(joined) // 32, None, ffi.NULL, None)
 
     def _run_batch(self, kind, joined, count, places, like, deadline, meanwhile=None):
         """Carries one task out, calls `meanwhile` when it has begun, and returns the status of each

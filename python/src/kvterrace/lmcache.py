@@ -386,11 +386,9 @@ class KvterraceL2Adapter(L2AdapterInterface):
     # ---- what goes ----
 
     def delete(self, keys):
-        ours = _split(self._keys.join(keys))
-        for key32 in ours:
-            # One that a lock holds stays, and LMCache may ask again.
-            lib.guarded_kvt_store_delete(self._store._handle, key32)
-        self._note_gone(ours)
+        joined = self._keys.join(keys)
+        self._store._delete_all(joined)  # of one that stays LMCache may ask again
+        self._note_gone(_split(joined))
 
     def _note_gone(self, keys32=()):
         """Tells LMCache what has gone: deleted, or evicted or lost by the store itself."""
@@ -548,12 +546,12 @@ class KvterraceConnector:
     def _forget_strangers(self, joined, statuses):
         """Entries of another size than their buffers, as of a run with another dtype: misses, and
         gone, so that the next store takes their place."""
-        for key, status in zip(_split(joined), statuses):
-            if status == MISMATCH:
-                self._said.once("kvterrace: entries of another size than their buffers are "
-                                "dropped. Records of a serde are shorter than their buffers: "
-                                "behind one use the `plugin`, which takes them")
-                lib.guarded_kvt_store_delete(self._store._handle, key)
+        strangers = [key for key, status in zip(_split(joined), statuses) if status == MISMATCH]
+        if strangers:
+            self._said.once("kvterrace: entries of another size than their buffers are dropped. "
+                            "Records of a serde are shorter than their buffers: behind one use "
+                            "the `plugin`, which takes them")
+            self._store._delete_all(b"".join(strangers))
 
     def close(self):
         """Ends what is under way and closes the store. A second close does nothing."""

@@ -303,15 +303,13 @@ class KvterraceStorage(HiCacheStorage):
         """Pages of a pool that gives no addresses: by its own copies."""
         self._said.once("kvterrace: pages of the pool %s are copied, because it gives no addresses",
                         pool.name, of=pool.name)
-        went = []
-        for key, start in zip(keys, starts):
-            if kind == PUT:
-                page = pool.pool.get_data_page(start).contiguous()
-                went.append(self._flat_run(PUT, key, page))
-                continue
-            page = pool.pool.get_dummy_flat_data_page()
-            went.append(self._flat_run(GET, key, page))
-            if went[-1]:
+        if kind == PUT:
+            return self._flat_run(PUT, keys, [pool.pool.get_data_page(start).contiguous()
+                                              for start in starts])
+        pages = [pool.pool.get_dummy_flat_data_page() for _ in starts]
+        went = self._flat_run(GET, keys, pages)
+        for start, page, there in zip(starts, pages, went):
+            if there:
                 pool.pool.set_from_flat_data_page(start, page)
         return went
 
@@ -364,41 +362,53 @@ class KvterraceStorage(HiCacheStorage):
         facts = "" if pool is None else json.dumps(pool.describe(), sort_keys=True)
         return names_to_keys(self._flat, [f"{facts} {key}".encode() for key in keys])
 
-    def _flat_run(self, kind, joined, page):
-        """Reads or writes one contiguous tensor."""
+    def _flat_run(self, kind, keys, pages):
+        """Reads or writes contiguous tensors in one batch: whether each went. One that is not
+        contiguous memory of the host, or None, does not."""
+        sound = [index for index, page in enumerate(pages)
+                 if page is not None and self._is_flat(page)]
+        went = [False] * len(pages)
+        if not sound:
+            return went
         try:
-            if not page.is_contiguous() or not getattr(page, "is_cpu", True):
-                raise ValueError("a page is no contiguous memory of the host")
-            places = Places([Layout.opaque(page.numel() * page.element_size())],
-                            addresses=[page.data_ptr()], keep=page)
+            these = [pages[index] for index in sound]
+            places = Places([Layout.opaque(page.numel() * page.element_size()) for page in these],
+                            alike=False, addresses=[page.data_ptr() for page in these], keep=these)
             with self._locks[kind]:
                 queue = self._queues[kind]
-                _, statuses = queue.run(queue.make(kind, joined, 1, places,
-                                                   like=make_like(**self._numbers),
-                                                   deadline=self._seconds[kind]))
-            return self._went(kind, statuses[0])
+                _, statuses = queue.run(queue.make(
+                    kind, b"".join(keys[index] for index in sound), len(sound), places,
+                    like=make_like(**self._numbers), deadline=self._seconds[kind]))
+            for index, status in zip(sound, ffi.unpack(statuses, len(sound))):
+                went[index] = self._went(kind, status)
         except (Error, ValueError, AttributeError) as error:
-            self._said.once("kvterrace: a page is neither read nor written: %s", error)
-            return False
+            self._said.once("kvterrace: pages are neither read nor written: %s", error)
+        return went
+
+    def _is_flat(self, page):
+        flat = (hasattr(page, "data_ptr") and page.is_contiguous() and
+                getattr(page, "is_cpu", True))
+        if not flat:
+            self._said.once("kvterrace: pages that are no contiguous memory of the host are "
+                            "neither read nor written")
+        return flat
 
     def get(self, key, target_location=None, target_sizes=None):
-        if target_location is None:
-            return None
-        went = self._flat_run(GET, self._flat_keys([key]), target_location)
-        return target_location if went else None
+        return self.batch_get([key], [target_location])[0]
 
     def batch_get(self, keys, target_locations=None, target_sizes=None):
-        return [self.get(key, target)
-                for key, target in zip(keys, target_locations or [None] * len(keys))]
+        targets = list(target_locations or [None] * len(keys))[:len(keys)]
+        went = self._flat_run(GET, _split(self._flat_keys(keys)), targets)
+        return [target if there else None for target, there in zip(targets, went)]
 
     def set(self, key, value=None, target_location=None, target_sizes=None):
-        if value is None:
-            return False
-        return self._flat_run(PUT, self._flat_keys([key]), value.contiguous())
+        return self.batch_set([key], [value])
 
     def batch_set(self, keys, values=None, target_locations=None, target_sizes=None):
-        return values is not None and all([self.set(key, value)
-                                           for key, value in zip(keys, values)])
+        if values is None:
+            return False
+        pages = [None if value is None else value.contiguous() for value in values][:len(keys)]
+        return all(self._flat_run(PUT, _split(self._flat_keys(keys)), pages))
 
     def exists(self, key):
         return self.batch_exists([key]) == 1
