@@ -51,10 +51,11 @@ void server_channel_arrives(server_channel *channel, uint64_t bytes, bool ends)
 {
     server_session *session = channel->session;
     server *lends = session->lends;
-    assert(channel->begun >= ends && session->in_flight_bytes >= bytes);
+    assert(channel->begun >= ends);
     channel->begun -= ends;
     if (bytes == 0) return;
     pthread_mutex_lock(&session->lock);
+    assert(session->in_flight_bytes >= bytes);
     atomic_fetch_add(&lends->fair_bytes, bytes / atomic_load(&lends->busy));
     session->fair_bytes += bytes;
     session->in_flight_bytes -= bytes;
