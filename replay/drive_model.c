@@ -303,17 +303,23 @@ static uint32_t drive_by_gate(drive_model *model)
     return TIERS_RANKS;
 }
 
+/* Whether the gate decides: always in the order table, in slack while passes count. */
+static bool drive_is_gated(const drive_model *model)
+{
+    if (model->settings.order == TIERS_TABLE) return true;
+    return model->settings.order == TIERS_SLACK && needs_are_seen(&model->needs, model->now_ns);
+}
+
 static uint32_t drive_choose(drive_model *model)
 {
     const uint32_t read = drive_first_rank(model, TIERS_RANK_WAITED, TIERS_RANK_WRITE);
     const uint32_t write = drive_first_rank(model, TIERS_RANK_WRITE, TIERS_RANKS);
+    if (drive_is_gated(model)) return drive_by_gate(model);
     switch (model->settings.order) {
     case TIERS_FIFO: return drive_oldest_rank(model);
     case TIERS_ROUND_ROBIN:
         if (read == TIERS_RANKS) return write;
         return write == TIERS_RANKS || model->wrote ? read : write;
-    case TIERS_TABLE:
-    case TIERS_SLACK: return drive_by_gate(model);
     default: return drive_first_rank(model, 0, TIERS_RANKS);
     }
 }
@@ -342,7 +348,8 @@ static void drive_fill(drive_model *model)
         if (rank == TIERS_RANKS) return;
         drive_job *job = model->heads[rank];
         const bool write = drive_is_write(job->rank);
-        const uint64_t most = write ? model->write_bytes : model->request_bytes;
+        const bool cut = write && drive_is_gated(model);
+        const uint64_t most = cut ? model->write_bytes : model->request_bytes;
         const uint64_t bytes = job->left < most ? job->left : most;
         model->flying[(model->first + model->count) % DRIVE_DEPTH] = (drive_piece){job, bytes};
         model->count++;

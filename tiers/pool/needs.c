@@ -79,6 +79,7 @@ uint64_t needs_begin(tiers_needs *needs, const tiers_pace *pace, uint32_t ahead,
         number = needs->numbers * SLACK_NEEDS_MAX + i;
         *load = (need_load){.number = number, .pace = *pace, .ahead = ahead};
         needs->count++;
+        atomic_store(&needs->seen_ns, now_ns != 0 ? now_ns : 1);
     }
     pthread_mutex_unlock(&needs->mutex);
     return number;

@@ -17,6 +17,7 @@
 #define TIERS_NEEDS_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "pool.h"
 #include "slack.h"
@@ -34,8 +35,9 @@ typedef struct need_load {
 typedef struct tiers_needs {
     pthread_mutex_t mutex;
     uint64_t patience_ns;
-    uint64_t numbers; /* given so far */
-    uint32_t count;   /* of loads that are open */
+    uint64_t numbers;         /* given so far */
+    atomic_uint count;        /* of loads that are open */
+    _Atomic uint64_t seen_ns; /* when the last one was opened; 0: none ever was */
     need_load loads[SLACK_NEEDS_MAX];
 } tiers_needs;
 
@@ -45,6 +47,16 @@ void needs_destroy(tiers_needs *needs);
 /* Number of the new need; 0: all places are taken by needs that still count, and the load is one of
  * reads that somebody waits for, no more. */
 uint64_t needs_begin(tiers_needs *needs, const tiers_pace *pace, uint32_t ahead, uint64_t now_ns);
+
+/* Whether passes count: a need is open, or one was opened within the patience. While none does, a
+ * worker in the order `slack` begins operations as in `reads_first`. No lock. */
+static inline bool needs_are_seen(const tiers_needs *needs, uint64_t now_ns)
+{
+    const uint64_t seen_ns = atomic_load_explicit(&needs->seen_ns, memory_order_relaxed);
+    if (seen_ns == 0) return false;
+    return atomic_load(&needs->count) != 0 || now_ns < seen_ns ||
+           now_ns - seen_ns < needs->patience_ns;
+}
 
 /* Adds an entry's bytes, split over its members by units. */
 void needs_add(tiers_needs *needs, uint64_t number, const tiers_location *location, uint64_t bytes);

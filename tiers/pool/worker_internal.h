@@ -148,6 +148,7 @@ struct tiers_worker {
     uint32_t depth;
     uint32_t request_bytes;
     uint32_t write_bytes; /* of one write, as the order bounds it */
+    bool gated;           /* in the order slack, passes count */
     worker_list active[TIERS_RANKS];
     uint32_t passed[TIERS_RANKS]; /* pieces of other ranks submitted while the rank waited */
     slack_account account;
@@ -230,7 +231,7 @@ static inline double worker_write_rate(const tiers_worker *worker)
 static inline uint32_t worker_write_bytes(const tiers_worker *worker)
 {
     const tiers_worker_options *options = &worker->options;
-    if (options->needs == NULL || options->gate.order != TIERS_SLACK) return worker->request_bytes;
+    if (!worker->gated) return worker->request_bytes;
     const uint64_t bytes =
         slack_write_bytes(&options->gate, &worker->account, worker_write_rate(worker));
     return bytes < worker->request_bytes ? (uint32_t)bytes : worker->request_bytes;

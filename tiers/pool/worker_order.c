@@ -7,7 +7,8 @@
  *     fifo           the job that came first
  *     round_robin    a read and a write in turn
  *     table, slack   reads, then the writes that the gate lets begin; what is held is asked for
- *                    again after 250 us, a completion or mail
+ *                    again after 250 us, a completion or mail. Slack is reads_first while no pass
+ *                    counts (needs.h)
  *
  * Thread rule: the worker's thread.
  */
@@ -133,6 +134,17 @@ static uint32_t order_by_gate(tiers_worker *worker)
     return TIERS_RANKS;
 }
 
+/* Looks whether passes count; writes are cut while they do. */
+static bool order_is_gated(tiers_worker *worker)
+{
+    const tiers_needs *needs = worker->options.needs;
+    const bool gated = atomic_load(&needs->seen_ns) != 0 && needs_are_seen(needs, base_clock_ns());
+    if (gated == worker->gated) return gated;
+    worker->gated = gated;
+    worker->write_bytes = worker_write_bytes(worker);
+    return gated;
+}
+
 uint32_t worker_choose_rank(tiers_worker *worker)
 {
     const tiers_worker_options *options = &worker->options;
@@ -141,8 +153,10 @@ uint32_t worker_choose_rank(tiers_worker *worker)
     switch (options->gate.order) {
     case TIERS_FIFO: return order_oldest(worker);
     case TIERS_ROUND_ROBIN: return order_in_turn(worker);
-    case TIERS_TABLE:
-    case TIERS_SLACK: return order_by_gate(worker);
+    case TIERS_SLACK:
+        if (!order_is_gated(worker)) return order_first(worker, 0, TIERS_RANKS);
+        return order_by_gate(worker);
+    case TIERS_TABLE: return order_by_gate(worker);
     default: return order_first(worker, 0, TIERS_RANKS);
     }
 }

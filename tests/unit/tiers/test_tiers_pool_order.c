@@ -103,22 +103,6 @@ TEST(round_robin_serves_both_directions_in_turn)
     orders_close(o);
 }
 
-TEST(reads_first_and_slack_serve_reads_first)
-{
-    static const tiers_order both[] = {TIERS_READS_FIRST, TIERS_TABLE, TIERS_SLACK};
-    for (uint32_t k = 0; k < 3; k++) {
-        uint32_t which[ALL], writes = 0;
-        orders *o = orders_open(both[k], 0);
-        orders_run(o, which);
-        for (uint32_t i = 0; i < EACH; i++)
-            writes += which[i] < EACH;
-        /* One that the worker had taken before the reads came. */
-        assert_true(writes <= 1);
-        if (both[k] == TIERS_SLACK) assert_int_equal(orders_decisions(o, SLACK_IDLE), EACH);
-        orders_close(o);
-    }
-}
-
 /* A pass that is late everywhere: its load reads all of the object. */
 static uint64_t orders_need(orders *o)
 {
@@ -127,6 +111,42 @@ static uint64_t orders_need(orders *o)
     assert_true(number != 0);
     tiers_need_add(o->pool, number, o->location, o->location->bytes);
     return number;
+}
+
+/* Where none was announced, or only long ago, no gate is asked: the path is that of reads_first. */
+TEST(slack_without_a_pass_is_reads_first)
+{
+    uint32_t plain[ALL], which[ALL];
+    for (uint32_t k = 0; k < 3; k++) {
+        orders *o = orders_open(k == 0 ? TIERS_READS_FIRST : TIERS_SLACK, k == 2 ? MS : 0);
+        if (k == 2) {
+            tiers_need_end(o->pool, orders_need(o));
+            base_sleep(3 * MS);
+        }
+        orders_run(o, k == 0 ? plain : which);
+        if (k != 0) assert_memory_equal(which, plain, sizeof plain);
+        for (uint32_t reason = 0; reason < SLACK_REASONS; reason++)
+            assert_int_equal(orders_decisions(o, (slack_reason)reason), 0);
+        orders_close(o);
+    }
+}
+
+TEST(reads_first_and_slack_serve_reads_first)
+{
+    static const tiers_order both[] = {TIERS_READS_FIRST, TIERS_TABLE, TIERS_SLACK};
+    for (uint32_t k = 0; k < 3; k++) {
+        uint32_t which[ALL], writes = 0;
+        orders *o = orders_open(both[k], 0);
+        /* A pass that has ended counts for the patience. */
+        if (both[k] == TIERS_SLACK) tiers_need_end(o->pool, orders_need(o));
+        orders_run(o, which);
+        for (uint32_t i = 0; i < EACH; i++)
+            writes += which[i] < EACH;
+        /* One that the worker had taken before the reads came. */
+        assert_true(writes <= 1);
+        if (both[k] == TIERS_SLACK) assert_int_equal(orders_decisions(o, SLACK_IDLE), EACH);
+        orders_close(o);
+    }
 }
 
 TEST(a_write_waits_for_the_layers_of_a_pass)
