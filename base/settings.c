@@ -117,9 +117,9 @@ static const kvt_setting settings_table[] = {
           "absent: a 32nd of DRAM, 256 MiB to 8 GiB; at most an eighth of the smallest tier"),
     SECONDS("store.put_backlog", "10", ALWAYS,
             "writes that may wait for a tier; more is refused; 0: no bound", 0, 1e9),
-    CHOICE("store.io_order", "reads_first", "reads_first|fifo|round_robin|table|slack", ALWAYS,
+    CHOICE("store.io_order", "slack", "reads_first|fifo|round_robin|table|slack", ALWAYS,
            "order in which a device begins requests; slack: writes make no layer of an announced "
-           "pass late"),
+           "pass late, and without a pass it is reads_first"),
     SECONDS("store.write_grain", "0.002", "store.io_order=slack",
             "a read that nobody foresaw waits for writes no longer; for up to eight of it where "
             "threads wake up late",

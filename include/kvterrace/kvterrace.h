@@ -180,7 +180,7 @@ typedef enum kvt_io_order {
 
 /* When devices write. */
 typedef struct kvt_io_options {
-    kvt_io_order order;            /* KVT_IO_READS_FIRST */
+    kvt_io_order order;            /* KVT_IO_SLACK */
     uint32_t reserved;             /* zero */
     double write_grain_seconds;    /* order slack: a read that nobody foresaw waits for writes no
                                       longer; 0.002 */
