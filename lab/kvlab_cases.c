@@ -86,7 +86,8 @@ static const command_spec ablation_spec = {
     .about = "Overwrites the configured devices of the tier ssd. One pass loads 75 % of a context "
              "and computes the rest, beside writes that ask for 60 % of the time that the loads "
              "leave, on stores with more and more of the parts: entries one by one, layer by "
-             "layer, slots and a placement, store.io_order=slack, and planes at 4 bits.",
+             "layer, by a ring, slots and a placement, store.io_order=slack, and planes at 4 "
+             "bits.",
     .details = DRIVES_OR "else four throttled memory devices. Emulated drives run with mix=0 and "
                          "with mix=0.6.",
     .example = "  kvlab ablation --quick",
