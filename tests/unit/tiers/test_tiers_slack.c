@@ -263,6 +263,19 @@ TEST(clock_that_stands_still_stops_nobody)
     for (uint32_t i = 0; i < 10000; i++)
         begun += slack_begins(slack_may_read(&gate_slack, &account, &at, false, 4096));
     assert_in_range(begun, 5, 20);
+    /* Reads that never end, without a pass; in both orders that hold writes. */
+    for (uint32_t k = 0; k < 2; k++) {
+        slack_settings gate = gate_slack;
+        slack_state behind = gate_state(NULL, 0);
+        behind.reads_queued = true;
+        behind.waited_ns = gate.patience_ns; /* and its twentieth never falls due again */
+        if (k == 1) gate.order = TIERS_TABLE;
+        account = (slack_account){0};
+        begun = 0;
+        for (uint32_t i = 0; i < 10000; i++)
+            begun += slack_begins(slack_may_write(&gate, &account, &behind, 4096));
+        assert_in_range(begun, 5, 20);
+    }
 }
 
 TEST(pass_that_never_ends_is_forgotten)
