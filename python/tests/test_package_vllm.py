@@ -7,6 +7,7 @@ import contextlib
 import mmap
 import os
 import time
+import types
 import unittest
 
 import fake_vllm
@@ -192,6 +193,62 @@ class Wishes(Case):
             self.assertTrue(self.stored(tier, name(200), context))
             tier.on_request_finished(context)
         self.assertEqual(self.hints(tier), {})
+
+
+class Room(Case):
+    """Chunks that are stored while vLLM's host memory has no place for them."""
+
+    def setUp(self):
+        super().setUp()
+        self.spec = fake_vllm.spec(block_bytes=BLOCK)
+        self.primary = types.SimpleNamespace(free=0, _num_evictable_cache_chunks=0)
+        self.primary._get_num_free_chunks = lambda: self.primary.free
+        self.keys = [name(index) for index in range(3)]
+
+    def stored(self, **keywords):
+        tier = self.tier(self.spec, **keywords)
+        self.fill(range(3))
+        self.store_rows(tier, self.keys, range(3))
+        self.spec._manager = types.SimpleNamespace(primary_tier=self.primary)
+        return tier
+
+    def counts(self, tier):
+        tier._stats_at = 0.0
+        return {key[0].rpartition("_")[2]: value for key, value in tier.get_stats().counters.items()
+                if "room" in key[0]}
+
+    def test_a_request_waits_and_goes_on_when_there_is_room(self):
+        tier, context = self.stored(room_seconds=60), fake_vllm.ReqContext("r")
+        self.assertEqual({tier.lookup(key, context) for key in self.keys}, {RETRY})
+        self.assertEqual(tier.lookup(name(9), context), MISS)
+        self.primary._num_evictable_cache_chunks = 1
+        self.assertEqual(tier.lookup(self.keys[0], context), HIT)
+        self.primary._num_evictable_cache_chunks, self.primary.free = 0, 1
+        self.assertEqual(tier.lookup(self.keys[0], context), HIT)
+        self.assertEqual(self.counts(tier), {"waits": 1, "misses": 0})
+
+    def test_a_wait_ends(self):
+        tier, context = self.stored(room_seconds=0.05), fake_vllm.ReqContext("r")
+        self.assertEqual(tier.lookup(self.keys[0], context), RETRY)
+        time.sleep(0.06)
+        self.assertEqual({tier.lookup(key, context) for key in self.keys}, {HIT})
+        self.assertEqual(self.counts(tier), {"waits": 1, "misses": 1})
+        other = fake_vllm.ReqContext("s")  # each request has its own time
+        self.assertEqual(tier.lookup(self.keys[0], other), RETRY)
+
+    def test_without_a_wait_or_the_insides_of_vllm_it_is_a_hit(self):
+        tier, context = self.stored(room_seconds=0), fake_vllm.ReqContext("r")
+        self.assertEqual(tier.lookup(self.keys[0], context), HIT)
+        tier.shutdown()
+        tier = self.stored()
+        for insides in (None, types.SimpleNamespace(), types.SimpleNamespace(primary_tier=None)):
+            self.spec._manager = insides
+            self.assertEqual(tier.lookup(self.keys[0], fake_vllm.ReqContext("t")), HIT)
+
+    def test_wrong_seconds(self):
+        for wrong in (-1, "1", True, float("nan"), float("inf"), None):
+            with self.assertRaisesRegex(kvterrace.ConfigError, "room_seconds"):
+                self.tier(self.spec, room_seconds=wrong)
 
 
 class Jobs(Case):

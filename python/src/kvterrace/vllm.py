@@ -52,6 +52,8 @@ _DTYPES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp
 _COUNTERS = {"load_misses": "Chunks that a load asked for and kvterrace did not have whole",
              "stores_refused": "Chunks that the policy declined, or that came without a server",
              "stores_failed": "Chunks that kvterrace could not take in time",
+             "room_waits": "Requests that waited for room in vLLM's host memory",
+             "room_misses": "Requests for which that room did not come in time",
              "load_stored_bytes": "Bytes of records that loads read, as they are stored"}
 _GAUGES = {"entries": "Entries in a tier of kvterrace", "bytes": "Bytes of a tier in use"}
 _TIERS = ("hbm", "dram", "ssd")
@@ -150,9 +152,10 @@ class _Request:
     """What a tier knows of one request. It hangs on vLLM's own context of the request and on the
     jobs of it that have not ended: with the last of these it goes, in whatever order they end."""
 
-    __slots__ = ("failed", "ends", "asked", "wishes", "like", "used", "finished")
+    __slots__ = ("failed", "ends", "asked", "wishes", "like", "used", "finished", "room_until")
 
     def __init__(self, wishes, like):
+        self.room_until = None  # when it waits for room no longer; None: it has not waited
         self.failed, self.ends = set(), {}  # keys that a load missed; (group, end): the key
         self.asked = {}  # of each group, what other hosts are known to have
         self.wishes, self.like = wishes, like
@@ -193,6 +196,8 @@ class KvterraceTier(SecondaryTierManager):
     store_seconds       how long a store waits for room before its chunks are dropped (30)
     load_seconds        how long a load waits for devices; without it, as long as it takes
     host_seconds        how long a lookup waits for other hosts; without it, remote.deadline
+    room_seconds        how long a request waits in all for room in vLLM's host memory when chunks
+                        that are here find none, before vLLM computes them (1; 0: not at all)
     threads             of the queue for loads (0: 2)
     enable_kv_events, locality   as vLLM's own tiers have them. Events tell the tier that has an
                         entry, DRAM as CPU and the rest as STORAGE, and LOCAL without locality
@@ -206,7 +211,8 @@ class KvterraceTier(SecondaryTierManager):
     def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None, *,
                  config=None, settings=None, connect=None, variant=None, kv_heads=0, head_dim=0,
                  axes=None, revision=None, salt=None, recompute_seconds_per_token=None,
-                 store_seconds=30.0, load_seconds=None, host_seconds=None, threads=0,
+                 store_seconds=30.0, load_seconds=None, host_seconds=None, room_seconds=1.0,
+                 threads=0,
                  enable_kv_events=False, locality=None, **unknown):
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if unknown:
@@ -223,6 +229,10 @@ class KvterraceTier(SecondaryTierManager):
                       given=revision if salt is None else salt)
         self.locality = Locality(locality) if locality is not None else None
         self._store_seconds, self._load_seconds = store_seconds, load_seconds
+        if isinstance(room_seconds, bool) or not isinstance(room_seconds, (int, float)) or \
+                not 0 <= room_seconds <= 3600:
+            raise _wrong(f"room_seconds is a number from 0 to 3600, not {room_seconds!r}")
+        self._spec, self._room_seconds = offloading_spec, room_seconds
         self._rows = _Rows(offloading_spec, primary_kv_view, kv_heads, head_dim, axes)
         self._space = _space(offloading_spec.config, self._rows, revision or "",
                              salt or "")
@@ -286,7 +296,7 @@ class KvterraceTier(SecondaryTierManager):
         if self._store.exists(mine):
             if self._told is not None and self._told.note(mine, key):
                 self._tell_stored([(mine, key)])  # by an earlier process
-            return LookupResult.HIT
+            return LookupResult.RETRY if self._waits_for_room(request) else LookupResult.HIT
         if self._hosts is None:
             return LookupResult.MISS
         asked = request.asked.setdefault(get_offload_group_idx(key), Asked())
@@ -294,6 +304,30 @@ class KvterraceTier(SecondaryTierManager):
         if there is None:
             return LookupResult.RETRY  # vLLM goes on with the prefix, and asks again next step
         return LookupResult.HIT if there else LookupResult.MISS
+
+    def _waits_for_room(self, request):
+        """Whether vLLM's host memory has no place for a chunk now and may have one soon. vLLM takes
+        a chunk that is found then for one that is not, and computes it and all behind it; until
+        transfers of others have let go of their places it asks again instead, each step."""
+        if self._room_seconds == 0:
+            return False
+        primary = getattr(getattr(self._spec, "_manager", None), "primary_tier", None)
+        try:
+            room = primary._get_num_free_chunks() + primary._num_evictable_cache_chunks
+        except AttributeError:  # no such insides: vLLM decides
+            return False
+        if room > 0:
+            return False
+        now = time.monotonic()
+        if request.room_until is None:
+            request.room_until = now + self._room_seconds
+            self._counts["room_waits"] += 1
+        if now < request.room_until:
+            return True
+        if request.room_until:
+            request.room_until = 0.0
+            self._counts["room_misses"] += 1
+        return False
 
     def on_schedule_end(self, context):
         if self._hosts is not None:
