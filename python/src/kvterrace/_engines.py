@@ -198,6 +198,10 @@ class Parameters:
                           f"{self._adapter}: {name} is at least {least}, not {value!r}")
         return value
 
+    def take_word(self, name, word):
+        """The word where a parameter has it in place of what `take` takes; else None."""
+        return self._given.pop(name) if self._given.get(name) == word else None
+
     def end(self):
         if self._given:
             raise failure(lib.KVT_E_CONFIG, f"{self._adapter}: unknown parameter "

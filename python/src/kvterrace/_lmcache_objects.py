@@ -6,6 +6,7 @@ import os
 import struct
 
 from ._errors import Error
+from ._shapes import AUTO, choose_shape
 from ._tasks import names_to_keys
 from ._types import Layout, Space
 
@@ -72,6 +73,25 @@ class Keys:
             for index in indices:
                 found[index] = self.space(*place).key(texts[index])
         return b"".join(found)
+
+
+class ModelLayouts:
+    """Layouts of the models of an adapter. head_dim: of all of them, "auto" or 0, as choose_shape
+    takes it."""
+
+    def __init__(self, adapter, head_dim, wanted):
+        self._adapter, self._given, self._wanted, self._known = adapter, head_dim, wanted, {}
+
+    def of(self, model):
+        found = self._known.get(model)
+        if found is None:
+            head_dim = self._given
+            if head_dim == AUTO or not head_dim:
+                head_dim = choose_shape(self._adapter, (0, head_dim), self._wanted, model)[1]
+            if len(self._known) >= 256:
+                self._known.clear()
+            found = self._known[model] = Layouts(head_dim)
+        return found
 
 
 class Layouts:

@@ -24,8 +24,9 @@ from ._calls import instant
 from ._engines import Parameters
 from ._errors import DeviceError, Error, failure
 from ._kvt import ffi, lib
-from ._lmcache_objects import Keys, Layouts
+from ._lmcache_objects import Keys, ModelLayouts
 from ._memory import memory_of
+from ._shapes import AUTO, wants_shape
 from ._tasks import (DECLINED, DELETE, EXISTED, EXISTS, GET, MISMATCH, OK, PUT, Places, Tasks,
                      make_like)
 from ._types import Layout
@@ -183,7 +184,8 @@ class KvterraceL2Adapter(L2AdapterInterface):
                        store tells no events, so LMCache's listeners are told of no key
       config           settings file of the store (docs/CONFIGURATION.md)
       settings         settings by name, as {"tier.dram.capacity": "8GiB"}; they count more
-      head_dim         elements of a KV head: lossy variants need it
+      head_dim         elements of a KV head: lossy variants need it. "auto" takes it from the
+                       model's config.json, as does a ladder or lossy variant among `settings`
       lock_seconds     how long a lock lasts that is never ended; 60
       store_seconds    how long a store waits for room before the object is declined; 30
       load_seconds     how long a load waits for devices; no bound
@@ -198,9 +200,13 @@ class KvterraceL2Adapter(L2AdapterInterface):
 
     def __init__(self, config, l1_memory_desc=None):
         given = Parameters(config, "kvterrace.lmcache")
+        automatic = given.take_word("head_dim", AUTO)
+        settings = config.get("settings")
+        wanted = isinstance(settings, dict) and wants_shape(settings)
         capacity = given.take("max_capacity_gb", (int, float), 0, 0)
         revision = given.take("revision", str)
-        self._layouts = Layouts(given.take("head_dim", int, 0, 1))
+        self._layouts = ModelLayouts("kvterrace.lmcache",
+                                     automatic or given.take("head_dim", int, 0, 1), wanted)
         lock_seconds = given.take("lock_seconds", (int, float), 60.0, 0.001)
         self._store_seconds = given.take("store_seconds", (int, float), 30.0, 0)
         self._load_seconds = given.take("load_seconds", (int, float), None, 0)
@@ -269,7 +275,8 @@ class KvterraceL2Adapter(L2AdapterInterface):
                 stream.end(record)
                 return record.number
             record.joined = self._keys.join(record.keys)
-            places = [self._place(item, kind) for item in objects]
+            layouts = self._layouts.of(record.keys[0].model_name)
+            places = [self._place(item, kind, layouts) for item in objects]
             record.sizes = [place[1] for place in places]
             stream.tasks.submit(stream.tasks.make(
                 kind, record.joined, len(places), _places_of(places, objects), like=self._like,
@@ -279,10 +286,10 @@ class KvterraceL2Adapter(L2AdapterInterface):
             stream.fail(record)
         return record.number
 
-    def _place(self, item, kind):
+    def _place(self, item, kind, known):
         """(layouts, bytes, address, whether it is bytes, what keeps the memory)."""
         size = item.get_size()
-        layouts, of_bytes = self._layouts.of(item, size)
+        layouts, of_bytes = known.of(item, size)
         raw = item.raw_data
         if hasattr(raw, "data_ptr"):
             if not raw.is_cpu:

@@ -28,6 +28,7 @@ from ._errors import DeviceError, Error, failure, wrong
 from ._hosts import Asked, Hosts
 from ._kvt import ffi, lib
 from ._memory import memory_of
+from ._shapes import choose_shape, wants_shape
 from ._store import Store, readers_to_come
 from ._tasks import EXISTED, GET, OK, PUT, Places, Tasks, make_like
 from ._types import Layout, Space, element_name
@@ -84,6 +85,29 @@ def _check_single(config):
     if len(config.groups) != 1 or config.parallel.world_size != 1:
         raise _wrong("kv_heads and head_dim are for one group of layers and one worker; leave them "
                      "out, and rows are kept as bytes")
+
+
+def _find_shape(spec, tier):
+    """kv_heads and head_dim of a tier's configuration, (0, 0) for rows as bytes. Numbers that nobody
+    gave are taken only where a row can have them."""
+    config, given = spec.config, (tier.get("kv_heads"), tier.get("head_dim"))
+    host = isinstance(spec, HostTieringSpec)
+    wanted = wants_shape(tier.get("settings"), tier.get("variant")) and \
+        (host or tier.get("axes") is not None)
+    heads, dim = choose_shape(_TIER, given, wanted, config.model.name)
+    if any(given) or not heads:
+        return heads, dim
+    kind = _DTYPES.get(str(config.model.dtype).removeprefix("torch."))
+    fits = kind is not None and len(config.groups) == 1 and config.parallel.world_size == 1 and \
+        (not host or len(spec.secondary_tier_configs) == 1)
+    if fits:
+        block = Layout(len(config.groups[0].layer_names), heads, dim, kind,
+                       config.groups[0].tokens_per_block)
+        fits = block.bytes == config.worker_kv_bytes_per_block
+    if not fits:
+        _log.info("kvterrace: rows are kept as bytes: they are not of %d KV heads of %d", heads,
+                  dim)
+    return (heads, dim) if fits else (0, 0)
 
 
 class _Rows:
@@ -185,8 +209,10 @@ class KvterraceTier(SecondaryTierManager):
                         {engine} the engine's id, for engines that keep stores apart
     connect             in their place: the socket of `kvterrace serve`, whose store all engines of
                         the host share. It tells no events
-    kv_heads, head_dim, axes   what a row consists of, for lossy variants; without them rows stay
-                        as bytes, by the raw and lossless codecs. HostTieringSpec needs no axes
+    kv_heads, head_dim, axes   what a row consists of, for lossy variants; else rows stay as bytes,
+                        by the raw and lossless codecs. HostTieringSpec needs no axes. "auto" takes
+                        the two numbers from the model's config.json, as do a `variant` and a
+                        ladder among `settings` where it has them and they fit
     variant             a fixed form, such as "planes:k8v8,g64", for policies that choose none
     revision, salt      of the model's weights, and whatever else decides KV; one of them is needed
                         where the store has a catalog, other hosts or other processes
@@ -233,6 +259,9 @@ class KvterraceTier(SecondaryTierManager):
                 not 0 <= room_seconds <= 3600:
             raise _wrong(f"room_seconds is a number from 0 to 3600, not {room_seconds!r}")
         self._spec, self._room_seconds = offloading_spec, room_seconds
+        kv_heads, head_dim = _find_shape(offloading_spec, {
+            "kv_heads": kv_heads, "head_dim": head_dim, "axes": axes, "variant": variant,
+            "settings": settings})
         self._rows = _Rows(offloading_spec, primary_kv_view, kv_heads, head_dim, axes)
         self._space = _space(offloading_spec.config, self._rows, revision or "",
                              salt or "")
@@ -652,13 +681,15 @@ class HostTieringSpec(TieringOffloadingSpec):
         super().__init__(config)
         self.packed = None
         tiers = self.secondary_tier_configs
-        shaped = [tier for tier in tiers if tier.get("kv_heads") and tier.get("axes") is None]
+        shaped = [shape for shape in (_find_shape(self, tier) for tier in tiers
+                                      if tier.get("type") == "KvterraceTier" and
+                                      tier.get("axes") is None) if shape[0]]
         if shaped:
             if len(tiers) != 1:
                 raise _wrong("with kv_heads and head_dim it is the only tier of HostTieringSpec: "
                              "others would take its rows for vLLM's own")
             _check_single(config)
-            self.packed = shaped[0]["kv_heads"], shaped[0].get("head_dim", 0)
+            self.packed = shaped[0]
 
     def get_worker(self, kv_caches):
         if not self._worker:
