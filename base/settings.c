@@ -87,7 +87,8 @@ static const kvt_setting settings_table[] = {
          "they "
          "are of K alone and of V alone"),
     TEXT("store.ladder_model", NULL, LADDER,
-         "model that was calibrated, by its name in the profile; absent: any"),
+         "model that was calibrated, by its name in the profile; absent: any; any-8-bit: none, and "
+         "planes of 8 bits are taken with the largest bounds of all models in the profile"),
     TEXT("store.ladder_class", NULL, LADDER, "class of texts that was calibrated on; absent: any"),
     NUMBER("store.loss_limit", "0.01", LADDER " or replay.ladder",
            "with a ladder: no variant whose upper confidence bound of loss passes this", 0, 1),

@@ -281,12 +281,16 @@ KVT_NODISCARD kvt_status kvt_profile_passes(kvt_profile *profile, const char *na
  * them; of more rungs than capacity profile_ladder_choose leaves some out.
  *   layout       layers, kv_heads, head_dim, dtype and tokens_may_drop are looked at; a layout of
  *                one side is K of a model whose K and V were calibrated
- *   model        by name, and class_name: of the texts that it was calibrated on; NULL: any
+ *   model        by name, and class_name: of the texts that it was calibrated on; NULL: any.
+ *                PROFILE_ANY_8_BIT: no calibration of the model; planes of 8 bits, with the largest
+ *                losses and bounds of PROFILE_ANY_MODELS calibrated models or more
  *   curves       capacity of them, at least 2; speeds are 0 where the profile has none
  *   message      one line for a person on failure: what is there instead, and what differs
  * KVT_OK; KVT_MISS (no calibration at all); KVT_E_MISMATCH (of another layout, model or class);
  * KVT_E_ARGUMENT (the layout is not sound, or opaque); KVT_E_DATABASE; KVT_E_MEMORY.
  */
+#define PROFILE_ANY_8_BIT  "any-8-bit"
+#define PROFILE_ANY_MODELS 2
 KVT_NODISCARD kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout,
                                             const char *model, const char *class_name,
                                             kvt_codec_curve *curves, uint32_t capacity,

@@ -177,6 +177,40 @@ static kvt_status rungs_read_all(kvt_profile *profile, const kvt_layout *layout,
     return status == KVT_MISS ? KVT_OK : status;
 }
 
+/* Rungs of planes at 8 bits of K and V that several models were calibrated with, each with the
+ * largest size, losses and bounds of any of them. */
+static kvt_status rungs_read_any(kvt_profile *profile, const kvt_layout *layout,
+                                 const char *class_name, rungs_list *rungs, char *message,
+                                 size_t message_size)
+{
+    profile_row row = profile_row_begin(
+        profile,
+        "SELECT codec, mode, rate, MAX(bits_per_element), MAX(loss), MAX(loss_upper), MAX((SELECT "
+        "CAST(chosen AS REAL) FROM calibration_choice h WHERE h.calibration_id = g.calibration_id "
+        "AND question = '" PROFILE_ENTRY_LIMIT "' || g.name)), NULL "
+        "FROM calibration_rung g JOIN calibration c ON c.id = g.calibration_id "
+        "JOIN run r ON r.id = c.run_id JOIN model m ON m.id = c.model_id WHERE r.complete = 1 AND "
+        "accepted = 1 AND g.name GLOB 'planes:k8v8*' AND (?1 IS NULL OR c.class = ?1) "
+        "GROUP BY codec, mode, rate HAVING COUNT(DISTINCT m.name) >= ?2 "
+        "ORDER BY MAX(loss_upper), rate");
+    profile_row_text(&row, class_name);
+    profile_row_integer(&row, PROFILE_ANY_MODELS);
+    if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
+    while (row.result == SQLITE_ROW && rungs->count < PROFILE_RUNGS_MAX) {
+        rungs_add(profile, layout, row.statement, rungs);
+        row.result = sqlite3_step(row.statement);
+    }
+    const kvt_status status = rungs_status(row.result);
+    sqlite3_finalize(row.statement);
+    if (status != KVT_OK && status != KVT_MISS) return status;
+    if (rungs->count != 0) return KVT_OK;
+    (void)snprintf(message, message_size,
+                   "%d calibrated models with planes of 8 bits are needed: import profiles that "
+                   "have them, as those that are shipped",
+                   PROFILE_ANY_MODELS);
+    return KVT_E_MISMATCH;
+}
+
 static void rungs_remove(rungs_list *rungs, uint32_t at)
 {
     rungs->count--;
@@ -300,9 +334,13 @@ kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, co
         (void)snprintf(message, message_size, "a ladder needs a layout of K and V");
         return KVT_E_ARGUMENT;
     }
-    kvt_status status =
-        rungs_find(profile, &one, model, class_name, &calibration, message, message_size);
-    if (status == KVT_OK) status = rungs_read_all(profile, &one, calibration, &rungs);
+    kvt_status status;
+    if (model != NULL && strcmp(model, PROFILE_ANY_8_BIT) == 0) {
+        status = rungs_read_any(profile, &one, class_name, &rungs, message, message_size);
+    } else {
+        status = rungs_find(profile, &one, model, class_name, &calibration, message, message_size);
+        if (status == KVT_OK) status = rungs_read_all(profile, &one, calibration, &rungs);
+    }
     if (status != KVT_OK) return status;
     rungs_sort(&rungs);
     rungs_refuse_beaten(&rungs);

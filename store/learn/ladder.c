@@ -58,6 +58,24 @@ static void ladder_note_left_out(const kvt_store_options *options, kvt_profile *
                    (unsigned)left_out);
 }
 
+/* Warns in a note that is empty of rungs that rest on other models. */
+static void ladder_note_other_models(const kvt_store *store, const kvt_store_options *options,
+                                     char *note, size_t note_size)
+{
+    const char *model = options->loss.ladder_model;
+    if (model == NULL || strcmp(model, PROFILE_ANY_8_BIT) != 0) return;
+    if (note_size == 0 || note[0] != '\0') return;
+    if (store->ladder_count == 0)
+        (void)snprintf(note, note_size,
+                       "the ladder is empty: the bounds of 8 bits of other models pass "
+                       "store.loss_limit");
+    else
+        (void)snprintf(note, note_size,
+                       "8-bit variants are offered without a calibration of this model: its loss "
+                       "is taken to be below %g, the largest bound of the models in the profile",
+                       store->ladder[0].loss_upper);
+}
+
 /* Brings a variant's bound for entries to the scale of the mean limit, so that one comparison with
  * one bound keeps both limits, also once observed losses scale it. A variant whose entries were not
  * looked at keeps no limit of theirs: false. */
@@ -122,6 +140,7 @@ kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_p
                            rungs, PROFILE_RUNGS_MAX, &count, reason, sizeof reason);
     store->ladder_count = ladder_limit(options, rungs, count);
     memcpy(store->ladder, rungs, store->ladder_count * sizeof rungs[0]);
+    if (status == KVT_OK) ladder_note_other_models(store, options, note, note_size);
     if (status == KVT_OK) ladder_note_left_out(options, profile, &layout, note, note_size);
     if (status == KVT_OK) return KVT_OK;
     if (reason[0] == '\0') (void)snprintf(reason, sizeof reason, "%s", kvt_status_text(status));

@@ -147,6 +147,46 @@ TEST(real_models_have_a_basis)
     }
 }
 
+/* Reads the 8-bit ladder of a model that was not calibrated. */
+static kvt_status read_any(kvt_profile *profile, const char *class_name, kvt_codec_curve *curves,
+                           uint32_t *count, char message[512])
+{
+    const kvt_layout layout = {
+        .layers = 32, .kv_heads = 8, .head_dim = 128, .dtype = KVT_DTYPE_BF16};
+    message[0] = '\0';
+    return profile_rungs_read(profile, &layout, PROFILE_ANY_8_BIT, class_name, curves,
+                              KVT_VARIANTS_MAX, count, message, 512);
+}
+
+/* Of two models or more; each rung has the larger bound of theirs. */
+TEST(a_model_that_was_not_calibrated_may_have_eight_bits)
+{
+    static const char *const one[] = {"smollm2-135m-instruct.json", NULL};
+    static const char *const two[] = {"smollm2-135m-instruct.json",
+                                      "qwen2.5-coder-0.5b-q4_k_m.json", NULL};
+    kvt_codec_curve curves[KVT_VARIANTS_MAX];
+    char message[512], name[96];
+    uint32_t count = 7;
+    kvt_profile *profile = open_with(one);
+    assert_int_equal(read_any(profile, NULL, curves, &count, message), KVT_E_MISMATCH);
+    assert_int_equal(count, 0);
+    assert_non_null(strstr(message, "2 calibrated models"));
+    kvt_profile_close(profile);
+    profile = open_with(two);
+    assert_ok(read_any(profile, NULL, curves, &count, message));
+    assert_int_equal(count, 1);
+    (void)kvt_variant_format(curves[0].variant, name, sizeof name);
+    assert_string_equal(name, "planes:k8v8,g64");
+    assert_true(curves[0].loss > 0.005 && curves[0].loss_upper > 0.0123 &&
+                curves[0].loss_upper < 0.013);
+    assert_true(curves[0].loss_entry > 0.07 && curves[0].loss_widening == 0);
+    assert_true(curves[0].stored_share > 0.53 && curves[0].stored_share < 0.54);
+    assert_ok(read_any(profile, "agent", curves, &count, message));
+    assert_true(curves[0].loss_entry < 0.04); /* of that class */
+    assert_int_equal(read_any(profile, "poems", curves, &count, message), KVT_E_MISMATCH);
+    kvt_profile_close(profile);
+}
+
 /* A ladder whose bases are elsewhere comes in whole; what needs none is offered. */
 TEST(a_ladder_comes_without_its_bases)
 {
