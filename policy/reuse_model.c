@@ -114,6 +114,7 @@ static void model_pass(kvt_policy *policy, reuse_model *m)
     double decay[HALF_LIVES];
     if (m->seen_ns == policy->now_ns) return;
     reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, m->seen_ns), decay);
+    if (m->seen_ns == 0) m->first_ns = policy->now_ns;
     m->seen_ns = policy->now_ns;
     for (int k = 0; k < HALF_LIVES; k++) {
         m->exposed[k] += m->open[k] * (1.0 - decay[k]);

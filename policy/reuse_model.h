@@ -26,6 +26,7 @@ typedef struct reuse_model {
     double exposed[HALF_LIVES]; /* and uses that a weight of 1 predicts */
     double open[HALF_LIVES];    /* still to come of that, as of seen_ns */
     uint64_t seen_ns;
+    uint64_t first_ns; /* seen_ns at first */
     reuse_ages ages;
     /* A handle is in the sample when the bits of its hash under mask are 0: one handle in mask + 1.
      * hand is where looking at watched entries in turn goes on. */

@@ -656,15 +656,21 @@ static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uin
     return utility_cheapest(policy, &known, index, tier, true, out, &per_byte);
 }
 
-/* Whether a new entry displaces none, because nothing is known yet of how soon entries come back.
- * The guess falls with age, so that newcomers would drive out what a loop longer than the tier comes
- * back to first, and at a slow host's pace all of it. One handle in UTILITY_LET_IN goes by the
- * guess, so that a store in which nothing is used again turns over. */
-static bool utility_waits_for_uses(const kvt_policy *policy, const entry *e)
+/* By how much the guess of the first uses puts an entry above one that was used when the engine's
+ * time began. Nothing is known yet of how soon entries come back, and by the guess, which falls with
+ * age, newcomers would drive out what a loop longer than the tier comes back to first: at a slow
+ * host's pace all of it. One handle in UTILITY_LET_IN goes by the guess, so that a store in which
+ * nothing is used again turns over. */
+static double utility_guessed(const kvt_policy *policy, const entry *e)
 {
     const reuse_model *model = policy->model;
-    if (model == NULL || model->events >= UTILITY_KNOWN) return false;
-    return number_mix(e->handle ^ ~policy->config.seed) % UTILITY_LET_IN != 0;
+    if (model == NULL || model->events >= UTILITY_KNOWN) return 1.0;
+    if (number_mix(e->handle ^ ~policy->config.seed) % UTILITY_LET_IN == 0) return 1.0;
+    entry first = *e;
+    first.last_access_ns = model->first_ns;
+    const double now = reuse_look_unhinted(policy, e).rate;
+    const double then = reuse_look_unhinted(policy, &first).rate;
+    return then < now ? now / then : 1.0;
 }
 
 /* How many times what its room costs a new entry must be worth. The margin stands against entries
@@ -673,7 +679,7 @@ static bool utility_waits_for_uses(const kvt_policy *policy, const entry *e)
  * lose all that follows it, too. */
 static double utility_margin(const kvt_policy *policy, const entry *e)
 {
-    const double margin = utility_waits_for_uses(policy, e) ? UNLIMITED : UTILITY_REPLACE;
+    const double margin = UTILITY_REPLACE * utility_guessed(policy, e);
     if (e->parent == NIL) return margin;
     const entry *up = entry_at(policy, e->parent);
     double ago = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, up->last_access_ns);

@@ -140,7 +140,8 @@ TEST(turnover_needs_no_more_memory)
         kvt_policy_config config;
         kvt_policy_config_init(&config);
         config.name = kvt_policy_name_get(i);
-        bool at_once = strcmp(config.name, "lru-twice") != 0;
+        /* The engine lets few displace others before it has seen a use. */
+        bool at_once = strcmp(config.name, "lru-twice") != 0 && strcmp(config.name, "utility") != 0;
         config.entries_expected = 256;
         config.ghosts_max = 50;
         config.tiers[KVT_TIER_DRAM].capacity_bytes = 4000;
