@@ -46,21 +46,26 @@ WIDE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_si
 
 def make_engine(model, chunk, secondary_tiers, **more):
     """vLLM on the processor in this process, with a connector of tiers. more: host_bytes, dtype,
-    length, logprobs, spec (further keys of the connector's configuration), dummy (random weights);
-    plain: no connector."""
+    length, logprobs, spec (further keys of the connector's configuration), dummy (random weights),
+    blocks (of its own cache), speculative (vLLM's configuration of it), events (of its own, too),
+    connector (another one's whole configuration); plain: no connector."""
     for name, value in ENGINE.items():
         os.environ.setdefault(name, value)
     from vllm import LLM
-    from vllm.config import KVTransferConfig
+    from vllm.config import KVEventsConfig, KVTransferConfig
     extra = {"spec_name": "HostTieringSpec", "spec_module_path": "kvterrace.vllm",
              "cpu_bytes_to_use": more.get("host_bytes", 64 << 20), "block_size": chunk,
              "secondary_tiers": secondary_tiers, **more.get("spec", {})}
-    connector = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both",
-                                 kv_connector_extra_config=extra)
+    connector = KVTransferConfig(**more.get("connector") or {
+        "kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+        "kv_connector_extra_config": extra})
     return LLM(model=model, skip_tokenizer_init=True, dtype=more.get("dtype", "float16"),
                block_size=BLOCK, max_num_seqs=4, max_model_len=more.get("length", 2048),
                enforce_eager=True, seed=0, disable_log_stats=False,
-               max_logprobs=more.get("logprobs", 5),
+               max_logprobs=more.get("logprobs", 5), num_gpu_blocks_override=more.get("blocks"),
+               speculative_config=more.get("speculative"),
+               kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+               if more.get("events") else None,
                load_format="dummy" if more.get("dummy") else "auto",
                kv_transfer_config=None if more.get("plain") else connector)
 
@@ -90,12 +95,14 @@ def _ask(llm, prompts):
 
 def live(request):
     """One life of an engine: passes over the prompts, with what was loaded forgotten between."""
-    llm = make_engine(request["model"], CHUNK, [request["tier"]], host_bytes=HOST_BYTES,
-                      length=request["length"], dummy=request["dummy"])
+    llm = make_engine(request["model"], CHUNK, [request["tier"]], **{"host_bytes": HOST_BYTES, **{
+        name: request[name] for name in ("host_bytes", "length", "dummy", "dtype", "blocks")
+        if name in request}})
     manager, passes = tiering(llm), []
     _ask(llm, [[5] * 40])  # the first step of a process allocates
     for number in range(request["passes"]):
-        if number and not llm.reset_prefix_cache(reset_connector=True):
+        if number and not request.get("keep") and \
+                not llm.reset_prefix_cache(reset_connector=True):
             raise SystemExit("bench: vLLM's caches are not emptied")
         passes.append(_ask(llm, request["prompts"]))
     answer, tier = {"passes": passes}, manager.secondary_tiers[0]

@@ -5,6 +5,7 @@
     python -m kvterrace.bench policy [--json] [--trace FILE] [--blocks 2000,20000]
     python -m kvterrace.bench lmcache [--json] [--repeats 5] [--folder DIR] [--core N]
     python -m kvterrace.bench vllm [--json] [--repeats 5] [--folder DIR] [--model DIR]
+    python -m kvterrace.bench returning [--json] [--repeats 5] [--folder DIR] [--model DIR]
 
 `store`: gets of raw entries in DRAM into buffers of the caller's, through Python and in one loop of
 C in the same process, turn about. A repeat in which a get was not served or an entry's bytes are
@@ -20,6 +21,9 @@ LMCache's: mock in DRAM, fs_native with O_DIRECT in the same folder. It needs LM
 package's tier and with vLLM's own tier of files in the same folder, each in fresh processes: after
 a restart, once more in the same process, and with a store that has room for half. It needs vLLM for
 the processor.
+
+`returning`: the same for 16 users who come back to an engine whose host memory has room for a
+third of their prompts.
 """
 
 import argparse
@@ -30,7 +34,8 @@ import sys
 import threading
 import time
 
-from . import Layout, Space, Store, _bench_lmcache, _bench_policy, _bench_vllm
+from . import (Layout, Space, Store, _bench_lmcache, _bench_policy, _bench_returning,
+               _bench_vllm)
 from ._kvt import ffi, lib
 
 SLICE_BYTES = 2 << 20  # of one slice of a repeat, or one entry
@@ -218,12 +223,13 @@ def run_policy(options):
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m kvterrace.bench", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bench", choices=["store", "policy", "lmcache", "vllm"])
+    parser.add_argument("bench", choices=["store", "policy", "lmcache", "vllm", "returning"])
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--repeats", type=int, default=5, help="pairs of runs; 5")
-    parser.add_argument("--folder", help="lmcache, vllm: a folder on the disk that is compared")
-    parser.add_argument("--model", help="vllm: a folder with a model; without it random weights "
-                        "with 32 KiB of KV a token")
+    parser.add_argument("--folder", help="lmcache, vllm, returning: a folder on the disk that "
+                        "is compared")
+    parser.add_argument("--model", help="vllm, returning: a folder with a model; without it random "
+                        "weights with 32 KiB of KV a token")
     parser.add_argument("--core", type=int, help="lmcache: the core of all runs; -1: any")
     parser.add_argument("--trace", help="policy: requests with timestamp, input_length, hash_ids; "
                         f"{_bench_policy.TRACE} of KVT_DATA_DIR")
@@ -235,13 +241,16 @@ def main(arguments=None):
         "policy": lambda: run_policy(options), "store": lambda: bench_store(repeats),
         "lmcache": lambda: _bench_lmcache.bench_lmcache(repeats, options.folder, options.core),
         "vllm": lambda: _bench_vllm.bench_vllm(repeats, options.folder, options.model),
+        "returning": lambda: _bench_returning.bench_returning(repeats, options.folder,
+                                                              options.model),
     }[options.bench]()
     if options.json:
         json.dump(rows, sys.stdout, indent=1)
         print()
         return
     {"policy": print_policy, "store": print_store, "lmcache": _bench_lmcache.print_lmcache,
-     "vllm": _bench_vllm.print_vllm}[options.bench](rows)
+     "vllm": _bench_vllm.print_vllm,
+     "returning": _bench_returning.print_returning}[options.bench](rows)
 
 
 if __name__ == "__main__":
