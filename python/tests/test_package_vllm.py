@@ -725,6 +725,20 @@ tier.shutdown()
             tiers = {"CPU": "dram", "STORAGE": "ssd"}
             self.assertEqual(tier._store.describe(tier._key(key))["tier"], tiers[medium.value])
 
+    def test_events_of_devices_alone_tell_no_dram(self):
+        """What is staged on its way to a device is not told as a place and a move."""
+        tier, seen = self.eventful(settings={
+            "device.d.tier": "ssd", "device.d.path": os.path.join(self.folder(), "disk"),
+            "device.d.backend": "file", "device.d.capacity": "64MiB", "device.d.latency": "20ms",
+            "store.policy": "lru"}), []
+        self.fill(range(4))
+        self.store_rows(tier, [name(one) for one in range(4)], range(4))
+        seen += self.events_of(tier)
+        tier._store.flush()
+        seen += self.events_of(tier)
+        self.assertEqual({(medium, removed) for _, medium, removed in seen}, {("STORAGE", False)})
+        self.assertEqual(sum(len(keys) for keys, _, _ in seen), 4)
+
     def test_events_tell_what_an_earlier_process_has_stored(self):
         folder = self.folder()
         settings = {"store.catalog": os.path.join(folder, "catalog.db"), "store.policy": "lru",

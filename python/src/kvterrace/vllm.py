@@ -288,7 +288,9 @@ class KvterraceTier(SecondaryTierManager):
         try:
             self._tasks = Tasks(self._store, threads=threads, depth=_DEPTH)
             if wanted:
-                self._told = Told(self._store, follow=True)
+                # Without DRAM what lies there is only on its way to a device.
+                self._dram = bool(self._store.stats()["tiers"]["dram"]["capacity_bytes"])
+                self._told = Told(self._store, follow=self._dram)
             shared = connect is None and self._store.remote_stats() is not None
             self._hosts = Hosts(self._store, host_seconds) if shared else None
         except BaseException:
@@ -539,7 +541,7 @@ class KvterraceTier(SecondaryTierManager):
                 self._tell(some, medium, removed)
 
     def _medium(self, mine):
-        found = self._store.describe(mine)
+        found = self._store.describe(mine) if self._dram else None
         return Medium.CPU if found is not None and found["tier"] == "dram" else Medium.STORAGE
 
     def _tell_stored(self, pairs):
