@@ -112,7 +112,7 @@ class EngineCase(unittest.TestCase):
         self.addCleanup(made.cleanup)
         return made.name
 
-    def live(self, script, request, code=0, timeout=600):
+    def live(self, script, request, code=0, timeout=2400):
         """One process of an engine: its answer, with what it printed as `log`."""
         folder = self.folder()
         ask, say = os.path.join(folder, "request.json"), os.path.join(folder, "answer.json")

@@ -120,6 +120,41 @@ class Restarts(VllmCase):
         self.assertLessEqual(os.path.getsize(f"{folder}/disk"), capacity)
 
 
+class Requests(VllmCase):
+    """What single requests ask for, and requests that do not run straight through."""
+
+    prompts, chunk = [prompt for prompt, _ in PROMPTS], CHUNK
+
+    def test_wishes_and_events(self):
+        folder, told = self.folder(), {
+            "tier": {"enable_kv_events": True}, "events": True,
+            "spec": {"self_describing_kv_events": True}}
+        one = ["BlockStored", "STORAGE", "LOCAL", "KvterraceTier", CHUNK // 32, CHUNK]
+        computed = self.run_engine(folder, **told, parameters=[
+            {"kvterrace": {"skip_write": True}}, {"kvterrace": {"lifetime": 1e6, "tenant": 3}},
+            {"agent_hint": {"cache_control": {"type": "ephemeral", "ttl": 60}}}])
+        self.assertEqual(computed["store"]["puts"], sum(FULL[1:]))
+        self.assertEqual(computed["events"], [one] * sum(FULL[1:]))
+        loaded = self.run_engine(folder, **told, parameters=[
+            {}, {"kvterrace": {"skip_read": True, "skip_write": 7}},
+            {"kvterrace": {"hint": "session_end"}}])
+        self.compare(computed, loaded, [0, 0, CHUNK * FULL[2]], logprobs=False)
+        self.assertIn("a request's skip_write is out of range", loaded["log"])
+        # Stored anew, there already, and found: a later process tells all of them, each once.
+        self.assertEqual(loaded["events"], [one] * sum(FULL))
+
+    def test_speculation_and_preemption(self):
+        long = {"tokens": 80, "length": 640}
+        plain = self.run_engine(self.folder(), plain=True, **long)
+        said = self.run_engine(self.folder(), together=2, blocks=40, **long, speculative={
+            "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3})
+        self.assertGreater(said["preempted"], 0)
+        for number, answer in enumerate(said["answers"]):  # computed, and once more from the store
+            self.assertEqual(answer["tokens"], plain["answers"][number % 3]["tokens"])
+        self.assertGreater(sum(answer["cached"] for answer in said["answers"][3:]), 0)
+        self.assertGreater(said["store"]["gets"], 0)
+
+
 class Shared(VllmCase):
     """Engines of a host over the store of `kvterrace serve`."""
 

@@ -8,7 +8,10 @@ REQUEST: model, prompts (lists of token ids), tokens to generate, secondary_tier
 and options: zero (loaded rows are zeroed before the model sees them), forget (numbers of chunks
 that are deleted once they are stored), die (SIGKILL: "flushed" or "at once" at the end, "storing"
 while the second prompt is stored, without an answer), plain (no connector), spec (more keys of the
-connector's configuration), kill (a process that ends before the second prompt: the store's server).
+connector's configuration), kill (a process that ends before the second prompt: the store's server),
+parameters (kv_transfer_params of each prompt), together (how often all prompts are asked at once,
+with what is loaded forgotten between), and blocks, speculative, events and connector as
+_bench_vllm.make_engine has them; events are in the answer.
 """
 
 import json
@@ -25,7 +28,8 @@ for name, value in bench.ENGINE.items():
 from vllm import SamplingParams  # noqa: E402
 
 
-OPTIONS = ("host_bytes", "dtype", "length", "logprobs", "spec", "plain")
+OPTIONS = ("host_bytes", "dtype", "length", "logprobs", "spec", "plain", "blocks", "speculative",
+           "events", "connector")
 
 
 def zero_loads(manager):
@@ -66,6 +70,22 @@ def note_stores(tier):
     return keys
 
 
+def note_events(llm):
+    """What vLLM publishes of tiers behind its host memory, as lists."""
+    scheduler, noted = llm.llm_engine.engine_core.engine_core.scheduler, []
+    publisher = scheduler.kv_event_publisher
+    publish = publisher.publish
+
+    def noting(batch):
+        noted.extend([type(one).__name__, one.medium, one.locality, one.ownership,
+                      len(one.block_hashes), len(getattr(one, "token_ids", ()))]
+                     for one in batch.events if getattr(one, "ownership", None))
+        publish(batch)
+
+    publisher.publish = noting
+    return noted
+
+
 def die_storing(tier):
     """Ends the process in the middle of its second store: some rows are there, the rest is under
     way."""
@@ -83,11 +103,39 @@ def die_storing(tier):
     tier.submit_store = submit_store
 
 
+def answer_of(out, seconds):
+    one = out.outputs[0]
+    return {"tokens": list(one.token_ids), "cached": out.num_cached_tokens, "seconds": seconds,
+            "logprobs": [{str(token): value.logprob for token, value in step.items()}
+                         for step in one.logprobs],
+            "first_token": out.metrics.first_token_latency if out.metrics else None}
+
+
+def hide_llvmlite():
+    """vLLM 0.32.0 looks through all modules for kernels, and fails on what llvmlite has in the
+    place of an object's __dict__."""
+    from vllm.triton_utils import dispatcher
+    rebind = dispatcher._rebind_kernels
+
+    def rebind_elsewhere(overrides):
+        hidden = {name: sys.modules.pop(name) for name in list(sys.modules)
+                  if name.startswith("llvmlite")}
+        try:
+            rebind(overrides)
+        finally:
+            sys.modules.update(hidden)
+
+    dispatcher._rebind_kernels = rebind_elsewhere
+
+
 def main(request, answer):
     began = time.perf_counter()
+    if "connector" in request:
+        hide_llvmlite()
     llm = bench.make_engine(request["model"], request["chunk"], request["secondary_tiers"],
                             **{name: request[name] for name in OPTIONS if name in request})
-    manager = None if request.get("plain") else bench.tiering(llm)
+    tiers = not request.get("plain") and "connector" not in request
+    manager = bench.tiering(llm) if tiers else None
     view = zero_loads(manager) if request.get("zero") else None
     sampling = SamplingParams(temperature=0.0, max_tokens=request["tokens"], ignore_eos=True,
                               logprobs=request.get("logprobs", 5), detokenize=False)
@@ -100,17 +148,26 @@ def main(request, answer):
     stored = note_stores(manager.secondary_tiers[0]) if ours else {}
     if request.get("die") == "storing":
         die_storing(manager.secondary_tiers[0])
-    for number, prompt in enumerate(request["prompts"]):
+    events = note_events(llm) if request.get("events") else []
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    preempted, preempt = [], scheduler._preempt_request
+    scheduler._preempt_request = lambda *given, **named: (preempted.append(1),
+                                                          preempt(*given, **named))[1]
+    for number in range(request.get("together", 0)):
+        if number:
+            assert llm.reset_prefix_cache(reset_connector=True)
+        outs = llm.generate([{"prompt_token_ids": prompt} for prompt in request["prompts"]],
+                            sampling, use_tqdm=False)
+        said += [answer_of(out, None) for out in outs]
+        llm.generate({"prompt_token_ids": [6] * 8}, flush, use_tqdm=False)
+    for number, prompt in enumerate(() if request.get("together") else request["prompts"]):
         if number == 1 and "kill" in request:
             os.kill(request["kill"], signal.SIGKILL)
         asked = time.perf_counter()
+        if "parameters" in request:
+            sampling.extra_args = {"kv_transfer_params": request["parameters"][number]}
         out, = llm.generate({"prompt_token_ids": prompt}, sampling, use_tqdm=False)
-        one = out.outputs[0]
-        logprobs = [{str(token): value.logprob for token, value in step.items()}
-                    for step in one.logprobs]
-        said.append({"tokens": list(one.token_ids), "logprobs": logprobs,
-                     "cached": out.num_cached_tokens, "seconds": time.perf_counter() - asked,
-                     "first_token": out.metrics.first_token_latency if out.metrics else None})
+        said.append(answer_of(out, time.perf_counter() - asked))
         llm.generate({"prompt_token_ids": [6] * 8}, flush, use_tqdm=False)  # steps that end stores
         keys = [stored[end] for end in sorted(stored)]
         said[-1]["keys"] = [key.hex() for key in keys]
@@ -123,7 +180,8 @@ def main(request, answer):
     if manager is not None:
         for tier in manager.secondary_tiers:
             tier.drain_jobs()
-    result = {"answers": said, "start_seconds": ready - began}
+    result = {"answers": said, "start_seconds": ready - began, "events": events,
+              "preempted": len(preempted)}
     if ours and "kill" not in request:
         store = manager.secondary_tiers[0]._store
         if request.get("die") != "at once":
