@@ -12,18 +12,20 @@ ENGINE = "transformers"
 CHUNK = 64
 
 
-class Prefix(EngineCase):
+class Stores(EngineCase):
+    def store(self, folder, **settings):
+        made = kvterrace.Store(settings=disk_store(folder, **settings))
+        self.addCleanup(made.close)
+        return made
+
+
+class Prefix(Stores):
     @classmethod
     def setUpClass(cls):
         torch.manual_seed(0)
         torch.set_num_threads(1)
         cls.model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float16)
         cls.prompts = recall_prompts(512, 2)
-
-    def store(self, folder, **settings):
-        made = kvterrace.Store(settings=disk_store(folder, **settings))
-        self.addCleanup(made.close)
-        return made
 
     def prefixes(self, store, model=None, **keywords):
         return adapter.Prefixes(store, model or self.model, **{"chunk": CHUNK, **keywords})
@@ -150,8 +152,10 @@ class Prefix(EngineCase):
         cache, _, _ = self.compute(tokens)
         config = transformers.AutoConfig.from_pretrained(MODEL)
         window = transformers.cache_utils.DynamicSlidingWindowLayer(sliding_window=64)
+        window.update(cache.layers[2].keys, cache.layers[2].values)
         sliding = transformers.DynamicCache(config=config)
         sliding.layers[2] = window
+        empty = transformers.DynamicCache(config=config)
 
         class Rounded(transformers.cache_utils.DynamicLayer):
             """Stands for QuantoQuantizedLayer, which needs a package to be made."""
@@ -165,7 +169,7 @@ class Prefix(EngineCase):
         static = transformers.StaticCache(config=config, max_cache_len=64)
         for wrong, text in ((sliding, "layer 2 is a DynamicSlidingWindowLayer: a sliding window"),
                             (rounded, "layer 0 is a QuantoQuantizedLayer"), (many, "batch of 2"),
-                            (static, "StaticCache")):
+                            (static, "StaticCache"), (empty, "has no KV of its own")):
             with self.assertRaises(kvterrace.UnsupportedError) as caught:
                 prefixes.save(wrong, tokens)
             self.assertIn(text, str(caught.exception))
@@ -175,6 +179,165 @@ class Prefix(EngineCase):
         with self.assertRaises(kvterrace.ArgumentError):
             prefixes.restore(torch.zeros((2, 8), dtype=torch.int64))
         self.assertEqual(store.stats()["puts"], 0)
+
+
+WIDTH = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 4, "vocab_size": 200,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0,
+         "max_position_embeddings": 4096}
+WINDOW, PART = 24, 8
+# Models of random weights: windows in every other layer, in most, in all, with sinks and experts;
+# K wider than V; no window.
+KINDS = {
+    "Gemma2": {"sliding_window": WINDOW, "query_pre_attn_scalar": 16},
+    "Gemma3Text": {"sliding_window": WINDOW, "sliding_window_pattern": 3,
+                   "query_pre_attn_scalar": 16},
+    "Mistral": {"sliding_window": WINDOW},
+    "GptOss": {"sliding_window": WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "DeepseekV3": {"num_key_value_heads": 4, "head_dim": 8, "q_lora_rank": 16, "kv_lora_rank": 16,
+                   "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12,
+                   "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+                   "moe_intermediate_size": 32, "first_k_dense_replace": 1},
+    "Qwen2": {}}
+
+
+class Windows(Stores):
+    """Of layers with a window, and of K and V of two widths: what comes back is what transformers'
+    own cache has, and the model goes on from it."""
+
+    @classmethod
+    def setUpClass(cls):
+        torch.set_num_threads(1)
+        cls.models = {}
+        for name, more in KINDS.items():
+            torch.manual_seed(1)
+            config = getattr(transformers, f"{name}Config")(**{**WIDTH, **more})
+            cls.models[name] = transformers.AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32).eval()
+        cls.tokens = torch.randint(1, 200, (100,), generator=torch.Generator().manual_seed(2))
+        cls.tokens = cls.tokens.tolist()
+
+    def of(self, store, model):
+        return adapter.Prefixes(store, model, chunk=PART)
+
+    def each(self, call):
+        for name, model in self.models.items():
+            with self.subTest(name):
+                call(model, self.store(self.folder()))
+
+    def go_on(self, model, tokens, cache, done):
+        """The logits of the tokens behind `done`, and 6 more, computed in a batch of their own."""
+        ids, logits, said = torch.tensor([tokens[done:]]), [], []
+        with torch.no_grad():
+            for _ in range(6):
+                out = model(input_ids=ids, past_key_values=cache, use_cache=True)
+                logits.append(out.logits[0])
+                said.append(int(out.logits[0, -1].argmax()))
+                ids = torch.tensor([[said[-1]]])
+        return torch.cat(logits), said
+
+    def control(self, model, tokens, done):
+        """The same, with the cache that transformers makes."""
+        cache = transformers.DynamicCache(config=model.config)
+        with torch.no_grad():
+            model(input_ids=torch.tensor([tokens[:done]]), past_key_values=cache, use_cache=True)
+        return self.go_on(model, tokens, cache, done)
+
+    def test_it_goes_on_as_without(self):
+        def check(model, store):
+            prefixes = self.of(store, model)
+            cache, count = prefixes.restore(self.tokens[:80])
+            self.assertEqual(count, 0)
+            said = self.go_on(model, self.tokens[:80], cache, 0)
+            own = self.go_on(model, self.tokens[:80],
+                             transformers.DynamicCache(config=model.config), 0)
+            self.assertEqual((said[1], bool(torch.equal(said[0], own[0]))), (own[1], True))
+            self.assertEqual(prefixes.save(cache, [*self.tokens[:80], *said[1]]), 80)
+            # In the middle, where a window ends that is long gone, and at the end.
+            for length, done in ((81, 80), (80, 72), (49, 48), (48, 40), (17, 16), (8, 0)):
+                cache, count = self.of(store, model).restore(self.tokens[:length])
+                self.assertEqual((count, cache.get_seq_length()), (done, done))
+                if done == 0:
+                    continue
+                logits, said = self.go_on(model, self.tokens[:length], cache, done)
+                right, expected = self.control(model, self.tokens[:length], done)
+                self.assertEqual(said, expected)
+                self.assertLess(float((logits - right).abs().max()), 1e-4)
+        self.each(check)
+
+    def test_what_was_restored_goes_on_and_is_saved(self):
+        def check(model, store):
+            prefixes, tokens = self.of(store, model), self.tokens
+            for end in (40, 64, 96):
+                cache, count = prefixes.restore(tokens[:end])
+                self.go_on(model, tokens[:end], cache, count)
+                self.assertEqual(prefixes.save(cache, tokens[:end]), end)
+            cache, count = prefixes.restore(tokens)
+            self.assertEqual(count, 96)
+            fresh = transformers.DynamicCache(config=model.config)
+            with torch.no_grad():
+                model(input_ids=torch.tensor([tokens[:96]]), past_key_values=fresh)
+            for mine, theirs in zip(cache.layers, fresh.layers, strict=True):
+                for one, other in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
+                    some = min(one.shape[2], other.shape[2])
+                    self.assertGreaterEqual(some, WINDOW - 1)
+                    off = (one[:, :, -some:] - other[:, :, -some:]).abs().max()
+                    self.assertLess(float(off), 1e-4)
+        self.each(check)
+
+    def test_chunks_that_are_gone(self):
+        def check(model, store):
+            prefixes, tokens = self.of(store, model), self.tokens
+            cache, _ = prefixes.restore(tokens)
+            self.go_on(model, tokens, cache, 0)
+            self.assertEqual(prefixes.save(cache, tokens), 96)
+            parts = prefixes._shapes()
+            keys = prefixes._keys(tokens, prefixes._identity.now(), (), len(parts))
+            self.assertEqual(store.stats()["puts"], 12 * len(parts))
+            windows = [one for part, one in zip(parts, keys) if part.window]
+            if windows:
+                # A window's chunk is missed where the window has it, and nowhere else.
+                store.delete(windows[0][2])
+                self.assertEqual(prefixes.restore(tokens)[1], 96)
+                self.assertEqual(prefixes.restore(tokens[:41])[1], 16)
+                self.assertEqual(prefixes.restore(tokens[:49])[1], 48)
+                store.delete(windows[0][11])
+                self.assertEqual(prefixes.restore(tokens)[1], 88)
+                self.assertEqual(prefixes.save(cache, tokens), 96)
+                self.assertEqual(prefixes.restore(tokens[:41])[1], 40)
+            if not parts[0].window:
+                store.delete(keys[0][3])
+                self.assertEqual(prefixes.restore(tokens)[1], 24)
+            store.delete(keys[-1][2])
+            store.put(keys[-1][2], bytes(64))
+            self.assertEqual(prefixes.restore(tokens[:25])[1], 16)
+        self.each(check)
+
+    def test_a_window_that_has_dropped_tokens_says_so(self):
+        store = self.store(self.folder())
+        model = self.models["Gemma2"]
+        cache = transformers.DynamicCache(config=model.config)
+        self.go_on(model, self.tokens, cache, 0)
+        with self.assertRaises(kvterrace.UnsupportedError) as caught:
+            self.of(store, model).save(cache, self.tokens)
+        self.assertIn("cache of restore()", str(caught.exception))
+        cache = transformers.DynamicCache(config=model.config)
+        self.go_on(model, self.tokens[:12], cache, 0)
+        self.assertEqual(self.of(store, model).save(cache, self.tokens[:12]), 8)
+
+    def test_another_model_is_refused_at_save(self):
+        def check(model, store):
+            prefixes = self.of(store, model)
+            cache, _ = prefixes.restore(self.tokens)
+            self.go_on(model, self.tokens, cache, 0)
+            for layer in (0, -1):
+                kept = cache.layers[layer].values.clone()
+                cache.layers[layer].values[:, :, 92:96] += 5
+                with self.assertRaises(kvterrace.UnsupportedError):
+                    prefixes.save(cache, self.tokens)
+                cache.layers[layer].values = kept
+            self.assertEqual(store.stats()["puts"], 0)
+            self.assertEqual(prefixes.save(cache, self.tokens), 96)
+        self.each(check)
 
 
 if __name__ == "__main__":
