@@ -44,7 +44,7 @@ help:
 	@echo "make torture  kills, power cuts and faults at length (CYCLES=1000 SEED=1), about 15 minutes"
 	@echo "make soak     16 threads, device changes and load from outside (SECONDS=1800)"
 	@echo "make soak-calls  16 threads, all calls of engines, drives that go (CALLS_SECONDS=600)"
-	@echo "make test-engines  the adapters against vLLM, LMCache, SGLang, transformers, llama.cpp (7 GB, once)"
+	@echo "make test-engines  the adapters against the real engines (7 GB, once)"
 	@echo "make soak-python  16 threads and 10,000 tasks of Python on one store (PYTHON_SECONDS=300);"
 	@echo "              soak-python-asan, soak-python-tsan under a sanitizer"
 	@echo "make test-nvme  the nvme tests, in an emulated machine with four drives"

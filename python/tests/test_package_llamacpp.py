@@ -157,8 +157,9 @@ class Files(PackageCase):
     def test_what_is_another_thing_misses(self):
         kv, plain = Kv(TOKENS), Kv(TOKENS, words=(64, 0))
         self.slots(kv).save(self.path("a", kv.file()))
-        for other in (self.slots(kv, revision="s"), self.slots(kv, salt="t"), self.slots(
-                kv, chunk=2), self.slots(plain), self.slots(Kv(TOKENS, k=(BF16, 8, 2), v=(BF16, 8, 2)))):
+        halves = Kv(TOKENS, k=(BF16, 8, 2), v=(BF16, 8, 2))
+        for other in (self.slots(kv, revision="s"), self.slots(kv, salt="t"),
+                      self.slots(kv, chunk=2), self.slots(plain), self.slots(halves)):
             self.assertEqual(other.restore(TOKENS, self.path("b")), 0)
         self.refuses("other settings", self.slots(plain).save, self.path("a"))
         self.assertEqual(self.slots(Kv(TOKENS, streams=2)).restore(TOKENS, self.path("b")), 8)

@@ -102,7 +102,7 @@ def _layers(cache):
             if not layer.is_initialized or _first(layer) == 0:
                 continue
             reason = "a sliding window has dropped the tokens before it, so no later prompt can " \
-                     "begin with what is left: compute with the cache of restore(), which keeps them"
+                     "begin with what is left: compute with the cache of restore(), which keeps all"
         elif "Quantized" in name:
             reason = "it keeps numbers that transformers has rounded already: keep them exact " \
                      "here, and let the store choose a lossy variant"
@@ -264,8 +264,8 @@ class Prefixes:
         if self._known is None:
             cache, device = DynamicCache(config=self.model.config), self.model.device
             with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-                self._identity.model(input_ids=torch.zeros((1, 1), dtype=torch.int64, device=device),
-                                     use_cache=True, past_key_values=cache)
+                self._identity.model(input_ids=torch.tensor([[0]], device=device), use_cache=True,
+                                     past_key_values=cache)
             if not all(layer.is_initialized for layer in cache.layers):
                 raise refuse("a layer of the model has no KV of its own")
             self._known = _parts(cache.layers)
@@ -296,6 +296,8 @@ class Prefixes:
             raise refuse(f"{total} tokens are beyond the limit of dynamic NTK, where each length "
                          "has KV of its own")
         tokens = tokens[:total]
+        if len(tokens) < self.chunk:
+            return 0
         self._check_layers(layers)
         parts = _parts(layers)
         keys = self._keys(tokens, identity, beyond, len(parts))
