@@ -180,10 +180,10 @@ endforeach()
 target_link_libraries(test_sparse_fork PRIVATE kvt_lent_store)
 kvt_add_rooms(conform_codecs_all gpu)
 target_link_libraries(conform_codecs_all PRIVATE kvt_kernel_lanes)
-target_link_libraries(test_store_gpu PRIVATE kvt_kernel_lanes)
-target_link_libraries(test_bench_gpu PRIVATE kvt_kernel_lanes)
-target_link_libraries(test_store_gpu_kernels PRIVATE kvt_kernel_lanes)
-target_link_libraries(test_store_gpu_basis PRIVATE kvt_kernel_lanes)
+foreach(program test_store_gpu test_store_gpu_basis test_store_gpu_kernels test_store_gpu_moves
+    test_bench_gpu)
+  target_link_libraries(${program} PRIVATE kvt_kernel_lanes)
+endforeach()
 
 # Cases of kernels by the host's build of them, and the same by the PTX that ships: docs/TESTING.md,
 # Kernels without a GPU.
@@ -241,14 +241,12 @@ add_library(kvt_fake_cuda SHARED ${CMAKE_SOURCE_DIR}/tests/support/fake_cuda.c)
 target_link_libraries(kvt_fake_cuda PRIVATE kvt_flags)
 set_target_properties(kvt_fake_cuda PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fake_cuda)
-add_dependencies(test_tiers_device_hbm kvt_fake_cuda)
-add_dependencies(test_sparse_hbm kvt_fake_cuda)
-add_dependencies(test_store_gpu kvt_fake_cuda)
-add_dependencies(test_store_gpu_basis kvt_fake_cuda)
-add_dependencies(test_store_gpu_kernels kvt_fake_cuda)
-set_tests_properties(unit/test_tiers_device_hbm unit/test_sparse_hbm unit/test_store_gpu
-  unit/test_store_gpu_basis unit/test_store_gpu_kernels PROPERTIES
-  ENVIRONMENT "${KVT_TEST_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
+foreach(program test_tiers_device_hbm test_sparse_hbm test_store_gpu test_store_gpu_basis
+    test_store_gpu_kernels test_store_gpu_moves)
+  add_dependencies(${program} kvt_fake_cuda)
+  set_tests_properties(unit/${program} PROPERTIES
+    ENVIRONMENT "${KVT_TEST_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
+endforeach()
 foreach(test conform/conform_tiers_device conform/conform_codecs_all unit/test_bench_gpu)
   get_filename_component(program ${test} NAME)
   add_test(NAME ${test}_fake_gpu COMMAND ${program} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

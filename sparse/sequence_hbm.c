@@ -75,7 +75,7 @@ kvt_status sparse_hbm_open(kvt_sparse *s)
         const kvt_status reserved =
             scratch_reserve(s->scratch, KVT_TIER_HBM, bytes, 0, UINT64_C(1) << i, &location);
         if (reserved != KVT_OK) continue;
-        hbm->address = tiers_pool_lend_address(hbm_pool(s), location);
+        hbm->address = tiers_pool_lend_address(hbm_pool(s), location, NULL);
         if (hbm->address != 0) {
             hbm->location = location;
             break;

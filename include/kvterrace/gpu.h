@@ -53,7 +53,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_load_wait_layer(kvt_load *load, uint32_t la
 /* What a store has done on a GPU. */
 typedef struct kvt_gpu_stats {
     uint32_t struct_size;
-    bool open;               /* a view has named it; else all is 0 */
+    bool open;               /* a view or a move has needed it; else all is 0 */
     bool kernels_refused;    /* the driver has refused kernels; the CPU decodes in their place */
     uint64_t bytes_in;       /* copied from the host to the GPU */
     uint64_t bytes_out;      /* and back */
@@ -62,8 +62,8 @@ typedef struct kvt_gpu_stats {
     uint64_t decoded_by_gpu; /* those that kernels have decoded, and found sound */
     uint64_t unsound;        /* those that kernels have found unsound: what is stored is damaged
                                 (kvt_store_stats.load_failures), or the GPU errs */
-    uint64_t encoded_by_cpu; /* layers of entries of puts that were copied out of the GPU as they
-                                are */
+    uint64_t encoded_by_cpu; /* layers of entries of puts, and of moves out of the hbm tier that
+                                code elements anew, that were copied out of the GPU as they are */
     uint64_t encoded_by_gpu; /* those that kernels have encoded, so that their record was copied */
 } kvt_gpu_stats;
 

@@ -62,6 +62,7 @@ void kvt_store_close(kvt_store *store)
     if (store->opened) learn_save(store); /* may wait for others; the catalog is safe by now */
     close_free_places(store, &store->table);
     close_free_places(store, &store->quarantined);
+    gpu_sites_close(&store->gpus); /* its kernels may read the memory of an hbm device */
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         /* One that abandons an unresponsive device goes on without the store (docs/TIERS.md). */
         (void)tiers_pool_close(store->pools[tier]);
@@ -79,7 +80,6 @@ void kvt_store_close(kvt_store *store)
     handover_close(store);
     staging_close(store->staging);
     bases_close(store);
-    gpu_sites_close(&store->gpus);
     pthread_cond_destroy(&store->changed);
     pthread_cond_destroy(&store->background_due);
     pthread_mutex_destroy(&store->wear_lock);

@@ -3,7 +3,7 @@
  * executor.c - carries plans out: one operation, named stages, one table from stage to function.
  *
  *     put      encode -> reserve -> write -> prepare -> publish
- *     change   read -> recode -> reserve -> write -> prepare -> publish
+ *     change   read -> recode -> reserve -> write -> prepare -> publish    a GPU may recode
  *     change   adopt                      onto a copy that is on SSD already
  *     copy     read -> reserve -> write -> prepare -> keep      to SSD, beside a place above
  *     evict    unlist                     or, from above, onto a copy that is on SSD already

@@ -69,6 +69,7 @@ typedef struct store_op {
     struct executor_flight *flight;   /* NULL, or the put may be written behind the stages' walk */
     const store_stage *stage;         /* the next one */
     bool written;                     /* encode has put the record where it belongs */
+    bool recoded;                     /* change: a GPU has made the record from the source's */
     bool owes;            /* a new layout: until it ends, room that others may wait for */
     bool planned;         /* by the policy: it is committed or aborted there */
     bool for_put;         /* its plan ends with a put, which needs the room */

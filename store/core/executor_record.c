@@ -12,6 +12,7 @@
 #include "store/core/executor.h"
 #include "store/core/executor_internal.h"
 #include "store/gpu/gpu_put.h"
+#include "store/gpu/gpu_views.h"
 #include "store/learn/token_drop.h"
 #include "store/read/groups.h"
 
@@ -88,7 +89,64 @@ static kvt_status executor_refuse_form(store_op *op)
     return KVT_E_SPACE;
 }
 
-/* change: brings the source record into staging and verifies it, room for recoding included. */
+/* Lets kernels of a GPU make the record in staging. Any other status than KVT_OK: they have not,
+ * and nothing is held. */
+static kvt_status executor_encode_there(store_op *op, const store_gpu_source *source)
+{
+    if (op->groups.count != 0 || !store_gpu_may_encode(source->site, op->spec.variant))
+        return KVT_E_UNSUPPORTED;
+    kvt_status status = executor_bound_op(op);
+    if (status != KVT_OK) return status;
+    const uint64_t bound = staging_round(op->bound_bytes);
+    status = executor_take_staging(op, bound);
+    if (status != KVT_OK) return status;
+    op->record = op->staging.memory;
+    status = store_gpu_encode(source, &op->spec, op->record, bound, &op->record_bytes);
+    if (status == KVT_OK) return KVT_OK;
+    staging_release(op->store->staging, &op->staging);
+    op->record = NULL;
+    op->record_bytes = 0;
+    return status;
+}
+
+/* change: the same from the source's record, where that lies in the memory of a GPU and its
+ * elements are to be coded anew. */
+static kvt_status executor_recode_there(store_op *op)
+{
+    const store_place *source = op->source;
+    const entry_kind *kind = op->entry->kind;
+    tiers_pool *pool = op->store->pools[source->tier];
+    gpu_site *site = NULL;
+    uint32_t gpu;
+    if (codecs_made_from(source->variant, op->spec.variant) != CODECS_WAY_RECODE ||
+        kvt_variant_drops_tokens(source->variant))
+        return KVT_E_UNSUPPORTED;
+    const uint64_t address = tiers_pool_lend_address(pool, source->location, &gpu);
+    if (address == 0) return KVT_E_UNSUPPORTED;
+    kvt_status status =
+        gpu == 0 ? KVT_E_UNSUPPORTED : gpu_sites_take(&op->store->gpus, gpu - 1, &site);
+    if (status == KVT_OK) {
+        const store_gpu_source from = {.site = site,
+                                       .layout = &kind->layout,
+                                       .record = address,
+                                       .record_bytes = source->record_bytes,
+                                       .variant = source->variant,
+                                       .expected = &op->expected};
+        executor_set_generation(op);
+        status = executor_encode_there(op, &from);
+        if (status != KVT_OK) {
+            op->spec.generation = source->generation;
+            gpu_count(site, GPU_ENCODED_BY_CPU,
+                      kind->group_count != 0 ? store_gpu_layers(kind->groups, kind->group_count)
+                                             : store_gpu_layers(&kind->layout, 1));
+        }
+    }
+    tiers_pool_take_back(pool, source->location, KVT_IO_READ, 0);
+    return status;
+}
+
+/* change: brings the source record into staging and verifies it, room for recoding included; or the
+ * new one, where a GPU in whose memory the source lies makes it. */
 kvt_status stage_read(store_op *op)
 {
     assert(op->source != NULL && op->source->location != NULL);
@@ -107,6 +165,8 @@ kvt_status stage_read(store_op *op)
         if (op->entry->kind->source_bytes > store->staging->limit_bytes)
             return executor_refuse_form(op);
         executor_fill_groups(op);
+        op->recoded = executor_recode_there(op) == KVT_OK;
+        if (op->recoded) return KVT_OK;
         status = executor_bound_op(op);
         if (status != KVT_OK) return status;
         uint64_t scratch = op->scratch_bytes;
@@ -206,6 +266,7 @@ static kvt_status executor_encode_views(store_op *op, void *record, uint64_t cap
  * record is sound, so no failure from here on says that its bytes are damaged. */
 kvt_status stage_recode(store_op *op)
 {
+    if (op->recoded) return executor_note_size(op, KVT_OK);
     assert(op->record != NULL && op->record_bytes == op->source->record_bytes);
     const store_place *source = op->source;
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) == 0) return KVT_OK;
@@ -334,26 +395,6 @@ static kvt_status executor_bound_put(store_op *op)
                                    &op->scratch_bytes);
 }
 
-/* put: lets kernels of a GPU make the record in staging. Any other status than KVT_OK: they have
- * not, and nothing is held. */
-static kvt_status executor_encode_there(store_op *op)
-{
-    if (op->groups.count != 0 || !store_gpu_may_encode(op->gpu, op->spec.variant))
-        return KVT_E_UNSUPPORTED;
-    kvt_status status = executor_bound_op(op);
-    if (status != KVT_OK) return status;
-    const uint64_t bound = staging_round(op->bound_bytes);
-    status = executor_take_staging(op, bound);
-    if (status != KVT_OK) return status;
-    op->record = op->staging.memory;
-    status = store_gpu_encode(op->gpu, &op->spec, op->record, bound, &op->record_bytes);
-    if (status == KVT_OK) return KVT_OK;
-    staging_release(op->store->staging, &op->staging);
-    op->record = NULL;
-    op->record_bytes = 0;
-    return status;
-}
-
 /* put: makes the record from the caller's bytes, in its tier or in staging. */
 kvt_status stage_encode(store_op *op)
 {
@@ -363,7 +404,10 @@ kvt_status stage_encode(store_op *op)
     if (!bases_has(op->store, op->spec.variant)) return executor_refuse_form(op);
     executor_set_generation(op);
     if (op->gpu != NULL) {
-        if (executor_encode_there(op) == KVT_OK) return executor_note_size(op, KVT_OK);
+        const store_gpu_source source = {
+            .site = op->gpu->site, .layout = op->gpu->layouts, .view = op->gpu->far};
+        if (op->gpu->count == 1 && executor_encode_there(op, &source) == KVT_OK)
+            return executor_note_size(op, KVT_OK);
         const kvt_status brought = store_gpu_bring(op->gpu);
         if (brought != KVT_OK) return brought;
         op->views = op->gpu->packed;

@@ -16,6 +16,7 @@
 #include "store/core/executor_flights.h"
 #include "store/core/handover.h"
 #include "store/gpu/gpu_put.h"
+#include "store/gpu/gpu_views.h"
 #include "store/learn/token_drop.h"
 #include "store/read/groups.h"
 #include "store/watch/watching.h"
@@ -48,8 +49,8 @@ static kvt_status put_check_entry(const kvt_entry *entry, uint64_t *source_bytes
 static bool put_is_encoded_there(const put_work *work)
 {
     const kvt_plan *plan = work->plan;
-    return work->gpu != NULL &&
-           store_gpu_may_encode(work->gpu, plan->moves[plan->count - 1].to_variant);
+    return work->gpu != NULL && work->gpu->count == 1 &&
+           store_gpu_may_encode(work->gpu->site, plan->moves[plan->count - 1].to_variant);
 }
 
 /* Copies an entry out of a GPU's memory. False: it could not be read. */

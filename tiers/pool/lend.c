@@ -73,13 +73,15 @@ void *tiers_pool_lend(tiers_pool *pool, const tiers_location *location)
 }
 
 /* As lend_borrow: the count rises first. */
-uint64_t tiers_pool_lend_address(tiers_pool *pool, const tiers_location *location)
+uint64_t tiers_pool_lend_address(tiers_pool *pool, const tiers_location *location,
+                                 uint32_t *gpu_out)
 {
     if (location->extent_count != 1) return 0;
     assert(location->extents[0].member < pool->member_count);
     pool_member *member = &pool->members[location->extents[0].member];
     atomic_fetch_add(&member->lent, 1);
     const uint64_t address = atomic_load(&member->address);
+    if (gpu_out != NULL) *gpu_out = member->gpu;
     if (address != 0 && pool_member_serves(member)) return address + location->extents[0].offset;
     atomic_fetch_sub(&member->lent, 1);
     return 0;

@@ -132,6 +132,7 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
     if (member->used_bytes == 0) member->align_bytes = power ? align : TIERS_GRAIN_BYTES;
     member->device = device;
     atomic_store(&member->memory, kvt_device_memory(device));
+    atomic_store(&member->gpu, options->gpu);
     atomic_store(&member->address, kvt_device_address(device));
     member->facts = device->facts;
     member->draining = false;

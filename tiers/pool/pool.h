@@ -74,6 +74,7 @@ typedef struct tiers_member_options {
                             measured; 0 = unknown */
     uint64_t align_bytes; /* slots begin at multiples of it, a power of two, where that costs
                              little; 0 = of a grain */
+    uint32_t gpu;         /* whose memory the device is, counted from 1; 0 = of none */
 } tiers_member_options;
 
 /* A pool's member on this device, with what a device's configuration says of a member: timeout,
@@ -387,8 +388,10 @@ void tiers_pool_take_back(tiers_pool *pool, const tiers_location *location, kvt_
  * lies in one piece, which the host may not follow. 0: it lies in several, its device has none, or
  * its member does not serve. It ends with tiers_pool_take_back; transfers of the object go on
  * meanwhile. Takes no lock.
+ *   gpu_out  NULL, or whose memory it is: the driver's number counted from 1; 0: no GPU's
  */
-uint64_t tiers_pool_lend_address(tiers_pool *pool, const tiers_location *location);
+uint64_t tiers_pool_lend_address(tiers_pool *pool, const tiers_location *location,
+                                 uint32_t *gpu_out);
 
 /* Whether every member that holds a part of an object serves. Takes no lock. */
 bool tiers_pool_serves(const tiers_pool *pool, const tiers_location *location);

@@ -8,7 +8,7 @@
  *                         was made under the mutex after its members had begun
  *     transfers           their second block under `done_mutex`
  *     late, pins          under `done_mutex`: a worker never takes `mutex`
- *     holds, member_count, trimmed, memory, address, lent    atomic
+ *     holds, member_count, trimmed, memory, address, gpu, lent  atomic
  *
  * Lock order: `mutex` before a worker's mailbox; `done_mutex` is a leaf.
  */
@@ -47,7 +47,8 @@ typedef struct pool_member {
     uint32_t spared;                 /* objects in a row kept away since a write failed */
     uint32_t syncs;                  /* under way on the worker */
     _Atomic(unsigned char *) memory; /* the device's bytes, or NULL */
-    _Atomic uint64_t address;        /* as its own processor finds them, or 0 */
+    _Atomic uint64_t address;        /* as its own processor finds them, or 0, */
+    _Atomic uint32_t gpu;            /* which is this GPU, as of tiers_member_options */
     _Atomic uint32_t lent;           /* objects of it that are lent now; eject waits for 0 */
 } pool_member;
 

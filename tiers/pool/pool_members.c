@@ -32,6 +32,7 @@ tiers_member_options tiers_member_options_of(const kvt_device_config *config, kv
     if (wear != NULL) options.wear = *wear;
     options.wear.budget_bytes_per_day = config->write_bytes_per_day;
     options.wear.shadow = config->write_budget_shadow;
+    if (!config->emulated && strcmp(config->backend, "hbm") == 0) options.gpu = config->gpu + 1;
     return options;
 }
 
