@@ -94,6 +94,8 @@ typedef struct bench_gpu_options {
     uint64_t decode_bytes; /* of elements that kernels alone make; 0 = 512 MiB */
     uint32_t context;      /* entries of a load; 0 = 32 */
     uint32_t loads;        /* with faults; 0 = 10,000, quick 1,000 */
+    uint32_t first_load;   /* of them; those before it are left out */
+    uint32_t bar;          /* this one alone, counted from 1; 0 = all */
     uint32_t seconds;      /* after which nothing is begun; 0 = 420, quick 80 */
     double loads_seconds;  /* after which they end; 0 = 120, quick 15 */
 } bench_gpu_options;

@@ -179,9 +179,10 @@ static kvt_status gpu_run(const bench_options *options, bench_report *report)
     gpu_take_options(&bench, options);
     bench.until_ns = bench.began_ns + bench.own.seconds * UINT64_C(1000000000);
     kvt_status status = gpu_open(&bench);
-    if (status == KVT_OK) status = gpu_measure_copies(&bench);
+    if (status == KVT_OK && bench.own.bar == 0) status = gpu_measure_copies(&bench);
     for (uint32_t i = 0; i < GPU_BARS && status == KVT_OK; i++) {
         char why[BENCH_MESSAGE_BYTES];
+        if (bench.own.bar != 0 && bench.own.bar != i + 1) continue;
         (void)bench_tell(options, i, GPU_BARS, gpu_bars[i].name);
         bench.bar = i + 1;
         report->message[0] = '\0';

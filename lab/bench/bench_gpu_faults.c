@@ -27,7 +27,8 @@ enum {
 
 #define FAULTS_BACKEND "bench-gpu-memory"
 /* Of each variant. */
-#define FAULTS_LOADS(bench) (((bench)->own.loads + FAULTS_VARIANTS - 1) / FAULTS_VARIANTS)
+#define FAULTS_SHARE(loads) (((loads) + FAULTS_VARIANTS - 1) / FAULTS_VARIANTS)
+#define FAULTS_LOADS(bench) FAULTS_SHARE((bench)->own.loads)
 #define FAULTS_DEADLINE_NS  UINT64_C(400000)
 
 typedef enum faults_kind {
@@ -196,8 +197,8 @@ typedef struct faults_run {
     gpu_bench_store store;
     uint8_t *poison, *pages, *found;
     uint8_t *wanted[FAULTS_ENTRIES]; /* what the store's variant decodes to */
-    uint64_t dice;
-    uint64_t loads, of_kind[FAULTS_KINDS], right, wrong, failed;
+    uint64_t seed, dice;
+    uint64_t first, loads, of_kind[FAULTS_KINDS], right, wrong, failed;
 } faults_run;
 
 static uint64_t faults_draw(faults_run *run, uint64_t below)
@@ -232,8 +233,9 @@ static kvt_status faults_load(faults_run *run)
 {
     gpu_bench_store *store = &run->store;
     kvt_load_options options = {.struct_size = sizeof options};
-    const uint32_t count = 1 + (uint32_t)faults_draw(run, store->entries);
     kvt_load *load = NULL;
+    run->dice = lab_mix(run->seed << 32 | (run->first + run->loads)); /* as if none were before */
+    const uint32_t count = 1 + (uint32_t)faults_draw(run, store->entries);
     for (uint32_t i = 0; i < store->entries; i++)
         store->statuses[i] = KVT_MISS;
     options.deadline_ns = faults_arm(run);
@@ -342,14 +344,16 @@ static void faults_report(gpu_bench *bench, const faults_run *run, const char *v
                                               .asked = rows[i].asked,
                                               .reached = rows[i].reached,
                                               .most = rows[i].asked <= 0});
-    bench_report_row(
-        bench->report, "faults",
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "variant", variant, "loads",
-                  (json_int_t)run->loads, "flips", (json_int_t)run->of_kind[FAULTS_FLIP], "copies",
-                  (json_int_t)run->of_kind[FAULTS_COPY], "launches",
-                  (json_int_t)run->of_kind[FAULTS_LAUNCH], "deadlines",
-                  (json_int_t)run->of_kind[FAULTS_DEADLINE], "right", (json_int_t)run->right,
-                  "wrong", (json_int_t)run->wrong, "failed", (json_int_t)run->failed));
+    bench_report_row(bench->report, "faults",
+                     json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i}",
+                               "variant", variant, "first", (json_int_t)run->first, "loads",
+                               (json_int_t)run->loads, "flips",
+                               (json_int_t)run->of_kind[FAULTS_FLIP], "copies",
+                               (json_int_t)run->of_kind[FAULTS_COPY], "launches",
+                               (json_int_t)run->of_kind[FAULTS_LAUNCH], "deadlines",
+                               (json_int_t)run->of_kind[FAULTS_DEADLINE], "right",
+                               (json_int_t)run->right, "wrong", (json_int_t)run->wrong, "failed",
+                               (json_int_t)run->failed, "leaks", memory, "pinned_leaks", pinned));
 }
 
 kvt_status bench_gpu_faults(gpu_bench *bench)
@@ -358,7 +362,7 @@ kvt_status bench_gpu_faults(gpu_bench *bench)
                                                           "lossless", "entropy:k0.25v0.5"};
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < FAULTS_VARIANTS && status == KVT_OK; i++) {
-        faults_run run = {.dice = i + 1};
+        faults_run run = {.seed = i + 1, .first = FAULTS_SHARE(bench->own.first_load)};
         const uint64_t until_ns =
             base_clock_ns() + (uint64_t)(bench->own.loads_seconds * 1e9 / FAULTS_VARIANTS);
         memset(&faults, 0, sizeof faults);

@@ -4,6 +4,8 @@
  * is bit for bit right, faults make no wrong byte and nothing is left. Over the stand-in for the
  * driver with the host's build of the kernels, or on a GPU; without either it skips (77). Speeds
  * judge nothing.
+ *
+ *     test_bench_gpu --loads N [--first F] [--seconds S]    loads with faults alone, N of them
  */
 #include "cases.h"
 #include "fake_kernels.h"
@@ -167,9 +169,72 @@ TEST(the_engine_s_kernel_turns)
     ptx_close(machine);
 }
 
-int main(void)
+/* ---- many loads ---- */
+
+/* Makes loads with faults from a first one on. Each row says where the next run goes on. */
+static int run_loads(const bench_gpu_options *own)
+{
+    json_t *root = run_case(own), *row;
+    json_int_t wrong = 0, leaks = 0, loads = 0, right = 0;
+    size_t i;
+    json_array_foreach(json_object_get(root, "faults"), i, row)
+    {
+        const json_int_t made = json_integer_value(json_object_get(row, "loads"));
+        char *text = json_dumps(row, JSON_COMPACT);
+        printf("%s\n", text);
+        free(text);
+        loads += made;
+        right += json_integer_value(json_object_get(row, "right"));
+        wrong += json_integer_value(json_object_get(row, "wrong"));
+        leaks += json_integer_value(json_object_get(row, "leaks")) +
+                 json_integer_value(json_object_get(row, "pinned_leaks"));
+    }
+    json_decref(root);
+    if (fake_state != NULL) leaks += fake_state->live;
+    printf("first=%u loads=%lld right=%lld wrong=%lld leaks=%lld left_memory=%u\n", own->first_load,
+           (long long)loads, (long long)right, (long long)wrong, (long long)leaks,
+           fake_kernel_failures);
+    return right == 0 || wrong != 0 || leaks != 0 || fake_kernel_failures != 0;
+}
+
+/* Takes the options. Returns 0: there are none, 1: loads are asked for, 2: what nobody knows. */
+static int take_loads(int argc, char **argv, bench_gpu_options *own)
+{
+    const struct {
+        const char *name;
+        uint32_t *value;
+    } known[] = {{"--loads", &own->loads}, {"--first", &own->first_load}};
+    for (int i = 1; i < argc; i += 2) {
+        const char *text = i + 1 < argc ? argv[i + 1] : "";
+        char *end;
+        const unsigned long number = strtoul(text, &end, 10);
+        if (text[0] < '0' || text[0] > '9' || *end != '\0' || number > INT32_MAX) return 2;
+        if (strcmp(argv[i], "--seconds") == 0) {
+            own->loads_seconds = (double)number;
+            continue;
+        }
+        size_t k = 0;
+        while (k < 2 && strcmp(argv[i], known[k].name) != 0)
+            k++;
+        if (k == 2) return 2;
+        *known[k].value = (uint32_t)number;
+    }
+    return argc > 1;
+}
+
+int main(int argc, char **argv)
 {
     char reason[160];
+    bench_gpu_options own = small;
+    own.shape.kv_heads = 1;
+    own.shape.tokens = 48;
+    own.bar = BARS;
+    own.loads_seconds = own.seconds;
+    const int asked = take_loads(argc, argv, &own);
+    if (asked == 2) {
+        fprintf(stderr, "usage: %s [--loads N] [--first F] [--seconds S]\n", argv[0]);
+        return 2;
+    }
     fake_state = fake_cuda_find();
     const fake_cuda_kernel spin = {GPU_BENCH_SPIN, run_spin, {8, 8}};
     fake_kernels_give(fake_state, &spin, 1);
@@ -177,5 +242,6 @@ int main(void)
         printf("skipped: %s\n", reason);
         return 77;
     }
+    if (asked == 1) return run_loads(&own);
     return tests_run();
 }
