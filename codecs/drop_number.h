@@ -7,6 +7,8 @@
 #ifndef CODECS_DROP_NUMBER_H
 #define CODECS_DROP_NUMBER_H
 
+#include "codecs/kernels/cosine_tables.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -117,25 +119,8 @@ static inline double drop_angle(uint64_t turns, uint32_t *quarters_out)
 /* Cosine and sine of at most an eighth of a turn, in radians. */
 static inline void drop_cos_sin_near(double x, double *cos_out, double *sin_out)
 {
-    static const double sines[] = {1.0 / 355687428096000.0,
-                                   -1.0 / 1307674368000.0,
-                                   1.0 / 6227020800.0,
-                                   -1.0 / 39916800.0,
-                                   1.0 / 362880.0,
-                                   -1.0 / 5040.0,
-                                   1.0 / 120.0,
-                                   -1.0 / 6.0,
-                                   1.0};
-    static const double cosines[] = {-1.0 / 6402373705728000.0,
-                                     1.0 / 20922789888000.0,
-                                     -1.0 / 87178291200.0,
-                                     1.0 / 479001600.0,
-                                     -1.0 / 3628800.0,
-                                     1.0 / 40320.0,
-                                     -1.0 / 720.0,
-                                     1.0 / 24.0,
-                                     -0.5,
-                                     1.0};
+    static const double sines[] = {COSINE_SERIES_OF_SINE};
+    static const double cosines[] = {COSINE_SERIES};
     const double square = x * x;
     *sin_out = drop_polynomial(sines, sizeof sines / sizeof sines[0], square) * x;
     *cos_out = drop_polynomial(cosines, sizeof cosines / sizeof cosines[0], square);

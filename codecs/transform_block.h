@@ -27,7 +27,7 @@ enum {
     TRANSFORM_EXCEPTION_BYTES = 6
 };
 
-/* What a spread is added to for its class at a step, which is a quarter of the sum. */
+/* The addend of a spread at a step: its class is a quarter of the sum. */
 int32_t transform_class_offset(uint32_t step);
 
 /* The units of a segment at one step, in the order in which they are stored. */

@@ -5,6 +5,7 @@
  */
 #include "transform_work.h"
 
+#include "codecs/kernels/cosine_tables.h"
 #include "transform_image.h"
 
 #include <kvterrace/rope.h>
@@ -86,24 +87,7 @@ uint64_t transform_scratch_bytes(const transform_shape *shape)
 /* The weights of the orthonormal cosine transform (DCT-II) of 16 tokens. */
 static void work_make_weights(transform_work *work)
 {
-    /* cos(i pi / 32) / sqrt(8), i from 0 to 16. */
-    static const float quarter[17] = {0x1.6a09e6p-2f,
-                                      0x1.684b9cp-2f,
-                                      0x1.63150cp-2f,
-                                      0x1.5a730cp-2f,
-                                      0x1.4e7aeap-2f,
-                                      0x1.3f4a24p-2f,
-                                      0x1.2d062ep-2f,
-                                      0x1.17dc14p-2f,
-                                      0x1.000000p-2f,
-                                      0x1.cb598cp-3f,
-                                      0x1.92469cp-3f,
-                                      0x1.5553e4p-3f,
-                                      0x1.1517a8p-3f,
-                                      0x1.a4608ap-4f,
-                                      0x1.1a855ep-4f,
-                                      0x1.1be352p-5f,
-                                      0.0f};
+    static const float quarter[17] = {COSINE_QUARTER};
     for (uint32_t f = 0; f < TRANSFORM_ALONG; f++) {
         for (uint32_t t = 0; t < TRANSFORM_ALONG / 2; t++) {
             const uint32_t angle = (2 * t + 1) * f % 64; /* of pi / 32; 64 is a whole turn */

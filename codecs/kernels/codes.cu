@@ -15,6 +15,7 @@
  *
  * Nothing but what this block wrote behind a meeting is read again.
  */
+#include "cosine_tables.h"
 #include "rans_device.h"
 
 enum {
@@ -221,25 +222,8 @@ KERNEL_INLINE void codes_open(const kernel_codes_job *job, uint32_t wanted, code
 
 /* ---- angles ---- */
 
-KERNEL_TABLE double codes_sines[] = {1.0 / 355687428096000.0,
-                                     -1.0 / 1307674368000.0,
-                                     1.0 / 6227020800.0,
-                                     -1.0 / 39916800.0,
-                                     1.0 / 362880.0,
-                                     -1.0 / 5040.0,
-                                     1.0 / 120.0,
-                                     -1.0 / 6.0,
-                                     1.0};
-KERNEL_TABLE double codes_cosines[] = {-1.0 / 6402373705728000.0,
-                                       1.0 / 20922789888000.0,
-                                       -1.0 / 87178291200.0,
-                                       1.0 / 479001600.0,
-                                       -1.0 / 3628800.0,
-                                       1.0 / 40320.0,
-                                       -1.0 / 720.0,
-                                       1.0 / 24.0,
-                                       -0.5,
-                                       1.0};
+KERNEL_TABLE double codes_sines[] = {COSINE_SERIES_OF_SINE};
+KERNEL_TABLE double codes_cosines[] = {COSINE_SERIES};
 
 /* Cosine and sine of an angle in turns of 2^-64, as the CPU has them (drop_number.h): two numbers
  * of fp32. */

@@ -222,7 +222,7 @@ KERNEL_INLINE void dense_store(const kernel_dense_job *job, uint64_t at, const d
         if (together == 8)
             lossless_store(place, element_bytes, job->transfer_bytes, values);
         else
-            lossless_store_one(place, element_bytes, values[0]);
+            kernel_store_one(place, element_bytes, values[0]);
     }
 }
 

@@ -260,6 +260,17 @@ KERNEL_INLINE uint32_t kernel_bf16_to_fp8(uint32_t bits)
     return sign | (kept - 0x3c000000u + 0x7ffffu + (kept >> 20 & 1)) >> 20;
 }
 
+/* Stores an element. */
+KERNEL_INLINE void kernel_store_one(uint64_t place, uint32_t element_bytes, uint32_t value)
+{
+    if (element_bytes == 4)
+        kernel_store4(place, value);
+    else if (element_bytes == 2)
+        kernel_store2(place, (uint16_t)value);
+    else
+        kernel_store1(place, value);
+}
+
 /* Stores `count` words of elements: as one or two stores where the place allows it, else element by
  * element. count and element_bytes are constants at each call. */
 KERNEL_INLINE void kernel_store_words(uint64_t address, const uint32_t *words, uint32_t count,

@@ -107,7 +107,7 @@ KERNEL_INLINE void lossless_store_eight(const kernel_lossless_job *job, uint64_t
         return;
     }
     for (uint32_t i = 0; i < 8; i++)
-        lossless_store_one(lossless_place_of(job, at, index + i), element_bytes, values[i]);
+        kernel_store_one(lossless_place_of(job, at, index + i), element_bytes, values[i]);
 }
 
 /* ---- fields ---- */
@@ -147,7 +147,7 @@ KERNEL_INLINE void lossless_short_run(const kernel_lossless_job *job, uint64_t a
         else if (tile->extra_bytes != 0)
             extra = kernel_load1(extras + 2 * (run + i)) | kernel_load1(extras + 2 * (run + i) + 1)
                                                                << 8;
-        lossless_store_one(
+        kernel_store_one(
             lossless_place_of(job, at, first + run + i), job->dtype == KERNEL_FP32 ? 4 : 2,
             lossless_merge(job, tile, nibble, exponent, kernel_load1(lows + run + i), extra));
     }
@@ -233,8 +233,8 @@ KERNEL_INLINE void lossless_raw_tile(const kernel_lossless_job *job, uint64_t at
             for (uint32_t k = 0; k < left; k++) {
                 const uint64_t from = tile->nibbles + (uint64_t)(i + k) * (wide ? 4 : 2);
                 const uint32_t low = kernel_load1(from) | kernel_load1(from + 1) << 8;
-                lossless_store_one(lossless_place_of(job, at, first + i + k), wide ? 4 : 2,
-                                   wide ? lossless_word(from) : low);
+                kernel_store_one(lossless_place_of(job, at, first + i + k), wide ? 4 : 2,
+                                 wide ? lossless_word(from) : low);
             }
             return;
         }

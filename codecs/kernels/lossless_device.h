@@ -42,16 +42,6 @@ KERNEL_INLINE uint64_t lossless_place(const kernel_target *target, uint64_t at, 
            (in_row - head * (uint32_t)target->head_bytes);
 }
 
-KERNEL_INLINE void lossless_store_one(uint64_t place, uint32_t element_bytes, uint32_t value)
-{
-    if (element_bytes == 4)
-        kernel_store4(place, value);
-    else if (element_bytes == 2)
-        kernel_store2(place, (uint16_t)value);
-    else
-        kernel_store1(place, value);
-}
-
 /* Whether eight channels from a multiple of 8 on are always neighbours. */
 KERNEL_INLINE bool lossless_neighbours(const kernel_target *target, uint32_t element_bytes)
 {

@@ -79,7 +79,7 @@ KERNEL_INLINE chain_stream chain_open(uint64_t at, uint64_t end, uint64_t symbol
     return stream;
 }
 
-/* What the threads of a block share while a table is made. */
+/* Shared by the threads of a block while they make a table. */
 typedef struct chain_table {
     uint32_t order[CHAIN_SLOTS]; /* symbols by slot */
     uint32_t frequencies[CHAIN_SLOTS];

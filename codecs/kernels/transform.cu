@@ -12,6 +12,7 @@
  * A product of an element of the basis and a code is exact in fp32, so that it may be fused with
  * its sum; sums go in the order of components.
  */
+#include "cosine_tables.h"
 #include "kernel_words.h"
 
 enum {
@@ -19,24 +20,7 @@ enum {
     TRANSFORM_STRIDE = 20 /* floats from component to component in shared memory */
 };
 
-/* cos(i pi / 32) / sqrt(8), i from 0 to 16. */
-KERNEL_TABLE float transform_quarter[17] = {0x1.6a09e6p-2f,
-                                            0x1.684b9cp-2f,
-                                            0x1.63150cp-2f,
-                                            0x1.5a730cp-2f,
-                                            0x1.4e7aeap-2f,
-                                            0x1.3f4a24p-2f,
-                                            0x1.2d062ep-2f,
-                                            0x1.17dc14p-2f,
-                                            0x1.000000p-2f,
-                                            0x1.cb598cp-3f,
-                                            0x1.92469cp-3f,
-                                            0x1.5553e4p-3f,
-                                            0x1.1517a8p-3f,
-                                            0x1.a4608ap-4f,
-                                            0x1.1a855ep-4f,
-                                            0x1.1be352p-5f,
-                                            0.0f};
+KERNEL_TABLE float transform_quarter[17] = {COSINE_QUARTER};
 
 /* The weight of a frequency for a token below 8. */
 KERNEL_INLINE float transform_weight(uint32_t frequency, uint32_t token)
@@ -179,16 +163,6 @@ KERNEL_INLINE uint32_t transform_narrow(uint32_t dtype, float value)
     return dtype == KERNEL_FP8 ? kernel_bf16_to_fp8(half << 16) : half;
 }
 
-KERNEL_INLINE void transform_store_one(uint64_t place, uint32_t element_bytes, uint32_t value)
-{
-    if (element_bytes == 4)
-        kernel_store4(place, value);
-    else if (element_bytes == 2)
-        kernel_store2(place, (uint16_t)value);
-    else
-        kernel_store1(place, value);
-}
-
 /* A token's two elements, from the first one of its head on. */
 KERNEL_INLINE void transform_store(const kernel_transform_job *job, const transform_item *item,
                                    uint64_t head, const float values[2])
@@ -203,10 +177,9 @@ KERNEL_INLINE void transform_store(const kernel_transform_job *job, const transf
         kernel_store4(first, high << 16 | low);
         return;
     }
-    if (item->elements[0] < job->head_dim) transform_store_one(first, element_bytes, low);
+    if (item->elements[0] < job->head_dim) kernel_store_one(first, element_bytes, low);
     if (item->elements[1] < job->head_dim)
-        transform_store_one(head + (uint64_t)item->elements[1] * element_bytes, element_bytes,
-                            high);
+        kernel_store_one(head + (uint64_t)item->elements[1] * element_bytes, element_bytes, high);
 }
 
 /* Steps and means of the sums, the turn, and the way to the target. */
