@@ -57,6 +57,21 @@ static kvt_status put_await(gpu_site *site, kvt_status status)
     return status;
 }
 
+/* Whether all segments lie in the record, for kernels read where its head says. */
+static kvt_status put_check_bounds(const gpu_put *put)
+{
+    const store_gpu_source *source = put->source;
+    const uint64_t most = source->record_bytes;
+    kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
+    uint32_t count = 0;
+    kvt_status status = kvt_record_head_ranges(put->head, 0, source->layout->layers, ranges,
+                                               KVT_RECORD_RANGES_MAX, &count);
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++)
+        if (ranges[i].offset > most || ranges[i].bytes > most - ranges[i].offset)
+            status = KVT_E_CORRUPT;
+    return status;
+}
+
 /* Keeps what the jobs need of a record's head. */
 static kvt_status put_keep_head(gpu_put *put, const void *bytes, uint64_t count)
 {
@@ -68,7 +83,8 @@ static kvt_status put_keep_head(gpu_put *put, const void *bytes, uint64_t count)
     if (status != KVT_E_SPACE) return status;
     put->head = malloc(needed);
     if (put->head == NULL) return KVT_E_MEMORY;
-    return kvt_record_head_open(bytes, count, false, expected, put->head, needed, &needed);
+    status = kvt_record_head_open(bytes, count, false, expected, put->head, needed, &needed);
+    return status == KVT_OK ? put_check_bounds(put) : status;
 }
 
 /* Brings the head of the record that is decoded first. */

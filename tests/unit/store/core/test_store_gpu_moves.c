@@ -143,6 +143,8 @@ TEST(no_record_is_made_of_a_damaged_one)
         other.key.bytes[0] ^= 1;
         assert_int_equal(far_encode(&c), KVT_E_MISMATCH);
         c.source.expected = &c.from.spec;
+        c.source.record_bytes -= KVT_RECORD_ALIGN; /* segments behind its end */
+        assert_int_equal(far_encode(&c), KVT_E_CORRUPT);
         c.source.record_bytes = 64;
         assert_int_equal(far_encode(&c), KVT_E_UNSUPPORTED);
         c.source.record_bytes = UINT64_C(1) << 40; /* more than is there */
