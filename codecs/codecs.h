@@ -54,6 +54,15 @@ enum {
     CODECS_BASIS_BITS = 20
 };
 
+/* The variant of planes that keeps so many planes of each side, or all where it has fewer. */
+static inline kvt_variant codecs_fewer_planes(kvt_variant variant, uint32_t planes)
+{
+    for (uint32_t shift = 0; shift < 6; shift += 3)
+        if ((variant.rate >> shift & 7u) > planes)
+            variant.rate = (variant.rate & ~(7u << shift)) | planes << shift;
+    return variant;
+}
+
 /* Answers of codecs that have one plane, no order of sides, or no window. */
 static inline uint32_t codecs_one_plane(kvt_variant variant, kvt_side side, int level)
 {

@@ -390,6 +390,34 @@ KVT_NODISCARD kvt_status kvt_record_head_decode(const kvt_record_head *head,
                                                 uint32_t count, void *scratch,
                                                 uint64_t scratch_bytes);
 
+/*
+ * Makes of a head the one of its record's coarse form: the same record as if it had `planes` planes
+ * of each side and no more, so that the calls above give that form's ranges and elements. Bytes are
+ * where they are. A matrix whose layer has a level has that many planes more or fewer, as a record
+ * that has lost planes.
+ *   memory  aligned to 8; as many bytes as the head has are enough
+ * KVT_OK; KVT_E_UNSUPPORTED: the record has no coarser form (another codec, no further planes,
+ * tokens that were dropped); KVT_E_SPACE (bytes_out are needed).
+ */
+KVT_NODISCARD kvt_status kvt_record_head_coarse(const kvt_record_head *head, uint32_t planes,
+                                                void *memory, uint64_t capacity,
+                                                uint64_t *bytes_out);
+
+/* The ranges of a layer that its coarse form does not have; none touches one of the coarse form.
+ * Statuses as of kvt_record_head_ranges; a layer without further planes has no range. */
+KVT_NODISCARD kvt_status kvt_record_head_rest_ranges(const kvt_record_head *head,
+                                                     const kvt_record_head *coarse, uint32_t layer,
+                                                     kvt_record_range *ranges, uint32_t capacity,
+                                                     uint32_t *count_out);
+
+/* Verifies these further segments, so that decoding the layer afterwards spoils no sound coarse
+ * form. Payload and ranges as of kvt_record_head_decode. KVT_OK; KVT_E_CORRUPT. */
+KVT_NODISCARD kvt_status kvt_record_head_rest_verify(const kvt_record_head *head,
+                                                     const kvt_record_head *coarse, uint32_t layer,
+                                                     const void *payload,
+                                                     const kvt_record_range *ranges,
+                                                     uint32_t count);
+
 /* The same of one matrix, and of what is coded with it. Also KVT_E_ARGUMENT: no such side. */
 KVT_NODISCARD kvt_status kvt_record_head_matrix_ranges(const kvt_record_head *head, uint32_t layer,
                                                        kvt_side side, kvt_record_range *ranges,

@@ -281,3 +281,87 @@ kvt_status kvt_record_head_matrix(const kvt_record_head *head, uint32_t layer, k
     return record_decode_found(source.payload, plan, &found, layer, side, &rows, scratch,
                                scratch_bytes);
 }
+
+/* ---- the coarse form ---- */
+
+kvt_status kvt_record_head_coarse(const kvt_record_head *head, uint32_t planes, void *memory,
+                                  uint64_t capacity, uint64_t *bytes_out)
+{
+    assert(head != NULL && planes != 0 && memory != NULL && bytes_out != NULL);
+    const record_plan *present = &head->plan;
+    const uint64_t segment_bytes = sizeof(record_segment);
+    kvt_record_head *made = memory;
+    record_walk walk;
+    record_want want;
+    uint32_t from = 0;
+    *bytes_out = head->table_at + present->segment_count * segment_bytes;
+    if ((present->codec->flags & KVT_CODEC_FLAG_NESTED) == 0 || present->extension.index_count != 0)
+        return KVT_E_UNSUPPORTED;
+    if (*bytes_out > capacity) return KVT_E_SPACE;
+    memcpy(made, head, head->table_at);
+    const kvt_variant fewer = codecs_fewer_planes(present->variant, planes);
+    const kvt_status status = record_plan_make(&made->plan, fewer, present->stored.tokens);
+    if (status != KVT_OK) return status;
+    if (made->plan.segment_count == present->segment_count) return KVT_E_UNSUPPORTED;
+    record_sections_start(&made->sections);
+    record_walk_start(&walk, &made->plan);
+    while (record_walk_next(&walk, &want)) {
+        record_segment segment;
+        do { /* the segments between are those of further planes */
+            assert(from < present->segment_count);
+            memcpy(&segment, record_head_table(head) + from++ * segment_bytes, segment_bytes);
+        } while (segment.layer != want.segment.layer || segment.side != want.segment.side ||
+                 segment.plane != want.segment.plane || segment.kind != want.segment.kind);
+        memcpy((uint8_t *)made + made->table_at + (walk.index - 1) * segment_bytes, &segment,
+               segment_bytes);
+        record_sections_add(&made->sections, &want);
+    }
+    return KVT_OK;
+}
+
+/* Finds a matrix, and how many of its parts the coarse form has: the leading ones. */
+static uint32_t record_find_rest(const kvt_record_head *head, const kvt_record_head *coarse,
+                                 uint32_t layer, kvt_side side, record_matrix *found)
+{
+    record_find_matrix(&coarse->plan, record_head_table(coarse), &coarse->sections, layer, side,
+                       found);
+    const uint32_t kept = found->part_count;
+    record_find_matrix(&head->plan, record_head_table(head), &head->sections, layer, side, found);
+    assert(kept <= found->part_count);
+    return kept;
+}
+
+kvt_status kvt_record_head_rest_ranges(const kvt_record_head *head, const kvt_record_head *coarse,
+                                       uint32_t layer, kvt_record_range *ranges, uint32_t capacity,
+                                       uint32_t *count_out)
+{
+    record_ranges all = {.ranges = ranges, .capacity = capacity};
+    *count_out = 0;
+    if (!record_has_layers(&head->plan.layout, layer, 1)) return KVT_E_ARGUMENT;
+    for (uint32_t side = 0; side < kvt_layout_sides(&head->plan.layout); side++) {
+        record_matrix found;
+        for (uint32_t i = record_find_rest(head, coarse, layer, (kvt_side)side, &found);
+             i < found.part_count; i++)
+            record_add_range(&all, &found.parts[i]);
+    }
+    if (all.full) return KVT_E_SPACE;
+    record_settle_ranges(&all);
+    *count_out = all.count;
+    return KVT_OK;
+}
+
+kvt_status kvt_record_head_rest_verify(const kvt_record_head *head, const kvt_record_head *coarse,
+                                       uint32_t layer, const void *payload,
+                                       const kvt_record_range *ranges, uint32_t count)
+{
+    const record_source source = record_head_source(head, payload, ranges, count);
+    kvt_status status = KVT_OK;
+    for (uint32_t side = 0; side < kvt_layout_sides(&head->plan.layout); side++) {
+        record_matrix found;
+        const uint32_t kept = record_find_rest(head, coarse, layer, (kvt_side)side, &found);
+        if (!record_source_find(&source, layer, (kvt_side)side, &found)) return KVT_E_CORRUPT;
+        for (uint32_t i = kept; i < found.part_count && status == KVT_OK; i++)
+            status = record_segment_check(source.payload, &found.parts[i]);
+    }
+    return status;
+}

@@ -318,6 +318,109 @@ TEST(every_codec)
     layout.sides = 0;
 }
 
+static uint64_t coarse_memory[4096];
+
+/* The bytes of a record in its coarse form, as an encoder at the lower rate gives them. */
+static char *coarse_whole(const site *s, uint32_t planes)
+{
+    kvt_record_spec spec = s->spec;
+    uint64_t bytes;
+    char *record = aligned(s->bound), *whole = aligned(s->source_bytes);
+    spec.variant = codecs_fewer_planes(spec.variant, planes);
+    assert_ok(kvt_record_encode(&spec, s->source, s->source_bytes, record, s->bound, s->scratch,
+                                s->scratch_bytes, &bytes));
+    assert_ok(kvt_record_decode(record, bytes, &spec, whole, s->source_bytes, s->scratch,
+                                s->scratch_bytes));
+    return whole;
+}
+
+/* Each layer first by the ranges of the coarse form, then by the rest of them behind. */
+static void check_coarse(const char *name, uint32_t planes)
+{
+    site s = make_site(name);
+    kvt_record_head *head = (void *)head_memory, *coarse = (void *)coarse_memory;
+    uint64_t bytes;
+    assert_ok(kvt_record_head_open(s.record, s.record_bytes, false, &s.spec, head,
+                                   sizeof head_memory, &bytes));
+    assert_int_equal(kvt_record_head_coarse(head, planes, coarse, bytes - 1, &bytes), KVT_E_SPACE);
+    assert_ok(kvt_record_head_coarse(head, planes, coarse, bytes, &bytes));
+    const char *wanted = coarse_whole(&s, planes);
+    const uint64_t matrix = kvt_layout_matrix_bytes(&layout) * kvt_layout_sides(&layout);
+    const kvt_view view = codecs_packed_view(&layout, s.own);
+    for (uint32_t i = 0; i < layout.layers; i++) {
+        kvt_record_range ranges[KVT_RECORD_RANGES_MAX], rest[KVT_RECORD_RANGES_MAX];
+        uint32_t count, more;
+        assert_ok(kvt_record_head_ranges(coarse, i, 1, ranges, KVT_RECORD_RANGES_MAX, &count));
+        assert_ok(kvt_record_head_rest_ranges(head, coarse, i, rest, KVT_RECORD_RANGES_MAX, &more));
+        assert_true(count > 0 && more > 0);
+        char *payload = gather(&s, ranges, count);
+        assert_ok(kvt_record_head_decode(coarse, &layout, &view, i, 1, payload, ranges, count,
+                                         s.scratch, s.scratch_bytes));
+        assert_memory_equal(s.own + i * matrix, wanted + i * matrix, matrix);
+        for (uint32_t k = 0; k < more; k++) { /* no byte of it twice */
+            for (uint32_t n = 0; n < count; n++)
+                assert_true(rest[k].offset >= ranges[n].offset + ranges[n].bytes ||
+                            rest[k].offset + rest[k].bytes <= ranges[n].offset);
+            ranges[count + k] = rest[k];
+            ranges[count + k].at += ranges[count - 1].at + ranges[count - 1].bytes;
+        }
+        assert_int_equal(kvt_record_head_rest_verify(head, coarse, i, payload, ranges, count),
+                         KVT_E_CORRUPT);
+        count += more;
+        payload = gather(&s, ranges, count);
+        assert_ok(kvt_record_head_rest_verify(head, coarse, i, payload, ranges, count));
+        assert_ok(kvt_record_head_decode(head, &layout, &view, i, 1, payload, ranges, count,
+                                         s.scratch, s.scratch_bytes));
+        /* One bit of every range of the rest. */
+        for (uint32_t k = count - more; k < count; k++) {
+            kvt_status status = KVT_OK;
+            for (uint64_t at = 3; status == KVT_OK && at < ranges[k].bytes; at += 64) {
+                payload[ranges[k].at + at] ^= 2; /* a neighbouring layer's, or its own */
+                status = kvt_record_head_rest_verify(head, coarse, i, payload, ranges, count);
+                payload[ranges[k].at + at] ^= 2;
+            }
+            assert_int_equal(status, KVT_E_CORRUPT);
+        }
+    }
+    assert_memory_equal(s.own, s.whole, s.source_bytes);
+    uint32_t none = 1;
+    kvt_record_range one;
+    assert_int_equal(kvt_record_head_rest_ranges(head, coarse, layout.layers, &one, 1, &none),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_record_head_rest_ranges(head, coarse, 0, &one, 0, &none), KVT_E_SPACE);
+}
+
+TEST(the_coarse_form)
+{
+    static const struct {
+        const char *name;
+        uint32_t planes;
+    } forms[] = {{"planes:k8v8,g64", 1},       {"planes:k8v8,g64", 4},
+                 {"planes:k6v4,g64,vhead", 1}, {"planes:k6v4,g64,vhead", 2},
+                 {"planes:k6v8,g64,vchan", 3}, {"planes:k4v6,g64,vchan,vfirst", 1}};
+    for (uint32_t sides = 0; sides < 2; sides++) {
+        layout.sides = (uint8_t)sides;
+        for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
+            check_coarse(forms[i].name, forms[i].planes);
+    }
+    layout.sides = 0;
+}
+
+/* Records without further planes, and of other codecs, have one form. */
+TEST(no_coarse_form)
+{
+    static const char *const names[] = {"raw", "lossless", "kivi:k4v4,g64", "planes:k4v4,g64"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        site s = make_site(names[i]);
+        uint64_t bytes;
+        assert_ok(kvt_record_head_open(s.record, s.record_bytes, false, &s.spec, head_memory,
+                                       sizeof head_memory, &bytes));
+        assert_int_equal(kvt_record_head_coarse((void *)head_memory, 3, coarse_memory,
+                                                sizeof coarse_memory, &bytes),
+                         KVT_E_UNSUPPORTED);
+    }
+}
+
 TEST(bad_arguments)
 {
     site s = make_site("raw");
