@@ -21,6 +21,7 @@ static const status_entry status_table[] = {
     {KVT_EXISTS, "KVT_EXISTS", "the entry is stored already"},
     {KVT_REFUSED, "KVT_REFUSED", "the policy chose not to store the entry"},
     {KVT_END, "KVT_END", "no further item"},
+    {KVT_COARSE, "KVT_COARSE", "there in its coarse form alone"},
     {KVT_E_ARGUMENT, "KVT_E_ARGUMENT", "an argument is out of range"},
     {KVT_E_CONFIG, "KVT_E_CONFIG", "a setting is unknown, malformed or without effect"},
     {KVT_E_UNSUPPORTED, "KVT_E_UNSUPPORTED", "not available in this build or on this machine"},

@@ -297,6 +297,13 @@ KVT_NODISCARD kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layo
                                             uint32_t *count_out, char *message,
                                             size_t message_size);
 
+/* The variants of planes in the same calibration, accepted or not, by falling size: an entry may be
+ * there with some of its planes. curves have room for PROFILE_RUNGS_MAX. Arguments and statuses as
+ * of profile_rungs_read, which has taken them. */
+KVT_NODISCARD kvt_status profile_planes_read(kvt_profile *profile, const kvt_layout *layout,
+                                             const char *model, const char *class_name,
+                                             kvt_codec_curve *curves, uint32_t *count_out);
+
 /*
  * Leaves out rungs until there are no more than capacity, the one first without which uses cost
  * least more: over fast and slow models and devices, prices of loss and of room, at the speeds that

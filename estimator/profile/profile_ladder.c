@@ -155,9 +155,11 @@ static void rungs_add(kvt_profile *profile, const kvt_layout *layout, sqlite3_st
     if (!rungs_is_larger(rungs, curve, span) && rungs_takes(layout, curve->variant)) rungs->count++;
 }
 
+/* Reads the accepted rungs; or, of planes, all that were measured, none of which is larger. */
 static kvt_status rungs_read_all(kvt_profile *profile, const kvt_layout *layout,
-                                 int64_t calibration, rungs_list *rungs)
+                                 int64_t calibration, bool planes, rungs_list *rungs)
 {
+    _Static_assert(KVT_CODEC_PLANES == 4, "the query names it");
     profile_row row = profile_row_begin(
         profile,
         "SELECT codec, mode, rate, bits_per_element, loss, loss_upper, (SELECT CAST(chosen AS "
@@ -165,8 +167,9 @@ static kvt_status rungs_read_all(kvt_profile *profile, const kvt_layout *layout,
         "'" PROFILE_ENTRY_LIMIT "' || g.name), (SELECT CAST(chosen AS REAL) FROM "
         "calibration_choice h WHERE h.calibration_id = g.calibration_id AND question = "
         "'" PROFILE_WIDENING "') FROM calibration_rung g WHERE calibration_id = ? AND "
-        "accepted = 1 ORDER BY position");
+        "CASE WHEN ? THEN codec = 4 ELSE accepted = 1 END ORDER BY position");
     profile_row_integer(&row, (uint64_t)calibration);
+    profile_row_integer(&row, planes);
     if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
     while (row.result == SQLITE_ROW && rungs->count < PROFILE_RUNGS_MAX) {
         rungs_add(profile, layout, row.statement, rungs);
@@ -339,7 +342,7 @@ kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, co
         status = rungs_read_any(profile, &one, class_name, &rungs, message, message_size);
     } else {
         status = rungs_find(profile, &one, model, class_name, &calibration, message, message_size);
-        if (status == KVT_OK) status = rungs_read_all(profile, &one, calibration, &rungs);
+        if (status == KVT_OK) status = rungs_read_all(profile, &one, calibration, false, &rungs);
     }
     if (status != KVT_OK) return status;
     rungs_sort(&rungs);
@@ -354,6 +357,23 @@ kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, co
         if (status == KVT_OK) curve->decode_bytes_per_s = speeds.decode_bytes_per_s;
     }
     profile_ladder_choose(rungs.curves, &rungs.count, capacity);
+    memcpy(curves, rungs.curves, rungs.count * sizeof curves[0]);
+    *count_out = rungs.count;
+    return KVT_OK;
+}
+
+kvt_status profile_planes_read(kvt_profile *profile, const kvt_layout *layout, const char *model,
+                               const char *class_name, kvt_codec_curve *curves,
+                               uint32_t *count_out)
+{
+    rungs_list rungs = {.count = 0};
+    int64_t calibration = 0;
+    char message[256];
+    *count_out = 0;
+    kvt_status status =
+        rungs_find(profile, layout, model, class_name, &calibration, message, sizeof message);
+    if (status == KVT_OK) status = rungs_read_all(profile, layout, calibration, true, &rungs);
+    if (status != KVT_OK) return status;
     memcpy(curves, rungs.curves, rungs.count * sizeof curves[0]);
     *count_out = rungs.count;
     return KVT_OK;

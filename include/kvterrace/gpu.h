@@ -18,6 +18,9 @@
  * What a stream has computed from a layer counts only for entries for which kvt_load_end has said
  * KVT_OK, and which are KVT_QUEUED until then: an engine recomputes the blocks of the others.
  *
+ * In a progressive load (load.h) layer layers + n is layer n refined. kvt_load_status waits for the
+ * coarse layers, once all of them are announced, and what it calls KVT_COARSE counts at once.
+ *
  * Such views are taken by kvt_store_get, kvt_store_put, kvt_prefix_get, requests of a queue and
  * kvt_load_begin; a follower answers KVT_E_UNSUPPORTED, and so does a store of another process. All
  * views of one call name one GPU. The driver is found at run time; without one these calls answer

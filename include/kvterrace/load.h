@@ -26,6 +26,17 @@
  * another load has read of a layer may be in its views before kvt_load_release has opened the
  * window for it; it is announced in its turn.
  *
+ * A progressive load (coarse_planes, docs/CALLS.md) announces each layer twice, so that its counts
+ * go up to twice the layers: first every layer in its coarse form, then, as layer layers + n, every
+ * layer n refined. An entry that is not stored as planes is whole at the first of the two:
+ *
+ *     options.coarse_planes = 1;
+ *     ... kvt_load_begin; wait(load, n + 1), compute(n), release(load, n + 1) for the n < layers:
+ *     the first answer is there, with the loss that kvt_load_quality_of says
+ *     kvt_load_release(load, 2 * layers);            the pages may be refined in place
+ *     kvt_load_wait(load, 2 * layers, deadline_ns);
+ *     kvt_load_end(load, statuses, NULL);            KVT_COARSE: not refined, and sound as it was
+ *
  * An announced layer is sound in every entry that has not failed. An entry that fails stops no
  * other; kvt_load_status says which ones have failed.
  *
@@ -68,6 +79,10 @@ typedef struct kvt_load_options {
     void *announced_context;
     uint64_t pass; /* that computes with the layers: a number of kvt_pass_begin; 0, or one that has
                       ended: none */
+    uint32_t coarse_planes; /* 0: none; 1 to 4: a progressive load. Entries stored as more planes of
+                               K or V come with so many first. Where loss_max is set, only those
+                               whose coarse form is known to keep it do */
+    uint32_t reserved;      /* zero */
 } kvt_load_options;
 
 /*
@@ -102,7 +117,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key 
  * nothing, takes no lock. */
 KVT_API uint32_t kvt_load_layers(const kvt_load *load);
 
-/* All layers of the load, complete or not; 0 while other hosts are asked.
+/* All layers of the load, complete or not, a progressive load's twice; 0 while other hosts are
+ * asked.
  *   reads_out  whether it waits for devices or other hosts, so that its deadline counts; may be
  *              NULL */
 KVT_API uint32_t kvt_load_total(kvt_load *load, bool *reads_out);
@@ -118,15 +134,18 @@ KVT_API uint32_t kvt_load_total(kvt_load *load, bool *reads_out);
 KVT_API KVT_NODISCARD kvt_status kvt_load_wait(kvt_load *load, uint32_t layers,
                                                uint64_t deadline_ns);
 
-/* The caller has computed with so many layers: as many further ones may be read. */
+/* The caller has computed with so many layers: as many further ones may be read. In a progressive
+ * load layer n is refined in place once it has been released and all coarse layers are complete;
+ * whoever reads it meanwhile finds of each element the coarse value or the refined one. */
 KVT_API void kvt_load_release(kvt_load *load, uint32_t layers);
 
 /* An entry now: KVT_OK (all of it has come); KVT_QUEUED (not yet); why it failed: KVT_MISS,
  * KVT_E_MISMATCH (the store lacks the basis of its variant; kvt_store_describe names it),
  * KVT_E_ARGUMENT (its views or their number, its layers), KVT_E_MEMORY, KVT_E_TIMEOUT (a host had
- * not answered at the deadline). index is below the load's count. At the load's deadline nothing
- * is announced: a caller that waits on a descriptor alone has a timer of its own. Takes no lock,
- * but of a load into a GPU's memory. */
+ * not answered at the deadline). In a progressive load KVT_COARSE: all of it has come in its coarse
+ * form, and not yet, or never, refined. index is below the load's count. At the load's deadline
+ * nothing is announced: a caller that waits on a descriptor alone has a timer of its own. Takes no
+ * lock, but of a progressive load and of one into a GPU's memory. */
 KVT_API KVT_NODISCARD kvt_status kvt_load_status(kvt_load *load, size_t index);
 
 /* What a load gave. Of views in a GPU's memory see gpu.h. */
@@ -136,13 +155,35 @@ typedef struct kvt_load_result {
     size_t entries;        /* leading entries that are complete */
     uint64_t bytes_read;   /* from devices, by this load */
     uint64_t bytes_shared; /* that reads of other loads and of gets have brought for this one */
+    size_t coarse;         /* entries that had a coarse form of their own; 0 of a store of another
+                              process, which does not say it */
 } kvt_load_result;
+
+/* The forms of an entry of a progressive load, and what answers made from them lose: 1 - quality,
+ * of the calibration that the store's ladder comes from, by what has been observed since. NAN: not
+ * known. */
+typedef struct kvt_load_quality {
+    uint32_t struct_size;
+    bool coarse;         /* it has a coarse form; else its layers are whole when they come */
+    kvt_variant variant; /* of the whole entry */
+    double loss;         /* mean */
+    double loss_upper;   /* the upper end of its confidence */
+    kvt_variant coarse_variant;
+    double coarse_loss;
+    double coarse_loss_upper;
+} kvt_load_quality;
+
+/* KVT_OK, once a layer has come; KVT_BUSY: the entry's head is not read yet; KVT_MISS: it is not
+ * held; KVT_E_ARGUMENT (index, struct_size); KVT_E_STATE (no progressive load; a child of fork);
+ * KVT_E_UNSUPPORTED (of a store of another process). */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_load_quality_of(kvt_load *load, size_t index, kvt_load_quality *quality_out);
 
 /*
  * Ends a load, complete or not, and frees it, once: reads in flight are abandoned, what is being
  * decoded is finished. Afterwards no memory of its views is touched.
- *   statuses    count of them, or NULL: KVT_OK (the entry is complete); KVT_E_TIMEOUT (it is not,
- *               and has not failed); why it failed
+ *   statuses    count of them, or NULL: KVT_OK (the entry is complete); KVT_COARSE (in its coarse
+ *               form alone); KVT_E_TIMEOUT (it is not, and has not failed); why it failed
  *   result_out  may be NULL; struct_size is set by the caller
  * KVT_OK; KVT_E_ARGUMENT (struct_size; the load has ended all the same); KVT_E_STATE (in a child of
  * fork: nothing has ended, and nothing is written). NULL as load is allowed.

@@ -45,6 +45,7 @@ enum {
     KVT_EXISTS = 5,  /* the entry is stored already; nothing was written */
     KVT_REFUSED = 6, /* the policy chose not to store the entry */
     KVT_END = 7,     /* a reader has no further item */
+    KVT_COARSE = 8,  /* the entry is there in its coarse form; its refinement has not come */
 
     /* The caller's arguments and settings. */
     KVT_E_ARGUMENT = -10,    /* an argument is outside what the function documents */

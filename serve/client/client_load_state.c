@@ -37,6 +37,7 @@ static kvt_status load_known(int8_t said)
     switch (said) {
     case KVT_OK:
     case KVT_QUEUED:
+    case KVT_COARSE:
     case KVT_E_MISMATCH:
     case KVT_E_ARGUMENT:
     case KVT_E_MEMORY:

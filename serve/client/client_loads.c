@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 
 #define LOADS_AHEAD_MAX     64u
+#define LOADS_COARSE_MAX    4u
 #define LOADS_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_load_options, announced_context)
 #define LOADS_RESULT_LEAST  STRUCT_SIZE_THROUGH(kvt_load_result, bytes_shared)
 #define LOADS_VIEW_LEAST    STRUCT_SIZE_THROUGH(kvt_view, reserved)
@@ -239,6 +240,7 @@ static client_load *load_make(client_channel *channel, const kvt_load_options *o
                           .announced_context = options->announced_context,
                           .asked = {.count = (uint32_t)count,
                                     .layers_ahead = options->layers_ahead,
+                                    .coarse_planes = options->coarse_planes,
                                     .deadline_ns = options->deadline_ns,
                                     .loss_max = options->loss_max}};
     return load;
@@ -272,7 +274,8 @@ kvt_status client_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_vi
     options = struct_size_in(options, &whole, sizeof whole, LOADS_OPTIONS_LEAST);
     if (keys == NULL || views == NULL || load_out == NULL || options == NULL) return KVT_E_ARGUMENT;
     if (count == 0 || count > WIRE_LOAD_ENTRIES || options->layers_ahead > LOADS_AHEAD_MAX ||
-        !(options->loss_max <= 1))
+        !(options->loss_max <= 1) || options->coarse_planes > LOADS_COARSE_MAX ||
+        options->reserved != 0)
         return KVT_E_ARGUMENT;
     load_way way = {.keys = keys, .pass = options->pass};
     status = way_take_views(&way, views, count);

@@ -216,6 +216,7 @@ static kvt_status load_begin(channel_load *one)
 {
     const kvt_load_options options = {.struct_size = sizeof options,
                                       .layers_ahead = one->asked.layers_ahead,
+                                      .coarse_planes = one->asked.coarse_planes,
                                       .deadline_ns = one->asked.deadline_ns,
                                       .loss_max = one->asked.loss_max,
                                       .pass = server_channel_pass(one->channel, one->asked.pass),

@@ -47,7 +47,7 @@ kvt_status wire_load_read(const void *record, size_t bytes, uint64_t area_bytes,
 {
     record_rest from = {.at = record, .left = bytes};
     if (!record_take(&from, load_out, sizeof *load_out)) return KVT_E_ARGUMENT;
-    if (load_out->flags > WIRE_LOAD_MORE || load_out->zero != 0) return KVT_E_ARGUMENT;
+    if (load_out->flags > WIRE_LOAD_MORE) return KVT_E_ARGUMENT;
     if (load_out->count == 0 || load_out->count > WIRE_LOAD_ENTRIES || load_out->part == 0 ||
         load_out->part > load_out->count)
         return KVT_E_ARGUMENT;

@@ -25,12 +25,12 @@
 
 typedef struct wire_load {
     uint32_t struct_size;
-    uint32_t flags;        /* WIRE_LOAD_MORE */
-    uint32_t count;        /* entries of the load; the same in all parts, as what follows but
+    uint32_t flags;         /* WIRE_LOAD_MORE */
+    uint32_t count;         /* entries of the load; the same in all parts, as what follows but
                               part and load */
-    uint32_t part;         /* of them in this record */
-    uint32_t layers_ahead; /* as kvt_load_options has it */
-    uint32_t zero;
+    uint32_t part;          /* of them in this record */
+    uint32_t layers_ahead;  /* as kvt_load_options has it */
+    uint32_t coarse_planes; /* same; servers of before them refuse any but 0 */
     uint64_t deadline_ns;
     double loss_max;
     uint64_t state; /* its place, from the begin of the area's arguments */

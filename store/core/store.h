@@ -108,7 +108,8 @@ typedef struct store_tallies {
     uint64_t put_tokens[2];                  /* of puts: stored already, others */
 } store_tallies;
 
-#define STORE_SHARES 1024u /* hash chains of load_share.c */
+#define STORE_SHARES     1024u /* hash chains of load_share.c */
+#define STORE_PLANES_MAX 64u   /* variants of planes in a calibration */
 
 struct kvt_store {
     const base_store_calls *elsewhere; /* NULL: it is of this process (base/handle_calls.h) */
@@ -199,8 +200,11 @@ struct kvt_store {
     kvt_layout ladder_layout;                 /* of the entries that may be lossy; zero: none may */
     kvt_codec_curve ladder[KVT_VARIANTS_MAX]; /* of the profile, within the limits */
     uint32_t ladder_count;
-    store_staging *staging; /* own lock; outlives the store */
-    uint64_t zero_ns;       /* of CLOCK_MONOTONIC, where the store's time begins: uses.h */
+    kvt_codec_curve planes[STORE_PLANES_MAX]; /* of its calibration, within them or not */
+    uint32_t planes_count;
+    _Atomic uint64_t coarse_bytes; /* that progressive loads keep (load_coarse.c) */
+    store_staging *staging;        /* own lock; outlives the store */
+    uint64_t zero_ns;              /* of CLOCK_MONOTONIC, where the store's time begins: uses.h */
     double tick_seconds;
     uint64_t get_deadline_ns; /* from the call on; KVT_NO_DEADLINE = none */
     uint64_t move_bytes_per_s;

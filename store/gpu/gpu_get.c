@@ -59,14 +59,14 @@ static kvt_status get_layer(gpu_get *get, uint32_t layer)
     uint32_t count;
     uint64_t end = 0;
     if (get->arrival != NULL && load_together(&get->entry, layer) != 0) {
-        kvt_status status = load_find_ranges(&get->entry, layer, &own, ranges, &count);
+        kvt_status status = load_find_ranges(&get->entry, layer, LOAD_WHOLE, &own, ranges, &count);
         for (uint32_t i = 0; status == KVT_OK && i < count; i++)
             if (ranges[i].offset + ranges[i].bytes > end) end = ranges[i].offset + ranges[i].bytes;
         if (status == KVT_OK && end > get->entry.record_bytes) status = KVT_E_CORRUPT;
         if (status == KVT_OK) status = get_await(get, end);
         if (status != KVT_OK) return status;
     }
-    return store_gpu_work_layer(&get->work, &get->entry, layer, NULL, get->record);
+    return store_gpu_work_layer(&get->work, &get->entry, layer, LOAD_WHOLE, NULL, get->record);
 }
 
 /* Whether layers of a span lie on both sides of an end of the layers. */

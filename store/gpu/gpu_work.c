@@ -217,7 +217,7 @@ static kvt_status gpu_copy_shadow(const store_gpu_work *work, const load_entry *
 
 /* Decodes a layer by the CPU, into pinned memory, and copies it from there. */
 static kvt_status gpu_decode_here(store_gpu_work *work, load_entry *entry, uint32_t layer,
-                                  uint32_t layers, const load_ranges *own_ranges,
+                                  uint32_t layers, load_form form, const load_ranges *own_ranges,
                                   const uint8_t *payload)
 {
     const load_section *own = store_load_section(entry, layer);
@@ -237,7 +237,7 @@ static kvt_status gpu_decode_here(store_gpu_work *work, load_entry *entry, uint3
         if (entry->staged != NULL)
             load_copy_staged(&shadow.entry, layer);
         else
-            status = load_decode(work->store, &shadow.entry, layer, own_ranges, payload);
+            status = load_decode(work->store, &shadow.entry, layer, form, own_ranges, payload);
         if (status == KVT_OK) {
             status = gpu_copy_shadow(work, entry, own, layer, layers, &shadow);
             if (status != KVT_OK) gpu_rest(work->site, GPU_IN);
@@ -313,12 +313,13 @@ static bool gpu_brings_more(const load_entry *entry, const load_section *own, ui
 
 /* Names a layer for kernels, with those that come together with it. KVT_E_UNSUPPORTED: it is none
  * for them, or comes with the span of a layer before. */
-static kvt_status gpu_find_layer(const load_entry *entry, uint32_t layer,
+static kvt_status gpu_find_layer(const load_entry *entry, uint32_t layer, load_form form,
                                  const load_ranges *own_ranges, store_gpu_layer *there)
 {
     const load_section *own = store_load_section(entry, layer);
+    const kvt_record_head *head = form == LOAD_COARSE ? entry->coarse->head : own->head;
     if (entry->staged != NULL || entry->by_cpu) return KVT_E_UNSUPPORTED;
-    *there = (store_gpu_layer){.head = own->head,
+    *there = (store_gpu_layer){.head = head,
                                .layout = &own->layout,
                                .view = own->view,
                                .layer = layer - own->first_layer,
@@ -327,7 +328,7 @@ static kvt_status gpu_find_layer(const load_entry *entry, uint32_t layer,
         gpu_brings_more(entry, own, layer, there->layers))
         return KVT_E_UNSUPPORTED;
     if (own_ranges == NULL)
-        return kvt_record_head_ranges(own->head, there->layer, there->layers, there->ranges,
+        return kvt_record_head_ranges(head, there->layer, there->layers, there->ranges,
                                       KVT_RECORD_RANGES_MAX, &there->range_count);
     there->range_count = own_ranges->count;
     memcpy(there->ranges, own_ranges->ranges, own_ranges->count * sizeof *there->ranges);
@@ -337,19 +338,20 @@ static kvt_status gpu_find_layer(const load_entry *entry, uint32_t layer,
 kvt_status store_gpu_work_takes(store_gpu_work *work, const load_entry *entry, uint32_t layer)
 {
     store_gpu_layer there;
-    const kvt_status status = gpu_find_layer(entry, layer, NULL, &there);
+    const kvt_status status = gpu_find_layer(entry, layer, LOAD_WHOLE, NULL, &there);
     return status == KVT_OK ? store_gpu_batch_takes(work->site, &there) : status;
 }
 
 /* Lets kernels decode a layer. KVT_E_UNSUPPORTED or KVT_BUSY: the CPU does, and nothing has been
  * done. */
 static kvt_status gpu_decode_there(store_gpu_work *work, load_entry *entry, uint32_t layer,
-                                   const load_ranges *own_ranges, const uint8_t *payload)
+                                   load_form form, const load_ranges *own_ranges,
+                                   const uint8_t *payload)
 {
     const bool whole = own_ranges == NULL;
     store_gpu_layer there;
     store_gpu_part part;
-    kvt_status status = gpu_find_layer(entry, layer, own_ranges, &there);
+    kvt_status status = gpu_find_layer(entry, layer, form, own_ranges, &there);
     if (whole) payload += store_load_section(entry, layer)->offset;
     if (status == KVT_OK) status = store_gpu_batch_takes(work->site, &there);
     if (status == KVT_OK) status = gpu_send(work, &there, payload, whole, &part);
@@ -365,15 +367,16 @@ static kvt_status gpu_decode_there(store_gpu_work *work, load_entry *entry, uint
 }
 
 kvt_status store_gpu_work_layer(store_gpu_work *work, load_entry *entry, uint32_t layer,
-                                const load_ranges *own_ranges, const uint8_t *payload)
+                                load_form form, const load_ranges *own_ranges,
+                                const uint8_t *payload)
 {
     const uint32_t layers = entry->staged != NULL ? 1 : load_together(entry, layer);
     if (layers == 0) return KVT_OK;
     gpu_end_pieces(work, false);
-    kvt_status status = gpu_decode_there(work, entry, layer, own_ranges, payload);
+    kvt_status status = gpu_decode_there(work, entry, layer, form, own_ranges, payload);
     /* Without memory of the GPU, too, the CPU's way is left. */
     if (status == KVT_E_UNSUPPORTED || status == KVT_BUSY || status == KVT_E_MEMORY)
-        status = gpu_decode_here(work, entry, layer, layers, own_ranges, payload);
+        status = gpu_decode_here(work, entry, layer, layers, form, own_ranges, payload);
     return status;
 }
 
@@ -382,6 +385,11 @@ void store_gpu_work_launch(store_gpu_work *work)
     pthread_mutex_lock(&work->lock);
     gpu_launch_open(work);
     pthread_mutex_unlock(&work->lock);
+}
+
+void store_gpu_work_settle(store_gpu_work *work)
+{
+    gpu_end_pieces(work, true);
 }
 
 void store_gpu_work_finish(store_gpu_work *work)

@@ -45,13 +45,17 @@ KVT_NODISCARD kvt_status store_gpu_work_takes(store_gpu_work *work, const load_e
 /* Decodes or copies a layer as load_decode and load_copy_staged do. KVT_OK: its work is in the
  * stream, or in the batch that is open. Also KVT_E_GONE, KVT_E_IO. */
 KVT_NODISCARD kvt_status store_gpu_work_layer(store_gpu_work *work, load_entry *entry,
-                                              uint32_t layer, const load_ranges *own_ranges,
+                                              uint32_t layer, load_form form,
+                                              const load_ranges *own_ranges,
                                               const uint8_t *payload);
 
 /* Launches the batch that is open. */
 void store_gpu_work_launch(store_gpu_work *work);
 
-/* The same, then waits until all work has ended. */
+/* Waits until all that was launched has ended. */
+void store_gpu_work_settle(store_gpu_work *work);
+
+/* Launches the batch that is open, then waits until all work has ended. */
 void store_gpu_work_finish(store_gpu_work *work);
 
 #endif

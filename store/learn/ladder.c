@@ -138,6 +138,11 @@ kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_p
     kvt_status status =
         profile_rungs_read(profile, &layout, options->loss.ladder_model, options->loss.ladder_class,
                            rungs, PROFILE_RUNGS_MAX, &count, reason, sizeof reason);
+    _Static_assert(STORE_PLANES_MAX == PROFILE_RUNGS_MAX, "all rungs of a calibration");
+    if (status == KVT_OK)
+        status =
+            profile_planes_read(profile, &layout, options->loss.ladder_model,
+                                options->loss.ladder_class, store->planes, &store->planes_count);
     store->ladder_count = ladder_limit(options, rungs, count);
     memcpy(store->ladder, rungs, store->ladder_count * sizeof rungs[0]);
     if (status == KVT_OK) ladder_note_other_models(store, options, note, note_size);

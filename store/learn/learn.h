@@ -216,6 +216,11 @@ uint32_t learn_class_of(uint32_t class_id);
 /* The mean loss that a variant of the entry is decided on, or 0. Control lock held. */
 double learn_variant_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant);
 
+/* The same with its bound, of any variant of planes that was calibrated, too; NAN: not known. Same.
+ */
+void learn_known_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant,
+                      double *loss_out, double *upper_out);
+
 /* The bound that this loss may reach: the upper end of its confidence, or 0. Same. */
 double learn_variant_loss_upper(const kvt_store *store, const store_entry *entry,
                                 kvt_variant variant);

@@ -77,6 +77,19 @@ double learn_variant_loss_upper(const kvt_store *store, const store_entry *entry
     return upper;
 }
 
+void learn_known_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant,
+                      double *loss_out, double *upper_out)
+{
+    const kvt_codec_curve *curve = learn_curve_of(store, entry, variant);
+    const online_loss_factor factor = learn_loss_factor(store, entry);
+    const bool ours = ladder_allows(store, &entry->kind->layout);
+    for (uint32_t i = 0; curve == NULL && ours && i < store->planes_count; i++)
+        if (memcmp(&store->planes[i].variant, &variant, sizeof variant) == 0)
+            curve = &store->planes[i];
+    *loss_out = *upper_out = kvt_codec_is_exact(variant) ? 0 : NAN;
+    if (curve != NULL) kvt_offer_losses(curve, factor.mean, factor.upper, loss_out, upper_out);
+}
+
 bool learn_variant_waits(const kvt_store *store, const store_entry *entry, kvt_variant variant)
 {
     const kvt_codec_curve *curve = learn_curve_of(store, entry, variant);

@@ -61,8 +61,14 @@ void load_landed(void *context)
 /* An entry fails: its reads in flight end, and count for nothing. Lock held. */
 static void load_fail(load_entry *entry, kvt_status status)
 {
+    const kvt_load *load = entry->load;
     assert(status != KVT_OK);
-    if (entry->status == KVT_QUEUED) entry->status = status;
+    if (entry->status != KVT_QUEUED) return;
+    entry->status = status;
+    /* A failure behind the coarse form leaves that. */
+    if (atomic_load(&load->complete) < load->plain || !load_has_coarse(entry)) return;
+    entry->coarse->fault = status;
+    entry->status = KVT_COARSE;
 }
 
 /* ---- the pass ---- */
@@ -78,7 +84,7 @@ static void load_join_pass(kvt_load *load)
         tiers_pool *pool = store->pools[entry->place->tier];
         uint64_t *need = &load->needs[entry->place->tier];
         if (*need == 0)
-            *need = pass_join(&store->passes, load->options.pass, pool, load->layers,
+            *need = pass_join(&store->passes, load->options.pass, pool, load->plain,
                               load->options.layers_ahead);
         if (*need == 0) return;
         tiers_need_add(pool, *need, entry->place->location, entry->record_bytes);
@@ -88,10 +94,12 @@ static void load_join_pass(kvt_load *load)
 /* Tells the pass how far its load is. Lock held. */
 static void load_note_pass(const kvt_load *load)
 {
+    const uint32_t complete = atomic_load(&load->complete);
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
         if (load->needs[tier] != 0)
             pass_note(&load->store->passes, load->options.pass, load->needs[tier],
-                      atomic_load(&load->complete), load->issued);
+                      complete < load->plain ? complete : load->plain,
+                      load->issued < load->plain ? load->issued : load->plain);
 }
 
 /* The load reads no more. */
@@ -116,23 +124,33 @@ static void load_mark_layers(kvt_load *load, uint32_t layers)
         load_fail(&load->entries[i], status == KVT_E_MEMORY ? status : KVT_MISS);
 }
 
-/* Moves `complete` on over layers that are complete. Lock held. True when it moved. */
+/* So many steps are complete: makes the events of them, and ends the entries that have no further
+ * one. Lock held. */
+static void load_settle(kvt_load *load, uint32_t steps)
+{
+    if (load->gpu != NULL) load_mark_layers(load, steps);
+    for (size_t i = 0; steps >= load->plain && i < load->count; i++) {
+        load_entry *entry = &load->entries[i];
+        const bool whole = steps == load->layers || !load_has_coarse(entry);
+        if (whole && entry->status == KVT_QUEUED) entry->status = KVT_OK;
+    }
+}
+
+/* Moves `complete` on over steps that are complete. Lock held. True when it moved. */
 static bool load_advance(kvt_load *load)
 {
     if (load->ending || load->asks || load->empty) return false; /* given up is not complete */
     uint32_t before = atomic_load(&load->complete), now = before;
     while (now < load->issued && load->pending[now % load->slots] == 0)
         now++;
-    /* When all entries have failed, no layer will come: waiters are told. */
+    if (now != before) load_settle(load, now);
+    /* When all entries have failed, or have come, no further step will: waiters are told. */
     bool any = false;
     for (size_t i = 0; i < load->count && !any; i++)
         any = load->entries[i].status == KVT_QUEUED;
-    if (!any && load->flying == 0) now = load->layers; /* nothing is left to come */
+    if (!any && load->flying == 0 && now != load->layers) load_settle(load, now = load->layers);
     assert(now >= before && now <= load->layers);
     if (now == before) return false;
-    if (load->gpu != NULL) load_mark_layers(load, now);
-    for (size_t i = 0; now == load->layers && i < load->count; i++)
-        if (load->entries[i].status == KVT_QUEUED) load->entries[i].status = KVT_OK;
     atomic_store(&load->complete, now);
     load_note_pass(load);
     pthread_cond_broadcast(&load->changed);
@@ -212,14 +230,16 @@ static kvt_status load_fly(kvt_load *load, load_cell *cell, const kvt_record_ran
             return KVT_E_CORRUPT;
     }
     cell->bytes = bytes;
-    if (load_share_join(cell)) {
+    /* Reads of a form are nobody else's. */
+    const bool alone = cell->layer < READ_WHOLE && load_has_coarse(entry);
+    if (!alone && load_share_join(cell)) {
         cell->state = LOAD_FLYING;
         load->flying++;
         return KVT_OK;
     }
     store_staging *staging = load->store->staging;
-    kvt_status status = at_once ? staging_acquire_now(staging, bytes, &buffer)
-                                : staging_acquire(staging, bytes, 0, &buffer);
+    kvt_status status = at_once ? staging_acquire_now(staging, bytes + cell->room, &buffer)
+                                : staging_acquire(staging, bytes + cell->room, 0, &buffer);
     if (status != KVT_OK) return status == KVT_E_TIMEOUT ? KVT_BUSY : status;
     store_read *read = load_make_read(load, cell, ranges, count, &buffer);
     if (read == NULL) {
@@ -230,7 +250,7 @@ static kvt_status load_fly(kvt_load *load, load_cell *cell, const kvt_record_ran
     cell->state = LOAD_FLYING;
     load->flying++;
     load->bytes_read += bytes;
-    load_share_fly(cell);
+    if (!alone) load_share_fly(cell);
     if (starts->count == LOAD_START_GROUP) load_start(load, starts);
     starts->cells[starts->count++] = cell;
     return KVT_OK;
@@ -263,17 +283,24 @@ static kvt_status load_fly_heads(kvt_load *load, load_cell *cell, load_starts *s
     return load_fly(load, cell, ranges, count, starts, true);
 }
 
-/* Makes a cell fly for a layer. Lock held. */
-static kvt_status load_fly_layer(kvt_load *load, load_cell *cell, uint32_t layer,
+/* Makes a cell fly for a step. Lock held. */
+static kvt_status load_fly_layer(kvt_load *load, load_cell *cell, uint32_t step,
                                  load_starts *starts, bool at_once)
 {
     const load_entry *entry = &load->entries[cell->entry];
+    const load_form form = load_form_of(load, entry, step);
     kvt_record_range ranges[LOAD_RANGES_MAX];
     uint32_t count;
-    cell->layer = layer;
-    kvt_status status = load_find_ranges(entry, layer, &cell->own, ranges, &count);
+    cell->layer = step;
+    kvt_status status =
+        load_find_ranges(entry, load_layer_of(load, step), form, &cell->own, ranges, &count);
     if (status != KVT_OK) return status;
-    return load_fly(load, cell, ranges, count, starts, at_once);
+    if (form == LOAD_REST)
+        for (uint32_t i = count; i < cell->own.count; i++)
+            cell->room += cell->own.ranges[i].bytes;
+    status = load_fly(load, cell, ranges, count, starts, at_once);
+    cell->room = 0;
+    return status;
 }
 
 /* Makes a cell fly once more for the bytes that it wants. Lock held. */
@@ -322,14 +349,14 @@ static void load_call_threads(kvt_load *load)
     }
 }
 
-/* Issues one layer of one entry. KVT_OK: it is on its way, or the entry has failed. KVT_BUSY: there
+/* Issues one step of one entry. KVT_OK: it is on its way, or the entry has failed. KVT_BUSY: there
  * was no staging. Lock held. */
 static kvt_status load_issue_cell(kvt_load *load, size_t index, uint32_t layer, load_starts *starts)
 {
     load_entry *entry = &load->entries[index];
     /* An earlier call has issued the cell, and found no staging for another entry of the layer. */
     if (entry->status != KVT_QUEUED || load_is_near(entry) || entry->issued > layer) return KVT_OK;
-    if (load_together(entry, layer) == 0) {
+    if (store_coarse_lacks(load, entry, layer)) {
         entry->issued = layer + 1;
         return KVT_OK;
     }
@@ -359,6 +386,10 @@ void load_pump(kvt_load *load)
         if (layer > load->released + load->options.layers_ahead) break;
         /* The cells of this layer are those of a layer that has not come. */
         if (layer >= atomic_load(&load->complete) + load->slots) break;
+        /* No layer is refined before all are there, and this one was computed with. */
+        if (layer >= load->plain &&
+            (atomic_load(&load->complete) < load->plain || load->released <= layer - load->plain))
+            break;
         if (load->reads && base_clock_ns() >= load->options.deadline_ns) break;
         for (size_t i = 0; i < load->group_count; i++)
             load_issue_group(load, i, layer);
@@ -378,31 +409,54 @@ void load_pump(kvt_load *load)
 
 /* ---- tasks ---- */
 
-/* Brings one layer of an entry into its view, and what comes with it: decodes it, or copies what a
+/* Brings one step of an entry into its view, and what comes with it: decodes it, or copies what a
  * put has handed over. Arguments as of load_decode. No lock held. */
-static kvt_status load_bring(kvt_load *load, load_entry *entry, uint32_t layer,
+static kvt_status load_bring(kvt_load *load, load_entry *entry, uint32_t step,
                              const load_ranges *own, const uint8_t *payload)
 {
-    if (load->gpu != NULL) return store_gpu_load_decode(load, entry, layer, own, payload);
-    if (entry->staged == NULL) return load_decode(load->store, entry, layer, own, payload);
+    const load_form form = load_form_of(load, entry, step);
+    const uint32_t layer = load_layer_of(load, step);
+    kvt_status status = KVT_OK;
+    if (form == LOAD_NOTHING) return KVT_OK;
+    /* Decoders write before they have verified: a coarse form that is in use stays sound. */
+    if (form == LOAD_REST) status = store_coarse_verify(entry, layer, own, payload);
+    if (status != KVT_OK) return status;
+    if (load->gpu != NULL) {
+        status = store_gpu_load_decode(load, entry, layer, form, own, payload);
+        if (form == LOAD_REST && status != KVT_OK) { /* its pages may hold neither form */
+            pthread_mutex_lock(&load->lock);
+            entry->status = KVT_MISS;
+            pthread_mutex_unlock(&load->lock);
+        }
+        return status;
+    }
+    if (entry->staged == NULL) return load_decode(load->store, entry, layer, form, own, payload);
     load_copy_staged(entry, layer);
     return KVT_OK;
 }
 
-/* Handles the bytes that a cell's reads have brought, ranges or the whole record: decodes its
- * layer, or looks at its head. No lock held. */
-static kvt_status load_use(kvt_load *load, load_entry *entry, load_cell *cell,
-                           const uint8_t *payload, bool whole)
+/* Handles the bytes that a cell's reads have brought, ranges or the whole record: decodes its step,
+ * or looks at its head. No lock held. */
+static kvt_status load_use(kvt_load *load, load_entry *entry, load_cell *cell, uint8_t *payload,
+                           bool whole)
 {
     kvt_status status = KVT_OK;
-    if (cell->layer < READ_WHOLE)
-        return load_bring(load, entry, cell->layer, whole ? NULL : &cell->own, payload);
+    if (cell->layer < READ_WHOLE) {
+        const load_form form = load_form_of(load, entry, cell->layer);
+        const uint32_t layer = load_layer_of(load, cell->layer);
+        if (form == LOAD_REST) store_coarse_join(entry, layer, &cell->own, cell->bytes, payload);
+        status = load_bring(load, entry, cell->layer, whole ? NULL : &cell->own, payload);
+        if (form == LOAD_COARSE && status == KVT_OK)
+            store_coarse_keep(entry, layer, &cell->own, payload);
+        return status;
+    }
     if (cell->layer == LOAD_HEAD && entry->grouped) {
         status = load_open_table(entry, payload, RECORD_GROUPS_HEAD_BYTES);
         if (status != KVT_OK || !whole) return status;
         cell->layer = LOAD_HEADS; /* these are here, too */
     }
     status = load_use_heads(entry, payload, whole);
+    if (status == KVT_OK && !whole) store_coarse_open(entry); /* else all of it is here */
     if (status == KVT_OK) load_share_opened(entry);
     return status;
 }
@@ -477,17 +531,17 @@ static void load_take_layer(kvt_load *load, load_entry *entry, uint32_t layer,
     uint32_t count;
     uint64_t bytes = 0;
     pthread_mutex_lock(&load->lock);
-    const bool wants = entry->status == KVT_QUEUED && !load->ending &&
-                       (load->gpu == NULL || store_gpu_load_is_ready(load)) &&
-                       atomic_load(&entry->layers[layer]) == LOAD_LACKS &&
-                       load_together(entry, layer) != 0;
+    const bool wants =
+        entry->status == KVT_QUEUED && !load->ending &&
+        (load->gpu == NULL || store_gpu_load_is_ready(load)) && !load_has_coarse(entry) &&
+        atomic_load(&entry->layers[layer]) == LOAD_LACKS && load_together(entry, layer) != 0;
     if (wants) {
         atomic_store(&entry->layers[layer], LOAD_TAKES);
         load->flying++;
     }
     pthread_mutex_unlock(&load->lock);
     if (!wants) return;
-    kvt_status status = load_find_ranges(entry, layer, &own, ranges, &count);
+    kvt_status status = load_find_ranges(entry, layer, LOAD_WHOLE, &own, ranges, &count);
     if (status == KVT_OK)
         status = load_bring(load, entry, layer, read->what == READ_WHOLE ? NULL : &own,
                             read->buffer.memory);
@@ -507,7 +561,7 @@ static void load_take_layer(kvt_load *load, load_entry *entry, uint32_t layer,
 static void load_take_layers(kvt_load *load, load_entry *entry, const store_read *read)
 {
     const bool all = read->what == READ_WHOLE;
-    const uint32_t end = all ? load->layers : read->what + 1;
+    const uint32_t end = all ? load->plain : read->what + 1;
     for (uint32_t layer = all ? 0 : read->what; layer < end; layer++)
         load_take_layer(load, entry, layer, read);
 }
@@ -666,7 +720,10 @@ void load_begin_reads(kvt_load *load)
         if (entry->status != KVT_QUEUED || load_is_near(entry)) continue;
         load->reads = true;
         if (base_clock_ns() >= load->options.deadline_ns) continue; /* nothing is issued, either */
-        if (load_share_heads(entry)) continue;
+        if (load_share_heads(entry)) {
+            store_coarse_open(entry);
+            continue;
+        }
         kvt_status status = load_fly_head(load, load_cell_of(load, i, 0), &starts);
         if (status == KVT_OK)
             load->heads++;

@@ -95,6 +95,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     entry->scratch_bytes = place->scratch_bytes;
     entry->expected = place_expects(store, &found->key, place);
     entry->by_cpu = place->by_cpu;
+    store_coarse_hold(load, entry, found);
     if (!entry->lent) load_share_enter(entry, found->read, load_take_offer);
     uses_count(store, found, clock_ns);
     return KVT_QUEUED;
@@ -128,7 +129,7 @@ static void load_count(kvt_store *store, const load_entry *entry)
 {
     assert(store_is_locked(store));
     store->counters.gets++;
-    if (entry->status != KVT_OK) {
+    if (entry->status != KVT_OK && entry->status != KVT_COARSE) {
         store->counters.misses++;
         if (load_is_late(entry)) store->counters.timeouts++;
         store->counters.refused.basis += entry->status == KVT_E_MISMATCH;
@@ -142,17 +143,21 @@ static void load_count(kvt_store *store, const load_entry *entry)
 static void load_note(const kvt_load *load, const load_entry *entry)
 {
     kvt_store *store = load->store;
+    const bool coarse = entry->status == KVT_COARSE;
     const bool said = entry->status == KVT_OK || entry->status == KVT_E_MISMATCH;
     const kvt_get_info info = {.struct_size = sizeof info,
                                .tier = entry->tier,
-                               .variant = entry->variant,
+                               .variant =
+                                   coarse ? entry->coarse->said.coarse_variant : entry->variant,
                                .stored_bytes = entry->record_bytes,
                                .timed_out = load_is_late(entry),
                                .elapsed_ns = store_now_ns(store) - load->began_ns};
     watch_note_get(store, &(watch_get){.key = &entry->key,
                                        .info = &info,
                                        .began_ns = load->began_ns,
-                                       .status = said ? entry->status : KVT_MISS,
+                                       .status = coarse ? KVT_OK
+                                                 : said ? entry->status
+                                                        : KVT_MISS,
                                        .tokens = entry->layout.tokens,
                                        .data_bytes = entry->data_bytes});
 }
@@ -167,7 +172,9 @@ static void load_free_entries(kvt_load *load, bool counts)
         pthread_mutex_lock(&store->lock);
         for (size_t i = from; i < load->count && i < from + LOAD_STEP; i++) {
             load_entry *entry = &load->entries[i];
-            entry->damaged = entry->place != NULL && entry->status == KVT_MISS;
+            const kvt_status fault =
+                entry->status == KVT_COARSE ? entry->coarse->fault : entry->status;
+            entry->damaged = entry->place != NULL && fault == KVT_MISS;
             /* A record that the CPU takes and kernels do not is no miss for good. */
             if (entry->unsound && entry->place != NULL) entry->place->by_cpu = true;
             if (counts) load_count(store, entry);
@@ -228,9 +235,10 @@ static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
         status = load_take_view(load, &entry->sections[i]);
     if (status != KVT_OK) return status;
     if (entry->staged != NULL) return KVT_QUEUED;
-    if (entry->lent)
+    if (entry->lent) {
         status = store_load_open_lent(entry);
-    else if (entry->grouped)
+        if (status == KVT_OK) store_coarse_open(entry);
+    } else if (entry->grouped)
         status = entry->record_bytes > RECORD_GROUPS_HEAD_BYTES ? KVT_OK : KVT_E_CORRUPT;
     else
         status = load_open_table(entry, NULL, 0);
@@ -313,6 +321,7 @@ static void load_free(kvt_load *load)
     free(load->entries);
     free(load->sections);
     free(load->packed);
+    store_coarse_free(load);
     free(load->layer_states);
     free(load->cells);
     free(load->groups);
@@ -338,7 +347,7 @@ static bool load_make_groups(kvt_load *load)
             group->first = i;
             bytes = 0;
         }
-        bytes += entry->data_bytes / load->layers;
+        bytes += entry->data_bytes / load->plain;
         group->end = i + 1;
     }
     load->parts = calloc(load->group_count * load->slots + 1, sizeof *load->parts);
@@ -436,7 +445,7 @@ static kvt_load *load_make(kvt_queue *queue, const kvt_key *keys, const kvt_view
     if (load->options.layers_ahead == 0) load->options.layers_ahead = LOAD_AHEAD_DEFAULT;
     load->count = count;
     load->entries = calloc(count, sizeof *load->entries);
-    if (load->entries == NULL || !load_make_sections(load, views)) {
+    if (load->entries == NULL || !load_make_sections(load, views) || !store_coarse_make(load)) {
         load_free(load);
         return NULL;
     }
@@ -452,6 +461,8 @@ kvt_status load_open(kvt_load *load)
     assert(!load->asks && !load->empty);
     load->reads = false;
     if (!load_check_all(load)) return KVT_MISS;
+    load->plain = load->layers;
+    if (load->options.coarse_planes != 0) load->layers *= 2;
     if (!load_make_window(load)) return KVT_E_MEMORY;
     if (load->released > load->layers) load->released = load->layers;
     load_begin_reads(load);
@@ -477,6 +488,7 @@ static kvt_status load_check_begin(kvt_queue *queue, const kvt_key *keys,
     if (queue == NULL || keys == NULL || views == NULL || load_out == NULL) return KVT_E_ARGUMENT;
     if (count == 0 || count > LOAD_ENTRIES_MAX || options == NULL) return KVT_E_ARGUMENT;
     if (options->layers_ahead > LOAD_AHEAD_MAX || !(options->loss_max <= 1)) return KVT_E_ARGUMENT;
+    if (options->coarse_planes >= KVT_PLANES_MAX || options->reserved != 0) return KVT_E_ARGUMENT;
     for (size_t i = 0; i < count; i++)
         if (views[i] == NULL || view_is_far(views[i]) != view_is_far(views[0]))
             return KVT_E_ARGUMENT;
@@ -608,17 +620,37 @@ void kvt_load_release(kvt_load *load, uint32_t layers)
     pthread_mutex_unlock(&load->lock);
 }
 
+/* An entry's status, as far as it has come. Lock held. */
+static kvt_status load_status_now(const kvt_load *load, const load_entry *entry)
+{
+    const bool coarse = entry->status == KVT_QUEUED &&
+                        atomic_load(&load->complete) >= load->plain && load_has_coarse(entry);
+    return coarse ? KVT_COARSE : entry->status;
+}
+
 kvt_status kvt_load_status(kvt_load *load, size_t index)
 {
     const base_load_calls *other = base_load_calls_of(load);
     if (other != NULL) return other->status(load, index);
     if (load == NULL || index >= load->count) return KVT_E_ARGUMENT;
     if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
-    kvt_status status = load->entries[index].status;
-    if (status != KVT_OK || load->gpu == NULL) return status;
-    /* The GPU's verdicts are read at the end. */
+    if (load->coarse == NULL && load->gpu == NULL) return load->entries[index].status;
     pthread_mutex_lock(&load->lock);
-    status = load->orphan ? load->entries[index].status : KVT_QUEUED;
+    const load_entry *entry = &load->entries[index];
+    kvt_status status = load_status_now(load, entry);
+    /* The GPU's verdicts are read at the end, or when all is there in its coarse form. */
+    const bool said = status == KVT_OK || status == KVT_COARSE;
+    if (said && load->gpu != NULL && !load->orphan) {
+        status = KVT_QUEUED;
+        if (load->coarse != NULL && atomic_load(&load->complete) >= load->plain) {
+            load->busy++;
+            pthread_mutex_unlock(&load->lock);
+            store_gpu_load_settle(load);
+            pthread_mutex_lock(&load->lock);
+            load->busy--;
+            status = load_status_now(load, entry);
+        }
+    }
     pthread_mutex_unlock(&load->lock);
     return status;
 }
@@ -631,6 +663,8 @@ void load_orphan(kvt_load *load)
     load->ending = true;
     pthread_mutex_unlock(&load->lock);
     load_stop(load);
+    for (size_t i = 0; i < load->count; i++)
+        load->entries[i].status = load_status_now(load, &load->entries[i]);
     if (load->gpu != NULL) store_gpu_load_finish(load);
     load_free_entries(load, true);
     pthread_mutex_lock(&load->lock);
@@ -662,6 +696,7 @@ kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *r
         leading = leading && status == KVT_OK;
         if (leading) whole.entries++;
         if (statuses != NULL) statuses[i] = status;
+        whole.coarse += load_has_coarse(&load->entries[i]);
     }
     if (result_out != NULL && sized) struct_size_out(result_out, &whole, sizeof whole);
     load_free(load);

@@ -27,7 +27,8 @@ static void gpu_fail_entry(void *context, load_entry *entry, kvt_status status)
 {
     kvt_load *load = context;
     pthread_mutex_lock(&load->lock);
-    if (entry->status == KVT_QUEUED || entry->status == KVT_OK) entry->status = KVT_MISS;
+    if (entry->status == KVT_QUEUED || entry->status == KVT_OK || entry->status == KVT_COARSE)
+        entry->status = KVT_MISS;
     entry->unsound = entry->unsound || status == KVT_E_CORRUPT;
     pthread_mutex_unlock(&load->lock);
 }
@@ -84,10 +85,15 @@ bool store_gpu_load_is_ready(kvt_load *load)
     return true;
 }
 
-kvt_status store_gpu_load_decode(kvt_load *load, load_entry *entry, uint32_t layer,
+kvt_status store_gpu_load_decode(kvt_load *load, load_entry *entry, uint32_t layer, load_form form,
                                  const load_ranges *own_ranges, const uint8_t *payload)
 {
-    return store_gpu_work_layer(&load->gpu->work, entry, layer, own_ranges, payload);
+    return store_gpu_work_layer(&load->gpu->work, entry, layer, form, own_ranges, payload);
+}
+
+void store_gpu_load_settle(kvt_load *load)
+{
+    store_gpu_work_settle(&load->gpu->work);
 }
 
 /* ---- announcements, the end ---- */

@@ -28,6 +28,25 @@ struct load_ask; /* load_remote.c's */
 /* A cell that flies may be given up; one that runs is its task's, and ends by itself. */
 typedef enum load_cell_state { LOAD_IDLE = 0, LOAD_FLYING = 1, LOAD_RUNNING = 2 } load_cell_state;
 
+/* What a step of a progressive load brings of an entry's layer; of another load, all of it. */
+typedef enum load_form {
+    LOAD_WHOLE = 0,
+    LOAD_COARSE, /* the first planes */
+    LOAD_REST,   /* the others, beside those */
+    LOAD_NOTHING /* the entry has one form, which has come */
+} load_form;
+
+/* The forms of an entry in a progressive load. */
+typedef struct load_coarse {
+    kvt_load_quality said; /* what is known of it when it is held */
+    bool wanted;           /* it may have a coarse form */
+    kvt_status fault;      /* of its refinement; under the load's lock */
+    kvt_record_head *head; /* of its coarse form; NULL: it has none */
+    uint8_t *kept;         /* coarse bytes that were read, */
+    uint64_t *kept_at;     /* where each layer's begin */
+    uint64_t kept_bytes;
+} load_coarse;
+
 /* The ranges of a layer in its group's record. The opaque groups that come with it lie behind. */
 typedef struct load_ranges {
     uint32_t count;
@@ -39,12 +58,13 @@ typedef struct load_cell {
     queue_task task;
     kvt_load *load;
     size_t entry;
-    uint32_t layer;
+    uint32_t layer; /* a step, LOAD_HEAD or LOAD_HEADS */
     load_cell_state state;
     store_read *read;   /* that it uses while it is not idle; */
     bool joins;         /* which is another's, and then: */
     read_waiter waiter; /* posts the task */
     uint64_t bytes;     /* that it wants */
+    uint64_t room;      /* behind them, for coarse bytes */
     load_ranges own;
 } load_cell;
 
@@ -91,6 +111,7 @@ typedef struct load_entry {
     struct load_ask *ask;              /* instead of both: its read from another host, whose record
                                           is lent once the load is open */
     kvt_load *load;                    /* that it belongs to */
+    load_coarse *coarse;               /* its forms; NULL: the load is not progressive */
     struct load_share *share;          /* of its place, when that is read; or NULL */
     struct load_entry *share_next;     /* of the share; under the reads' lock */
     struct load_entry *share_previous; /* same */
@@ -136,9 +157,10 @@ typedef struct load_poke {
  *     asks -> open
  *          \-> empty: nothing can be loaded
  *
- * Three counts of layers only grow: issued <= complete + slots, so that no two layers share a cell,
- * and issued <= released + layers_ahead + 1. complete <= issued while something is left to come;
- * when nothing is, complete becomes the number of layers.
+ * Layers are counted in steps: in a progressive load each comes twice, plain + n being layer n
+ * refined. Three counts of steps only grow: issued <= complete + slots, so that no two steps share
+ * a cell, and issued <= released + layers_ahead + 1. complete <= issued while something is left to
+ * come; when nothing is, complete becomes the number of steps.
  */
 struct kvt_load {
     const base_load_calls *elsewhere; /* NULL: of a store of this process (base/handle_calls.h) */
@@ -152,12 +174,14 @@ struct kvt_load {
     uint64_t began_ns; /* store_now_ns */
     uint64_t check_ns; /* when a wait looks at devices next; under `lock` */
     size_t count;
-    uint32_t layers;
-    uint32_t slots; /* cells of an entry: one for each layer of the window */
+    uint32_t layers; /* steps, or the entries' layers before the load is open */
+    uint32_t plain;  /* the entries' layers: as many as there are steps, or half of them */
+    uint32_t slots;  /* cells of an entry: one for each step of the window */
     load_entry *entries;
     load_section *sections; /* of all entries, one behind the other */
     size_t section_count;
-    kvt_view *packed; /* of each section, for views of packed buffers; NULL: there is none */
+    load_coarse *coarse; /* of each entry of a progressive load; or NULL */
+    kvt_view *packed;    /* of each section, for views of packed buffers; NULL: there is none */
     load_cell *cells;
     size_t cell_count;
     load_group *groups;
@@ -279,18 +303,18 @@ uint32_t load_together(const load_entry *entry, uint32_t layer);
 
 /*
  * The ranges of a layer that is read, and of those that come with it. Any lock.
- *   own     in its group's record
+ *   own     in its group's record; of the rest of a layer those of the coarse form behind it, too
  *   ranges  what is to be read of the entry's record, one behind the other in memory: those, and
  *           the opaque groups that come with the layer; room for LOAD_RANGES_MAX
  * Statuses as of kvt_record_head_ranges.
  */
-kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges *own,
-                            kvt_record_range *ranges, uint32_t *count_out);
+kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_form form,
+                            load_ranges *own, kvt_record_range *ranges, uint32_t *count_out);
 
 /* Decodes one layer of an entry into its view, which is memory of the host, and what comes with it;
- * nothing for a layer that comes with another. `own` are the layer's ranges, and what was read lies
- * in `payload`; NULL: payload is the record. */
-kvt_status load_decode(kvt_store *store, const load_entry *entry, uint32_t layer,
+ * nothing for a layer that comes with another. LOAD_REST decodes from all planes. `own` are the
+ * layer's ranges, and what was read lies in `payload`; NULL: payload is the record. */
+kvt_status load_decode(kvt_store *store, const load_entry *entry, uint32_t layer, load_form form,
                        const load_ranges *own, const uint8_t *payload);
 
 /* Copies one layer of bytes that a put has handed over, and what comes with it. */
@@ -298,6 +322,56 @@ void load_copy_staged(const load_entry *entry, uint32_t layer);
 
 /* The section that has a layer of an entry. */
 const load_section *store_load_section(const load_entry *entry, uint32_t layer);
+
+/* ---- load_coarse.c; no lock held, but as said ---- */
+
+/* Gives the entries of a progressive load their forms. False: no memory. */
+bool store_coarse_make(kvt_load *load);
+void store_coarse_free(kvt_load *load);
+
+/* Looks whether a held entry may have a coarse form, and what its forms lose. The store's lock is
+ * held. */
+void store_coarse_hold(const kvt_load *load, load_entry *entry, const store_entry *found);
+
+/* Gives an entry whose heads are open its coarse form, unless there is no room for it. */
+void store_coarse_open(load_entry *entry);
+
+/* Whether an entry has a coarse form; known once its heads are open. */
+static inline bool load_has_coarse(const load_entry *entry)
+{
+    return entry->coarse != NULL && entry->coarse->head != NULL;
+}
+
+/* What a step brings of an entry, and the layer that it is of. */
+static inline load_form load_form_of(const kvt_load *load, const load_entry *entry, uint32_t step)
+{
+    if (load_has_coarse(entry)) return step < load->plain ? LOAD_COARSE : LOAD_REST;
+    return step < load->plain ? LOAD_WHOLE : LOAD_NOTHING;
+}
+
+static inline uint32_t load_layer_of(const kvt_load *load, uint32_t step)
+{
+    return step < load->plain ? step : step - load->plain;
+}
+
+/* The ranges of a layer's form, of which the first ones are read: of the rest of a layer, those of
+ * the coarse form lie behind. Statuses as of kvt_record_head_ranges. Any lock. */
+kvt_status store_coarse_ranges(const load_entry *entry, uint32_t layer, load_form form,
+                               load_ranges *own, uint32_t *read_out);
+
+/* Whether a step brings nothing of an entry: its layer comes with one before, or has one form. Any
+ * lock. */
+bool store_coarse_lacks(const kvt_load *load, const load_entry *entry, uint32_t step);
+
+/* Keeps the coarse bytes of a layer that were read; puts them behind the rest of it. */
+void store_coarse_keep(const load_entry *entry, uint32_t layer, const load_ranges *own,
+                       const uint8_t *payload);
+void store_coarse_join(const load_entry *entry, uint32_t layer, const load_ranges *own,
+                       uint64_t read_bytes, uint8_t *payload);
+
+/* Verifies the rest of a layer before it is written anywhere. KVT_OK; KVT_E_CORRUPT. */
+kvt_status store_coarse_verify(load_entry *entry, uint32_t layer, const load_ranges *own,
+                               const uint8_t *payload);
 
 /* ---- load_gpu.c ---- */
 
@@ -315,8 +389,12 @@ bool store_gpu_load_is_ready(kvt_load *load);
 
 /* Decodes or copies a layer as load_decode and load_copy_staged do, and puts the copies into the
  * stream. Also KVT_E_GONE, KVT_E_IO. No lock held. */
-kvt_status store_gpu_load_decode(kvt_load *load, load_entry *entry, uint32_t layer,
+kvt_status store_gpu_load_decode(kvt_load *load, load_entry *entry, uint32_t layer, load_form form,
                                  const load_ranges *own_ranges, const uint8_t *payload);
+
+/* Reads the verdicts of all work that is in the stream, and waits for it; entries whose pages have
+ * not got what they should have fail. No lock held. */
+void store_gpu_load_settle(kvt_load *load);
 
 /* Makes the events of the first layers, whose copies are in the stream. Lock held. */
 kvt_status store_gpu_load_mark(kvt_load *load, uint32_t layers);

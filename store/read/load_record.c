@@ -127,8 +127,8 @@ uint32_t load_together(const load_entry *entry, uint32_t layer)
     return kvt_record_head_together(section->head, layer - section->first_layer);
 }
 
-kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges *own,
-                            kvt_record_range *ranges, uint32_t *count_out)
+kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_form form,
+                            load_ranges *own, kvt_record_range *ranges, uint32_t *count_out)
 {
     const load_section *section = store_load_section(entry, layer);
     load_extra extras[2];
@@ -136,6 +136,11 @@ kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges
     uint32_t count = 0;
     const uint32_t layers = load_together(entry, layer);
     assert(layers != 0);
+    if (form != LOAD_WHOLE) { /* of an entry without groups */
+        kvt_status found = store_coarse_ranges(entry, layer, form, own, count_out);
+        if (found == KVT_OK) memcpy(ranges, own->ranges, *count_out * sizeof *ranges);
+        return found;
+    }
     kvt_status status = kvt_record_head_ranges(section->head, layer - section->first_layer, layers,
                                                own->ranges, KVT_RECORD_RANGES_MAX, &own->count);
     if (status != KVT_OK) return status;
@@ -162,7 +167,7 @@ static kvt_status load_decode_opaque(const load_entry *entry, const load_section
                                   section->view, 0, 0, scratch->memory, scratch->bytes);
 }
 
-kvt_status load_decode(kvt_store *store, const load_entry *entry, uint32_t layer,
+kvt_status load_decode(kvt_store *store, const load_entry *entry, uint32_t layer, load_form form,
                        const load_ranges *own, const uint8_t *payload)
 {
     const load_section *section = store_load_section(entry, layer);
@@ -175,10 +180,11 @@ kvt_status load_decode(kvt_store *store, const load_entry *entry, uint32_t layer
     if (entry->scratch_bytes != 0)
         status = staging_acquire_now(store->staging, entry->scratch_bytes, &scratch);
     if (status != KVT_OK) return status;
-    status = kvt_record_head_decode(
-        section->head, &section->layout, section->view, layer - section->first_layer, layers,
-        own != NULL ? payload : payload + section->offset, own != NULL ? own->ranges : NULL,
-        own != NULL ? own->count : 0, scratch.memory, scratch.bytes);
+    status = kvt_record_head_decode(form == LOAD_COARSE ? entry->coarse->head : section->head,
+                                    &section->layout, section->view, layer - section->first_layer,
+                                    layers, own != NULL ? payload : payload + section->offset,
+                                    own != NULL ? own->ranges : NULL, own != NULL ? own->count : 0,
+                                    scratch.memory, scratch.bytes);
     for (uint32_t i = 0; own != NULL && i < own->count; i++)
         at += own->ranges[i].bytes;
     const uint32_t extra_count = load_extras(entry, section, layer, layers, extras);

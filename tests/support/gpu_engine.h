@@ -78,6 +78,7 @@ typedef struct engine {
 
 static engine own;
 static const kvt_gpu_options *gpu_options; /* of the store; NULL: as they are */
+static const test_rung *further_rung;      /* of the profile beside the form's own; or NULL */
 
 static inline void give_kernels(void)
 {
@@ -132,6 +133,7 @@ static inline int end_case(void **state)
     fake->fail_for_good = 0;
     fake_kernel_lies = false;
     gpu_options = NULL;
+    further_rung = NULL;
     const int closed = queue_site_close(state);
     engine_close();
     if (fake_kernel_failures != 0) return -1;
@@ -185,9 +187,10 @@ static inline void site_open_form(bool device, bool staged, const char *form)
     if (gpu_options != NULL) options.gpu = *gpu_options;
     if (form != NULL) assert_ok(kvt_variant_parse(form, &options.variant));
     if (form != NULL && !kvt_codec_is_exact(options.variant)) {
-        const test_rung rung = {form, 5, 0.001, 0.002, true};
+        test_rung rungs[2] = {{form, 5, 0.001, 0.002, true}};
+        if (further_rung != NULL) rungs[1] = *further_rung;
         (void)unlink(profile_path);
-        ladder_make_profile(profile_path, &rung, 1);
+        ladder_make_profile(profile_path, rungs, further_rung != NULL ? 2 : 1);
         options.learning.profile_path = profile_path;
         options.loss.ladder = true;
         options.loss.ladder_layout = layout;

@@ -197,6 +197,30 @@ TEST(layers_come_into_the_region)
     assert_int_equal(result.entries, ENTRIES);
 }
 
+/* Steps of a progressive load are counted over a connection, too; these entries have one form. */
+TEST(a_progressive_load)
+{
+    kvt_load_options options = one_ahead;
+    kvt_load_quality said = {.struct_size = sizeof said};
+    kvt_load *load = NULL;
+    options.coarse_planes = 5;
+    assert_int_equal(kvt_load_begin(queue, keys, pointers, ENTRIES, &options, &load),
+                     KVT_E_ARGUMENT);
+    options.coarse_planes = 1;
+    load = begin(&options);
+    assert_int_equal(kvt_load_total(load, NULL), 2 * LAYERS);
+    kvt_load_release(load, LAYERS);
+    assert_ok(kvt_load_wait(load, 2 * LAYERS, base_clock_ns() + 60 * SECOND_NS));
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        assert_ok(kvt_load_status(load, i));
+        assert_true(pool_holds(i, 0) && pool_holds(i, LAYERS - 1));
+    }
+    assert_int_equal(kvt_load_quality_of(load, 0, &said), KVT_E_UNSUPPORTED);
+    kvt_load_result result = {.struct_size = sizeof result};
+    assert_ok(kvt_load_end(load, NULL, &result));
+    assert_int_equal(result.layers, 2 * LAYERS);
+}
+
 /* A region stays while a load names it. */
 TEST(what_is_refused)
 {

@@ -127,7 +127,7 @@ TEST(loads_of_a_client_that_lies)
                              {.count = 1, .state = area - 128},
                              {.count = 1, .state = UINT64_MAX - 63},
                              {.count = 1, .state = LOAD_STATE, .flags = 2},
-                             {.count = 1, .state = LOAD_STATE, .zero = 1},
+                             {.count = 1, .state = LOAD_STATE, .coarse_planes = 5},
                              {.count = 1, .state = LOAD_STATE, .load = 77},
                              {.count = 1, .state = LOAD_STATE, .layers_ahead = 65},
                              {.count = 2, .state = LOAD_STATE}};

@@ -131,6 +131,9 @@ static kvt_status state_if(bool gone)
     X(kvt_load_layers, state_if(kvt_load_layers(s->load) == 0))                                    \
     X(kvt_load_total, state_if(kvt_load_total(s->load, NULL) == 0))                                \
     X(kvt_load_wait_layer, kvt_load_wait_layer(s->load, 0, NULL))                                  \
+    X(kvt_load_quality_of,                                                                         \
+      kvt_load_quality_of(s->load, 0,                                                              \
+                          &(kvt_load_quality){.struct_size = sizeof(kvt_load_quality)}))           \
     X(kvt_gpu_stats_get, kvt_gpu_stats_get(s->store, 0, &s->gpu_stats))                            \
     X(kvt_load_wait, kvt_load_wait(s->load, 1, NEVER))                                             \
     X(kvt_load_release, QUIET(kvt_load_release(s->load, 1)))                                       \
