@@ -87,7 +87,10 @@ static const command_spec ablation_spec = {
              "and computes the rest, beside writes that ask for 60 % of the time that the loads "
              "leave, on stores with more and more of the parts: entries one by one, layer by "
              "layer, by a ring, slots and a placement, store.io_order=slack, and planes at 4 "
-             "bits.",
+             "bits. Then "
+             "progressive loads: when planes of SmolLM2-135M's shape can be computed with in their "
+             "coarse form, are refined, and come by a plain load, with the loss of either form "
+             "(run it where profiles/ is).",
     .details = DRIVES_OR "else four throttled memory devices. Emulated drives run with mix=0 and "
                          "with mix=0.6.",
     .example = "  kvlab ablation --quick",

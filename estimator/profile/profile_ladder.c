@@ -363,8 +363,7 @@ kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, co
 }
 
 kvt_status profile_planes_read(kvt_profile *profile, const kvt_layout *layout, const char *model,
-                               const char *class_name, kvt_codec_curve *curves,
-                               uint32_t *count_out)
+                               const char *class_name, kvt_codec_curve *curves, uint32_t *count_out)
 {
     rungs_list rungs = {.count = 0};
     int64_t calibration = 0;

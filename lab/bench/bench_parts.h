@@ -34,6 +34,10 @@ KVT_NODISCARD kvt_status bench_take_drives(bench_options *options, uint64_t capa
                                            kvt_device_config own[BENCH_OWN_DRIVES],
                                            bench_report *report);
 
+/* Rows of a table "coarse": progressive loads beside plain ones, on the case's drives. Without the
+ * shipped profile of losses, which is looked for in the working folder, a row that says so. */
+KVT_NODISCARD kvt_status bench_coarse_rows(const bench_options *options, bench_report *report);
+
 /* One transfer of a whole object. spread_out may be NULL: how much later the last member was done
  * than the first, as a share of the first one's time. */
 kvt_status bench_move(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,

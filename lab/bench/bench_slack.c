@@ -12,7 +12,8 @@
  * have (replay/drive_model.h).
  *
  * The ablation runs one such pass on stores with more and more of the parts: whole entries one by
- * one, layer by layer, slots and a placement, the gate, and planes at 4 bits beside raw.
+ * one, layer by layer, slots and a placement, the gate, and planes at 4 bits beside raw; behind it
+ * stand progressive loads (bench_coarse.c).
  *
  * Thread rule: one case at a time; the writes have a thread of their own.
  */
@@ -767,7 +768,8 @@ static kvt_status slack_case(const bench_options *options, bench_report *report)
 
 static kvt_status ablation_case(const bench_options *options, bench_report *report)
 {
-    return slack_case_of(options, report, true);
+    const kvt_status status = slack_case_of(options, report, true);
+    return status == KVT_OK ? bench_coarse_rows(options, report) : status;
 }
 
 const bench_case bench_ablation_case = {
@@ -775,6 +777,9 @@ const bench_case bench_ablation_case = {
     .schema = "kvterrace-bench-ablation-1",
     .tables = (const document_table[]){{"results", "parts mix variant io_order bubble_ms ttft_ms "
                                                    "write_share"},
+                                       {"coarse", "variant coarse loss coarse_loss plain_ms "
+                                                  "coarse_ms refined_ms time_ratio bytes_ratio "
+                                                  "read_ratio left_out"},
                                        {0}},
     .run = ablation_case,
 };

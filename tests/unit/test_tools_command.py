@@ -712,7 +712,10 @@ class CommandTest(CommandCase):
         sets = [word for name in ("a", "b") for text in (
             "tier=ssd", "backend=memory", "capacity=256MiB", "read_bandwidth=200MB/s",
             "write_bandwidth=200MB/s") for word in ("--set", f"device.{name}.{text}")]
-        rows = self.run_json("kvlab", "ablation", "--quick", *sets)["results"]
+        document = self.run_json("kvlab", "ablation", "--quick", *sets)
+        rows = document["results"]
+        self.assertEqual([row["left_out"] for row in document["coarse"]],
+                         ["profiles/smollm2-135m-instruct.json is not here"])
         self.assertEqual([row["parts"] for row in rows],
                          ["serial", "serial, 4 bits", "+ layerwise", "+ ring",
                           "+ slots, placement", "+ slack", "+ 4 bits"])
