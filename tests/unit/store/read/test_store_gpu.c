@@ -313,7 +313,7 @@ TEST(views_that_are_refused)
     assert_non_null(engine_other);
     assert_int_equal(driver.allocate(&other, POOL_BYTES), 0);
     (void)fake_cuda_turn(1, -1);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 11; i++) {
         kvt_view view = own.views[0];
         kvt_entry entry = support_entry(support_key(200), layout, 1);
         const kvt_view *pointer = &view;
@@ -329,6 +329,9 @@ TEST(views_that_are_refused)
         case 4: view.gpu = UINT64_MAX; break;                    /* no number */
         case 5: table[1] = table[0], view.blocks = table; break; /* a page twice */
         case 6: view.block_count = 2; break;                     /* a table too short */
+        case 7: table[1] = BLOCKS, view.blocks = table; break;   /* a page that is not there */
+        case 8: table[1] = UINT32_MAX, view.blocks = table; break;
+        case 9: view.token_stride /= 2; break; /* rows that overlap */
         default: view.memory = 2, wanted = KVT_E_UNSUPPORTED; break;
         }
         assert_int_equal(kvt_store_get(store, &own.keys[0], &view, KVT_NO_DEADLINE, NULL), wanted);
@@ -381,6 +384,37 @@ TEST(two_loads_into_the_same_pages_and_streams_of_others)
     assert_ok(kvt_load_begin(queue, own.keys, &pointer, 1, NULL, &load));
     assert_int_equal(kvt_load_wait_layer(load, 0, own.stream), KVT_E_ARGUMENT);
     assert_ok(kvt_load_end(load, NULL, NULL));
+}
+
+/* Loads of different entries into the same pages, both at once: an engine's mistake costs what the
+ * pages hold, and nothing else. */
+TEST(two_loads_at_once_into_the_same_pages)
+{
+    give_kernels();
+    for (int way = 0; way < 2; way++) {
+        const kvt_view *same = &own.views[0];
+        kvt_status statuses[2];
+        kvt_load *loads[2];
+        engine_open(0, "lsbth");
+        site_open(way == 1, false);
+        for (int i = 0; i < 2; i++)
+            assert_ok(kvt_load_begin(queue, &own.keys[i], &same, 1, NULL, &loads[i]));
+        for (int i = 0; i < 2; i++) {
+            kvt_load_release(loads[i], LAYERS);
+            assert_ok(kvt_load_wait_layer(loads[i], LAYERS - 1, own.stream));
+        }
+        for (int i = 0; i < 2; i++)
+            assert_ok(kvt_load_end(loads[i], &statuses[i], NULL));
+        assert_true(statuses[0] == KVT_OK && statuses[1] == KVT_OK);
+        assert_ok(kvt_store_get(store, &own.keys[0], same, KVT_NO_DEADLINE, NULL));
+        assert_true(pool_has(0));
+        for (uint32_t i = 2; i < ENTRIES; i++) { /* the pages of others are as they were */
+            assert_ok(kvt_store_get(store, &own.keys[i], &own.views[i], KVT_NO_DEADLINE, NULL));
+            assert_true(pool_has(i));
+        }
+        assert_int_equal(queue_site_close(NULL), 0);
+        engine_close();
+    }
 }
 
 TEST(a_driver_that_does_not_answer)
