@@ -305,7 +305,7 @@ bool put_is_copy(const kvt_store *store, const put_work *work)
 
 kvt_status put_run(kvt_store *store, put_work *work)
 {
-    assert(work->progress.last == KVT_OK || work->staged != NULL);
+    assert(work->progress.last == KVT_OK || work->staged != NULL || work->flies);
     assert(work->plan->count > 0);
     put_progress *progress = &work->progress;
     kvt_status status = KVT_OK;
