@@ -27,6 +27,7 @@
 #define MODEL_PRIOR  0.05   /* weight of a term before anything is known, */
 #define MODEL_WORTH  16.0   /* as if from so many uses */
 #define MODEL_LEAST  1e-4   /* weights stay above: what is not there now may come */
+#define MODEL_LET_IN 64u    /* new handles to one that goes by the guess */
 #define MODEL_SWEEPS 2      /* uses between two looks at entries in turn */
 
 /* Computes the weights from uses and exposure, and the rates from the weights. */
@@ -221,4 +222,21 @@ void reuse_learn(kvt_policy *policy, const entry *e)
     }
     reuse_ages_find(&m->ages, turn, age, due / sum, stake, kept);
     model_weigh(m);
+}
+
+/* By how much the guess of the first uses puts an entry above one that was used when the engine's
+ * time began. Nothing is known yet of how soon entries come back, and the guess falls with age:
+ * newcomers would drive out what a loop larger than a tier comes to first, at a slow
+ * host's pace all of it. One handle in MODEL_LET_IN goes by the guess, so that a store in which
+ * nothing is used again turns over. */
+double reuse_guessed_lead(const kvt_policy *policy, const entry *e)
+{
+    const reuse_model *model = policy->model;
+    if (model == NULL || model->events >= MODEL_FIRST) return 1.0;
+    if (number_mix(e->handle ^ ~policy->config.seed) % MODEL_LET_IN == 0) return 1.0;
+    entry first = *e;
+    first.last_access_ns = model->first_ns;
+    const double now = reuse_look_unhinted(policy, e).rate;
+    const double then = reuse_look_unhinted(policy, &first).rate;
+    return then < now ? now / then : 1.0;
 }

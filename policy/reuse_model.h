@@ -53,6 +53,10 @@ void reuse_forget(kvt_policy *policy, entry *e);
 /* A use of a known entry, before it is counted. */
 void reuse_learn(kvt_policy *policy, const entry *e);
 
+/* How many times the rate of an entry of the engine's first moment the first guess gives an entry;
+ * 1 once uses were seen. */
+double reuse_guessed_lead(const kvt_policy *policy, const entry *e);
+
 /* Takes over the weights of an earlier engine, before the first use. */
 void reuse_model_recall(kvt_policy *policy, const kvt_reuse_weights *weights);
 

@@ -21,7 +21,6 @@
  * design; a choice works the true cost out again for the few entries that it compares.
  */
 #include "policy/utility.h"
-#include "policy/reuse.h"
 #include "policy/reuse_model.h"
 #include "policy/room.h"
 
@@ -46,10 +45,7 @@
 #define UTILITY_FIRST      2.0   /* octaves below the first entry, before there is a price */
 #define UTILITY_REPLACE    1.3   /* a new entry is worth this many times what its room costs, */
 #define UTILITY_CONTINUE   1.0   /* and so many times behind a prefix that was used just now */
-#define UTILITY_KNOWN      64.0  /* uses from which on the engine displaces by what it has seen */
-#define UTILITY_LET_IN     64u   /* new handles to one that displaces before */
 #define UTILITY_JUST       1.0   /* seconds that a request's prefix counts as used just now */
-
 /* The stay is bounded on both sides: by what leaves the tier and by two limits, so that no move is
  * paid off over seconds or days. to NULL stands for any tier: only the entry's own uses bound the
  * stay then. */
@@ -656,30 +652,13 @@ static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uin
     return utility_cheapest(policy, &known, index, tier, true, out, &per_byte);
 }
 
-/* By how much the guess of the first uses puts an entry above one that was used when the engine's
- * time began. Nothing is known yet of how soon entries come back, and by the guess, which falls with
- * age, newcomers would drive out what a loop longer than the tier comes back to first: at a slow
- * host's pace all of it. One handle in UTILITY_LET_IN goes by the guess, so that a store in which
- * nothing is used again turns over. */
-static double utility_guessed(const kvt_policy *policy, const entry *e)
-{
-    const reuse_model *model = policy->model;
-    if (model == NULL || model->events >= UTILITY_KNOWN) return 1.0;
-    if (number_mix(e->handle ^ ~policy->config.seed) % UTILITY_LET_IN == 0) return 1.0;
-    entry first = *e;
-    first.last_access_ns = model->first_ns;
-    const double now = reuse_look_unhinted(policy, e).rate;
-    const double then = reuse_look_unhinted(policy, &first).rate;
-    return then < now ? now / then : 1.0;
-}
-
 /* How many times what its room costs a new entry must be worth. The margin stands against entries
  * that tie, as those of a loop longer than the tier: they would drive each other out in turn. Where
  * its prefix was used just now the entry goes on what a request has begun, and to refuse it would
  * lose all that follows it, too. */
 static double utility_margin(const kvt_policy *policy, const entry *e)
 {
-    const double margin = UTILITY_REPLACE * utility_guessed(policy, e);
+    const double margin = UTILITY_REPLACE * reuse_guessed_lead(policy, e);
     if (e->parent == NIL) return margin;
     const entry *up = entry_at(policy, e->parent);
     double ago = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, up->last_access_ns);

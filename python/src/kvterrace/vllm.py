@@ -88,8 +88,8 @@ def _check_single(config):
 
 
 def _find_shape(spec, tier):
-    """kv_heads and head_dim of a tier's configuration, (0, 0) for rows as bytes. Numbers that nobody
-    gave are taken only where a row can have them."""
+    """kv_heads and head_dim of a tier's configuration, (0, 0) for rows as bytes. Numbers that
+    nobody gave are taken only where a row can have them."""
     config, given = spec.config, (tier.get("kv_heads"), tier.get("head_dim"))
     host = isinstance(spec, HostTieringSpec)
     wanted = wants_shape(tier.get("settings"), tier.get("variant")) and \
