@@ -49,6 +49,7 @@ typedef struct fake_work {
     fake_cuda_launch launch;
     fake_stream *awaited; /* of a wait: until so much of this stream's work has ended */
     uint64_t after;
+    uint32_t losses; /* when it was begun */
 } fake_work;
 
 struct fake_stream {
@@ -82,6 +83,7 @@ static fake_stream *streams;
 static _Thread_local fake_context *stack[STACK_MAX];
 static _Thread_local int depth;
 static uint32_t flying;
+static uint32_t losses; /* of all contexts: work that was begun before the last one is never done */
 
 #define current (depth > 0 ? stack[depth - 1] : NULL)
 
@@ -93,6 +95,7 @@ static int result_of(const char *name)
     const bool later = fake_cuda.fail_alike && call > fake_cuda.fail_call;
     if (fake_cuda.fail_call == 0 || (call != fake_cuda.fail_call && !later)) return OK;
     fake_cuda.failed++;
+    if (fake_cuda.fail_for_good) losses++;
     return fake_cuda.fail_result;
 }
 
@@ -176,10 +179,11 @@ static int drop_block(const void *memory, fake_place place)
 static void end_first(fake_stream *stream)
 {
     fake_work *work = stream->first;
-    if (work->kind != FAKE_WAIT) open_memory(PROT_READ | PROT_WRITE);
-    if (work->kind == FAKE_COPY) memcpy(work->target, work->source, work->bytes);
-    if (work->kind == FAKE_LAUNCH) work->kernel->run(work->kernel, &work->launch);
-    if (work->kind != FAKE_WAIT) open_memory(PROT_NONE);
+    const bool done = work->kind != FAKE_WAIT && work->losses == losses;
+    if (done) open_memory(PROT_READ | PROT_WRITE);
+    if (done && work->kind == FAKE_COPY) memcpy(work->target, work->source, work->bytes);
+    if (done && work->kind == FAKE_LAUNCH) work->kernel->run(work->kernel, &work->launch);
+    if (done) open_memory(PROT_NONE);
     flying -= work->kind == FAKE_COPY;
     fake_cuda.launches += work->kind == FAKE_LAUNCH;
     stream->first = work->next;
@@ -217,6 +221,7 @@ static int begin_work(fake_stream *stream, const fake_work *wanted)
     fake_work *work = stream != NULL ? malloc(sizeof *work) : NULL;
     if (work == NULL) return stream == NULL ? BAD_HANDLE : OUT_OF_MEMORY;
     *work = *wanted;
+    work->losses = losses;
     if (stream->last != NULL)
         stream->last->next = work;
     else

@@ -36,7 +36,7 @@ typedef struct fake_cuda_state {
     uint32_t fail_call;          /* the fail_call-th call fails, counted from 1; 0 = none */
     const char *fail_name;       /* count only calls of this name; NULL = all */
     int fail_result;
-    int fail_for_good; /* every later call fails as well */
+    int fail_for_good; /* every later call fails as well, and no work that was begun is done */
     int fail_alike;    /* every later call of that name does */
     int open;          /* the host plays the kernels: what is allocated then may be touched */
     const fake_cuda_kernel *kernels;

@@ -123,7 +123,8 @@ TEST(metrics_agree)
                      (unsigned long long)expected[i].value);
     assert_true(stats.misses > 20 && dram->hits > 0 && ssd->hits > 0 && stats.puts_existing > 0);
     assert_true(stats.moves.committed > 200 &&
-                metrics_sum(text, "kvterrace_moves_total", "kind=\"demotion\"") > 0);
+                metrics_sum(text, "kvterrace_moves_total", "kind=\"demotion\"") > 0 &&
+                metrics_sum(text, "kvterrace_ssd_written_bytes_total", "demotion") > 0);
     assert_true(metrics_sum(text, "kvterrace_decision_seconds_count", "") >= (double)stats.puts);
     /* Times that are shown are those of the clock, wherever the store's own time begins. */
     const double open_seconds = metrics_sum(text, "kvterrace_open_seconds", "");
