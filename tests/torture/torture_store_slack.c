@@ -16,6 +16,7 @@
 #include "store_support.h"
 
 #include "base/clock.h"
+#include "base/wait.h"
 #include "tiers/pool/pool_internal.h"
 
 #include <kvterrace/load.h>
@@ -150,6 +151,10 @@ static void torture_check_slots(torture *t, kvt_store *store)
         const kvt_status status = kvt_store_delete(store, &key);
         t->wrong += status != KVT_OK && status != KVT_MISS;
     }
+    pthread_mutex_lock(&store->lock);
+    while (store->draining[KVT_TIER_SSD] != 0) /* the scrub may read one of them still */
+        base_condition_wait_until(&store->changed, &store->lock, base_clock_ns() + 10000000);
+    pthread_mutex_unlock(&store->lock);
     t->wrong += kvt_store_flush(store) != KVT_OK;
     tiers_slot_stats class[2], again[2];
     uint64_t held;
