@@ -108,11 +108,12 @@ TEST(coarse_then_refined)
     const uint64_t bytes = end(load, KVT_OK).bytes_read;
     all_are(refined);
     load = begin(&first);
-    pass(load);
+    assert_ok(kvt_load_wait(load, LAYERS, base_clock_ns() + 60 * SECOND_NS));
     assert_int_equal(kvt_load_total(load, NULL), STEPS);
     all_are(coarse);
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(kvt_load_status(load, i), KVT_COARSE);
+    kvt_load_release(load, 1);
     /* The first layer alone was released: the caller computes with the second one. */
     assert_ok(kvt_load_wait(load, LAYERS + 1, base_clock_ns() + 60 * SECOND_NS));
     assert_int_equal(kvt_load_wait(load, STEPS, SOON), KVT_E_TIMEOUT);
@@ -444,10 +445,13 @@ TEST(refinements_of_pages_that_fail)
         open_site(true, FORM);
         const kvt_load_options options = options_of(1);
         kvt_load *load = NULL;
-        assert_ok(kvt_load_begin(queue, own.keys, own.pointers, ENTRIES, &options, &load));
         fake_kernel_lies = way == 2;
+        assert_ok(kvt_load_begin(queue, own.keys, own.pointers, ENTRIES, &options, &load));
         assert_ok(pass_of_engine(load));
-        if (way == 2) assert_int_equal(kvt_load_status(load, 0), KVT_MISS);
+        uint32_t refused = 0; /* a check lies of one entry, whichever comes first in a launch */
+        for (uint32_t k = 0; k < ENTRIES; k++)
+            refused += kvt_load_status(load, k) == KVT_MISS;
+        assert_int_equal(refused > 0, way == 2);
         fake_kernel_lies = way == 1;
         if (way == 0)
             queue_site_fault((tiers_fault_rule){
