@@ -18,6 +18,7 @@
 #include <kvterrace/connect.h>
 #include <kvterrace/queue.h>
 
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -103,7 +104,8 @@ static kvt_status serve_begin(serve_bench *bench, kvt_store **store_out, char *m
     if (bench->server < 0) return KVT_E_MEMORY;
     if (bench->server == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (freopen("/dev/null", "w", stdout) == NULL) _exit(127);
+        const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        if (nowhere < 0 || dup2(nowhere, STDOUT_FILENO) < 0) _exit(127);
         execl(program, "kvterrace", "serve", "--quiet", "--config", bench->config, (char *)NULL);
         _exit(127);
     }
