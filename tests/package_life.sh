@@ -29,7 +29,8 @@ start() {
     install -d -o kvterrace -g kvterrace "/run/$(setting RuntimeDirectory)" \
         "/var/lib/$(setting StateDirectory)"
     # shellcheck disable=SC2046 # a command line on purpose
-    as_service $(setting ExecStart) >serve.log 2>&1 &
+    setpriv --reuid kvterrace --regid kvterrace --init-groups $(setting ExecStart) \
+        >serve.log 2>&1 & # not as_service: its shell would be what is killed
     server=$!
     for _ in $(seq 100); do
         [ -S /run/kvterrace/socket ] && return
