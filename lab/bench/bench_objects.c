@@ -328,7 +328,7 @@ static void objects_churn(tiers_pool *pool, tiers_location **held, uint32_t roun
     }
 }
 
-/* What the drives could write at most, whose bytes lie on the members as they do: a share of the
+/* The most that the drives could write, whose bytes lie on the members as they do: a share of the
  * drives' sum. */
 static double objects_bound(const objects_bench *bench, tiers_location *const *locations,
                             uint32_t count)

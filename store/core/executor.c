@@ -74,7 +74,7 @@ static const store_stage *executor_begin(store_op *op)
     return stages;
 }
 
-/* What an operation that has written to SSD wrote for. */
+/* The cause of an operation's write to SSD. */
 static store_write_cause executor_wrote_for(const store_op *op)
 {
     if (!op->planned)

@@ -87,7 +87,7 @@ typedef enum store_move_purpose {
     STORE_MOVE_COUNT = 5
 } store_move_purpose;
 
-/* What the bytes of records on SSD were written for. */
+/* Causes of writes of records to SSD. */
 typedef enum store_write_cause {
     STORE_WRITE_PUT = 0,
     STORE_WRITE_DEMOTION = 1,

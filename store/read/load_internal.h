@@ -28,7 +28,7 @@ struct load_ask; /* load_remote.c's */
 /* A cell that flies may be given up; one that runs is its task's, and ends by itself. */
 typedef enum load_cell_state { LOAD_IDLE = 0, LOAD_FLYING = 1, LOAD_RUNNING = 2 } load_cell_state;
 
-/* What a step of a progressive load brings of an entry's layer; of another load, all of it. */
+/* The part of an entry's layer that a step of a progressive load brings; of others, all of it. */
 typedef enum load_form {
     LOAD_WHOLE = 0,
     LOAD_COARSE, /* the first planes */
@@ -342,7 +342,7 @@ static inline bool load_has_coarse(const load_entry *entry)
     return entry->coarse != NULL && entry->coarse->head != NULL;
 }
 
-/* What a step brings of an entry, and the layer that it is of. */
+/* The form in which a step brings an entry, and the layer that it is of. */
 static inline load_form load_form_of(const kvt_load *load, const load_entry *entry, uint32_t step)
 {
     if (load_has_coarse(entry)) return step < load->plain ? LOAD_COARSE : LOAD_REST;

@@ -781,3 +781,15 @@ def _close_all():
     """Before the interpreter takes its objects apart no thread of a store may write into them."""
     for store in list(_OPEN):
         store.close()
+
+
+def put_chunk(store, keys, index, view, chunk, seconds):
+    """Puts chunk `index` of a sequence, each of so many tokens, as the child of the one before; into
+    a busy store once more behind a flush. Returns the outcome."""
+    options = {"parent": keys[index - 1] if index else None, "first_position": index * chunk,
+               "recompute_seconds": seconds}
+    outcome = store.put(keys[index], view, **options)
+    if outcome is Outcome.BUSY:
+        store.flush()
+        outcome = store.put(keys[index], view, **options)
+    return outcome

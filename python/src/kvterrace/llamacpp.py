@@ -34,7 +34,7 @@ import tempfile
 
 from ._errors import Error, refuse, wrong
 from ._kvt import ffi
-from ._store import Outcome
+from ._store import put_chunk
 from ._types import Layout, Space, View
 
 _FILE_MAGIC, _DATA_MAGIC = 0x67677371, 0xaf143cd8
@@ -289,13 +289,7 @@ class _Chunks:
         for index, (view, copy) in enumerate(chunks, stored):
             copy(False)
             with view:
-                options = {"parent": keys[index - 1] if index else None,
-                           "first_position": index * self.chunk,
-                           "recompute_seconds": self._seconds}
-                outcome = self.store.put(keys[index], view, **options)
-                if outcome is Outcome.BUSY:
-                    self.store.flush()
-                    outcome = self.store.put(keys[index], view, **options)
+                outcome = put_chunk(self.store, keys, index, view, self.chunk, self._seconds)
             if not outcome:
                 return index * self.chunk
         return len(keys) * self.chunk

@@ -22,7 +22,7 @@ import transformers
 from ._engines import Engine
 from ._errors import refuse, wrong
 from ._identity import Identity, regimes
-from ._store import Outcome
+from ._store import put_chunk
 from ._types import Layout, Space, View
 
 TESTED = ("5.19.0",)
@@ -332,13 +332,7 @@ class Prefixes:
                              pool_blocks=memories[0].shape[1],
                              first_slot=index * self.chunk - first)
             with view:
-                options = {"parent": keys[index - 1] if index else None,
-                           "first_position": index * self.chunk,
-                           "recompute_seconds": self._seconds}
-                outcome = self.store.put(keys[index], view, **options)
-                if outcome is Outcome.BUSY:
-                    self.store.flush()
-                    outcome = self.store.put(keys[index], view, **options)
+                outcome = put_chunk(self.store, keys, index, view, self.chunk, self._seconds)
             if not outcome:
                 return
 

@@ -111,7 +111,7 @@ TEST(a_lap_finds_all_damage)
     assert_int_equal(support_stats(s->store).recovered, MANY);
 }
 
-/* What a get has verified in this lap or the one before is not read, and all is after three. */
+/* Records that gets verified in this lap or the one before are not read; all are after three. */
 TEST(gets_verify_too)
 {
     site *s = scrub_site(8 << 20, 4096, 0);
