@@ -784,8 +784,8 @@ def _close_all():
 
 
 def put_chunk(store, keys, index, view, chunk, seconds):
-    """Puts chunk `index` of a sequence, each of so many tokens, as the child of the one before; into
-    a busy store once more behind a flush. Returns the outcome."""
+    """Puts chunk `index` of a sequence, each of so many tokens, as the child of the one before; a
+    busy store gets it once more behind a flush. Returns the outcome."""
     options = {"parent": keys[index - 1] if index else None, "first_position": index * chunk,
                "recompute_seconds": seconds}
     outcome = store.put(keys[index], view, **options)
