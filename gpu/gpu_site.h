@@ -91,6 +91,7 @@ typedef enum gpu_counter {
     GPU_UNSOUND, /* that kernels have found unsound */
     GPU_ENCODED_BY_CPU,
     GPU_ENCODED_BY_GPU,
+    GPU_DECODED_IN_PLACE, /* of those by the GPU: out of its own memory */
     GPU_COUNTERS
 } gpu_counter;
 

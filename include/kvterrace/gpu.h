@@ -68,6 +68,8 @@ typedef struct kvt_gpu_stats {
     uint64_t encoded_by_cpu; /* layers of entries of puts, and of moves out of the hbm tier that
                                 code elements anew, that were copied out of the GPU as they are */
     uint64_t encoded_by_gpu; /* those that kernels have encoded, so that their record was copied */
+    uint64_t decoded_in_place; /* of decoded_by_gpu, those of records in this GPU's memory: nothing
+                                  of them was copied but their heads */
 } kvt_gpu_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (a child of fork); KVT_E_UNSUPPORTED (a store of another

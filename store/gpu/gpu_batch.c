@@ -54,10 +54,11 @@ static uint64_t batch_make_plan(uint8_t *memory, uint32_t layers, kernel_plan *p
 static kvt_status batch_plan(const store_gpu_layer *layer, const store_gpu_part *part,
                              kernel_plan *plan)
 {
-    const kernel_place place = {.payload = part->scratch,
-                                .host = part->host != NULL ? part->host->memory : NULL,
+    const bool sent = layer->far == 0;
+    const kernel_place place = {.payload = sent ? part->scratch : layer->far,
+                                .host = sent && part->host != NULL ? part->host->memory : NULL,
                                 .ranges = layer->ranges,
-                                .range_count = layer->range_count,
+                                .range_count = sent ? layer->range_count : 0,
                                 .blocks = part->blocks,
                                 .basis = part->basis,
                                 .room = part->room};
@@ -90,23 +91,26 @@ kvt_status store_gpu_part_take(gpu_site *site, const store_gpu_layer *layer, con
 {
     const kvt_view *view = layer->view;
     const kvt_record_range *last = &layer->ranges[layer->range_count - 1];
-    const uint64_t stored = batch_aligned(last->at + last->bytes);
+    const uint32_t sent_ranges = layer->far == 0 ? layer->range_count : 0;
+    const uint64_t stored = sent_ranges != 0 ? batch_aligned(last->at + last->bytes) : 0;
     const uint64_t table = view->blocks != NULL ? view->block_count * sizeof *view->blocks : 0;
     const uint64_t sent = stored + table, room_at = batch_aligned(sent);
     const transform_basis *basis = kvt_record_head_basis(layer->head);
     kvt_status status = KVT_OK;
     *part = (store_gpu_part){
         .scratch_bytes = room_at + kvt_record_head_room(layer->head, layer->layer, layer->layers),
-        .layers = layer->layers};
+        .layers = layer->layers,
+        .far = layer->far != 0};
     if (basis != NULL) status = gpu_basis_take(site, basis, &part->basis);
     if (status == KVT_OK) status = gpu_scratch_take(site, part->scratch_bytes, &part->scratch);
     if (status != KVT_OK) return status;
     part->blocks = table != 0 ? part->scratch + stored : 0;
     part->room = part->scratch + room_at;
+    if (sent == 0) return KVT_OK;
     status = gpu_host_take(site, sent, &part->host);
     if (status == KVT_OK) {
         uint8_t *pinned = part->host->memory;
-        for (uint32_t i = 0; i < layer->range_count; i++) {
+        for (uint32_t i = 0; i < sent_ranges; i++) {
             const kvt_record_range *range = &layer->ranges[i];
             memcpy(pinned + range->at, payload + (whole ? range->offset : range->at), range->bytes);
         }
@@ -165,7 +169,7 @@ kvt_status store_gpu_batch_add(store_gpu_batch *batch, const store_gpu_layer *la
     own->first = first;
     own->end = batch->plan.verdict_count;
     batch->count++;
-    batch->bytes += part->host->bytes;
+    if (part->host != NULL) batch->bytes += part->host->bytes;
     return KVT_OK;
 }
 

@@ -18,6 +18,7 @@
 
 /* A layer of a record, and where it goes. */
 typedef struct store_gpu_layer {
+    uint64_t far; /* address of its record in the GPU's memory, a multiple of 64; 0: it is sent */
     const kvt_record_head *head;
     const kvt_layout *layout;
     const kvt_view *view; /* of the GPU's memory */
@@ -29,14 +30,15 @@ typedef struct store_gpu_layer {
 
 /* A layer whose stored bytes are in the scratch, or on their way in the stream. */
 typedef struct store_gpu_part {
-    void *owner; /* the caller's */
-    gpu_host *host;
+    void *owner;    /* the caller's */
+    gpu_host *host; /* NULL: nothing was sent */
     uint64_t scratch;
     uint64_t scratch_bytes;
     uint64_t blocks; /* address of the block numbers; 0: the view has none */
     uint64_t room;   /* of the jobs themselves; and the basis in the GPU's memory, or 0 */
     uint64_t basis;
     uint32_t layers;
+    bool far;       /* they are read where their record lies */
     uint32_t first; /* of its verdicts, */
     uint32_t end;   /* and behind them */
 } store_gpu_part;
@@ -48,8 +50,9 @@ typedef struct store_gpu_batch store_gpu_batch;
 KVT_NODISCARD kvt_status store_gpu_batch_takes(gpu_site *site, const store_gpu_layer *layer);
 
 /* Sends what is stored of a layer to the scratch, from payload + ranges[].at, or out of a whole
- * record at `payload`. KVT_OK; KVT_BUSY: no scratch now; KVT_E_UNSUPPORTED: never so much; statuses
- * of gpu_site.h. After a failure the stream has rested and there is no part. */
+ * record at `payload`; of a record that is there the block numbers alone. KVT_OK; KVT_BUSY: no
+ * scratch now; KVT_E_UNSUPPORTED: never so much; statuses of gpu_site.h. After a failure the stream
+ * has rested and there is no part. */
 KVT_NODISCARD kvt_status store_gpu_part_take(gpu_site *site, const store_gpu_layer *layer,
                                              const uint8_t *payload, bool whole,
                                              store_gpu_part *part);

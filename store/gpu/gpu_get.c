@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gpu_get.c - see gpu_get.h: the record of a get is that of an entry of a load which lies in
- * memory, and its layers are brought one after the other. The file reads no device.
+ * memory, of the host or of the GPU, and its layers are brought one after the other. The file reads
+ * no device.
  *
  * Thread rule: as the header says.
  */
 #include "store/gpu/gpu_get.h"
 
 #include "codecs/record_groups.h"
+#include "store/gpu/gpu_far.h"
 #include "store/gpu/gpu_views.h"
 #include "store/gpu/gpu_work.h"
 #include "store/read/groups.h"
@@ -43,8 +45,13 @@ static kvt_status get_await(const gpu_get *get, uint64_t bytes)
 static kvt_status get_open(gpu_get *get)
 {
     load_entry *entry = &get->entry;
-    kvt_status status = load_open_table(entry, get->record, entry->record_bytes);
+    const void *first = entry->far == 0 ? get->record : NULL;
+    kvt_status status = load_open_table(entry, first, entry->record_bytes);
     if (status != KVT_OK) return status;
+    if (entry->far != 0) {
+        store_gpu_far_open(get->work.site, entry, 1);
+        return entry->status == KVT_QUEUED ? KVT_OK : entry->status;
+    }
     if (get->arrival == NULL) return load_use_heads(entry, get->record, true);
     assert(!entry->grouped);
     status = get_await(get, entry->sections->head_bytes);
@@ -128,8 +135,10 @@ kvt_status store_gpu_get(kvt_store *store, const access_get *get, kvt_record_arr
                              .grouped = target->group_count != 0,
                              .variant = get->variant,
                              .expected = get->expected,
-                             .lent = true,
+                             .status = KVT_QUEUED,
+                             .lent = !get->far,
                              .record = get->record,
+                             .far = get->far ? (uintptr_t)get->record : 0,
                              .record_bytes = get->record_bytes,
                              .scratch_bytes = get->place->scratch_bytes},
                    .record = get->record,

@@ -18,6 +18,7 @@
 #include "codecs/record_far.h"
 #include "codecs/view_rows.h"
 #include "gpu/gpu_kernels.h"
+#include "store/gpu/gpu_far.h"
 #include "store/gpu/gpu_views.h"
 #include "store/read/groups.h"
 
@@ -44,17 +45,6 @@ typedef struct gpu_put {
 bool store_gpu_may_encode(gpu_site *site, kvt_variant variant)
 {
     return gpu_has_scratch(site) && record_far_takes(variant);
-}
-
-/* Marks the end of the stream's work and waits for it, unless that has failed; then it rests. */
-static kvt_status put_await(gpu_site *site, kvt_status status)
-{
-    gpu_event *event = NULL;
-    if (status == KVT_OK) status = gpu_mark(site, GPU_OUT, &event);
-    if (status == KVT_OK) status = gpu_await(site, event);
-    if (status != KVT_OK) gpu_rest(site, GPU_OUT);
-    gpu_event_give(site, event);
-    return status;
 }
 
 /* Whether all segments lie in the record, for kernels read where its head says. */
@@ -91,16 +81,17 @@ static kvt_status put_keep_head(gpu_put *put, const void *bytes, uint64_t count)
 static kvt_status put_open_head(gpu_put *put)
 {
     const store_gpu_source *source = put->source;
-    const uint64_t bytes = codecs_head_bytes(source->layout, source->variant);
+    const kvt_record_range head = {.bytes = codecs_head_bytes(source->layout, source->variant)};
     gpu_host *host;
     if (source->view != NULL) return KVT_OK;
-    if (bytes == 0 || bytes > source->record_bytes) return KVT_E_UNSUPPORTED;
+    if (head.bytes == 0 || head.bytes > source->record_bytes) return KVT_E_UNSUPPORTED;
     kvt_status status =
         gpu_site_check(put->site, (const void *)(uintptr_t)source->record, source->record_bytes);
-    if (status == KVT_OK) status = gpu_host_take(put->site, bytes, &host);
+    if (status == KVT_OK)
+        status =
+            store_gpu_far_fetch(put->site, source->record, source->record_bytes, &head, 1, &host);
     if (status != KVT_OK) return status;
-    status = put_await(put->site, gpu_copy_back(put->site, host->memory, source->record, bytes));
-    if (status == KVT_OK) status = put_keep_head(put, host->memory, bytes);
+    status = put_keep_head(put, host->memory, head.bytes);
     gpu_host_give(put->site, host);
     return status;
 }
@@ -203,7 +194,7 @@ static kvt_status put_run_jobs(const gpu_put *put)
                                        jobs->count, jobs->blocks, put->plan.verdicts);
     }
     if (status == KVT_OK) status = gpu_copy_back(put->site, memory, put->scratch, put->blocks_at);
-    status = put_await(put->site, status);
+    status = store_gpu_settle(put->site, GPU_OUT, status);
     if (status != KVT_OK) return status;
     status = kernel_plan_verdict(&put->plan, 0, put->decoded);
     if (status != KVT_OK) gpu_count(put->site, GPU_UNSOUND, put->source->layout->layers);

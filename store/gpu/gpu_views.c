@@ -63,6 +63,16 @@ kvt_status store_gpu_wait_ready(gpu_site *site, const kvt_view *view)
     return status;
 }
 
+kvt_status store_gpu_settle(gpu_site *site, gpu_way way, kvt_status status)
+{
+    gpu_event *event = NULL;
+    if (status == KVT_OK) status = gpu_mark(site, way, &event);
+    if (status == KVT_OK) status = gpu_await(site, event);
+    if (status != KVT_OK) gpu_rest(site, way);
+    gpu_event_give(site, event);
+    return status;
+}
+
 /* ---- one entry ---- */
 
 void store_gpu_begin(gpu_site *site, const kvt_layout *layouts, const kvt_view *views,
@@ -127,7 +137,6 @@ kvt_status store_gpu_copy_layers(gpu_site *site, gpu_way way, const kvt_view *vi
 static kvt_status gpu_move(const store_gpu_views *gpu, gpu_way way,
                            const record_groups_range *range)
 {
-    gpu_event *event = NULL;
     kvt_status status = KVT_OK;
     uint32_t before = 0;
     assert(gpu->host != NULL);
@@ -142,11 +151,7 @@ static kvt_status gpu_move(const store_gpu_views *gpu, gpu_way way,
             status = store_gpu_copy_layers(gpu->site, way, &gpu->far[i], layout, first, layers,
                                            &gpu->packed[i]);
     }
-    if (status == KVT_OK) status = gpu_mark(gpu->site, way, &event);
-    if (status == KVT_OK) status = gpu_await(gpu->site, event);
-    if (status != KVT_OK) gpu_rest(gpu->site, way); /* pinned memory is given back behind this */
-    gpu_event_give(gpu->site, event);
-    return status;
+    return store_gpu_settle(gpu->site, way, status);
 }
 
 kvt_status store_gpu_bring(store_gpu_views *gpu)
@@ -202,6 +207,7 @@ kvt_status kvt_gpu_stats_get(kvt_store *store, uint32_t gpu, kvt_gpu_stats *stat
         whole.unsound = gpu_counted(site, GPU_UNSOUND);
         whole.encoded_by_cpu = gpu_counted(site, GPU_ENCODED_BY_CPU);
         whole.encoded_by_gpu = gpu_counted(site, GPU_ENCODED_BY_GPU);
+        whole.decoded_in_place = gpu_counted(site, GPU_DECODED_IN_PLACE);
     }
     pthread_mutex_unlock(&store->gpus.lock);
     struct_size_out(stats_out, &whole, sizeof whole);

@@ -9,6 +9,7 @@
 
 #include "codecs/codecs.h"
 #include "store/gpu/gpu_batch.h"
+#include "store/gpu/gpu_far.h"
 #include "store/gpu/gpu_views.h"
 #include "store/read/groups.h"
 
@@ -67,6 +68,7 @@ static void gpu_end_batch(store_gpu_work *work, store_gpu_batch *batch, kvt_stat
         const bool ran = how == KVT_OK || how == KVT_E_CORRUPT;
         gpu_count(work->site, how == KVT_OK ? GPU_DECODED_BY_GPU : GPU_UNSOUND,
                   ran ? part->layers : 0);
+        gpu_count(work->site, GPU_DECODED_IN_PLACE, how == KVT_OK && part->far ? part->layers : 0);
         if (how != KVT_OK) work->failed(work->context, part->owner, how);
     }
     store_gpu_batch_free(batch);
@@ -311,6 +313,21 @@ static bool gpu_brings_more(const load_entry *entry, const load_section *own, ui
            (last && next != entry->sections + entry->section_count && next->layout.layers == 0);
 }
 
+/* Names the ranges of a layer in a record that lies there whole, or in one of the host. Kernels
+ * trust what they are told of the former. */
+static kvt_status gpu_find_ranges(const load_section *own, store_gpu_layer *there)
+{
+    kvt_status status =
+        kvt_record_head_ranges(there->head, there->layer, there->layers, there->ranges,
+                               KVT_RECORD_RANGES_MAX, &there->range_count);
+    for (uint32_t i = 0; i < there->range_count && status == KVT_OK && there->far != 0; i++) {
+        const kvt_record_range *range = &there->ranges[i];
+        if (range->offset > own->bytes || range->bytes > own->bytes - range->offset)
+            status = KVT_E_CORRUPT;
+    }
+    return status;
+}
+
 /* Names a layer for kernels, with those that come together with it. KVT_E_UNSUPPORTED: it is none
  * for them, or comes with the span of a layer before. */
 static kvt_status gpu_find_layer(const load_entry *entry, uint32_t layer, load_form form,
@@ -319,7 +336,8 @@ static kvt_status gpu_find_layer(const load_entry *entry, uint32_t layer, load_f
     const load_section *own = store_load_section(entry, layer);
     const kvt_record_head *head = form == LOAD_COARSE ? entry->coarse->head : own->head;
     if (entry->staged != NULL || entry->by_cpu) return KVT_E_UNSUPPORTED;
-    *there = (store_gpu_layer){.head = head,
+    *there = (store_gpu_layer){.far = entry->far != 0 ? entry->far + own->offset : 0,
+                               .head = head,
                                .layout = &own->layout,
                                .view = own->view,
                                .layer = layer - own->first_layer,
@@ -327,9 +345,7 @@ static kvt_status gpu_find_layer(const load_entry *entry, uint32_t layer, load_f
     if (there->layers == 0 || there->layers > KERNEL_LAYERS_MAX ||
         gpu_brings_more(entry, own, layer, there->layers))
         return KVT_E_UNSUPPORTED;
-    if (own_ranges == NULL)
-        return kvt_record_head_ranges(head, there->layer, there->layers, there->ranges,
-                                      KVT_RECORD_RANGES_MAX, &there->range_count);
+    if (own_ranges == NULL) return gpu_find_ranges(own, there);
     there->range_count = own_ranges->count;
     memcpy(there->ranges, own_ranges->ranges, own_ranges->count * sizeof *there->ranges);
     return KVT_OK;
@@ -352,7 +368,7 @@ static kvt_status gpu_decode_there(store_gpu_work *work, load_entry *entry, uint
     store_gpu_layer there;
     store_gpu_part part;
     kvt_status status = gpu_find_layer(entry, layer, form, own_ranges, &there);
-    if (whole) payload += store_load_section(entry, layer)->offset;
+    if (whole && entry->far == 0) payload += store_load_section(entry, layer)->offset;
     if (status == KVT_OK) status = store_gpu_batch_takes(work->site, &there);
     if (status == KVT_OK) status = gpu_send(work, &there, payload, whole, &part);
     if (status != KVT_OK) return status;
@@ -366,6 +382,24 @@ static kvt_status gpu_decode_there(store_gpu_work *work, load_entry *entry, uint
     return status;
 }
 
+/* Brings a layer of a record in the GPU's memory here, for the CPU to decode. */
+static kvt_status gpu_fetch_layer(store_gpu_work *work, load_entry *entry, uint32_t layer,
+                                  uint32_t layers, load_form form)
+{
+    kvt_record_range ranges[LOAD_RANGES_MAX];
+    load_ranges own;
+    uint32_t count;
+    gpu_host *host;
+    kvt_status status = load_find_ranges(entry, layer, form, &own, ranges, &count);
+    if (status == KVT_OK)
+        status =
+            store_gpu_far_fetch(work->site, entry->far, entry->record_bytes, ranges, count, &host);
+    if (status != KVT_OK) return status;
+    status = gpu_decode_here(work, entry, layer, layers, form, &own, host->memory);
+    gpu_host_give(work->site, host);
+    return status;
+}
+
 kvt_status store_gpu_work_layer(store_gpu_work *work, load_entry *entry, uint32_t layer,
                                 load_form form, const load_ranges *own_ranges,
                                 const uint8_t *payload)
@@ -375,9 +409,9 @@ kvt_status store_gpu_work_layer(store_gpu_work *work, load_entry *entry, uint32_
     gpu_end_pieces(work, false);
     kvt_status status = gpu_decode_there(work, entry, layer, form, own_ranges, payload);
     /* Without memory of the GPU, too, the CPU's way is left. */
-    if (status == KVT_E_UNSUPPORTED || status == KVT_BUSY || status == KVT_E_MEMORY)
-        status = gpu_decode_here(work, entry, layer, layers, form, own_ranges, payload);
-    return status;
+    if (status != KVT_E_UNSUPPORTED && status != KVT_BUSY && status != KVT_E_MEMORY) return status;
+    return entry->far != 0 ? gpu_fetch_layer(work, entry, layer, layers, form)
+                           : gpu_decode_here(work, entry, layer, layers, form, own_ranges, payload);
 }
 
 void store_gpu_work_launch(store_gpu_work *work)

@@ -42,8 +42,9 @@ void store_gpu_work_close(store_gpu_work *work); /* once it has finished */
 KVT_NODISCARD kvt_status store_gpu_work_takes(store_gpu_work *work, const load_entry *entry,
                                               uint32_t layer);
 
-/* Decodes or copies a layer as load_decode and load_copy_staged do. KVT_OK: its work is in the
- * stream, or in the batch that is open. Also KVT_E_GONE, KVT_E_IO. */
+/* Decodes or copies a layer as load_decode and load_copy_staged do; of a record in the GPU's memory
+ * from there, whatever the payload. KVT_OK: its work is in the stream, or in the batch that is
+ * open. Also KVT_E_GONE, KVT_E_IO. */
 KVT_NODISCARD kvt_status store_gpu_work_layer(store_gpu_work *work, load_entry *entry,
                                               uint32_t layer, load_form form,
                                               const load_ranges *own_ranges,

@@ -27,6 +27,7 @@
 #include "codecs/view_rows.h"
 #include "store/background/lifetime.h"
 #include "store/core/plans.h"
+#include "store/gpu/gpu_far.h"
 #include "store/gpu/gpu_get.h"
 #include "store/gpu/gpu_views.h"
 #include "store/hosts/remote_tier.h"
@@ -46,15 +47,15 @@
 /* ---- reads ---- */
 
 /* Decodes the record into the target; arrival: of one that is on its way, else NULL. The scratch of
- * a read's owner lies behind the record in the same staging buffer; every other get has staging for
- * scratch alone. */
+ * a read's owner lies behind the record in the same staging buffer, and so does that of a record
+ * which was brought from a GPU; every other get has staging for scratch alone. */
 static kvt_status access_decode_record(const kvt_store *store, access_get *get,
                                        kvt_record_arrival *arrival)
 {
     const access_target *target = &get->target;
     assert(get->record != NULL && (get->read == NULL || get->read->status == KVT_OK));
     const staging_buffer *staging = get->owner ? &get->flying : &get->staging;
-    uint64_t before = get->owner ? staging_round(get->record_bytes) : 0;
+    uint64_t before = get->owner || get->far ? staging_round(get->record_bytes) : 0;
     void *scratch = staging->memory == NULL ? NULL : (char *)staging->memory + before;
     if (arrival != NULL) {
         const kvt_view packed = codecs_packed_view(&get->layout, target->data);
@@ -354,6 +355,23 @@ static void access_begin_gpu(const access_target *target, store_gpu_views *gpu)
                     grouped ? target->group_count : 1, gpu);
 }
 
+/* Brings a record out of the GPU's memory for the CPU, and takes scratch behind it. */
+static kvt_status access_fetch(kvt_store *store, access_get *get)
+{
+    const kvt_record_range all = {.bytes = get->record_bytes};
+    const uint64_t before = staging_round(get->record_bytes);
+    gpu_host *host;
+    assert(get->staging.memory == NULL);
+    kvt_status status = store_gpu_far_fetch(get->target.gpu, (uintptr_t)get->record,
+                                            get->record_bytes, &all, 1, &host);
+    if (status != KVT_OK) return status;
+    status = staging_acquire_now(store->staging, before + get->place->scratch_bytes, &get->staging);
+    if (status == KVT_OK) memcpy(get->staging.memory, host->memory, get->record_bytes);
+    gpu_host_give(get->target.gpu, host);
+    if (status == KVT_OK) get->record = get->staging.memory;
+    return status;
+}
+
 /* The same for a target in a GPU's memory: by kernels, or here into pinned memory, and copied from
  * there. */
 static kvt_status access_decode_gpu(kvt_store *store, access_get *get)
@@ -362,6 +380,8 @@ static kvt_status access_decode_gpu(kvt_store *store, access_get *get)
     store_gpu_views gpu;
     access_try_gpu(store, get, NULL);
     if (get->by_gpu) return KVT_OK;
+    if (get->far) get->gpu_failure = access_fetch(store, get);
+    if (get->gpu_failure != KVT_OK) return get->gpu_failure;
     access_begin_gpu(&target, &gpu);
     get->gpu_failure = store_gpu_pack(&gpu);
     if (get->gpu_failure != KVT_OK) return get->gpu_failure;
@@ -458,8 +478,8 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
     double predicted_seconds = 0;
     /* A get that left early may not look into a read that others still finish. */
     const uint64_t read_ns = status != KVT_OK || get->in_memory ? 0 : get->read->read_ns;
-    /* What kernels take says nothing about a decoding of the CPU. */
-    if (status == KVT_OK && !joined && !get->by_gpu)
+    /* What kernels or copies take says nothing about a decoding of the CPU. */
+    if (status == KVT_OK && !joined && !get->by_gpu && !get->far)
         predicted_seconds = learn_note_get(store, &get->transfer, get->variant, get->source_bytes,
                                            (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);
     *info = (kvt_get_info){.tier = get->tier,

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "codecs/codecs.h"
 #include "store/background/lifetime.h"
+#include "store/gpu/gpu_far.h"
 #include "store/hosts/remote_tier.h"
 #include "store/learn/token_drop.h"
 #include "store/learn/uses.h"
@@ -28,6 +29,7 @@ typedef struct begin_view {
     store_entry *entry;
     bool in_memory; /* the record can be read in place */
     bool join;      /* a read of the place is in flight already */
+    uint64_t far;   /* the record is lent to the target's GPU, at this address; or 0 */
     uint64_t staging_bytes;
 } begin_view;
 
@@ -123,7 +125,10 @@ static access_stage begin_enter(kvt_store *store, const begin_view *view, access
     get->in_memory = view->in_memory;
     get->owner = !view->in_memory && !view->join;
     get->status = KVT_OK;
-    if (get->in_memory)
+    get->far = view->far != 0;
+    if (get->far)
+        get->record = (const void *)(uintptr_t)view->far;
+    else if (get->in_memory)
         get->record = tiers_pool_lend(store->pools[place->tier], place->location);
     else
         get->status = begin_read_of(store, entry, get);
@@ -169,8 +174,12 @@ static access_stage begin_look(kvt_store *store, store_entry *entry, access_get 
         return ACCESS_READY;
     }
     const store_place *place = entry->place;
-    now.staging_bytes = place->scratch_bytes;
     now.in_memory = tiers_pool_lends(store->pools[place->tier], place->location);
+    /* A get that has brought staging was to have none of this, and begins as it was to. */
+    if (!now.in_memory && !brings && get->target.gpu != NULL)
+        now.far = store_gpu_far_lend(store, place, get->target.view->gpu);
+    now.in_memory = now.in_memory || now.far != 0;
+    now.staging_bytes = now.far != 0 ? 0 : place->scratch_bytes;
     now.join = !now.in_memory && entry->read != NULL;
     if (!now.in_memory && !now.join) now.staging_bytes += staging_round(place->record_bytes);
     const bool same = now.join == view->join && now.in_memory == view->in_memory &&

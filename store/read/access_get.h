@@ -63,6 +63,8 @@ struct access_get {
     bool owner;         /* reads; the others wait */
     bool in_memory;     /* the record is read where it lies, */
     const void *record; /* which is here; NULL: its device went meanwhile */
+    bool far;           /* that is the memory of the target's GPU, at this address. What the CPU has
+                           to decode is brought into staging, which `record` is then */
     uint64_t record_bytes;
     bool of_many;            /* it comes with others that are large together, */
     const void *next_record; /* of which the next one's is here, or NULL; with a view */

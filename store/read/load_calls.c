@@ -85,7 +85,8 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     if (entry->lent) {
         entry->record = tiers_pool_lend(pool, place->location);
         if (entry->record == NULL) return KVT_MISS;
-    }
+    } else if (load->gpu != NULL)
+        entry->far = store_gpu_load_lend(load, place);
     /* The count keeps the place and its extents until load_let_go, wherever the entry moves. */
     place->readers++;
     entry->place = place;
@@ -96,7 +97,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     entry->expected = place_expects(store, &found->key, place);
     entry->by_cpu = place->by_cpu;
     store_coarse_hold(load, entry, found);
-    if (!entry->lent) load_share_enter(entry, found->read, load_take_offer);
+    if (!load_is_near(entry)) load_share_enter(entry, found->read, load_take_offer);
     uses_count(store, found, clock_ns);
     return KVT_QUEUED;
 }
@@ -111,7 +112,7 @@ static void load_let_go(kvt_load *load, load_entry *entry)
     entry->staged = NULL;
     if (place == NULL) return;
     load_share_leave(entry);
-    if (entry->lent)
+    if (entry->lent || entry->far != 0)
         tiers_pool_take_back(store->pools[place->tier], place->location, KVT_IO_READ,
                              place->record_bytes);
     place_leave(store, place);
@@ -238,9 +239,7 @@ static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
     if (entry->lent) {
         status = store_load_open_lent(entry);
         if (status == KVT_OK) store_coarse_open(entry);
-    } else if (entry->grouped)
-        status = entry->record_bytes > RECORD_GROUPS_HEAD_BYTES ? KVT_OK : KVT_E_CORRUPT;
-    else
+    } else
         status = load_open_table(entry, NULL, 0);
     if (status == KVT_OK) return KVT_QUEUED;
     return status == KVT_E_MEMORY ? status : KVT_MISS;
@@ -306,6 +305,7 @@ static bool load_check_all(kvt_load *load)
         if (entry->status == KVT_QUEUED) entry->status = load_check_entry(load, entry);
     }
     load_check_overlaps(load);
+    if (load->gpu != NULL) store_gpu_load_open_far(load);
     for (size_t i = 0; i < load->count && !any; i++)
         any = load->entries[i].status == KVT_QUEUED;
     return any;

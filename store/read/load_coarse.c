@@ -61,7 +61,7 @@ void store_coarse_hold(const kvt_load *load, load_entry *entry, const store_entr
     coarse->wanted = said->variant.codec == KVT_CODEC_PLANES && !entry->grouped &&
                      !kvt_variant_drops_tokens(said->variant) &&
                      (most == 0 || said->coarse_loss_upper <= most) &&
-                     (!entry->lent || load->gpu != NULL);
+                     (!entry->lent || load->gpu != NULL) && entry->far == 0;
 }
 
 /* Takes the memory for the coarse bytes of an entry that is read. All loads together keep as many

@@ -7,6 +7,7 @@
  * Thread rule: store_gpu_load_decode by any thread of the load; store_gpu_load_mark and
  * store_gpu_load_is_ready with the load's lock held, which comes before the work's.
  */
+#include "store/gpu/gpu_far.h"
 #include "store/gpu/gpu_views.h"
 #include "store/gpu/gpu_work.h"
 
@@ -57,6 +58,23 @@ kvt_status store_gpu_load_check(const kvt_load *load, const load_section *sectio
     gpu_site *site;
     if (section->view->gpu != load->gpu->ordinal) return KVT_E_ARGUMENT;
     return store_gpu_site(load->store, &section->layout, section->view, 1, &site);
+}
+
+uint64_t store_gpu_load_lend(const kvt_load *load, const store_place *place)
+{
+    return store_gpu_far_lend(load->store, place, load->gpu->ordinal);
+}
+
+void store_gpu_load_open_far(kvt_load *load)
+{
+    store_gpu_far_open(load->gpu->work.site, load->entries, load->count);
+    for (size_t i = 0; i < load->count; i++) {
+        load_entry *entry = &load->entries[i];
+        const kvt_status how = entry->status;
+        /* What was found of a record is a miss, as of one that is read. */
+        if (entry->far != 0 && how < 0 && how != KVT_E_ARGUMENT && how != KVT_E_MEMORY)
+            entry->status = KVT_MISS;
+    }
 }
 
 bool store_gpu_load_make_marks(kvt_load *load)

@@ -105,6 +105,7 @@ typedef struct load_entry {
     store_place *place; /* held as a reader; NULL: nothing is */
     bool lent;          /* the record lies in memory, here: */
     const void *record;
+    uint64_t far; /* or in the memory of the load's GPU, at this address: lent, too; else 0 */
     uint64_t record_bytes;
     uint64_t scratch_bytes;
     store_staged *staged;              /* held as a user, instead of a place */
@@ -270,7 +271,7 @@ void load_poked(void *poke);
 /* Whether an entry lies in memory: nothing of it is read. */
 static inline bool load_is_near(const load_entry *entry)
 {
-    return entry->staged != NULL || entry->lent;
+    return entry->staged != NULL || entry->lent || entry->far != 0;
 }
 
 /* ---- load_calls.c ---- */
@@ -285,7 +286,8 @@ kvt_status store_load_open_lent(load_entry *entry);
 /* ---- load_record.c; no lock held ---- */
 
 /* Finds the groups of an entry in the table of its record, whose first bytes these are; an entry
- * without groups is one section. KVT_OK; KVT_E_CORRUPT, KVT_E_MISMATCH, KVT_E_VERSION. */
+ * without groups is one section. NULL: nothing has been read, and the record's size alone is looked
+ * at. KVT_OK; KVT_E_CORRUPT, KVT_E_MISMATCH, KVT_E_VERSION. */
 kvt_status load_open_table(load_entry *entry, const void *head, uint64_t bytes);
 
 /* Checks the head of a section's record, and keeps what its layers need. As kvt_record_head_open,
@@ -380,6 +382,12 @@ kvt_status store_gpu_load_open(kvt_load *load, const kvt_view *view);
 
 /* Checks that a section's view, which is sound, is memory of the load's GPU. */
 kvt_status store_gpu_load_check(const kvt_load *load, const load_section *section);
+
+/* Lends a place's record to the load's kernels, as store_gpu_far_lend. The store's lock is held. */
+uint64_t store_gpu_load_lend(const kvt_load *load, const store_place *place);
+
+/* Opens the heads of the records that were lent so. */
+void store_gpu_load_open_far(kvt_load *load);
 
 /* Makes room for the events of the layers, once their number is known. False: no memory. */
 bool store_gpu_load_make_marks(kvt_load *load);

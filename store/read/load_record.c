@@ -65,6 +65,8 @@ kvt_status load_open_table(load_entry *entry, const void *head, uint64_t bytes)
         bool fits = sections->head_bytes != 0 && sections->head_bytes <= entry->record_bytes;
         return fits ? KVT_OK : KVT_E_CORRUPT;
     }
+    if (head == NULL)
+        return entry->record_bytes > RECORD_GROUPS_HEAD_BYTES ? KVT_OK : KVT_E_CORRUPT;
     kvt_status status = record_groups_open(head, bytes, &groups);
     if (status != KVT_OK) return status;
     if (groups.generation != entry->expected.generation ||

@@ -241,6 +241,7 @@ static int begin_copy(void *target, const void *source, const void *host, const 
     const int result = begin_work(stream, &work);
     if (result != OK) return result;
     fake_cuda.copies++;
+    *(target == gpu ? &fake_cuda.bytes_in : &fake_cuda.bytes_out) += bytes;
     if (block == NULL) fake_cuda.pageable++;
     if (block != NULL && block->place == FAKE_REGISTERED) fake_cuda.registered++;
     if (++flying > fake_cuda.flying_most) fake_cuda.flying_most = flying;

@@ -46,7 +46,9 @@ typedef struct fake_cuda_state {
     uint32_t calls;       /* that fail_call counts */
     uint32_t failed;      /* calls that were made to fail */
     int live;             /* contexts, allocations, streams, events, modules and registrations */
-    uint32_t copies;      /* begun */
+    uint32_t copies;      /* begun, */
+    uint64_t bytes_in;    /* of so many bytes to GPUs, */
+    uint64_t bytes_out;   /* and from them */
     uint32_t launches;    /* run */
     uint32_t flying_most; /* copies begun and not ended, at most */
     uint32_t pageable;    /* copies of host memory that is neither allocated nor registered here */

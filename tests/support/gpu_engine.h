@@ -78,6 +78,7 @@ typedef struct engine {
 
 static engine own;
 static const kvt_gpu_options *gpu_options; /* of the store; NULL: as they are */
+static const kvt_tier_options *hbm_tier;   /* of the store; NULL: it has none */
 static const test_rung *further_rung;      /* of the profile beside the form's own; or NULL */
 
 static inline void give_kernels(void)
@@ -133,6 +134,7 @@ static inline int end_case(void **state)
     fake->fail_for_good = 0;
     fake_kernel_lies = false;
     gpu_options = NULL;
+    hbm_tier = NULL;
     further_rung = NULL;
     const int closed = queue_site_close(state);
     engine_close();
@@ -185,6 +187,7 @@ static inline void site_open_form(bool device, bool staged, const char *form)
     kvt_store_options options = queue_site_options(device);
     if (!staged) options.limits.put_staging_bytes = 0;
     if (gpu_options != NULL) options.gpu = *gpu_options;
+    if (hbm_tier != NULL) options.tiers[KVT_TIER_HBM] = *hbm_tier;
     if (form != NULL) assert_ok(kvt_variant_parse(form, &options.variant));
     if (form != NULL && !kvt_codec_is_exact(options.variant)) {
         test_rung rungs[2] = {{form, 5, 0.001, 0.002, true}};
