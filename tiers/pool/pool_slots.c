@@ -344,6 +344,13 @@ static uint64_t slots_room(const tiers_pool *pool)
     return used < capacity ? (capacity - used) / SLOTS_KEPT * (SLOTS_KEPT - 1) : 0;
 }
 
+/* Whether a member has room for one more slot's range, beside what is kept for extents. */
+static bool slots_has_room(const pool_member *member, uint64_t held)
+{
+    const uint64_t room = member->capacity_bytes - member->used_bytes;
+    return member->slot_bytes + held <= room - room / SLOTS_KEPT;
+}
+
 /* Lays one slot out. A whole one goes to a member. KVT_OK; KVT_E_SPACE (some member has no such
  * range free); KVT_E_MEMORY. */
 static kvt_status slots_lay(tiers_pool *pool, uint32_t index, uint32_t member)
@@ -368,7 +375,10 @@ static kvt_status slots_lay(tiers_pool *pool, uint32_t index, uint32_t member)
         const slot_hold hold =
             slots_hold(&pool->members[at], bytes, class->size.unit_bytes, class->size.odd_first);
         tiers_range range;
-        status = tiers_space_acquire_at(pool->members[at].space, hold.bytes, hold.align, &range);
+        status = KVT_E_SPACE;
+        if (slots_has_room(&pool->members[at], hold.bytes))
+            status =
+                tiers_space_acquire_at(pool->members[at].space, hold.bytes, hold.align, &range);
         if (status == KVT_OK)
             location->extents[location->extent_count++] =
                 (tiers_extent){.member = at, .offset = range.offset + hold.front, .bytes = bytes};
@@ -395,13 +405,12 @@ static uint32_t slots_member(const tiers_pool *pool, const slot_class *class)
     for (uint32_t i = 0; class->whole && i < pool->member_count; i++) {
         const pool_member *member = &pool->members[i];
         if (!pool_member_takes(member)) continue;
-        const uint64_t room = member->capacity_bytes - member->used_bytes;
-        const uint64_t kept = room / SLOTS_KEPT;
         const uint64_t held =
             slots_hold(member, class->size.bytes, class->size.unit_bytes, class->size.odd_first)
                 .bytes;
-        if (member->slot_bytes + held > room - kept) continue;
-        const double part = (double)(member->slot_bytes + held) / (double)room;
+        if (!slots_has_room(member, held)) continue;
+        const double part = (double)(member->slot_bytes + held) /
+                            (double)(member->capacity_bytes - member->used_bytes);
         if (best != pool->member_count && part >= best_part) continue;
         best = i;
         best_part = part;
@@ -409,34 +418,53 @@ static uint32_t slots_member(const tiers_pool *pool, const slot_class *class)
     return best;
 }
 
-/* Slots of a class that its part of the room holds: classes have equal parts in bytes. */
+/* Slots of a class that its part of the room holds, on each member of its plan: classes have equal
+ * parts in bytes. */
 static uint32_t slots_wanted(const tiers_pool *pool, const slot_class *class)
 {
-    const uint64_t part = slots_room(pool) / pool->slots->count;
-    const uint64_t count = part / class->size.bytes;
-    const uint32_t most = TIERS_SLOTS_MAX / pool->slots->count;
-    return count < most ? (uint32_t)count : most;
+    const uint32_t classes = pool->slots->count;
+    uint64_t count = slots_room(pool) / classes / class->size.bytes;
+    for (uint32_t i = 0; i < class->share_count && !class->whole; i++) {
+        const pool_member *member = &pool->members[class->shares[i].member];
+        const uint64_t room = member->capacity_bytes - member->used_bytes;
+        const uint64_t bytes = (uint64_t) class->shares[i].units * class->size.unit_bytes;
+        const uint64_t part = (room - room / SLOTS_KEPT) / classes / bytes;
+        if (part < count) count = part;
+    }
+    return count < TIERS_SLOTS_MAX / classes ? (uint32_t)count : TIERS_SLOTS_MAX / classes;
 }
 
-/* The class with the most bytes free beside another one; NULL = none has a slot to spare. */
-static slot_class *slots_richest(tiers_pool *pool, const slot_class *other)
+/* Whether a list has free slots, and those that lie whole on one member lie on one of the members. */
+static bool slots_lie_on(const slot_class *class, uint32_t list, uint64_t members)
+{
+    if (class->lists[list] == NULL) return false;
+    return !class->whole || (members >> list & 1) != 0;
+}
+
+/* The class with the most bytes free beside another one, of those that have a slot on one of the
+ * members; NULL = none has a slot to spare. */
+static slot_class *slots_richest(tiers_pool *pool, const slot_class *other, uint64_t members)
 {
     slot_class *best = NULL;
     for (uint32_t i = 0; i < pool->slots->count; i++) {
         slot_class *class = &pool->slots->classes[i];
-        if (class == other || class->free == 0) continue;
+        bool lies = false;
+        for (uint32_t list = 0; list < SLOTS_LISTS && !lies; list++)
+            lies = slots_lie_on(class, list, members);
+        if (class == other || !lies) continue;
         if (best == NULL || class->free * class->size.bytes > best->free * best->size.bytes)
             best = class;
     }
     return best;
 }
 
-/* Gives up free slots of a class until about so many bytes are free. Returns the bytes. */
-static uint64_t slots_give_up(tiers_pool *pool, slot_class *class, uint64_t bytes)
+/* Gives up free slots of a class on the members until about so many bytes are free. Returns the
+ * bytes. */
+static uint64_t slots_give_up(tiers_pool *pool, slot_class *class, uint64_t bytes, uint64_t members)
 {
     uint64_t freed = 0, held;
     for (uint32_t list = 0; list < SLOTS_LISTS; list++) {
-        while (class->lists[list] != NULL && freed < bytes) {
+        while (slots_lie_on(class, list, members) && freed < bytes) {
             freed += class->size.bytes;
             slots_release(pool, slots_pop(pool, class, list, SLOT_NOBODY, &held));
         }
@@ -464,11 +492,11 @@ static uint32_t slots_fill(tiers_pool *pool, uint32_t index, uint32_t most)
             laid++;
             continue;
         }
-        slot_class *rich = slots_richest(pool, class);
+        slot_class *rich = slots_richest(pool, class, UINT64_MAX);
         if (gave || !ran_out || rich == NULL || status != KVT_E_SPACE) break;
         const uint64_t has = (uint64_t) class->free * class->size.bytes;
         if ((uint64_t)rich->free * rich->size.bytes / 2 <= has) break;
-        gave = slots_give_up(pool, rich, (uint64_t)most * class->size.bytes) != 0;
+        gave = slots_give_up(pool, rich, (uint64_t)most * class->size.bytes, UINT64_MAX) != 0;
     }
     class->missed_seen = class->missed;
     return laid;
@@ -662,8 +690,15 @@ void pool_slot_adopt(tiers_pool *pool, tiers_location *location)
 bool pool_slots_yield(tiers_pool *pool, uint64_t bytes)
 {
     if (pool->slots == NULL) return false;
-    slot_class *rich = slots_richest(pool, NULL);
-    return rich != NULL && slots_give_up(pool, rich, bytes) != 0;
+    slot_class *rich = slots_richest(pool, NULL, UINT64_MAX);
+    return rich != NULL && slots_give_up(pool, rich, bytes, UINT64_MAX) != 0;
+}
+
+bool pool_slots_spare(tiers_pool *pool, uint64_t bytes, uint64_t members)
+{
+    slot_class *rich = slots_richest(pool, NULL, members);
+    if (rich == NULL || rich->free <= rich->taken) return false;
+    return slots_give_up(pool, rich, bytes, members) != 0;
 }
 
 kvt_status tiers_pool_slot_class(tiers_pool *pool, uint32_t index, tiers_slot_stats *out)

@@ -62,6 +62,10 @@ void pool_slot_adopt(tiers_pool *pool, tiers_location *location);
 /* Gives free slots of about so many bytes to the spaces. False when there is none. */
 bool pool_slots_yield(tiers_pool *pool, uint64_t bytes);
 
+/* The same of a class that has more slots free than taken, for extents whose due on members of a
+ * mask others would get. There are slots. */
+bool pool_slots_spare(tiers_pool *pool, uint64_t bytes, uint64_t members);
+
 /* What objects leave unused of their slots. */
 uint64_t pool_slots_padding(const tiers_pool *pool);
 

@@ -197,9 +197,10 @@ static kvt_status reserve_acquire_extents(tiers_pool *pool, tiers_location *loca
     return status;
 }
 
-/* Sums up the free bytes of the members that take new units and may still be written to today. A
- * budget of writes that is spent closes a member for today, as a full one is closed. */
-static void reserve_open_rooms(tiers_pool *pool, reserve_rooms *rooms)
+/* Sums up the free bytes of the members that take new units and may still be written to today,
+ * with those of free slots or without. A budget of writes that is spent closes a member for today,
+ * as a full one is closed. */
+static void reserve_open_rooms(tiers_pool *pool, bool slots, reserve_rooms *rooms)
 {
     memset(rooms, 0, sizeof *rooms);
     for (uint32_t i = 0; i < pool->member_count; i++) {
@@ -209,7 +210,8 @@ static void reserve_open_rooms(tiers_pool *pool, reserve_rooms *rooms)
         assert(member->used_bytes + member->slot_bytes <= member->capacity_bytes ||
                member->worker == NULL);
         if (pool_member_takes(member))
-            rooms->bytes[i] = member->capacity_bytes - member->used_bytes - member->slot_bytes;
+            rooms->bytes[i] = member->capacity_bytes - member->used_bytes -
+                              (slots ? 0 : member->slot_bytes);
     }
 }
 
@@ -241,7 +243,7 @@ static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish,
     pool_sum(pool, &capacity, &used);
     if (used > capacity || bytes > capacity - used) return KVT_E_SPACE;
     reserve_rooms all;
-    reserve_open_rooms(pool, &all);
+    reserve_open_rooms(pool, false, &all);
     for (uint32_t i = 0; i < pool->member_count; i++)
         if ((wish->members >> i & 1) == 0) all.bytes[i] = 0;
     reserve_rooms rooms = all;
@@ -324,18 +326,54 @@ static bool reserve_may_yield(tiers_pool *pool, const reserve_wish *wish)
            reserve_units(wish) <= TIERS_UNITS_MAX;
 }
 
+/* The members whose due of an object others would get because free slots hold their room, as a
+ * mask. The mutex is held. */
+static uint64_t reserve_short(tiers_pool *pool, const reserve_wish *wish)
+{
+    const uint64_t units = reserve_units(wish);
+    tiers_stripe_member members[TIERS_MEMBERS_MAX];
+    uint32_t dealt[TIERS_MEMBERS_MAX];
+    double owed[TIERS_MEMBERS_MAX];
+    reserve_rooms rooms, whole;
+    uint64_t slot_bytes = 0, mask = 0;
+    for (uint32_t i = 0; i < pool->member_count; i++)
+        slot_bytes += pool->members[i].slot_bytes;
+    if (slot_bytes == 0 || !reserve_may_yield(pool, wish)) return 0;
+    reserve_open_rooms(pool, false, &rooms);
+    reserve_open_rooms(pool, true, &whole);
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        if ((wish->members >> i & 1) == 0) whole.bytes[i] = 0;
+        if (whole.bytes[i] >= wish->bytes) mask |= UINT64_C(1) << i;
+    }
+    if (pool_is_whole(pool, units)) {
+        const uint32_t member = pool_choose_whole(pool, mask, wish->bytes);
+        const bool lacks = member < pool->member_count && rooms.bytes[member] < wish->bytes;
+        return lacks ? UINT64_C(1) << member : 0;
+    }
+    reserve_members(pool, &whole, wish->unit_bytes, members);
+    mask = 0;
+    if (pool_deal(pool, members, (uint32_t)units, dealt, owed) != KVT_OK) return 0;
+    for (uint32_t i = 0; i < pool->member_count; i++)
+        if (dealt[i] > rooms.bytes[i] / wish->unit_bytes) mask |= UINT64_C(1) << i;
+    return mask;
+}
+
 /* A slot is taken without a look at the spaces. Extents wait for trims alone, never for transfers:
  * room that a transfer will free is not there yet. */
 static kvt_status reserve_wished(tiers_pool *pool, const reserve_wish *wish,
                                  tiers_location **location_out)
 {
     kvt_status status = KVT_E_SPACE;
+    uint64_t lacking;
     pthread_mutex_lock(&pool->mutex);
     pool_collect_late(pool);
     if (pool->slots != NULL && !wish->own_unit) {
         *location_out = pool_slot_take(pool, wish->bytes, wish->unit_bytes, wish->odd_first);
         if (*location_out != NULL) status = KVT_OK;
     }
+    while (status != KVT_OK && (lacking = reserve_short(pool, wish)) != 0 &&
+           pool_slots_spare(pool, wish->bytes, lacking))
+        ;
     if (status != KVT_OK) status = reserve_locked(pool, wish, location_out);
     while (status == KVT_E_SPACE &&
            ((reserve_may_yield(pool, wish) && pool_slots_yield(pool, wish->bytes)) ||
@@ -407,7 +445,7 @@ double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
     if (location->bytes <= location->unit_bytes || pool->member_count == 1) return gain;
     pthread_mutex_lock(&pool->mutex);
     if (!pool_is_weighted(pool) || pool->striping == TIERS_STRIPE_ENTRY) goto out;
-    reserve_open_rooms(pool, &rooms);
+    reserve_open_rooms(pool, false, &rooms);
     for (uint32_t i = 0; i < pool->member_count; i++)
         if (rooms.bytes[i] > 0 && tiers_worker_write_failed(pool->members[i].worker))
             rooms.bytes[i] = 0; /* a new layout would keep away from it */

@@ -179,6 +179,35 @@ TEST(free_slots_make_way_for_extents)
     tiers_pool_close(pool);
 }
 
+/* A member that is fast for its size is laid out first, and has its due of extents all the same. */
+TEST(extents_lie_by_weight_while_slots_hold_the_room_of_a_fast_member)
+{
+    const tiers_slot_size sizes[] = {{.bytes = 6 * UNIT}};
+    const uint64_t sizes_of[2] = {512 * UNIT, 512 * UNIT};
+    for (int whole = 0; whole < 2; whole++) {
+        const tiers_pool_options options = {.unit_bytes = UNIT,
+                                            .slots = sizes,
+                                            .slot_count = 1,
+                                            .striping = whole ? TIERS_STRIPE_ENTRY
+                                                              : TIERS_STRIPE_PROPORTIONAL};
+        tiers_pool *pool = open_pool(sizes_of, two_speeds, 2, &options, 0);
+        tiers_location *held[40];
+        uint64_t bytes[2] = {0};
+        lay(pool);
+        for (uint32_t i = 0; i < 40; i++) {
+            assert_ok(tiers_pool_reserve(pool, 15 * UNIT, &held[i]));
+            for (uint32_t k = 0; k < held[i]->extent_count; k++)
+                bytes[held[i]->extents[k].member] += held[i]->extents[k].bytes;
+        }
+        assert_true(bytes[1] <= 2 * bytes[0] + 30 * UNIT && bytes[1] + 30 * UNIT >= 2 * bytes[0]);
+        assert_true(class_at(pool, 0).free > 0); /* no more than is needed */
+        for (uint32_t i = 0; i < 40; i++)
+            tiers_pool_release(pool, held[i]);
+        assert_int_equal(pool_scratch_used(pool), 0);
+        tiers_pool_close(pool);
+    }
+}
+
 TEST(slots_begin_where_the_drive_likes_it)
 {
     const uint64_t sizes_of[1] = {64 << 20};
@@ -307,7 +336,7 @@ TEST(churn_leaves_the_members_balanced)
 {
     check_churn(TIERS_STRIPE_TENSOR, 0.99);
     check_churn(TIERS_STRIPE_ENTRY, 0.99);
-    check_churn(TIERS_STRIPE_PROPORTIONAL, 0.9);
+    check_churn(TIERS_STRIPE_PROPORTIONAL, 0.85);
 }
 
 /* ---- against a model ---- */
