@@ -458,8 +458,12 @@ static kvt_status slack_open(slack_bench *bench, const slack_site *site)
         status = kvt_store_put(bench->store, &entry, KVT_PACKED(bench->source, bytes));
     }
     tiers_pool *pool = bench->store->pools[KVT_TIER_SSD];
+    tiers_slot_stats slots = {0};
+    (void)!tiers_pool_slot_class(pool, 0, &slots);
+    const uint64_t place = slots.bytes > WRITE_BYTES ? slots.bytes : WRITE_BYTES;
+    const uint32_t tensor = (uint32_t)kvt_layout_matrix_bytes(&slack_layout);
     for (uint32_t i = 0; i < SLACK_PLACES && status == KVT_OK; i++)
-        status = tiers_pool_reserve(pool, WRITE_BYTES, &bench->places[i]);
+        status = tiers_pool_reserve_tensors(pool, place, tensor, &bench->places[i]);
     tiers_pool_facts facts;
     tiers_pool_facts_get(pool, &facts);
     bench->bytes_per_s = facts.read_bytes_per_s;
@@ -664,10 +668,12 @@ static kvt_status ablation_row(slack_bench *bench, const char *name, bool serial
         status = slack_repeat(bench, site->order, serial, ABLATION_HIT, asked, 1, &figures);
     if (status == KVT_OK) {
         const bench_rate blocked = slack_ms(figures.blocked), ttft = slack_ms(figures.seconds);
+        const bench_rate alone = slack_ms(figures.alone);
         json_t *row = json_pack(
             "{s:s, s:o, s:s, s:s}", "parts", name, "mix", bench_number(bench->mix), "variant",
             site->variant != NULL ? site->variant : "raw", "io_order", slack_names[site->order]);
         row = bench_with_rate(row, "bubble_ms", &blocked);
+        row = bench_with_rate(row, "alone_ms", &alone);
         row = bench_with_rate(row, "write_share", &figures.written);
         bench_report_row(bench->report, "results", bench_with_rate(row, "ttft_ms", &ttft));
     }
@@ -775,8 +781,8 @@ static kvt_status ablation_case(const bench_options *options, bench_report *repo
 const bench_case bench_ablation_case = {
     .name = "ablation",
     .schema = "kvterrace-bench-ablation-1",
-    .tables = (const document_table[]){{"results", "parts mix variant io_order bubble_ms ttft_ms "
-                                                   "write_share"},
+    .tables = (const document_table[]){{"results", "parts mix variant io_order bubble_ms alone_ms "
+                                                   "ttft_ms write_share"},
                                        {"coarse", "variant coarse loss coarse_loss plain_ms "
                                                   "coarse_ms refined_ms time_ratio bytes_ratio "
                                                   "read_ratio left_out"},
