@@ -33,11 +33,12 @@ enum {
     WRITES = 64
 };
 
-#define HEAD_BYTES   (12 * KIB)
-#define TENSOR_BYTES (32 * KIB)
-#define ENTRY_BYTES  (HEAD_BYTES + 2 * LAYERS * TENSOR_BYTES)
-#define ALONE_BYTES  (48 * MIB)
-#define OWN_BYTES    (640 * MIB)
+#define HEAD_BYTES        (12 * KIB)
+#define TENSOR_BYTES      (32 * KIB)
+#define TENSOR_LONG_BYTES (128 * KIB) /* of entries that are written, too */
+#define ENTRY_BYTES       (HEAD_BYTES + 2 * LAYERS * TENSOR_BYTES)
+#define ALONE_BYTES       (48 * MIB)
+#define OWN_BYTES         (640 * MIB)
 
 static const char *const layout_names[LAYOUTS] = {
     [TIERS_STRIPE_PROPORTIONAL] = "proportional",
@@ -112,9 +113,14 @@ static kvt_status objects_alone(objects_bench *bench, uint32_t index)
     return status;
 }
 
-static kvt_status objects_reserve(tiers_pool *pool, tiers_location **location)
+static uint64_t objects_entry_bytes(uint32_t tensor)
 {
-    return tiers_pool_reserve_tensors(pool, ENTRY_BYTES, TENSOR_BYTES, location);
+    return HEAD_BYTES + 2 * LAYERS * (uint64_t)tensor;
+}
+
+static kvt_status objects_reserve(tiers_pool *pool, uint32_t tensor, tiers_location **location)
+{
+    return tiers_pool_reserve_tensors(pool, objects_entry_bytes(tensor), tensor, location);
 }
 
 /* ---- contexts, layer by layer ---- */
@@ -255,7 +261,7 @@ static kvt_status objects_contexts(objects_bench *bench, tiers_striping layout, 
             objects_open(bench, 0, bench->options->device_count, layout, &size, slots, &c.pool);
     uint32_t made = 0;
     for (; made < most && status == KVT_OK; made++) {
-        status = objects_reserve(c.pool, &c.entries[made]);
+        status = objects_reserve(c.pool, TENSOR_BYTES, &c.entries[made]);
         if (status == KVT_OK)
             status =
                 tiers_pool_transfer(c.pool, KVT_IO_WRITE, c.entries[made], c.buffer, ENTRY_BYTES);
@@ -282,13 +288,13 @@ static int objects_compare(const void *a, const void *b)
 }
 
 /* Nanoseconds of single reservations and releases, the clock's own included. */
-static kvt_status objects_take(tiers_pool *pool, uint32_t *take_ns, uint32_t *give_ns,
-                               uint32_t *clock_ns)
+static kvt_status objects_take(tiers_pool *pool, uint32_t tensor, uint32_t *take_ns,
+                               uint32_t *give_ns, uint32_t *clock_ns)
 {
     for (uint32_t i = 0; i < TAKES; i++) {
         tiers_location *location = NULL;
         const uint64_t a = base_clock_ns(), b = base_clock_ns();
-        const kvt_status status = objects_reserve(pool, &location);
+        const kvt_status status = objects_reserve(pool, tensor, &location);
         const uint64_t c = base_clock_ns();
         if (status != KVT_OK) return status;
         tiers_pool_release(pool, location);
@@ -305,7 +311,7 @@ static kvt_status objects_take(tiers_pool *pool, uint32_t *take_ns, uint32_t *gi
 
 /* Puts and deletes at random of entries and of records of other sizes. At most 0.4 of the room is
  * held: a fast drive that is as large as a slow one is full long before it. */
-static void objects_churn(tiers_pool *pool, tiers_location **held, uint32_t rounds)
+static void objects_churn(tiers_pool *pool, uint32_t tensor, tiers_location **held, uint32_t rounds)
 {
     uint64_t random = 1;
     tiers_pool_facts facts;
@@ -321,9 +327,9 @@ static void objects_churn(tiers_pool *pool, tiers_location **held, uint32_t roun
         if (facts.used_bytes > facts.capacity_bytes / 10 * 4) continue;
         const uint64_t draw = random >> 32;
         const uint64_t other = (120 + draw / 4 % 160) * TIERS_GRAIN_BYTES;
-        if ((draw % 4 == 0 ? tiers_pool_reserve(pool, other, at) : objects_reserve(pool, at)) !=
-            KVT_OK)
-            *at = NULL;
+        const kvt_status status =
+            draw % 4 == 0 ? tiers_pool_reserve(pool, other, at) : objects_reserve(pool, tensor, at);
+        if (status != KVT_OK) *at = NULL;
         if (i % 64 == 0) (void)tiers_pool_lay_slots(pool, 16);
     }
 }
@@ -345,40 +351,43 @@ static double objects_bound(const objects_bench *bench, tiers_location *const *l
 }
 
 /* Writes entries, all at once, and says how many extents they have. */
-static kvt_status objects_write(const objects_bench *bench, tiers_pool *pool, double *bytes_per_s,
-                                double *bound, double *extents)
+static kvt_status objects_write(const objects_bench *bench, tiers_pool *pool, uint32_t tensor,
+                                double *bytes_per_s, double *bound, double *extents)
 {
+    const uint64_t bytes = objects_entry_bytes(tensor);
     static tiers_transfer transfers[WRITES];
     tiers_transfer *list[WRITES];
     tiers_location *locations[WRITES] = {NULL};
+    const uint32_t most = WRITES * TENSOR_BYTES / tensor;
     kvt_status status = KVT_OK;
     uint32_t count = 0;
     *extents = 0;
-    for (; count < WRITES && status == KVT_OK; count++) {
-        status = objects_reserve(pool, &locations[count]);
+    for (; count < most && status == KVT_OK; count++) {
+        status = objects_reserve(pool, tensor, &locations[count]);
         if (status != KVT_OK) break;
         transfers[count] = (tiers_transfer){.kind = KVT_IO_WRITE,
                                             .location = locations[count],
                                             .buffer = bench->buffer,
-                                            .bytes = ENTRY_BYTES};
+                                            .bytes = bytes};
         list[count] = &transfers[count];
-        *extents += locations[count]->extent_count / (double)WRITES;
+        *extents += locations[count]->extent_count / (double)most;
     }
     *bound = objects_bound(bench, locations, count);
     const uint64_t began_ns = base_clock_ns();
     if (status == KVT_OK) tiers_transfers_start(pool, list, count);
     for (uint32_t i = 0; i < count && status == KVT_OK; i++)
         status = tiers_transfer_wait(pool, list[i]);
-    *bytes_per_s = bench_bytes_per_s(WRITES * ENTRY_BYTES, base_clock_ns() - began_ns);
+    *bytes_per_s = bench_bytes_per_s(most * bytes, base_clock_ns() - began_ns);
     for (uint32_t i = 0; i < count; i++)
         tiers_pool_release(pool, locations[i]);
     return status;
 }
 
-static kvt_status objects_slots(objects_bench *bench, tiers_striping layout, bool slots)
+static kvt_status objects_slots(objects_bench *bench, tiers_striping layout, uint32_t tensor,
+                                bool slots)
 {
     const tiers_slot_size size = {
-        .bytes = ENTRY_BYTES, .unit_bytes = TENSOR_BYTES, .odd_first = true};
+        .bytes = objects_entry_bytes(tensor), .unit_bytes = tensor, .odd_first = true};
     static uint32_t take_ns[TAKES], give_ns[TAKES], clock_ns[TAKES];
     static double rates[BENCH_ITERATIONS_MAX], bounds[BENCH_ITERATIONS_MAX];
     tiers_pool *pool = NULL;
@@ -388,21 +397,21 @@ static kvt_status objects_slots(objects_bench *bench, tiers_striping layout, boo
     tiers_pool_facts facts = {0};
     if (held != NULL)
         status = objects_open(bench, 0, bench->options->device_count, layout, &size, slots, &pool);
-    if (status == KVT_OK) status = objects_take(pool, take_ns, give_ns, clock_ns);
-    if (status == KVT_OK) objects_churn(pool, held, bench->options->quick ? 2000 : CHURN);
+    if (status == KVT_OK) status = objects_take(pool, tensor, take_ns, give_ns, clock_ns);
+    if (status == KVT_OK) objects_churn(pool, tensor, held, bench->options->quick ? 2000 : CHURN);
     for (uint32_t i = 0; i < bench->iterations && status == KVT_OK; i++)
-        status = objects_write(bench, pool, &rates[i], &bounds[i], &extents);
+        status = objects_write(bench, pool, tensor, &rates[i], &bounds[i], &extents);
     if (status == KVT_OK) {
         tiers_pool_facts_get(pool, &facts);
         const bench_rate rate = bench_rate_of(rates, bench->iterations);
-        json_t *row =
-            json_pack("{s:s, s:b, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f}", "layout",
-                      layout_names[layout], "slots", slots, "take_ns_p50", (int)take_ns[TAKES / 2],
-                      "take_ns_p99", (int)take_ns[TAKES / 100 * 99], "give_ns_p50",
-                      (int)give_ns[TAKES / 2], "clock_ns_p50", (int)clock_ns[TAKES / 2], "extents",
-                      extents, "write_ratio", rate.median / bench->write_sum, "write_bound",
-                      objects_median(bounds, bench->iterations), "padding",
-                      (double)facts.padding_bytes / (double)facts.capacity_bytes);
+        json_t *row = json_pack("{s:s, s:i, s:b, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f}", "layout",
+                                layout_names[layout], "tensor_bytes", (int)tensor, "slots", slots,
+                                "take_ns_p50", (int)take_ns[TAKES / 2], "take_ns_p99",
+                                (int)take_ns[TAKES / 100 * 99], "give_ns_p50",
+                                (int)give_ns[TAKES / 2], "clock_ns_p50", (int)clock_ns[TAKES / 2],
+                                "extents", extents, "write_ratio", rate.median / bench->write_sum,
+                                "write_bound", objects_median(bounds, bench->iterations), "padding",
+                                (double)facts.padding_bytes / (double)facts.capacity_bytes);
         bench_report_row(bench->report, "slots", bench_with_rate(row, "write_bytes_per_s", &rate));
     }
     for (uint32_t i = 0; held != NULL && i < CHURN_HELD; i++)
@@ -503,9 +512,10 @@ static kvt_status objects_run(const bench_options *options, bench_report *report
         (void)bench_tell(options, drives + i, steps, "contexts");
         status = objects_contexts(&bench, (tiers_striping)(i / 2), i % 2 != 0);
     }
-    for (uint32_t i = 0; i < 2 * LAYOUTS && status == KVT_OK; i++) {
-        (void)bench_tell(options, drives + 2 * LAYOUTS + i / 2, steps, "slots");
-        status = objects_slots(&bench, (tiers_striping)(i / 2), i % 2 != 0);
+    for (uint32_t i = 0; i < 4 * LAYOUTS && status == KVT_OK; i++) {
+        const uint32_t tensor = i < 2 * LAYOUTS ? TENSOR_BYTES : TENSOR_LONG_BYTES;
+        (void)bench_tell(options, drives + 2 * LAYOUTS + i / 4, steps, "slots");
+        status = objects_slots(&bench, (tiers_striping)(i / 2 % LAYOUTS), tensor, i % 2 != 0);
     }
     for (uint32_t i = 0; i < drives && status == KVT_OK; i++)
         status = objects_starts(&bench, i);
@@ -530,8 +540,9 @@ const bench_case bench_objects_case = {
         (const document_table[]){
             {"results", "layout slots tokens requests_per_layer read_bytes_per_s ratio spread "
                         "first_layer_ms"},
-            {"slots", "layout slots take_ns_p50 take_ns_p99 give_ns_p50 clock_ns_p50 extents "
-                      "write_bytes_per_s write_ratio write_bound padding"},
+            {"slots",
+             "layout tensor_bytes slots take_ns_p50 take_ns_p99 give_ns_p50 clock_ns_p50 extents "
+             "write_bytes_per_s write_ratio write_bound padding"},
             {"best", "tokens layout ratio"},
             {"starts", "device request_bytes begins_at read_bytes_per_s gain"},
             {0}},
