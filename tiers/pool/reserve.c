@@ -210,8 +210,8 @@ static void reserve_open_rooms(tiers_pool *pool, bool slots, reserve_rooms *room
         assert(member->used_bytes + member->slot_bytes <= member->capacity_bytes ||
                member->worker == NULL);
         if (pool_member_takes(member))
-            rooms->bytes[i] = member->capacity_bytes - member->used_bytes -
-                              (slots ? 0 : member->slot_bytes);
+            rooms->bytes[i] =
+                member->capacity_bytes - member->used_bytes - (slots ? 0 : member->slot_bytes);
     }
 }
 
