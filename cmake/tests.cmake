@@ -53,6 +53,7 @@ foreach(subject drop groups_ladder ladder)
 endforeach()
 set(KVT_WRAPPED_test_server_drop ${KVT_WRAPPED_STEADY} store_now_ns)
 list(APPEND KVT_WRAPPED_test_store_ladder staging_acquire)
+set(KVT_WRAPPED_torture_store_ring ${KVT_WRAPPED_STEADY}) # it opens five stores a cycle
 set(KVT_WRAPPED_test_replay_live_forms ${KVT_WRAPPED_STEADY}) # requests come by the real clock
 set(KVT_WRAPPED_test_store_copies kvt_policy_adopt)
 set(KVT_WRAPPED_test_store_memory tiers_worker_queue)
