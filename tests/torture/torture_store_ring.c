@@ -30,8 +30,9 @@
 
 enum { LANES = 4, ENTRIES = 48, DEPTH = 8, MATRIX = SUPPORT_ENTRY_BYTES / 4, MATRICES = 4 };
 
-#define SECOND_NS UINT64_C(1000000000)
-#define REGION    ((uint64_t)DEPTH * ENTRIES * MATRIX)
+#define SECOND_NS   UINT64_C(1000000000)
+#define PATIENCE_NS (300 * SECOND_NS) /* a whole process may be stopped for a while */
+#define REGION      ((uint64_t)DEPTH * ENTRIES * MATRIX)
 
 typedef struct site {
     char folder[64], catalog[96], path[96];
@@ -160,7 +161,7 @@ static bool await(site *s, uint64_t index, kvt_ring_result *result)
 {
     signed char statuses[256];
     const kvt_status status =
-        kvt_ring_wait(s->ring, index, 1, base_clock_ns() + 20 * SECOND_NS, result, statuses);
+        kvt_ring_wait(s->ring, index, 1, base_clock_ns() + PATIENCE_NS, result, statuses);
     never_completed += status != KVT_OK;
     if (status != KVT_OK) return false;
     blocks_done++;
