@@ -4,7 +4,8 @@
  * processor time of the caller, beside a get a block; what comes of the drives' sum, by the bytes
  * of a context; and contexts per second from drives of memory alone.
  *
- *     host          the caller posts blocks that name tables which it has filled once
+ *     host          the caller posts blocks that name tables which it has filled once, beforehand
+ *                   (table_cpu_us)
  *     host-threads  a thread fills tables and posts through the mapped words, without a call, as a
  *                   kernel of a GPU would; the caller waits alone
  *     gets          the caller submits a get of the layer for each KV block, and drains
@@ -305,17 +306,25 @@ static kvt_status ring_post_layer(ring_bench *bench, uint32_t layer)
     return status;
 }
 
-/* Tables that are filled once, and three calls a layer. */
-static kvt_status ring_pass_host(ring_bench *bench)
+/* Fills the tables that all layers share, as a caller does once for its KV blocks. *seconds_out: of
+ * the caller's processor. */
+static kvt_status ring_fill_kept(ring_bench *bench, double *seconds_out)
 {
-    kvt_status status = KVT_OK;
+    const double began = base_cpu_seconds();
     for (uint32_t post = 0; post < bench->posts; post++) {
         uint32_t table;
         kvt_ring_context *kept = kvt_ring_table(bench->ring, post, &table);
         if (kept == NULL) return KVT_E_STATE;
         (void)ring_fill(bench, kept, post, 0);
-        bench->calls++;
     }
+    *seconds_out = base_cpu_seconds() - began;
+    return KVT_OK;
+}
+
+/* Three calls a layer. */
+static kvt_status ring_pass_host(ring_bench *bench)
+{
+    kvt_status status = KVT_OK;
     for (uint32_t layer = 0; layer < FLIGHT && status == KVT_OK; layer++)
         status = ring_post_layer(bench, layer);
     for (uint32_t layer = 0; layer < LAYERS && status == KVT_OK; layer++) {
@@ -425,7 +434,10 @@ static kvt_status ring_measure(ring_bench *bench, ring_initiator initiator)
     static double rates[BENCH_ITERATIONS_MAX], users[BENCH_ITERATIONS_MAX],
         stores[BENCH_ITERATIONS_MAX];
     const double bytes = (double)layer_bytes(bench) * LAYERS;
-    kvt_status status = ring_pass(bench, initiator); /* not counted: heads, first touches */
+    double filled = 0; /* once more, when the pages are there */
+    kvt_status status = initiator == HOST ? ring_fill_kept(bench, &filled) : KVT_OK;
+    if (status == KVT_OK && initiator == HOST) status = ring_fill_kept(bench, &filled);
+    if (status == KVT_OK) status = ring_pass(bench, initiator); /* not counted: heads */
     bench->sample_count = 0;
     bench->calls = 0;
     for (uint32_t i = 0; i < bench->iterations && status == KVT_OK; i++) {
@@ -441,14 +453,14 @@ static kvt_status ring_measure(ring_bench *bench, ring_initiator initiator)
     if (status != KVT_OK) return bench_blame(bench->report, status, initiator_names[initiator], "");
     const bench_rate rate = bench_rate_of(rates, bench->iterations);
     json_t *row = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "drives", bench->drives,
-        "initiator", initiator_names[initiator], "data_path", "staged", "context_bytes",
-        (json_int_t)bench->matrix, "blocks", (json_int_t)bench->blocks, "calls_per_layer",
-        (double)bench->calls / bench->iterations / LAYERS, "user_cpu_us_per_layer",
-        bench_rate_of(users, bench->iterations).median, "store_cpu_s_per_gb",
-        bench_rate_of(stores, bench->iterations).median, "post_to_done_us_p50",
-        ring_share(bench, 50), "post_to_done_us_p99", ring_share(bench, 99), "ratio",
-        bench->read_sum > 0 ? rate.median / bench->read_sum : 0, "contexts_per_s",
+        "{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "drives",
+        bench->drives, "initiator", initiator_names[initiator], "data_path", "staged",
+        "context_bytes", (json_int_t)bench->matrix, "blocks", (json_int_t)bench->blocks,
+        "calls_per_layer", (double)bench->calls / bench->iterations / LAYERS,
+        "user_cpu_us_per_layer", bench_rate_of(users, bench->iterations).median, "table_cpu_us",
+        filled * 1e6, "store_cpu_s_per_gb", bench_rate_of(stores, bench->iterations).median,
+        "post_to_done_us_p50", ring_share(bench, 50), "post_to_done_us_p99", ring_share(bench, 99),
+        "ratio", bench->read_sum > 0 ? rate.median / bench->read_sum : 0, "contexts_per_s",
         rate.median / (double)bench->matrix);
     bench_report_row(bench->report, "results", bench_with_rate(row, "bytes_per_s", &rate));
     return KVT_OK;
@@ -529,11 +541,12 @@ static kvt_status ring_run(const bench_options *options, bench_report *report)
 const bench_case bench_ring_case = {
     .name = "ring",
     .schema = "kvterrace-bench-ring-1",
-    .tables = (const document_table[]){{"results",
-                                        "drives initiator data_path context_bytes blocks "
-                                        "calls_per_layer user_cpu_us_per_layer store_cpu_s_per_gb "
-                                        "post_to_done_us_p50 post_to_done_us_p99 ratio "
-                                        "contexts_per_s bytes_per_s"},
-                                       {0}},
+    .tables =
+        (const document_table[]){{"results", "drives initiator data_path context_bytes blocks "
+                                             "calls_per_layer user_cpu_us_per_layer table_cpu_us "
+                                             "store_cpu_s_per_gb "
+                                             "post_to_done_us_p50 post_to_done_us_p99 ratio "
+                                             "contexts_per_s bytes_per_s"},
+                                 {0}},
     .run = ring_run,
 };

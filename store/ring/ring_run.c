@@ -39,8 +39,9 @@ static void ring_wake_waiters(kvt_ring *ring)
     bool wakes = atomic_load(&ring->given_up) != KVT_OK;
     for (const ring_waiter *at = ring->waits; at != NULL && !wakes; at = at->next)
         wakes = ring_look_done(ring, at->index, at->count) != KVT_QUEUED;
-    if (wakes) pthread_cond_broadcast(&ring->complete);
     pthread_mutex_unlock(&ring->done_lock);
+    /* Not under the lock, which the first thing that a waiter does is take. */
+    if (wakes) pthread_cond_broadcast(&ring->complete);
 }
 
 /* Posts a completion. False: its place is not free. `lock` is held. */
