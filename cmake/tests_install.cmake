@@ -54,6 +54,8 @@ kvt_script_test(unit/test_model_configs "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_model_configs.py $<TARGET_FILE:run_estimator_model>)
 kvt_script_test(unit/test_reference_convert "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_convert.py $<TARGET_FILE:run_estimator_model>)
+kvt_script_test(unit/test_lab_rivals "unit;bench" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_lab_rivals.py)
 kvt_script_test(unit/test_bench_sequence "unit;bench" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_sequence.py $<TARGET_FILE:kvlab>)
 kvt_script_test(unit/test_bench_store "unit;bench" ${Python3_EXECUTABLE}

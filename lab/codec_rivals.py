@@ -23,6 +23,7 @@ not in the library are written here from their papers:
 Needs torch, transformers and numpy.
 """
 import argparse
+import functools
 import json
 import math
 import os
@@ -210,6 +211,7 @@ class TurboQuant:
         draw = np.random.default_rng(seed)
         self.rotation = np.linalg.qr(draw.standard_normal((dim, dim)))[0].astype(np.float32)
         self.sample = np.sort(draw.standard_normal(200000))
+        self.points = functools.cache(self.points)
 
     def points(self, bits):
         """Lloyd-Max of a normal distribution, on a sample."""
@@ -264,6 +266,12 @@ class Records:
 
 # ---- judging ----
 
+def kv_of(model, entry):
+    """The KV of an entry's context in fp16, as fp32: keys and values by layer."""
+    kv = model.run(entry["tokens"][:entry["context"]], 0, None, None, 0, 0, None)[:2]
+    return [[x.astype("float16").astype("float32") for x in side] for side in kv]
+
+
 class Judge:
     """What the model says on KV that came back, beside what it says on the exact KV."""
 
@@ -271,9 +279,7 @@ class Judge:
         self.model, self.entry = model, entry
         self.context = entry["context"]
         tokens = entry["tokens"]
-        keys, values, _, _, _ = model.run(tokens[:self.context], 0, None, None, 0, 0, None)
-        self.kv = [[k.astype("float16").astype("float32") for k in keys],
-                   [v.astype("float16").astype("float32") for v in values]]
+        self.kv = kv_of(model, entry)
         self.sets = [("answers", tokens[self.context:], self.answers())]
         if "recall" in entry:
             extra = entry["recall"]["tokens"]
@@ -363,7 +369,8 @@ def contenders_of(options, model, teach):
     for basis in records.bases:
         names += [basis.variant(step) for step in options.steps]
     found = [(n, lambda kv, n=n: records.code(kv, n)) for n in names]
-    turbo, kvtc = TurboQuant(model.head_dim), None
+    turbo = TurboQuant(model.head_dim)
+    taught = functools.cache(lambda: Kvtc(Rotation(model), [kv_of(model, e) for e in teach]))
     for name in filter(None, options.rivals.split(",")):
         kind, _, bits = name.partition(":")
         if kind == "turboquant":
@@ -371,11 +378,44 @@ def contenders_of(options, model, teach):
         elif kind == "kvtc":
             if not teach:
                 raise Refused("kvtc needs texts of --teach")
-            kvtc = kvtc or Kvtc(Rotation(model), [Judge(model, e).kv for e in teach])
-            found.append((name, lambda kv, b=float(bits): kvtc.code(kv, b)))
+            found.append((name, lambda kv, b=float(bits): taught().code(kv, b)))
         else:
             raise Refused(f"no rival {name}")
     return found
+
+
+class Table:
+    """The rows, in the file of --out after each: a run that was stopped goes on behind them."""
+
+    SCHEMA = "kvterrace-codec-rivals-1"
+
+    def __init__(self, path, model):
+        self.path, self.model, self.rows = path, model, []
+        if path and os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                try:
+                    found = json.load(file)
+                    fits = found["schema"] == self.SCHEMA and found["model"] == model
+                    self.rows = found["rows"]
+                    self.known = {self.key(row) for row in self.rows}
+                except (ValueError, KeyError, TypeError) as error:
+                    raise Refused(f"{path}: no rows of this program: {error!r}") from error
+            if not fits:
+                raise Refused(f"{path}: rows of {found['model']}, not of {model}")
+        else:
+            self.known = set()
+
+    @staticmethod
+    def key(row):
+        return row["contender"], row["class"], row["document"], row["context"]
+
+    def add(self, row):
+        self.rows.append(row)
+        self.known.add(self.key(row))
+        if self.path:
+            with open(self.path + ".part", "w", encoding="utf-8") as file:
+                json.dump({"schema": self.SCHEMA, "model": self.model, "rows": self.rows}, file)
+            os.replace(self.path + ".part", self.path)
 
 
 def run(options):
@@ -384,25 +424,23 @@ def run(options):
     teach = [e for given in options.teach
              for e in entries_of(given.partition("=")[2], options.teach_contexts)]
     contenders = contenders_of(options, model, teach)
-    rows, start = [], time.time()
-    for given in options.text:
-        kind, _, path = given.partition("=")
-        for entry in entries_of(path, options.contexts, options.skip, options.longest):
-            judge = Judge(model, entry)
-            for name, code in contenders:
-                back, bits = code(judge.kv)
-                rows.append({"contender": name, "class": kind, "document": entry["document"],
-                             "context": judge.context, "bits": bits, **judge.judge(back)})
-            print(f"{time.time() - start:.0f} s: {kind}, {entry['document']}, {judge.context} "
-                  "tokens", file=sys.stderr, flush=True)
-            if options.out:
-                with open(options.out + ".part", "w", encoding="utf-8") as file:
-                    json.dump({"schema": "kvterrace-codec-rivals-1", "model": options.name,
-                               "rows": rows}, file)
-                os.replace(options.out + ".part", options.out)
-    if not rows:
+    table, start = Table(options.out, options.name), time.time()
+    turns = [(turn, kind, entry) for kind, _, path in (t.partition("=") for t in options.text)
+             for turn, entry in enumerate(entries_of(path, options.contexts, options.skip,
+                                                     options.longest))]
+    for _, kind, entry in sorted(turns, key=lambda turn: turn[0]):  # classes take turns
+        about = {"class": kind, "document": entry["document"], "context": entry["context"]}
+        asked = [(name, code) for name, code in contenders
+                 if Table.key({"contender": name, **about}) not in table.known]
+        judge = Judge(model, entry) if asked else None
+        for name, code in asked:
+            back, bits = code(judge.kv)
+            table.add({"contender": name, **about, "bits": bits, **judge.judge(back)})
+        print(f"{time.time() - start:.0f} s: {kind}, {entry['document']}, {entry['context']} "
+              "tokens", file=sys.stderr, flush=True)
+    if not table.rows:
         raise Refused("no entry to judge")
-    show(tables(rows, random.Random(1)))
+    show(tables(table.rows, random.Random(1)))
 
 
 def main():
@@ -422,7 +460,7 @@ def main():
     parser.add_argument("--steps", type=float, nargs="*", default=[0.5, 1, 1.5, 3],
                         help="of the bases' variants")
     parser.add_argument("--rivals", default="kvtc:1,kvtc:2,turboquant:4,turboquant:3")
-    parser.add_argument("--out", help="a JSON file for the rows")
+    parser.add_argument("--out", help="a JSON file for the rows; a stopped run goes on behind them")
     options = parser.parse_args()
     options.name = options.name or os.path.basename(os.path.normpath(options.model))
     try:
