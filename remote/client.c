@@ -8,8 +8,8 @@
 #include "remote/client.h"
 
 #include "base/clock.h"
+#include "base/secret.h"
 #include "remote/backends.h"
-#include "remote/secret.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -38,8 +38,8 @@ kvt_status remote_open(const remote_config *config, remote_client **client_out, 
     }
     message[0] = '\0';
     if (config->password_file != NULL) {
-        remote_secret secret;
-        const char *fault = remote_secret_read(config->password_file, &secret);
+        base_password secret;
+        const char *fault = base_password_read(config->password_file, &secret);
         explicit_bzero(&secret, sizeof secret); /* a back end that logs in reads it itself */
         if (fault != NULL) {
             snprintf(message, message_size, "password_file %s %s", config->password_file, fault);

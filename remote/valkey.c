@@ -103,7 +103,7 @@ void valkey_say(valkey_node *node, const char *what, const char *more)
 void valkey_renew_secret(valkey_client *client)
 {
     if (client->config.password_file != NULL)
-        client->secret_fault = remote_secret_read(client->config.password_file, &client->secret);
+        client->secret_fault = base_password_read(client->config.password_file, &client->secret);
 }
 
 void valkey_node_failed(valkey_node *node, uint32_t causes, const char *why)

@@ -16,10 +16,10 @@
 #ifndef REMOTE_VALKEY_H
 #define REMOTE_VALKEY_H
 
+#include "base/secret.h"
 #include "remote/breaker.h"
 #include "remote/resolve.h"
 #include "remote/resp.h"
-#include "remote/secret.h"
 #include "remote/tls.h"
 
 #include <stdatomic.h>
@@ -121,7 +121,7 @@ struct valkey_client {
     remote_client base;
     remote_config config; /* with texts of its own */
     char *texts;
-    remote_secret secret;     /* the password when it is a file's, */
+    base_password secret;     /* the password when it is a file's, */
     const char *secret_fault; /* and why the file was not taken last; NULL: it was */
     remote_tls *tls;
     int poll_fd, wake_fd;

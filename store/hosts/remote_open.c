@@ -6,10 +6,10 @@
  * Thread rule: open and close are not concurrent with anything; statistics are any thread's.
  */
 #include "base/clock.h"
+#include "base/secret.h"
 #include "base/struct_size.h"
 #include "base/wait.h"
 #include "remote/resolve.h"
-#include "remote/secret.h"
 #include "store/hosts/remote_tier.h"
 
 #include <assert.h>

@@ -3,9 +3,9 @@
  * remote_settings.c - what settings fill of the options of other hosts' tier, and which options no
  * open takes. Thread rule: one thread at a time per object.
  */
+#include "base/secret.h"
 #include "base/settings_fields.h"
 #include "remote/resolve.h"
-#include "remote/secret.h"
 #include "store/hosts/remote_tier.h"
 
 #include <stdio.h>
@@ -50,7 +50,7 @@ const char *remote_options_fault(const kvt_remote_options *options)
         return "ca and cert need tls = yes";
     if ((options->cert == NULL) != (options->cert_key == NULL))
         return "cert and cert_key come together";
-    if (options->user != NULL && strlen(options->user) > REMOTE_PASSWORD_MAX)
+    if (options->user != NULL && strlen(options->user) > BASE_PASSWORD_MAX)
         return "user has at most 256 bytes";
     if (strcmp(options->backend, "valkey") == 0)
         return remote_addresses_fault(options->address, options->cluster);

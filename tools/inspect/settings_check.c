@@ -7,7 +7,7 @@
 #include "settings_check.h"
 
 #include "base/config_values.h"
-#include "remote/secret.h"
+#include "base/secret.h"
 #include "store/core/options.h"
 #include "tiers/devices/device_memory_node.h"
 #include "tiers/devices/superblock.h"
@@ -175,8 +175,8 @@ static kvt_status places_add_secret(place_list *list, const kvt_config *config, 
     (void)snprintf(setting, sizeof setting, "remote.%s.password_file", name);
     kvt_status status = places_add(list, setting, path, true);
     if (status != KVT_OK || path == NULL) return status;
-    remote_secret secret;
-    const char *fault = remote_secret_read(path, &secret);
+    base_password secret;
+    const char *fault = base_password_read(path, &secret);
     explicit_bzero(&secret, sizeof secret);
     return fault == NULL ? KVT_OK : places_refuse(list, &list->places[list->count - 1], fault);
 }

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * secret.c - reads a password. The text goes to the caller alone, and what was read on the way is
+ * secret.c - reads secrets. The text goes to the caller alone, and what was read on the way is
  * wiped.
  *
  * Thread rule: as secret.h says.
  */
-#include "remote/secret.h"
+#include "base/secret.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *remote_secret_read(const char *path, remote_secret *secret)
+const char *base_secret_read(const char *path, char *text, size_t size)
 {
     struct stat facts;
-    remote_secret read_now;
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (file < 0) return "cannot be read";
     const char *fault = NULL;
@@ -24,18 +23,25 @@ const char *remote_secret_read(const char *path, remote_secret *secret)
         fault = "is no regular file";
     else if ((facts.st_mode & (S_IRWXG | S_IRWXO)) != 0)
         fault = "may be read by others than its owner: chmod 600 it";
-    else if ((bytes = read(file, read_now.text, REMOTE_PASSWORD_MAX + 1)) <= 0)
+    else if ((bytes = read(file, text, size - 1)) <= 0)
         fault = "is empty";
     close(file);
+    text[fault == NULL ? bytes : 0] = '\0';
+    return fault;
+}
+
+const char *base_password_read(const char *path, base_password *password)
+{
+    base_password read_now;
+    const char *fault = base_secret_read(path, read_now.text, BASE_PASSWORD_MAX + 2);
     if (fault != NULL) return fault;
-    read_now.text[bytes] = '\0';
     read_now.text[strcspn(read_now.text, "\r\n")] = '\0';
     if (read_now.text[0] == '\0')
         fault = "is empty";
-    else if (strlen(read_now.text) > REMOTE_PASSWORD_MAX)
+    else if (strlen(read_now.text) > BASE_PASSWORD_MAX)
         fault = "has a line of more than 256 bytes";
     else
-        *secret = read_now;
+        *password = read_now;
     explicit_bzero(&read_now, sizeof read_now);
     return fault;
 }
