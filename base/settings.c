@@ -230,6 +230,11 @@ static const kvt_setting settings_table[] = {
            "what drives the device; required"),
     TEXT("device.*.path", NULL, "device.*.backend=file|nvme",
          "required: file: a regular file (made when absent) or block device; nvme: /dev/ngXnY"),
+    TEXT("device.*.key_file", NULL, "device.*.backend=file|nvme|memory",
+         "encrypts the device by the first key of this file, lines of 64 hexadecimal digits; "
+         "refused when others than its owner may read it; a new first line counts at once"),
+    TEXT("device.*.key_command", NULL, "device.*.backend=file|nvme|memory and !device.*.key_file",
+         "encrypts the device by the keys that this command of the shell writes"),
     BYTES("device.*.capacity", NULL, ALWAYS,
           "bytes; required except for file and nvme, where absent means their size"),
     COUNT("device.*.depth", NULL, ALWAYS,

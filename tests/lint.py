@@ -27,7 +27,7 @@ import count_tree  # noqa: E402
 # include/, base/ and itself. Rooms stand in the order of their floors.
 STORE = ["store/core", "store/catalog", "store/learn", "store/background", "store/hosts",
          "store/read", "store/gpu", "store/ring", "store/lend", "store/watch", "store/follow"]
-LIBRARY = ["codecs", "codecs/kernels", "basis", "policy", "gpu", "tiers/devices",
+LIBRARY = ["codecs", "codecs/kernels", "basis", "policy", "gpu", "tiers/seal", "tiers/devices",
            "tiers/pool", "estimator/profile", "estimator/measure", "estimator/predict", "remote",
            *STORE, "sparse/decide", "sparse"]
 # Beside the library, in whatever program measures or reads profiles.
@@ -46,8 +46,9 @@ ROOM_INCLUDES = {
     "policy": set(),
     "replay/rivals": {"policy", "sparse/decide"},
     "gpu": {"codecs", "codecs/kernels"},
-    "tiers/devices": {"gpu"},
-    "tiers/pool": {"tiers/devices"},
+    "tiers/seal": {"tiers/devices"},
+    "tiers/devices": {"gpu", "tiers/seal"},
+    "tiers/pool": {"tiers/devices", "tiers/seal"},
     "estimator/profile": {"codecs", "basis", "tiers/devices", "tiers/pool"},
     "estimator/measure": {"codecs", "codecs/kernels", "tiers/devices", "tiers/pool",
                           "estimator/profile"},

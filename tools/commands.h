@@ -84,9 +84,9 @@ KVT_NODISCARD kvt_status report_page_write(const char *path, const char *name,
 /* ---- the commands ---- */
 
 extern const command_spec check_config_spec, clear_spec, decode_spec, encode_spec, tools_flush_spec,
-    inspect_spec, tools_ls_spec, profile_spec, recover_spec, replay_spec, report_spec,
-    tools_retire_spec, tools_rm_spec, serve_spec, settings_spec, tools_size_spec, tools_top_spec,
-    verify_spec;
+    inspect_spec, tools_ls_spec, profile_spec, recover_spec, tools_rekey_spec, replay_spec,
+    report_spec, tools_retire_spec, tools_rm_spec, serve_spec, settings_spec, tools_size_spec,
+    tools_top_spec, verify_spec;
 
 /* Of profile. */
 extern const command_spec profile_attention_spec, profile_basis_spec, profile_calibrate_spec,

@@ -5,10 +5,10 @@
 #include "commands.h"
 
 static const command_spec *const main_commands[] = {
-    &profile_spec,      &tools_size_spec,   &replay_spec,   &report_spec,  &encode_spec,
-    &decode_spec,       &inspect_spec,      &verify_spec,   &recover_spec, &serve_spec,
-    &tools_top_spec,    &tools_ls_spec,     &tools_rm_spec, &clear_spec,   &tools_flush_spec,
-    &tools_retire_spec, &check_config_spec, &settings_spec, NULL,
+    &profile_spec,     &tools_size_spec,   &replay_spec,       &report_spec,   &encode_spec,
+    &decode_spec,      &inspect_spec,      &verify_spec,       &recover_spec,  &tools_rekey_spec,
+    &serve_spec,       &tools_top_spec,    &tools_ls_spec,     &tools_rm_spec, &clear_spec,
+    &tools_flush_spec, &tools_retire_spec, &check_config_spec, &settings_spec, NULL,
 };
 
 static const command_spec main_spec = {

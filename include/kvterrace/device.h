@@ -24,8 +24,9 @@ enum {
     KVT_DEVICE_TRIM = 1u << 6,         /* trim has an effect: set so, and the hardware can */
     KVT_DEVICE_FOREIGN = 1u << 7,      /* carries partitions or a file system of which its first
                                           8 KiB show nothing */
-    KVT_DEVICE_SPARSE = 1u << 8        /* a file whose blocks come with the first write, and go
+    KVT_DEVICE_SPARSE = 1u << 8,       /* a file whose blocks come with the first write, and go
                                           when they are trimmed */
+    KVT_DEVICE_ENCRYPTED = 1u << 9     /* what it holds is encrypted (docs/ENCRYPTION.md) */
 };
 
 /* Facts, measured or probed at open; they do not change while the device is open, except
@@ -80,6 +81,10 @@ typedef struct kvt_device_config {
     bool write_budget_shadow; /* write_bytes_per_day closes nothing, and what it would have refused
                                  is counted (kvt_device_stats) */
     uint8_t reserved[7];      /* zero */
+    /* file, nvme, memory: encrypts what the device holds (docs/ENCRYPTION.md) by a key from one of
+     * these; NULL or empty: not encrypted. */
+    const char *key_file;    /* keys that its owner alone may read */
+    const char *key_command; /* writes the keys to its standard output */
 } kvt_device_config;
 
 /* How records on SSD are verified before a request needs them (docs/STORE.md, Scrub). */

@@ -706,6 +706,7 @@ typedef struct kvt_device_stats {
     kvt_io_decisions decisions;
     uint64_t scrub_faults;              /* damaged segments that lay on this device alone */
     uint64_t write_budget_beyond_bytes; /* written although a budget in shadow was spent */
+    uint64_t tag_faults; /* encrypted: units read since the open that were not what was written */
 } kvt_device_stats;
 
 /* Copies what is known of one device into *out. index counts over the devices of all tiers, from 0.

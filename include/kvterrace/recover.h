@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recover.h - a new catalog for a store whose catalog is lost or damaged beyond use.
+ * recover.h - a new catalog for a store whose catalog is lost or damaged beyond use; other keys for
+ * encrypted devices.
  *
  * Each record on SSD has a note with the facts that a catalog would have (docs/FORMAT.md, Note).
  * The devices are scanned for records, each one found is read and verified in whole, and the sound
@@ -107,13 +108,41 @@ static inline void kvt_recover_options_init(kvt_recover_options *options)
  * KVT_OK: there is a new catalog (dry_run: there would be), though report->complete may be false;
  * KVT_MISS (nothing could be recovered, nothing was written); KVT_E_ARGUMENT; KVT_EXISTS (a catalog
  * is there, and options->replace is not set); KVT_E_LOCKED (a store has a device or the catalog
- * open); KVT_E_CANCELLED; KVT_E_SPACE, KVT_E_READ_ONLY, KVT_E_IO, KVT_E_DATABASE (the new catalog);
- * KVT_E_MEMORY. Blocking: reads every device whole, and every record found once more.
+ * open); KVT_E_CONFIG, KVT_E_MISMATCH (a key of a device); KVT_E_CANCELLED; KVT_E_SPACE,
+ * KVT_E_READ_ONLY, KVT_E_IO, KVT_E_DATABASE (the new catalog); KVT_E_MEMORY. Blocking: reads every
+ * device whole, and every record found once more.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_store_recover(const kvt_store_options *store,
                                                    const kvt_recover_options *options,
                                                    kvt_recover_report *report, char *message,
                                                    size_t message_size);
+
+typedef struct kvt_rekey_report {
+    uint32_t struct_size;   /* set by the caller */
+    uint32_t devices;       /* encrypted ones, done */
+    uint64_t changed_bytes; /* that are under their device's current key now and were not */
+    uint64_t damaged_bytes; /* that no key opens, which are left as they are */
+} kvt_rekey_report;
+
+/*
+ * Puts all that the encrypted devices of `store` hold under their current keys, the first that each
+ * device's file or command gives, and forgets the others, which are not needed afterwards. Devices
+ * without a key and those of memory are left out. A call that is cut off anywhere loses nothing,
+ * and the next one goes on.
+ *   progress called now and then with a device's bytes done and all; returning false stops; may be
+ *            NULL. The caller's thread
+ *   report   filled as far as the call came, whatever it returns
+ *   message  one line for a person on failure
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_LOCKED (a store has a device open); KVT_E_CONFIG, KVT_E_MISMATCH (a
+ * key, which the message names); KVT_E_GONE (a device is missing); KVT_E_CANCELLED; KVT_E_IO,
+ * KVT_E_READ_ONLY; KVT_E_UNSUPPORTED (no libcrypto); KVT_E_MEMORY. Blocking: reads and writes the
+ * devices once, with two syncs for each 512 KiB that change.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_store_rekey(const kvt_store_options *store,
+                                                 bool (*progress)(void *context, const char *device,
+                                                                  uint64_t done, uint64_t total),
+                                                 void *context, kvt_rekey_report *report,
+                                                 char *message, size_t message_size);
 
 #ifdef __cplusplus
 }

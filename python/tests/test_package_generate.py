@@ -30,6 +30,7 @@ UNWRAPPED = {
         "kvt_device_change", "kvt_device_add"],
     "offline, by the command": [
         "kvt_recover_options_init", "kvt_recover_options_init_sized", "kvt_store_recover",
+        "kvt_store_rekey",
         "kvt_operations_get", "kvt_watch_write"],
     "batches are called off by the queue's close and by tasks that are cancelled": [
         "kvt_queue_cancel"],

@@ -49,7 +49,8 @@ static kvt_status rebuild_open_device(rebuild_state *state, uint32_t member,
     device->state = KVT_RECOVER_MISSING;
     if (config->path != NULL && access(config->path, F_OK) != 0) return KVT_OK;
     kvt_status status = bringup_open(&own, &options->device, reason, sizeof reason);
-    if (status == KVT_E_LOCKED || status == KVT_E_MEMORY || status == KVT_E_ARGUMENT) {
+    const bool keys = status == KVT_E_CONFIG || status == KVT_E_MISMATCH;
+    if (status == KVT_E_LOCKED || status == KVT_E_MEMORY || status == KVT_E_ARGUMENT || keys) {
         snprintf(state->message, state->message_size, "%s", reason);
         return status;
     }

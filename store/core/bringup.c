@@ -23,6 +23,8 @@ typedef struct bringup {
     char *name;
     char *backend;
     char *path;
+    char *key_file;
+    char *key_command;
     char message[256];
     tiers_superblock label; /* read, torn, write */
     tiers_label_state found;
@@ -39,6 +41,8 @@ static void bringup_free(bringup *self)
     free(self->name);
     free(self->backend);
     free(self->path);
+    free(self->key_file);
+    free(self->key_command);
     free(self);
 }
 
@@ -104,12 +108,18 @@ kvt_status bringup_open(const kvt_device_config *config, kvt_device **device_out
     self->name = strdup(config->name);
     self->backend = strdup(config->backend);
     self->path = strdup(config->path);
+    self->key_file = strdup(config->key_file != NULL ? config->key_file : "");
+    self->key_command = strdup(config->key_command != NULL ? config->key_command : "");
     kvt_status status = KVT_E_MEMORY;
-    if (self->name == NULL || self->backend == NULL || self->path == NULL) goto out;
+    if (self->name == NULL || self->backend == NULL || self->path == NULL ||
+        self->key_file == NULL || self->key_command == NULL)
+        goto out;
     self->config = *config;
     self->config.name = self->name;
     self->config.backend = self->backend;
     self->config.path = self->path;
+    self->config.key_file = self->key_file;
+    self->config.key_command = self->key_command;
     status = bringup_do(self, bringup_run_open, config->timeout_ns);
     if (status != KVT_OK) {
         snprintf(message, message_size, "device %s: %s does not answer", config->name,

@@ -235,6 +235,10 @@ static kvt_status options_read_device(kvt_config *config, options_owner *owner, 
     /* Settings that the back end does not use count as not set. */
     if (!file) device->sparse = false;
     if (drive) device->path = options_device_text(config, owner, name, "path", &status);
+    if (drive || strcmp(device->backend, "memory") == 0) {
+        device->key_file = options_device_text(config, owner, name, "key_file", &status);
+        device->key_command = options_device_text(config, owner, name, "key_command", &status);
+    }
     if (status != KVT_OK) return status;
     if (file) device->follow_symlinks = kvt_config_switch(config, "store.follow_symlinks");
     snprintf(node, sizeof node, "device.%s.node", name);
@@ -244,6 +248,8 @@ static kvt_status options_read_device(kvt_config *config, options_owner *owner, 
     const char *fault = drive && device->path == NULL           ? "path is not set"
                         : !drive && device->capacity_bytes == 0 ? "capacity is not set"
                         : device->depth > 4096                  ? "depth is above 4096"
+                        : device->key_file != NULL && device->key_command != NULL
+                            ? "key_file and key_command are both set"
                         : device->depth == 0 && kvt_config_has(config, depth) ? "depth is 0"
                                                                               : NULL;
     if (fault == NULL) return KVT_OK;

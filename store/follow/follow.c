@@ -136,6 +136,8 @@ static void follow_free(follow_store *store)
     for (uint32_t i = 0; i < TIERS_MEMBERS_MAX; i++) {
         free(store->texts[i].name);
         free(store->texts[i].path);
+        free(store->texts[i].key_file);
+        free(store->texts[i].key_command);
     }
     free(store->catalog_path);
     pthread_mutex_destroy(&store->lock);
@@ -183,10 +185,16 @@ static kvt_status follow_fill(follow_store *store, const kvt_store_options *opti
             return KVT_E_UNSUPPORTED;
         store->texts[i].name = strdup(given->name);
         store->texts[i].path = strdup(given->path);
-        if (store->texts[i].name == NULL || store->texts[i].path == NULL) return KVT_E_MEMORY;
+        store->texts[i].key_file = strdup(given->key_file != NULL ? given->key_file : "");
+        store->texts[i].key_command = strdup(given->key_command != NULL ? given->key_command : "");
+        if (store->texts[i].name == NULL || store->texts[i].path == NULL ||
+            store->texts[i].key_file == NULL || store->texts[i].key_command == NULL)
+            return KVT_E_MEMORY;
         store->configs[i] = *given;
         store->configs[i].name = store->texts[i].name;
         store->configs[i].path = store->texts[i].path;
+        store->configs[i].key_file = store->texts[i].key_file;
+        store->configs[i].key_command = store->texts[i].key_command;
         store->configs[i].backend = "file";
         if (options->follow_symlinks) store->configs[i].follow_symlinks = true;
     }

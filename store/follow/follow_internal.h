@@ -55,7 +55,7 @@ typedef struct follow_store {
     uint32_t device_count;
     kvt_device_config configs[TIERS_MEMBERS_MAX];
     struct {
-        char *name, *path;
+        char *name, *path, *key_file, *key_command;
     } texts[TIERS_MEMBERS_MAX]; /* of configs */
 
     pthread_mutex_t lock;       /* of all that follows */

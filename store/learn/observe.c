@@ -179,7 +179,8 @@ static void observe_member(kvt_tier tier, const tiers_member_stats *member, kvt_
                               .state = member->state,
                               .bytes_written_ever = wear->written_bytes,
                               .write_budget_bytes_per_day = wear->budget_bytes_per_day,
-                              .write_budget_beyond_bytes = wear->beyond_bytes};
+                              .write_budget_beyond_bytes = wear->beyond_bytes,
+                              .tag_faults = member->seal_faults};
     out->decisions = (kvt_io_decisions){.idle = member->decisions[SLACK_IDLE],
                                         .fits = member->decisions[SLACK_FITS],
                                         .share = member->decisions[SLACK_SHARE],

@@ -341,7 +341,7 @@ static void metrics_write_predictions(watch_text *out, const metrics_view *view)
 
 /* ---- families by device ---- */
 
-#define METRICS_DEVICE_FIELDS 13
+#define METRICS_DEVICE_FIELDS 14
 
 static const struct {
     const char *name;
@@ -362,6 +362,7 @@ static const struct {
     {"device_scrub_faults_total", "Damaged segments that lay on it alone.", false},
     {"device_write_budget_beyond_bytes_total", "Written although a budget in shadow was spent.",
      false},
+    {"device_tag_faults_total", "Encrypted units that were not what was written.", false},
 };
 
 /* Writes family by family, as the format demands: devices are asked anew for each, so figures of
@@ -386,7 +387,8 @@ static void metrics_write_devices(watch_text *out, const metrics_view *view)
                                                             (uint64_t)device.read_bytes_per_s,
                                                             (uint64_t)device.write_bytes_per_s,
                                                             device.scrub_faults,
-                                                            device.write_budget_beyond_bytes};
+                                                            device.write_budget_beyond_bytes,
+                                                            device.tag_faults};
             watch_sample(out, name, metrics_tier((int)device.tier),
                          (watch_label){"device", device.name}, values[field]);
         }

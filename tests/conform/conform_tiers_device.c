@@ -12,6 +12,7 @@
 #include "fault_device.h"
 
 enum { CAPACITY = 4 << 20, OPERATIONS_MAX = 64 };
+enum { KEY_CAPACITY = 640 << 10 }; /* what encryption takes of a device of so much */
 
 typedef struct conform_case {
     const char *name;
@@ -20,6 +21,7 @@ typedef struct conform_case {
     bool synchronous;
     bool fault; /* wrapped in a fault device without rules */
     bool trim;
+    bool key;
     uint64_t bytes_per_s;
     uint64_t latency_ns;
     uint32_t depth;
@@ -56,7 +58,25 @@ static const conform_case conform_cases[] = {
      .latency_ns = 20000,
      .depth = 8},
     {.name = "file with fault", .backend = "file", .fault = true, .depth = 8},
+    {.name = "file encrypted", .backend = "file", .key = true, .depth = 8},
+    {.name = "file encrypted depth 1", .backend = "file", .key = true, .depth = 1},
+    {.name = "file encrypted by threads", .backend = "file", .key = true, .synchronous = true},
+    {.name = "file encrypted blocking",
+     .backend = "file",
+     .key = true,
+     .synchronous = true,
+     .depth = 1},
+    {.name = "file encrypted throttled",
+     .backend = "file",
+     .key = true,
+     .trim = true,
+     .bytes_per_s = 4000000000u,
+     .latency_ns = 20000,
+     .depth = 8},
+    {.name = "memory encrypted", .backend = "memory", .key = true},
+    {.name = "memory encrypted with fault", .backend = "memory", .key = true, .fault = true},
     {.name = "nvme", .backend = "nvme"},
+    {.name = "nvme encrypted", .backend = "nvme", .key = true, .depth = 8},
     {.name = "nvme depth 1", .backend = "nvme", .depth = 1},
     {.name = "nvme trimming", .backend = "nvme", .trim = true, .depth = 8},
     {.name = "nvme by threads", .backend = "nvme", .synchronous = true, .trim = true},
@@ -89,6 +109,8 @@ static kvt_device *conform_open(const conform_case *one)
                                 .read_bytes_per_s = one->bytes_per_s,
                                 .write_bytes_per_s = one->bytes_per_s,
                                 .latency_ns = one->latency_ns};
+    if (one->key) config.capacity_bytes += KEY_CAPACITY;
+    if (one->key) config.key_command = "printf '%064d' 7";
     if (strcmp(one->backend, "file") == 0) config.path = path;
     if (strcmp(one->backend, "nvme") == 0) config.path = nvme_path;
     kvt_device *device = NULL;

@@ -4,6 +4,7 @@
  * the table is constant.
  */
 #include "device_internal.h"
+#include "tiers/seal/seal_device.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -56,6 +57,12 @@ static kvt_status device_config_check(const kvt_device_config *config, const kvt
         wrong = "a node is only for memory devices";
     }
     if (strcmp(ops->name, "hbm") != 0 && config->gpu != 0) wrong = "a gpu is only for hbm devices";
+    if (tiers_seal_is_asked(config)) {
+        if (!is_drive && strcmp(ops->name, "memory") != 0)
+            wrong = "a key is only for file, nvme and memory devices";
+        if (device_text_set(config->key_file) && device_text_set(config->key_command))
+            wrong = "key_file and key_command are both set";
+    }
     if (wrong == NULL) return KVT_OK;
     tiers_device_message(message, message_size, config, "%s", wrong);
     return KVT_E_ARGUMENT;
@@ -100,6 +107,17 @@ static kvt_status device_open_checked(const kvt_device_config *config, bool read
             return status;
         }
     }
+    /* A drive that the configuration calls plain must not be encrypted, and the reverse. */
+    kvt_device *inner = device;
+    if (tiers_seal_is_asked(config))
+        status = tiers_seal_wrap(inner, config, reads, &device, message, message_size);
+    else if (stand_in == NULL && (device->facts.flags & KVT_DEVICE_DURABLE) != 0)
+        status = tiers_seal_refuse(inner, config, message, message_size);
+    if (status != KVT_OK) {
+        kvt_device_close(inner);
+        return status;
+    }
+    device->facts.depth_achieved = 0; /* that look does not count */
     *device_out = device;
     return KVT_OK;
 }

@@ -19,6 +19,7 @@
  */
 #include "superblock.h"
 #include "base/kill_point.h"
+#include "tiers/seal/seal_header.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -222,6 +223,15 @@ kvt_status tiers_superblock_read(kvt_device *device, tiers_superblock *out,
     return KVT_OK;
 }
 
+/* Whether a slot was never written as a whole: it is zero, or of an encrypted device whose unit and
+ * entry a cut has kept apart. */
+static bool slot_is_unwritten(const kvt_device *device, const unsigned char *slot)
+{
+    if (slot_is_zero(slot, SLOT_BYTES)) return true;
+    if ((device->facts.flags & KVT_DEVICE_ENCRYPTED) == 0 || slot[0] != SEAL_POISON) return false;
+    return memcmp(slot, slot + 1, SLOT_BYTES - 1) == 0;
+}
+
 /* The first label of a device goes to slot 0 with sequence 1, so a torn one is compared with
  * exactly these bytes. Sectors are written whole or not at all. */
 kvt_status tiers_superblock_torn(kvt_device *device, const tiers_superblock *label, bool *torn_out)
@@ -231,10 +241,12 @@ kvt_status tiers_superblock_torn(kvt_device *device, const tiers_superblock *lab
     if (slots == NULL) return KVT_E_MEMORY;
     unsigned char *whole = slots + SLOT_BYTES;
     kvt_status status = kvt_device_transfer(device, KVT_IO_READ, SLOT_BYTES, slots, SLOT_BYTES);
-    bool torn = status == KVT_OK && slot_is_zero(slots, SLOT_BYTES);
+    bool torn = status == KVT_OK && slot_is_unwritten(device, slots);
     if (torn) status = kvt_device_transfer(device, KVT_IO_READ, 0, slots, SLOT_BYTES);
     slot_encode(whole, label, 1);
-    for (uint32_t at = 0; torn && status == KVT_OK && at < SLOT_BYTES; at += SLOT_SECTOR_BYTES)
+    const bool unwritten = slot_is_unwritten(device, slots);
+    for (uint32_t at = 0; torn && !unwritten && status == KVT_OK && at < SLOT_BYTES;
+         at += SLOT_SECTOR_BYTES)
         torn = slot_is_zero(slots + at, SLOT_SECTOR_BYTES) ||
                memcmp(slots + at, whole + at, SLOT_SECTOR_BYTES) == 0;
     free(slots);

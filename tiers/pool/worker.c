@@ -28,6 +28,7 @@
 #include "base/clock.h"
 #include "base/wait.h"
 #include "tiers/devices/device_internal.h"
+#include "tiers/seal/seal_device.h"
 #include "worker_internal.h"
 
 enum {
@@ -328,6 +329,8 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
     slot->metered = false;
     if (io->kind == KVT_IO_WRITE && io->status != KVT_E_CANCELLED)
         atomic_store(&worker->write_status, io->status);
+    if (worker->device != NULL)
+        atomic_store(&worker->seal_faults, tiers_seal_faults(worker->device));
     if (io->status == KVT_OK) {
         worker->failures = 0;
         atomic_fetch_add(&worker->bytes[io->kind], io->bytes);

@@ -11,6 +11,8 @@
 #include "store/core/options.h"
 #include "tiers/devices/device_memory_node.h"
 #include "tiers/devices/superblock.h"
+#include "tiers/seal/seal_device.h"
+#include "tiers/seal/seal_header.h"
 
 #include <kvterrace/config.h>
 #include <kvterrace/remote.h>
@@ -133,21 +135,44 @@ static const char *places_refused_file(const kvt_device_config *device)
     return fits ? NULL : "neither a regular file nor a block device";
 }
 
-/* Whether a regular file carries neither a label (in one of two slots) nor zeros where one goes. */
-static bool places_is_foreign(const char *path)
+/* Why a regular file cannot be this device, by what lies where its label or header goes; NULL: it
+ * can, or the file is not there. */
+static const char *places_refused_bytes(const kvt_device_config *device, bool format)
 {
+    const char *const path = device->path;
+    const bool asked = tiers_seal_is_asked(device);
     char slots[2][8] = {{0}};
     struct stat facts;
-    if (path == NULL || stat(path, &facts) != 0 || !S_ISREG(facts.st_mode)) return false;
+    if (path == NULL || stat(path, &facts) != 0 || !S_ISREG(facts.st_mode)) return NULL;
     FILE *file = fopen(path, "re");
-    if (file == NULL) return false;
+    if (file == NULL) return NULL;
     (void)!fread(slots[0], 1, sizeof slots[0], file);
     if (fseek(file, TIERS_LABEL_BYTES, SEEK_SET) == 0)
         (void)!fread(slots[1], 1, sizeof slots[1], file);
     (void)fclose(file);
-    return memcmp(slots[0], TIERS_LABEL_MAGIC, 8) != 0 &&
-           memcmp(slots[1], TIERS_LABEL_MAGIC, 8) != 0 &&
-           memcmp(slots[0], "\0\0\0\0\0\0\0", 8) != 0;
+    for (int i = 0; i < 2; i++) {
+        if (memcmp(slots[i], SEAL_HEADER_MAGIC, 8) == 0)
+            return asked ? NULL
+                         : "this file is encrypted, and neither key_file nor key_command is set";
+        if (memcmp(slots[i], TIERS_LABEL_MAGIC, 8) == 0)
+            return asked ? "this file is not encrypted, and a key is set" : NULL;
+    }
+    if (format || memcmp(slots[0], "\0\0\0\0\0\0\0", 8) == 0) return NULL;
+    return "this file holds other bytes; store.format = yes gives them up";
+}
+
+/* Refuses a key file as the device would, which several devices may share. A command is not run. */
+static kvt_status places_check_key(place_list *list, const kvt_device_config *device)
+{
+    place one = {.path = device->key_file};
+    char fault[300];
+    seal_keys keys;
+    if (device->key_file == NULL) return KVT_OK;
+    const kvt_status status = seal_keys_read(device->key_file, NULL, &keys, fault, sizeof fault);
+    explicit_bzero(&keys, sizeof keys);
+    if (status == KVT_OK) return KVT_OK;
+    (void)snprintf(one.setting, sizeof one.setting, "device.%.60s.key_file", device->name);
+    return places_refuse(list, &one, fault);
 }
 
 /* A regular file is made when it is absent and its capacity is known; a drive is there or not. */
@@ -157,14 +182,15 @@ static kvt_status places_add_device(place_list *list, const kvt_device_config *d
     bool file = strcmp(device->backend, "file") == 0;
     (void)snprintf(setting, sizeof setting, "device.%.60s.path", device->name);
     const char *refused = file && device->path != NULL ? places_refused_file(device) : NULL;
-    if (file && !format && refused == NULL && places_is_foreign(device->path))
-        refused = "this file holds other bytes; store.format = yes gives them up";
+    if (file && refused == NULL) refused = places_refused_bytes(device, format);
     if (refused != NULL) {
         place one = {.path = device->path};
         (void)snprintf(one.setting, sizeof one.setting, "%s", setting);
         return places_refuse(list, &one, refused);
     }
-    return places_add(list, setting, device->path, !file || device->capacity_bytes == 0);
+    const kvt_status status =
+        places_add(list, setting, device->path, !file || device->capacity_bytes == 0);
+    return status == KVT_OK ? places_check_key(list, device) : status;
 }
 
 /* Refuses a file that the store would not take as a secret, such as one that others may read. */

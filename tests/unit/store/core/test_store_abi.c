@@ -25,7 +25,7 @@
     _Static_assert(STRUCT_SIZE_THROUGH(type, last) == sizeof(type), #type " ends with " #last)
 
 BEGINS(kvt_store_options, scrub);
-BEGINS(kvt_device_config, reserved);
+BEGINS(kvt_device_config, key_command);
 BEGINS(kvt_recover_options, context);
 BEGINS(kvt_codec_workers, context);
 BEGINS(kvt_policy_config, allocator);
@@ -41,7 +41,7 @@ BEGINS(kvt_rope, frequencies);
 BEGINS(kvt_persist_info, left_bytes);
 BEGINS(kvt_class_stats, reuse);
 BEGINS(kvt_explanation, reuse_share);
-BEGINS(kvt_device_stats, write_budget_beyond_bytes);
+BEGINS(kvt_device_stats, tag_faults);
 BEGINS(kvt_health_item, text);
 BEGINS(kvt_policy_worth, per_byte);
 BEGINS(kvt_space, extra);
