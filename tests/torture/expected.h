@@ -52,6 +52,10 @@ enum {
     EXPECTED_BYTES_MAX = 32768
 };
 
+/* Encryption takes so much of a small device; and a key, of a command. */
+#define EXPECTED_SEAL_BYTES ((uint64_t)640 << 10)
+#define EXPECTED_SEAL_KEY   "printf '%064d' 7"
+
 /* What one series does; the same seed and number give the same. */
 typedef struct expected_series {
     uint64_t seed; /* of this series */
@@ -68,6 +72,7 @@ typedef struct expected_series {
     bool lossy; /* a ladder of many forms; the fixed policies' changes with each life */
     double tick_seconds;
     bool sparse;
+    bool encrypted;
     uint32_t synchronous_members; /* mask; the others use io_uring where the kernel has it */
 } expected_series;
 

@@ -106,8 +106,10 @@ static void life_fill_member(life_site *site, uint32_t index)
                                         .sparse = series->sparse,
                                         .synchronous = (series->synchronous_members >> index & 1),
                                         .timeout_ns = UINT64_MAX};
+    if (series->encrypted) member->plain.key_command = EXPECTED_SEAL_KEY;
     site->devices[index] = member->plain;
     if (!site->life->faults && !site->life->open_fault) return;
+    site->devices[index].key_command = NULL; /* the device behind the stand-in has it */
     const kvt_device_ops *ops = site->life->faults ? &life_faulty_ops : &life_failing_ops;
     site->devices[index].backend = stand_in_set(&member->stand_in, ops, member);
 }

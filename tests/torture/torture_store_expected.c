@@ -4,7 +4,7 @@
  * from a model in another process what may come back (expected.h).
  *
  *     torture_store_expected [--cycles N] [--seed S] [--jobs J] [--series K] [--lossy 0|1]
- *                            [--folder DIR]
+ *                            [--encrypted 0|1] [--folder DIR]
  *
  * One cycle is one life of a store that ends by a kill or a close. A series is a fresh folder with
  * up to SERIES_LIVES lives; its policy, devices and sizes follow from the seed. --series runs one
@@ -31,8 +31,9 @@ typedef struct run_options {
     uint32_t cycles;
     uint32_t jobs;
     uint64_t seed;
-    long series; /* -1 = all */
-    bool lossy;  /* every series, not a third of them */
+    long series;    /* -1 = all */
+    bool lossy;     /* every series, not a third of them */
+    bool encrypted; /* the same, of a quarter */
     const char *folder;
     const char *program;
 } run_options;
@@ -106,6 +107,8 @@ static void run_fill_series(lane *self)
     series->tick_seconds = 0.001 * (double)(1 + expected_random(&random) % 20);
     series->sparse = expected_random(&random) % 2;
     series->synchronous_members = (uint32_t)expected_random(&random) % 32;
+    series->encrypted = self->options->encrypted || self->number % 4 == 2;
+    if (series->encrypted) series->member_bytes += EXPECTED_SEAL_BYTES;
 }
 
 /* ---- one life, seen by the parent ---- */
@@ -420,6 +423,8 @@ static bool run_parse(run_options *options, int count, char **words)
             options->jobs = (uint32_t)value;
         } else if (strcmp(words[i], "--series") == 0) {
             options->series = (long)value;
+        } else if (strcmp(words[i], "--encrypted") == 0 && value <= 1) {
+            options->encrypted = value == 1;
         } else if (strcmp(words[i], "--lossy") == 0 && value <= 1) {
             options->lossy = value == 1;
         } else {
@@ -435,6 +440,7 @@ int main(int count, char **words)
     if (!run_parse(&options, count, words)) {
         fprintf(stderr,
                 "usage: %s [--cycles N] [--seed S] [--jobs J] [--series K] [--lossy 0|1] "
+                "[--encrypted 0|1] "
                 "[--folder DIR]\n",
                 words[0]);
         return 2;

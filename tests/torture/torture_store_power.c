@@ -3,6 +3,7 @@
  * torture_store_power.c - a store after a power cut at every sync of a scripted run.
  *
  *     torture_store_power [--variants N] [--seed S] [--jobs J] [--cut EVENT]
+ *                         [--encrypted 0|1]
  *
  * The run is recorded (power.h). For every sync point images are made of what a cut just before the
  * next sync can leave: nothing unsynced, everything, or a drawn part of it in whole or torn. A
@@ -78,6 +79,8 @@ void kvt_kill_note(kill_note note, const kvt_key *name, kvt_tier tier)
 
 /* ---- the script ---- */
 
+static bool power_encrypted; /* the devices */
+
 static void power_fill_site(power_site *site, const char *folder)
 {
     static const char *const names[POWER_MEMBERS] = {"m0", "m1"};
@@ -101,6 +104,9 @@ static void power_fill_site(power_site *site, const char *folder)
                                                .synchronous = true,
                                                .sparse = i == 1,
                                                .timeout_ns = UINT64_MAX};
+        if (!power_encrypted) continue;
+        site->devices[i].key_command = EXPECTED_SEAL_KEY;
+        site->devices[i].capacity_bytes += EXPECTED_SEAL_BYTES;
     }
     site->options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
         .devices = site->devices, .device_count = POWER_MEMBERS, .unit_bytes = 4096};
@@ -326,6 +332,8 @@ static bool power_parse(power_options *options, int count, char **words)
             options->seed = value;
         } else if (strcmp(words[i], "--jobs") == 0 && value > 0) {
             options->jobs = (uint32_t)value;
+        } else if (strcmp(words[i], "--encrypted") == 0 && value <= 1) {
+            power_encrypted = value == 1;
         } else if (strcmp(words[i], "--cut") == 0) {
             options->cut = (long)value;
         } else {
@@ -341,7 +349,9 @@ int main(int count, char **words)
     char base[200];
     power_site site;
     if (!power_parse(&options, count, words)) {
-        fprintf(stderr, "usage: %s [--variants N] [--seed S] [--jobs J] [--cut EVENT]\n", words[0]);
+        fprintf(stderr,
+                "usage: %s [--variants N] [--seed S] [--jobs J] [--cut EVENT] [--encrypted 0|1]\n",
+                words[0]);
         return 2;
     }
     power_totals *totals =
