@@ -120,7 +120,7 @@ KVT_NODISCARD kvt_status catalog_each_entry(store_catalog *catalog,
                                             bool (*visit)(void *, const catalog_row *),
                                             void *context);
 
-/* The same in the order of the file, which costs no sorting; and how many there are. */
+/* The same in the order of the file, which costs no sorting. */
 KVT_NODISCARD kvt_status catalog_each_entry_unsorted(store_catalog *catalog,
                                                      bool (*visit)(void *, const catalog_row *),
                                                      void *context);
@@ -134,11 +134,6 @@ KVT_NODISCARD kvt_status catalog_find_entry(store_catalog *catalog, const kvt_ke
 /* Whether a catalog opened with CATALOG_BESIDE is to be opened anew: another file has its name, or
  * a writer has come or gone since. What was read before a true may be torn. */
 bool catalog_has_moved(const store_catalog *catalog);
-
-KVT_NODISCARD kvt_status catalog_count_entries(store_catalog *catalog, uint64_t *count_out);
-
-/* The highest serial of all rows; 0: there are none. */
-KVT_NODISCARD kvt_status catalog_newest_serial(store_catalog *catalog, uint64_t *serial_out);
 
 /* Before catalog_start: removes rows at once, durably. Serial 0 stands for any. Every row that was
  * seen to be unsound goes with them, whether it is named or not. */

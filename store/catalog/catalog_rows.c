@@ -327,22 +327,6 @@ kvt_status catalog_find_entry(store_catalog *catalog, const kvt_key *key,
     return catalog_status(code);
 }
 
-kvt_status catalog_count_entries(store_catalog *catalog, uint64_t *count_out)
-{
-    int64_t count = 0;
-    kvt_status status = catalog_integer(catalog, "SELECT count(*) FROM entry", &count);
-    *count_out = (uint64_t)count;
-    return status;
-}
-
-kvt_status catalog_newest_serial(store_catalog *catalog, uint64_t *serial_out)
-{
-    int64_t serial = 0;
-    kvt_status status = catalog_integer(catalog, "SELECT max(serial) FROM entry", &serial);
-    *serial_out = (uint64_t)serial;
-    return status;
-}
-
 /* ---- writing ---- */
 
 typedef struct catalog_copying {

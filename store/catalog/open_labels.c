@@ -3,7 +3,7 @@
  * open_labels.c - whose the devices of a store are: labels against the catalog (superblock.h has
  * the protocol).
  *
- * Nothing is written here but by open_drop_stale, open_announce, open_write_labels and
+ * Nothing is written here but by open_read_rows, open_announce, open_write_labels and
  * open_write_epoch, in this order, once everything has been checked.
  *
  * Thread rule: the opener's thread.
@@ -162,7 +162,7 @@ static bool open_visit_unnamed(void *context, const catalog_device *device)
 }
 
 /* Refuses to open without an SSD device that was added while a store served and is not in the
- * options. A configuration without any SSD device is refused by open_drop_stale. */
+ * options. A configuration without any SSD device is refused by open_read_rows. */
 static kvt_status open_check_unnamed(open_state *state)
 {
     open_unnamed unnamed = {.named = state->options->tiers[KVT_TIER_SSD].device_count};
@@ -198,9 +198,9 @@ kvt_status open_check_new(open_state *state)
     return open_refuse_missing(state, members, name, "blank");
 }
 
-kvt_status open_drop_stale(open_state *state)
+kvt_status open_read_rows(open_state *state)
 {
-    uint64_t kept = 0, stale = 0;
+    uint64_t stale = 0;
     bool has_ssd = false;
     kvt_store *store = state->store;
     if (store->catalog == NULL) return KVT_OK;
@@ -211,18 +211,20 @@ kvt_status open_drop_stale(open_state *state)
         /* Taken over empty: the catalog's rows on it are stale. */
         if (device->blank || !device->labelled) stale |= UINT64_C(1) << device->member;
     }
+    recover_found found = {0};
     kvt_status status =
-        recover_drop_stale(store->catalog, stale, &store->counters.recovery_drops, &kept);
+        recover_read(store, stale, has_ssd || state->options->format, &state->rows, &found);
+    state->newest_serial = found.newest_serial;
     if (status != KVT_OK) {
         open_say_catalog(state, status);
         return status;
     }
-    if (kept != 0 && !has_ssd && !state->options->format) {
+    if (found.rows != 0 && !has_ssd && !state->options->format) {
         snprintf(state->message, state->message_size,
                  "catalog %s lists %llu entries on SSD, but no SSD device is configured; set "
                  "store.format "
                  "to give them up",
-                 state->options->durability.catalog_path, (unsigned long long)kept);
+                 state->options->durability.catalog_path, (unsigned long long)found.rows);
         return KVT_E_MISMATCH;
     }
     return KVT_OK;
@@ -235,25 +237,19 @@ kvt_status open_drop_stale(open_state *state)
  * there is no such record: before it got its serial, the deletion of what its key had was queued,
  * and with the row of the highest that deletion was committed, too.
  */
-kvt_status open_note_undone(open_state *state)
+void open_note_undone(open_state *state)
 {
     tiers_undone *undone = &state->store->undone;
     const uint64_t begin = (state->epoch + 1) << 32; /* of this life's serials */
-    uint64_t newest = 0;
-    if (state->store->catalog == NULL || state->epoch == 0) return KVT_OK;
-    kvt_status status = catalog_newest_serial(state->store->catalog, &newest);
-    if (status != KVT_OK) {
-        open_say_catalog(state, status);
-        return status;
-    }
-    if (newest >= begin) return KVT_OK; /* a damaged row, which says nothing */
+    const uint64_t newest = state->newest_serial;
+    if (state->store->catalog == NULL || state->epoch == 0) return;
+    if (newest >= begin) return; /* a damaged row, which says nothing */
     while (undone->count > 0 && undone->ranges[undone->count - 1].after >= newest)
         undone->count--; /* the new range has it */
     if (undone->count == TIERS_UNDONE_MAX)
         memmove(&undone->ranges[0], &undone->ranges[1], --undone->count * sizeof undone->ranges[0]);
     undone->ranges[undone->count].after = newest;
     undone->ranges[undone->count++].before = begin;
-    return KVT_OK;
 }
 
 /* The catalog knows of an epoch before a device carries it; else it would pass for an older one. */

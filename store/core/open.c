@@ -564,9 +564,9 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK) status = open_costs(state);
     if (status == KVT_OK) status = open_measure(state);
     KILL_POINT("open: costs known");
-    if (status == KVT_OK) status = open_drop_stale(state);
+    if (status == KVT_OK) status = open_read_rows(state);
     KILL_POINT("open: stale rows dropped");
-    if (status == KVT_OK) status = open_note_undone(state);
+    if (status == KVT_OK) open_note_undone(state);
     if (status == KVT_OK) status = open_announce(state);
     KILL_POINT("open: epoch announced");
     if (status == KVT_OK) status = open_write_labels(state);
@@ -584,7 +584,7 @@ static kvt_status open_steps(open_state *state)
     KILL_POINT("open: policy opened");
     if (status == KVT_OK) trust_open(store);
     if (status == KVT_OK && store->catalog != NULL) {
-        status = recover_entries(store);
+        status = recover_entries(state->rows);
         if (status != KVT_OK) open_say_catalog(state, status);
     }
     KILL_POINT("open: entries recovered");
@@ -664,6 +664,7 @@ static kvt_status open_store(const kvt_store_options *options, kvt_store **store
     status = passes_set_rows(&store->passes, options->pass_rows, options->pass_row_count);
     if (status == KVT_E_ARGUMENT) snprintf(message, message_size, "pass_rows are no table");
     if (status == KVT_OK) status = open_steps(&state);
+    recover_close(state.rows);
     kvt_profile_close(state.profile);
     for (uint32_t i = 0; i < state.device_count; i++) {
         kvt_device_close(state.devices[i].device); /* those that no pool has taken over */

@@ -8,6 +8,7 @@
 #ifndef STORE_OPEN_INTERNAL_H
 #define STORE_OPEN_INTERNAL_H
 
+#include "store/catalog/recovery.h"
 #include "store/core/bringup.h"
 #include "store/learn/costs.h"
 
@@ -35,8 +36,10 @@ typedef struct open_state {
     uint32_t device_count;
     uint8_t pool_id[16];
     uint64_t epoch;
-    bool labelling; /* a device may carry the catalog's identity */
-    char note[320]; /* for a person, when the open succeeds */
+    recover_list *rows;     /* what the catalog lists, from open_read_rows on */
+    uint64_t newest_serial; /* of it */
+    bool labelling;         /* a device may carry the catalog's identity */
+    char note[320];         /* for a person, when the open succeeds */
     char *message;
     size_t message_size;
 } open_state;
@@ -58,11 +61,12 @@ KVT_NODISCARD kvt_status open_check_missing(open_state *state);
 KVT_NODISCARD kvt_status open_check_labels(open_state *state);
 KVT_NODISCARD kvt_status open_check_new(open_state *state);
 
-/* Takes rows on stale members out of the catalog before a label can call the members current. */
-KVT_NODISCARD kvt_status open_drop_stale(open_state *state);
+/* Reads the rows of entries, and takes those on stale members out of the catalog before a label can
+ * call the members current. */
+KVT_NODISCARD kvt_status open_read_rows(open_state *state);
 
 /* Works out what of the lives before counts no more; the labels say so. */
-KVT_NODISCARD kvt_status open_note_undone(open_state *state);
+void open_note_undone(open_state *state);
 
 /* Says in the catalog that labels of the new epoch are to come, before one does. */
 KVT_NODISCARD kvt_status open_announce(open_state *state);
