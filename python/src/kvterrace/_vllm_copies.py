@@ -11,26 +11,42 @@ from ._kvt import lib
 
 
 class _Order:
-    """Where the elements of a block lie that kvterrace's order has one after the other."""
+    """Where the elements of a block lie that kvterrace's order has one after the other, and which
+    of a row's heads they are: those of this worker."""
 
-    def __init__(self, places, itemsize):
+    def __init__(self, places, itemsize, shape, rank, all_heads):
         self.places, self.bytes, self.kind = places, len(places) * itemsize, f"u{itemsize}"
+        self.tokens, self.heads, self.dim = shape
+        self.all_heads, self.mine = all_heads, slice(0, self.heads)
+        if all_heads != self.heads:
+            self.mine = slice(rank * self.heads, (rank + 1) * self.heads)
+
+    def rows(self, region, blocks, tensors):
+        """A view of this worker's heads in the region's rows for each tensor, which is a layer:
+        [chunk][K, V][block][token][head][dim]. All workers map whole rows."""
+        layer = 2 * blocks * self.tokens * self.all_heads * self.dim
+        every = region.base_tensor.numpy().view(self.kind).reshape(region.num_chunks, -1)
+        return [every[:, index * layer:(index + 1) * layer].reshape(
+            region.num_chunks, 2, blocks, self.tokens, self.all_heads, self.dim)[
+                :, :, :, :, self.mine] for index in range(tensors)]
 
     def copy(self, cache, ids, kept, rows, subs, storing):
-        half = len(self.places) // 2
+        half, shape = len(self.places) // 2, (-1, self.tokens, self.heads, self.dim)
         if storing:
             taken = cache[ids][:, self.places]
-            kept[rows, 0, subs], kept[rows, 1, subs] = taken[:, :half], taken[:, half:]
+            kept[rows, 0, subs] = taken[:, :half].reshape(shape)
+            kept[rows, 1, subs] = taken[:, half:].reshape(shape)
             return
         blocks = cache[ids]
-        blocks[:, self.places[:half]] = kept[rows, 0, subs]
-        blocks[:, self.places[half:]] = kept[rows, 1, subs]
+        blocks[:, self.places[:half]] = kept[rows, 0, subs].reshape(len(blocks), half)
+        blocks[:, self.places[half:]] = kept[rows, 1, subs].reshape(len(blocks), half)
         cache[ids] = blocks
 
 
-def learn_order(heads, dim, tokens, dtype):
+def learn_order(heads, dim, tokens, dtype, rank=0, all_heads=None):
     """The order of a block of vLLM's CPU attention, which differs between processors: marks are
-    written through its own kernel and looked for."""
+    written through its own kernel and looked for. heads: of this worker, the rank-th of those that
+    part all_heads among them."""
     import numpy
     import torch
     from vllm import _custom_ops
@@ -61,7 +77,8 @@ def learn_order(heads, dim, tokens, dtype):
                       "no order of elements: leave kv_heads and head_dim out")
     places = numpy.empty(size, dtype=numpy.int64)
     places[index] = numpy.arange(size)
-    return _Order(places, torch.empty((), dtype=kind).element_size())
+    return _Order(places, torch.empty((), dtype=kind).element_size(), shape, rank,
+                  all_heads or heads)
 
 
 class HostCopyWorker(OffloadingWorker):
@@ -72,17 +89,17 @@ class HostCopyWorker(OffloadingWorker):
         self._region, self._per_chunk, self._finished = region, blocks_per_chunk, []
         self._cache = [one.tensor.numpy() for one in kv_caches.tensors]
         self._rows, self._order = [], order
-        for index, one in enumerate(kv_caches.tensors):
+        for one in kv_caches.tensors:
             page = one.tensor.shape[1]
-            if order is not None and page != order.bytes:
+            if order is None:
+                row = region.create_next_worker_view(page * blocks_per_chunk).numpy()
+                self._rows.append(row.reshape(len(row), blocks_per_chunk, page))
+            elif page != order.bytes:
                 raise failure(lib.KVT_E_CONFIG, f"kv_heads and head_dim make blocks of "
                               f"{order.bytes} bytes, vLLM's have {page}")
-            row = region.create_next_worker_view(page * blocks_per_chunk).numpy()
-            if order is None:
-                self._rows.append(row.reshape(len(row), blocks_per_chunk, page))
-            else:  # K of all of the chunk's tokens, then V
-                self._rows.append(row.view(order.kind).reshape(len(row), 2, blocks_per_chunk, -1))
-                self._cache[index] = self._cache[index].view(order.kind)
+        if order is not None:
+            self._rows = order.rows(region, blocks_per_chunk, len(self._cache))
+            self._cache = [one.view(order.kind) for one in self._cache]
         self._refs = [[(ref.tensor_idx, ref.page_size_bytes) for ref in refs]
                       for refs in kv_caches.group_data_refs]
 

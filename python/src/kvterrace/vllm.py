@@ -83,10 +83,31 @@ def _machine(platform):
                              if flag in flags.split())
 
 
-def _check_single(config):
-    if len(config.groups) != 1 or config.parallel.world_size != 1:
-        raise _wrong("kv_heads and head_dim are for one group of layers and one worker; leave them "
-                     "out, and rows are kept as bytes")
+def _fault_of_shape(spec, heads):
+    """Why rows of a spec cannot have a shape; None where they can: the groups of layers are alike,
+    and the workers part the heads among them, or write one copy."""
+    config, parallel = spec.config, spec.config.parallel
+    replicated = getattr(spec, "replicated_layout", False)
+    if len({(len(group.layer_names), group.tokens_per_block) for group in config.groups}) != 1:
+        return "groups of layers that differ in their number or in the tokens of a block"
+    if parallel.world_size != 1 and not replicated and (
+            parallel.tp_size != parallel.world_size or heads % parallel.tp_size != 0):
+        return f"{parallel.world_size} workers that do not each have a part of the {heads} heads"
+    if parallel.world_size != 1 and not replicated and not isinstance(spec, HostTieringSpec):
+        return "workers that lay their parts of a row side by side"
+    return None
+
+
+def _check_shape(spec, heads):
+    fault = _fault_of_shape(spec, heads)
+    if fault is not None:
+        raise _wrong(f"kv_heads and head_dim do not describe rows of {fault}; leave them out, and "
+                     "rows are kept as bytes")
+
+
+def _copies(spec):
+    """The workers that each write a part of a row."""
+    return 1 if getattr(spec, "replicated_layout", False) else spec.config.parallel.world_size
 
 
 def _find_shape(spec, tier):
@@ -100,12 +121,12 @@ def _find_shape(spec, tier):
     if any(given) or not heads:
         return heads, dim
     kind = _DTYPES.get(str(config.model.dtype).removeprefix("torch."))
-    fits = kind is not None and len(config.groups) == 1 and config.parallel.world_size == 1 and \
+    fits = kind is not None and _fault_of_shape(spec, heads) is None and \
         (not host or len(spec.secondary_tier_configs) == 1)
     if fits:
         block = Layout(len(config.groups[0].layer_names), heads, dim, kind,
                        config.groups[0].tokens_per_block)
-        fits = block.bytes == config.worker_kv_bytes_per_block
+        fits = block.bytes == config.worker_kv_bytes_per_block * _copies(spec)
     if not fits:
         _log.info("kvterrace: rows are kept as bytes: they are not of %d KV heads of %d", heads,
                   dim)
@@ -117,8 +138,7 @@ class _Rows:
 
     def __init__(self, spec, view, kv_heads, head_dim, axes):
         config, self.spec = spec.config, spec
-        self.replicated = getattr(spec, "replicated_layout", False)
-        copies = 1 if self.replicated else config.parallel.world_size
+        self.replicated, copies = getattr(spec, "replicated_layout", False), _copies(spec)
         self.blocks = config.cache.blocks_per_chunk
         self.tokens = config.groups[0].tokens_per_block * self.blocks
         self.stride, self.count = view.strides[0], view.shape[0]
@@ -134,7 +154,7 @@ class _Rows:
     def _shape(self, config, kv_heads, head_dim, axes):
         if not kv_heads or not head_dim:
             raise _wrong("kv_heads and head_dim go together")
-        _check_single(config)
+        _check_shape(self.spec, kv_heads)
         dtype = _DTYPES.get(str(config.model.dtype).removeprefix("torch."))
         if dtype is None:
             raise _wrong(f"no element type of kvterrace is {config.model.dtype}")
@@ -621,11 +641,12 @@ _engine.check(KvterraceTier, calls=[
     (OffloadingGaugeMetadata, "documentation", "labelnames")])
 
 
-def _is_whole(config, replicated):
+def _is_whole(config, replicated, packed):
     """Whether a row is what one worker alone would write, however many write it: they write one
-    copy, or vLLM puts their parts where one worker has them. Where parts lie side by side, that is
-    so if heads are the outermost axis of a block and each row has one block."""
-    if replicated:
+    copy, or in our own order, or vLLM puts their parts where one worker has them. Where parts lie
+    side by side, that is so if heads are the outermost axis of a block and each row has one
+    block."""
+    if replicated or packed:
         return True
     if not config.parallel.is_parallelism_agnostic:
         return False
@@ -638,7 +659,7 @@ def _space(config, rows, revision, salt):
     """All that decides a row's bytes and is known here."""
     from vllm.platforms import current_platform
     parallel = config.parallel
-    one = _is_whole(config, rows.replicated)
+    one = _is_whole(config, rows.replicated, rows.shaped and rows.template is None)
     extra = {"engine": "vllm", "version": vllm.__version__, "layout": config.kv_cache_layout,
              "canonical": config.canonical_layout, "replicated": False,
              "machine": _machine(current_platform), "bytes": rows.bytes,
@@ -672,13 +693,16 @@ class HostTieringSpec(TieringOffloadingSpec):
 
     vLLM's attention on the CPU keeps K of a block with the tokens innermost, and tiles on some
     processors. When its KvterraceTier has kv_heads and head_dim, rows are written in kvterrace's
-    own order instead, [layer][K, V][token][head][dim], which lossy variants need.
+    own order instead, [layer][K, V][token][head][dim], which lossy variants need; workers of tensor
+    parallelism write their heads of it, so that a row is the same however many they are.
     """
 
     def __init__(self, config):
         _engine.check(HostTieringSpec, HostCopyWorker,
                       whole=[(SharedOffloadRegion, "engine_id", "num_chunks", "rank",
-                              "kv_bytes_per_chunk", "cpu_page_size", *_OF_OTHER_SPECS)])
+                              "kv_bytes_per_chunk", "cpu_page_size", *_OF_OTHER_SPECS)],
+                      holds=[("SharedOffloadRegion.base_tensor is a property",
+                              lambda: isinstance(SharedOffloadRegion.base_tensor, property))])
         if config.canonical_layout:
             raise failure(lib.KVT_E_UNSUPPORTED,
                           "HostTieringSpec copies blocks as they are: leave canonical_layout out")
@@ -692,7 +716,7 @@ class HostTieringSpec(TieringOffloadingSpec):
             if len(tiers) != 1:
                 raise _wrong("with kv_heads and head_dim it is the only tier of HostTieringSpec: "
                              "others would take its rows for vLLM's own")
-            _check_single(config)
+            _check_shape(self, shaped[0][0])
             self.packed = shaped[0]
 
     def get_worker(self, kv_caches):
@@ -713,8 +737,9 @@ class HostTieringSpec(TieringOffloadingSpec):
             order = None
             if self.packed is not None:
                 heads, dim = self.packed
-                order = learn_order(heads, dim, self.config.groups[0].tokens_per_block,
-                                     self.config.model.dtype)
+                order = learn_order(heads // _copies(self), dim,
+                                    self.config.groups[0].tokens_per_block, self.config.model.dtype,
+                                    rank, heads)
             return HostCopyWorker(kv_caches, self.blocks_per_chunk, region, order)
         except BaseException:
             region.cleanup()

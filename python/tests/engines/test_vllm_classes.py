@@ -5,6 +5,7 @@ with blocks in tensors. It runs with versions whose engine has no build for the 
 their sources before vLLM's on PYTHONPATH."""
 
 import contextlib
+import itertools
 import os
 import time
 import types
@@ -17,18 +18,23 @@ PAGE, PER_CHUNK, CHUNKS = 1 << 14, 4, 6
 BLOCKS = PER_CHUNK * CHUNKS
 
 
-def config_of(number, settings):
+def config_of(number, settings, rank=0, ranks=1, page=PAGE, groups=1, second=2, **more):
+    """rank: of so many workers of tensor parallelism. page: a layer's bytes of a block of one
+    worker. second: the layers of the last group. more: of the tier."""
     from vllm.v1.kv_offload import config
     tier = {"type": "KvterraceTier", "module_path": "kvterrace.vllm", "settings": settings,
-            "revision": "1", "enable_kv_events": True}
+            "revision": "1", "enable_kv_events": True, **more}
     return config.OffloadingConfig(
-        groups=(config.OffloadingGroupConfig(32, ("first", "second"), 0),),
-        worker_kv_bytes_per_block=2 * PAGE, enable_kv_cache_events=True,
-        extra_config={"cpu_bytes_to_use": 16 * PER_CHUNK * 2 * PAGE, "secondary_tiers": [tier]},
+        groups=tuple(config.OffloadingGroupConfig(
+            32, tuple(f"layer{index}" for index in range(2 if group + 1 < groups else second)),
+            group) for group in range(groups)),
+        worker_kv_bytes_per_block=2 * page, enable_kv_cache_events=True,
+        extra_config={"cpu_bytes_to_use": 16 * PER_CHUNK * 2 * page * ranks,
+                      "secondary_tiers": [tier]},
         engine_id=f"kvterrace-{os.getpid()}-{number}",
         model=config.OffloadingModelConfig("model", "bfloat16"),
         cache=config.OffloadingCacheConfig(32, PER_CHUNK),
-        parallel=config.OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, False),
+        parallel=config.OffloadingParallelConfig(rank, ranks, ranks, 1, 1, 1, 0, 1, None, False),
         kv_cache_layout="LBHNC")
 
 
@@ -41,17 +47,63 @@ class Classes(EngineCase):
 
     def test_blocks_come_back_through_all_tiers(self):
         import torch
+        tensors = [torch.randint(-128, 127, (64, PAGE), dtype=torch.int8) for _ in range(2)]
+        config = config_of(0, disk_store(self.folder()))
+        before = self.live_of([config], [tensors], store=True)
+        for one, was in zip(tensors, before[0]):
+            self.assertTrue(torch.equal(one[:BLOCKS], was))
+
+    def test_heads_of_workers_make_one_row(self):
+        """Two workers that have a head each, and then one that has both, over one store; the same
+        with two groups of layers."""
+        import importlib.util
+        import numpy
+        import torch
+        if importlib.util.find_spec("vllm._C") is None:
+            self.skipTest("these sources of vLLM have no kernels")
+        from kvterrace._vllm_copies import learn_order
+        settings, heads, page = disk_store(self.folder()), (2, 32), 2 * 2 * 32 * 32
+        tier = {"kv_heads": heads[0], "head_dim": heads[1]}
+        for number, groups in ((10, 1), (20, 2)):
+            tensors = [[torch.randint(-128, 127, (64, page), dtype=torch.int8) for _ in range(2)]
+                       for _ in range(2)]
+            self.live_of([config_of(number, settings, rank, 2, page, groups, **tier)
+                          for rank in range(2)], tensors, store=True)
+            whole = [torch.zeros((64, 2 * page), dtype=torch.int8) for _ in range(2)]
+            self.live_of([config_of(number + 1, settings, 0, 1, 2 * page, groups, **tier)],
+                         [whole], store=False)
+            orders = [learn_order(count, 32, 32, torch.bfloat16).places for count in (1, 2)]
+            for layer in range(2):
+                said = whole[layer].numpy().view("u2")[:BLOCKS, orders[1]].reshape(-1, 2, 32, 2, 32)
+                for rank in range(2):
+                    was = tensors[rank][layer].numpy().view("u2")[:BLOCKS, orders[0]]
+                    numpy.testing.assert_array_equal(said[:, :, :, rank],
+                                                     was.reshape(-1, 2, 32, 32))
+
+    def test_rows_that_have_no_shape(self):
+        from kvterrace import ConfigError, vllm as ours
+        settings = disk_store(self.folder())
+        for why, wrong in (("workers", {"ranks": 2, "kv_heads": 3}),
+                           ("groups of layers", {"groups": 2, "second": 1, "kv_heads": 2})):
+            with self.assertRaisesRegex(ConfigError, why):
+                ours.HostTieringSpec(config_of(30, settings, head_dim=32, **wrong))
+
+    def live_of(self, configs, caches, store):
+        """The blocks of one engine, whose workers have a configuration and tensors each: stored,
+        forgotten and loaded, or loaded alone. Returns what the blocks were."""
         from vllm.v1.kv_offload import base
         from kvterrace import vllm as ours
-        spec = ours.HostTieringSpec(config_of(0, disk_store(self.folder())))
-        manager = spec.get_manager()
+        specs = [ours.HostTieringSpec(config) for config in configs]
+        manager = specs[0].get_manager()
         tier, = manager.secondary_tiers
-        tensors = [torch.randint(-128, 127, (64, PAGE), dtype=torch.int8) for _ in range(2)]
-        worker = spec.get_worker(base.CanonicalKVCaches(
-            [base.CanonicalKVCacheTensor(one, PAGE) for one in tensors],
-            [[base.CanonicalKVCacheRef(index, PAGE) for index in range(2)]]))
-        keys = [base.make_offload_key(bytes([index]) * 32, 0) for index in range(CHUNKS)]
-        blocks = base.GPULoadStoreSpec(list(range(BLOCKS)), [BLOCKS], [0])
+        groups = len(configs[0].groups)
+        workers = [spec.get_worker(base.CanonicalKVCaches(
+            [base.CanonicalKVCacheTensor(one, one.shape[1]) for one in tensors],
+            [[base.CanonicalKVCacheRef(index, tensors[0].shape[1]) for index in range(2)]
+             for _ in range(groups)])) for spec, tensors in zip(specs, caches)]
+        group = groups - 1
+        keys = [base.make_offload_key(bytes([index]) * 32, group) for index in range(CHUNKS)]
+        blocks = base.GPULoadStoreSpec(list(range(BLOCKS)), [0] * group + [BLOCKS], [0] * groups)
         lock = getattr(manager, "lock", contextlib.nullcontext())
         events = []
 
@@ -66,28 +118,30 @@ class Classes(EngineCase):
             step()
             return set(found) == {base.LookupResult.HIT}
 
-        asks = base.ReqContext("first", kv_transfer_params={"kvterrace": {"tenant": 3}})
-        for index, key in enumerate(keys):
-            asks.set_offload_key_position(key, 32 * PER_CHUNK * (index + 1))
-        with lock:
-            manager.on_new_request(asks)
-            stored = manager.prepare_store(keys, asks)
-        self.assertTrue(worker.submit_store(1, blocks, stored.store_spec))
-        self.assertTrue(worker.get_finished()[0].success)
-        with lock:
-            manager.complete_store(keys, asks)
-        self.until(lambda: step() or tier._store.stats()["puts"] == CHUNKS and
-                   not tier.has_pending_work())
-        step()
-        told = [(one.medium.value, one.ownership, one.locality.value, len(one.keys), one.removed)
-                for one in events if one.ownership]
-        self.assertEqual(told, [("STORAGE", "KvterraceTier", "LOCAL", CHUNKS, False)])
-        with lock:
-            manager.on_request_finished(asks)
-            manager.reset_cache()
-            getattr(manager, "on_reset_flushed", lambda: None)()
-        before = [one[:BLOCKS].clone() for one in tensors]
-        for one in tensors:
+        if store:
+            asks = base.ReqContext("first", kv_transfer_params={"kvterrace": {"tenant": 3}})
+            for index, key in enumerate(keys):
+                asks.set_offload_key_position(key, 32 * PER_CHUNK * (index + 1))
+            with lock:
+                manager.on_new_request(asks)
+                stored = manager.prepare_store(keys, asks)
+            for worker in workers:
+                self.assertTrue(worker.submit_store(1, blocks, stored.store_spec))
+                self.assertTrue(worker.get_finished()[0].success)
+            with lock:
+                manager.complete_store(keys, asks)
+            self.until(lambda: step() or tier._store.stats()["puts"] == CHUNKS and
+                       not tier.has_pending_work())
+            step()
+            told = [(one.medium.value, one.ownership, one.locality.value, len(one.keys),
+                     one.removed) for one in events if one.ownership]
+            self.assertEqual(told, [("STORAGE", "KvterraceTier", "LOCAL", CHUNKS, False)])
+            with lock:
+                manager.on_request_finished(asks)
+                manager.reset_cache()
+                getattr(manager, "on_reset_flushed", lambda: None)()
+        before = [[one[:BLOCKS].clone() for one in tensors] for tensors in caches]
+        for one in itertools.chain(*caches):
             one.zero_()
         again = base.ReqContext("again")
         with lock:
@@ -95,14 +149,14 @@ class Classes(EngineCase):
         self.until(lambda: all_hit(again))
         with lock:
             load = manager.prepare_load(keys, again)
-        self.assertTrue(worker.submit_load(2, load, blocks))
-        self.assertTrue(worker.get_finished()[0].success)
-        for one, was in zip(tensors, before):
-            self.assertTrue(torch.equal(one[:BLOCKS], was))
-        worker.shutdown()
+        for worker in workers:
+            self.assertTrue(worker.submit_load(2, load, blocks))
+            self.assertTrue(worker.get_finished()[0].success)
+            worker.shutdown()
         manager.shutdown()
         self.assertEqual([name for name in os.listdir("/dev/shm")
                           if f"kvterrace-{os.getpid()}" in name], [])
+        return before
 
     def test_rows_of_a_region_of_several_files(self):
         """vLLM 0.33 makes regions of 32 files that lie one behind the other."""
