@@ -460,6 +460,8 @@ static void worker_submit(tiers_worker *worker)
         slot->begun_progress = atomic_load_explicit(&worker->progress, memory_order_relaxed);
         worker_begin_call(worker);
         kvt_status status = kvt_device_submit(worker->device, &slot->io);
+        if (status != KVT_BUSY && worker_in_flight(worker) <= 1) /* before bytes count as flying */
+            atomic_store(&worker->moved_ns, slot->io.submitted_ns);
         if (status == KVT_QUEUED) /* the call goes on as an operation in flight */
             atomic_fetch_add(&worker->flying_bytes[slot->job->rank], slot->io.bytes);
         else
@@ -470,8 +472,6 @@ static void worker_submit(tiers_worker *worker)
         }
         worker->busy_naps = 0;
         slot->metered = true;
-        if (worker_in_flight(worker) <= 1)
-            atomic_store_explicit(&worker->moved_ns, slot->io.submitted_ns, memory_order_relaxed);
         tiers_meter_begin(&worker->meter, &slot->io);
         if (status == KVT_OK) worker_complete(worker, slot);
     }
@@ -563,6 +563,9 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
     tiers_meter_init(&worker->meter, options->read_bytes_per_s, options->write_bytes_per_s,
                      options->request_seconds);
     worker_store_double(&worker->weight_bytes_per_s, options->read_bytes_per_s);
+    const bool stalls = options->reweigh && (facts->flags & KVT_DEVICE_VIRTUAL_TIME) == 0;
+    worker_store_double(&worker->stalled_bytes_per_s,
+                        stalls ? options->read_bytes_per_s / TIERS_METER_FLOOR : 0);
     worker_publish_speed(worker);
     worker->account = (slack_account){0};
     worker->write_bytes = worker_write_bytes(worker);

@@ -37,9 +37,17 @@ static double worker_load_double(const worker_double *source)
     return value;
 }
 
+#define WORKER_STALL_NS UINT64_C(250000000)
+
+/* The meter knows requests that have ended. A device that answers none of those that it has is not
+ * waited for: its weight is the least until it answers. */
 double tiers_worker_weight(const tiers_worker *worker)
 {
-    return worker_load_double(&worker->weight_bytes_per_s);
+    const double weight = worker_load_double(&worker->weight_bytes_per_s);
+    const double stalled = worker_load_double(&worker->stalled_bytes_per_s);
+    if (stalled <= 0 || stalled >= weight || worker_flying(worker) == 0) return weight;
+    const uint64_t moved_ns = atomic_load(&worker->moved_ns), now_ns = base_clock_ns();
+    return now_ns > moved_ns && now_ns - moved_ns > WORKER_STALL_NS ? stalled : weight;
 }
 
 bool tiers_worker_write_failed(const tiers_worker *worker)

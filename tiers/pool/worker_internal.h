@@ -143,6 +143,8 @@ struct tiers_worker {
     worker_double read_bytes_per_s;
     worker_double write_bytes_per_s;
     worker_double weight_bytes_per_s;
+    worker_double stalled_bytes_per_s; /* the weight while the device has work and answers nothing
+                                          for WORKER_STALL_NS; 0: there is no such weight */
 
     /* The thread's own. */
     tiers_worker_options options; /* of the device; in_flight_bytes_max is settled */

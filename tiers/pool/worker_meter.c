@@ -3,7 +3,8 @@
  * worker_meter.c - turns completions into the weight of a member: spans, samples, averages, and the
  * hysteresis of the weight. The file reads no clock; every instant is in an operation.
  *
- *     requests -> span     busy time, at most 25 ms; dropped when the device had too little to do
+ *     requests -> span     busy time, at most 25 ms; dropped when the device had too little to do,
+ *                          unless its requests took 8 times as long as they ought to, and 20 ms
  *              -> sample   10 ms or 16 requests of spans
  *              -> average  one of reads, one of writes; time constant 0.1 s of busy time
  *              -> weight   follows after 4 samples and 0.3 s beyond 10 %, rests within 3 %
@@ -22,10 +23,14 @@
 #define METER_SETTLED           0.03
 #define METER_STREAK            4u
 #define METER_STREAK_NS         (300u * 1000u * 1000u)
-#define METER_FLOOR             64.0 /* the weight is never below nominal / 64 */
 #define METER_REFERENCE_AFTER   8u   /* write samples until their average can be a reference */
 #define METER_BYTES_PER_S_MOST  1e15 /* of an average, however coarse the clock's steps are */
 #define METER_LATENCIES_IN_SPAN 4.0  /* a shorter span from idle shows latency, not bandwidth */
+#define METER_SLOW              8.0  /* times as long as a request ought to take is slow, */
+#define METER_SLOW_SECONDS      0.020
+#define METER_WELL              2.0 /* and up to so many times is not */
+#define METER_WELL_REQUESTS     16u /* of these a device is well, and again after so long */
+#define METER_WELL_NS           (1000u * 1000u * 1000u)
 
 /* A bandwidth of writes that is not known starts at that of reads, and the first sample replaces
  * it. */
@@ -63,14 +68,14 @@ static bool meter_streak(tiers_meter *meter, bool speaks, uint64_t now_ns)
 static void meter_follow(tiers_meter *meter, uint64_t now_ns)
 {
     /* The presumed bandwidth of reads: their average, lowered by the factor that writes have lost
-     * since the last sample of reads. Never below nominal / METER_FLOOR. Writes alone can thus
-     * lower the weight of reads, never raise it. */
+     * since the last sample of reads. Never below the floor. Writes alone can thus lower the
+     * weight of reads, never raise it. */
     double target = meter->bytes_per_s[KVT_IO_READ];
     double writes = meter->bytes_per_s[KVT_IO_WRITE];
     assert(meter->nominal_bytes_per_s > 0);
     if (meter->write_reference > 0 && writes < meter->write_reference)
         target *= writes / meter->write_reference;
-    double floor_bytes_per_s = meter->nominal_bytes_per_s / METER_FLOOR;
+    double floor_bytes_per_s = meter->nominal_bytes_per_s / TIERS_METER_FLOOR;
     if (target < floor_bytes_per_s) target = floor_bytes_per_s;
     if (!meter->following) {
         bool off = fabs(target / meter->weight_bytes_per_s - 1) > METER_DEVIATION;
@@ -143,6 +148,47 @@ static bool meter_is_evidence(const tiers_meter *meter, double seconds)
     return meter->byte_seconds / seconds >= 2 * meter->request_seconds * bytes_per_s;
 }
 
+/* How many times as long as it ought to a request of the span has taken, by the device's latency
+ * and what was in flight beside it. 0: that is not known. */
+static double meter_slowness(const tiers_meter *meter, double seconds)
+{
+    const double bytes = (double)(meter->bytes[KVT_IO_READ] + meter->bytes[KVT_IO_WRITE]);
+    if (meter->broken || !(seconds > 0) || !(bytes > 0) || meter->request_seconds <= 0) return 0;
+    const double flying = meter->byte_seconds / seconds;
+    return meter->byte_seconds / bytes /
+           (meter->request_seconds + flying / meter->nominal_bytes_per_s);
+}
+
+/* Looks whether a span, which is no evidence of bandwidth, shows a device that is slow however
+ * little it has to do. Such a one is a sample. Reads that take no longer than they ought to give
+ * the average back that the device had before: they show no bandwidth. */
+static bool meter_is_slow(tiers_meter *meter, double seconds)
+{
+    const double times = meter_slowness(meter, seconds);
+    const double bytes = (double)(meter->bytes[KVT_IO_READ] + meter->bytes[KVT_IO_WRITE]);
+    if (times >= METER_SLOW && meter->byte_seconds / bytes >= METER_SLOW_SECONDS) {
+        if (meter->sound_bytes_per_s <= 0)
+            meter->sound_bytes_per_s = meter->bytes_per_s[KVT_IO_READ];
+        meter->slow_ns = meter->last_ns;
+        meter->well = 0;
+        return true;
+    }
+    if (meter->sound_bytes_per_s <= 0 || times <= 0 || times > METER_WELL ||
+        meter->bytes[KVT_IO_WRITE] != 0)
+        return false;
+    meter->well += meter->requests;
+    if (meter->well < METER_WELL_REQUESTS) return false;
+    /* Late answers between many that are not cost no weight; one that is lost comes back later. */
+    const bool lost = meter->weight_bytes_per_s < (1 - METER_DEVIATION) * meter->sound_bytes_per_s;
+    if (lost && meter->last_ns - meter->slow_ns < METER_WELL_NS) return false;
+    meter->bytes_per_s[KVT_IO_READ] = meter->sound_bytes_per_s;
+    if (lost) meter->weight_bytes_per_s = meter->sound_bytes_per_s;
+    meter->sound_bytes_per_s = meter->write_reference = 0;
+    meter->following = false;
+    meter->streak = 0;
+    return false;
+}
+
 /* Only the first operation on an idle device begins a span. */
 void tiers_meter_begin(tiers_meter *meter, const kvt_io *io)
 {
@@ -171,7 +217,9 @@ bool tiers_meter_end(tiers_meter *meter, const kvt_io *io)
      * evidence is dropped whole. The next one begins where this one ended. */
     bool sampled = false;
     double seconds = (double)(meter->last_ns - meter->begin_ns) * 1e-9;
-    if (meter_is_evidence(meter, seconds)) {
+    const bool evident = meter_is_evidence(meter, seconds);
+    const bool weighed = meter->sound_bytes_per_s > 0;
+    if (evident || meter_is_slow(meter, seconds)) {
         meter->sample_bytes[KVT_IO_READ] += meter->bytes[KVT_IO_READ];
         meter->sample_bytes[KVT_IO_WRITE] += meter->bytes[KVT_IO_WRITE];
         meter->sample_requests += meter->requests;
@@ -180,6 +228,7 @@ bool tiers_meter_end(tiers_meter *meter, const kvt_io *io)
                   meter->sample_requests >= METER_SAMPLE_REQUESTS;
         if (sampled) meter_add_sample(meter, meter->last_ns);
     }
+    sampled = sampled || (weighed && meter->sound_bytes_per_s <= 0);
     meter->begin_ns = meter->last_ns;
     meter->fresh = meter->broken = false;
     meter->requests = 0;

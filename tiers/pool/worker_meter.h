@@ -4,8 +4,9 @@
  * and whether waited reads press it.
  *
  * Only spans in which requests are in flight count, and only those in which the device had enough
- * to do, so that idleness, small requests and single requests never look like a slow drive. The
- * rules and their numbers are in docs/TIERS.md, Weights. Time is the device's own clock.
+ * to do, so that idleness, small requests and single requests never look like a slow drive; but a
+ * drive that takes many times as long for them as it ought to is slow. The rules and their numbers
+ * are in docs/TIERS.md, Weights. Time is the device's own clock.
  *
  * Thread rule: the worker's own; pure arithmetic over the caller's memory.
  */
@@ -15,6 +16,8 @@
 #include "tiers/devices/device_ops.h"
 
 #include <stdbool.h>
+
+#define TIERS_METER_FLOOR 64.0 /* the weight is never below nominal / 64 */
 
 /* All speeds are bytes per second, all times the device's own clock. The weight is what placement
  * counts on; it is at least 1/64 of the nominal figure. */
@@ -30,6 +33,11 @@ typedef struct tiers_meter {
     bool following;
     uint32_t streak; /* samples in a row that speak for a change of `following` */
     uint64_t streak_ns;
+
+    /* Requests that take many times as long as the device's figures say. */
+    double sound_bytes_per_s; /* average of reads before; 0: the device is not slow so */
+    uint64_t slow_ns;         /* the last such span's end */
+    uint32_t well;            /* requests since, of spans that took no longer than they ought to */
 
     /* The span under way. */
     uint32_t in_flight;

@@ -61,17 +61,20 @@ typedef struct unresponsive {
     char *buffer;
 } unresponsive;
 
+static bool reweighs; /* of the next pool */
+
 static void unresponsive_open(unresponsive *s, uint64_t timeout_ns)
 {
     const uint64_t bytes = 4 * OBJECTS * UNIT;
     tiers_member_options members[2];
-    tiers_pool_options options = {.unit_bytes = UNIT};
+    tiers_pool_options options = {.unit_bytes = UNIT, .reweigh = reweighs};
     kvt_device *inner = pool_scratch_memory(bytes);
     inner->facts.depth_max = 4; /* so that others come while one hangs */
     assert_ok(tiers_fault_open(inner, &s->device));
     members[0] = pool_scratch_member(pool_scratch_memory(bytes), 1e9);
     members[1] = pool_scratch_member(s->device, 1e9);
     members[1].timeout_ns = timeout_ns;
+    if (reweighs) members[1].request_seconds = 1e-4;
     assert_ok(tiers_pool_open(members, 2, &options, &s->pool, NULL, 0));
     assert_ok(tiers_pool_reserve(s->pool, TIERS_GRAIN_BYTES, &s->first_only));
     assert_int_equal(s->first_only->shares[0].member, 0);
@@ -112,6 +115,13 @@ static kvt_device_state unresponsive_state(unresponsive *s)
     return stats.state;
 }
 
+static double unresponsive_weight(unresponsive *s)
+{
+    tiers_member_stats stats;
+    assert_ok(tiers_pool_member(s->pool, 1, &stats));
+    return stats.weight_bytes_per_s;
+}
+
 static tiers_transfer unresponsive_read(const tiers_location *location, void *buffer)
 {
     return (tiers_transfer){
@@ -130,6 +140,62 @@ static void await(atomic_uint *count, unsigned wanted)
 }
 
 /* ---- deadlines ---- */
+
+/* A member that has work and answers none of it loses its share while its timeout is far, and has
+ * it again with the first answer; the others are written to at once. */
+TEST(a_silent_member_loses_its_share)
+{
+    unresponsive s;
+    reweighs = true;
+    unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
+    reweighs = false;
+    unresponsive_hang(&s, &hang_all);
+    tiers_transfer transfer = unresponsive_read(s.both, s.buffer);
+    tiers_transfer_start(s.pool, &transfer);
+    while (unresponsive_weight(&s) > 1e9 / 32) /* until it is seen */
+        nap();
+    assert_int_equal(unresponsive_state(&s), KVT_DEVICE_SERVING);
+    uint32_t units = 0;
+    for (int i = 0; i < 8; i++) {
+        tiers_location *location;
+        assert_ok(tiers_pool_reserve(s.pool, 8 * UNIT, &location));
+        for (uint32_t k = 0; k < location->share_count; k++)
+            if (location->shares[k].member == 1) units += location->shares[k].units;
+        tiers_pool_release(s.pool, location);
+    }
+    assert_true(units <= 1); /* of 64 */
+    tiers_fault_clear(s.device);
+    assert_ok(tiers_transfer_wait(s.pool, &transfer));
+    assert_true(unresponsive_weight(&s) >= 1e9 / 2);
+    unresponsive_close(&s);
+}
+
+/* A member that answers, but each time late, with one transfer at a time: some transfers find it
+ * out, and reads that are well give the share back. */
+TEST(a_member_that_answers_late_loses_its_share)
+{
+    const tiers_fault_rule late = {
+        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 50 * MS};
+    unresponsive s;
+    uint32_t reads = 0;
+    reweighs = true;
+    unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
+    reweighs = false;
+    const double weight = unresponsive_weight(&s);
+    unresponsive_hang(&s, &late);
+    for (; unresponsive_weight(&s) > weight / 8; reads++) {
+        assert_true(reads < 100);
+        assert_ok(tiers_pool_transfer(s.pool, KVT_IO_READ, s.both, s.buffer, 8 * UNIT));
+    }
+    assert_true(reads >= 4); /* no single one does it */
+    tiers_fault_clear(s.device);
+    while (unresponsive_weight(&s) < weight) {
+        assert_ok(tiers_pool_transfer(s.pool, KVT_IO_READ, s.both, s.buffer, 8 * UNIT));
+        nap();
+    }
+    assert_int_equal(unresponsive_state(&s), KVT_DEVICE_SERVING);
+    unresponsive_close(&s);
+}
 
 TEST(a_deadline_ends_the_wait_and_not_the_transfer)
 {

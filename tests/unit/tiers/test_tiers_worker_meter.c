@@ -124,6 +124,50 @@ TEST(a_hiccup_and_a_small_drift_change_nothing)
     assert_true(is_near(d.meter.bytes_per_s[KVT_IO_READ], 372 * MB, 0.01));
 }
 
+/* A drive that answers late is slow however little it is asked: its weight is gone within a second,
+ * and back within ten of its being well, though its load never shows a bandwidth. */
+TEST(a_drive_that_answers_late_loses_its_weight)
+{
+    static const double latencies[] = {0.05, 0.2, 2};
+    for (uint32_t i = 0; i < 3; i++) {
+        drive d;
+        drive_open(&d, 2000 * MB);
+        d.meter.request_seconds = d.latency_s;
+        for (int k = 0; k < 100; k++)
+            drive_run(&d, 0.005, 1, 64 * KIB, 0);
+        assert_true(d.meter.weight_bytes_per_s == 2000 * MB);
+        d.latency_s = latencies[i];
+        const uint64_t slow_ns = d.now_ns;
+        while (d.meter.weight_bytes_per_s > 100 * MB && d.now_ns - slow_ns < 100e9)
+            drive_run(&d, 1e-6, 1, 64 * KIB, 0);               /* one request */
+        assert_true(d.now_ns - slow_ns < (i < 2 ? 1e9 : 9e9)); /* four answers of the slowest */
+        d.latency_s = 80e-6;
+        const uint64_t well_ns = d.now_ns;
+        while (d.meter.weight_bytes_per_s < 2000 * MB && d.now_ns - well_ns < 100e9) {
+            drive_run(&d, 1e-6, 1, 64 * KIB, 0);
+            d.now_ns += 50000000; /* twenty reads a second */
+        }
+        assert_true(d.now_ns - well_ns < 10e9);
+        assert_true(d.meter.bytes_per_s[KVT_IO_READ] == 2000 * MB);
+    }
+}
+
+/* Late answers now and then, and a burst of many requests, are none of it. */
+TEST(late_answers_now_and_then_change_nothing)
+{
+    drive d;
+    drive_open(&d, 2000 * MB);
+    for (int i = 0; i < 200; i++) {
+        d.latency_s = i % 20 == 0 ? 0.05 : 80e-6;
+        drive_run(&d, 1e-6, 1, 64 * KIB, 0);
+        d.now_ns += 40000000;
+        assert_true(d.meter.weight_bytes_per_s == 2000 * MB);
+    }
+    d.latency_s = 80e-6;
+    drive_run(&d, 1, 64, 1024 * KIB, 0); /* each waits for 33 ms behind the others */
+    assert_true(d.meter.weight_bytes_per_s == 2000 * MB);
+}
+
 TEST(writes_are_apart_and_their_loss_is_presumed_of_reads)
 {
     drive d;
