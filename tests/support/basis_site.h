@@ -32,8 +32,9 @@ typedef struct basis_site {
     char form_name[48];
     kvt_variant form; /* of the transform */
     basis_made made;
-    uint64_t dram_bytes;        /* 0: the store has no such tier */
-    const kvt_gpu_options *gpu; /* of its stores; NULL: as they are */
+    uint64_t dram_bytes;         /* 0: the store has no such tier */
+    const kvt_gpu_options *gpu;  /* of its stores; NULL: as they are */
+    const kvt_tier_options *hbm; /* same; NULL: there is none */
 } basis_site;
 
 /* How the store of a site is opened. */
@@ -122,6 +123,7 @@ static inline kvt_status basis_site_open(const basis_site *site, basis_site_mode
     options.tiers[KVT_TIER_DRAM].capacity_bytes = site->dram_bytes;
     options.durability.catalog_path = site->catalog_path;
     if (site->gpu != NULL) options.gpu = *site->gpu;
+    if (site->hbm != NULL) options.tiers[KVT_TIER_HBM] = *site->hbm;
     if (mode != BASIS_SITE_BARE) {
         options.learning.profile_path = site->profile_path;
         options.loss.ladder = true;

@@ -83,6 +83,7 @@ static int end_case(void **state)
     fake->fail_call = 0;
     fake->fail_for_good = fake->fail_alike = 0;
     site.gpu = NULL;
+    site.hbm = NULL;
     close_all();
     return fake_kernel_failures != 0 ? -1 : fake_cuda_is_empty(state);
 }
@@ -170,6 +171,35 @@ TEST(kernels_decode_spans_and_send_the_basis_once)
     assert_true(second.bytes_in - first.bytes_in < (uint64_t)ENTRIES * BASIS_SITE_BYTES);
     assert_int_equal(fake->pageable, 0);
     assert_int_equal(fake->unbound, 0);
+}
+
+/* Records in the GPU's memory are decoded there: beside jobs the basis alone is sent. */
+TEST(spans_of_records_that_are_there)
+{
+    kvt_device_config device = {
+        .struct_size = sizeof device, .name = "gpu0", .backend = "hbm", .capacity_bytes = 64 << 20};
+    const kvt_tier_options tier = {.devices = &device, .device_count = 1};
+    site.hbm = &tier;
+    open_site();
+    for (uint32_t i = 0; i < ENTRIES;
+         i++) { /* from the drive to the GPU; a close writes them back */
+        assert_ok(kvt_store_delete(store, &engine.keys[i]));
+        assert_ok(basis_site_put(store, i));
+    }
+    assert_ok(kvt_store_flush(store));
+    load_well();
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        char zeros[BASIS_SITE_BYTES] = {0};
+        fake_cuda_move(zeros, engine.pool + (uint64_t)i * BASIS_SITE_BYTES, sizeof zeros, 1);
+        assert_ok(kvt_store_get(store, &engine.keys[i], engine.pointers[i], KVT_NO_DEADLINE, NULL));
+        assert_true(has_layers(i, LAYERS));
+    }
+    const kvt_gpu_stats stats = stats_of_gpu();
+    const uint64_t image = transform_image_of(&basis_site_shape).bytes;
+    assert_int_equal(stats.decoded_in_place, 2 * ENTRIES * LAYERS);
+    assert_int_equal(stats.decoded_by_cpu, 0);
+    assert_true(stats.bytes_in - image < (uint64_t)ENTRIES * BASIS_SITE_BYTES / 4);
+    assert_int_equal(fake->pageable, 0);
 }
 
 /* Gets layers of the first entry by the queue, into memory that is zero: they are there as the CPU
