@@ -7,13 +7,11 @@
  * times as long as loading it: computing is a sleep. Writes of WRITE_BYTES, every other one of the
  * class background, are asked for in even steps of the pass's first four fifths, and add up to a
  * share of the time that the loads leave of the drives. Blocked time is what the pass waits for
- * layers. Where drives are emulated ones whose controls lie beside them, each case runs without a
- * loss by mixing and with one of 0.6, and beside the same pass in the model of drives that replays
- * have (replay/drive_model.h).
+ * layers. Emulated drives with their controls beside them run without a loss by mixing and with one
+ * of 0.6, and beside the same pass in the model of drives of replays (replay/drive_model.h).
  *
- * The ablation runs one such pass on stores with more and more of the parts: whole entries one by
- * one, layer by layer, slots and a placement, the gate, and planes at 4 bits beside raw; behind it
- * stand progressive loads (bench_coarse.c).
+ * The ablation runs such a pass on stores with more and more of the parts; behind it stand
+ * progressive loads (bench_coarse.c).
  *
  * Thread rule: one case at a time; the writes have a thread of their own.
  */
@@ -49,6 +47,7 @@ enum {
 };
 
 #define ENTRY_BYTES   (2 * MIB)
+#define MATRIX_BYTES  (ENTRY_BYTES / SLACK_LAYERS / 2)
 #define HEAD_BYTES    (UINT64_C(12) << 10) /* of a record, read before its layers */
 #define WRITE_BYTES   (2 * MIB)
 #define CROSSOVER     6.0 /* seconds of computing a layer over those of loading it */
@@ -115,8 +114,7 @@ static void slack_written(void *context)
     atomic_fetch_add(&write->run->ended, 1);
 }
 
-/* Starts every write at its instant, whatever became of those before it, but not while the last one
- * of its place is under way. */
+/* Starts every write at its instant, but not while the last one of its place is under way. */
 static void *slack_write_all(void *argument)
 {
     slack_run *run = argument;
@@ -461,9 +459,8 @@ static kvt_status slack_open(slack_bench *bench, const slack_site *site)
     tiers_slot_stats slots = {0};
     (void)!tiers_pool_slot_class(pool, 0, &slots);
     const uint64_t place = slots.bytes > WRITE_BYTES ? slots.bytes : WRITE_BYTES;
-    const uint32_t tensor = (uint32_t)kvt_layout_matrix_bytes(&slack_layout);
     for (uint32_t i = 0; i < SLACK_PLACES && status == KVT_OK; i++)
-        status = tiers_pool_reserve_tensors(pool, place, tensor, &bench->places[i]);
+        status = tiers_pool_reserve_tensors(pool, place, MATRIX_BYTES, &bench->places[i]);
     tiers_pool_facts facts;
     tiers_pool_facts_get(pool, &facts);
     bench->bytes_per_s = facts.read_bytes_per_s;

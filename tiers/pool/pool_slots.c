@@ -434,7 +434,7 @@ static uint32_t slots_wanted(const tiers_pool *pool, const slot_class *class)
     return count < TIERS_SLOTS_MAX / classes ? (uint32_t)count : TIERS_SLOTS_MAX / classes;
 }
 
-/* Whether a list has free slots, and those that lie whole on one member lie on one of the members. */
+/* Whether a list has free slots, and, where they lie whole on one member, on one of the members. */
 static bool slots_lie_on(const slot_class *class, uint32_t list, uint64_t members)
 {
     if (class->lists[list] == NULL) return false;
