@@ -721,6 +721,7 @@ class CommandTest(CommandCase):
                           "+ slots, placement", "+ slack", "+ 4 bits"])
         for row in rows:
             self.assertGreater(row["bubble_ms"], 0)
+            self.assertGreater(row["alone_ms"], 0)
             self.assertGreaterEqual(row["ttft_ms"], row["bubble_ms"])
             self.assertEqual(row["variant"] != "raw", "4 bits" in row["parts"])
 
@@ -733,7 +734,9 @@ class CommandTest(CommandCase):
         layouts = ["proportional", "equal", "round_robin", "tensor", "entry"]
         pairs = [(layout, slots) for layout in layouts for slots in (False, True)]
         self.assertEqual([(row["layout"], row["slots"]) for row in document["results"]], pairs)
-        self.assertEqual([(row["layout"], row["slots"]) for row in document["slots"]], pairs)
+        self.assertEqual([(row["tensor_bytes"], row["layout"], row["slots"])
+                          for row in document["slots"]],
+                         [(bytes, *pair) for bytes in (32768, 131072) for pair in pairs])
         for row in document["results"]:
             self.assertEqual(row["tokens"], 1024)
             self.assertGreaterEqual(row["requests_per_layer"], 4)
@@ -741,7 +744,8 @@ class CommandTest(CommandCase):
                 self.assertGreater(row[key], 0)
         for row in document["slots"]:
             self.assertLessEqual(row["padding"], 0.05)
-            if row["slots"]:  # never in pieces: one extent a drive
+            # Never in pieces: one extent a drive. Long entries run out of slots on so small drives.
+            if row["slots"] and row["tensor_bytes"] == 32768:
                 self.assertLessEqual(row["extents"], 2)
         self.assertIn(document["best"][0]["layout"], layouts)
         self.assertEqual(len(document["starts"]), 2 * 4 * 4)
