@@ -263,12 +263,14 @@ static void rungs_refuse_beaten(rungs_list *rungs)
 /* ---- the rungs of a ladder that holds fewer ---- */
 
 /* The situations that rungs are chosen for: what computing a byte of KV takes (8 billion parameters
- * on an H100 and on a desktop's GPU, a small model on one core), how many prefills a loss of 1 is
- * worth, and the seconds that a stored byte costs, in room and in loading. */
-static const double choose_prefills[] = {3e-10, 4e-9, 5e-8};
+ * on an H100 and on a desktop's GPU, a small model on a fast core and on slow ones), how many
+ * prefills a loss of 1 is worth, and what the room and the loading of a stored byte cost, in
+ * prefills of a byte. Seconds would say little of room: an entry gives way to others, which are
+ * worth their prefills. */
+static const double choose_prefills[] = {3e-10, 4e-9, 5e-8, 2e-6};
 static const double choose_alphas[] = {1.0, 10.0, 100.0};
-static const double choose_bytes[] = {1e-10, 1e-9, 1e-8, 1e-7};
-enum { CHOOSE_SITUATIONS = 3 * 3 * 4 };
+static const double choose_bytes[] = {0.03, 0.1, 0.3, 1.0, 3.0, 10.0};
+enum { CHOOSE_SITUATIONS = 4 * 3 * 6 };
 
 /* A rung without a speed counts as one of this. */
 #define CHOOSE_UNTIMED_BYTES_PER_S 1e9
@@ -276,11 +278,11 @@ enum { CHOOSE_SITUATIONS = 3 * 3 * 4 };
 /* The cost of a use of a rung in a situation, in prefills; beyond one the entry is computed. */
 static double choose_cost(const kvt_codec_curve *curve, uint32_t situation)
 {
-    double prefill = choose_prefills[situation % 3], alpha = choose_alphas[situation / 3 % 3];
+    double prefill = choose_prefills[situation % 4], alpha = choose_alphas[situation / 4 % 3];
     double speed = curve->decode_bytes_per_s;
     if (!(speed > 0.0)) speed = CHOOSE_UNTIMED_BYTES_PER_S;
-    double seconds = curve->stored_share * choose_bytes[situation / 9] + 1.0 / speed;
-    return fmin(1.0, alpha * curve->loss + seconds / prefill);
+    return fmin(1.0, alpha * curve->loss + curve->stored_share * choose_bytes[situation / 12] +
+                         1.0 / (speed * prefill));
 }
 
 /* Adds to `missed`, by rung, what entries that allow `need` pay more when the rung is left out. */

@@ -282,6 +282,52 @@ TEST(a_ladder_leaves_out_what_is_missed_least)
         assert_true(curves[i].stored_share <= curves[i - 1].stored_share);
 }
 
+/* A model that takes 28 ms for a token of 12 KiB gains by a codec of 60 MB/s, and so by its fine
+ * and its coarse steps: rungs that others beat in both size and loss go first. The rungs are those
+ * of Qwen2.5-Coder-0.5B. */
+TEST(a_ladder_keeps_slow_codecs_for_slow_models)
+{
+    static const struct {
+        const char *name;
+        double bits, loss, decode;
+    } rungs[] = {
+        {"planes:k8v8,g64", 8.51, 0.00067, 2.5e9},
+        {"planes:k6v4,g64", 5.51, 0.0086, 2.9e9},
+        {"entropy:k0.125v0.25", 4.63, 0.0111, 0.95e9},
+        {"planes:k4v4,g64", 4.51, 0.0266, 5.4e9},
+        {"entropy:k0.25v0.5", 3.63, 0.0304, 0.91e9},
+        {"transform:3A849,s0.5", 3.03, 0.0036, 6e7},
+        {"entropy:k0.5v1", 2.65, 0.0776, 1.17e9},
+        {"transform:37495,s0.5", 2.62, 0.0137, 1.4e8},
+        {"transform:3A849,s1", 2.16, 0.0147, 6.5e7},
+        {"transform:37495,s1", 1.78, 0.0322, 1.4e8},
+        {"transform:3A849,s1.5", 1.70, 0.0153, 9.5e7},
+        {"transform:2499E,s1", 1.38, 0.0814, 2.2e8},
+        {"transform:3A849,s3", 1.03, 0.0393, 9.5e7},
+    };
+    static const char *const kept[] = {"planes:k8v8,g64", "transform:3A849,s0.5",
+                                       "transform:3A849,s1.5", "transform:3A849,s3"};
+    kvt_codec_curve curves[sizeof rungs / sizeof rungs[0]];
+    uint32_t count = sizeof rungs / sizeof rungs[0];
+    for (uint32_t i = 0; i < count; i++) {
+        curves[i] = (kvt_codec_curve){.stored_share = rungs[i].bits / 16.0,
+                                      .loss = rungs[i].loss,
+                                      .decode_bytes_per_s = rungs[i].decode};
+        assert_ok(kvt_variant_parse(rungs[i].name, &curves[i].variant));
+    }
+    profile_ladder_choose(curves, &count, KVT_VARIANTS_MAX - 2);
+    assert_int_equal(count, KVT_VARIANTS_MAX - 2);
+    for (size_t k = 0; k < sizeof kept / sizeof kept[0]; k++) {
+        bool found = false;
+        for (uint32_t i = 0; i < count; i++) {
+            char name[64];
+            kvt_variant_format(curves[i].variant, name, sizeof name);
+            found = found || strcmp(name, kept[k]) == 0;
+        }
+        assert_true(found);
+    }
+}
+
 typedef struct bad_file {
     const char *text; /* ' stands for " */
     const char *expected;
