@@ -21,11 +21,8 @@
  * design; a choice works the true cost out again for the few entries that it compares.
  */
 #include "policy/utility.h"
-#include "policy/reuse_model.h"
-#include "policy/room.h"
 
 #include <assert.h>
-#include <string.h>
 
 #define UTILITY_WORTHLESS (-65536.0f) /* log2 density of a step that loses nothing */
 /* Bounds keep one choice at some microseconds among a million entries; larger ones find slightly
@@ -43,9 +40,6 @@
 #define UTILITY_FAR        32.0  /* minutes ahead that are kept apart one by one */
 #define UTILITY_OCTAVES    600.0 /* rates that a key is worked out for are above 2 to minus this */
 #define UTILITY_FIRST      2.0   /* octaves below the first entry, before there is a price */
-#define UTILITY_REPLACE    1.3   /* a new entry is worth this many times what its room costs, */
-#define UTILITY_CONTINUE   1.0   /* and so many times behind a prefix that was used just now */
-#define UTILITY_JUST       1.0   /* seconds that a request's prefix counts as used just now */
 /* The stay is bounded on both sides: by what leaves the tier and by two limits, so that no move is
  * paid off over seconds or days. to NULL stands for any tier: only the entry's own uses bound the
  * stay then. */
@@ -496,7 +490,7 @@ static uint32_t utility_look(const kvt_policy *policy, choice_prices *known, int
 /* Returns what a byte costs in a tier that is full: what the next step there would lose. Looks at
  * the same entries as a choice does, and changes nothing. The price of a tier without a victim is
  * 0. */
-static double utility_root_price(const kvt_policy *policy, const int64_t room[TIERS], int tier)
+double utility_root_price(const kvt_policy *policy, const int64_t room[TIERS], int tier)
 {
     step cheapest;
     double per_byte;
@@ -650,135 +644,6 @@ static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uin
     double per_byte = UNLIMITED;
     choice_prices known = choice_prices_open(policy, work->room);
     return utility_cheapest(policy, &known, index, tier, true, out, &per_byte);
-}
-
-/* How many times what its room costs a new entry must be worth. The margin stands against entries
- * that tie, as those of a loop longer than the tier: they would drive each other out in turn. Where
- * its prefix was used just now the entry goes on what a request has begun, and to refuse it would
- * lose all that follows it, too. */
-static double utility_margin(const kvt_policy *policy, const entry *e)
-{
-    const double margin = UTILITY_REPLACE * reuse_guessed_lead(policy, e);
-    if (e->parent == NIL) return margin;
-    const entry *up = entry_at(policy, e->parent);
-    double ago = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, up->last_access_ns);
-    return ago <= UTILITY_JUST ? UTILITY_CONTINUE : margin;
-}
-
-/* Looks the prices anew that have kept an entry out: a refused entry ends its path, and one dear
- * victim must not decide that for seconds. False when none has fallen. */
-static bool utility_look_again(kvt_policy *policy, shadow_prices *known)
-{
-    bool fallen = false;
-    for (int tier = 0; tier < TIERS; tier++) {
-        if (!(known->price[tier] > 0.0)) continue;
-        double now = utility_root_price(policy, known->room, tier);
-        if (now >= known->price[tier]) continue;
-        known->price[tier] = policy->shadow_price[tier] = now;
-        policy->shadow_price_ns[tier] = policy->now_ns;
-        fallen = true;
-    }
-    return fallen;
-}
-
-/* Best first: score = gain over NONE - share of the write - shadow price of room in tight tiers. A
- * tier that the watermarks have made room in is tight as well: an entry that only ties with what
- * lies there would drive it out, and a loop longer than the tier would find nothing of itself.
- * *tried has a bit for each option that was offered before; NONE marks itself when nothing is left.
- * out->cost is the write, out->gain the utility over NONE. */
-static bool utility_next_option(kvt_policy *policy, shadow_prices *known, const entry *e,
-                                uint32_t *tried, step *out)
-{
-    reuse_now use = reuse_look(policy, e);
-    double rate = use.rate;
-    double alpha = entry_alpha(policy, e);
-    double none = entry_cost(policy, e, KVT_OPTION_NONE);
-    double best = -UNLIMITED;
-    uint8_t found = KVT_OPTION_NONE;
-    write_costs now = utility_write_costs(policy);
-    double margin = utility_margin(policy, e);
-    for (uint8_t option = 1; option < e->option_count; option++) {
-        if ((*tried >> option & 1) != 0 || !utility_is_reachable(policy, e, option)) continue;
-        const stored_option *o = entry_option(policy, e, option);
-        double gain = rate * (none - option_cost(o, e, alpha));
-        if (gain <= best || gain <= 0.0) continue;
-        uint64_t need[TIERS];
-        entry_needs(policy, e, option, need);
-        double write = utility_write_at(policy, &now, e, o, need) / utility_stay(policy, &use, o);
-        if (gain <= write || gain - write <= best) continue;
-        double price = utility_shadow_cost(policy, known, need);
-        if (gain - write < margin * price || gain - write - price <= best) continue;
-        found = option;
-        best = gain - write - price;
-        out->to = option;
-        out->cost = write;
-        out->gain = gain;
-    }
-    *tried |= UINT32_C(1) << found;
-    assert(found == KVT_OPTION_NONE || out->to == found);
-    return found != KVT_OPTION_NONE;
-}
-
-/* The options whose highest tier is `home`, as bits. */
-static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int home)
-{
-    uint32_t options = 0;
-    for (uint8_t option = 1; option < e->option_count; option++)
-        if (option_home(entry_option(policy, e, option)) == home) options |= UINT32_C(1) << option;
-    return options;
-}
-
-/* Whether a plan's steps lose so much less than a new entry gains that it takes their place. Room
- * that they free beyond its need is not lost, and counts at the tier's price: so a tier of large
- * variants, in which nothing can be coded smaller for want of room, gives way to smaller ones. */
-static bool utility_pays(const kvt_policy *policy, const tentative_plan *work, const entry *e,
-                         const step *put, const int64_t *before)
-{
-    double lost = work->spent;
-    for (int tier = 0; tier < TIERS; tier++) {
-        int64_t freed = work->room[tier] - before[tier];
-        int64_t spare = work->room[tier] - (int64_t)entry_need(policy, e, put->to, tier);
-        if (spare > freed) spare = freed;
-        if (spare > 0) lost -= policy->shadow_price[tier] * (double)spare;
-    }
-    return lost < (put->gain - put->cost) / utility_margin(policy, e);
-}
-
-/* The best option of some tier, best tier first, whose gain pays for its write and for the steps
- * that make its room. An option whose room cannot be made rules its whole tier out, so at most
- * three rooms are made. False leaves the plan empty. */
-static bool utility_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
-{
-    const entry *e = entry_at(policy, index);
-    shadow_prices known = utility_prices(work->room, false);
-    uint32_t tried = 0;
-    step put = {.entry = index};
-    int64_t before[TIERS];
-    memcpy(before, work->room, sizeof before);
-    bool found = utility_next_option(policy, &known, e, &tried, &put);
-    if (!found && utility_look_again(policy, &known)) {
-        tried = 0;
-        found = utility_next_option(policy, &known, e, &tried, &put);
-    }
-    if (!found) policy->refusal = KVT_REFUSAL_PRICE;
-    for (; found; found = utility_next_option(policy, &known, e, &tried, &put)) {
-        work->budget = (put.gain - put.cost) * UTILITY_REPLACE;
-        bool made = room_make_for(policy, work, index, put.to);
-        if (made && utility_pays(policy, work, e, &put, before)) {
-            put.cost = 0.0; /* it was in what the entry gains */
-            work->budget = UNLIMITED;
-            if (tentative_add(policy, work, &put)) return true;
-        }
-        policy->refusal = made             ? KVT_REFUSAL_COST
-                          : work->bounded  ? KVT_REFUSAL_PLAN
-                          : work->refusals ? KVT_REFUSAL_COST
-                                           : KVT_REFUSAL_ROOM;
-        tried |= utility_options_at(policy, e, option_home(entry_option(policy, e, put.to)));
-        tentative_cut(policy, work, 0, 0.0);
-        work->bounded = false;
-        work->refusals = 0;
-    }
-    return false;
 }
 
 /* The engine's own policy: utilities, shadow prices, learned reuse. */

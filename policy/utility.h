@@ -32,6 +32,10 @@ typedef struct shadow_prices {
     double price[TIERS];  /* of a byte in a need above that; below 0: not looked up */
 } shadow_prices;
 
+/* Returns what a byte costs in a tier that is full: what the next step there would lose; 0 where no
+ * entry can give way. Changes nothing. */
+double utility_root_price(const kvt_policy *policy, const int64_t room[TIERS], int tier);
+
 /* Begins a decision: no price is looked up yet. */
 static inline shadow_prices utility_prices(const int64_t room[TIERS], bool giving)
 {
@@ -127,6 +131,9 @@ double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored
 
 /* Sorts some victims anew, within the plan's bound. */
 void utility_sweep(kvt_policy *policy, tentative_plan *work, uint32_t turns);
+
+/* utility_place.c: plans a new entry and its room. False leaves the plan empty. */
+bool utility_place(kvt_policy *policy, tentative_plan *work, uint32_t index);
 
 /* utility_improve.c */
 /* improve plans a promotion of one entry that was just used, promote of one whose use is expected

@@ -190,6 +190,35 @@ TEST(large_forms_give_way_to_small_ones_of_equal_worth)
     assert_true(stored >= 8); /* four in the large form */
 }
 
+/* The first of four entries is worth nothing and the others are. A newcomer that is worth more than
+ * all of them, and hardly more in a form of the tier's size than in one of a quarter, takes the
+ * place of the first alone: the price of a byte is that of the cheapest, not of all of them. */
+TEST(a_newcomer_does_not_push_out_more_than_its_larger_form_gains)
+{
+    policy_site_open(400, 0);
+    kvt_option kept[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.0)};
+    kvt_option options[3] = {test_none(1000.0), test_option(1, KVT_TIER_DRAM, 400, 1.0),
+                             test_option(2, KVT_TIER_DRAM, 100, 10.0)};
+    for (uint64_t handle = 1; handle <= 4; handle++) {
+        admit_now(SECOND, handle, kept, 2);
+        assert_ok(kvt_policy_rate_set(policy, handle, handle == 1 ? 1e-6 : 1.0));
+    }
+    assert_ok(admit(2 * SECOND, 5, 0, options, 3));
+    assert_int_equal(plan.count, 2);
+    assert_int_equal(moves[0].handle, 1);
+    assert_int_equal(moves[1].to, 2);
+    /* Where the others are worth little, too, the larger form is what it takes. */
+    policy_site_close(NULL);
+    policy_site_open(400, 0);
+    for (uint64_t handle = 1; handle <= 4; handle++) {
+        admit_now(SECOND, handle, kept, 2);
+        assert_ok(kvt_policy_rate_set(policy, handle, handle == 1 ? 1e-6 : 1e-4));
+    }
+    assert_ok(admit(2 * SECOND, 5, 0, options, 3));
+    assert_int_equal(plan.count, 5);
+    assert_int_equal(moves[4].to, 1);
+}
+
 TEST(a_newcomer_worth_less_is_refused_but_remembered)
 {
     policy_site_open(100, 0);
