@@ -48,9 +48,12 @@ def entries_of(path, count, skip=0, longest=None):
     found, seen = [], set()
     with open(path, encoding="utf-8") as file:
         for line in file:
-            entry = json.loads(line)
-            if "tokens" not in entry:
-                raise Refused(f"{path}: a line without token ids")
+            try:
+                entry = json.loads(line)
+                entry["tokens"][entry["context"]], entry["document"]
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise Refused(f"{path}: a line without token ids, a context that ends in them and "
+                              f"a document: {error!r}") from error
             if entry["document"] in seen or (longest and entry["context"] > longest):
                 continue
             seen.add(entry["document"])
@@ -385,25 +388,29 @@ def contenders_of(options, model, teach):
 
 
 class Table:
-    """The rows, in the file of --out after each: a run that was stopped goes on behind them."""
+    """The rows, in the file of --out after each: a run that was stopped goes on behind them. What
+    rows of one file share is `about`: the model, and the texts that kvtc learns on."""
 
     SCHEMA = "kvterrace-codec-rivals-1"
 
-    def __init__(self, path, model):
-        self.path, self.model, self.rows = path, model, []
-        if path and os.path.exists(path):
+    def __init__(self, path, **about):
+        self.path, self.about, self.rows, self.known = path, about, [], set()
+        if not path:
+            return
+        if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+            raise Refused(f"{path}: its folder does not exist")
+        if not os.path.exists(path):
+            return
+        try:
             with open(path, encoding="utf-8") as file:
-                try:
-                    found = json.load(file)
-                    fits = found["schema"] == self.SCHEMA and found["model"] == model
-                    self.rows = found["rows"]
-                    self.known = {self.key(row) for row in self.rows}
-                except (ValueError, KeyError, TypeError) as error:
-                    raise Refused(f"{path}: no rows of this program: {error!r}") from error
-            if not fits:
-                raise Refused(f"{path}: rows of {found['model']}, not of {model}")
-        else:
-            self.known = set()
+                found = json.load(file)
+            schema, self.rows = found["schema"], found["rows"]
+            others = [name for name in about if found.get(name) != about[name]]
+            self.known = {self.key(row) for row in self.rows}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Refused(f"{path}: no rows of this program: {error!r}") from error
+        if schema != self.SCHEMA or others:
+            raise Refused(f"{path}: rows of another {' and '.join(others) or 'program'}")
 
     @staticmethod
     def key(row):
@@ -414,20 +421,21 @@ class Table:
         self.known.add(self.key(row))
         if self.path:
             with open(self.path + ".part", "w", encoding="utf-8") as file:
-                json.dump({"schema": self.SCHEMA, "model": self.model, "rows": self.rows}, file)
+                json.dump({"schema": self.SCHEMA, **self.about, "rows": self.rows}, file)
             os.replace(self.path + ".part", self.path)
 
 
 def run(options):
     from kvterrace.model_host import Model
-    model = Model(options.model)
     teach = [e for given in options.teach
              for e in entries_of(given.partition("=")[2], options.teach_contexts)]
-    contenders = contenders_of(options, model, teach)
-    table, start = Table(options.out, options.name), time.time()
     turns = [(turn, kind, entry) for kind, _, path in (t.partition("=") for t in options.text)
              for turn, entry in enumerate(entries_of(path, options.contexts, options.skip,
                                                      options.longest))]
+    table = Table(options.out, model=options.name,
+                  lesson=[[e["document"], e["context"]] for e in teach])
+    model, start = Model(options.model), time.time()
+    contenders = contenders_of(options, model, teach)
     for _, kind, entry in sorted(turns, key=lambda turn: turn[0]):  # classes take turns
         about = {"class": kind, "document": entry["document"], "context": entry["context"]}
         asked = [(name, code) for name, code in contenders
@@ -465,7 +473,7 @@ def main():
     options.name = options.name or os.path.basename(os.path.normpath(options.model))
     try:
         run(options)
-    except Refused as error:
+    except (Refused, OSError) as error:
         sys.exit(f"codec_rivals.py: {error}")
 
 
