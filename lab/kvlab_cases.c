@@ -55,6 +55,18 @@ static const command_spec stripe_spec = {
     RUNS_ON_DRIVES(stripe),
 };
 
+static const command_spec keep_spec = {
+    .name = "keep",
+    .summary = "encrypted devices beside plain ones",
+    .about = "Encrypts and decrypts in memory by units of 4, 16 and 64 KiB on one core; then "
+             "overwrites and reads one and all configured devices of the tier ssd, plain and "
+             "encrypted, an object of 32 MiB.",
+    .details = DRIVES_OR "else four throttled memory devices.",
+    .example = "  kvlab keep --quick",
+    .options = list_options,
+    RUNS_ON_DRIVES(keep),
+};
+
 static const command_option slack_options[] = {
     QUICK("One short iteration: shows that it runs, not how fast"),
     REPETITIONS,
@@ -485,7 +497,7 @@ static const command_spec decode_spec = {
 };
 
 const command_spec *const lab_commands[] = {
-    &ablation_spec, &adaptcache_spec, &codecs_spec, &decode_spec,    &gpu_spec,      &live_spec,
-    &objects_spec,  &pipeline_spec,   &policy_spec, &ring_spec,      &sequence_spec, &serve_spec,
-    &slack_spec,    &store_spec,      &stripe_spec, &transform_spec, NULL,
+    &ablation_spec, &adaptcache_spec, &codecs_spec,   &decode_spec, &gpu_spec,       &keep_spec,
+    &live_spec,     &objects_spec,    &pipeline_spec, &policy_spec, &ring_spec,      &sequence_spec,
+    &serve_spec,    &slack_spec,      &store_spec,    &stripe_spec, &transform_spec, NULL,
 };

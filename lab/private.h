@@ -57,6 +57,8 @@
 #include "tiers/devices/device_ops.h"
 #include "tiers/pool/gather.h"
 #include "tiers/pool/pool.h"
+#include "tiers/seal/seal.h"
+#include "tiers/seal/seal_device.h"
 
 /* One step of splitmix64, as base/number/number.h has it. */
 static inline uint64_t lab_mix(uint64_t x)

@@ -14,6 +14,10 @@
  * of several sizes; without devices four memory devices behind a throttle. */
 extern const bench_case bench_stripe_case;
 
+/* What it costs to keep KV for long: encrypted devices (as for stripe), which are overwritten,
+ * beside plain ones, and bytes a second of a core. */
+extern const bench_case bench_keep_case;
+
 /* Layered loads of an announced pass beside writes, in each order in which drives begin requests,
  * on the devices (as for stripe), which are overwritten; on emulated drives with and without a loss
  * by mixing: blocked time, its ratio to the same loads alone, the share of the writes that was done

@@ -32,6 +32,7 @@ class CommandTest(CommandCase):
                           ["replay"], ["size"], ["kvlab"],
                           ["kvlab", "stripe"], ["kvlab", "codecs"],
                           ["report"], ["encode"], ["decode"], ["inspect"], ["verify"], ["recover"],
+                          ["rekey"], ["kvlab", "keep"],
                           ["clear"], ["serve"], ["top"], ["ls"], ["rm"], ["flush"], ["retire"],
                           ["check-config"]):
             with self.subTest(arguments=arguments):

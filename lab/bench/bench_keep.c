@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_keep.c - what it costs to keep KV for long: encryption.
+ *
+ * Thread rule: one case at a time.
+ */
+#include "bench_keep.h"
+
+static kvt_status keep_run(const bench_options *options, bench_report *report)
+{
+    return bench_keep_seal(options, report);
+}
+
+const bench_case bench_keep_case = {
+    .name = "keep",
+    .schema = "kvterrace-bench-keep-1",
+    .tables = (const document_table[]){{"seal_cores", "unit_bytes encrypt_bytes_per_s "
+                                                      "decrypt_bytes_per_s memcpy_bytes_per_s"},
+                                       {"seal_drives", "drives encrypted object_bytes "
+                                                       "read_bytes_per_s write_bytes_per_s "
+                                                       "read_ratio write_ratio cpu_s_per_gb"},
+                                       {0}},
+    .run = keep_run,
+};
