@@ -33,7 +33,8 @@ enum {
     SEAL_SLOTS = 64,
     SEAL_WRITES = 16, /* of them at most; each has memory of a request */
     SEAL_REQUEST_MAX = SEAL_BLOCK_SPAN,
-    SEAL_PATIENCE_NS = 1000000
+    SEAL_PATIENCE_NS = 1000000,
+    SEAL_REFRESH_NS = 1000000000
 };
 
 /* An operation of the inner device: a slot's or a block's. */
@@ -91,6 +92,7 @@ typedef struct seal_device {
     bool reads;
     char *key_file; /* looked at again with each sync; NULL: keys of a command */
     struct stat key_mark;
+    uint64_t refreshed_ns; /* readers: when header and key file were read again last; 0: never */
     atomic_bool woken;
     uint32_t block_count; /* places of the cache */
     seal_block *blocks;
@@ -195,6 +197,8 @@ static seal_entry *slot_entry(const seal_slot *slot, uint64_t unit)
 
 /* ---- slots ---- */
 
+static void seal_refresh(seal_device *seal);
+
 /* Decrypts what has come. A damaged unit is counted and reads as poison, which fails the checksum
  * of whatever it is a part of, as other damage does. */
 static void slot_open_units(seal_device *seal, seal_slot *slot)
@@ -205,6 +209,7 @@ static void slot_open_units(seal_device *seal, seal_slot *slot)
         const kvt_status status =
             seal_vault_open_unit(&seal->core.vault, first + i, data, slot_entry(slot, first + i));
         if (status == KVT_E_CORRUPT) atomic_fetch_add(&seal->core.faults, 1);
+        if (status == KVT_E_CORRUPT && seal->reads) seal_refresh(seal);
         if (status == KVT_OK || status == KVT_E_CORRUPT) continue;
         slot->status = KVT_E_IO;
         slot->os_error = ENOMEM;
@@ -372,6 +377,33 @@ static void seal_renew(seal_device *seal)
     seal->key_mark = now;
     if (seal_keys_read(seal->key_file, NULL, &keys, message, sizeof message) == KVT_OK)
         (void)!seal_take_keys(seal, &keys, &fault);
+    explicit_bzero(&keys, sizeof keys);
+}
+
+/* A reader meets units under a key that its owner took later: header and key file are read again,
+ * once a second at most, for the next read of them. */
+static void seal_refresh(seal_device *seal)
+{
+    seal_vault *vault = &seal->core.vault;
+    const seal_header before = vault->header;
+    const uint64_t now_ns = base_clock_ns();
+    seal_header_state state;
+    seal_keys keys;
+    const char *fault;
+    char message[256];
+    if (seal->key_file == NULL || !seal->core.formatted || seal_inner(seal)->in_flight > 0 ||
+        (seal->refreshed_ns != 0 && now_ns - seal->refreshed_ns < SEAL_REFRESH_NS))
+        return;
+    seal->refreshed_ns = now_ns;
+    const bool sound = seal_header_read(seal_inner(seal), &vault->header, &state) == KVT_OK &&
+                       state == SEAL_HEADER_SOUND &&
+                       memcmp(vault->header.id, before.id, sizeof before.id) == 0 &&
+                       vault->header.data_offset == before.data_offset &&
+                       vault->header.data_bytes == before.data_bytes;
+    bool taken = false;
+    if (sound && seal_keys_read(seal->key_file, NULL, &keys, message, sizeof message) == KVT_OK)
+        taken = seal_take_keys(seal, &keys, &fault) == KVT_OK;
+    if (!taken) vault->header = before;
     explicit_bzero(&keys, sizeof keys);
 }
 

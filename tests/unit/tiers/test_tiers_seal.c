@@ -463,6 +463,36 @@ TEST(rotation)
     scratch_refused(&config, KVT_E_MISMATCH, "wrong key");
 }
 
+/* A reader beside the owner reads what the owner writes, without a block that is old, and after a
+ * rotation knows the new key from the second read on. */
+TEST(readers)
+{
+    unsigned char *plain = scratch_buffer(UNIT), *got = scratch_buffer(UNIT);
+    const kvt_device_config config = sealed();
+    char message[256];
+    kvt_device *owner = open_sealed(), *reader = NULL;
+    scratch_fill(plain, UNIT, 1);
+    assert_ok(kvt_device_transfer(owner, KVT_IO_WRITE, 0, plain, UNIT));
+    assert_ok(kvt_device_open_reader(&config, &reader, message, sizeof message));
+    for (uint64_t again = 2; again < 5; again++) {
+        assert_ok(kvt_device_transfer(reader, KVT_IO_READ, 0, got, UNIT));
+        assert_memory_equal(got, plain, UNIT);
+        scratch_fill(plain, UNIT, again);
+        assert_ok(kvt_device_transfer(owner, KVT_IO_WRITE, 0, plain, UNIT));
+    }
+    assert_int_equal(tiers_seal_faults(reader), 0);
+    write_key(key_b, key_a);
+    assert_ok(kvt_device_sync(owner));
+    assert_ok(kvt_device_transfer(owner, KVT_IO_WRITE, 0, plain, UNIT));
+    assert_ok(kvt_device_transfer(reader, KVT_IO_READ, 0, got, UNIT));
+    expect_poison(got);
+    assert_ok(kvt_device_transfer(reader, KVT_IO_READ, 0, got, UNIT));
+    assert_memory_equal(got, plain, UNIT);
+    assert_int_equal(kvt_device_transfer(reader, KVT_IO_WRITE, 0, got, UNIT), KVT_E_IO);
+    kvt_device_close(reader);
+    kvt_device_close(owner);
+}
+
 /* The drive at each write of a rekey is kept, as a kill or a power cut would leave it: each of them
  * has every byte, and a second rekey ends what the first began. */
 TEST(rekey_cut)
