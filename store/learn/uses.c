@@ -46,6 +46,11 @@ typedef struct uses_record {
 } uses_record;
 _Static_assert(sizeof(uses_record) == 32, "as docs/FORMAT.md says");
 
+struct uses_item {
+    uint64_t saving;
+    uses_record record;
+};
+
 /* ---- counting ---- */
 
 void uses_count(kvt_store *store, store_entry *entry, uint64_t *clock_ns)
@@ -200,12 +205,10 @@ static bool uses_visit(void *context, const void *bytes, size_t size)
     if (found->failed) return false;
     found->items = items;
     for (uint64_t i = 0; i < head.count; i++) {
-        uses_record record;
-        memcpy(&record, (const uint8_t *)bytes + sizeof head + i * sizeof record, sizeof record);
-        items[found->count++] = (uses_item){.saving = head.saving,
-                                            .handle = record.handle,
-                                            .order = record.order,
-                                            .uses = uses_of_record(&record)};
+        uses_item *item = &items[found->count++];
+        item->saving = head.saving;
+        memcpy(&item->record, (const uint8_t *)bytes + sizeof head + i * sizeof item->record,
+               sizeof item->record);
     }
     return true;
 }
@@ -215,7 +218,7 @@ static int uses_compare(const void *left, const void *right)
 {
     const uses_item *a = left, *b = right;
     if (a->saving != b->saving) return a->saving > b->saving ? 1 : -1;
-    return (a->order > b->order) - (a->order < b->order);
+    return (a->record.order > b->record.order) - (a->record.order < b->record.order);
 }
 
 /* Frees what was read. */
@@ -246,9 +249,11 @@ kvt_status uses_read(kvt_store *store, uses_found *found)
 
 void uses_give(kvt_store *store, uses_found *found)
 {
-    for (size_t i = 0; i < found->count; i++)
-        (void)!kvt_policy_uses_set(store->policy, store_now_ns(store), found->items[i].handle,
-                                   &found->items[i].uses);
+    for (size_t i = 0; i < found->count; i++) {
+        const uses_record *record = &found->items[i].record;
+        const kvt_policy_uses uses = uses_of_record(record);
+        (void)!kvt_policy_uses_set(store->policy, store_now_ns(store), record->handle, &uses);
+    }
     store->uses.saved_ns = store_now_ns(store);
     uses_free(found);
 }

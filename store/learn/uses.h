@@ -13,11 +13,7 @@
 /* Where the store's time begins: there is room before for the times of uses of an earlier life. */
 #define STORE_PAST_NS UINT64_C(86400000000000)
 
-/* An entry's record, as the catalog has it. */
-typedef struct uses_item {
-    uint64_t saving, order, handle;
-    kvt_policy_uses uses;
-} uses_item;
+typedef struct uses_item uses_item; /* an entry's record, and the saving that it is of */
 
 /* The uses that the catalog has kept from an earlier open. */
 typedef struct uses_found {
