@@ -54,6 +54,11 @@ extern const bench_case bench_pipeline_case;
  * KVT_E_CORRUPT: bytes were wrong, or a call failed. */
 extern const bench_case bench_store_case;
 
+/* Opens of a store with 1e5 and with 1e6 entries (options->iterations: with so many alone) that a
+ * store before has left: seconds until it is open and until a first hit, and processor seconds; 17
+ * GB in the working folder. KVT_E_CORRUPT: an entry was not known, or gave other bytes. */
+extern const bench_case bench_keep_case;
+
 /* A store that `kvterrace serve`, from the folder of this program, lends, beside the same store in
  * this process: lookups, gets and batches in DRAM; with devices, which are overwritten, gets of 1,
  * 2 and 4 clients from them. KVT_E_CORRUPT: bytes were wrong, or a call failed. */

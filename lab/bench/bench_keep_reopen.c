@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_keep_reopen.c - what an open of a store with many entries takes: until it returns, until a
+ * first get has come back, and in processor seconds, all threads together.
+ *
+ * The entries are of 8 tokens, on a sparse file that takes 8 KiB of an entry; the catalog is a
+ * file beside it. Both lie in a folder of the case's own in the working folder, and go with it.
+ *
+ * Thread rule: one case at a time.
+ */
+#include "bench.h"
+#include "bench_gpu.h"
+
+#include "lab/private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    REOPEN_GETS = 100,
+    REOPEN_TIMES = 3,
+    REOPEN_FEW = 100000,
+    REOPEN_MANY = 1000000,
+    REOPEN_QUICK = 1000
+};
+#define REOPEN_RECORD_BYTES (UINT64_C(16) << 10)
+
+static const kvt_layout reopen_layout = {
+    .layers = 1, .kv_heads = 1, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 8};
+#define REOPEN_ENTRY_BYTES (UINT64_C(2) * 64 * 2 * 8)
+
+typedef struct reopen_site {
+    char folder[32], catalog[48], tier[48];
+    kvt_device_config device;
+    kvt_store_options options;
+    kvt_store *store;
+    char message[BENCH_MESSAGE_BYTES];
+} reopen_site;
+
+typedef struct reopen_times {
+    double open_seconds, hit_seconds, processor_seconds;
+    uint64_t known;
+    uint32_t wrong;
+} reopen_times;
+
+/* Keys in no order, as hashes of tokens are. */
+static kvt_key reopen_key(uint32_t number)
+{
+    uint64_t words[4], word = number;
+    kvt_key key;
+    for (int i = 0; i < 4; i++) {
+        word = (word + UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xbf58476d1ce4e5b9);
+        word ^= word >> 29;
+        words[i] = word;
+    }
+    memcpy(&key, words, sizeof key);
+    return key;
+}
+
+static kvt_status reopen_open(reopen_site *site)
+{
+    return kvt_store_open(&site->options, &site->store, site->message, sizeof site->message);
+}
+
+/* Makes a store of so many entries, and closes it. */
+static kvt_status reopen_make(reopen_site *site, uint32_t entries)
+{
+    snprintf(site->folder, sizeof site->folder, "kvlab-keep-XXXXXX");
+    if (mkdtemp(site->folder) == NULL) return KVT_E_IO;
+    snprintf(site->catalog, sizeof site->catalog, "%s/catalog", site->folder);
+    snprintf(site->tier, sizeof site->tier, "%s/tier", site->folder);
+    site->device = (kvt_device_config){.struct_size = sizeof site->device,
+                                       .name = "ssd0",
+                                       .backend = "file",
+                                       .path = site->tier,
+                                       .capacity_bytes = entries * REOPEN_RECORD_BYTES + (64 << 20),
+                                       .read_bytes_per_s = UINT64_C(3000000000),
+                                       .write_bytes_per_s = UINT64_C(2000000000)};
+    kvt_store_options_init(&site->options);
+    site->options.policy = "lru";
+    site->options.lossless = false;
+    site->options.tiers[KVT_TIER_SSD] =
+        (kvt_tier_options){.devices = &site->device, .device_count = 1, .unit_bytes = 4096};
+    site->options.durability.catalog_path = site->catalog;
+    kvt_status status = reopen_open(site);
+    char bytes[REOPEN_ENTRY_BYTES] = {0};
+    for (uint32_t i = 0; i < entries && status == KVT_OK;) {
+        const kvt_entry entry = {.struct_size = sizeof entry,
+                                 .key = reopen_key(i),
+                                 .layout = reopen_layout,
+                                 .recompute_seconds = 1};
+        memcpy(bytes, &i, sizeof i);
+        status = kvt_store_put(site->store, &entry, KVT_PACKED(bytes, sizeof bytes));
+        i += status == KVT_OK;
+        if (status == KVT_BUSY) status = kvt_store_flush(site->store);
+    }
+    if (status == KVT_OK) status = kvt_store_flush(site->store);
+    kvt_store_close(site->store);
+    site->store = NULL;
+    return status;
+}
+
+/* Opens once, gets entries from all parts, and closes. */
+static kvt_status reopen_once(reopen_site *site, uint32_t entries, reopen_times *times)
+{
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    const uint64_t began_ns = base_clock_ns();
+    const double began = bench_gpu_cpu_seconds();
+    const kvt_status status = reopen_open(site);
+    if (status != KVT_OK) return status;
+    times->open_seconds = 1e-9 * (double)(base_clock_ns() - began_ns);
+    times->processor_seconds = bench_gpu_cpu_seconds() - began;
+    times->wrong = 0;
+    for (uint32_t i = 0; i < REOPEN_GETS; i++) {
+        const uint32_t number = (uint32_t)((uint64_t)i * entries / REOPEN_GETS);
+        const kvt_key key = reopen_key(number);
+        char bytes[REOPEN_ENTRY_BYTES];
+        const bool hit = kvt_store_get(site->store, &key, KVT_PACKED(bytes, sizeof bytes),
+                                       KVT_NO_DEADLINE, NULL) == KVT_OK;
+        times->wrong += !hit || memcmp(bytes, &number, sizeof number) != 0;
+        if (i == 0) times->hit_seconds = 1e-9 * (double)(base_clock_ns() - began_ns);
+    }
+    (void)!kvt_store_stats_get(site->store, &stats);
+    times->known = stats.recovered;
+    kvt_store_close(site->store);
+    site->store = NULL;
+    return KVT_OK;
+}
+
+/* Removes what the site made; the lock file of the catalog, too. */
+static void reopen_clear(reopen_site *site)
+{
+    char lock[64];
+    snprintf(lock, sizeof lock, "%s-lock", site->catalog);
+    (void)unlink(lock);
+    (void)unlink(site->catalog);
+    (void)unlink(site->tier);
+    (void)rmdir(site->folder);
+}
+
+static kvt_status reopen_size(const bench_options *options, bench_report *report, uint32_t entries,
+                              uint32_t *wrong)
+{
+    reopen_site site = {.folder = ""};
+    kvt_status status = reopen_make(&site, entries);
+    const uint32_t times = options->quick ? 1 : REOPEN_TIMES;
+    for (uint32_t i = 0; i < times && status == KVT_OK; i++) {
+        reopen_times one = {0};
+        status = reopen_once(&site, entries, &one);
+        if (status != KVT_OK) break;
+        *wrong += one.wrong + (uint32_t)(one.known != entries);
+        bench_report_row(report, "reopen",
+                         json_pack("{s:I, s:I, s:f, s:f, s:f, s:I}", "entries", (json_int_t)entries,
+                                   "known", (json_int_t)one.known, "open_seconds", one.open_seconds,
+                                   "first_hit_seconds", one.hit_seconds, "processor_seconds",
+                                   one.processor_seconds, "wrong", (json_int_t)one.wrong));
+    }
+    reopen_clear(&site);
+    return status == KVT_OK ? status : bench_blame(report, status, "store", site.message);
+}
+
+static kvt_status keep_run(const bench_options *options, bench_report *report)
+{
+    const uint32_t sizes[] = {REOPEN_FEW, REOPEN_MANY};
+    uint32_t wrong = 0;
+    kvt_status status = KVT_OK;
+    if (options->quick || options->iterations != 0) {
+        status = reopen_size(options, report,
+                             options->iterations != 0 ? options->iterations : REOPEN_QUICK, &wrong);
+    } else {
+        for (uint32_t i = 0; i < 2 && status == KVT_OK; i++) {
+            (void)bench_tell(options, i, 2, "reopening");
+            status = reopen_size(options, report, sizes[i], &wrong);
+        }
+    }
+    bench_report_add(report, json_pack("{s:I}", "wrong", (json_int_t)wrong));
+    if (status != KVT_OK || wrong == 0) return status;
+    return bench_blame(report, KVT_E_CORRUPT, "store",
+                       "entries were not known, or gave other bytes");
+}
+
+const bench_case bench_keep_case = {
+    .name = "keep",
+    .schema = "kvterrace-bench-keep-1",
+    .tables =
+        (const document_table[]){
+            {"reopen", "entries known open_seconds first_hit_seconds processor_seconds wrong"},
+            {"", "wrong"},
+            {0}},
+    .run = keep_run,
+};
