@@ -55,15 +55,24 @@ static const command_spec stripe_spec = {
     RUNS_ON_DRIVES(stripe),
 };
 
+static const command_option keep_options[] = {
+    QUICK("Small objects, a thousand entries: shows that it runs, not how fast"),
+    COUNT(options.iterations, "size", 100000000, "Entries (default 100,000, then 1,000,000)"),
+    {0},
+};
+
 static const command_spec keep_spec = {
     .name = "keep",
-    .summary = "encrypted devices beside plain ones",
+    .summary = "encrypted devices beside plain ones, opens of large stores",
     .about = "Encrypts and decrypts in memory by units of 4, 16 and 64 KiB on one core; then "
              "overwrites and reads one and all configured devices of the tier ssd, plain and "
-             "encrypted, an object of 32 MiB.",
-    .details = DRIVES_OR "else four throttled memory devices.",
+             "encrypted, an object of 32 MiB. Then fills a store of files in the working folder "
+             "with 100,000 entries and with 1,000,000, and opens each three times: seconds until "
+             "the open returns and until a first hit, and processor seconds of the open.",
+    .details = DRIVES_OR "else four throttled memory devices. Takes 17 GB in the working folder. "
+                         "Exits 1 when entries are missing or bytes wrong.",
     .example = "  kvlab keep --quick",
-    .options = list_options,
+    .options = keep_options,
     RUNS_ON_DRIVES(keep),
 };
 
@@ -175,25 +184,6 @@ static const command_option store_options[] = {
     QUICK("160 MiB of each size, 20,000 entries looked up"),
     COUNT(options.iterations, "size", 100000000, "Entries that are looked up (default 1,000,000)"),
     {0},
-};
-
-static const command_option keep_options[] = {
-    QUICK("A thousand entries: shows that it runs, not how fast"),
-    COUNT(options.iterations, "size", 100000000, "Entries (default 100,000, then 1,000,000)"),
-    {0},
-};
-
-static const command_spec keep_spec = {
-    .name = "keep",
-    .summary = "opening a store that holds many entries",
-    .about =
-        "Fills a store of files in the working folder with 100,000 entries and with 1,000,000, and "
-        "opens each three times: seconds until the open returns and until a first hit, and "
-        "processor seconds of the open.",
-    .details = "Takes 17 GB there. Exits 1 when entries are missing or bytes wrong.",
-    .example = "  kvlab keep --quick",
-    .options = keep_options,
-    RUNS(keep, NULL),
 };
 
 static const command_spec store_spec = {

@@ -15,7 +15,7 @@
 extern const bench_case bench_stripe_case;
 
 /* What it costs to keep KV for long: encrypted devices (as for stripe), which are overwritten,
- * beside plain ones, and bytes a second of a core. */
+ * beside plain ones, bytes a second of a core, and opens of stores with many entries. */
 extern const bench_case bench_keep_case;
 
 /* Layered loads of an announced pass beside writes, in each order in which drives begin requests,
@@ -53,11 +53,6 @@ extern const bench_case bench_pipeline_case;
  * threads, and a lookup among options->iterations entries (0 = 1e6); 2 GiB of memory.
  * KVT_E_CORRUPT: bytes were wrong, or a call failed. */
 extern const bench_case bench_store_case;
-
-/* Opens of a store with 1e5 and with 1e6 entries (options->iterations: with so many alone) that a
- * store before has left: seconds until it is open and until a first hit, and processor seconds; 17
- * GB in the working folder. KVT_E_CORRUPT: an entry was not known, or gave other bytes. */
-extern const bench_case bench_keep_case;
 
 /* A store that `kvterrace serve`, from the folder of this program, lends, beside the same store in
  * this process: lookups, gets and batches in DRAM; with devices, which are overwritten, gets of 1,

@@ -8,8 +8,8 @@
  *
  * Thread rule: one case at a time.
  */
-#include "bench.h"
 #include "bench_gpu.h"
+#include "bench_keep.h"
 
 #include "lab/private.h"
 
@@ -161,7 +161,7 @@ static kvt_status reopen_size(const bench_options *options, bench_report *report
     return status == KVT_OK ? status : bench_blame(report, status, "store", site.message);
 }
 
-static kvt_status keep_run(const bench_options *options, bench_report *report)
+kvt_status bench_keep_reopen(const bench_options *options, bench_report *report)
 {
     const uint32_t sizes[] = {REOPEN_FEW, REOPEN_MANY};
     uint32_t wrong = 0;
@@ -180,14 +180,3 @@ static kvt_status keep_run(const bench_options *options, bench_report *report)
     return bench_blame(report, KVT_E_CORRUPT, "store",
                        "entries were not known, or gave other bytes");
 }
-
-const bench_case bench_keep_case = {
-    .name = "keep",
-    .schema = "kvterrace-bench-keep-1",
-    .tables =
-        (const document_table[]){
-            {"reopen", "entries known open_seconds first_hit_seconds processor_seconds wrong"},
-            {"", "wrong"},
-            {0}},
-    .run = keep_run,
-};

@@ -29,6 +29,9 @@ class KeepTest(CommandCase):
         for row in rows:
             self.assertGreater(row["read_bytes_per_s"], 0)
             self.assertGreater(row["cpu_s_per_gb"], 0)
+        opened, = document["reopen"]
+        self.assertEqual((opened["entries"], opened["known"], opened["wrong"]), (1000, 1000, 0))
+        self.assertEqual(document["wrong"], 0)
 
     def write_drive(self, magic):
         with open(self.path("rekey.drive"), "wb") as file:

@@ -216,12 +216,10 @@ class Storage(unittest.TestCase):
         self.assertEqual(backend.batch_get_v2([short]), {PoolName.SWA: [False, False]})
 
     def test_a_rank_that_does_not_write(self):
-        pool = mla_pool("page_first")
+        """One rank writes MLA's pages for all, so ranks with stores of their own are refused."""
         config = storage_config({"tier.dram.capacity": "64MiB"}, is_mla=True, tp_rank=1, tp_size=2)
-        backend = self.backend(pool, config)
-        keys = ["d" * 64]
-        self.assertEqual(backend.batch_set_v1(keys, self.indices([0])), [True])
-        self.assertEqual(backend.batch_exists(keys), 0)
+        with self.assertRaisesRegex(kvterrace.ConfigError, "one of 2 tensor ranks"):
+            self.backend(mla_pool("page_first"), config)
 
     def test_clear(self):
         pool = mha_pool("page_first")
