@@ -214,7 +214,7 @@ class Shapes(Case):
                                ({"kv_heads": HEADS, "head_dim": DIM, "axes": "xyz"}, "axes"),
                                ({"kv_heads": HEADS}, "go together")):
             self.refused(kvterrace.ConfigError, text, self.tier, **keywords)
-        for spec, text in ((fake_vllm.spec(block_bytes=BLOCK, world_size=2), "one worker"),
+        for spec, text in ((fake_vllm.spec(block_bytes=BLOCK, world_size=2), "side by side"),
                            (fake_vllm.spec(block_bytes=BLOCK, dtype="int4"), "int4")):
             self.refused(kvterrace.ConfigError, text, self.tier, spec, kv_heads=HEADS,
                          head_dim=DIM, axes="lbhst")

@@ -132,8 +132,8 @@ kvt_status recover_count_rows(store_catalog *catalog, uint64_t members, uint64_t
 
 /* ---- reading the rows ---- */
 
-/* Undoes the taking over of one row: entry, extents when the pool holds them, ticket, place. The row
- * itself is still in the catalog, and stays there if this open fails. */
+/* Undoes the taking over of one row: entry, extents when the pool holds them, ticket, place. The
+ * row itself is still in the catalog, and stays there if this open fails. */
 static void recover_forget(kvt_store *store, recover_item item, bool held)
 {
     assert(item.place != NULL && item.place->readers == 0);
@@ -321,8 +321,9 @@ static int recover_compare(const void *left, const void *right)
     return memcmp(&a->entry->key, &b->entry->key, sizeof a->entry->key);
 }
 
-/* Has the pool adopt the extents of all items, in the order in which they lie: each is then taken
- * from the front of the one free range behind it. Of items that overlap the later one is dropped. */
+/* Has the pool adopt the extents of all items, in the order in which they lie: each is then
+ * taken from the front of the one free range behind it. Of items that overlap the later one is
+ * dropped. */
 static void recover_hold(recover_list *list)
 {
     tiers_pool *pool = list->store->pools[KVT_TIER_SSD];

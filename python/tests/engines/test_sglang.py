@@ -8,6 +8,7 @@ import random
 import tempfile
 import unittest
 
+import kvterrace
 import torch
 
 from sglang.srt.environ import envs
