@@ -7,6 +7,8 @@
  */
 #include "remote/tls.h"
 
+#include "base/file_mark.h"
+
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* Every call, with the library that has it: libcrypto's names are found through libssl. */
 #define TLS_CALLS(CALL)                                                                            \
@@ -67,35 +68,19 @@ static void tls_load(void)
 
 #define TLS_FILES 3
 
-/* Identity of a file, to see whether it has changed since it was read. All zeros: no file. */
-typedef struct tls_mark {
-    dev_t device;
-    ino_t inode;
-    off_t bytes;
-    struct timespec written, changed;
-} tls_mark;
-
 struct remote_tls {
     const remote_config *config; /* the client's, with the files' names */
     SSL_CTX *context;
-    tls_mark marks[TLS_FILES]; /* of the files when the context was made */
-    bool refused;              /* a handshake has failed since */
+    base_file_mark marks[TLS_FILES]; /* of the files when the context was made */
+    bool refused;                    /* a handshake has failed since */
 };
 
 /* Notes how the files are now. */
-static void tls_look(const remote_config *config, tls_mark marks[TLS_FILES])
+static void tls_look(const remote_config *config, base_file_mark marks[TLS_FILES])
 {
     const char *const files[TLS_FILES] = {config->ca, config->cert, config->cert_key};
-    memset(marks, 0, TLS_FILES * sizeof *marks);
-    for (int i = 0; i < TLS_FILES; i++) {
-        struct stat facts;
-        if (files[i] == NULL || stat(files[i], &facts) != 0) continue;
-        marks[i].device = facts.st_dev;
-        marks[i].inode = facts.st_ino;
-        marks[i].bytes = facts.st_size;
-        marks[i].written = facts.st_mtim;
-        marks[i].changed = facts.st_ctim;
-    }
+    for (int i = 0; i < TLS_FILES; i++)
+        (void)base_file_look(files[i], &marks[i]);
 }
 
 /* Loads the files that a configuration names. Returns the one at fault, or NULL. */
@@ -138,7 +123,7 @@ static SSL_CTX *tls_make_context(const remote_config *config, const char **fault
  * context that they began with. */
 static void tls_renew(remote_tls *tls)
 {
-    tls_mark marks[TLS_FILES];
+    base_file_mark marks[TLS_FILES];
     const char *fault;
     tls_look(tls->config, marks);
     if (!tls->refused && memcmp(marks, tls->marks, sizeof marks) == 0) return;

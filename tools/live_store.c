@@ -7,6 +7,7 @@
 #include "live_store.h"
 
 #include "base/config_values.h"
+#include "base/hex.h"
 
 #include <kvterrace/connect.h>
 #include <kvterrace/key.h>
@@ -175,23 +176,9 @@ const char *tools_live_device_state(kvt_device_state state)
 
 /* ---- keys and filters ---- */
 
-static int hex_value(char digit)
-{
-    if (digit >= '0' && digit <= '9') return digit - '0';
-    if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
-    if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
-    return -1;
-}
-
 bool tools_live_read_key(const char *text, kvt_key *key)
 {
-    if (strlen(text) != LIVE_KEY_DIGITS) return false;
-    for (size_t i = 0; i < sizeof key->bytes; i++) {
-        const int high = hex_value(text[2 * i]), low = hex_value(text[2 * i + 1]);
-        if (high < 0 || low < 0) return false;
-        key->bytes[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
+    return strlen(text) == LIVE_KEY_DIGITS && base_hex_read(text, key->bytes, sizeof key->bytes);
 }
 
 const char *tools_live_key_text(char *text, const kvt_key *key)

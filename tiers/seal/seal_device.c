@@ -18,6 +18,7 @@
 #include "seal_device.h"
 
 #include "base/clock.h"
+#include "base/file_mark.h"
 #include "seal_device_internal.h"
 #include "tiers/devices/device_internal.h"
 
@@ -26,7 +27,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 
 enum {
     SEAL_CACHED_MAX = 2048, /* blocks in memory: the entries of 1 GiB */
@@ -91,7 +91,7 @@ typedef struct seal_device {
     seal_core core;
     bool reads;
     char *key_file; /* looked at again with each sync; NULL: keys of a command */
-    struct stat key_mark;
+    base_file_mark key_mark;
     uint64_t refreshed_ns; /* readers: when header and key file were read again last; 0: never */
     atomic_bool woken;
     uint32_t block_count; /* places of the cache */
@@ -355,25 +355,16 @@ static kvt_status seal_take_keys(seal_device *seal, const seal_keys *keys, const
     return status;
 }
 
-/* Whether a key file is another one, or has other bytes, than when it was read. */
-static bool seal_file_changed(const struct stat *then, const struct stat *now)
-{
-    return then->st_dev != now->st_dev || then->st_ino != now->st_ino ||
-           then->st_size != now->st_size || then->st_mtim.tv_sec != now->st_mtim.tv_sec ||
-           then->st_mtim.tv_nsec != now->st_mtim.tv_nsec ||
-           then->st_ctim.tv_sec != now->st_ctim.tv_sec ||
-           then->st_ctim.tv_nsec != now->st_ctim.tv_nsec;
-}
-
 /* Reads a key file that has changed. Keys that cannot be used leave those before in use. */
 static void seal_renew(seal_device *seal)
 {
-    struct stat now;
+    base_file_mark now;
     char message[256];
     const char *fault;
     seal_keys keys;
     if (seal->key_file == NULL || !seal->core.formatted || seal_inner(seal)->in_flight > 0) return;
-    if (stat(seal->key_file, &now) != 0 || !seal_file_changed(&seal->key_mark, &now)) return;
+    if (!base_file_look(seal->key_file, &now) || memcmp(&now, &seal->key_mark, sizeof now) == 0)
+        return;
     seal->key_mark = now;
     if (seal_keys_read(seal->key_file, NULL, &keys, message, sizeof message) == KVT_OK)
         (void)!seal_take_keys(seal, &keys, &fault);
@@ -676,7 +667,7 @@ kvt_status tiers_seal_wrap(kvt_device *inner, const kvt_device_config *config, b
         status = KVT_E_MEMORY;
         seal->key_file = strdup(config->key_file);
         if (seal->key_file == NULL) goto out;
-        (void)stat(seal->key_file, &seal->key_mark);
+        (void)base_file_look(seal->key_file, &seal->key_mark);
     }
     status = seal_keys_read(config->key_file, config->key_command, &keys, why, sizeof why);
     if (status == KVT_OK) status = seal_recognise(seal, &keys, &fault);

@@ -8,6 +8,7 @@
 #include "seal.h"
 
 #include "base/clock.h"
+#include "base/hex.h"
 #include "base/secret.h"
 #include "tiers/devices/watchdog.h"
 
@@ -25,25 +26,10 @@ enum { KEYS_TEXT_BYTES = 4096, KEYS_COMMAND_SECONDS = 60 };
 
 extern char **environ;
 
-/* The value of a hexadecimal digit, or -1. */
-static int keys_digit(char digit)
-{
-    if (digit >= '0' && digit <= '9') return digit - '0';
-    if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
-    if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
-    return -1;
-}
-
 /* Takes one line. False: it is no key. */
 static bool keys_take_line(const char *line, size_t length, uint8_t *key)
 {
-    if (length != (size_t)2 * SEAL_KEY_BYTES) return false;
-    for (size_t i = 0; i < SEAL_KEY_BYTES; i++) {
-        const int high = keys_digit(line[2 * i]), low = keys_digit(line[2 * i + 1]);
-        if (high < 0 || low < 0) return false;
-        key[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
+    return length == (size_t)2 * SEAL_KEY_BYTES && base_hex_read(line, key, SEAL_KEY_BYTES);
 }
 
 /* Takes all lines. NULL, or why not; *line_out is the line at fault. */
