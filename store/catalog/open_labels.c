@@ -132,14 +132,14 @@ kvt_status open_check_labels(open_state *state)
 static kvt_status open_refuse_missing(open_state *state, uint64_t members, const char *name,
                                       const char *what)
 {
-    uint64_t rows = 0;
+    recover_found found = {0};
     if (state->options->format || state->store->catalog == NULL || members == 0) return KVT_OK;
-    kvt_status status = recover_count_rows(state->store->catalog, members, &rows);
-    if (status != KVT_OK || rows == 0) return status;
+    kvt_status status = recover_read(state->store, members, false, NULL, &found);
+    if (status != KVT_OK || found.stale == 0) return status;
     snprintf(state->message, state->message_size,
              "device %s is %s, but the catalog lists %llu entries on it; bring it back, or set "
              "store.format to give them up",
-             name, what, (unsigned long long)rows);
+             name, what, (unsigned long long)found.stale);
     return KVT_E_GONE;
 }
 

@@ -102,38 +102,10 @@ static kvt_status recover_location(const catalog_row *row, tiers_location **loca
     return tiers_location_unpack(row->location, row->location_bytes, location_out);
 }
 
-/* What recover_count_rows counts. */
-typedef struct recover_count {
-    uint64_t members;
-    uint64_t count;
-    kvt_status status;
-} recover_count;
-
-/* Counts a row that touches a member of the mask. An unsound row counts as none: it names no member
- * that could be trusted. */
-static bool recover_visit_count(void *context, const catalog_row *row)
-{
-    recover_count *walk = context;
-    tiers_location *location;
-    const kvt_status status = recover_location(row, &location);
-    if (status == KVT_E_MEMORY) walk->status = status;
-    if (status == KVT_OK && recover_touches(location, walk->members)) walk->count++;
-    tiers_location_free(location);
-    return status != KVT_E_MEMORY;
-}
-
-kvt_status recover_count_rows(store_catalog *catalog, uint64_t members, uint64_t *count_out)
-{
-    recover_count walk = {.members = members};
-    kvt_status status = catalog_each_entry_unsorted(catalog, recover_visit_count, &walk);
-    *count_out = walk.count;
-    return status == KVT_OK ? walk.status : status;
-}
-
 /* ---- reading the rows ---- */
 
-/* Undoes the taking over of one row: entry, extents when the pool holds them, ticket, place. The
- * row itself is still in the catalog, and stays there if this open fails. */
+/* Undoes the taking over of one row: entry, ticket, place, and extents that the pool holds. The row
+ * itself is still in the catalog, and stays there if this open fails. */
 static void recover_forget(kvt_store *store, recover_item item, bool held)
 {
     assert(item.place != NULL && item.place->readers == 0);
@@ -263,6 +235,7 @@ static bool recover_visit(void *context, const catalog_row *row)
     /* With stale members, an unsound row goes with theirs. */
     if (status == KVT_OK && recover_touches(location, list->members)) {
         tiers_location_free(location);
+        list->found.stale++;
         return recover_note_drop(list, &row->key, row->serial);
     }
     if (row->serial > list->found.newest_serial) list->found.newest_serial = row->serial;
@@ -290,15 +263,18 @@ kvt_status recover_read(kvt_store *store, uint64_t members, bool kept, recover_l
 {
     assert(store->catalog != NULL && store->table.count == 0);
     recover_list *list = calloc(1, sizeof *list);
-    *list_out = list;
     if (list == NULL) return KVT_E_MEMORY;
     *list = (recover_list){.store = store, .members = members, .kept = kept};
     kvt_status status = catalog_each_entry_unsorted(store->catalog, recover_visit, list);
     if (status == KVT_OK) status = list->status;
-    KILL_POINT("open: rows read");
-    if (status == KVT_OK && members != 0) status = recover_drop(list);
     *found_out = list->found;
-    return status;
+    if (list_out == NULL) {
+        recover_close(list);
+        return status;
+    }
+    *list_out = list;
+    KILL_POINT("open: rows read");
+    return status == KVT_OK && members != 0 ? recover_drop(list) : status;
 }
 
 void recover_close(recover_list *list)
@@ -321,9 +297,8 @@ static int recover_compare(const void *left, const void *right)
     return memcmp(&a->entry->key, &b->entry->key, sizeof a->entry->key);
 }
 
-/* Has the pool adopt the extents of all items, in the order in which they lie: each is then
- * taken from the front of the one free range behind it. Of items that overlap the later one is
- * dropped. */
+/* Has the pool adopt the extents of all items, in the order in which they lie: each is then taken
+ * from the front of the one free range behind it. Of two that overlap the later one is dropped. */
 static void recover_hold(recover_list *list)
 {
     tiers_pool *pool = list->store->pools[KVT_TIER_SSD];

@@ -7,6 +7,7 @@
 #include "estimator/profile/profile.h"
 #include "lock_scratch.h"
 #include "rows_text.h"
+#include "store/catalog/catalog.h"
 #include "store_site.h"
 
 #include <fcntl.h>
@@ -90,6 +91,82 @@ TEST(more_than_the_policy_may_fill)
     kvt_store_stats stats = support_stats(s->store);
     assert_true(stats.tiers[KVT_TIER_SSD].entries < stored);
     assert_true(stats.tiers[KVT_TIER_SSD].used_bytes <= stats.tiers[KVT_TIER_SSD].capacity_bytes);
+}
+
+/* Makes a row of the last key out of the first one that is visited. */
+static bool recovery_forge(void *context, const catalog_row *row)
+{
+    catalog_insertion **insertion = context;
+    catalog_row forged = *row;
+    memset(&forged.key, 0xff, sizeof forged.key);
+    forged.serial++;
+    assert_ok(catalog_insertion_new(&forged, insertion));
+    return false;
+}
+
+static kvt_status recovery_sync(void *context)
+{
+    (void)context;
+    return KVT_OK;
+}
+
+static void recovery_release(void *context, tiers_location *location)
+{
+    (void)context;
+    tiers_location_free(location);
+}
+
+/* Of two sound rows that name the same bytes one is taken over, and no open after it finds the
+ * other. */
+TEST(rows_that_overlap)
+{
+    site *s = *state;
+    fill(s);
+    store_catalog *catalog;
+    catalog_insertion *forged = NULL;
+    assert_ok(catalog_open(s->catalog, 0, &catalog, s->message, sizeof s->message));
+    assert_ok(catalog_each_entry_unsorted(catalog, recovery_forge, &forged));
+    assert_non_null(forged);
+    assert_ok(catalog_start(catalog, recovery_sync, recovery_release, NULL));
+    catalog_insert(catalog, forged);
+    assert_ok(catalog_flush(catalog));
+    catalog_close(catalog);
+    for (uint64_t drops = 1; drops <= 1; drops--) {
+        site_open(s);
+        assert_int_equal(support_stats(s->store).recovered, RECOVERY_COUNT);
+        assert_int_equal(support_stats(s->store).recovery_drops, drops);
+        assert_int_equal(site_hits(s, RECOVERY_COUNT), RECOVERY_COUNT);
+        site_close(s);
+    }
+}
+
+/* Entries that follow each other get the offers of their own facts. */
+TEST(offers_of_neighbours)
+{
+    site *s = *state;
+    kvt_explanation before[RECOVERY_COUNT], after = {.struct_size = sizeof after};
+    char data[SUPPORT_ENTRY_BYTES] = {0};
+    site_open(s);
+    for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
+        kvt_entry entry = support_entry(support_key(i), support_layout, 1e4 * (1 + i / 2 % 2));
+        entry.tenant = i % 2;
+        assert_ok(kvt_store_put(s->store, &entry, KVT_PACKED(data, sizeof data)));
+    }
+    for (int life = 0; life < 2; life++) {
+        for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
+            const kvt_key key = support_key(i);
+            kvt_explanation *now = life == 0 ? &before[i] : &after;
+            now->struct_size = sizeof *now;
+            assert_ok(kvt_store_explain(s->store, &key, now));
+            assert_int_equal(now->option_count, before[i].option_count);
+            assert_true(now->options[KVT_OPTION_NONE].option.load_seconds ==
+                        before[i].options[KVT_OPTION_NONE].option.load_seconds);
+            assert_int_equal(now->handle, before[i].handle);
+        }
+        if (life == 0) site_reopen(s);
+    }
+    assert_true(before[0].options[KVT_OPTION_NONE].option.load_seconds <
+                before[2].options[KVT_OPTION_NONE].option.load_seconds);
 }
 
 TEST(delete_survives_restart)
