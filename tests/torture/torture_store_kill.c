@@ -28,6 +28,8 @@ static void kill_prepare(kill_site *site, kvt_placement placement, const char *s
     kvt_store_options_init(&site->options);
     site->options.limits.put_staging_bytes = 0; /* a put says how its write went */
     site->options.limits.staging_bytes = 8 << 20;
+    site->options.scrub.period_seconds =
+        0; /* its read keeps a deleted record's room until its end */
     site->options.policy = "lru";
     site->options.durability.catalog_path = site->catalog;
     for (uint32_t i = 0; i < count; i++) {
