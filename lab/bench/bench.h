@@ -14,7 +14,7 @@
  * of several sizes; without devices four memory devices behind a throttle. */
 extern const bench_case bench_stripe_case;
 
-/* What it costs to keep KV for long: encrypted devices (as for stripe), which are overwritten,
+/* The cost of keeping KV for long: encrypted devices (as for stripe), which are overwritten,
  * beside plain ones, bytes a second of a core, and opens of stores with many entries. */
 extern const bench_case bench_keep_case;
 

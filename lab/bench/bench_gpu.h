@@ -82,9 +82,6 @@ typedef kvt_status gpu_bench_work(void *context);
 kvt_status bench_gpu_time(gpu_bench *bench, uint32_t times, gpu_bench_work *work, void *context,
                           double *seconds_out);
 
-/* Process CPU time, of all threads. */
-double bench_gpu_cpu_seconds(void);
-
 /* A sample of one of GPU_BENCH_SAMPLES seeds. */
 void bench_gpu_sample(const kvt_layout *layout, uint32_t entry, void *target);
 

@@ -98,12 +98,12 @@ static kvt_status loads_measure(gpu_bench_store *store, bool by_gpu, loads_figur
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; i <= times && status == KVT_OK; i++) { /* the first one warms up */
         const uint64_t before = loads_bytes_in(store);
-        const double began = bench_gpu_cpu_seconds();
+        const double began = bench_process_seconds();
         gpu_bench_load load = {.turns = 0};
         status = by_gpu ? bench_gpu_store_load(store, &load) : loads_by_processor(store, &load);
         if (i == 0) continue;
         seconds[i - 1] = load.seconds;
-        cpu[i - 1] = bench_gpu_cpu_seconds() - began;
+        cpu[i - 1] = bench_process_seconds() - began;
         bytes = loads_bytes_in(store) - before;
     }
     if (status != KVT_OK) return status;

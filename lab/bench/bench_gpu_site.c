@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 enum { SITE_TIMES_MOST = 64 };
 
@@ -143,14 +142,6 @@ kvt_status bench_gpu_time(gpu_bench *bench, uint32_t times, gpu_bench_work *work
     }
     if (status == KVT_OK) *seconds_out = bench_rate_of(samples, times).median;
     return status;
-}
-
-double bench_gpu_cpu_seconds(void)
-{
-    struct rusage usage;
-    (void)getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
 /* ---- entries ---- */

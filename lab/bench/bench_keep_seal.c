@@ -15,21 +15,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #define MIB ((uint64_t)1 << 20)
 
 enum { ITERATIONS_DEFAULT = 9, CORE_UNITS = 3 };
-
-/* Processor seconds of the process. */
-static double seal_process_seconds(void)
-{
-    struct rusage used;
-    (void)getrusage(RUSAGE_SELF, &used);
-    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
-           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
-}
 
 /* ---- a core ---- */
 
@@ -129,12 +119,12 @@ static kvt_status drive_measure_pool(tiers_pool *pool, void *source, void *targe
         void *buffer = way == KVT_IO_WRITE ? source : target;
         double first;
         status = bench_move(pool, (kvt_io_kind)way, location, buffer, &first, NULL);
-        if (way == KVT_IO_WRITE) before = seal_process_seconds();
+        if (way == KVT_IO_WRITE) before = bench_process_seconds();
         for (uint32_t i = 0; i < iterations && status == KVT_OK; i++)
             status = bench_move(pool, (kvt_io_kind)way, location, buffer, &rates[way][i], NULL);
     }
     out->cpu_s_per_gb =
-        (seal_process_seconds() - before) / ((double)bytes * (2.0 * iterations + 1) / 1e9);
+        (bench_process_seconds() - before) / ((double)bytes * (2.0 * iterations + 1) / 1e9);
     if (status == KVT_OK && memcmp(source, target, bytes) != 0) status = KVT_E_CORRUPT;
     out->read = bench_rate_of(rates[KVT_IO_READ], iterations);
     out->write = bench_rate_of(rates[KVT_IO_WRITE], iterations);

@@ -9,6 +9,7 @@
 #include "lab/private.h"
 
 #include <stdlib.h>
+#include <sys/resource.h>
 
 uint32_t bench_repetitions(uint32_t wanted, uint32_t usual, bool quick)
 {
@@ -40,6 +41,14 @@ kvt_status bench_take_drives(bench_options *options, uint64_t capacity_bytes, ui
     options->device_count = BENCH_OWN_DRIVES;
     options->overwrite = NULL;
     return KVT_OK;
+}
+
+double bench_process_seconds(void)
+{
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
 void *bench_buffer(uint64_t bytes)

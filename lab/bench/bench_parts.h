@@ -23,6 +23,9 @@ uint32_t bench_repetitions(uint32_t wanted, uint32_t usual, bool quick);
  * transfers; NULL without memory. */
 void *bench_buffer(uint64_t bytes);
 
+/* The processor time of the process, all threads together, in seconds. */
+double bench_process_seconds(void);
+
 enum { BENCH_OWN_DRIVES = 4 };
 
 /* The case's options with the devices that it may overwrite: the given ones, or memory devices

@@ -24,7 +24,6 @@
 #include <kvterrace/ring.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #define KIB UINT64_C(1024)
 #define MIB (1024 * KIB)
@@ -408,14 +407,6 @@ static kvt_status ring_pass(ring_bench *bench, ring_initiator initiator)
 
 /* ---- rows ---- */
 
-static double ring_process_seconds(void)
-{
-    struct rusage usage;
-    (void)getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-}
-
 static int ring_compare_ns(const void *a, const void *b)
 {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -442,12 +433,12 @@ static kvt_status ring_measure(ring_bench *bench, ring_initiator initiator)
     bench->calls = 0;
     for (uint32_t i = 0; i < bench->iterations && status == KVT_OK; i++) {
         const uint64_t began_ns = base_clock_ns();
-        const double process = ring_process_seconds(), user = base_cpu_seconds();
+        const double process = bench_process_seconds(), user = base_cpu_seconds();
         status = ring_pass(bench, initiator);
         const double mine = base_cpu_seconds() - user;
         rates[i] = bytes * 1e9 / (double)(base_clock_ns() - began_ns);
         users[i] = mine * 1e6 / LAYERS;
-        stores[i] = (ring_process_seconds() - process - mine - (double)bench->producer_ns * 1e-9) /
+        stores[i] = (bench_process_seconds() - process - mine - (double)bench->producer_ns * 1e-9) /
                     (bytes * 1e-9);
     }
     if (status != KVT_OK) return bench_blame(bench->report, status, initiator_names[initiator], "");
