@@ -97,7 +97,7 @@ static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int
     return options;
 }
 
-/* What a plan's steps lose for a new entry. Room that they free beyond its need is not lost, and
+/* The loss of a plan's steps for a new entry. Room that they free beyond its need is not lost, and
  * counts at the tier's price: so a tier of large variants, in which nothing can be coded smaller
  * for want of room, gives way to smaller ones. */
 static double utility_spent(const kvt_policy *policy, const tentative_plan *work, const entry *e,

@@ -55,8 +55,8 @@ kvt_status store_gpu_far_fetch(gpu_site *site, uint64_t record, uint64_t record_
 
 /* ---- heads ---- */
 
-/* What a round brings of a record: its first bytes, or the heads of its groups, from `at` on in
- * pinned memory. Returns how many ranges. */
+/* The part of a record that a round brings: its first bytes, or the heads of its groups, from `at`
+ * on in pinned memory. Returns how many ranges. */
 static uint32_t far_ranges(const load_entry *entry, bool groups, uint64_t at,
                            kvt_record_range *ranges)
 {

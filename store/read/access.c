@@ -478,7 +478,7 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
     double predicted_seconds = 0;
     /* A get that left early may not look into a read that others still finish. */
     const uint64_t read_ns = status != KVT_OK || get->in_memory ? 0 : get->read->read_ns;
-    /* What kernels or copies take says nothing about a decoding of the CPU. */
+    /* The time of kernels or copies says nothing about a decoding of the CPU. */
     if (status == KVT_OK && !joined && !get->by_gpu && !get->far)
         predicted_seconds = learn_note_get(store, &get->transfer, get->variant, get->source_bytes,
                                            (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);

@@ -71,7 +71,7 @@ void store_gpu_load_open_far(kvt_load *load)
     for (size_t i = 0; i < load->count; i++) {
         load_entry *entry = &load->entries[i];
         const kvt_status how = entry->status;
-        /* What was found of a record is a miss, as of one that is read. */
+        /* A fault found in a record is a miss, as of one that is read. */
         if (entry->far != 0 && how < 0 && how != KVT_E_ARGUMENT && how != KVT_E_MEMORY)
             entry->status = KVT_MISS;
     }

@@ -370,7 +370,7 @@ static void cycle_died(uint64_t seed)
 
 /* ---- lanes ---- */
 
-/* What a lane has found, in memory that it shares with the test and the other lanes. */
+/* The findings of a lane, in memory that it shares with the test and the other lanes. */
 typedef struct lane_result {
     uint64_t cycles, blocks, wrong, lost, leaked, never;
     _Atomic bool stop; /* of the first lane, for all */

@@ -330,7 +330,8 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
     if (io->kind == KVT_IO_WRITE && io->status != KVT_E_CANCELLED)
         atomic_store(&worker->write_status, io->status);
     if (worker->device != NULL)
-        atomic_store(&worker->seal_faults, tiers_seal_faults(worker->device));
+        atomic_store_explicit(&worker->seal_faults, tiers_seal_faults(worker->device),
+                              memory_order_relaxed);
     if (io->status == KVT_OK) {
         worker->failures = 0;
         atomic_fetch_add(&worker->bytes[io->kind], io->bytes);

@@ -156,7 +156,7 @@ static uint64_t data_offset(const unsigned char *raw)
     return offset;
 }
 
-/* What is read back is what was written, over opens, in parts; and the drive has none of it. */
+/* Reads give the bytes that were written, over opens, in parts; and the drive has none of it. */
 TEST(units)
 {
     enum { BYTES = 2 << 20, AT = 300 << 10 };

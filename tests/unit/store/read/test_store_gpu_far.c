@@ -76,7 +76,7 @@ static void far_flip(const kvt_key *key, uint64_t bit)
     fake_cuda_move(&byte, address, 1, 1);
 }
 
-/* What an entry's pages have to have: as the CPU decodes it. */
+/* The bytes that an entry's pages have to have: as the CPU decodes it. */
 static void far_expect(uint32_t number, char *data)
 {
     assert_ok(kvt_store_get(store, &own.keys[number], KVT_PACKED(data, ENTRY_BYTES),
