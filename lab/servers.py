@@ -185,6 +185,8 @@ def answer(servers, words):
         return servers, node.ask(*rest[1].split(" ")) or ""
     if what == "signal":
         node.process.send_signal(int(rest[1]))
+        if int(rest[1]) == signal.SIGSTOP:  # none of its threads answers any more
+            os.waitid(os.P_PID, node.process.pid, os.WSTOPPED)
     elif what == "kill":
         node.kill()
     elif what == "restart":

@@ -93,6 +93,15 @@ static inline void serve_process_kill(pid_t process)
     assert_int_equal(waitpid(process, &how, 0), process);
 }
 
+/* Stops a server, wholly: before the last of its threads has stopped it may answer still. */
+static inline void serve_process_stop(pid_t process)
+{
+    int how;
+    assert_int_equal(kill(process, SIGSTOP), 0);
+    assert_int_equal(waitpid(process, &how, WUNTRACED), process);
+    assert_true(WIFSTOPPED(how));
+}
+
 /* Connects as soon as the server listens. */
 static inline kvt_status serve_process_connect(const serve_process *at,
                                                const kvt_connect_options *options,

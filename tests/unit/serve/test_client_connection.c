@@ -484,9 +484,7 @@ TEST(a_region_stays_while_a_request_waits)
         memset(memory, 0, ENTRY);
         host.lent.registered_bytes = round < 2 ? 0 : WIRE_PAGE;
         if (posted) {
-            int how;
-            assert_int_equal(kill(server_process, SIGSTOP), 0);
-            assert_int_equal(waitpid(server_process, &how, WUNTRACED), server_process);
+            serve_process_stop(server_process);
             assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
         }
         server_kill();
@@ -669,7 +667,7 @@ TEST(a_reader_of_events_says_what_it_missed)
         assert_int_equal(lost, 1);
         (void)wait_until_served();
     }
-    assert_int_equal(kill(server_process, SIGSTOP), 0);
+    serve_process_stop(server_process);
     const uint64_t began_ns = base_clock_ns();
     assert_int_equal(drain_events(reader, &event, &lost), 0);
     assert_true(lost == 1 && base_clock_ns() - began_ns < 60 * SECOND);

@@ -3,10 +3,7 @@
  * test_client_stopped.c - a server that is stopped holds no call that it need not hold, and nothing
  * that came too late stays behind when it goes on. The server is a process of its own.
  */
-#include "store_support.h"
-
-#include "base/clock.h"
-#include "serve/server/server.h"
+#include "serve_process.h"
 
 #include <kvterrace/connect.h>
 #include <kvterrace/lookup.h>
@@ -34,15 +31,6 @@ static void serve(void)
     const server_options options = {.path = path, .registered_bytes = REGISTERED};
     if (server_open(own, &options, &lends, message, sizeof message) != KVT_OK) _exit(1);
     _exit(server_run(lends) == KVT_OK ? 0 : 1);
-}
-
-/* Stops the server, wholly: before the last of its threads has stopped it may answer still. */
-static void stop_server(void)
-{
-    int how;
-    assert_int_equal(kill(host, SIGSTOP), 0);
-    assert_int_equal(waitpid(host, &how, WUNTRACED), host);
-    assert_true(WIFSTOPPED(how));
 }
 
 static void go_on(void)
@@ -124,7 +112,7 @@ TEST(calls_end_and_leave_nothing)
     kvt_queue *queues[CHANNELS - 1];
     void *memory = NULL;
     assert_ok(support_put(store, 1));
-    stop_server();
+    serve_process_stop(host);
     expect_timeouts();
     expect_timeouts();
     go_on();
@@ -152,7 +140,7 @@ TEST(a_full_socket)
     kvt_store_stats stats = {.struct_size = sizeof stats};
     kvt_store_close(store);
     store = connect_for(0.001);
-    stop_server();
+    serve_process_stop(host);
     for (uint32_t i = 0; i < 600; i++)
         assert_int_equal(kvt_store_stats_get(store, &stats), KVT_E_TIMEOUT);
     go_on();
@@ -172,7 +160,7 @@ TEST(closes_end)
     kvt_request requests[4];
     assert_ok(support_put(store, 1));
     assert_ok(kvt_queue_open(store, NULL, &queue));
-    stop_server();
+    serve_process_stop(host);
     for (uint32_t i = 0; i < 4; i++) {
         views[i] = kvt_view_packed(data[i], ENTRY);
         requests[i] = (kvt_request){.struct_size = sizeof requests[i],
