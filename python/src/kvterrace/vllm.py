@@ -198,7 +198,8 @@ class _Request:
     """What a tier knows of one request. It hangs on vLLM's own context of the request and on the
     jobs of it that have not ended: with the last of these it goes, in whatever order they end."""
 
-    __slots__ = ("failed", "ends", "asked", "wishes", "like", "used", "finished", "room_until")
+    __slots__ = ("failed", "ends", "asked", "wishes", "like", "used", "finished", "found",
+                 "room_until")
 
     def __init__(self, wishes, like):
         self.room_until = None  # when it waits for room no longer; None: it has not waited
@@ -206,6 +207,7 @@ class _Request:
         self.asked = {}  # of each group, what other hosts are known to have
         self.wishes, self.like = wishes, like
         self.used, self.finished = set(), False  # keys that its hint is for
+        self.found = []  # keys that it was the first to find
 
 
 class _Requests(dict):
@@ -302,6 +304,8 @@ class KvterraceTier(SecondaryTierManager):
                          "events")
         self._events = [] if wanted else None
         self._told, self._media = None, {}  # what is told to lie where
+        self._found = {}  # chunks of an earlier process, which are not told yet
+        self._loaded, self._due = [], []  # of these: to be told with the events after the next
         try:
             self._store = Store(**place, variant=variant)
         except BaseException:
@@ -348,7 +352,8 @@ class KvterraceTier(SecondaryTierManager):
         mine = self._key(key)
         if self._store.exists(mine):
             if self._told is not None and self._told.note(mine, key):
-                self._tell_stored([(mine, key)])  # by an earlier process
+                self._found[key] = mine  # by an earlier process
+                request.found.append(key)
             return LookupResult.RETRY if self._waits_for_room(request) else LookupResult.HIT
         if self._hosts is None:
             return LookupResult.MISS
@@ -415,6 +420,7 @@ class KvterraceTier(SecondaryTierManager):
         for asked in request.asked.values():
             self._hosts.forget(asked)
         request.finished = True  # what it still stores gets its hint then
+        self._tell_found(request.found)
         self._hint(request, list(request.used))
 
     def _hint(self, request, ours):
@@ -504,6 +510,7 @@ class KvterraceTier(SecondaryTierManager):
 
     def _end_load(self, job, statuses, stored_bytes, seconds):
         good = [key for key, status in zip(job.keys, statuses) if status == OK]
+        self._loaded += [key for key in good if key in self._found]
         moved = len(good) * self._rows.bytes
         self._counts["load_stored_bytes"] += stored_bytes
         if len(good) == len(job.keys):
@@ -572,9 +579,18 @@ class KvterraceTier(SecondaryTierManager):
         self._media.update(zip(keys, media))
         self._told.told([mine for mine, _ in pairs])
 
+    def _tell_found(self, keys):
+        """vLLM knows a chunk's tokens after it has looked the chunk up in its host memory, which it
+        does in the step after a load; it tells a chunk that it does not know without them."""
+        pairs = [(self._found.pop(key), key) for key in keys if key in self._found]
+        if pairs:
+            self._tell_stored(pairs)
+
     def take_events(self):
         if self._events is None:
             return ()
+        self._tell_found(self._due)
+        self._due, self._loaded = self._loaded, []
         gone = self._told.gone()
         self._tell_each(gone, [self._media.pop(key) for key in gone], True)
         stayed, self._told.stayed = self._told.stayed, []

@@ -55,7 +55,8 @@ class Restarts(VllmCase):
             self.assertNotEqual(first["logprobs"], second["logprobs"], "zeroed rows do nothing")
 
         damage_record(f"{folder}/disk", bytes.fromhex(computed["answers"][0]["keys"][4]))
-        damaged = self.run_engine(folder)
+        asleep = disk_store(folder, **{"store.scrub_period": "0"})  # it would find the damage first
+        damaged = self.run_engine(folder, tier={"settings": asleep})
         self.assertEqual(damaged["store"]["load_failures"], 1)
         self.compare(computed, damaged, [4 * CHUNK] + [CHUNK * full for full in FULL[1:]],
                      logprobs=False)
@@ -146,7 +147,7 @@ class Requests(VllmCase):
     def test_speculation_and_preemption(self):
         long = {"tokens": 80, "length": 640}
         plain = self.run_engine(self.folder(), plain=True, **long)
-        said = self.run_engine(self.folder(), together=2, blocks=40, **long, speculative={
+        said = self.run_engine(self.folder(), together=2, blocks=36, **long, speculative={
             "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3})
         self.assertGreater(said["preempted"], 0)
         for number, answer in enumerate(said["answers"]):  # computed, and once more from the store

@@ -146,7 +146,13 @@ class Classes(EngineCase):
         again = base.ReqContext("again")
         with lock:
             manager.on_new_request(again)
+        events.clear()
         self.until(lambda: all_hit(again))
+        self.assertEqual([one for one in events if one.ownership], [])  # vLLM knows no tokens yet
+        step()
+        step()
+        self.assertEqual(sorted(key for one in events if one.ownership for key in one.keys),
+                         [] if store else sorted(keys))
         with lock:
             load = manager.prepare_load(keys, again)
         for worker in workers:
