@@ -349,8 +349,8 @@ typedef struct kvt_entry {
  * kvt_limit_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
  * in or out at this moment; nothing is kept: do without, or kvt_store_flush and put again);
  * KVT_E_ARGUMENT (also the view, token_scores, and a parent whose layout lets tokens go);
- * KVT_E_SPACE (no room could be made); KVT_E_UNSUPPORTED (the view); KVT_E_MEMORY. Durable only
- * after kvt_store_flush.
+ * KVT_E_SPACE (no room could be made, or loads held it for a second); KVT_E_UNSUPPORTED (the view);
+ * KVT_E_MEMORY. Durable only after kvt_store_flush.
  *
  * With put_staging_bytes 0 the call itself makes room, encodes and writes, KVT_OK means stored, and
  * KVT_E_IO is possible, too.

@@ -41,12 +41,11 @@
  * other; kvt_load_status says which ones have failed.
  *
  * An open load holds the room of its entries: when one is moved or removed meanwhile, its room is
- * free only after kvt_load_end, and a put that needs the room waits until then. Some calls wait for
- * puts: kvt_store_flush, kvt_store_persist without a deadline, kvt_store_maintain, kvt_store_put
- * with put_staging_bytes 0, and a wait for a queue's put without a deadline. A thread that has yet
- * to end a load must not make these calls: it could wait for ever for its own kvt_load_end. Other
- * threads may make them at any time. A kvt_store_put that hands its entry over does not wait, and
- * may say KVT_BUSY.
+ * free only after kvt_load_end. A put or move that needs the room waits for it a second, and ends
+ * with KVT_E_SPACE; a put that was accepted is lost then, as kvt_store_put says. So a thread that
+ * has yet to end a load may make any call of the library, and a call that waits for puts, such as
+ * kvt_store_flush, ends. One wait has no bound: a queue's put without a deadline waits for put
+ * staging while loads hold twice as much as that is.
  *
  * Thread rule: every function on a kvt_load from any thread, begin and end excepted; none while its
  * queue or the store is being closed. After that kvt_load_end frees the load. In a child of fork

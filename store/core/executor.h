@@ -14,6 +14,7 @@ typedef enum executor_cause {
     EXECUTOR_DONE = 0,
     EXECUTOR_ROOM,   /* pool or policy had no room for the record; no device said so */
     EXECUTOR_FULL,   /* a device said that it is full */
+    EXECUTOR_HELD,   /* readers held the room for too long */
     EXECUTOR_LARGER, /* the record came out larger than was planned */
     EXECUTOR_DEVICE, /* a device failed or is out of service, and the next plan does without it */
     EXECUTOR_MEMORY, /* of the process */

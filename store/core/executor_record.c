@@ -5,6 +5,7 @@
  *
  * Thread rule: as executor.c; the control lock for the moments in which shared state is touched.
  */
+#include "base/wait.h"
 #include "codecs/codecs.h"
 #include "codecs/view_rows.h"
 #include "store/background/lifetime.h"
@@ -437,13 +438,30 @@ static kvt_status executor_reserve_relayout(store_op *op)
     return status;
 }
 
+/* How long a move waits for readers of places that were replaced. */
+#define RESERVE_PATIENCE_NS UINT64_C(1000000000)
+
+/* Waits until a place has been given back since `drained` was counted. False at the instant. */
+static bool executor_await_drain(kvt_store *store, uint64_t drained, uint64_t until_ns)
+{
+    bool waiting = true;
+    pthread_mutex_lock(&store->lock);
+    while (waiting && store->drained == drained)
+        waiting = base_condition_wait_until(&store->changed, &store->lock, until_ns);
+    waiting = store->drained != drained;
+    pthread_mutex_unlock(&store->lock);
+    return waiting;
+}
+
 /*
  * Takes extents. Room that the policy counts as free may be owed: by the catalog, which hands
  * extents back with the commit of the row's deletion, or by a reader of a place that was replaced.
- * Both are waited for; then copies make way; only a tier without those is full.
+ * Both are waited for; then copies make way; only a tier without those is full. The wait for
+ * readers is bounded: the reader may be a load whose owner's thread waits here.
  */
 kvt_status stage_reserve(store_op *op)
 {
+    uint64_t until_ns = 0;
     assert(op->tier != KVT_TIER_NONE && op->record_bytes > 0);
     assert((op->location != NULL) == op->written);
     if (op->written) return KVT_OK;
@@ -476,11 +494,9 @@ kvt_status stage_reserve(store_op *op)
             if (status != KVT_OK) return status;
             continue;
         }
-        pthread_mutex_lock(&store->lock);
-        while (store->drained == drained) {
-            pthread_cond_wait(&store->changed, &store->lock);
-        }
-        pthread_mutex_unlock(&store->lock);
+        if (until_ns == 0) until_ns = base_clock_ns() + RESERVE_PATIENCE_NS;
+        op->held = !executor_await_drain(store, drained, until_ns);
+        if (op->held) return KVT_E_SPACE;
     }
 }
 

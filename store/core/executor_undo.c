@@ -112,6 +112,7 @@ static executor_cause executor_find_cause(const store_op *op, kvt_status status)
     case KVT_E_SPACE: break;
     default: return EXECUTOR_OTHER;
     }
+    if (op->held) return EXECUTOR_HELD;
     bool larger = op->planned && op->record_bytes > store_bytes_of(op->move->to_bytes);
     if (op->larger || larger) return EXECUTOR_LARGER;
     if (!op->no_room) return EXECUTOR_FULL;

@@ -287,6 +287,14 @@ void handover_leave(kvt_store *store, store_staged *staged)
     free(staged);
 }
 
+/* Ends the queue's part in an object. A load that reads the bytes keeps them until its end, and
+ * puts go on. Lock held. */
+static void handover_let_go(kvt_store *store, store_staged *staged)
+{
+    if (staged->users > 1) staging_keep(store->handover.staging, &staged->buffer);
+    handover_leave(store, staged);
+}
+
 /* Takes the STAGED entry of a put that is not stored after all out of the table, and wakes the
  * threads that wait for the entry. Lock held. */
 static void handover_forget(kvt_store *store, const store_staged *staged, kvt_event_reason reason)
@@ -325,7 +333,7 @@ void handover_discard(kvt_store *store, store_staged *staged)
 {
     handover_report(store, staged->moves, staged->count);
     pthread_mutex_lock(&store->lock);
-    handover_leave(store, staged);
+    handover_let_go(store, staged);
     pthread_mutex_unlock(&store->lock);
 }
 
@@ -376,7 +384,7 @@ void handover_end(kvt_store *store, store_staged *staged, kvt_status status)
             handover_note_failure(store, status == KVT_REFUSED ? KVT_E_IO : status);
     }
     handover_remove(&store->handover, staged);
-    handover_leave(store, staged);
+    handover_let_go(store, staged);
     pthread_cond_broadcast(&store->changed);
 }
 

@@ -2,8 +2,8 @@
 /*
  * place.c - what the record at a place must be, and places that are no longer an entry's: extents
  * are given back by the last reader, after the deletion of the catalog row was committed. Nobody
- * waits for readers: a reader may be a get that has landed in a queue whose thread is the one that
- * would wait, or a layered load, which lasts as long as its owner likes.
+ * waits for readers without a bound: a reader may be a get that has landed in a queue whose thread
+ * is the one that would wait, or a layered load, which lasts as long as its owner likes.
  *
  * The file decides for no entry whether its place goes; quarantine.c, copies.c and executor.c do.
  *

@@ -281,6 +281,7 @@ static bool put_tries_again(kvt_store *store, put_work *work, const executor_res
 {
     assert(work->progress.last != KVT_OK && result->cause != EXECUTOR_DONE);
     put_progress *progress = &work->progress;
+    if (result->cause == EXECUTOR_HELD) return false; /* a further plan would wait as long */
     if (put_find_victims(store, progress, progress->last)) return true;
     if (progress->last >= 0) return false;
     /* A trial that fails is no fault of the put, which is decided on its merit next. */

@@ -4,7 +4,7 @@
  * staging.h. The file moves no bytes and knows no record.
  *
  *     free -> granted (counts in out_bytes) ---- released ----------------> free
- *                  \-- abandoned (counts in abandoned_bytes) -- released --> free
+ *                  \-- abandoned, kept (counts in abandoned_bytes) -- released --> free
  *
  * `lock` guards the space, the queue and the accounts; memory from the heap is allocated and freed
  * without it. A staging that is closed while buffers are out is destroyed by the last release.
@@ -194,15 +194,37 @@ kvt_status staging_acquire_now(store_staging *staging, uint64_t bytes, staging_b
     return staging_deliver(staging, memory, bytes, buffer_out);
 }
 
+/* Counts a buffer no longer against the bound, unless so many bytes are beside it then. */
+static void staging_leave(store_staging *staging, staging_buffer *buffer, uint64_t most)
+{
+    if (buffer->memory == NULL) return;
+    pthread_mutex_lock(&staging->lock);
+    if (!buffer->abandoned && buffer->bytes <= most &&
+        staging->abandoned_bytes <= most - buffer->bytes) {
+        buffer->abandoned = true;
+        staging->out_bytes -= buffer->bytes;
+        staging->abandoned_bytes += buffer->bytes;
+        pthread_cond_broadcast(&staging->freed);
+    }
+    pthread_mutex_unlock(&staging->lock);
+}
+
 void staging_abandon(store_staging *staging, staging_buffer *buffer)
 {
-    if (buffer->memory == NULL || buffer->abandoned) return;
+    staging_leave(staging, buffer, UINT64_MAX);
+}
+
+void staging_keep(store_staging *staging, staging_buffer *buffer)
+{
+    staging_leave(staging, buffer, staging->limit_bytes);
+}
+
+uint64_t staging_room_to_keep(store_staging *staging)
+{
     pthread_mutex_lock(&staging->lock);
-    buffer->abandoned = true;
-    staging->out_bytes -= buffer->bytes;
-    staging->abandoned_bytes += buffer->bytes;
-    pthread_cond_broadcast(&staging->freed);
+    const uint64_t most = staging->limit_bytes / 2, kept = staging->abandoned_bytes;
     pthread_mutex_unlock(&staging->lock);
+    return kept < most ? most - kept : 0;
 }
 
 uint64_t staging_bytes_out(store_staging *staging)

@@ -11,8 +11,8 @@
  *
  * A buffer that a device does not give up is abandoned: it counts no longer against the bound, so
  * that others go on, and comes back when the device answers. Devices have a bounded number of
- * operations, so a bounded number of buffers can be lost to them. Closed staging lives until the
- * last buffer has come back.
+ * operations, so a bounded number of buffers can be lost to them. A buffer that a load keeps until
+ * its end is set aside in the same way. Closed staging lives until the last buffer has come back.
  *
  * Thread rule: own lock; acquire waits, release never does. A thread that holds a buffer and
  * acquires another could wait for itself: an operation acquires all its staging in one call, and
@@ -35,7 +35,8 @@
 typedef struct staging_buffer {
     void *memory;
     uint64_t bytes;
-    bool abandoned; /* the device may still use it */
+    bool abandoned; /* the device may still use it, or a load keeps it; under the staging's lock
+                       where several threads have the buffer */
 } staging_buffer;
 
 /* A waiter, on its own stack. */
@@ -50,7 +51,7 @@ typedef struct store_staging {
     pthread_cond_t freed;
     uint64_t limit_bytes;
     uint64_t out_bytes;       /* granted and not yet given back or abandoned */
-    uint64_t abandoned_bytes; /* abandoned and not yet given back */
+    uint64_t abandoned_bytes; /* abandoned or kept, and not yet given back */
     uint64_t buffers;         /* granted and not yet given back */
     staging_waiter *waiters;  /* first come, first served: large requests are not starved */
     bool closed;
@@ -90,6 +91,13 @@ KVT_NODISCARD kvt_status staging_acquire_now(store_staging *staging, uint64_t by
 
 /* A device may keep the buffer for long. */
 void staging_abandon(store_staging *staging, staging_buffer *buffer);
+
+/* A load keeps the buffer for as long as its owner likes: the buffer counts as an abandoned one, so
+ * that the owner's thread does not wait for itself, while such bytes are at most the bound. */
+void staging_keep(store_staging *staging, staging_buffer *buffer);
+
+/* The bytes that a further load may keep: half of the bound, without what is beside the bound. */
+uint64_t staging_room_to_keep(store_staging *staging);
 
 /* Bytes that are out, abandoned or not. */
 uint64_t staging_bytes_out(store_staging *staging);

@@ -215,7 +215,8 @@ struct kvt_load {
     queue_task ask_task; /* posted when all of them have ended; the next three are its: */
     size_t ask_next;     /* the next entry to ask for */
     uint64_t ask_deadline_ns;
-    uint64_t ask_room; /* of staging that is left to them */
+    uint64_t ask_most; /* of staging that they may take, */
+    uint64_t ask_room; /* and what is left of it */
     bool starved;      /* for staging: the queue's threads try again */
     bool ending;
     bool orphan; /* its queue was closed */

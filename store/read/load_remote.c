@@ -8,8 +8,9 @@
  *     round   those that were larger than was thought, and all others that have room; while no size
  *             is known one alone
  *
- * The records of one load hold at most half of the store's staging, or are one alone; entries
- * beyond that are misses.
+ * The records of loads hold at most half of the store's staging, or are one alone; entries beyond
+ * that are misses. Records that have come count no longer against the bound of the staging, because
+ * they stay until their load ends (staging_keep).
  *
  * Thread rule: one thread at a time, begin's or the task's; load_end_remote is for whoever frees
  * the load.
@@ -94,7 +95,10 @@ static kvt_status load_take_answer(kvt_load *load, load_entry *entry)
     if (get->remote == NULL) return KVT_MISS;
     kvt_status status = fetch_wait(remote, get->remote, 0);
     if (status == KVT_OK) status = load_take_record(load, entry);
-    if (status == KVT_QUEUED) return status;
+    if (status == KVT_QUEUED) {
+        staging_keep(load->store->staging, &get->remote->read.buffer);
+        return status;
+    }
     if (status == KVT_E_CORRUPT && !get->remote_joined)
         remote_get_condemn(load->store, get->remote);
     remote_get_count(load->store, get, status, get->remote_known, 0);
@@ -136,7 +140,7 @@ static kvt_status load_ask_one(kvt_load *load, load_entry *entry)
 static uint32_t load_ask_larger(kvt_load *load, bool *starved_out)
 {
     store_remote *remote = load->store->remote;
-    const uint64_t most = load->store->staging->limit_bytes / 2;
+    const uint64_t most = load->ask_most;
     uint32_t begun = 0;
     uint64_t held = 0;
     for (size_t i = 0; i < load->ask_next; i++) {
@@ -168,7 +172,7 @@ static uint32_t load_ask_larger(kvt_load *load, bool *starved_out)
 static uint32_t load_ask_further(kvt_load *load, bool *starved_out)
 {
     store_remote *remote = load->store->remote;
-    const uint64_t most = load->store->staging->limit_bytes / 2;
+    const uint64_t most = load->ask_most;
     uint32_t begun = 0;
     pthread_mutex_lock(&remote->lock);
     const bool known = remote_costs_size(remote, FETCH_UNKNOWN) != NULL;
@@ -179,7 +183,7 @@ static uint32_t load_ask_further(kvt_load *load, bool *starved_out)
         /* The first one ever says how much room the others need. */
         if (begun == 1 && !known) return begun;
         const uint64_t bytes = fetch_staging_bytes(remote, FETCH_UNKNOWN);
-        const bool first = load->ask_room == most; /* it has what there is */
+        const bool first = most != 0 && load->ask_room == most; /* it has what there is */
         kvt_status status = bytes > load->ask_room && !first ? KVT_MISS : KVT_OK;
         if (status == KVT_OK) status = load_ask_one(load, entry);
         *starved_out = *starved_out || (status == KVT_BUSY && first);
@@ -284,6 +288,7 @@ bool load_ask_others(kvt_load *load)
     store_remote *remote = load->store->remote;
     const uint64_t end_ns = base_clock_ns() + remote->deadline_ns;
     assert(load->asks && load->ask_next == 0);
+    load->ask_most = staging_room_to_keep(load->store->staging);
     load->ask_task = (queue_task){.run = load_ask_run, .context = load};
     load->ask_deadline_ns = end_ns < load->options.deadline_ns ? end_ns : load->options.deadline_ns;
     load->reads = true;

@@ -182,6 +182,25 @@ TEST(abandon)
     staging_release(staging, &other);
 }
 
+/* Loads keep as much beside the bound as the bound is; half of it is what a further one may have. */
+TEST(keep)
+{
+    staging_buffer kept[3] = {take(LIMIT / 4, true), take(3 * LIMIT / 4, true)};
+    assert_int_equal(staging_room_to_keep(staging), LIMIT / 2);
+    staging_keep(staging, &kept[0]);
+    staging_keep(staging, &kept[0]); /* once */
+    assert_int_equal(staging_room_to_keep(staging), LIMIT / 4);
+    staging_keep(staging, &kept[1]);
+    assert_int_equal(staging_room_to_keep(staging), 0);
+    kept[2] = take(64 * KIB, true);
+    staging_keep(staging, &kept[2]); /* counts as before */
+    assert_int_equal(staging->out_bytes, 64 * KIB);
+    for (int i = 0; i < 3; i++)
+        staging_release(staging, &kept[i]);
+    assert_int_equal(staging_bytes_out(staging), 0);
+    assert_int_equal(staging_room_to_keep(staging), LIMIT / 2);
+}
+
 /* Closed staging lives until the last buffer has come back. */
 TEST_WITH(NULL, NULL, close_with_a_buffer_out)
 {

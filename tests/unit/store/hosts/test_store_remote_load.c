@@ -278,3 +278,39 @@ TEST(larger_records_are_asked_for_again)
     assert_true(atomic_load(&faults.count) >= asked + ENTRIES); /* one of them twice */
     close_site(&s);
 }
+
+/* Records that have come stay in staging until their load ends, and a get that needs most of it does
+ * not wait for that. */
+TEST(a_get_beside_records_that_stay)
+{
+    enum { ENTRIES = 3 };
+    kvt_layout layout = support_layout;
+    site s;
+    open_site(&s, 20);
+    layout.tokens *= 40; /* 1.25 MiB of a staging of 4 */
+    uint64_t bytes = 0;
+    assert_ok(kvt_layout_bytes(&layout, &bytes));
+    char *from = test_alloc(3 * bytes), *to = test_zeros(3 * bytes);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        layout.tokens = support_layout.tokens * (i == ENTRIES - 1 ? 120 : 40);
+        const kvt_entry entry = support_entry(support_key(700 + i), layout, 1e6);
+        const uint64_t own = i == ENTRIES - 1 ? 3 * bytes : bytes;
+        codecs_kv_sample_fill(&layout, i, from);
+        assert_ok(kvt_store_put(s.writer, &entry, KVT_PACKED(from, own)));
+        s.keys[i] = entry.key;
+        s.views[i] = kvt_view_packed(to, own);
+    }
+    assert_ok(kvt_remote_flush(s.writer, KVT_NO_DEADLINE));
+    kvt_load *load = begin(&s, 1, NULL);
+    assert_ok(kvt_load_wait(load, 1, KVT_NO_DEADLINE));
+    const uint64_t kept = staging_bytes_out(s.store->staging);
+    assert_true(kept >= bytes);
+    assert_int_equal(staging_room_to_keep(s.store->staging) + kept, 2 << 20);
+    /* A get that waited for the load would be late. */
+    char *large = test_zeros(3 * bytes);
+    assert_ok(kvt_store_get(s.store, &s.keys[2], KVT_PACKED(large, 3 * bytes),
+                            base_clock_ns() + UINT64_C(20000000000), NULL));
+    assert_memory_equal(large, from, 3 * bytes);
+    assert_ok(kvt_load_end(load, NULL, NULL));
+    close_site(&s);
+}
