@@ -51,9 +51,13 @@ typedef struct rans_table {
     uint8_t of[256];
 } rans_table;
 
-/* Tables for look-ups in registers of AVX2: steps of sixteen bytes, each the difference (exclusive
- * or) from the step before it, begun anew in the middle of 256. */
-enum { RANS_STEP_BYTES = 16, RANS_STEPS = RANS_SCALE / RANS_STEP_BYTES };
+/* Tables by distance for look-ups in registers of AVX2: steps of sixteen bytes, each the difference
+ * (exclusive or) from the step before it. */
+enum {
+    RANS_STEP_BYTES = 16,
+    RANS_STEPS = RANS_SYMBOLS_MAX / RANS_STEP_BYTES,
+    RANS_FEW = 16 /* symbols, with the escape, whose index fits half a byte */
+};
 
 /* Derived from a table, for encoding. Symbols that the table lacks have the escape's place. */
 typedef struct rans_encode_table {
@@ -71,22 +75,25 @@ typedef struct rans_encode_table {
     /* The same in steps: by the distance from the first symbol plus one, 0 for the escape, with as
      * many steps as the symbols take; 0: they take too many. */
     uint32_t steps;
-    uint8_t frequency_steps[RANS_STEPS / 2][RANS_STEP_BYTES];
-    uint8_t start_steps[RANS_STEPS / 2][RANS_STEP_BYTES];
-    uint8_t inverse_low_steps[RANS_STEPS / 2][RANS_STEP_BYTES];
-    uint8_t inverse_high_steps[RANS_STEPS / 2][RANS_STEP_BYTES];
-    uint8_t slot_steps[RANS_STEPS][RANS_STEP_BYTES];
+    uint8_t frequency_steps[RANS_STEPS][RANS_STEP_BYTES];
+    uint8_t start_steps[RANS_STEPS][RANS_STEP_BYTES];
+    uint8_t inverse_low_steps[RANS_STEPS][RANS_STEP_BYTES];
+    uint8_t inverse_high_steps[RANS_STEPS][RANS_STEP_BYTES];
 } rans_encode_table;
 
-/* Derived from a table, for decoding. By slot, and in steps. */
+/* Derived from a table, for decoding. */
 typedef struct rans_decode_table {
-    uint8_t symbol[RANS_SCALE];
+    uint8_t symbol[RANS_SCALE]; /* by slot, as all but the two by index */
     uint8_t frequency[RANS_SCALE];
     uint8_t rank[RANS_SCALE];
     uint32_t entry[RANS_SCALE]; /* frequency << 16 | rank << 8 | symbol */
-    uint8_t symbol_steps[RANS_STEPS][RANS_STEP_BYTES];
-    uint8_t frequency_steps[RANS_STEPS][RANS_STEP_BYTES];
-    uint8_t rank_steps[RANS_STEPS][RANS_STEP_BYTES];
+    /* Of a table of at most RANS_FEW symbols also: the symbol's index in four bits, and above it,
+     * with a sign, the slot's rank less its share, slot * frequency / 256. Spread as they are,
+     * slots of any symbol are within -7 and 6 of it. */
+    bool has_few;
+    uint8_t few[RANS_SCALE];
+    uint8_t few_symbol[RANS_FEW]; /* by index */
+    uint8_t few_frequency[RANS_FEW];
 } rans_decode_table;
 
 /* Counts symbols: all of them, or of a long stream one run of 64 in four, chosen by a hash so that

@@ -274,8 +274,7 @@ static void rans_spread(const rans_table *table, uint8_t symbols[RANS_SCALE])
 static void rans_fill_steps(const uint8_t *bytes, uint32_t count, uint8_t (*steps)[RANS_STEP_BYTES])
 {
     for (uint32_t i = 0; i < count; i++) {
-        const bool first = i % (RANS_SCALE / 2) < RANS_STEP_BYTES;
-        const uint8_t before = first ? 0 : bytes[i - RANS_STEP_BYTES];
+        const uint8_t before = i < RANS_STEP_BYTES ? 0 : bytes[i - RANS_STEP_BYTES];
         steps[i / RANS_STEP_BYTES][i % RANS_STEP_BYTES] = bytes[i] ^ before;
     }
 }
@@ -293,7 +292,6 @@ static void rans_fill_encode_steps(rans_encode_table *encode)
                   {encode->start, encode->start_steps},
                   {encode->inverse_low, encode->inverse_low_steps},
                   {encode->inverse_high, encode->inverse_high_steps}};
-    rans_fill_steps(encode->slot_byte, RANS_SCALE, encode->slot_steps);
     encode->steps = used <= MOST ? (used + RANS_STEP_BYTES - 1) / RANS_STEP_BYTES : 0;
     for (uint32_t i = 1; encode->steps != 0 && i < used; i++) {
         at[i] = encode->index[encode->first + i - 1];
@@ -354,6 +352,26 @@ bool rans_any_escapes(const rans_encode_table *table, const uint8_t *symbols, ui
     return any != 0;
 }
 
+/* What a decoder has of a table of few symbols besides. */
+static void rans_fill_few(const rans_table *table, rans_decode_table *decode)
+{
+    uint8_t index[RANS_SCALE];
+    uint32_t used = 0;
+    for (unsigned s = 0; s < 256; s++) {
+        if (table->of[s] == 0) continue;
+        decode->has_few = used < RANS_FEW;
+        if (!decode->has_few) return;
+        index[s] = (uint8_t)used;
+        decode->few_symbol[used] = (uint8_t)s;
+        decode->few_frequency[used++] = table->of[s];
+    }
+    for (int slot = 0; slot < RANS_SCALE; slot++) {
+        const int above = decode->rank[slot] - slot * decode->frequency[slot] / RANS_SCALE;
+        assert(above >= -RANS_FEW / 2 && above < RANS_FEW / 2);
+        decode->few[slot] = (uint8_t)(above * RANS_FEW + index[decode->symbol[slot]]);
+    }
+}
+
 void rans_fill_decode_table(const rans_table *table, rans_decode_table *decode)
 {
     uint32_t ranks[256] = {0};
@@ -365,7 +383,5 @@ void rans_fill_decode_table(const rans_table *table, rans_decode_table *decode)
         decode->rank[slot] = (uint8_t)rank;
         decode->entry[slot] = (uint32_t)table->of[s] << 16 | rank << 8 | s;
     }
-    rans_fill_steps(decode->symbol, RANS_SCALE, decode->symbol_steps);
-    rans_fill_steps(decode->frequency, RANS_SCALE, decode->frequency_steps);
-    rans_fill_steps(decode->rank, RANS_SCALE, decode->rank_steps);
+    rans_fill_few(table, decode);
 }

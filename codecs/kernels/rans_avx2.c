@@ -15,12 +15,6 @@ enum { RANS_EIGHT = 8 };
 
 #define RANS_INLINE static inline __attribute__((always_inline)) CODECS_TARGET_AVX2
 
-/*
- * A table of 256 bytes is looked up in sixteen steps of sixteen bytes: a shuffle gives zero where
- * the place, minus sixteen for each step before, is negative, and the steps are stored as
- * differences, so that those up to the place's own add up to its byte. Places of 128 and more are
- * negative in the first eight steps and have the other eight. Saturation keeps what is negative so.
- */
 enum { RANS_LANES = 32, RANS_PAIRS_MAX = RANS_STATES_MAX / RANS_LANES };
 
 typedef struct rans_pair {
@@ -47,34 +41,43 @@ RANS_INLINE void rans_store_pair(uint16_t *states, rans_pair x)
     _mm256_storeu_si256((void *)(states + RANS_LANES / 2), _mm256_unpackhi_epi8(low, high));
 }
 
-/* Symbols, frequencies and ranks of slots. */
-typedef struct rans_looked {
-    __m256i symbol;
-    __m256i frequency;
-    __m256i rank;
-} rans_looked;
-
-RANS_INLINE __m256i rans_step(const uint8_t step[RANS_STEP_BYTES], __m256i places)
+/* Sixteen bytes looked up: lanes of 128 and more give 0, of others the low four bits count. */
+RANS_INLINE __m256i rans_look16(const uint8_t bytes[16], __m256i at)
 {
-    const __m128i bytes = _mm_loadu_si128((const void *)step);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), places);
+    const __m128i table = _mm_loadu_si128((const void *)bytes);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), at);
 }
 
-RANS_INLINE rans_looked rans_look_up(const rans_decode_table *table, __m256i slots)
+/* Places in a table of 256 bytes: the low four bits, and each of the high four on top of a byte. */
+typedef struct rans_places {
+    __m256i low;
+    __m256i bit[4];
+} rans_places;
+
+RANS_INLINE rans_places rans_place(__m256i at)
 {
-    const __m256i zero = _mm256_setzero_si256();
-    rans_looked looked = {zero, zero, zero};
-    __m256i left = slots;
+    const rans_places places = {
+        _mm256_and_si256(at, _mm256_set1_epi8(15)),
+        {_mm256_slli_epi16(at, 3), _mm256_slli_epi16(at, 2), _mm256_slli_epi16(at, 1), at}};
+    return places;
+}
+
+/* A table of 256 bytes: sixteen shuffles, of which the high bits choose one, pair by pair. */
+RANS_INLINE __m256i rans_look256(const uint8_t bytes[RANS_SCALE], const rans_places *places)
+{
+    __m256i part[RANS_SCALE / 16];
 #pragma GCC unroll 16
-    for (int step = 0; step < RANS_STEPS; step++) {
-        if (step == RANS_STEPS / 2) left = _mm256_xor_si256(slots, _mm256_set1_epi8((char)0x80));
-        looked.symbol = _mm256_xor_si256(looked.symbol, rans_step(table->symbol_steps[step], left));
-        looked.frequency =
-            _mm256_xor_si256(looked.frequency, rans_step(table->frequency_steps[step], left));
-        looked.rank = _mm256_xor_si256(looked.rank, rans_step(table->rank_steps[step], left));
-        left = _mm256_subs_epi8(left, _mm256_set1_epi8(RANS_STEP_BYTES));
+    for (int i = 0; i < RANS_SCALE / 16; i++) {
+        part[i] = rans_look16(bytes + i * 16, places->low);
     }
-    return looked;
+#pragma GCC unroll 4
+    for (int bit = 0; bit < 4; bit++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < RANS_SCALE / 32 >> bit; i++) {
+            part[i] = _mm256_blendv_epi8(part[2 * i], part[2 * i + 1], places->bit[bit]);
+        }
+    }
+    return part[0];
 }
 
 /* The bytes that are next, spread over eight lanes whose bits are set. Moves *at. */
@@ -86,18 +89,19 @@ RANS_INLINE long long rans_spread(const uint8_t **at, unsigned mask)
     return (long long)_pdep_u64(bytes, _pdep_u64(mask, UINT64_C(0x0101010101010101)) * 0xff);
 }
 
-/* The states after a symbol. lanes: those that are in use. */
-RANS_INLINE rans_pair rans_decode_pair(rans_pair x, const rans_looked *looked, const uint8_t **at,
-                                       const uint32_t lanes)
+/* Two registers of words, of the even bytes and of the odd ones, as a pair. */
+RANS_INLINE rans_pair rans_join(__m256i even, __m256i odd)
 {
     const __m256i byte = _mm256_set1_epi16(0xff);
-    const __m256i f = looked->frequency, r = looked->rank;
-    __m256i even = _mm256_mullo_epi16(_mm256_and_si256(f, byte), _mm256_and_si256(x.high, byte));
-    __m256i odd = _mm256_mullo_epi16(_mm256_srli_epi16(f, 8), _mm256_srli_epi16(x.high, 8));
-    even = _mm256_add_epi16(even, _mm256_and_si256(r, byte));
-    odd = _mm256_add_epi16(odd, _mm256_srli_epi16(r, 8));
-    x.low = _mm256_or_si256(_mm256_and_si256(even, byte), _mm256_slli_epi16(odd, 8));
-    x.high = _mm256_or_si256(_mm256_srli_epi16(even, 8), _mm256_andnot_si256(byte, odd));
+    const rans_pair x = {
+        _mm256_or_si256(_mm256_and_si256(even, byte), _mm256_slli_epi16(odd, 8)),
+        _mm256_or_si256(_mm256_srli_epi16(even, 8), _mm256_andnot_si256(byte, odd))};
+    return x;
+}
+
+/* States below the least take the bytes that are next. lanes: those that are in use. */
+RANS_INLINE rans_pair rans_take_due(rans_pair x, const uint8_t **at, const uint32_t lanes)
+{
     const __m256i due = _mm256_cmpeq_epi8(x.high, _mm256_setzero_si256());
     const uint32_t mask = (uint32_t)_mm256_movemask_epi8(due) & lanes;
     const long long a = rans_spread(at, mask & 0xff), b = rans_spread(at, mask >> 8 & 0xff);
@@ -107,9 +111,48 @@ RANS_INLINE rans_pair rans_decode_pair(rans_pair x, const rans_looked *looked, c
     return x;
 }
 
+/* One symbol of a pair. */
+RANS_INLINE rans_pair rans_decode_pair(const rans_decode_table *table, rans_pair x,
+                                       const uint8_t **at, const uint32_t lanes,
+                                       __m256i *symbols_out)
+{
+    const __m256i byte = _mm256_set1_epi16(0xff);
+    const rans_places slots = rans_place(x.low);
+    const __m256i f = rans_look256(table->frequency, &slots);
+    const __m256i r = rans_look256(table->rank, &slots);
+    __m256i even = _mm256_mullo_epi16(_mm256_and_si256(f, byte), _mm256_and_si256(x.high, byte));
+    __m256i odd = _mm256_mullo_epi16(_mm256_srli_epi16(f, 8), _mm256_srli_epi16(x.high, 8));
+    even = _mm256_add_epi16(even, _mm256_and_si256(r, byte));
+    odd = _mm256_add_epi16(odd, _mm256_srli_epi16(r, 8));
+    *symbols_out = rans_look256(table->symbol, &slots);
+    return rans_take_due(rans_join(even, odd), at, lanes);
+}
+
+/* The same with a table of few symbols: one look-up by slot gives the symbol's index in the low
+ * four bits of a byte, and in the high four, with a sign, what the slot's rank has above its share
+ * slot * frequency / 256. State and share are one product then: x * frequency / 256. */
+RANS_INLINE rans_pair rans_decode_few(const rans_decode_table *table, rans_pair x,
+                                      const uint8_t **at, const uint32_t lanes,
+                                      __m256i *symbols_out)
+{
+    const __m256i byte = _mm256_set1_epi16(0xff);
+    const rans_places slots = rans_place(x.low);
+    const __m256i looked = rans_look256(table->few, &slots);
+    const __m256i index = _mm256_and_si256(looked, _mm256_set1_epi8(RANS_FEW - 1));
+    const __m256i f = rans_look16(table->few_frequency, index);
+    *symbols_out = rans_look16(table->few_symbol, index);
+    __m256i even = _mm256_or_si256(_mm256_and_si256(x.low, byte), _mm256_slli_epi16(x.high, 8));
+    __m256i odd = _mm256_or_si256(_mm256_srli_epi16(x.low, 8), _mm256_andnot_si256(byte, x.high));
+    even = _mm256_mulhi_epu16(even, _mm256_slli_epi16(f, 8));
+    odd = _mm256_mulhi_epu16(odd, _mm256_andnot_si256(byte, f));
+    even = _mm256_add_epi16(even, _mm256_srai_epi16(_mm256_slli_epi16(looked, 8), 12));
+    odd = _mm256_add_epi16(odd, _mm256_srai_epi16(looked, 12));
+    return rans_take_due(rans_join(even, odd), at, lanes);
+}
+
 /* Turns until fewer bytes are left than one turn can take, and those that are looked at beyond. */
 RANS_INLINE uint64_t rans_decode_pairs(rans_decoder *decoder, uint8_t *symbols, uint64_t count,
-                                       const int pairs)
+                                       const int pairs, const bool few)
 {
     const uint64_t turn = (uint64_t)pairs * RANS_LANES;
     const uint8_t *at = decoder->at;
@@ -122,9 +165,10 @@ RANS_INLINE uint64_t rans_decode_pairs(rans_decoder *decoder, uint8_t *symbols, 
          i += turn) {
 #pragma GCC unroll 4
         for (int p = 0; p < pairs; p++) {
-            const rans_looked looked = rans_look_up(decoder->table, x[p].low);
-            _mm256_storeu_si256((void *)(symbols + i + (uint64_t)p * RANS_LANES), looked.symbol);
-            x[p] = rans_decode_pair(x[p], &looked, &at, UINT32_MAX);
+            __m256i run;
+            x[p] = few ? rans_decode_few(decoder->table, x[p], &at, UINT32_MAX, &run)
+                       : rans_decode_pair(decoder->table, x[p], &at, UINT32_MAX, &run);
+            _mm256_storeu_si256((void *)(symbols + i + (uint64_t)p * RANS_LANES), run);
         }
     }
     for (int p = 0; p < pairs; p++) {
@@ -135,7 +179,8 @@ RANS_INLINE uint64_t rans_decode_pairs(rans_decoder *decoder, uint8_t *symbols, 
 }
 
 /* The same of 16 states, in half of a pair. */
-RANS_INLINE uint64_t rans_decode_half(rans_decoder *decoder, uint8_t *symbols, uint64_t count)
+RANS_INLINE uint64_t rans_decode_half(rans_decoder *decoder, uint8_t *symbols, uint64_t count,
+                                      const bool few)
 {
     enum { TURN = RANS_LANES / 2 };
     uint16_t states[RANS_LANES] = {0};
@@ -145,9 +190,10 @@ RANS_INLINE uint64_t rans_decode_half(rans_decoder *decoder, uint8_t *symbols, u
     rans_pair x = rans_load_pair(states);
     for (; count - i >= TURN && (uint64_t)(decoder->end - at) >= TURN + sizeof(uint64_t);
          i += TURN) {
-        const rans_looked looked = rans_look_up(decoder->table, x.low);
-        _mm_storeu_si128((void *)(symbols + i), _mm256_castsi256_si128(looked.symbol));
-        x = rans_decode_pair(x, &looked, &at, UINT16_MAX);
+        __m256i run;
+        x = few ? rans_decode_few(decoder->table, x, &at, UINT16_MAX, &run)
+                : rans_decode_pair(decoder->table, x, &at, UINT16_MAX, &run);
+        _mm_storeu_si128((void *)(symbols + i), _mm256_castsi256_si128(run));
     }
     rans_store_pair(states, x);
     __builtin_memcpy(decoder->states, states, TURN * sizeof states[0]);
@@ -155,14 +201,21 @@ RANS_INLINE uint64_t rans_decode_half(rans_decoder *decoder, uint8_t *symbols, u
     return i;
 }
 
+RANS_INLINE uint64_t rans_decode_whole(rans_decoder *decoder, uint8_t *symbols, uint64_t count,
+                                       const bool few)
+{
+    switch (decoder->state_count) {
+    case 16: return rans_decode_half(decoder, symbols, count, few);
+    case 64: return rans_decode_pairs(decoder, symbols, count, 2, few);
+    default: return rans_decode_pairs(decoder, symbols, count, 4, few);
+    }
+}
+
 CODECS_TARGET_AVX2 uint64_t rans_decode_avx2(rans_decoder *decoder, uint8_t *symbols,
                                              uint64_t count)
 {
-    switch (decoder->state_count) {
-    case 16: return rans_decode_half(decoder, symbols, count);
-    case 64: return rans_decode_pairs(decoder, symbols, count, 2);
-    default: return rans_decode_pairs(decoder, symbols, count, 4);
-    }
+    return decoder->table->has_few ? rans_decode_whole(decoder, symbols, count, true)
+                                   : rans_decode_whole(decoder, symbols, count, false);
 }
 
 /* The bytes of the lanes of a mask, written so that they end at *at, which moves down. Eight bytes
@@ -197,16 +250,16 @@ RANS_INLINE rans_pair rans_encode_pair(const rans_encode_table *table, __m256i s
     __m256i place = _mm256_sub_epi8(symbols, _mm256_set1_epi8((char)table->first));
     const __m256i known = _mm256_cmpeq_epi8(_mm256_min_epu8(place, width), place);
     place = _mm256_and_si256(_mm256_add_epi8(place, _mm256_set1_epi8(1)), known);
-    __m256i frequency = rans_step(table->frequency_steps[0], place);
-    __m256i start = rans_step(table->start_steps[0], place);
-    __m256i low = rans_step(table->inverse_low_steps[0], place);
-    __m256i high = rans_step(table->inverse_high_steps[0], place);
+    __m256i frequency = rans_look16(table->frequency_steps[0], place);
+    __m256i start = rans_look16(table->start_steps[0], place);
+    __m256i low = rans_look16(table->inverse_low_steps[0], place);
+    __m256i high = rans_look16(table->inverse_high_steps[0], place);
     for (int step = 1; step < (int)table->steps; step++) {
         place = _mm256_subs_epi8(place, sixteen);
-        frequency = _mm256_xor_si256(frequency, rans_step(table->frequency_steps[step], place));
-        start = _mm256_xor_si256(start, rans_step(table->start_steps[step], place));
-        low = _mm256_xor_si256(low, rans_step(table->inverse_low_steps[step], place));
-        high = _mm256_xor_si256(high, rans_step(table->inverse_high_steps[step], place));
+        frequency = _mm256_xor_si256(frequency, rans_look16(table->frequency_steps[step], place));
+        start = _mm256_xor_si256(start, rans_look16(table->start_steps[step], place));
+        low = _mm256_xor_si256(low, rans_look16(table->inverse_low_steps[step], place));
+        high = _mm256_xor_si256(high, rans_look16(table->inverse_high_steps[step], place));
     }
 
     const __m256i due = _mm256_cmpeq_epi8(_mm256_max_epu8(x.high, frequency), x.high);
@@ -233,14 +286,8 @@ RANS_INLINE rans_pair rans_encode_pair(const rans_encode_table *table, __m256i s
     x.high = _mm256_or_si256(even, _mm256_slli_epi16(odd, 8));
     place = _mm256_or_si256(rest_even, _mm256_slli_epi16(rest_odd, 8));
     place = _mm256_add_epi8(place, start);
-    __m256i left = place;
-    x.low = _mm256_setzero_si256();
-#pragma GCC unroll 16
-    for (int step = 0; step < RANS_STEPS; step++) {
-        if (step == RANS_STEPS / 2) left = _mm256_xor_si256(place, _mm256_set1_epi8((char)0x80));
-        x.low = _mm256_xor_si256(x.low, rans_step(table->slot_steps[step], left));
-        left = _mm256_subs_epi8(left, sixteen);
-    }
+    const rans_places places = rans_place(place);
+    x.low = rans_look256(table->slot_byte, &places);
     return x;
 }
 

@@ -217,6 +217,46 @@ TEST(unsound_tables_are_refused)
     assert_int_equal(rans_read_table(stored, bytes + 1, &read), 0);
 }
 
+/* Index and rank of every slot come back, and with them the same states. */
+static void check_few(const rans_table *table, rans_decode_table *decode)
+{
+    rans_fill_decode_table(table, decode);
+    assert_true(decode->has_few);
+    for (unsigned slot = 0; slot < RANS_SCALE; slot++) {
+        const uint8_t byte = decode->few[slot];
+        const unsigned index = byte % RANS_FEW;
+        const int above =
+            byte / RANS_FEW < RANS_FEW / 2 ? byte / RANS_FEW : byte / RANS_FEW - (int)RANS_FEW;
+        const unsigned frequency = decode->few_frequency[index];
+        assert_int_equal(decode->few_symbol[index], decode->symbol[slot]);
+        assert_int_equal(frequency, decode->frequency[slot]);
+        assert_int_equal((int)(slot * frequency / RANS_SCALE) + above, decode->rank[slot]);
+    }
+}
+
+TEST(ranks_of_few_symbols_are_near_their_share)
+{
+    rans_decode_table *decode = test_zeros(sizeof *decode);
+    /* Every run of slots that a symbol can have. */
+    for (unsigned before = 1; before < RANS_SCALE; before++) {
+        for (unsigned slots = 1; slots + before < RANS_SCALE; slots++) {
+            const rans_table table = {.of = {[0] = (uint8_t)before,
+                                             [9] = (uint8_t)slots,
+                                             [255] = (uint8_t)(RANS_SCALE - before - slots)}};
+            check_few(&table, decode);
+        }
+    }
+    rans_table table = {.of = {[0] = RANS_SCALE - RANS_FEW + 1}};
+    for (unsigned s = 1; s < RANS_FEW; s++) {
+        table.of[100 + 2 * s] = 1;
+    }
+    check_few(&table, decode);
+    table.of[0]--;
+    table.of[1] = 1;
+    rans_fill_decode_table(&table, decode);
+    assert_false(decode->has_few);
+}
+
 static void check_round_trip(stream *made, size_t count, unsigned spread, uint32_t state_count)
 {
     uint8_t *begin = made->room + GUARD;
@@ -317,12 +357,12 @@ TEST(room_is_kept)
     codecs_cpu_force(level);
 }
 
-TEST(damage_is_harmless_and_same_everywhere)
+static void check_damage(unsigned spread)
 {
     const codecs_cpu level = codecs_cpu_level();
     enum { COUNT = 700 };
     stream *made = stream_make();
-    stream_fill(made, COUNT, 40);
+    stream_fill(made, COUNT, spread);
     uint8_t *end = made->room + 2 * COUNT;
     const uint8_t *code =
         rans_encode(&made->encode, made->symbols, COUNT, 64, made->room, end, made->states);
@@ -346,4 +386,10 @@ TEST(damage_is_harmless_and_same_everywhere)
     made->states[3] = RANS_STATE_MIN - 1;
     assert_false(stream_decode(made, COUNT, 64, code, bytes, COUNT));
     codecs_cpu_force(level);
+}
+
+TEST(damage_is_harmless_and_same_everywhere)
+{
+    check_damage(40); /* more than RANS_FEW symbols */
+    check_damage(9);
 }
