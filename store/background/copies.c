@@ -140,7 +140,8 @@ bool copies_outlast(kvt_store *store, store_entry *entry)
     if (used > copies_fill_limit(store)) return false;
     backoff_forget(entry);
     lease_forget(store, entry);
-    kvt_status status = store_adopt(store, entry, KVT_TIER_SSD, copy->variant, copy->record_bytes);
+    kvt_status status =
+        store_adopt(store, entry, KVT_TIER_SSD, copy->variant, copy->record_bytes, NULL);
     if (status != KVT_OK) return false;
     entry->place = copies_detach(store, entry);
     KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);

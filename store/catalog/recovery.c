@@ -52,7 +52,8 @@ struct recover_list {
     recover_item *items;
     size_t count;
     size_t capacity;
-    size_t held; /* the first items, whose extents the pool has adopted */
+    store_offer_kept offer; /* of the entry that was adopted last */
+    size_t held;            /* the first items, whose extents the pool has adopted */
 };
 
 /* Notes a row for deletion after the walk. False ends the walk: there is no memory. */
@@ -329,8 +330,8 @@ static void recover_adopt(recover_list *list, recover_item item)
 {
     assert(item.entry->state == ENTRY_ARRIVING && item.place->location != NULL);
     kvt_store *store = list->store;
-    kvt_status status =
-        store_adopt(store, item.entry, KVT_TIER_SSD, item.place->variant, item.place->record_bytes);
+    kvt_status status = store_adopt(store, item.entry, KVT_TIER_SSD, item.place->variant,
+                                    item.place->record_bytes, &list->offer);
     if (status == KVT_OK) {
         item.entry->place = item.place;
         entry_set_state(item.entry, ENTRY_ARRIVING, ENTRY_RESIDENT);

@@ -4,9 +4,10 @@
  *
  * Order, and what each step needs:
  *     profile -> catalog -> devices -> preflight -> labels checked -> costs of the profile
- *     -> devices measured -> stale rows dropped -> epoch announced -> labels written
- *     (superblock.h protocol) -> staging -> pools -> policy -> recovery -> the engine's client
- *     -> the watch file -> the store's threads
+ *     -> devices measured -> rows read, stale ones dropped -> epoch announced
+ *     -> labels written (superblock.h protocol) -> staging -> pools -> policy -> recovery
+ *     -> the engine's client -> the watch file -> the store's threads. A thread touches the
+ *     staging meanwhile.
  * Every member of the store is made before the first of the store's threads starts (open_start):
  * a thread reads any member without asking whether the open has come that far.
  * Nothing is written before preflight, labels and profile have passed, and a measurement writes
@@ -15,6 +16,7 @@
  * Thread rule: open is not concurrent with anything. close.c closes.
  */
 #include "base/kill_point.h"
+#include "base/thread.h"
 #include "base/wait.h"
 #include "codecs/codec_table.h"
 #include "store/background/lifetime.h"
@@ -480,12 +482,36 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
     return KVT_E_ARGUMENT;
 }
 
+/* Touches the staging arena, which may take as long as the rest of an open. */
+static void *open_touch(void *argument)
+{
+    staging_make_arena(argument, true);
+    return NULL;
+}
+
+/* Begins to touch the arena on a thread of its own. */
+static void open_begin_staging(open_state *state)
+{
+    state->touches =
+        base_thread_start(&state->touching, open_touch, state->store->staging) == KVT_OK;
+}
+
+/* Waits until the arena is made; without a thread it is made here. */
+static void open_end_staging(open_state *state)
+{
+    if (state->touches)
+        pthread_join(state->touching, NULL);
+    else
+        open_touch(state->store->staging);
+    state->touches = false;
+}
+
 /* Makes the staging arena and registers it with the devices. A device that cannot use it, or may
  * not lock so much memory, transfers all the same; the name of its engine says so. */
 static void open_staging(open_state *state)
 {
     store_staging *staging = state->store->staging;
-    staging_make_arena(staging, true);
+    open_end_staging(state);
     if (staging->arena == NULL) return;
     const kvt_device_region region = {staging->arena, staging->arena_bytes};
     for (uint32_t i = 0; i < state->device_count; i++) {
@@ -532,6 +558,7 @@ static kvt_status open_steps(open_state *state)
 {
     const kvt_store_options *options = state->options;
     kvt_store *store = state->store;
+    open_begin_staging(state);
     lifetime_open(store);
     kvt_status status = watch_open(store);
     if (status == KVT_OK) status = entry_memory_open(&store->memory);
@@ -664,6 +691,7 @@ static kvt_status open_store(const kvt_store_options *options, kvt_store **store
     status = passes_set_rows(&store->passes, options->pass_rows, options->pass_row_count);
     if (status == KVT_E_ARGUMENT) snprintf(message, message_size, "pass_rows are no table");
     if (status == KVT_OK) status = open_steps(&state);
+    if (state.touches) open_end_staging(&state);
     recover_close(state.rows);
     kvt_profile_close(state.profile);
     for (uint32_t i = 0; i < state.device_count; i++) {

@@ -38,6 +38,8 @@ typedef struct open_state {
     uint64_t epoch;
     recover_list *rows;     /* what the catalog lists, from open_read_rows on */
     uint64_t newest_serial; /* of it */
+    pthread_t touching;     /* the thread of open_touch; */
+    bool touches;           /* it was started, and is to be joined */
     bool labelling;         /* a device may carry the catalog's identity */
     char note[320];         /* for a person, when the open succeeds */
     char *message;

@@ -91,33 +91,64 @@ static uint8_t store_find_option(kvt_tier tier, kvt_variant variant, uint64_t re
     return found;
 }
 
-kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier,
-                       kvt_variant variant, uint64_t record_bytes)
+/* Whether two offers at adoption differ in nothing but names. */
+static bool store_facts_are(const store_offer_facts *a, const store_offer_facts *b)
 {
-    assert(store_is_locked(store));
-    kvt_option options[KVT_OPTIONS_MAX];
-    kvt_policy_entry offer;
-    /* An entry stored under a weaker promise is not served under a stronger one. */
-    if (learn_variant_waits(store, entry, variant)) return KVT_E_UNSUPPORTED;
-    const bool scored = codecs_drop_method(variant) == KVT_DROP_SCORES;
-    kvt_status status = store_offer_as(store, &store->costs, entry, scored, NULL, options, &offer);
-    if (status != KVT_OK) return status;
-    uint8_t option = store_find_option(tier, variant, record_bytes, options, offer.option_count);
-    if (option == KVT_OPTION_NONE) return KVT_E_UNSUPPORTED;
-    return kvt_policy_adopt(store->policy, store_now_ns(store), &offer, option);
+    return a->kind == b->kind && a->record_bytes == b->record_bytes &&
+           memcmp(&a->variant, &b->variant, sizeof a->variant) == 0 &&
+           memcmp(&a->recompute_seconds, &b->recompute_seconds, sizeof a->recompute_seconds) == 0 &&
+           a->first_position == b->first_position && a->request_tokens == b->request_tokens &&
+           a->class_id == b->class_id && a->tenant == b->tenant && a->tier == b->tier;
+}
+
+kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier,
+                       kvt_variant variant, uint64_t record_bytes, store_offer_kept *kept)
+{
+    assert(store_is_locked(store) && tier != KVT_TIER_NONE);
+    store_offer_kept own;
+    const store_offer_facts facts = {.kind = entry->kind,
+                                     .record_bytes = record_bytes,
+                                     .variant = variant,
+                                     .recompute_seconds = entry->recompute_seconds,
+                                     .first_position = entry->first_position,
+                                     .request_tokens = entry->request_tokens,
+                                     .class_id = entry->class_id,
+                                     .tenant = entry->tenant,
+                                     .tier = (uint8_t)tier};
+    /* An entry with sizes or losses of its own has an offer of its own. */
+    if (kept == NULL || entry->rare != NULL || entry->place != NULL) {
+        own.facts = (store_offer_facts){.tier = KVT_TIER_NONE};
+        kept = &own;
+    }
+    if (!store_facts_are(&kept->facts, &facts)) {
+        kept->facts.tier = KVT_TIER_NONE;
+        /* An entry stored under a weaker promise is not served under a stronger one. */
+        if (learn_variant_waits(store, entry, variant)) return KVT_E_UNSUPPORTED;
+        const bool scored = codecs_drop_method(variant) == KVT_DROP_SCORES;
+        kvt_status status =
+            store_offer_as(store, &store->costs, entry, scored, NULL, kept->options, &kept->offer);
+        if (status != KVT_OK) return status;
+        kept->option =
+            store_find_option(tier, variant, record_bytes, kept->options, kept->offer.option_count);
+        if (kept->option == KVT_OPTION_NONE) return KVT_E_UNSUPPORTED;
+        kept->facts = facts;
+    }
+    kept->offer.handle = entry->handle;
+    kept->offer.parent = entry->has_parent ? entry_handle(&store->secret, &entry->parent) : 0;
+    return kvt_policy_adopt(store->policy, store_now_ns(store), &kept->offer, kept->option);
 }
 
 kvt_status store_adopt_place(kvt_store *store, const store_entry *entry, const store_place *place)
 {
     const kvt_tier tier = (kvt_tier)place->tier;
     kvt_policy_stats stats;
-    kvt_status status = store_adopt(store, entry, tier, place->variant, place->record_bytes);
+    kvt_status status = store_adopt(store, entry, tier, place->variant, place->record_bytes, NULL);
     if (status != KVT_E_SPACE || tier != KVT_TIER_SSD) return status;
     kvt_policy_stats_get(store->policy, &stats);
     status =
         kvt_policy_capacity_set(store->policy, tier, stats.used_bytes[tier] + place->record_bytes);
     if (status == KVT_OK)
-        status = store_adopt(store, entry, tier, place->variant, place->record_bytes);
+        status = store_adopt(store, entry, tier, place->variant, place->record_bytes, NULL);
     store_settle_capacity(store);
     return status;
 }
