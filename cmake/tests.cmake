@@ -200,6 +200,20 @@ foreach(room codecs basis)
     ENVIRONMENT "${KVT_TEST_ENVIRONMENT}")
 endforeach()
 
+# The ring's kernel, so, over a ring whose threads run meanwhile.
+target_link_libraries(test_store_ring_gpu PRIVATE kvt_kernel_lanes)
+kvt_room_program(test_store_ring_gpu_ptx
+  ${CMAKE_SOURCE_DIR}/tests/unit/store/ring/test_store_ring_gpu.c)
+target_sources(test_store_ring_gpu_ptx PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/kernel_ptx.c)
+target_include_directories(test_store_ring_gpu_ptx PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
+target_link_libraries(test_store_ring_gpu_ptx PRIVATE kvt_ptx kvt_test_cases kvt_fault_device
+  kvt_brief_costs PkgConfig::CMOCKA)
+target_link_options(test_store_ring_gpu_ptx PRIVATE LINKER:--wrap=costs_probe_device)
+add_test(NAME unit/test_store_ring_gpu_ptx COMMAND test_store_ring_gpu_ptx
+  WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+set_tests_properties(unit/test_store_ring_gpu_ptx PROPERTIES LABELS "unit;store" TIMEOUT 1200
+  SKIP_RETURN_CODE 77)
+
 # Tests of what is here alone, with an engine that is not there: docs/TESTING.md, An absent engine.
 set(KVT_ABSENT_refuses access basis_lack copies deadline groups hint lifetime load load_shared
   put put_view queue queue_batches queue_puts queue_shares sizes staging view watch)
@@ -243,7 +257,8 @@ target_link_libraries(kvt_fake_cuda PRIVATE kvt_flags)
 set_target_properties(kvt_fake_cuda PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fake_cuda)
 foreach(program test_tiers_device_hbm test_sparse_hbm test_store_gpu test_store_gpu_basis
-    test_store_gpu_far test_store_gpu_kernels test_store_gpu_moves test_store_load_coarse)
+    test_store_gpu_far test_store_gpu_kernels test_store_gpu_moves test_store_load_coarse
+    test_store_ring_gpu test_store_ring_gpu_ptx)
   add_dependencies(${program} kvt_fake_cuda)
   set_tests_properties(unit/${program} PROPERTIES
     ENVIRONMENT "${KVT_TEST_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")

@@ -35,6 +35,7 @@ static const struct {
     {"cuMemFreeHost", offsetof(gpu_driver, host_free)},
     {"cuMemHostRegister_v2", offsetof(gpu_driver, host_register)},
     {"cuMemHostUnregister", offsetof(gpu_driver, host_unregister)},
+    {"cuMemHostGetDevicePointer_v2", offsetof(gpu_driver, host_address)},
     {"cuStreamCreate", offsetof(gpu_driver, stream_create)},
     {"cuStreamDestroy_v2", offsetof(gpu_driver, stream_destroy)},
     {"cuStreamSynchronize", offsetof(gpu_driver, stream_wait)},

@@ -35,6 +35,7 @@ enum {
 
 enum {
     GPU_HOST_PORTABLE = 1,       /* CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE */
+    GPU_HOST_MAPPED = 2,         /* CU_MEMHOSTREGISTER_DEVICEMAP */
     GPU_STREAM_NON_BLOCKING = 1, /* CU_STREAM_NON_BLOCKING */
     GPU_EVENT_NO_TIMING = 2,     /* CU_EVENT_DISABLE_TIMING */
     GPU_POINTER_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE, which is then */
@@ -65,6 +66,7 @@ typedef struct gpu_driver {
     int (*host_free)(void *memory);
     int (*host_register)(void *memory, size_t bytes, unsigned flags);
     int (*host_unregister)(void *memory);
+    int (*host_address)(gpu_address *address, void *memory, unsigned flags);
     int (*stream_create)(void **stream, unsigned flags);
     int (*stream_destroy)(void *stream);
     int (*stream_wait)(void *stream);

@@ -176,15 +176,53 @@ kvt_status gpu_copy_back(gpu_site *site, void *pinned, uint64_t address, uint64_
                           site->driver.copy_out(pinned, address, bytes, site->streams[GPU_OUT]));
 }
 
+/* Queues a launch; the context is current. */
+static int kernels_launch(gpu_site *site, void *stream, kernel_id kernel, uint64_t jobs,
+                          uint32_t job_count, uint32_t blocks, uint64_t words)
+{
+    void *parameters[] = {&jobs, &job_count, &words};
+    assert(blocks > 0 && site->kernels[kernel].function != NULL);
+    return site->driver.launch(site->kernels[kernel].function, blocks, 1, 1, KERNEL_THREADS, 1, 1,
+                               0, stream, parameters, NULL);
+}
+
 kvt_status gpu_kernel_launch(gpu_site *site, gpu_way stream, kernel_id kernel, uint64_t jobs,
                              uint32_t job_count, uint32_t blocks, uint32_t *verdicts)
 {
-    uint64_t words = (uintptr_t)verdicts; /* pinned memory has one address for both */
-    void *parameters[] = {&jobs, &job_count, &words};
-    assert(blocks > 0 && site->kernels[kernel].function != NULL);
     kvt_status status = gpu_site_enter(site);
     if (status != KVT_OK) return status;
-    return gpu_site_leave(site, site->driver.launch(site->kernels[kernel].function, blocks, 1, 1,
-                                                    KERNEL_THREADS, 1, 1, 0, site->streams[stream],
-                                                    parameters, NULL));
+    /* Pinned memory has one address for both. */
+    return gpu_site_leave(site, kernels_launch(site, site->streams[stream], kernel, jobs, job_count,
+                                               blocks, (uintptr_t)verdicts));
+}
+
+kvt_status gpu_kernel_launch_for(gpu_site *site, void *stream, kernel_id kernel, uint64_t jobs,
+                                 uint32_t job_count, uint32_t blocks, uint64_t words,
+                                 gpu_event **event_out)
+{
+    void *context = NULL;
+    gpu_event *event = NULL;
+    kvt_status status = gpu_site_enter(site);
+    if (status != KVT_OK) return status;
+    int error = site->driver.stream_context(stream, &context);
+    const bool ours = error == GPU_SUCCESS && context == site->context;
+    if (!ours)
+        status = error == GPU_SUCCESS || !gpu_error_is_fatal(error) ? KVT_E_ARGUMENT : KVT_OK;
+    else
+        status = gpu_event_take(site, &event);
+    if (event != NULL) {
+        error = kernels_launch(site, stream, kernel, jobs, job_count, blocks, words);
+        if (error == GPU_SUCCESS) {
+            error = site->driver.event_record(event->event, stream);
+            /* Nobody could wait for what was launched. */
+            if (error != GPU_SUCCESS) (void)site->driver.stream_wait(stream);
+        }
+    }
+    const kvt_status left = gpu_site_leave(site, status == KVT_OK ? error : GPU_SUCCESS);
+    if (status == KVT_OK) status = left;
+    if (status == KVT_OK)
+        *event_out = event;
+    else
+        gpu_event_give(site, event);
+    return status;
 }

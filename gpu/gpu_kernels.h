@@ -43,4 +43,10 @@ KVT_NODISCARD kvt_status gpu_kernel_launch(gpu_site *site, gpu_way stream, kerne
                                            uint64_t jobs, uint32_t job_count, uint32_t blocks,
                                            uint32_t *verdicts);
 
+/* The same in a stream of the engine, with an event behind it; words: the kernel's third parameter.
+ * KVT_E_ARGUMENT: the stream belongs to another context. After a failure nothing is under way. */
+KVT_NODISCARD kvt_status gpu_kernel_launch_for(gpu_site *site, void *stream, kernel_id kernel,
+                                               uint64_t jobs, uint32_t job_count, uint32_t blocks,
+                                               uint64_t words, gpu_event **event_out);
+
 #endif

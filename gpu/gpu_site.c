@@ -228,6 +228,26 @@ void gpu_host_give(gpu_site *site, gpu_host *host)
     free(host);
 }
 
+kvt_status gpu_host_map(gpu_site *site, void *memory, uint64_t bytes, uint64_t *address_out)
+{
+    kvt_status status = gpu_site_enter(site);
+    if (status != KVT_OK) return status;
+    int error = site->driver.host_register(memory, bytes, GPU_HOST_PORTABLE | GPU_HOST_MAPPED);
+    if (error == GPU_SUCCESS) {
+        error = site->driver.host_address(address_out, memory, 0);
+        if (error != GPU_SUCCESS) (void)site->driver.host_unregister(memory);
+    }
+    return gpu_site_leave(site, error);
+}
+
+void gpu_host_unmap(gpu_site *site, void *memory)
+{
+    void *ours;
+    const bool entered = site->driver.context_push(site->context) == GPU_SUCCESS;
+    (void)site->driver.host_unregister(memory);
+    if (entered) (void)site->driver.context_pop(&ours);
+}
+
 /* ---- copies ---- */
 
 /* Queues one copy. */
@@ -298,8 +318,7 @@ uint64_t gpu_bytes_copied(const gpu_site *site, gpu_way way)
 
 /* ---- events ---- */
 
-/* Takes an event off the list, or makes one. */
-static kvt_status site_take_event(gpu_site *site, gpu_event **event_out)
+kvt_status gpu_event_take(gpu_site *site, gpu_event **event_out)
 {
     pthread_mutex_lock(&site->lock);
     gpu_event *event = site->events;
@@ -311,8 +330,10 @@ static kvt_status site_take_event(gpu_site *site, gpu_event **event_out)
         if (event == NULL) return KVT_E_MEMORY;
         error = site->driver.event_create(&event->event, GPU_EVENT_NO_TIMING);
     }
-    *event_out = event;
-    if (error != GPU_SUCCESS) free(event);
+    if (error == GPU_SUCCESS)
+        *event_out = event;
+    else
+        free(event);
     return gpu_site_status(site, error);
 }
 
@@ -321,7 +342,7 @@ kvt_status gpu_mark(gpu_site *site, gpu_way way, gpu_event **event_out)
     gpu_event *event;
     kvt_status status = gpu_site_enter(site);
     if (status != KVT_OK) return status;
-    status = site_take_event(site, &event);
+    status = gpu_event_take(site, &event);
     const bool taken = status == KVT_OK;
     const int error =
         taken ? site->driver.event_record(event->event, site->streams[way]) : GPU_SUCCESS;

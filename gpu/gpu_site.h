@@ -60,6 +60,12 @@ KVT_NODISCARD kvt_status gpu_site_ready(gpu_site *site, void *event);
 KVT_NODISCARD kvt_status gpu_host_take(gpu_site *site, uint64_t bytes, gpu_host **host_out);
 void gpu_host_give(gpu_site *site, gpu_host *host);
 
+/* Lets kernels reach memory of the host, at the address that they see; and ends that, once no work
+ * uses it. */
+KVT_NODISCARD kvt_status gpu_host_map(gpu_site *site, void *memory, uint64_t bytes,
+                                      uint64_t *address_out);
+void gpu_host_unmap(gpu_site *site, void *memory);
+
 /* Queues copies of a matrix, from packed bytes into the rows of a view (GPU_IN) or out of them. The
  * packed bytes are pinned memory. After a failure some of the copies may be under way. */
 KVT_NODISCARD kvt_status gpu_copy_rows(gpu_site *site, gpu_way way, const view_rows *rows,

@@ -60,6 +60,9 @@ kvt_status gpu_site_enter(gpu_site *site);
 /* Makes the context current again that was so before. Returns the status of the calls between. */
 kvt_status gpu_site_leave(gpu_site *site, int error);
 
+/* Takes an event off the list, or makes one. The context is current. */
+KVT_NODISCARD kvt_status gpu_event_take(gpu_site *site, gpu_event **event_out);
+
 /* Frees modules and scratch. The context is current, and all work has ended. */
 void gpu_kernels_close(gpu_site *site);
 

@@ -42,6 +42,7 @@ typedef enum kernel_id {
     KERNEL_RANGES,                   /* minima and scales of groups */
     KERNEL_CODE_KIVI,                /* codes of groups, in one plane */
     KERNEL_CODE_PLANES,
+    KERNEL_RING, /* posts blocks of a ring; of no layer */
     KERNEL_COUNT
 } kernel_id;
 
@@ -49,6 +50,7 @@ enum {
     KERNEL_THREADS = 256,   /* of a block, in every kernel */
     KERNEL_WARP = 32,       /* threads that run together */
     KERNEL_CHECK_BLOCK = 8, /* segments that a block verifies, a warp each */
+    KERNEL_RING_BLOCK = 8,  /* posts of a block of a ring's kernel, a warp each */
     KERNEL_PLANES_MAX = 5,  /* planes of a matrix */
     KERNEL_GROUP_ROWS = 16, /* tokens of a thread of kivi and planes */
     KERNEL_DENSE_TOKENS = 256,
@@ -320,5 +322,26 @@ typedef struct kernel_work {
     uint64_t blocks;
     kernel_any_job job;
 } kernel_work;
+
+/* What a ring's kernel finds in the GPU's memory beside its posts: addresses of the ring's memory,
+ * and the counter of positions, which kernels alone have. */
+typedef struct kernel_ring_gate {
+    uint64_t submissions, completions; /* of entry 0: a sequence word and 56 bytes each */
+    uint64_t tables, statuses;
+    uint32_t depth, contexts; /* of a table */
+    uint64_t claimed;
+} kernel_ring_gate;
+
+KERNEL_ASSERT(sizeof(kernel_ring_gate) == 48);
+
+/* A post: the words of kvt_ring_post, whose addresses are trusted, and nothing else of it. */
+typedef struct kernel_ring_post {
+    uint32_t mode;
+    int32_t status;
+    uint64_t index, wait_ns, contexts, statuses;
+    uint64_t block[7], result[7];
+} kernel_ring_post;
+
+KERNEL_ASSERT(sizeof(kernel_ring_post) == 152);
 
 #endif

@@ -8,7 +8,8 @@
 
 extern const char kernel_ptx_check[], kernel_ptx_raw[], kernel_ptx_kivi[], kernel_ptx_planes[],
     kernel_ptx_lossless[], kernel_ptx_dense[], kernel_ptx_entropy[], kernel_ptx_codes[],
-    kernel_ptx_transform[], kernel_ptx_ranges[], kernel_ptx_code_kivi[], kernel_ptx_code_planes[];
+    kernel_ptx_transform[], kernel_ptx_ranges[], kernel_ptx_code_kivi[], kernel_ptx_code_planes[],
+    kernel_ptx_ring[];
 
 const kernel_facts *kernel_facts_of(kernel_id kernel)
 {
@@ -31,6 +32,7 @@ const kernel_facts *kernel_facts_of(kernel_id kernel)
                               sizeof(kernel_code_job)},
         [KERNEL_CODE_PLANES] = {"code_planes", "kvt_code_planes", kernel_ptx_code_planes,
                                 sizeof(kernel_code_job)},
+        [KERNEL_RING] = {"ring", "kvt_ring_posts", kernel_ptx_ring, sizeof(kernel_ring_post)},
     };
     assert(kernel < KERNEL_COUNT);
     return &table[kernel];

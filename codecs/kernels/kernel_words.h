@@ -158,6 +158,57 @@ KERNEL_INLINE void kernel_count_one(uint64_t address)
     asm volatile("red.global.add.u32 [%0], 1;" ::"l"(address));
 }
 
+/* A word that the host or another block writes meanwhile; with what it wrote before. */
+KERNEL_INLINE uint64_t kernel_peek8(uint64_t address)
+{
+    uint64_t word;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(address) : "memory");
+    return word;
+}
+
+KERNEL_INLINE uint32_t kernel_peek1(uint64_t address)
+{
+    uint32_t word;
+    asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(word) : "l"(address) : "memory");
+    return word;
+}
+
+/* Hands over, by a word, what the warp wrote in front of a fence of each lane and a meeting. */
+KERNEL_INLINE void kernel_hand8(uint64_t address, uint64_t word)
+{
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(word) : "memory");
+}
+
+KERNEL_INLINE void kernel_fence(void)
+{
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+/* Writes a word of the GPU's memory if it is what it was. Returns what it was. */
+KERNEL_INLINE uint64_t kernel_swap8(uint64_t address, uint64_t was, uint64_t word)
+{
+    uint64_t before;
+    asm volatile("atom.global.cas.b64 %0, [%1], %2, %3;"
+                 : "=l"(before)
+                 : "l"(address), "l"(was), "l"(word)
+                 : "memory");
+    return before;
+}
+
+/* Nanoseconds since some instant. */
+KERNEL_INLINE uint64_t kernel_now_ns(void)
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+/* Lets others go on for a while. */
+KERNEL_INLINE void kernel_pause(void)
+{
+    asm volatile("nanosleep.u32 200;");
+}
+
 /* Asks for the line of an address, which is read soon. */
 KERNEL_INLINE void kernel_ahead(uint64_t address)
 {

@@ -218,6 +218,50 @@ KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_ring_wait(kvt_ring *ring, 
                                                                 kvt_ring_result *results,
                                                                 signed char *statuses);
 
+/* ---- a kernel of a GPU as the producer ---- */
+
+/* What a warp of the kernel does: posts a block, waits for one, or the first and then the second */
+typedef enum kvt_ring_post_mode { KVT_RING_POST = 1, KVT_RING_WAIT = 2 } kvt_ring_post_mode;
+
+/* One of these for each warp, in the GPU's memory, where kernels before it may have written it:
+ * 152 bytes. All addresses are as the GPU has them and are not checked. */
+typedef struct kvt_ring_post {
+    uint32_t mode;          /* of kvt_ring_post_mode, added up */
+    int32_t status;         /* out: KVT_OK: its completion was taken; KVT_QUEUED: it was posted; KVT_BUSY
+                               (full); KVT_E_TIMEOUT (not complete in time: wait again); KVT_MISS
+                               (taken before); KVT_E_ARGUMENT; KVT_E_STATE (the ring has ended);
+                               KVT_E_CORRUPT (words make no sense) */
+    uint64_t index;         /* out: the block's; in, where it only waits */
+    uint64_t wait_ns;       /* at most 10 s: for a free place and the completion together */
+    uint64_t contexts;      /* 16-byte aligned: they are copied to the block's own table (block.first
+                               0); 0: block.table is a kept one */
+    uint64_t statuses;      /* out: block.count bytes, as of kvt_ring_wait; or 0 */
+    kvt_ring_block block;   /* of one that only waits, count alone, for `statuses` */
+    kvt_ring_result result; /* out */
+} kvt_ring_post;
+
+/*
+ * Gives a ring of which no block has been claimed to kernels of a GPU: from now on none but them
+ * post, and kvt_ring_get_iocb is KVT_E_STATE. Unless options.poll_us says how often, the ring looks
+ * for blocks every 100 us.
+ * KVT_OK; KVT_E_ARGUMENT (no such GPU); KVT_E_UNSUPPORTED (no driver, or it takes no kernels);
+ * KVT_E_MEMORY; KVT_BUSY (its scratch is in use); KVT_E_GONE; KVT_E_IO; KVT_E_STATE (a block was
+ * claimed, or it has a GPU).
+ */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_ring_gpu_open(kvt_ring *ring, uint32_t gpu);
+
+/*
+ * Launches the kernel, which ends when each post has a status, behind `wait_ns` at the latest.
+ * Regions are memory that the GPU reaches (pinned), from where a later kernel copies.
+ *   posts   of the ring's GPU, untouched until the kernel has ended; a multiple of 8
+ *   count   1 to 65536
+ *   stream  of the GPU's primary context; NULL: its default stream
+ * KVT_OK; KVT_E_ARGUMENT (also a stream of another context); KVT_E_MEMORY; KVT_E_GONE; KVT_E_IO;
+ * KVT_E_STATE (no kvt_ring_gpu_open). kvt_ring_close and kvt_store_close wait for the kernels.
+ */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_ring_gpu_launch(kvt_ring *ring, void *posts,
+                                                                      uint32_t count, void *stream);
+
 /* Counts of a ring since its open. */
 typedef struct kvt_ring_stats {
     uint32_t struct_size;

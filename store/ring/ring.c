@@ -26,23 +26,9 @@
 #include <unistd.h>
 
 #define RING_THREADS_DEFAULT 2u
-#define RING_POLL_NS         UINT64_C(20000000) /* between two looks of a ring that sleeps */
 #define RING_LOST_MS         5000u
 #define RING_LOST_MS_MAX     3600000u
 #define RING_STEP            256u /* entries under one hold of the store's lock */
-
-static bool ring_is_ours(const kvt_ring *ring)
-{
-    return ring != NULL && fork_guard_is_current(ring->forks);
-}
-
-/* Why a ring takes no further block; KVT_OK: it does. */
-static kvt_status ring_state(const kvt_ring *ring)
-{
-    if (!ring_is_ours(ring)) return KVT_E_STATE;
-    if (atomic_load(&ring->stopping)) return KVT_E_STATE;
-    return atomic_load(&ring->given_up);
-}
 
 /* ---- memory ---- */
 
@@ -86,6 +72,7 @@ static void ring_free(kvt_ring *ring)
     if (ring->done >= 0) close(ring->done);
     pthread_mutex_destroy(&ring->lock);
     pthread_mutex_destroy(&ring->done_lock);
+    pthread_mutex_destroy(&ring->gpu.lock);
     pthread_cond_destroy(&ring->work);
     pthread_cond_destroy(&ring->complete);
     free(ring->claims);
@@ -163,6 +150,7 @@ kvt_status kvt_ring_open(kvt_store *store, uint32_t depth, const kvt_ring_option
     ring->worker_count = options->threads != 0 ? options->threads : RING_THREADS_DEFAULT;
     pthread_mutex_init(&ring->lock, NULL);
     pthread_mutex_init(&ring->done_lock, NULL);
+    pthread_mutex_init(&ring->gpu.lock, NULL);
     base_condition_init(&ring->work);
     base_condition_init(&ring->complete);
     kvt_status status = ring_make(store, ring);
@@ -401,6 +389,7 @@ kvt_status kvt_ring_get_iocb(kvt_ring *ring, uint32_t count, kvt_ring_iocb *iocb
     /* Another producer has claimed meanwhile, or plays with the counter: looks are bounded. */
     for (uint32_t look = 0;; look++) {
         const uint64_t seen = first;
+        if (first >= RING_CLAIMS_OF_GPU) return KVT_E_STATE;
         status = ring_places_free(ring, first, count);
         if (status == KVT_OK && atomic_compare_exchange_strong(claimed, &first, first + count))
             break;

@@ -8,12 +8,15 @@
 #ifndef STORE_RING_INTERNAL_H
 #define STORE_RING_INTERNAL_H
 
+#include "base/fork_guard.h"
+#include "gpu/gpu_site.h"
 #include "store/read/load_internal.h"
 #include "store/ring/ring_contexts.h"
 #include "tiers/pool/gather.h"
 
 #define RING_REGIONS_MAX 1024u
 #define RING_THREADS_MAX 16u
+#define RING_POLL_NS     UINT64_C(20000000) /* between two looks of a ring that sleeps */
 
 /* The record of an object as its last block found it: heads are looked at once. Users share it. */
 typedef struct ring_opened {
@@ -117,6 +120,19 @@ typedef struct ring_round {
     uint32_t *of; /* the read of each range */
 } ring_round;
 
+/* The GPU whose kernels post; guarded by its lock. */
+typedef struct ring_gpu {
+    pthread_mutex_t lock;
+    gpu_site *site; /* NULL: none */
+    uint64_t gate;  /* kernel_ring_gate, in its scratch */
+    gpu_event **launches;
+    uint32_t launch_count, launch_room;
+    bool ended;
+} ring_gpu;
+
+/* A counter of producers that no host's thread claims of. */
+#define RING_CLAIMS_OF_GPU (UINT64_C(1) << 63)
+
 /* A thread of a ring, with what one block needs. */
 typedef struct ring_worker {
     kvt_ring *ring;
@@ -182,6 +198,8 @@ struct kvt_ring {
 
     ring_worker *workers;
     uint32_t worker_count, started;
+
+    ring_gpu gpu;
 };
 
 /* ---- ring.c ---- */
@@ -199,6 +217,11 @@ void *ring_main(void *worker);
 
 /* Ends the threads; what was posted and not begun completes with a status. Once. */
 void ring_stop(kvt_ring *ring, kvt_status status);
+
+/* ---- ring_gpu.c ---- */
+
+/* Waits for the kernels, of a ring that was given up, and takes its memory from the GPU. */
+void ring_gpu_end(kvt_ring *ring);
 
 /* ---- ring_rounds.c ---- */
 
@@ -239,6 +262,19 @@ void ring_settle_damaged(ring_worker *worker);
 
 /* Lets go of a record; NULL is allowed. */
 void ring_opened_leave(ring_opened *opened);
+
+static inline bool ring_is_ours(const kvt_ring *ring)
+{
+    return ring != NULL && fork_guard_is_current(ring->forks);
+}
+
+/* Why a ring takes no further block; KVT_OK: it does. */
+static inline kvt_status ring_state(const kvt_ring *ring)
+{
+    if (!ring_is_ours(ring)) return KVT_E_STATE;
+    if (atomic_load(&ring->stopping)) return KVT_E_STATE;
+    return atomic_load(&ring->given_up);
+}
 
 /* An object's place; NULL: the number names none. `lock` is held. */
 static inline ring_object *ring_find_object(kvt_ring *ring, uint64_t number)

@@ -268,4 +268,5 @@ void ring_stop(kvt_ring *ring, kvt_status status)
     pthread_mutex_lock(&ring->lock);
     ring_give_up(ring, status);
     pthread_mutex_unlock(&ring->lock);
+    ring_gpu_end(ring);
 }

@@ -267,6 +267,7 @@ EXPORT int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags);
 EXPORT int cuMemFreeHost(void *memory);
 EXPORT int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags);
 EXPORT int cuMemHostUnregister(void *memory);
+EXPORT int cuMemHostGetDevicePointer_v2(uint64_t *address, void *memory, unsigned flags);
 EXPORT int cuStreamCreate(void **stream, unsigned flags);
 EXPORT int cuStreamDestroy_v2(void *stream);
 EXPORT int cuStreamSynchronize(void *stream);
@@ -439,6 +440,15 @@ int cuMemHostUnregister(void *memory)
 {
     LOCKED();
     return drop_block(memory, FAKE_REGISTERED);
+}
+
+int cuMemHostGetDevicePointer_v2(uint64_t *address, void *memory, unsigned flags)
+{
+    BEGIN_IN_CONTEXT();
+    const fake_block *block = find_block(memory, 1);
+    if (flags != 0 || block == NULL || block->place == FAKE_GPU) return BAD_VALUE;
+    *address = (uintptr_t)memory;
+    return OK;
 }
 
 int cuStreamCreate(void **stream, unsigned flags)

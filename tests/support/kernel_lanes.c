@@ -21,6 +21,7 @@
 #include "codecs/kernels/planes.cu"
 #include "codecs/kernels/ranges.cu"
 #include "codecs/kernels/raw.cu"
+#include "codecs/kernels/ring.cu"
 #include "codecs/kernels/transform.cu"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -257,16 +258,18 @@ bool lanes_launch(kernel_id kernel, const void *jobs, uint32_t job_count, uint32
         [KERNEL_RANGES] = kvt_ranges,
         [KERNEL_CODE_KIVI] = kvt_code_kivi,
         [KERNEL_CODE_PLANES] = kvt_code_planes,
+        [KERNEL_RING] = kvt_ring_posts,
     };
     lanes.kernel = kernels[kernel];
     lanes.jobs = (uint64_t)(uintptr_t)jobs;
     lanes.job_count = job_count;
     lanes.verdicts = (uint64_t)(uintptr_t)verdicts;
-    lanes.fibers =
-        kernel == KERNEL_CHECK || (kernel >= KERNEL_LOSSLESS && kernel < KERNEL_DECODERS);
+    lanes.fibers = kernel == KERNEL_CHECK || kernel == KERNEL_RING ||
+                   (kernel >= KERNEL_LOSSLESS && kernel < KERNEL_DECODERS);
     lanes.failed = false;
     lanes.memory_count = lanes.last = 0;
-    lanes_allow(jobs, job_count * (uint64_t)kernel_facts_of(kernel)->job_bytes, false);
+    lanes_allow(jobs, job_count * (uint64_t)kernel_facts_of(kernel)->job_bytes,
+                kernel == KERNEL_RING);
     lanes_allow(verdicts, verdict_count * sizeof *verdicts, true);
     for (uint32_t i = 0; i < memory_count; i++)
         lanes_allow(memory[i].start, memory[i].bytes, memory[i].writable);

@@ -11,6 +11,7 @@
 #ifndef SUPPORT_KERNEL_LANES_H
 #define SUPPORT_KERNEL_LANES_H
 
+#include "base/clock.h"
 #include "base/half.h"
 #include "codecs/kernels/jobs.h"
 
@@ -141,6 +142,32 @@ static inline void kernel_count_one(uint64_t address)
     memcpy(word, &count, sizeof count);
 }
 
+static inline uint64_t kernel_peek8(uint64_t address)
+{
+    return __atomic_load_n((uint64_t *)lanes_at(address, 8, 8, false), __ATOMIC_ACQUIRE);
+}
+
+static inline uint32_t kernel_peek1(uint64_t address)
+{
+    return __atomic_load_n((uint8_t *)lanes_at(address, 1, 1, false), __ATOMIC_RELAXED);
+}
+
+static inline void kernel_hand8(uint64_t address, uint64_t word)
+{
+    __atomic_store_n((uint64_t *)lanes_at(address, 8, 8, true), word, __ATOMIC_RELEASE);
+}
+
+static inline uint64_t kernel_swap8(uint64_t address, uint64_t was, uint64_t word)
+{
+    uint64_t *at = lanes_at(address, 8, 8, true);
+    __atomic_compare_exchange_n(at, &was, word, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return was;
+}
+
+#define kernel_fence()  __atomic_thread_fence(__ATOMIC_ACQ_REL)
+#define kernel_now_ns() base_clock_ns()
+#define kernel_pause()  base_sleep(20000)
+
 static inline void kernel_ahead(uint64_t address)
 {
     (void)lanes_at(address, 1, 1, false);
@@ -162,5 +189,6 @@ void kvt_gather(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_ranges(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_code_kivi(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
 void kvt_code_planes(uint64_t jobs, uint32_t job_count, uint64_t verdicts);
+void kvt_ring_posts(uint64_t posts, uint32_t post_count, uint64_t gate);
 
 #endif

@@ -151,6 +151,8 @@ static kvt_status state_if(bool gone)
     X(kvt_ring_object_close, QUIET(kvt_ring_object_close(s->ring, &s->object, 1)))                 \
     X(kvt_ring_get_iocb, kvt_ring_get_iocb(s->ring, 1, &s->iocb))                                  \
     X(kvt_ring_table, state_if(kvt_ring_table(s->ring, 0, &s->region) == NULL))                    \
+    X(kvt_ring_gpu_open, kvt_ring_gpu_open(s->ring, 0))                                            \
+    X(kvt_ring_gpu_launch, kvt_ring_gpu_launch(s->ring, s->data, 1, NULL))                         \
     X(kvt_ring_submit, kvt_ring_submit(s->ring, &s->iocb, 1))                                      \
     X(kvt_ring_wait, kvt_ring_wait(s->ring, s->iocb.index, 1, NEVER, NULL, NULL))                  \
     X(kvt_ring_stats_get, kvt_ring_stats_get(s->ring, &s->ring_stats))                             \
