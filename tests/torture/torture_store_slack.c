@@ -4,7 +4,9 @@
  * with slots: killed at random moments, and on drives that are pulled and come back. Bytes are
  * right or a miss, what was flushed is there, and no slot is lost.
  *
- *     torture_store_slack [--seconds N] [--seed N]      half of the time for either part
+ *     torture_store_slack [--seconds N | --cycles N] [--seed N]
+ *
+ * Either part has half of the time, or so many cycles, each of them a kill and a pulled drive.
  *
  * A pass that never ends has announced a layer that is never computed, so that its load stops with
  * layers unread. Before the layer is due writes fit; after it, all that begins is the share of what
@@ -24,13 +26,15 @@
 
 enum { ENTRIES = 96, LOADED = 4, PASSES = 24, DRIVES = 2 };
 
+#define PULL_NS UINT64_C(60000000000) /* scratch drives end by themselves after five times that */
+
 typedef struct torture {
     char folder[64];
     char catalog[96];
     char paths[DRIVES][96];
     kvt_device_config devices[DRIVES];
     kvt_store_options options;
-    uint64_t random;
+    uint64_t random, cycles; /* 0: by time */
     uint64_t runs, pulls, flushed, hits, misses, wrong, lost, leaked, held;
 } torture;
 
@@ -275,7 +279,7 @@ static void kill_until(torture *t, uint64_t end_ns)
     torture_prepare(t, paths[0], paths[1]);
     do
         kill_once(t);
-    while (base_clock_ns() < end_ns);
+    while (t->cycles != 0 ? t->runs < t->cycles : base_clock_ns() < end_ns);
     support_remove_folder(t->folder);
 }
 
@@ -331,9 +335,15 @@ static void pull_once(torture *t, const drive_scratch *drives)
     t->pulls++;
 }
 
-/* False: this machine makes no drives. */
-static bool pull_until(torture *t, uint64_t end_ns)
+static bool pull_goes_on(const torture *t, uint64_t end_ns)
 {
+    return t->cycles != 0 ? t->pulls < t->cycles : base_clock_ns() < end_ns;
+}
+
+/* Pulls drives that were made for it, for a while. False: this machine makes none. */
+static bool pull_drives(torture *t, uint64_t end_ns)
+{
+    const uint64_t until_ns = base_clock_ns() + PULL_NS;
     drive_scratch drives[DRIVES] = {{.keeper = 0}, {.keeper = 0}};
     bool made = geteuid() == 0;
     for (uint32_t i = 0; i < DRIVES && made; i++)
@@ -343,11 +353,20 @@ static bool pull_until(torture *t, uint64_t end_ns)
         torture_prepare(t, drives[0].path, drives[1].path);
         do
             pull_once(t, drives);
-        while (base_clock_ns() < end_ns);
+        while (pull_goes_on(t, end_ns) && base_clock_ns() < until_ns);
         support_remove_folder(t->folder);
     }
     for (uint32_t i = 0; i < DRIVES; i++)
         drive_scratch_remove(&drives[i]);
+    return made;
+}
+
+static bool pull_until(torture *t, uint64_t end_ns)
+{
+    bool made;
+    do
+        made = pull_drives(t, end_ns);
+    while (made && pull_goes_on(t, end_ns));
     return made;
 }
 
@@ -356,14 +375,17 @@ int main(int count, char **words)
     static torture t;
     uint64_t seconds = 16, seed = 1;
     for (int i = 1; i < count; i += 2) {
-        const bool named = strcmp(words[i], "--seconds") == 0 || strcmp(words[i], "--seed") == 0;
+        uint64_t *given = NULL;
         char *end = NULL;
+        if (strcmp(words[i], "--seconds") == 0) given = &seconds;
+        if (strcmp(words[i], "--cycles") == 0) given = &t.cycles;
+        if (strcmp(words[i], "--seed") == 0) given = &seed;
         const unsigned long long value = i + 1 < count ? strtoull(words[i + 1], &end, 10) : 0;
-        if (!named || end == NULL || *end != '\0' || value == 0 || value > 86400) {
-            fprintf(stderr, "usage: %s [--seconds N] [--seed S]\n", words[0]);
+        if (given == NULL || end == NULL || *end != '\0' || value == 0 || value > 86400) {
+            fprintf(stderr, "usage: %s [--seconds N | --cycles N] [--seed S]\n", words[0]);
             return 2;
         }
-        *(strcmp(words[i], "--seed") == 0 ? &seed : &seconds) = value;
+        *given = value;
     }
     t.random = seed;
     const uint64_t began_ns = base_clock_ns(), whole_ns = seconds * UINT64_C(1000000000);
