@@ -196,7 +196,8 @@ class Bytes(PackageCase):
     def test_entries_of_other_hosts(self):
         """Two stores with one engine between them, which is in this process's memory."""
         settings = {"tier.remote.namespace": "entries", "tier.remote.publish": "all",
-                    "remote.a.backend": "memory", "remote.a.address": "test_entries_of_other_hosts"}
+                    "tier.remote.deadline": "20", "remote.a.backend": "memory",
+                    "remote.a.address": "test_entries_of_other_hosts"}
         first, second = self.store(settings=settings), self.store(settings=settings)
         keys, out = [self.key(f"r{index}") for index in range(4)], bytearray(LAYOUT.bytes)
         for index, key in enumerate(keys[:3]):
@@ -217,9 +218,15 @@ class Bytes(PackageCase):
         self.assertEqual([asyncio.run(look(store, key)) for store, key in (
             (first, keys[0]), (second, keys[0]), (second, keys[3]))],
             [(True, False), (True, True), (False, True)])
+
+        async def fetch(key, info):
+            return await second.aget_into(key, out, info=info)
+
         for index, key in enumerate(keys[:3]):
-            self.assertTrue(second.get_into(key, out))
-            self.assertEqual(out, pattern(LAYOUT.bytes, index))
+            info = {}
+            self.assertTrue(asyncio.run(fetch(key, info)) if index == 0 else
+                            second.get_into(key, out, info=info))
+            self.assertEqual((out, info["tier"]), (pattern(LAYOUT.bytes, index), "remote"))
         self.assertFalse(second.get_into(keys[3], out))
         said = second.remote_stats()
         self.assertEqual((said["hits"], first.remote_stats()["published"]), (3, 3))

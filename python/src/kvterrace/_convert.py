@@ -6,7 +6,7 @@ from ._kvt import ffi, lib
 
 TIERS = {"none": lib.KVT_TIER_NONE, "hbm": lib.KVT_TIER_HBM, "dram": lib.KVT_TIER_DRAM,
          "ssd": lib.KVT_TIER_SSD}
-TIER_NAMES = {number: name for name, number in TIERS.items()}
+TIER_NAMES = {number: name for name, number in TIERS.items()} | {lib.KVT_TIER_REMOTE: "remote"}
 DTYPES = {"opaque": lib.KVT_DTYPE_OPAQUE, "fp16": lib.KVT_DTYPE_FP16, "bf16": lib.KVT_DTYPE_BF16,
           "fp32": lib.KVT_DTYPE_FP32, "fp8": lib.KVT_DTYPE_FP8}
 DTYPE_NAMES = {number: name for name, number in DTYPES.items()}

@@ -128,12 +128,11 @@ class Queue:
         else:
             memory = memory_of(target, writable=True)
             status, what, layouts = describe(self._store._handle, check_key(key))
-            if not self._store._need(status):
-                return False
-            for layout in layouts:
-                memory.check_kind(layout.dtype)
-            if memory.bytes != what.bytes:
-                raise wrong(f"the entry has {what.bytes} bytes, the buffer {memory.bytes}")
+            if self._store._need(status):  # else another host may have it
+                for layout in layouts:
+                    memory.check_kind(layout.dtype)
+                if memory.bytes != what.bytes:
+                    raise wrong(f"the entry has {what.bytes} bytes, the buffer {memory.bytes}")
             held = _Packed(memory)
         done = await self._call(lib.KVT_REQUEST_GET, key, urgency, deadline=deadline, held=held,
                                 loss_max=loss_max, keep=target)
