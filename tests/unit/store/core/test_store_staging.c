@@ -182,7 +182,7 @@ TEST(abandon)
     staging_release(staging, &other);
 }
 
-/* Loads keep as much beside the bound as the bound is; half of it is what a further one may have. */
+/* Loads keep as much beside the bound as the bound is; half of it a further one may have. */
 TEST(keep)
 {
     staging_buffer kept[3] = {take(LIMIT / 4, true), take(3 * LIMIT / 4, true)};

@@ -279,8 +279,8 @@ TEST(larger_records_are_asked_for_again)
     close_site(&s);
 }
 
-/* Records that have come stay in staging until their load ends, and a get that needs most of it does
- * not wait for that. */
+/* Records that have come stay in staging until their load ends, and a get that needs most of it
+ * does not wait for that. */
 TEST(a_get_beside_records_that_stay)
 {
     enum { ENTRIES = 3 };
