@@ -157,7 +157,7 @@ void gpu_scratch_give(gpu_site *site, uint64_t address, uint64_t bytes)
 
 /* ---- work ---- */
 
-kvt_status gpu_copy_bytes(gpu_site *site, gpu_way stream, uint64_t address, void *pinned,
+kvt_status gpu_copy_bytes(gpu_site *site, gpu_way stream, uint64_t address, const void *pinned,
                           uint64_t bytes)
 {
     kvt_status status = gpu_site_enter(site);

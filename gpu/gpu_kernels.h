@@ -34,7 +34,7 @@ void gpu_scratch_give(gpu_site *site, uint64_t address, uint64_t bytes);
 /* Queues a copy of pinned memory into scratch, in a stream, and of scratch into pinned memory, in
  * GPU_OUT. */
 KVT_NODISCARD kvt_status gpu_copy_bytes(gpu_site *site, gpu_way stream, uint64_t address,
-                                        void *pinned, uint64_t bytes);
+                                        const void *pinned, uint64_t bytes);
 KVT_NODISCARD kvt_status gpu_copy_back(gpu_site *site, void *pinned, uint64_t address,
                                        uint64_t bytes);
 

@@ -56,6 +56,7 @@ kvt_status gpu_site_open(uint32_t ordinal, uint64_t scratch_bytes, uint64_t pinn
     pthread_mutex_init(&site->lock, NULL);
     pthread_mutex_init(&site->kernel_lock, NULL);
     pthread_mutex_init(&site->basis_lock, NULL);
+    pthread_mutex_init(&site->region_lock, NULL);
     site->ordinal = ordinal;
     site->scratch_limit = scratch_bytes;
     site->kept_limit = pinned_bytes;
@@ -98,6 +99,7 @@ void gpu_site_close(gpu_site *site)
             if (site->streams[i] != NULL) (void)driver->stream_destroy(site->streams[i]);
         gpu_kernels_close(site);
         gpu_bases_close(site);
+        gpu_regions_close(site);
         for (gpu_event *event = site->events; event != NULL; event = site->events) {
             site->events = event->next;
             (void)driver->event_destroy(event->event);
@@ -116,6 +118,7 @@ void gpu_site_close(gpu_site *site)
     pthread_mutex_destroy(&site->kernel_lock);
     free(site->used);
     pthread_mutex_destroy(&site->basis_lock);
+    pthread_mutex_destroy(&site->region_lock);
     free(site);
 }
 

@@ -97,7 +97,8 @@ typedef enum gpu_counter {
     GPU_UNSOUND, /* that kernels have found unsound */
     GPU_ENCODED_BY_CPU,
     GPU_ENCODED_BY_GPU,
-    GPU_DECODED_IN_PLACE, /* of those by the GPU: out of its own memory */
+    GPU_DECODED_IN_PLACE, /* of those by the GPU: out of its own memory, */
+    GPU_SENT_IN_PLACE,    /* or sent from where their records lie in the host's */
     GPU_COUNTERS
 } gpu_counter;
 

@@ -9,6 +9,7 @@
 #include "gpu_bases.h"
 #include "gpu_driver.h"
 #include "gpu_kernels.h"
+#include "gpu_regions.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,6 +24,11 @@ typedef struct gpu_basis {
     gpu_address address;
     uint8_t hash[TRANSFORM_HASH_BYTES];
 } gpu_basis;
+
+typedef struct gpu_pinned {
+    gpu_region region;
+    uint8_t *pieces; /* how each is registered; NULL: the place is unused */
+} gpu_pinned;
 
 struct gpu_site {
     gpu_driver driver;
@@ -49,6 +55,9 @@ struct gpu_site {
     gpu_basis bases[GPU_BASES_MAX];
     uint32_t basis_count;
     uint64_t basis_bytes;
+    pthread_mutex_t region_lock; /* of what follows */
+    gpu_pinned regions[GPU_REGIONS_MAX];
+    uint64_t pinned_here; /* bytes of them */
 };
 
 /* The status of a CUDA error; a fatal one ends the site. */
@@ -66,7 +75,8 @@ KVT_NODISCARD kvt_status gpu_event_take(gpu_site *site, gpu_event **event_out);
 /* Frees modules and scratch. The context is current, and all work has ended. */
 void gpu_kernels_close(gpu_site *site);
 
-/* Frees the bases; so, too. */
+/* Frees the bases, and ends registrations; so, too. */
 void gpu_bases_close(gpu_site *site);
+void gpu_regions_close(gpu_site *site);
 
 #endif

@@ -5,6 +5,8 @@
  */
 #include "gpu_sites.h"
 
+#include "gpu_regions.h"
+
 void gpu_sites_init(gpu_sites *gpus, uint64_t scratch_bytes, uint64_t pinned_bytes)
 {
     pthread_mutex_init(&gpus->lock, NULL);
@@ -17,6 +19,14 @@ void gpu_sites_close(gpu_sites *gpus)
     for (uint32_t i = 0; i < GPU_SITES_MAX; i++)
         gpu_site_close(gpus->sites[i]);
     pthread_mutex_destroy(&gpus->lock);
+}
+
+void gpu_sites_forget(gpu_sites *gpus, const void *memory)
+{
+    pthread_mutex_lock(&gpus->lock);
+    for (uint32_t i = 0; i < GPU_SITES_MAX && memory != NULL; i++)
+        if (gpus->sites[i] != NULL) gpu_region_forget(gpus->sites[i], memory);
+    pthread_mutex_unlock(&gpus->lock);
 }
 
 kvt_status gpu_sites_take(gpu_sites *gpus, uint64_t gpu, gpu_site **site_out)

@@ -24,6 +24,9 @@ typedef struct gpu_sites {
 void gpu_sites_init(gpu_sites *gpus, uint64_t scratch_bytes, uint64_t pinned_bytes);
 void gpu_sites_close(gpu_sites *gpus);
 
+/* Memory of the host goes: no GPU's driver has it registered any more (gpu_regions.h). */
+void gpu_sites_forget(gpu_sites *gpus, const void *memory);
+
 /* The site of a GPU, opened now or before. As gpu_site_open. */
 KVT_NODISCARD kvt_status gpu_sites_take(gpu_sites *gpus, uint64_t gpu, gpu_site **site_out);
 

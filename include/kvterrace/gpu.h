@@ -70,6 +70,9 @@ typedef struct kvt_gpu_stats {
     uint64_t encoded_by_gpu; /* those that kernels have encoded, so that their record was copied */
     uint64_t decoded_in_place; /* of decoded_by_gpu, those of records in this GPU's memory: nothing
                                   of them was copied but their heads */
+    uint64_t sent_in_place;    /* of decoded_by_gpu, those copied straight from the DRAM tier's
+                                  memory, which the driver has registered */
+    uint64_t registered_bytes; /* of that memory, now */
 } kvt_gpu_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (a child of fork); KVT_E_UNSUPPORTED (a store of another

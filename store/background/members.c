@@ -90,7 +90,10 @@ static kvt_status members_eject(kvt_store *store, kvt_tier tier, uint32_t member
         base_sleep(10000000);
         status = tiers_pool_eject(store->pools[tier], member, &device);
     }
-    if (status == KVT_OK) kvt_device_close(device);
+    if (status == KVT_OK) {
+        gpu_sites_forget(&store->gpus, kvt_device_memory(device));
+        kvt_device_close(device);
+    }
     return status;
 }
 

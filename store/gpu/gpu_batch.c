@@ -55,8 +55,9 @@ static kvt_status batch_plan(const store_gpu_layer *layer, const store_gpu_part 
                              kernel_plan *plan)
 {
     const bool sent = layer->far == 0;
+    const bool pinned = sent && part->host != NULL && !part->here;
     const kernel_place place = {.payload = sent ? part->scratch : layer->far,
-                                .host = sent && part->host != NULL ? part->host->memory : NULL,
+                                .host = pinned ? part->host->memory : NULL,
                                 .ranges = layer->ranges,
                                 .range_count = sent ? layer->range_count : 0,
                                 .blocks = part->blocks,
@@ -86,15 +87,50 @@ kvt_status store_gpu_batch_takes(gpu_site *site, const store_gpu_layer *layer)
 
 /* ---- parts ---- */
 
+/* Whether the bytes of a layer are sent from where its record lies. fp8 is not: the planner looks
+ * at its bytes where they are pinned. */
+static bool part_is_here(gpu_site *site, const store_gpu_layer *layer, const uint8_t *payload)
+{
+    uint64_t first = UINT64_MAX, end = 0;
+    if (layer->home.memory == NULL || layer->layout->dtype == KVT_DTYPE_FP8) return false;
+    for (uint32_t i = 0; i < layer->range_count; i++) {
+        const kvt_record_range *range = &layer->ranges[i];
+        if (range->offset < first) first = range->offset;
+        if (range->offset + range->bytes > end) end = range->offset + range->bytes;
+    }
+    return gpu_region_pin(site, &layer->home, payload + first, end - first);
+}
+
+/* Queues the copies of a layer's bytes, and of the block numbers behind them, from where the record
+ * lies, or through the part's pinned memory. */
+static kvt_status part_send(gpu_site *site, const store_gpu_layer *layer, const uint8_t *payload,
+                            bool whole, const store_gpu_part *part, uint64_t stored, uint64_t table)
+{
+    uint8_t *pinned = part->host != NULL ? part->host->memory : NULL;
+    const uint64_t skipped = part->here ? stored : 0;
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < layer->range_count && stored != 0 && status == KVT_OK; i++) {
+        const kvt_record_range *range = &layer->ranges[i];
+        const uint8_t *from = payload + (whole ? range->offset : range->at);
+        if (part->here)
+            status =
+                gpu_region_copy(site, &layer->home, part->scratch + range->at, from, range->bytes);
+        else
+            memcpy(pinned + range->at, from, range->bytes);
+    }
+    if (status != KVT_OK || pinned == NULL) return status;
+    if (table != 0) memcpy(pinned + stored - skipped, layer->view->blocks, table);
+    return gpu_copy_bytes(site, GPU_IN, part->scratch + skipped, pinned, stored - skipped + table);
+}
+
 kvt_status store_gpu_part_take(gpu_site *site, const store_gpu_layer *layer, const uint8_t *payload,
                                bool whole, store_gpu_part *part)
 {
     const kvt_view *view = layer->view;
     const kvt_record_range *last = &layer->ranges[layer->range_count - 1];
-    const uint32_t sent_ranges = layer->far == 0 ? layer->range_count : 0;
-    const uint64_t stored = sent_ranges != 0 ? batch_aligned(last->at + last->bytes) : 0;
+    const uint64_t stored = layer->far == 0 ? batch_aligned(last->at + last->bytes) : 0;
     const uint64_t table = view->blocks != NULL ? view->block_count * sizeof *view->blocks : 0;
-    const uint64_t sent = stored + table, room_at = batch_aligned(sent);
+    const uint64_t room_at = batch_aligned(stored + table);
     const transform_basis *basis = kvt_record_head_basis(layer->head);
     kvt_status status = KVT_OK;
     *part = (store_gpu_part){
@@ -106,17 +142,10 @@ kvt_status store_gpu_part_take(gpu_site *site, const store_gpu_layer *layer, con
     if (status != KVT_OK) return status;
     part->blocks = table != 0 ? part->scratch + stored : 0;
     part->room = part->scratch + room_at;
-    if (sent == 0) return KVT_OK;
-    status = gpu_host_take(site, sent, &part->host);
-    if (status == KVT_OK) {
-        uint8_t *pinned = part->host->memory;
-        for (uint32_t i = 0; i < sent_ranges; i++) {
-            const kvt_record_range *range = &layer->ranges[i];
-            memcpy(pinned + range->at, payload + (whole ? range->offset : range->at), range->bytes);
-        }
-        if (table != 0) memcpy(pinned + stored, view->blocks, table);
-        status = gpu_copy_bytes(site, GPU_IN, part->scratch, pinned, sent);
-    }
+    part->here = stored != 0 && whole && part_is_here(site, layer, payload);
+    const uint64_t pinned = (part->here ? 0 : stored) + table;
+    if (pinned != 0) status = gpu_host_take(site, pinned, &part->host);
+    if (status == KVT_OK) status = part_send(site, layer, payload, whole, part, stored, table);
     if (status != KVT_OK) {
         gpu_rest(site, GPU_IN);
         store_gpu_part_give(site, part);

@@ -13,12 +13,15 @@
 
 #include "codecs/record_jobs.h"
 #include "gpu/gpu_kernels.h"
+#include "gpu/gpu_regions.h"
 
 #include <kvterrace/view.h>
 
 /* A layer of a record, and where it goes. */
 typedef struct store_gpu_layer {
     uint64_t far; /* address of its record in the GPU's memory, a multiple of 64; 0: it is sent */
+    gpu_region home; /* of a record that is lent in memory of the host, and is sent from there where
+                        the driver registers that; memory NULL: it goes through pinned memory */
     const kvt_record_head *head;
     const kvt_layout *layout;
     const kvt_view *view; /* of the GPU's memory */
@@ -38,7 +41,8 @@ typedef struct store_gpu_part {
     uint64_t room;   /* of the jobs themselves; and the basis in the GPU's memory, or 0 */
     uint64_t basis;
     uint32_t layers;
-    bool far;       /* they are read where their record lies */
+    bool far;       /* they are read where their record lies, */
+    bool here;      /* or were sent from there */
     uint32_t first; /* of its verdicts, */
     uint32_t end;   /* and behind them */
 } store_gpu_part;
@@ -50,7 +54,8 @@ typedef struct store_gpu_batch store_gpu_batch;
 KVT_NODISCARD kvt_status store_gpu_batch_takes(gpu_site *site, const store_gpu_layer *layer);
 
 /* Sends what is stored of a layer to the scratch, from payload + ranges[].at, or out of a whole
- * record at `payload`; of a record that is there the block numbers alone. KVT_OK; KVT_BUSY: no
+ * record at `payload`, which stays until the part has been given; of a record that is there the
+ * block numbers alone. KVT_OK; KVT_BUSY: no
  * scratch now; KVT_E_UNSUPPORTED: never so much; statuses of gpu_site.h. After a failure the stream
  * has rested and there is no part. */
 KVT_NODISCARD kvt_status store_gpu_part_take(gpu_site *site, const store_gpu_layer *layer,

@@ -26,6 +26,13 @@ uint64_t store_gpu_far_lend(kvt_store *store, const store_place *place, uint64_t
     return 0;
 }
 
+gpu_region store_gpu_home(tiers_pool *pool, const tiers_location *location)
+{
+    gpu_region home = {.memory = NULL};
+    home.memory = tiers_pool_lent_memory(pool, location, &home.bytes);
+    return home;
+}
+
 /* Queues the copy of a range. */
 static kvt_status far_copy(gpu_site *site, uint64_t record, uint64_t record_bytes,
                            const kvt_record_range *range, uint8_t *memory)

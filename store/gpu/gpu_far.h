@@ -16,6 +16,10 @@
  * store's lock is held. */
 uint64_t store_gpu_far_lend(kvt_store *store, const store_place *place, uint64_t gpu);
 
+/* The memory of the device that has lent a record of the host's, from which kernels' bytes may be
+ * sent while the loan lasts. */
+gpu_region store_gpu_home(tiers_pool *pool, const tiers_location *location);
+
 /* Copies ranges of a record of so many bytes into pinned memory, each to its `at`, and waits.
  * KVT_OK; KVT_E_CORRUPT: a range that the record does not have; statuses of gpu_site.h. */
 KVT_NODISCARD kvt_status store_gpu_far_fetch(gpu_site *site, uint64_t record, uint64_t record_bytes,

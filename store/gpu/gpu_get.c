@@ -143,6 +143,8 @@ kvt_status store_gpu_get(kvt_store *store, const access_get *get, kvt_record_arr
                              .scratch_bytes = get->place->scratch_bytes},
                    .record = get->record,
                    .arrival = arrival};
+    if (own.entry.lent && get->in_memory)
+        own.entry.home = store_gpu_home(store->pools[get->place->tier], get->place->location);
     const uint32_t layers = get_fill(&own.entry, target, sections);
     const uint32_t wanted = target->layer_count;
     const uint32_t end = wanted != 0 ? target->first_layer + wanted : layers;

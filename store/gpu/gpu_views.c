@@ -7,6 +7,8 @@
  */
 #include "store/gpu/gpu_views.h"
 
+#include "gpu/gpu_regions.h"
+
 #include "base/clock.h"
 #include "base/struct_size.h"
 #include "codecs/record_groups.h"
@@ -208,6 +210,8 @@ kvt_status kvt_gpu_stats_get(kvt_store *store, uint32_t gpu, kvt_gpu_stats *stat
         whole.encoded_by_cpu = gpu_counted(site, GPU_ENCODED_BY_CPU);
         whole.encoded_by_gpu = gpu_counted(site, GPU_ENCODED_BY_GPU);
         whole.decoded_in_place = gpu_counted(site, GPU_DECODED_IN_PLACE);
+        whole.sent_in_place = gpu_counted(site, GPU_SENT_IN_PLACE);
+        whole.registered_bytes = gpu_region_bytes(site);
     }
     pthread_mutex_unlock(&store->gpus.lock);
     struct_size_out(stats_out, &whole, sizeof whole);

@@ -69,6 +69,7 @@ static void gpu_end_batch(store_gpu_work *work, store_gpu_batch *batch, kvt_stat
         gpu_count(work->site, how == KVT_OK ? GPU_DECODED_BY_GPU : GPU_UNSOUND,
                   ran ? part->layers : 0);
         gpu_count(work->site, GPU_DECODED_IN_PLACE, how == KVT_OK && part->far ? part->layers : 0);
+        gpu_count(work->site, GPU_SENT_IN_PLACE, how == KVT_OK && part->here ? part->layers : 0);
         if (how != KVT_OK) work->failed(work->context, part->owner, how);
     }
     store_gpu_batch_free(batch);
@@ -337,6 +338,7 @@ static kvt_status gpu_find_layer(const load_entry *entry, uint32_t layer, load_f
     const kvt_record_head *head = form == LOAD_COARSE ? entry->coarse->head : own->head;
     if (entry->staged != NULL || entry->by_cpu) return KVT_E_UNSUPPORTED;
     *there = (store_gpu_layer){.far = entry->far != 0 ? entry->far + own->offset : 0,
+                               .home = entry->home,
                                .head = head,
                                .layout = &own->layout,
                                .view = own->view,

@@ -13,6 +13,7 @@
 #include "base/wait.h"
 #include "codecs/codecs.h"
 #include "codecs/view_rows.h"
+#include "store/gpu/gpu_far.h"
 #include "store/hosts/remote_tier.h"
 #include "store/learn/token_drop.h"
 #include "store/learn/uses.h"
@@ -85,6 +86,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     if (entry->lent) {
         entry->record = tiers_pool_lend(pool, place->location);
         if (entry->record == NULL) return KVT_MISS;
+        if (load->gpu != NULL) entry->home = store_gpu_home(pool, place->location);
     } else if (load->gpu != NULL)
         entry->far = store_gpu_load_lend(load, place);
     /* The count keeps the place and its extents until load_let_go, wherever the entry moves. */

@@ -7,6 +7,7 @@
 #define STORE_LOAD_INTERNAL_H
 
 #include "codecs/record.h"
+#include "gpu/gpu_regions.h"
 #include "store/read/queue_internal.h"
 
 #include <kvterrace/load.h>
@@ -105,7 +106,8 @@ typedef struct load_entry {
     store_place *place; /* held as a reader; NULL: nothing is */
     bool lent;          /* the record lies in memory, here: */
     const void *record;
-    uint64_t far; /* or in the memory of the load's GPU, at this address: lent, too; else 0 */
+    gpu_region home; /* the memory of the device that has lent it to a load for a GPU; or none */
+    uint64_t far;    /* or in the memory of the load's GPU, at this address: lent, too; else 0 */
     uint64_t record_bytes;
     uint64_t scratch_bytes;
     store_staged *staged;              /* held as a user, instead of a place */

@@ -72,6 +72,14 @@ void *tiers_pool_lend(tiers_pool *pool, const tiers_location *location)
     return memory != NULL ? memory + location->extents[0].offset : NULL;
 }
 
+void *tiers_pool_lent_memory(tiers_pool *pool, const tiers_location *location, uint64_t *bytes_out)
+{
+    pool_member *member = lend_member(pool, location);
+    assert(member != NULL && atomic_load(&member->lent) > 0);
+    *bytes_out = member->facts.capacity_bytes; /* written before the member had memory */
+    return atomic_load(&member->memory);
+}
+
 /* As lend_borrow: the count rises first. */
 uint64_t tiers_pool_lend_address(tiers_pool *pool, const tiers_location *location,
                                  uint32_t *gpu_out)

@@ -379,6 +379,9 @@ KVT_NODISCARD kvt_status tiers_pool_sync(tiers_pool *pool);
  */
 void *tiers_pool_lend(tiers_pool *pool, const tiers_location *location);
 
+/* All memory of the member that has lent an object, which stays as long as the loan. */
+void *tiers_pool_lent_memory(tiers_pool *pool, const tiers_location *location, uint64_t *bytes_out);
+
 /* Ends what tiers_pool_lend began, and counts the bytes that were moved, 0 or all of the object. */
 void tiers_pool_take_back(tiers_pool *pool, const tiers_location *location, kvt_io_kind kind,
                           uint64_t bytes);
