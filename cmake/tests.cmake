@@ -181,7 +181,7 @@ endforeach()
 target_link_libraries(test_sparse_fork PRIVATE kvt_lent_store)
 kvt_add_rooms(conform_codecs_all gpu)
 target_link_libraries(conform_codecs_all PRIVATE kvt_kernel_lanes)
-foreach(program test_store_gpu test_store_gpu_basis test_store_gpu_dram
+foreach(program test_codecs_jobs test_store_gpu test_store_gpu_basis test_store_gpu_dram
     test_store_gpu_far test_store_gpu_kernels test_store_gpu_moves test_store_load_coarse
     test_bench_gpu)
   target_link_libraries(${program} PRIVATE kvt_kernel_lanes)
