@@ -138,7 +138,8 @@ static const command_spec ring_spec = {
              "a ring that the caller fills, through one that a thread fills as a GPU would, and by "
              "a get a block: calls and processor time of the caller, the store's, and the drives' "
              "share; then contexts per second from drives of memory alone.",
-    .details = DRIVES_OR "else four throttled memory devices. No kernel of a GPU is run.",
+    .details = DRIVES_OR
+    "else four throttled memory devices. Where a GPU answers, its kernels post as well.",
     .example = "  kvlab ring --quick",
     .options = list_options,
     RUNS_ON_DRIVES(ring),

@@ -116,7 +116,8 @@ KERNEL_INLINE int32_t ring_look(const kernel_ring_gate *gate, uint64_t index)
     const uint64_t word = kernel_peek8(ring_entry(gate, gate->completions, index));
     if (word == index + 1) return RING_OK;
     if (word == index) return RING_QUEUED;
-    return word > index && ((word - index) & (gate->depth - 1)) <= 1 ? RING_MISS : RING_CORRUPT;
+    const uint64_t later = word - index;
+    return later >> 63 == 0 && (later & (gate->depth - 1)) <= 1 ? RING_MISS : RING_CORRUPT;
 }
 
 /* Waits for a completion and takes it. All lanes. */

@@ -220,30 +220,41 @@ KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_ring_wait(kvt_ring *ring, 
 
 /* ---- a kernel of a GPU as the producer ---- */
 
-/* What a warp of the kernel does: posts a block, waits for one, or the first and then the second */
+/* What a warp of the kernel does: posts a block, waits for one, or the first and then the second.
+ *
+ *     posts[0] = {.mode = KVT_RING_POST, .contexts = .., .block = {.count = n, ..}};  next layer
+ *     posts[1] = {.mode = KVT_RING_WAIT, .index = .., .wait_ns = 5000000};            this layer
+ *     status = kvt_ring_gpu_launch(ring, posts, 2, stream);   then a copy out of the region
+ */
 typedef enum kvt_ring_post_mode { KVT_RING_POST = 1, KVT_RING_WAIT = 2 } kvt_ring_post_mode;
 
-/* One of these for each warp, in the GPU's memory, where kernels before it may have written it:
- * 152 bytes. All addresses are as the GPU has them and are not checked. */
+/*
+ * One of these for each warp, in the GPU's memory, where kernels before it may have written it: 152
+ * bytes. Addresses are the GPU's, and are not checked. A block.deadline_ns of 0 has passed:
+ * KVT_NO_DEADLINE is none. status:
+ *     KVT_OK, KVT_QUEUED  the completion was taken; the block was posted, and it waited for none
+ *     KVT_BUSY            the ring was full for wait_ns
+ *     KVT_E_TIMEOUT       the block was not complete in wait_ns: another kernel waits again
+ *     KVT_MISS            the completion has been taken before
+ *     KVT_E_ARGUMENT      mode, count, first (0 with contexts), alignment, an index of no block
+ *     KVT_E_STATE         the ring has ended, or was given up
+ *     KVT_E_CORRUPT       words make no sense
+ */
 typedef struct kvt_ring_post {
-    uint32_t mode;          /* of kvt_ring_post_mode, added up */
-    int32_t status;         /* out: KVT_OK: its completion was taken; KVT_QUEUED: it was posted; KVT_BUSY
-                               (full); KVT_E_TIMEOUT (not complete in time: wait again); KVT_MISS
-                               (taken before); KVT_E_ARGUMENT; KVT_E_STATE (the ring has ended);
-                               KVT_E_CORRUPT (words make no sense) */
-    uint64_t index;         /* out: the block's; in, where it only waits */
-    uint64_t wait_ns;       /* at most 10 s: for a free place and the completion together */
-    uint64_t contexts;      /* 16-byte aligned: they are copied to the block's own table (block.first
-                               0); 0: block.table is a kept one */
-    uint64_t statuses;      /* out: block.count bytes, as of kvt_ring_wait; or 0 */
-    kvt_ring_block block;   /* of one that only waits, count alone, for `statuses` */
-    kvt_ring_result result; /* out */
+    uint32_t mode;        /* of kvt_ring_post_mode, added up */
+    int32_t status;       /* out, below */
+    uint64_t index;       /* out: the block's; in, where it only waits */
+    uint64_t wait_ns;     /* at most 10 s: for a free place and the completion together */
+    uint64_t contexts;    /* of the block's own table, a multiple of 16; 0: a kept table is named */
+    uint64_t statuses;    /* out: block.count bytes, as of kvt_ring_wait; or 0 */
+    kvt_ring_block block; /* of one that only waits, count alone, for `statuses` */
+    kvt_ring_result result; /* out, with KVT_OK */
 } kvt_ring_post;
 
 /*
  * Gives a ring of which no block has been claimed to kernels of a GPU: from now on none but them
- * post, and kvt_ring_get_iocb is KVT_E_STATE. Unless options.poll_us says how often, the ring looks
- * for blocks every 100 us.
+ * post, and kvt_ring_get_iocb is KVT_E_STATE; kvt_ring_wait takes an index of theirs. Unless
+ * options.poll_us says how often, the ring looks for blocks every 100 us.
  * KVT_OK; KVT_E_ARGUMENT (no such GPU); KVT_E_UNSUPPORTED (no driver, or it takes no kernels);
  * KVT_E_MEMORY; KVT_BUSY (its scratch is in use); KVT_E_GONE; KVT_E_IO; KVT_E_STATE (a block was
  * claimed, or it has a GPU).

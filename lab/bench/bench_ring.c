@@ -8,6 +8,9 @@
  *                   (table_cpu_us)
  *     host-threads  a thread fills tables and posts through the mapped words, without a call, as a
  *                   kernel of a GPU would; the caller waits alone
+ *     gpu           where a GPU answers: kernels post what lies in its memory, one a layer, and
+ *                   wait; the caller launches them. Then empty blocks: posts per second, and the
+ *                   time from a launch to its end
  *     gets          the caller submits a get of the layer for each KV block, and drains
  *
  * Each KV block is an entry. Two layers are in flight. The caller's time has no part of the threads
@@ -22,6 +25,7 @@
 
 #include <kvterrace/queue.h>
 #include <kvterrace/ring.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,8 +46,22 @@ enum {
 #define LAYER_BYTES (16 * MIB)
 #define ALONE_BYTES (24 * MIB)
 
-typedef enum ring_initiator { HOST = 0, HOST_THREADS = 1, GETS = 2, INITIATORS = 3 } ring_initiator;
-static const char *const initiator_names[INITIATORS] = {"host", "host-threads", "gets"};
+typedef enum ring_initiator {
+    HOST = 0,
+    HOST_THREADS = 1,
+    GETS = 2,
+    INITIATORS = 3,
+    GPU = INITIATORS, /* on a ring of its own */
+    ROWS
+} ring_initiator;
+static const char *const initiator_names[ROWS] = {"host", "host-threads", "gets", "gpu"};
+
+/* The GPU whose kernels post, and memory of it. */
+typedef struct ring_far {
+    gpu_site *site; /* NULL: none */
+    gpu_address posts, contexts;
+    gpu_host *host; /* an image of both */
+} ring_far;
 
 typedef struct ring_bench {
     const bench_options *options;
@@ -70,6 +88,7 @@ typedef struct ring_bench {
     uint64_t samples[SAMPLES];
     uint32_t sample_count;
     uint64_t calls;
+    ring_far far;
 } ring_bench;
 
 static uint64_t layer_bytes(const ring_bench *bench)
@@ -394,6 +413,141 @@ static kvt_status ring_pass_gets(ring_bench *bench)
     return status;
 }
 
+/* ---- a kernel ---- */
+
+enum {
+    FAR_POSTS = (LAYERS + 1) * 2 * TABLES,
+    FAR_POST_BYTES = FAR_POSTS * sizeof(kvt_ring_post),
+    FAR_BYTES = FAR_POST_BYTES + 2 * BLOCKS_MAX * sizeof(kvt_ring_context),
+    FAR_LAUNCHES = 64
+};
+#define FAR_WAIT_NS UINT64_C(10000000000)
+
+static void ring_far_close(ring_far *far)
+{
+    if (far->site == NULL) return;
+    gpu_host_give(far->site, far->host);
+    if (gpu_site_enter(far->site) == KVT_OK) {
+        if (far->posts != 0) (void)far->site->driver.memory_free(far->posts);
+        (void)!gpu_site_leave(far->site, GPU_SUCCESS);
+    }
+    gpu_site_close(far->site);
+    *far = (ring_far){0};
+}
+
+static kvt_status ring_far_open(ring_far *far, char *reason, size_t reason_size)
+{
+    kvt_status status =
+        gpu_site_open(0, GPU_ROOM_BYTES, GPU_ROOM_BYTES, &far->site, reason, reason_size);
+    if (status == KVT_OK) status = gpu_host_take(far->site, FAR_BYTES, &far->host);
+    if (status == KVT_OK) status = gpu_site_enter(far->site);
+    if (status == KVT_OK)
+        status =
+            gpu_site_leave(far->site, far->site->driver.memory_allocate(&far->posts, FAR_BYTES));
+    far->contexts = far->posts + FAR_POST_BYTES;
+    return status;
+}
+
+/* Waits for what a stream has been given. */
+static kvt_status ring_far_wait(const ring_far *far, gpu_way way)
+{
+    gpu_event *event;
+    kvt_status status = gpu_mark(far->site, way, &event);
+    if (status != KVT_OK) return status;
+    status = gpu_await(far->site, event);
+    gpu_event_give(far->site, event);
+    return status;
+}
+
+/* Copies bytes of the image to the GPU, or back. */
+static kvt_status ring_far_copy(const ring_far *far, gpu_way way, uint64_t bytes)
+{
+    const kvt_status status =
+        way == GPU_IN ? gpu_copy_bytes(far->site, way, far->posts, far->host->memory, bytes)
+                      : gpu_copy_back(far->site, far->host->memory, far->posts, bytes);
+    return status == KVT_OK ? ring_far_wait(far, way) : status;
+}
+
+static kvt_status ring_far_launch(const ring_bench *bench, uint32_t first, uint32_t count)
+{
+    const uint64_t posts = bench->far.posts + first * sizeof(kvt_ring_post);
+    return kvt_ring_gpu_launch(bench->ring, (void *)(uintptr_t)posts, count,
+                               bench->far.site->streams[GPU_IN]);
+}
+
+/* Writes the posts of all kernels: kernel n posts layer n and waits for the one before. */
+static kvt_status ring_far_prepare(ring_bench *bench)
+{
+    kvt_ring_post *posts = bench->far.host->memory;
+    memset(posts, 0, FAR_POST_BYTES);
+    for (uint32_t i = 0; i < (LAYERS + 1) * 2 * bench->posts; i++) {
+        const uint32_t layer = i / 2 / bench->posts, post = i % bench->posts;
+        const uint32_t left = 2 * bench->blocks - post * KVT_RING_CONTEXTS_MAX;
+        const uint32_t count = left < KVT_RING_CONTEXTS_MAX ? left : KVT_RING_CONTEXTS_MAX;
+        if (i / bench->posts % 2 == 0 && layer < LAYERS) {
+            posts[i].mode = KVT_RING_POST;
+            posts[i].wait_ns = FAR_WAIT_NS;
+            posts[i].contexts =
+                bench->far.contexts + post * KVT_RING_CONTEXTS_MAX * sizeof(kvt_ring_context);
+            posts[i].block = ring_block(bench, 0, count, layer, true);
+        } else if (i / bench->posts % 2 == 1 && layer > 0) {
+            posts[i].mode = KVT_RING_WAIT;
+            posts[i].wait_ns = FAR_WAIT_NS;
+            posts[i].index = bench->next + (layer - 1) * bench->posts + post;
+        }
+    }
+    kvt_ring_context *contexts =
+        (kvt_ring_context *)(void *)((char *)bench->far.host->memory + FAR_POST_BYTES);
+    for (uint32_t post = 0; post < bench->posts; post++)
+        (void)ring_fill(bench, contexts + post * KVT_RING_CONTEXTS_MAX, post, 0);
+    return ring_far_copy(&bench->far, GPU_IN, FAR_BYTES);
+}
+
+/* A kernel a layer, and one more. */
+static kvt_status ring_pass_gpu(ring_bench *bench)
+{
+    kvt_status status = ring_far_prepare(bench);
+    const double began = base_cpu_seconds();
+    for (uint32_t layer = 0; layer <= LAYERS && status == KVT_OK; layer++)
+        status = ring_far_launch(bench, layer * 2 * bench->posts, 2 * bench->posts);
+    bench->calls += LAYERS + 1;
+    bench->producer_ns = (uint64_t)((base_cpu_seconds() - began) * 1e9); /* of the launches */
+    if (status == KVT_OK) status = ring_far_wait(&bench->far, GPU_IN);
+    if (status == KVT_OK) status = ring_far_copy(&bench->far, GPU_OUT, FAR_POST_BYTES);
+    const kvt_ring_post *posts = bench->far.host->memory;
+    for (uint32_t i = 0; i < (LAYERS + 1) * 2 * bench->posts && status == KVT_OK; i++) {
+        if (posts[i].mode == KVT_RING_POST && posts[i].status != KVT_QUEUED)
+            status = posts[i].status == KVT_OK ? KVT_E_CORRUPT : (kvt_status)posts[i].status;
+        if (posts[i].mode != KVT_RING_WAIT) continue;
+        status = posts[i].status != KVT_OK ? (kvt_status)posts[i].status
+                                           : (kvt_status)posts[i].result.status;
+        if (bench->sample_count < SAMPLES)
+            bench->samples[bench->sample_count++] =
+                posts[i].result.done_ns - posts[i].result.taken_ns;
+    }
+    return status;
+}
+
+/* Whether the last layer that kernels asked for is what gets bring. */
+static kvt_status ring_far_same(const ring_bench *bench, bool *same_out)
+{
+    uint64_t bytes;
+    kvt_status status = kvt_layout_bytes(&bench->layout, &bytes);
+    char *packed = status == KVT_OK ? malloc(bytes) : NULL;
+    if (packed == NULL) return status == KVT_OK ? KVT_E_MEMORY : status;
+    const char *layer = bench->target + (LAYERS - 1) % FLIGHT * layer_bytes(bench);
+    *same_out = true;
+    for (uint32_t i = 0; i < bench->blocks && status == KVT_OK; i++) {
+        status = kvt_store_get(bench->store, &bench->keys[i], KVT_PACKED(packed, bytes),
+                               KVT_NO_DEADLINE, NULL);
+        *same_out =
+            *same_out && memcmp(layer + i * 2 * bench->matrix,
+                                packed + (LAYERS - 1) * 2 * bench->matrix, 2 * bench->matrix) == 0;
+    }
+    free(packed);
+    return status;
+}
+
 static kvt_status ring_pass(ring_bench *bench, ring_initiator initiator)
 {
     kvt_status status = KVT_OK;
@@ -401,6 +555,7 @@ static kvt_status ring_pass(ring_bench *bench, ring_initiator initiator)
     if (initiator == HOST) status = ring_pass_host(bench);
     if (initiator == HOST_THREADS) status = ring_pass_threads(bench);
     if (initiator == GETS) return ring_pass_gets(bench);
+    if (initiator == GPU) status = ring_pass_gpu(bench);
     bench->next += LAYERS * bench->posts;
     return status;
 }
@@ -435,11 +590,12 @@ static kvt_status ring_measure(ring_bench *bench, ring_initiator initiator)
         const uint64_t began_ns = base_clock_ns();
         const double process = bench_process_seconds(), user = base_cpu_seconds();
         status = ring_pass(bench, initiator);
-        const double mine = base_cpu_seconds() - user;
+        double mine = base_cpu_seconds() - user;
+        if (initiator == GPU) mine = (double)bench->producer_ns * 1e-9;
         rates[i] = bytes * 1e9 / (double)(base_clock_ns() - began_ns);
         users[i] = mine * 1e6 / LAYERS;
-        stores[i] = (bench_process_seconds() - process - mine - (double)bench->producer_ns * 1e-9) /
-                    (bytes * 1e-9);
+        if (initiator == HOST_THREADS) mine += (double)bench->producer_ns * 1e-9;
+        stores[i] = (bench_process_seconds() - process - mine) / (bytes * 1e-9);
     }
     if (status != KVT_OK) return bench_blame(bench->report, status, initiator_names[initiator], "");
     const bench_rate rate = bench_rate_of(rates, bench->iterations);
@@ -469,6 +625,63 @@ static kvt_status ring_rows(ring_bench *bench, uint32_t blocks, uint64_t matrix,
     if (status == KVT_OK && stats.failed != 0) status = KVT_E_CORRUPT;
     ring_site_close(bench);
     return bench_blame(bench->report, status, bench->drives, "");
+}
+
+/* Empty blocks of so many warps at once. */
+static kvt_status ring_far_empty(ring_bench *bench, uint32_t lanes, bool same)
+{
+    const uint32_t warps = lanes / 32;
+    kvt_ring_post *posts = bench->far.host->memory;
+    for (uint32_t i = 0; i < warps; i++)
+        posts[i] = (kvt_ring_post){.mode = KVT_RING_POST | KVT_RING_WAIT,
+                                   .wait_ns = FAR_WAIT_NS,
+                                   .contexts = bench->far.contexts,
+                                   .block = {.deadline_ns = KVT_NO_DEADLINE}};
+    kvt_status status = ring_far_copy(&bench->far, GPU_IN, warps * sizeof *posts);
+    bench->sample_count = 0;
+    for (uint32_t i = 0; i < FAR_LAUNCHES && status == KVT_OK; i++) {
+        const uint64_t began_ns = base_clock_ns();
+        status = ring_far_launch(bench, 0, warps);
+        if (status == KVT_OK) status = ring_far_wait(&bench->far, GPU_IN);
+        bench->samples[bench->sample_count++] = base_clock_ns() - began_ns;
+    }
+    if (status == KVT_OK) status = ring_far_copy(&bench->far, GPU_OUT, warps * sizeof *posts);
+    for (uint32_t i = 0; i < warps && status == KVT_OK; i++)
+        status = posts[i].status;
+    if (status != KVT_OK) return status;
+    const double median_us = ring_share(bench, 50);
+    bench_report_row(bench->report, "gpu",
+                     json_pack("{s:i, s:f, s:f, s:f, s:b, s:n}", "lanes", (int)lanes,
+                               "round_trip_us_p50", median_us, "round_trip_us_p99",
+                               ring_share(bench, 99), "posts_per_s", warps * 1e6 / median_us,
+                               "same_bytes", same, "not_run"));
+    return KVT_OK;
+}
+
+/* Kernels of a GPU as the producer, or a row that says why not. */
+static kvt_status ring_rows_gpu(ring_bench *bench, uint32_t blocks, uint64_t matrix)
+{
+    char reason[160] = "";
+    bool same = false;
+    kvt_status status = ring_far_open(&bench->far, reason, sizeof reason);
+    const bool there = status == KVT_OK;
+    if (there) status = ring_site_open(bench, blocks, matrix, 0);
+    if (there && status == KVT_OK) status = kvt_ring_gpu_open(bench->ring, 0);
+    if (status == KVT_E_UNSUPPORTED && reason[0] == '\0')
+        (void)snprintf(reason, sizeof reason, "the driver takes no kernels");
+    if (status == KVT_OK) status = ring_measure(bench, GPU);
+    if (status == KVT_OK) status = ring_far_same(bench, &same);
+    if (status == KVT_OK && !same) status = KVT_E_CORRUPT;
+    if (status == KVT_OK) status = ring_far_empty(bench, 32, same);
+    if (status == KVT_OK) status = ring_far_empty(bench, 2048, same);
+    if (there) ring_site_close(bench);
+    ring_far_close(&bench->far);
+    if (reason[0] == '\0') return bench_blame(bench->report, status, "gpu", "");
+    bench_report_row(bench->report, "gpu",
+                     json_pack("{s:n, s:n, s:n, s:n, s:n, s:s}", "lanes", "round_trip_us_p50",
+                               "round_trip_us_p99", "posts_per_s", "same_bytes", "not_run",
+                               reason));
+    return KVT_OK;
 }
 
 /* Drives of memory alone, without a throttle. */
@@ -510,6 +723,7 @@ static kvt_status ring_run(const bench_options *options, bench_report *report)
         const uint64_t bytes = given.quick ? MIB : LAYER_BYTES;
         status = ring_rows(bench, (uint32_t)(bytes / matrix / 2), matrix, 0, GETS);
     }
+    if (status == KVT_OK) status = ring_rows_gpu(bench, most / 4, 4 * KIB);
     if (status == KVT_OK) {
         const bench_options real = given;
         ring_take_memory(memory);
@@ -538,6 +752,8 @@ const bench_case bench_ring_case = {
                                              "store_cpu_s_per_gb "
                                              "post_to_done_us_p50 post_to_done_us_p99 ratio "
                                              "contexts_per_s bytes_per_s"},
+                                 {"gpu", "lanes round_trip_us_p50 round_trip_us_p99 posts_per_s "
+                                         "same_bytes not_run"},
                                  {0}},
     .run = ring_run,
 };

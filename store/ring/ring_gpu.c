@@ -140,8 +140,7 @@ kvt_status kvt_ring_gpu_launch(kvt_ring *ring, void *posts, uint32_t count, void
     ring_gpu *gpu = &ring->gpu;
     pthread_mutex_lock(&gpu->lock);
     kvt_status status = ring_gpu_state(ring, true);
-    if (status == KVT_OK)
-        status = gpu_site_check(gpu->site, posts, count * sizeof(kvt_ring_post));
+    if (status == KVT_OK) status = gpu_site_check(gpu->site, posts, count * sizeof(kvt_ring_post));
     if (status == KVT_OK) status = ring_gpu_reap(gpu);
     if (status == KVT_OK)
         status = gpu_kernel_launch_for(gpu->site, stream, KERNEL_RING, (uintptr_t)posts, count,

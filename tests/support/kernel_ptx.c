@@ -42,9 +42,9 @@ bool lanes_launch(kernel_id kernel, const void *jobs, uint32_t job_count, uint32
         return false;
     }
     const uint64_t addresses[] = {(uint64_t)(uintptr_t)jobs, (uint64_t)(uintptr_t)verdicts};
-    bool ran = ptx_map_own(machine, jobs, job_count * (size_t)facts->job_bytes,
-                           kernel == KERNEL_RING) &&
-               ptx_map_own(machine, verdicts, verdict_count * sizeof *verdicts, true);
+    bool ran =
+        ptx_map_own(machine, jobs, job_count * (size_t)facts->job_bytes, kernel == KERNEL_RING) &&
+        ptx_map_own(machine, verdicts, verdict_count * sizeof *verdicts, true);
     for (uint32_t i = 0; i < memory_count && ran; i++)
         ran = memory[i].bytes == 0 ||
               ptx_map_own(machine, memory[i].start, memory[i].bytes, memory[i].writable);

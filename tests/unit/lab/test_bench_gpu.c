@@ -25,6 +25,8 @@ static void run_spin(const fake_cuda_kernel *kernel, const fake_cuda_launch *lau
     (void)launch;
 }
 
+static const fake_cuda_kernel spin = {GPU_BENCH_SPIN, run_spin, {8, 8}};
+
 static const bench_gpu_options small = {
     .shape = {.layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 64},
     .decode_bytes = 131072,
@@ -124,6 +126,34 @@ TEST(bars_that_cannot_run_say_why)
     assert_true(left_out >= 10);
     json_decref(root);
     assert_int_equal(fake_state->live, 0);
+}
+
+/* The case `ring` has kernels as producers where there is a GPU, else a row that says why not. */
+TEST(kernels_post_to_a_ring)
+{
+    for (int refused = 0; refused <= (fake_state != NULL); refused++) {
+        const bench_options options = {.quick = true, .quiet = true, .iterations = 1};
+        bench_report report;
+        uint32_t rows = 0;
+        json_t *row;
+        size_t i;
+        if (refused == 1) *fake_state = (fake_cuda_state){.gpu_count = 1, .queries_until_done = 1};
+        bench_report_open(&report, "test");
+        const kvt_status status = bench_ring_case.run(&options, &report);
+        fake_kernels_give(fake_state, &spin, 1);
+        if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), report.message);
+        json_array_foreach(json_object_get(report.root, "results"), i, row) rows +=
+            strcmp(text_of(row, "initiator"), "gpu") == 0;
+        assert_int_equal(rows, refused == 0);
+        json_array_foreach(json_object_get(report.root, "gpu"), i, row)
+        {
+            assert_int_equal(text_of(row, "not_run")[0] != '\0', refused);
+            assert_int_equal(json_is_true(json_object_get(row, "same_bytes")), !refused);
+        }
+        json_decref(report.root);
+        assert_int_equal(fake_kernel_failures, 0);
+        if (fake_state != NULL) assert_int_equal(fake_state->live, 0);
+    }
 }
 
 /* A kernel that writes nothing, and says so to nobody: pages keep the bytes of before. */
@@ -236,7 +266,6 @@ int main(int argc, char **argv)
         return 2;
     }
     fake_state = fake_cuda_find();
-    const fake_cuda_kernel spin = {GPU_BENCH_SPIN, run_spin, {8, 8}};
     fake_kernels_give(fake_state, &spin, 1);
     if (!bench_gpu_answers(reason, sizeof reason)) {
         printf("skipped: %s\n", reason);

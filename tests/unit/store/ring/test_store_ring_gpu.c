@@ -277,6 +277,19 @@ TEST(a_kernel_a_layer)
     }
 }
 
+/* The host may take what a kernel has posted. */
+TEST(the_host_waits)
+{
+    open_site(true, NULL);
+    give_pieces(8, true);
+    for (uint32_t i = 0; i < 2 * RING_DEPTH; i++) {
+        const kvt_ring_post post = launch_one(post_of(KVT_RING_POST, 8, LONG_NS));
+        assert_int_equal(post.status, KVT_QUEUED);
+        assert_int_equal(ring_await(post.index, NULL).status, KVT_OK);
+    }
+    ring_assert_bytes();
+}
+
 /* ---- bounds ---- */
 
 /* A wait ends by its time, and another kernel waits again; a block's own deadline completes it. */
@@ -366,8 +379,8 @@ TEST(words_that_jump)
         kvt_ring_post post = launch_one(post_of(KVT_RING_POST | KVT_RING_WAIT, 8, LONG_NS));
         assert_int_equal(post.status, KVT_OK);
         const uint64_t at = kind == 0 ? head_of().submissions_at : head_of().completions_at;
-        atomic_store(&words_at(at)->entry[kind < 2].sequence, kind < 2 ? 1 + jumps[i / 3]
-                                                                       : RING_DEPTH - jumps[i / 3]);
+        atomic_store(&words_at(at)->entry[kind < 2].sequence,
+                     kind < 2 ? 1 + jumps[i / 3] : RING_DEPTH - jumps[i / 3]);
         post.mode = kind < 2 ? KVT_RING_POST : KVT_RING_WAIT;
         const int32_t status = launch_one(post).status;
         /* The ring looks at a submission's word, too, and may have given itself up by now. */
@@ -459,8 +472,8 @@ TEST(calls_that_fail_in_turn)
             fake->fail_for_good = turn >= 2;
             kvt_status status = kvt_ring_gpu_open(ring, 0);
             if (status == KVT_OK)
-                status = kvt_ring_gpu_launch(ring, (void *)(uintptr_t)engine.posts, 1,
-                                             engine.stream);
+                status =
+                    kvt_ring_gpu_launch(ring, (void *)(uintptr_t)engine.posts, 1, engine.stream);
             reached = fake->failed > 0;
             fake->fail_call = 0;
             if (!reached || turn < 2) (void)driver.finish(engine.stream);
@@ -497,9 +510,9 @@ TEST(ends_with_kernels)
             kvt_store_close(store);
             store = NULL;
             fault.device = NULL;
-            assert_int_equal(kvt_ring_gpu_launch(ring, (void *)(uintptr_t)engine.posts, 1,
-                                                 engine.stream),
-                             KVT_E_STATE);
+            assert_int_equal(
+                kvt_ring_gpu_launch(ring, (void *)(uintptr_t)engine.posts, 1, engine.stream),
+                KVT_E_STATE);
             assert_int_equal(kvt_ring_gpu_open(ring, 0), KVT_E_STATE);
         }
         kvt_ring_close(ring);
