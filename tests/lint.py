@@ -50,7 +50,7 @@ ROOM_INCLUDES = {
     "tiers/devices": {"gpu", "tiers/seal"},
     "tiers/pool": {"tiers/devices", "tiers/seal"},
     "estimator/profile": {"codecs", "basis", "tiers/devices", "tiers/pool"},
-    "estimator/measure": {"codecs", "codecs/kernels", "tiers/devices", "tiers/pool",
+    "estimator/measure": {"codecs", "codecs/kernels", "gpu", "tiers/devices", "tiers/pool",
                           "estimator/profile"},
     "estimator/predict": {"codecs", "estimator/profile", "estimator/measure"},
     "estimator/model": {"codecs", "codecs/kernels"},

@@ -62,9 +62,14 @@ static int even_rank(const json_t *row)
     return 3;
 }
 
-/* The row of a form on so many threads of one source, on the best instruction set. */
+static bool even_is_gpu(const json_t *row)
+{
+    return strcmp(view_text(row, "isa"), "cuda") == 0;
+}
+
+/* The row of a form on so many threads of one source, on the best instruction set, or on a GPU. */
 static const json_t *even_find(const json_t *document, const char *name, const char *source,
-                               uint32_t threads)
+                               uint32_t threads, bool gpu)
 {
     const json_t *row, *best = NULL;
     size_t i;
@@ -72,7 +77,7 @@ static const json_t *even_find(const json_t *document, const char *name, const c
     {
         if (strcmp(view_text(row, "name"), name) != 0 ||
             strcmp(view_text(row, "source"), source) != 0 ||
-            (uint32_t)view_number(row, "threads", 0) != threads) {
+            (uint32_t)view_number(row, "threads", 0) != threads || even_is_gpu(row) != gpu) {
             continue;
         }
         if (best == NULL || even_rank(row) > even_rank(best)) best = row;
@@ -84,7 +89,7 @@ static const json_t *even_find(const json_t *document, const char *name, const c
 static bool even_is_best(const json_t *document, const json_t *row)
 {
     return even_find(document, view_text(row, "name"), view_text(row, "source"),
-                     (uint32_t)view_number(row, "threads", 0)) == row;
+                     (uint32_t)view_number(row, "threads", 0), even_is_gpu(row)) == row;
 }
 
 /* ---- forms against raw ---- */
@@ -93,7 +98,7 @@ static json_t *even_codec_row(const json_t *document, const json_t *row)
 {
     const uint32_t threads = (uint32_t)view_number(row, "threads", 0);
     const char *source = view_text(row, "source");
-    const json_t *raw_row = even_find(document, "raw", source, threads);
+    const json_t *raw_row = even_find(document, "raw", source, threads, even_is_gpu(row));
     if (raw_row == NULL || raw_row == row) return NULL;
     kvt_codec_curve raw = even_curve(raw_row), form = even_curve(row);
     const double bandwidth = kvt_break_even_bandwidth(&raw, &form);
@@ -127,7 +132,7 @@ static void even_take_forms(even_state *state)
     const json_t *row = json_array_get(json_object_get(state->document, "codecs"), 0);
     const char *source = view_text(row, "source"); /* generated KV comes first */
     for (size_t form = 0; form < EVEN_FORMS; form++) {
-        row = even_find(state->document, even_forms[form], source, state->threads);
+        row = even_find(state->document, even_forms[form], source, state->threads, false);
         state->form_present[form] = row != NULL;
         if (row != NULL) state->forms[form] = even_curve(row);
     }

@@ -286,6 +286,7 @@ static kvt_status profile_measure_codecs(kvt_profile *profile, const profile_arg
 {
     kvt_profile_kv kv[PROFILE_KV_MAX];
     worker_pool pool;
+    char without_gpu[PROFILE_WITHOUT_GPU] = "";
     const uint32_t threads = worker_pool_threads();
     uint32_t count = 0;
     kvt_status status = KVT_OK;
@@ -301,9 +302,12 @@ static kvt_status profile_measure_codecs(kvt_profile *profile, const profile_arg
         request.workers = &pool.workers;
         request.kv = kv;
         request.kv_count = count;
+        request.without_gpu = without_gpu;
         status = kvt_profile_measure_codecs(profile, &request);
         worker_pool_close(&pool);
     }
+    if (status == KVT_OK && without_gpu[0] != '\0')
+        command_note(&arguments->common, "cuda: not measured: %s", without_gpu);
     if (status == KVT_OK && profile_has_no_basis(profile))
         command_note(&arguments->common, "transform: not measured, because its speed is that of a "
                                          "basis and the profile has none: profile calibrate "

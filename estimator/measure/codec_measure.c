@@ -6,7 +6,7 @@
  * in a put and a get.
  *
  * What is measured is a list of passes over the ladder: the best instruction set on one thread and
- * on all that the caller lends, then the lesser ones on one thread. Forcing an instruction set is
+ * on all that the caller lends, kernels of a GPU, then the lesser ones on one thread. Forcing an instruction set is
  * the process' affair, so nothing else may encode meanwhile.
  *
  * Thread rule: the calling thread owns the profile and the workers.
@@ -16,6 +16,7 @@
 #include "codecs/kernels/cpu.h"
 #include "codecs/kv_sample.h"
 #include "codecs/record.h"
+#include "estimator/measure/codec_gpu.h"
 #include "estimator/profile/profile_internal.h"
 #include "measure.h"
 
@@ -38,7 +39,9 @@
 #define CODEC_BASIS_WIDE          2048u
 #define CODEC_REPETITIONS_LEAST   3u
 #define CODEC_REPETITIONS_MOST    15u /* unless the caller says how many */
-#define CODEC_PASSES              4u  /* per source: two of the best instruction set, two lesser */
+#define CODEC_PASSES                                                                               \
+    5u /* per source: two of the best instruction set, two lesser,
+                                         and a GPU */
 /* Times seconds_per_point: after that the least number of repetitions is enough. */
 #define CODEC_SECONDS_PER_VARIANT 4.0
 
@@ -49,6 +52,7 @@ typedef struct codec_pass {
     kvt_layout layout;
     uint64_t source_bytes;
     codecs_cpu isa;
+    codec_gpu *gpu;                   /* decodes what the CPU has encoded; or NULL */
     const kvt_codec_workers *workers; /* NULL: one thread */
     const profile_basis *basis;       /* whose variants are measured; NULL: the ladder */
 } codec_pass;
@@ -70,6 +74,7 @@ typedef struct codec_run {
     int64_t run;
     codec_basis *bases;
     uint32_t basis_count;
+    codec_gpu *gpu;        /* or NULL: none answers */
     unsigned char *sample; /* generated KV; NULL when the caller's is measured */
     unsigned char *decoded;
     unsigned char *record;
@@ -156,6 +161,12 @@ static uint32_t codec_threads(const codec_pass *pass)
     return pass->workers != NULL ? pass->workers->count : 1;
 }
 
+/* The instruction set of a pass, as rows have it. */
+static const char *codec_isa(const codec_pass *pass)
+{
+    return pass->gpu != NULL ? PROFILE_ISA_GPU : codecs_cpu_name(pass->isa);
+}
+
 static void codec_enlarge(uint64_t *capacity, uint64_t bytes)
 {
     if (bytes > *capacity) *capacity = bytes;
@@ -207,6 +218,10 @@ static void codec_add_passes(codec_run *run, const codec_pass *source, const cod
     const codecs_cpu best = codecs_cpu_level();
     codec_add_pass(run, source, best, NULL);
     if (workers != NULL && workers->count > 1) codec_add_pass(run, source, best, workers);
+    if (run->gpu != NULL) {
+        codec_add_pass(run, source, best, NULL);
+        run->passes[run->pass_count - 1].gpu = run->gpu;
+    }
     const bool wide =
         source->basis != NULL && source->basis->view.shape.span != TRANSFORM_SPAN_HEAD;
     if (wide) return; /* minutes, to know that it is slow */
@@ -317,6 +332,16 @@ static kvt_status codec_add_sources(codec_run *run)
     return codec_add_bases(run);
 }
 
+/* Opens the GPU, if one answers, or says why not. */
+static kvt_status codec_open_gpu(codec_run *run)
+{
+    char reason[96] = "";
+    const kvt_status status = codec_gpu_open(&run->gpu, reason, sizeof reason);
+    if (run->request != NULL && run->request->without_gpu != NULL)
+        (void)snprintf(run->request->without_gpu, PROFILE_WITHOUT_GPU, "%s", reason);
+    return status == KVT_E_MEMORY ? status : KVT_OK;
+}
+
 static kvt_status codec_measure_prepare(codec_run *run)
 {
     run->spec.generation = 1;
@@ -383,6 +408,23 @@ static kvt_status codec_repeat(codec_run *run, const codec_pass *pass, uint32_t 
     return KVT_OK;
 }
 
+/* The repetitions of kernels, after the CPU has encoded the record and decoded it. The encoding is
+ * that of the CPU, once. */
+static kvt_status codec_repeat_there(codec_run *run, const codec_pass *pass, double encode_seconds,
+                                     uint32_t *count_out)
+{
+    const codec_gpu_record record = {.spec = &run->spec,
+                                     .record = run->record,
+                                     .record_bytes = run->record_bytes,
+                                     .decoded = run->decoded,
+                                     .decoded_bytes = run->decoded_bytes};
+    if (kvt_variant_drops_tokens(run->spec.variant)) return KVT_E_UNSUPPORTED;
+    *count_out = run->settings.repetitions;
+    for (uint32_t i = 0; i < *count_out; i++)
+        run->encode_seconds[i] = encode_seconds;
+    return codec_gpu_decode(pass->gpu, &record, run->decode_seconds, *count_out);
+}
+
 /* Median of the repetitions; with several threads the fastest one, because a thread that loses its
  * core delays them all. */
 static double codec_seconds(const codec_pass *pass, double *seconds, uint32_t count)
@@ -393,14 +435,14 @@ static double codec_seconds(const codec_pass *pass, double *seconds, uint32_t co
 
 static kvt_status codec_measure_variant(codec_run *run, const codec_pass *pass, kvt_variant variant)
 {
-    double unused_encode, unused_decode;
+    double first_encode, unused_decode;
     uint32_t count = 0;
     const kvt_codec *codec = kvt_codec_find(variant.codec);
     run->spec.variant = variant;
     run->spec.layout = pass->layout;
     run->spec.bases = codec_bases(run, pass);
     /* The first round warms caches and is checked instead of timed. */
-    kvt_status status = codec_measure_once(run, pass, &unused_encode, &unused_decode);
+    kvt_status status = codec_measure_once(run, pass, &first_encode, &unused_decode);
     if (status == KVT_E_UNSUPPORTED) return KVT_OK; /* not a form of KV of this shape */
     if (status != KVT_OK) return status;
     if (codec->flags & KVT_CODEC_FLAG_EXACT) {
@@ -408,7 +450,10 @@ static kvt_status codec_measure_variant(codec_run *run, const codec_pass *pass, 
                     memcmp(pass->source, run->decoded, pass->source_bytes) == 0;
         if (!same) return KVT_E_CORRUPT;
     }
-    status = codec_repeat(run, pass, &count);
+    status = pass->gpu != NULL ? codec_repeat_there(run, pass, first_encode, &count)
+                               : codec_repeat(run, pass, &count);
+    /* Kernels do not take every form, nor drivers every kernel. */
+    if (status == KVT_E_UNSUPPORTED && pass->gpu != NULL) return KVT_OK;
     if (status != KVT_OK) return status;
     kvt_codec_curve curve = {.variant = variant};
     double source = (double)pass->source_bytes;
@@ -417,7 +462,7 @@ static kvt_status codec_measure_variant(codec_run *run, const codec_pass *pass, 
     curve.stored_share = (double)run->record_bytes / source;
     curve.encode_bytes_per_s = source / (encode > 1e-9 ? encode : 1e-9);
     curve.decode_bytes_per_s = source / (decode > 1e-9 ? decode : 1e-9);
-    return profile_codec_insert(run->profile, run->run, &curve, codecs_cpu_name(pass->isa),
+    return profile_codec_insert(run->profile, run->run, &curve, codec_isa(pass),
                                 codec_threads(pass), pass->source_name, pass->source_bytes, count);
 }
 
@@ -431,7 +476,7 @@ static bool codec_has_row(codec_run *run, const codec_pass *pass, kvt_variant va
     profile_row_integer(&row, variant.codec);
     profile_row_integer(&row, variant.mode);
     profile_row_integer(&row, variant.rate);
-    profile_row_text(&row, codecs_cpu_name(pass->isa));
+    profile_row_text(&row, codec_isa(pass));
     profile_row_integer(&row, codec_threads(pass));
     profile_row_text(&row, pass->source_name);
     bool found = row.result == SQLITE_OK && sqlite3_step(row.statement) == SQLITE_ROW;
@@ -446,8 +491,7 @@ static bool codec_report(const codec_run *run, const codec_pass *pass, size_t va
     const size_t ladder = sizeof codec_ladder / sizeof codec_ladder[0];
     char what[96];
     if (settings->progress == NULL) return true;
-    (void)snprintf(what, sizeof what, "%s, %s x%u", name, codecs_cpu_name(pass->isa),
-                   codec_threads(pass));
+    (void)snprintf(what, sizeof what, "%s, %s x%u", name, codec_isa(pass), codec_threads(pass));
     size_t steps = (size_t)(pass - run->passes) * ladder + variant;
     return settings->progress(settings->progress_context,
                               (double)steps / (double)(run->pass_count * ladder), what);
@@ -509,10 +553,12 @@ kvt_status kvt_profile_measure_codecs(kvt_profile *profile, const kvt_profile_re
     codec_run run = {.profile = profile, .request = request};
     if (!profile->writable) return KVT_E_READ_ONLY;
     kvt_status status = profile_settings_read(request, &run.settings);
+    if (status == KVT_OK) status = codec_open_gpu(&run);
     if (status == KVT_OK) status = codec_measure_prepare(&run);
     if (status == KVT_OK) status = codec_measure_begin(&run);
     if (status == KVT_OK) status = codec_measure_all(&run);
     if (status == KVT_OK) status = profile_run_complete(profile, run.run);
+    codec_gpu_close(run.gpu);
     for (uint32_t i = 0; i < run.basis_count; i++) {
         profile_basis_free(&run.bases[i].basis);
         free(run.bases[i].sample);

@@ -57,6 +57,8 @@ typedef struct kvt_profile_kv {
     const void *bytes;
 } kvt_profile_kv;
 
+#define PROFILE_WITHOUT_GPU 96
+
 typedef struct kvt_profile_request {
     uint32_t struct_size;
     double seconds_per_point; /* measuring time per (direction, size, depth, repetition); 0 = 0.05,
@@ -72,6 +74,7 @@ typedef struct kvt_profile_request {
     const kvt_codec_workers *workers; /* measured on these threads too; NULL: on one thread only */
     const kvt_profile_kv *kv;         /* measured instead of generated KV; kv_count of them */
     uint32_t kv_count;
+    char *without_gpu; /* room for PROFILE_WITHOUT_GPU: why no GPU is measured, or empty; or NULL */
 } kvt_profile_request;
 
 /* One measured point of a device. */

@@ -137,7 +137,10 @@ KVT_NODISCARD kvt_status profile_mixed_insert(kvt_profile *profile, int64_t devi
 /* Replaces rows of the same sizes and begins, all in one transaction. */
 KVT_NODISCARD kvt_status profile_starts_insert(kvt_profile *profile, int64_t device_row,
                                                const kvt_device_start *starts, uint32_t count);
-/* isa: codecs_cpu_name; source: "sample", or what the KV came from. */
+/* The instruction set of kernels of a GPU, whose rows answer for no decoding by the CPU. */
+#define PROFILE_ISA_GPU "cuda"
+
+/* isa: codecs_cpu_name, or that; source: "sample", or what the KV came from. */
 KVT_NODISCARD kvt_status profile_codec_insert(kvt_profile *profile, int64_t run,
                                               const kvt_codec_curve *curve, const char *isa,
                                               uint32_t threads, const char *source,

@@ -19,7 +19,8 @@ kvt_status profile_ladder_near_speed(kvt_profile *profile, const kvt_codec_curve
 {
     profile_row row = profile_row_begin(
         profile, "SELECT c.encode_bytes_per_s, c.decode_bytes_per_s, r.kind = 'import' FROM "
-                 "codec_curve c JOIN run r ON r.id = c.run_id WHERE c.codec = ? AND (c.codec <> 8 "
+                 "codec_curve c JOIN run r ON r.id = c.run_id WHERE c.isa <> '" PROFILE_ISA_GPU
+                 "' AND c.codec = ? AND (c.codec <> 8 "
                  "OR c.rate >> 10 = ?) ORDER BY (c.mode >> 8 <> 0) <> ?, " PROFILE_ORDER
                  ", c.threads, abs(c.stored_share - ?), c.decode_bytes_per_s DESC LIMIT 1");
     profile_row_integer(&row, curve->variant.codec);

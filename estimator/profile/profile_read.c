@@ -214,7 +214,8 @@ kvt_status kvt_profile_codec(kvt_profile *profile, kvt_variant variant, kvt_code
         profile->database,
         "SELECT c.stored_share, c.encode_bytes_per_s, c.decode_bytes_per_s, r.kind = 'import' "
         "FROM codec_curve c "
-        "JOIN run r ON r.id = c.run_id WHERE c.codec = ?1 AND c.mode = ?2 AND c.rate = ?3 "
+        "JOIN run r ON r.id = c.run_id WHERE c.codec = ?1 AND c.mode = ?2 AND c.rate = ?3 AND "
+        "c.isa <> '" PROFILE_ISA_GPU "' "
         "ORDER BY " PROFILE_ORDER ", c.threads, c.source_bytes DESC, "
         "c.decode_bytes_per_s DESC LIMIT 1",
         -1, &statement, NULL);

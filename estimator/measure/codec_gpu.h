@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * codec_gpu.h - what kernels of a GPU take to verify and decode whole records that lie in its
+ * memory: no copy is in the time. Thread rule: one thread.
+ */
+#ifndef ESTIMATOR_CODEC_GPU_H
+#define ESTIMATOR_CODEC_GPU_H
+
+#include "codecs/record.h"
+
+typedef struct codec_gpu codec_gpu;
+
+/* A record, and what the CPU has decoded of it. */
+typedef struct codec_gpu_record {
+    const kvt_record_spec *spec;
+    const void *record;
+    uint64_t record_bytes;
+    const void *decoded; /* the packed entry, of spec->layout */
+    uint64_t decoded_bytes;
+} codec_gpu_record;
+
+/* Opens the first GPU. KVT_E_UNSUPPORTED and others, with a reason of one line. */
+KVT_NODISCARD kvt_status codec_gpu_open(codec_gpu **out, char *reason, size_t reason_size);
+void codec_gpu_close(codec_gpu *gpu);
+
+/*
+ * Decodes a record so often, and once before, whose bytes are compared with the CPU's.
+ *   seconds  count of them, each of one decoding
+ * KVT_OK; KVT_E_UNSUPPORTED: kernels, or the GPU's memory, do not take it; KVT_E_CORRUPT: they made
+ * other bytes; KVT_E_MEMORY, KVT_E_IO, KVT_E_GONE.
+ */
+KVT_NODISCARD kvt_status codec_gpu_decode(codec_gpu *gpu, const codec_gpu_record *record,
+                                          double *seconds, uint32_t count);
+
+#endif
