@@ -143,6 +143,7 @@ struct kvt_policy {
     double stay[TIERS];         /* seconds that a byte stays there, by these */
     /* Bytes that stay free in each tier for changes inside it: the largest variant but one. */
     uint64_t staging[TIERS];
+    bool staging_short[TIERS]; /* the tier is too small for that: less or nothing stays free */
     /* The loss per byte of the last step in each tier, write and room included, and its time. */
     double shadow_price[TIERS];
     uint64_t shadow_price_ns[TIERS];

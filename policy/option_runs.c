@@ -243,9 +243,11 @@ static void options_stage(kvt_policy *policy, uint32_t first, uint32_t count)
 {
     for (int tier = 0; tier < TIERS; tier++) {
         uint64_t next = options_second(policy, first, count, tier);
-        if (next > policy->capacity[tier] / STAGING_SHARE)
+        if (next > policy->capacity[tier] / STAGING_SHARE) {
+            policy->staging_short[tier] = true;
             next =
                 options_within(policy, first, count, tier, policy->capacity[tier] / STAGING_SMALL);
+        }
         if (next > policy->staging[tier]) policy->staging[tier] = next;
     }
 }

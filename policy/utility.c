@@ -27,7 +27,8 @@
 #define UTILITY_WORTHLESS (-65536.0f) /* log2 density of a step that loses nothing */
 /* Bounds keep one choice at some microseconds among a million entries; larger ones find slightly
  * cheaper victims. */
-#define UTILITY_LOOK       4     /* entries in order that one choice compares */
+#define UTILITY_LOOK       4     /* entries in order that one choice compares, */
+#define UTILITY_LOOK_SMALL 16    /* and in a tier whose keys do not know what fits */
 #define UTILITY_REFRESH    32    /* stale keys of a kind that one choice puts right */
 #define UTILITY_STAY_LEAST 120.0 /* seconds that moves are paid off over */
 #define UTILITY_STAY_MOST  36000.0
@@ -450,8 +451,9 @@ static bool utility_cheapest(const kvt_policy *policy, choice_prices *known, uin
         utility_try(policy, known, &of, KVT_OPTION_NONE, out, per_byte)) {
         found = true;
     }
-    /* A small tier keeps no room for coding inside it, and the key does not know what is there. */
-    bool small = policy->staging[tier] == 0;
+    /* A small tier keeps too little room for coding inside it, and the key, which is of an earlier
+     * moment, does not know what is there: it may name the coarsest variant alone. */
+    const bool small = policy->staging[tier] == 0 || policy->staging_short[tier];
     for (uint8_t to = 1; (small || !found) && to < e->option_count; to++)
         if (to != first) found = utility_try(policy, known, &of, to, out, per_byte) || found;
     return *per_byte < before;
@@ -465,12 +467,13 @@ static uint32_t utility_look(const kvt_policy *policy, choice_prices *known, int
 {
     uint32_t looked = NIL;
     bucket_links links = engine_links(policy, tier);
+    const int looks = policy->staging_short[tier] ? UTILITY_LOOK_SMALL : UTILITY_LOOK;
     *best = UNLIMITED;
     for (int kind = 0; kind < STEP_KINDS; kind++) {
         const buckets *from = NULL;
         uint32_t index = utility_first(policy, tier, kind, own_group, &from);
         if (index != NIL) looked = index;
-        for (int look = 0; look < UTILITY_LOOK && index != NIL; look++) {
+        for (int look = 0; look < looks && index != NIL; look++) {
             step other;
             double per_byte = *best;
             /* The next one is looked at now, or stands first when this one has gone. */

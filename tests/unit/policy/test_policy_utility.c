@@ -190,6 +190,29 @@ TEST(large_forms_give_way_to_small_ones_of_equal_worth)
     assert_true(stored >= 8); /* four in the large form */
 }
 
+/* A small tier keeps the room of the coarsest form alone, and is full when the first entry comes to
+ * stand in it. When another one has gone, the first is coded in the form that loses least by byte
+ * and fits what is free now, not in the coarsest. */
+TEST(a_small_tier_uses_room_that_has_come)
+{
+    policy_site_open(3200, 0);
+    kvt_option options[4] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 1600, 0.0),
+                             test_option(2, KVT_TIER_DRAM, 300, 0.0),
+                             test_option(3, KVT_TIER_DRAM, 100, 0.0)};
+    options[2].loss = 0.001;
+    options[3].loss = 0.01;
+    kvt_option other[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 1500, 0.0)};
+    kvt_option large[2] = {test_none(10.0), test_option(1, KVT_TIER_DRAM, 2500, 0.0)};
+    admit_now(SECOND, 2, other, 2);
+    admit_now(SECOND, 1, options, 4);
+    assert_int_equal(kvt_policy_option_get(policy, 1), 1);
+    assert_ok(kvt_policy_remove(policy, 2));
+    assert_ok(admit(2 * SECOND, 3, 0, large, 2));
+    assert_int_equal(plan.count, 2);
+    assert_int_equal(moves[0].handle, 1);
+    assert_int_equal(moves[0].to, 2);
+}
+
 /* The first of four entries is worth nothing and the others are. A newcomer that is worth more than
  * all of them, and hardly more in a form of the tier's size than in one of a quarter, takes the
  * place of the first alone: the price of a byte is that of the cheapest, not of all of them. */
