@@ -6,6 +6,9 @@
  * (serve/client) is known to no room of the store (docs/SERVE.md, Who owns what). A public function
  * without a place in a table is KVT_E_UNSUPPORTED for such handles.
  *
+ * A store that is being opened has a table, too, until it is open (store/core/early.h): `wait` is
+ * what a function calls that this table does not answer.
+ *
  * Each member takes and gives what the public function of its name does, its thread rule included.
  *
  * Thread rule: tables are constant.
@@ -25,6 +28,11 @@
 #include <pthread.h>
 
 typedef struct base_store_calls {
+    kvt_status lacks; /* what a call without a place here says; KVT_OK: KVT_E_UNSUPPORTED */
+    /* NULL, or: waits until the store is open or has failed to be, and returns its table then. */
+    const struct base_store_calls *(*wait)(const kvt_store *store);
+    /* The open's end and its message: kvt_store_wait. */
+    kvt_status (*opened)(kvt_store *store, uint64_t deadline_ns, char *message, size_t size);
     void (*close)(kvt_store *store);
     /* one entry */
     kvt_status (*put)(kvt_store *store, const kvt_entry *entry, const kvt_view *view);
@@ -119,24 +127,34 @@ typedef struct base_handle {
     uint32_t forks; /* base_fork_guard_count of the process that made it */
 } base_handle;
 
-/* The status of a call that the table of a handle lacks. */
-static inline kvt_status base_calls_lack(const void *handle)
+/* The status of a call that the table of a handle lacks; says is the table's `lacks`. */
+static inline kvt_status base_calls_lack(const void *handle, kvt_status says)
 {
     const base_handle *head = handle;
-    return fork_guard_is_current(head->forks) ? KVT_E_UNSUPPORTED : KVT_E_STATE;
+    if (!fork_guard_is_current(head->forks)) return KVT_E_STATE;
+    return says == KVT_OK ? KVT_E_UNSUPPORTED : says;
 }
 
-/* Makes a call of a table whose member may be NULL; the arguments begin with the handle. */
+/* Makes a call of a store's table whose member may be NULL; the arguments begin with the handle. */
 #define BASE_CALL(calls, call, handle, ...)                                                        \
-    ((calls)->call != NULL ? (calls)->call(handle, __VA_ARGS__) : base_calls_lack(handle))
+    ((calls)->call != NULL ? (calls)->call(handle, __VA_ARGS__)                                    \
+                           : base_calls_lack(handle, (calls)->lacks))
 
 /* The first member of a handle, whatever it is; NULL for a handle that is NULL. */
 static inline const void *base_calls_at(const void *handle)
 {
-    return handle != NULL ? *(const void *const *)handle : NULL;
+    return handle != NULL ? __atomic_load_n((const void *const *)handle, __ATOMIC_ACQUIRE) : NULL;
 }
 
+/* The table of a store, NULL of one of this process. It waits for a store that is being opened. */
 static inline const base_store_calls *base_store_calls_of(const kvt_store *store)
+{
+    const base_store_calls *calls = base_calls_at(store);
+    return calls != NULL && calls->wait != NULL ? calls->wait(store) : calls;
+}
+
+/* The same for the few calls that a store answers while it is being opened. */
+static inline const base_store_calls *base_store_calls_now(const kvt_store *store)
 {
     return base_calls_at(store);
 }

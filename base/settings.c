@@ -143,6 +143,8 @@ static const kvt_setting settings_table[] = {
            "the catalog and members may be symbolic links; no: only root's to block devices"),
     SWITCH("store.follow", "no", "store.catalog and device.?.backend=file",
            "reads what another process's store has on SSD, and changes nothing"),
+    SWITCH("store.serve_early", "no", DURABLE,
+           "serves entries on SSD while it is being opened; other calls wait"),
     SECONDS("store.close_deadline", "20", DURABLE " and store.copies",
             "closing writes back what is in HBM and DRAM alone for so long; 0: not at all", 0, 1e9),
     RATE("store.persist_rate", "32MB/s", DURABLE " and store.copies and store.tick",

@@ -74,7 +74,8 @@ set(KVT_WRAPPED_torture_store_planted ${KVT_WRAPPED_SCHEDULE} transfer_move tier
 
 # The rooms with kill points (base/kill_point.h), built a second time for the programs that kill
 # themselves there.
-set(KVT_KILLABLE_PROGRAMS test_store_expected torture_store_basis torture_store_expected
+set(KVT_KILLABLE_PROGRAMS test_store_expected torture_store_basis torture_store_early
+  torture_store_expected
   torture_store_power torture_store_return)
 foreach(room store tiers)
   get_target_property(sources kvt_${room} SOURCES)

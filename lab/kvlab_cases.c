@@ -67,8 +67,9 @@ static const command_spec keep_spec = {
     .about = "Encrypts and decrypts in memory by units of 4, 16 and 64 KiB on one core; then "
              "overwrites and reads one and all configured devices of the tier ssd, plain and "
              "encrypted, an object of 32 MiB. Then fills a store of files in the working folder "
-             "with 100,000 entries and with 1,000,000, and opens each three times: seconds until "
-             "the open returns and until a first hit, and processor seconds of the open.",
+             "with 100,000 entries and with 1,000,000, and opens each three times plain and with "
+             "serve_early: seconds until the open returns, until a first hit and until all is "
+             "known, and processor seconds until then.",
     .details = DRIVES_OR "else four throttled memory devices. Takes 17 GB in the working folder. "
                          "Exits 1 when entries are missing or bytes wrong.",
     .example = "  kvlab keep --quick",

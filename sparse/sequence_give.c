@@ -308,7 +308,7 @@ kvt_status kvt_sparse_open(kvt_store *store, const kvt_sparse_options *options, 
                            size_t count, kvt_sparse **sequence_out, char *message,
                            size_t message_size)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    if (base_store_calls_of(store) != NULL) return KVT_E_UNSUPPORTED;
     kvt_sparse *s = NULL;
     kvt_queue *queue = NULL;
     give_source source = {.memory = NULL};

@@ -604,7 +604,7 @@ kvt_status kvt_sparse_open_kept(kvt_store *store, const kvt_sparse_options *opti
                                 const kvt_key *key, kvt_sparse **sequence_out, char *message,
                                 size_t message_size)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    if (base_store_calls_of(store) != NULL) return KVT_E_UNSUPPORTED;
     kept_open open = {.message = message, .message_size = message_size};
     if (message != NULL && message_size > 0) message[0] = '\0';
     if (store == NULL || key == NULL || sequence_out == NULL) return KVT_E_ARGUMENT;
@@ -632,7 +632,7 @@ kvt_status kvt_sparse_open_kept(kvt_store *store, const kvt_sparse_options *opti
 
 kvt_status kvt_sparse_delete(kvt_store *store, const kvt_key *key)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    if (base_store_calls_of(store) != NULL) return KVT_E_UNSUPPORTED;
     sparse_kept_shape shape;
     if (store == NULL || key == NULL) return KVT_E_ARGUMENT;
     if (!scratch_is_ours(store)) return KVT_E_STATE;

@@ -298,7 +298,7 @@ void sparse_sequence_say(kvt_status status, char *message, size_t message_size)
 kvt_status kvt_sparse_open_live(kvt_store *store, const kvt_sparse_options *options,
                                 kvt_sparse **sequence_out, char *message, size_t message_size)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    if (base_store_calls_of(store) != NULL) return KVT_E_UNSUPPORTED;
     if (message != NULL && message_size > 0) message[0] = '\0';
     return sparse_sequence_make(store, options, true, sequence_out, message, message_size);
 }

@@ -32,6 +32,8 @@ UNWRAPPED = {
         "kvt_recover_options_init", "kvt_recover_options_init_sized", "kvt_store_recover",
         "kvt_store_rekey",
         "kvt_operations_get", "kvt_watch_write"],
+    "the end of an early open is what the next call says": [
+        "kvt_store_wait"],
     "batches are called off by the queue's close and by tasks that are cancelled": [
         "kvt_queue_cancel"],
     "models of prefill are settings of a store": [

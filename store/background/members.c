@@ -280,7 +280,7 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
 kvt_status kvt_device_add(kvt_store *store, kvt_tier tier, const kvt_device_config *given,
                           char *message, size_t message_size)
 {
-    if (base_calls_at(store) != NULL) return KVT_E_UNSUPPORTED;
+    if (base_store_calls_of(store) != NULL) return KVT_E_UNSUPPORTED;
     char unused[1];
     if (store == NULL || given == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

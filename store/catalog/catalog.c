@@ -198,6 +198,22 @@ static kvt_status catalog_load_identity(store_catalog *catalog)
     return KVT_OK;
 }
 
+kvt_status catalog_check_structure(store_catalog *catalog)
+{
+    sqlite3_stmt *statement = NULL;
+    int code = sqlite3_prepare_v2(catalog->db, "PRAGMA quick_check(1)", -1, &statement, NULL);
+    kvt_status status = catalog_status(code);
+    if (status == KVT_OK) {
+        code = sqlite3_step(statement);
+        status = catalog_status(code);
+        const char *text =
+            code == SQLITE_ROW ? (const char *)sqlite3_column_text(statement, 0) : "";
+        if (status == KVT_OK && (text == NULL || strcmp(text, "ok") != 0)) status = KVT_E_CORRUPT;
+    }
+    sqlite3_finalize(statement);
+    return status;
+}
+
 /* Decides what the file is before anything in it is changed. A database with no page is new. */
 static kvt_status catalog_examine(store_catalog *catalog, uint32_t flags, bool *fresh_out)
 {
@@ -220,22 +236,8 @@ static kvt_status catalog_examine(store_catalog *catalog, uint32_t flags, bool *
     }
     if (application != CATALOG_APPLICATION) status = KVT_E_MISMATCH;
     if (status == KVT_OK && version != CATALOG_VERSION) status = KVT_E_VERSION;
-    if (status == KVT_OK && (flags & CATALOG_BESIDE) == 0) {
-        /* Lets SQLite check the structure of the whole file. KVT_E_CORRUPT when it finds an
-         * error. */
-        sqlite3_stmt *statement = NULL;
-        int code = sqlite3_prepare_v2(catalog->db, "PRAGMA quick_check(1)", -1, &statement, NULL);
-        status = catalog_status(code);
-        if (status == KVT_OK) {
-            code = sqlite3_step(statement);
-            status = catalog_status(code);
-            const char *text =
-                code == SQLITE_ROW ? (const char *)sqlite3_column_text(statement, 0) : "";
-            if (status == KVT_OK && (text == NULL || strcmp(text, "ok") != 0))
-                status = KVT_E_CORRUPT;
-        }
-        sqlite3_finalize(statement);
-    }
+    const uint32_t later = CATALOG_BESIDE | CATALOG_WITHIN | CATALOG_UNCHECKED;
+    if (status == KVT_OK && (flags & later) == 0) status = catalog_check_structure(catalog);
     return status;
 }
 
@@ -296,6 +298,7 @@ kvt_status catalog_open(const char *path, uint32_t flags, store_catalog **catalo
     }
     catalog->tail = &catalog->head;
     catalog->lock_file = -1;
+    catalog->within = (flags & CATALOG_WITHIN) != 0;
     pthread_mutex_init(&catalog->lock, NULL);
     base_condition_init(&catalog->wake);
     base_condition_init(&catalog->done);

@@ -48,11 +48,14 @@ enum {
     /* Never makes or changes anything, and leaves nothing beside the catalog unless another process
      * writes it or left a -wal file, when SQLite needs its -shm. Follows links. */
     CATALOG_READ = 1,
-    CATALOG_FOLLOW = 2, /* a symbolic link leads to the catalog; else it is refused */
-    CATALOG_BESIDE = 8, /* with CATALOG_READ: beside a writer that may come and go at any time. No
+    CATALOG_FOLLOW = 2,  /* a symbolic link leads to the catalog; else it is refused */
+    CATALOG_BESIDE = 8,  /* with CATALOG_READ: beside a writer that may come and go at any time. No
                            lock of ours is taken or shared, no file made, and nothing opened for
                            writing, SQLite's index included (catalog_beside.c) */
-    CATALOG_LOCK = 4    /* holds the lock of a writer and looks at nothing: only catalog_place and
+    CATALOG_WITHIN = 16, /* with CATALOG_READ: beside the writer that has it open in this process;
+                            another connection, so that another thread may read by it */
+    CATALOG_UNCHECKED = 32, /* catalog_check_structure is to follow, before anything changes it */
+    CATALOG_LOCK = 4 /* holds the lock of a writer and looks at nothing: only catalog_place and
                            catalog_close may follow */
 };
 
@@ -124,6 +127,10 @@ KVT_NODISCARD kvt_status catalog_each_entry(store_catalog *catalog,
 KVT_NODISCARD kvt_status catalog_each_entry_unsorted(store_catalog *catalog,
                                                      bool (*visit)(void *, const catalog_row *),
                                                      void *context);
+
+/* Lets SQLite check the structure of the whole file, of a catalog that is no new one. KVT_OK;
+ * KVT_E_CORRUPT; states of the file. */
+KVT_NODISCARD kvt_status catalog_check_structure(store_catalog *catalog);
 
 /* Calls visit for the row of a key; as there, an unsound one has no location. The transaction is as
  * short as the call. KVT_OK; KVT_MISS; states of the file. */

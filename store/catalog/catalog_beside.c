@@ -14,7 +14,8 @@
  * cut for that long. A writer that closes meanwhile leaves its log, which the next one takes over.
  *
  * Within one process SQLite shares the index of a log among connections, so a writer must not be
- * opened in the process of such a reader: it would find the index read-only.
+ * opened in the process of such a reader: it would find the index read-only. A reader of the
+ * writer's own process (CATALOG_WITHIN) is a plain connection.
  *
  * Thread rule: the opener's thread, or one at a time.
  */
@@ -75,6 +76,7 @@ bool catalog_has_moved(const store_catalog *catalog)
 {
     struct stat now[2];
     const struct stat *then = catalog->beside;
+    if (catalog->within) return false;
     beside_look(catalog, now);
     if (!beside_is_same(&now[0], &then[0]) || !beside_is_same(&now[1], &then[1])) return true;
     if (then[1].st_mode != 0) return false;

@@ -226,6 +226,8 @@ kvt_status catalog_reach(store_catalog *catalog, const char *path, uint32_t flag
     kvt_status status = catalog_resolve(catalog, path, reads || (flags & CATALOG_FOLLOW) != 0);
     if (status != KVT_OK) return status;
     if ((flags & CATALOG_BESIDE) != 0) return catalog_reach_beside(catalog);
+    if ((flags & CATALOG_WITHIN) != 0)
+        return catalog_connect(catalog, catalog->path, SQLITE_OPEN_READONLY);
     if (reads) return catalog_reach_reader(catalog);
     status = catalog_lock(catalog);
     KILL_POINT("open: catalog locked");

@@ -82,6 +82,7 @@ struct store_catalog {
                               of one that was absent is 0 */
     int lock_file;         /* -1: none */
     tiers_claim claim;     /* a writer's, of lock_file; a reader shares that lock */
+    bool within;           /* beside a writer of this process */
     bool unsound;          /* a row was seen that fails its checksum or is out of range */
     uint8_t pool[16];
     uint8_t secret[16];

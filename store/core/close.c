@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/kill_point.h"
 #include "store/background/maintain.h"
+#include "store/core/early.h"
 #include "store/core/handover.h"
 #include "store/core/store.h"
 #include "store/hosts/remote_tier.h"
@@ -35,14 +36,8 @@ static void close_free_places(kvt_store *store, const entry_table *table)
     }
 }
 
-void kvt_store_close(kvt_store *store)
+void store_close_parts(kvt_store *store)
 {
-    const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) {
-        other->close(store);
-        return;
-    }
-    if (store == NULL || !fork_guard_is_ours(store)) return;
     ring_stop_all(store);
     queue_stop_all((queue_owner){&store->lock, &store->queues});
     uint64_t deadline_ns = 0; /* until when entries may be written, CLOCK_MONOTONIC; 0 = none is */
@@ -90,5 +85,17 @@ void kvt_store_close(kvt_store *store)
     pthread_mutex_destroy(&store->kept_lock);
     pthread_mutex_destroy(&store->observer_lock);
     pthread_mutex_destroy(&store->lock);
+}
+
+void kvt_store_close(kvt_store *store)
+{
+    const base_store_calls *other = base_store_calls_of(store);
+    if (other != NULL) {
+        other->close(store);
+        return;
+    }
+    if (store == NULL || !fork_guard_is_ours(store)) return;
+    early_free(store->early); /* with the reader's hold on the catalog's log */
+    store_close_parts(store);
     free(store);
 }

@@ -10,6 +10,7 @@
 #include "base/struct_size.h"
 #include "tiers/pool/pool.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,6 +113,50 @@ kvt_status given_options_take(const kvt_store_options *given, given_options *out
 
 void given_options_release(given_options *taken)
 {
+    for (size_t i = 0; i < taken->text_count; i++)
+        free(taken->texts[i]);
+    free(taken->texts);
     free(taken->devices);
-    taken->devices = NULL;
+    *taken = (given_options){.devices = NULL};
+}
+
+/* Replaces one string by a copy of it; the texts have room. */
+static bool given_keep(given_options *taken, const char **text)
+{
+    if (*text == NULL) return true;
+    char *copy = strdup(*text);
+    if (copy == NULL) return false;
+    taken->texts[taken->text_count++] = copy;
+    *text = copy;
+    return true;
+}
+
+kvt_status given_options_keep(given_options *taken)
+{
+    kvt_store_options *options = &taken->options;
+    const char **own[] = {&options->policy,
+                          &options->durability.catalog_path,
+                          &options->learning.profile_path,
+                          &options->loss.ladder_model,
+                          &options->loss.ladder_class,
+                          &options->watch.path,
+                          &options->tiers[KVT_TIER_HBM].slots,
+                          &options->tiers[KVT_TIER_DRAM].slots,
+                          &options->tiers[KVT_TIER_SSD].slots};
+    const size_t own_count = sizeof own / sizeof own[0];
+    size_t devices = 0;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        devices += options->tiers[tier].device_count;
+    assert(taken->texts == NULL);
+    taken->texts = calloc(own_count + 5 * devices, sizeof *taken->texts);
+    bool kept = taken->texts != NULL;
+    for (size_t i = 0; i < own_count && kept; i++)
+        kept = given_keep(taken, own[i]);
+    for (size_t i = 0; i < devices && kept; i++) {
+        kvt_device_config *device = &taken->devices[i];
+        kept = given_keep(taken, &device->name) && given_keep(taken, &device->backend) &&
+               given_keep(taken, &device->path) && given_keep(taken, &device->key_file) &&
+               given_keep(taken, &device->key_command);
+    }
+    return kept ? KVT_OK : KVT_E_MEMORY;
 }

@@ -16,6 +16,8 @@ typedef struct given_options {
         options; /* its devices and workers are those below; strings are the caller's */
     kvt_codec_workers workers;
     kvt_device_config *devices; /* of all tiers, one tier after the other */
+    char **texts;               /* copies of strings, of given_options_keep; or NULL */
+    size_t text_count;
 } given_options;
 
 /*
@@ -26,6 +28,10 @@ typedef struct given_options {
 KVT_NODISCARD kvt_status given_options_take(const kvt_store_options *given, given_options *out,
                                             char *message, size_t message_size);
 void given_options_release(given_options *taken);
+
+/* Copies the strings, so that they last until the release. What `remote` and `pass_rows` lead to
+ * stays the caller's. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status given_options_keep(given_options *taken);
 
 /* Takes one device's configuration in. KVT_OK; KVT_E_ARGUMENT. */
 KVT_NODISCARD kvt_status given_device_take(const kvt_device_config *given, kvt_device_config *out);

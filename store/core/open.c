@@ -7,7 +7,8 @@
  *     -> devices measured -> rows read, stale ones dropped -> epoch announced
  *     -> labels written (superblock.h protocol) -> staging -> pools -> policy -> recovery
  *     -> the engine's client -> the watch file -> the store's threads. A thread touches the
- *     staging meanwhile.
+ *     staging meanwhile. With serve_early all of it runs on a thread, which hands the store out
+ *     once the costs of the profile are known (early.h).
  * Every member of the store is made before the first of the store's threads starts (open_start):
  * a thread reads any member without asking whether the open has come that far.
  * Nothing is written before preflight, labels and profile have passed, and a measurement writes
@@ -22,6 +23,7 @@
 #include "store/background/lifetime.h"
 #include "store/background/maintain.h"
 #include "store/catalog/recovery.h"
+#include "store/core/early.h"
 #include "store/core/given_options.h"
 #include "store/core/handover.h"
 #include "store/core/open_internal.h"
@@ -189,11 +191,25 @@ static kvt_status open_catalog(open_state *state)
         return got == (ssize_t)sizeof state->pool_id ? KVT_OK : KVT_E_IO;
     }
     uint32_t flags = state->options->follow_symlinks ? CATALOG_FOLLOW : 0;
+    if (state->early != NULL) flags |= CATALOG_UNCHECKED;
     kvt_status status =
         catalog_open(path, flags, &state->store->catalog, state->message, state->message_size);
     if (status != KVT_OK) return status;
     catalog_identity(state->store->catalog, state->pool_id, &state->epoch);
     return KVT_OK;
+}
+
+/* Checks the structure of a catalog that was opened without. */
+static kvt_status open_check_catalog(open_state *state)
+{
+    const kvt_status status = catalog_check_structure(state->store->catalog);
+    if (status == KVT_E_CORRUPT)
+        snprintf(state->message, state->message_size,
+                 "catalog %s: it is damaged; kvterrace recover makes a new one from the devices",
+                 state->options->durability.catalog_path);
+    else if (status != KVT_OK)
+        open_say_catalog(state, status);
+    return status;
 }
 
 /* Sets the secret of handles: from handle_seed, so that runs repeat; else the catalog's; else one
@@ -558,7 +574,6 @@ static kvt_status open_steps(open_state *state)
 {
     const kvt_store_options *options = state->options;
     kvt_store *store = state->store;
-    open_begin_staging(state);
     lifetime_open(store);
     kvt_status status = watch_open(store);
     if (status == KVT_OK) status = entry_memory_open(&store->memory);
@@ -589,6 +604,9 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK)
         status = ladder_take_bases(store, state->profile, state->note, sizeof state->note);
     if (status == KVT_OK) status = open_costs(state);
+    if (status == KVT_OK) early_begin(state);
+    if (status == KVT_OK) open_begin_staging(state);
+    if (status == KVT_OK && state->early != NULL) status = open_check_catalog(state);
     if (status == KVT_OK) status = open_measure(state);
     KILL_POINT("open: costs known");
     if (status == KVT_OK) status = open_read_rows(state);
@@ -671,9 +689,8 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     store->observer = options->observer;
 }
 
-/* Opens a store; the options have this library's size. */
-static kvt_status open_store(const kvt_store_options *options, kvt_store **store_out, char *message,
-                             size_t message_size)
+kvt_status open_store(const kvt_store_options *options, store_early *early, kvt_store **store_out,
+                      char *message, size_t message_size)
 {
     kvt_status status = open_check_options(options, message, message_size);
     if (status != KVT_OK) return status;
@@ -686,8 +703,11 @@ static kvt_status open_store(const kvt_store_options *options, kvt_store **store
         return status;
     }
     open_fill_store(store, options);
-    open_state state = {
-        .options = options, .store = store, .message = message, .message_size = message_size};
+    open_state state = {.options = options,
+                        .early = early,
+                        .store = store,
+                        .message = message,
+                        .message_size = message_size};
     status = passes_set_rows(&store->passes, options->pass_rows, options->pass_row_count);
     if (status == KVT_E_ARGUMENT) snprintf(message, message_size, "pass_rows are no table");
     if (status == KVT_OK) status = open_steps(&state);
@@ -701,7 +721,9 @@ static kvt_status open_store(const kvt_store_options *options, kvt_store **store
     if (status != KVT_OK) {
         if (message[0] == '\0') snprintf(message, message_size, "%s", kvt_status_text(status));
         if (store->catalog != NULL && !state.labelling) catalog_discard_new(store->catalog);
-        kvt_store_close(store);
+        const bool given = early_retire(early);
+        store_close_parts(store);
+        if (!given) free(store);
         return status;
     }
     snprintf(message, message_size, "%s", state.note);
@@ -725,8 +747,12 @@ kvt_status kvt_store_open(const kvt_store_options *options, kvt_store **store_ou
     given_options given;
     kvt_status status = given_options_take(options, &given, message, message_size);
     if (status != KVT_OK) return status;
-    status = given.options.follow ? follow_open(&given.options, store_out, message, message_size)
-                                  : open_store(&given.options, store_out, message, message_size);
+    if (given.options.follow)
+        status = follow_open(&given.options, false, store_out, message, message_size);
+    else if (early_is_wanted(&given.options))
+        status = early_open(options, store_out, message, message_size);
+    else
+        status = open_store(&given.options, NULL, store_out, message, message_size);
     given_options_release(&given);
     return status;
 }

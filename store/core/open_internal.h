@@ -28,8 +28,11 @@ typedef struct open_device {
     tiers_wear wear;          /* as the catalog has it */
 } open_device;
 
+typedef struct store_early store_early; /* early.h */
+
 typedef struct open_state {
     const kvt_store_options *options;
+    store_early *early; /* of serve_early, else NULL */
     kvt_store *store;
     kvt_profile *profile;
     open_device *devices;
@@ -45,6 +48,10 @@ typedef struct open_state {
     char *message;
     size_t message_size;
 } open_state;
+
+/* Opens a store; the options have this library's size. early: of serve_early, else NULL. */
+KVT_NODISCARD kvt_status open_store(const kvt_store_options *options, store_early *early,
+                                    kvt_store **store_out, char *message, size_t message_size);
 
 /* Fills in the exact variants and those of the ladder, and checks that the fixed policies have
  * theirs among them. */

@@ -55,6 +55,7 @@ static const settings_field store_fields[] = {
     STORE_FIELD("copies", durability.copies),
     STORE_FIELD("follow_symlinks", follow_symlinks),
     STORE_FIELD("follow", follow),
+    STORE_FIELD("serve_early", serve_early),
     STORE_FIELD("handle_seed", handle_seed),
     STORE_FIELD("close_deadline", durability.close_deadline_seconds),
     STORE_FIELD("persist_rate", durability.persist_bytes_per_s),

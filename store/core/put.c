@@ -193,7 +193,7 @@ kvt_status put_begin(kvt_store *store, put_call *call, const kvt_entry *given, c
 kvt_status kvt_store_put(kvt_store *store, const kvt_entry *given, const kvt_view *view)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->put(store, given, view);
+    if (other != NULL) return BASE_CALL(other, put, store, given, view);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     put_call call;
     call.whole = (kvt_entry){0};

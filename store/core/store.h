@@ -113,6 +113,7 @@ typedef struct store_tallies {
 
 struct kvt_store {
     const base_store_calls *elsewhere; /* NULL: it is of this process (base/handle_calls.h) */
+    uint32_t forks;                    /* base_fork_guard_count of the process that opened it */
     pthread_mutex_t lock;
     pthread_cond_t changed;        /* an entry's state or readers; the queue; space */
     pthread_cond_t background_due; /* ends the background's pause: stopping, or plan_waits */
@@ -180,9 +181,9 @@ struct kvt_store {
     uint64_t epoch;
     tiers_undone undone; /* found in the labels; fixed after the open */
     bool format;
-    bool shared;    /* other threads may have the store: shared state needs the lock */
-    bool opened;    /* wholly */
-    uint32_t forks; /* base_fork_guard_count of the process that opened it */
+    struct store_early *early; /* early.h, until the close; NULL without serve_early */
+    bool shared;               /* other threads may have the store: shared state needs the lock */
+    bool opened;               /* wholly */
     kvt_codec_workers workers_given;
     const kvt_codec_workers *workers;        /* these, or NULL */
     pthread_mutex_t wear_lock;               /* under it only locks of pool and catalog */
@@ -216,6 +217,7 @@ struct kvt_store {
     bool background_holds;        /* the thread holds `lock`; it may end at any instant */
     uint64_t background_ended_ns; /* store_now_ns, before the store stopped it; 0 = it runs */
 };
+_Static_assert(offsetof(struct kvt_store, forks) == offsetof(base_handle, forks), "a handle");
 
 /*
  * False when nobody holds the control lock of an open store. It is for asserts alone: a function
@@ -259,6 +261,10 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
 /* Lowers the policy's capacity of the SSD tier, which a recovery has raised to the pool's, as far
  * as the entries stored there allow. In the background round until it is down. Lock held. */
 void store_settle_capacity(kvt_store *store);
+
+/* Closes all parts, of a store that an open has made as far as it came. Not concurrent with
+ * anything. */
+void store_close_parts(kvt_store *store);
 
 /* Whether the store was opened by this process. */
 static inline bool fork_guard_is_ours(const kvt_store *store)

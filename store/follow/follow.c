@@ -201,8 +201,8 @@ static kvt_status follow_fill(follow_store *store, const kvt_store_options *opti
     return KVT_OK;
 }
 
-kvt_status follow_open(const kvt_store_options *options, kvt_store **store_out, char *message,
-                       size_t message_size)
+kvt_status follow_open(const kvt_store_options *options, bool within, kvt_store **store_out,
+                       char *message, size_t message_size)
 {
     const kvt_tier_options *tier = &options->tiers[KVT_TIER_SSD];
     const double deadline_seconds = options->limits.get_deadline_seconds;
@@ -216,6 +216,7 @@ kvt_status follow_open(const kvt_store_options *options, kvt_store **store_out, 
     follow_store *store = calloc(1, sizeof *store);
     if (store == NULL) return KVT_E_MEMORY;
     pthread_mutex_init(&store->lock, NULL);
+    store->within = within;
     kvt_status status = follow_fill(store, options);
     if (status == KVT_E_UNSUPPORTED)
         (void)snprintf(message, message_size,

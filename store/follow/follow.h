@@ -10,9 +10,9 @@
 
 #include <kvterrace/kvterrace.h>
 
-/* kvt_store_open of options with follow; they have this library's size. Statuses and message as
- * there. */
-KVT_NODISCARD kvt_status follow_open(const kvt_store_options *options, kvt_store **store_out,
-                                     char *message, size_t message_size);
+/* kvt_store_open of options with follow; they have this library's size. within: the owner is of
+ * this process, and has the catalog open. Statuses and message as there. */
+KVT_NODISCARD kvt_status follow_open(const kvt_store_options *options, bool within,
+                                     kvt_store **store_out, char *message, size_t message_size);
 
 #endif

@@ -51,6 +51,7 @@ typedef struct follow_store {
     /* Fixed: the owner's configuration, as far as a follower needs it. */
     char *catalog_path;
     uint64_t get_deadline_ns; /* a duration; KVT_NO_DEADLINE: none */
+    bool within;              /* its owner is of this process (early.h) */
     uint32_t unit_bytes;
     uint32_t device_count;
     kvt_device_config configs[TIERS_MEMBERS_MAX];

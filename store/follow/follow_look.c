@@ -25,8 +25,9 @@ kvt_status follow_catalog(follow_store *store, char *message, size_t size)
 {
     if (store->catalog != NULL && !catalog_has_moved(store->catalog)) return KVT_OK;
     catalog_close(store->catalog);
-    store->catalog_failure = catalog_open(store->catalog_path, CATALOG_READ | CATALOG_BESIDE,
-                                          &store->catalog, message, size);
+    const uint32_t beside = store->within ? CATALOG_WITHIN : CATALOG_BESIDE;
+    store->catalog_failure =
+        catalog_open(store->catalog_path, CATALOG_READ | beside, &store->catalog, message, size);
     if (store->catalog_failure == KVT_MISS) store->catalog_failure = KVT_E_GONE;
     return store->catalog_failure;
 }

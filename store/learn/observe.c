@@ -21,7 +21,8 @@
 kvt_status kvt_store_flush(kvt_store *store)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->flush(store);
+    if (other != NULL)
+        return other->flush != NULL ? other->flush(store) : base_calls_lack(store, other->lacks);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     (void)handover_drain(store, UINT64_MAX, NULL);
     pthread_mutex_lock(&store->lock);
@@ -146,7 +147,7 @@ static void observe_store(kvt_store *store, kvt_store_stats *stats)
 kvt_status kvt_store_stats_get(kvt_store *store, kvt_store_stats *stats)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->stats(store, stats);
+    if (other != NULL) return BASE_CALL(other, stats, store, stats);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (stats == NULL ||
         !struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_store_stats, hints_skipped)))

@@ -84,8 +84,8 @@ uint64_t access_deadline(const kvt_store *store, uint64_t deadline_ns)
 kvt_status kvt_store_get(kvt_store *store, const kvt_key *key, const kvt_view *view,
                          uint64_t deadline_ns, kvt_get_info *info)
 {
-    const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->get(store, key, view, deadline_ns, info);
+    const base_store_calls *other = base_store_calls_now(store);
+    if (other != NULL) return BASE_CALL(other, get, store, key, view, deadline_ns, info);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || view == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
     deadline_ns = access_deadline(store, deadline_ns);

@@ -72,7 +72,7 @@ static void describe_tokens(kvt_description *out)
 kvt_status kvt_store_describe(kvt_store *store, const kvt_key *key, kvt_description *out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->describe(store, key, out);
+    if (other != NULL) return BASE_CALL(other, describe, store, key, out);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || out == NULL) return KVT_E_ARGUMENT;
     if (!struct_size_is_sound(out, DESCRIBE_LEAST)) return KVT_E_ARGUMENT;

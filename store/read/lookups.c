@@ -16,8 +16,8 @@
 
 kvt_status kvt_store_exists(kvt_store *store, const kvt_key *key)
 {
-    const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->exists(store, key);
+    const base_store_calls *other = base_store_calls_now(store);
+    if (other != NULL) return BASE_CALL(other, exists, store, key);
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL) return KVT_E_ARGUMENT;
     pthread_mutex_lock(&store->lock);
@@ -76,8 +76,8 @@ static size_t lookup_match_all(kvt_store *store, const kvt_key *keys, size_t cou
 kvt_status kvt_store_match(kvt_store *store, const kvt_key *keys, size_t count,
                            const kvt_match *match, size_t *matched_out)
 {
-    const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->match(store, keys, count, match, matched_out);
+    const base_store_calls *other = base_store_calls_now(store);
+    if (other != NULL) return BASE_CALL(other, match, store, keys, count, match, matched_out);
     kvt_match whole = {.struct_size = sizeof whole};
     if (store == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
     if (match == NULL) match = &whole;

@@ -61,8 +61,9 @@ kvt_status kvt_prefix_get(kvt_store *store, const kvt_key *keys,
                           const struct kvt_view *const *views, size_t count, uint64_t deadline_ns,
                           size_t *loaded_out)
 {
-    const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->prefix_get(store, keys, views, count, deadline_ns, loaded_out);
+    const base_store_calls *other = base_store_calls_now(store);
+    if (other != NULL)
+        return BASE_CALL(other, prefix_get, store, keys, views, count, deadline_ns, loaded_out);
     if (store == NULL || loaded_out == NULL || count > QUEUE_DEPTH_MAX) return KVT_E_ARGUMENT;
     if (count != 0 && (keys == NULL || views == NULL)) return KVT_E_ARGUMENT;
     *loaded_out = 0;

@@ -96,7 +96,7 @@ kvt_queue *queue_make(kvt_store *store, uint32_t depth, bool signals)
     kvt_queue *queue = calloc(1, sizeof *queue);
     if (queue == NULL) return NULL;
     queue->store = store;
-    const base_handle *other = base_calls_at(store) != NULL ? (const void *)store : NULL;
+    const base_handle *other = base_store_calls_of(store) != NULL ? (const void *)store : NULL;
     queue->forks = other != NULL ? other->forks : store->forks;
     queue->depth = depth;
     pthread_mutex_init(&queue->lock, NULL);

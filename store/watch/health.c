@@ -180,7 +180,8 @@ kvt_status kvt_health_get(kvt_store *store, kvt_health_item *items, size_t capac
                           size_t *count_out, kvt_status *overall_out)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->health(store, items, capacity, count_out, overall_out);
+    if (other != NULL)
+        return BASE_CALL(other, health, store, items, capacity, count_out, overall_out);
     if (store == NULL || count_out == NULL || (items == NULL && capacity != 0))
         return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

@@ -163,8 +163,9 @@ kvt_status kvt_watch_write(kvt_store *store, const char *path)
     const base_store_calls *other = base_store_calls_of(store);
     if (store == NULL || path == NULL || path[0] == '\0') return KVT_E_ARGUMENT;
     if (other == NULL && !fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (other != NULL && (other->file_lock == NULL || base_calls_lack(store) == KVT_E_STATE))
-        return base_calls_lack(store);
+    if (other != NULL &&
+        (other->file_lock == NULL || base_calls_lack(store, KVT_OK) == KVT_E_STATE))
+        return base_calls_lack(store, other->lacks);
     size_t bytes = 0;
     char *text = NULL;
     kvt_status status = watch_make_text(store, &text, &bytes);

@@ -433,7 +433,7 @@ static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
 size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
 {
     const base_store_calls *other = base_store_calls_of(store);
-    if (other != NULL) return other->metrics(store, text, size);
+    if (other != NULL) return other->metrics != NULL ? other->metrics(store, text, size) : 0;
     if (store == NULL || !fork_guard_is_ours(store)) return 0;
     watch_text out = {.text = text, .size = text != NULL ? size : 0};
     metrics_view view;

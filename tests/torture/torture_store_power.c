@@ -274,6 +274,8 @@ static void power_one(const power_options *options, const char *folder, uint32_t
     char message[256] = "";
     kvt_store *store = NULL;
     atomic_fetch_add(&totals->images, 1);
+    /* Half of them are asked while the store is being opened, and once more afterwards. */
+    site.options.serve_early = variant % 2 == 1;
     kvt_status status = kvt_store_open(&site.options, &store, message, sizeof message);
     if (status != KVT_OK) {
         if (atomic_fetch_add(&totals->failed_opens, 1) < 20)
@@ -295,6 +297,12 @@ static void power_one(const power_options *options, const char *folder, uint32_t
         }
     }
     for (uint32_t i = 0; i < POWER_KEYS; i++)
+        power_check_key(store, i, &keys[i], cut, variant, totals);
+    status = kvt_store_wait(store, KVT_NO_DEADLINE, message, sizeof message);
+    if (status != KVT_OK && atomic_fetch_add(&totals->failed_opens, 1) < 20)
+        fprintf(stderr, "early open: %s: %s; cut at event %u, variant %u\n",
+                kvt_status_name(status), message, cut, variant);
+    for (uint32_t i = 0; i < POWER_KEYS && status == KVT_OK && site.options.serve_early; i++)
         power_check_key(store, i, &keys[i], cut, variant, totals);
     if (power_put(store, POWER_KEYS, 1) < 0 || kvt_store_flush(store) != KVT_OK)
         power_say(&totals->broken, cut, variant, "the store takes nothing", POWER_KEYS, 1, 0);

@@ -108,6 +108,7 @@ static kvt_status state_if(bool gone)
     X(kvt_basis_remove, kvt_basis_remove(s->store, s->key.bytes))                                  \
     X(kvt_basis_get, kvt_basis_get(s->store, 0, &s->basis))                                        \
     X(kvt_store_close, QUIET(kvt_store_close(s->store)))                                           \
+    X(kvt_store_wait, kvt_store_wait(s->store, NEVER, NULL, 0))                                    \
     X(kvt_store_put, kvt_store_put(s->store, &s->entry, KVT_PACKED(s->data, sizeof s->data)))      \
     X(kvt_store_get, kvt_store_get(s->store, &s->key, &s->view, KVT_STORE_DEADLINE, NULL))         \
     X(kvt_store_exists, kvt_store_exists(s->store, &s->key))                                       \
@@ -546,14 +547,17 @@ static void follower_files(kvt_store_options *options, const kvt_device_config *
 static const struct {
     const char *name;
     kvt_status status;
-} follower_answers[] = {
-    {"kvt_store_put", KVT_REFUSED}, {"kvt_store_get", KVT_OK},         {"kvt_store_exists", KVT_OK},
-    {"kvt_store_describe", KVT_OK}, {"kvt_store_match", KVT_OK},       {"kvt_prefix_get", KVT_OK},
-    {"kvt_store_flush", KVT_OK},    {"kvt_store_stats_get", KVT_OK},   {"kvt_health_get", KVT_OK},
-    {"kvt_queue_open", KVT_OK},     {"kvt_queue_submit", KVT_OK},      {"kvt_queue_wait", KVT_OK},
-    {"kvt_queue_fd", KVT_OK},       {"kvt_queue_stats_get", KVT_OK},   {"kvt_queue_drain", KVT_OK},
-    {"kvt_queue_cancel", KVT_MISS}, {"kvt_region_make", KVT_OK},       {"kvt_region_add", KVT_OK},
-    {"kvt_region_free", KVT_OK},    {"kvt_metrics_write", KVT_E_STATE} /* no text */};
+} follower_answers[] = {{"kvt_store_put", KVT_REFUSED},    {"kvt_store_get", KVT_OK},
+                        {"kvt_store_exists", KVT_OK},      {"kvt_store_describe", KVT_OK},
+                        {"kvt_store_match", KVT_OK},       {"kvt_prefix_get", KVT_OK},
+                        {"kvt_store_flush", KVT_OK},       {"kvt_store_stats_get", KVT_OK},
+                        {"kvt_health_get", KVT_OK},        {"kvt_queue_open", KVT_OK},
+                        {"kvt_queue_submit", KVT_OK},      {"kvt_queue_wait", KVT_OK},
+                        {"kvt_queue_fd", KVT_OK},          {"kvt_queue_stats_get", KVT_OK},
+                        {"kvt_queue_drain", KVT_OK},       {"kvt_store_wait", KVT_OK},
+                        {"kvt_queue_cancel", KVT_MISS},    {"kvt_region_make", KVT_OK},
+                        {"kvt_region_add", KVT_OK},        {"kvt_region_free", KVT_OK},
+                        {"kvt_metrics_write", KVT_E_STATE} /* no text */};
 
 static kvt_status follower_answer(const char *name)
 {
