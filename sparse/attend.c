@@ -7,9 +7,21 @@
 
 #include "sparse_kernels.h"
 
+#include <float.h>
 #include <math.h>
 
 enum { ATTEND_ROWS = 256 }; /* whose scores are on the stack */
+
+/* Scores of rows, within the floats: a product of large keys and queries is the largest one. NaN
+ * stays, and weighs nothing. */
+static void score_rows(const sparse_run *run, const void *keys, uint32_t count, const float *query,
+                       uint32_t head_dim, float scale, float *scores)
+{
+    sparse_kernels_in_use()->dots(keys, run->stride_bytes, count, run->dtype, query, head_dim,
+                                  scale, scores);
+    for (uint32_t t = 0; t < count; t++)
+        scores[t] = scores[t] > FLT_MAX ? FLT_MAX : scores[t];
+}
 
 void sparse_attend_start(double *output, sparse_partial *state, uint32_t group, uint32_t head_dim)
 {
@@ -38,7 +50,7 @@ static void attend_rows(const sparse_run *run, uint32_t first, uint32_t count, c
     const uint8_t *values = (const uint8_t *)run->values + first * run->stride_bytes;
     float weight[ATTEND_ROWS], sums[SPARSE_HEAD_DIM_MAX];
     float most = -INFINITY;
-    kernels->dots(keys, run->stride_bytes, count, run->dtype, query, head_dim, scale, weight);
+    score_rows(run, keys, count, query, head_dim, scale, weight);
     for (uint32_t t = 0; t < count; t++)
         most = weight[t] > most ? weight[t] : most;
     raise_to((double)most, head_dim, output, state);
@@ -91,16 +103,14 @@ void sparse_attend_end(const double *output, const sparse_partial *state, uint32
 void sparse_attend_lse(const sparse_run *run, const float *queries, uint32_t group,
                        uint32_t head_dim, float scale, float *lse_out)
 {
-    const sparse_kernels *kernels = sparse_kernels_in_use();
     float score[ATTEND_ROWS];
     for (uint32_t g = 0; g < group; g++) {
         double largest = -(double)INFINITY, sum = 0.0;
         for (uint32_t first = 0; first < run->tokens; first += ATTEND_ROWS) {
             const uint32_t left = run->tokens - first;
             const uint32_t count = left < ATTEND_ROWS ? left : ATTEND_ROWS;
-            kernels->dots((const uint8_t *)run->keys + first * run->stride_bytes, run->stride_bytes,
-                          count, run->dtype, queries + (size_t)g * head_dim, head_dim, scale,
-                          score);
+            score_rows(run, (const uint8_t *)run->keys + first * run->stride_bytes, count,
+                       queries + (size_t)g * head_dim, head_dim, scale, score);
             double most = largest;
             for (uint32_t t = 0; t < count; t++)
                 most = score[t] > most ? (double)score[t] : most;

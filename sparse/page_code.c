@@ -15,6 +15,7 @@
  */
 #include "codecs/codecs.h"
 #include "paging.h"
+#include "sparse_kernels.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -263,6 +264,15 @@ kvt_status sparse_code_page(const sparse_paging *paging, const sparse_code *code
     assert(sparse_code_has(paging, code, page));
     kvt_status status =
         code_page_side(paging, code, page, KVT_SIDE_K, planes, source, keys, scratch);
+    if (status == KVT_OK)
+        status = code_page_side(paging, code, page, KVT_SIDE_V, planes, source, values, scratch);
     if (status != KVT_OK) return status;
-    return code_page_side(paging, code, page, KVT_SIDE_V, planes, source, values, scratch);
+    /* Minima and scales may be finite, and what they add up to not. */
+    const uint64_t bytes =
+        (uint64_t)(sparse_page_first(paging, page + 1) - sparse_page_first(paging, page)) *
+        paging->head_dim * kvt_dtype_bytes(paging->dtype);
+    return sparse_rows_are_sound(keys, bytes, paging->dtype) &&
+                   sparse_rows_are_sound(values, bytes, paging->dtype)
+               ? KVT_OK
+               : KVT_E_CORRUPT;
 }

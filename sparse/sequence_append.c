@@ -20,6 +20,7 @@
 #include "base/number/number.h"
 #include "index_added.h"
 #include "sequence.h"
+#include "sparse_kernels.h"
 
 enum { APPEND_FAILURES_MAX = 3 /* writes of a page, before it stays in memory */ };
 
@@ -327,6 +328,10 @@ kvt_status kvt_sparse_append(kvt_sparse *s, uint32_t layer, const void *k, const
     const uint32_t heads = s->options.layout.kv_heads;
     const uint32_t first = s->options.layout.tokens + s->appended[layer];
     if (tokens > s->options.tokens_max - first) return KVT_E_STATE;
+    const uint64_t bytes = (uint64_t)tokens * heads * s->row_bytes;
+    if (!sparse_rows_are_sound(k, bytes, s->options.layout.dtype) ||
+        !sparse_rows_are_sound(v, bytes, s->options.layout.dtype))
+        return KVT_E_UNSUPPORTED;
     for (uint32_t h = 0; h < heads; h++) {
         kvt_status status = sparse_append_reserve(s, sparse_unit_of(s, layer, h), tokens);
         if (status != KVT_OK) return status;

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/handle_calls.h"
 #include "sequence.h"
+#include "sparse_kernels.h"
 
 /* One layer's rows of one head. */
 typedef struct give_head {
@@ -204,18 +205,24 @@ static kvt_status give_unit(kvt_sparse *s, sparse_unit *unit, const give_head *r
     return status != KVT_OK ? status : written;
 }
 
-/* Gives a layer whose sides lie in strides. */
+/* Gives a layer: the rows of a token's heads follow each other. */
 static kvt_status give_layer(kvt_sparse *s, uint32_t layer, const uint8_t *k, const uint8_t *v,
                              uint64_t token_stride, uint64_t head_stride)
 {
     const uint64_t started_ns = base_clock_ns();
+    const uint64_t bytes = s->options.layout.tokens * token_stride;
+    const uint8_t dtype = s->options.layout.dtype;
+    if (!sparse_rows_are_sound(k, bytes, dtype) || !sparse_rows_are_sound(v, bytes, dtype)) {
+        s->layers_given = UINT32_MAX; /* no further layer fits */
+        return KVT_E_UNSUPPORTED;
+    }
     for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
         const give_head rows = {.keys = k + h * head_stride,
                                 .values = v + h * head_stride,
                                 .stride_bytes = token_stride};
         kvt_status status = give_unit(s, sparse_unit_of(s, layer, h), &rows);
         if (status == KVT_OK) continue;
-        s->layers_given = UINT32_MAX; /* no further layer fits */
+        s->layers_given = UINT32_MAX;
         return status;
     }
     s->built_seconds += (double)(base_clock_ns() - started_ns) * 1e-9;

@@ -35,6 +35,7 @@
 #include "base/handle_calls.h"
 #include "kept.h"
 #include "sequence.h"
+#include "sparse_kernels.h"
 
 /* The key of a part of a kept sequence: the caller's, mixed with the keep's and the part's number.
  */
@@ -529,7 +530,10 @@ static kvt_status restore_unit(const kept_open *open, uint32_t number, const uin
     if (status != KVT_OK) return status;
     assert(unit->code.bytes == kept->code_bytes && unit->table.slot_bytes == kept->slot_bytes);
     if (kept->code_bytes > 0) memcpy(unit->code.memory, kept->code, kept->code_bytes);
-    if (!code_is_complete(unit)) return KVT_E_CORRUPT;
+    const uint8_t dtype = s->options.layout.dtype;
+    if (!code_is_complete(unit) || !sparse_rows_are_sound(kept->sinks, kept->sinks_bytes, dtype) ||
+        !sparse_rows_are_sound(kept->local, kept->local_bytes, dtype))
+        return KVT_E_CORRUPT;
     if (kept->sums_bytes > 0) memcpy(unit->table.sums, kept->sums, kept->sums_bytes);
     put_resident(s, kept->sinks, shape->sink_tokens, &unit->sinks);
     return put_local(s, unit, kept->local, kept->local_tokens);

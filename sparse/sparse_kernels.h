@@ -29,6 +29,10 @@ static inline bool sparse_queries_are_sound(const float *queries, size_t count)
     return true;
 }
 
+/* The same of rows of K or V, packed: each element is finite and within SPARSE_ELEMENT_MAX, so that
+ * no mean and no sum of them passes a float. Every call that takes rows from outside asks this. */
+bool sparse_rows_are_sound(const void *rows, uint64_t bytes, uint8_t dtype);
+
 typedef struct sparse_kernels {
     /* Elements of one row as floats; NaN and what passes SPARSE_ELEMENT_MAX as 0. */
     void (*widen)(const void *row, uint32_t count, uint8_t dtype, float *out);

@@ -18,6 +18,31 @@ static float element(const void *row, uint32_t i, uint8_t dtype)
     return dtype == KVT_DTYPE_FP16 ? half_to_float(half) : half_bf16_to_float(half);
 }
 
+/* Without its sign an element's bits ascend with its size. */
+bool sparse_rows_are_sound(const void *rows, uint64_t bytes, uint8_t dtype)
+{
+    enum { CHUNK = 16 }; /* bytes; rows are whole ones */
+    const uint8_t *at = rows, *end = at + bytes;
+    const int16_t most = dtype == KVT_DTYPE_FP16 ? 0x7bff : 0x7149; /* 1e30 of bf16 */
+    const int32_t wide_most = 0x7149f2ca;                           /* and of fp32 */
+    int32_t beyond = 0;
+    for (; at < end; at += CHUNK) {
+        if (dtype == KVT_DTYPE_FP32) {
+            int32_t bits[CHUNK / 4];
+            memcpy(bits, at, sizeof bits);
+            for (int i = 0; i < CHUNK / 4; i++)
+                beyond |= (bits[i] & INT32_MAX) > wide_most;
+        } else {
+            int16_t bits[CHUNK / 2], over = 0;
+            memcpy(bits, at, sizeof bits);
+            for (int i = 0; i < CHUNK / 2; i++)
+                over |= (int16_t)((bits[i] & INT16_MAX) > most);
+            beyond |= over;
+        }
+    }
+    return beyond == 0;
+}
+
 static void scalar_widen(const void *row, uint32_t count, uint8_t dtype, float *out)
 {
     for (uint32_t i = 0; i < count; i++) {

@@ -154,9 +154,10 @@ kvt_sparse_open_live(kvt_store *store, const kvt_sparse_options *options, kvt_sp
 /*
  * Gives the next layer's K and V, [tokens][kv_heads][head_dim] each, after position encoding; they
  * are read until the call returns. Clusters, codes and writes the layer's pages: blocking. KVT_OK;
- * KVT_E_STATE (not the next layer); KVT_E_ARGUMENT (NULL); KVT_E_UNSUPPORTED (elements that cannot
- * be coded, and variants without raw); KVT_E_SPACE; KVT_E_MEMORY; KVT_E_IO, KVT_E_GONE (a write
- * failed). After an error the sequence can only be closed.
+ * KVT_E_STATE (not the next layer); KVT_E_ARGUMENT (NULL); KVT_E_UNSUPPORTED (an element is not
+ * finite or passes 1e30; elements that cannot be coded, and variants without raw); KVT_E_SPACE;
+ * KVT_E_MEMORY; KVT_E_IO, KVT_E_GONE (a write failed). After an error the sequence can only be
+ * closed.
  */
 KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_give(kvt_sparse *sequence,
                                                                   uint32_t layer, const void *k,
@@ -239,7 +240,8 @@ KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_observe(kvt_sparse 
  * older ones join clusters by their keys, and pages of them are written while the caller goes on,
  * one of a head at a time. A page is resident until it is written, and for good when its write
  * fails. KVT_OK; KVT_E_STATE (past tokens_max; the layer has a step; a layer is missing);
- * KVT_E_ARGUMENT; KVT_E_MEMORY: nothing is appended. A hint is no step. Waits for no device.
+ * KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (an element is not finite or passes 1e30); KVT_E_MEMORY:
+ * nothing is appended. A hint is no step. Waits for no device.
  */
 KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_append(kvt_sparse *sequence,
                                                                     uint32_t layer, const void *k,

@@ -133,6 +133,30 @@ TEST(scores_that_are_no_numbers_count_for_nothing)
         assert_true(fabsf(output[d]) <= 1.0f);
 }
 
+/* Keys and queries at their bounds: the row with the largest score has all the weight. */
+TEST(scores_beyond_the_floats_are_the_largest)
+{
+    float keys[2 * DIM] = {0.0f}, values[2 * DIM], queries[DIM] = {1e30f, 1e30f}, output[DIM], lse;
+    for (uint32_t i = 0; i < 2 * DIM; i++)
+        values[i] = i < DIM ? 2.0f : 1e30f;
+    const kvt_sparse_page page = {.k = keys, .v = values, .tokens = 2};
+    const kvt_sparse_head head = {.pages = &page, .page_count = 1};
+    const kvt_sparse_pages pages = {.struct_size = sizeof pages,
+                                    .kv_heads = 1,
+                                    .group = 1,
+                                    .head_dim = DIM,
+                                    .dtype = KVT_DTYPE_FP32,
+                                    .heads = &head};
+    for (uint32_t row = 0; row < 2; row++) {
+        keys[row * DIM] = 1e30f;
+        keys[(1 - row) * DIM] = -1e30f;
+        assert_ok(kvt_sparse_attend(&pages, queries, output, &lse));
+        for (uint32_t d = 0; d < DIM; d++)
+            assert_true(output[d] == values[row * DIM]);
+        assert_true(isfinite(lse));
+    }
+}
+
 static void refuse(site *s, const kvt_sparse_pages *pages)
 {
     float output[QUERIES * DIM] = {7.0f};

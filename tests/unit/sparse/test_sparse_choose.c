@@ -143,6 +143,28 @@ TEST(segments_that_do_not_fit_the_code_stay_raw)
     site_close(s);
 }
 
+/* Minima that are not finite, and finite ones whose rows pass what fp16 holds. */
+TEST(forged_minima_give_no_rows)
+{
+    static const uint16_t forged[] = {0x7c00, 0xfc00, 0x7e01, 0x7bff};
+    site *s = site_open(300, 64, 32, 4);
+    uint16_t keys[32 * 64], values[32 * 64],
+        *minima = (uint16_t *)(void *)(s->code.memory + 64 + 32);
+    for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) {
+        const uint16_t minimum = minima[7], scale = minima[3 * 64 + 7]; /* 3 groups of a segment */
+        minima[7] = forged[i];
+        if (i == 3) minima[3 * 64 + 7] = 0x7bff;
+        assert_int_equal(sparse_code_page(&s->paging, &s->code, 0, PAGES_BITS_4, s->coded, keys,
+                                          values, s->scratch),
+                         KVT_E_CORRUPT);
+        minima[7] = minimum;
+        minima[3 * 64 + 7] = scale;
+        assert_ok(sparse_code_page(&s->paging, &s->code, 0, PAGES_BITS_4, s->coded, keys, values,
+                                   s->scratch));
+    }
+    site_close(s);
+}
+
 /* ---- weights ---- */
 
 static void work_open(const site *s, sparse_work *work)

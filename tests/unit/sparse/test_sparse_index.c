@@ -202,6 +202,28 @@ TEST(elements_that_are_not_finite_count_as_zero)
     sparse_index_free(&wanted);
 }
 
+/* The bound is on every place of a row, in every dtype. */
+TEST(rows_are_sound_up_to_the_bound)
+{
+    const float values[] = {NAN,      -NAN,  INFINITY, -INFINITY, 3e38f,
+                            -1.1e30f, 1e30f, -1e30f,   65504.0f};
+    for (uint32_t i = 0; i < sizeof values / sizeof *values; i++) {
+        for (uint32_t place = 0; place < 24; place++) {
+            float wide[24] = {1.0f};
+            uint16_t half[24] = {0x3c00}, brain[24] = {0x3f80};
+            uint32_t bits;
+            memcpy(&bits, &values[i], sizeof bits);
+            wide[place] = values[i];
+            half[place] = half_from_float(values[i]);
+            brain[place] = (uint16_t)(bits >> 16); /* towards 0 */
+            assert_int_equal(sparse_rows_are_sound(wide, sizeof wide, KVT_DTYPE_FP32), i > 5);
+            assert_int_equal(sparse_rows_are_sound(half, sizeof half, KVT_DTYPE_FP16), i > 7);
+            assert_int_equal(sparse_rows_are_sound(brain, sizeof brain, KVT_DTYPE_BF16), i > 5);
+        }
+    }
+    assert_true(sparse_rows_are_sound(NULL, 0, KVT_DTYPE_FP16));
+}
+
 /* ---- instruction sets ---- */
 
 static void check_same_index(const sparse_index *a, const sparse_index *b)

@@ -452,7 +452,10 @@ TEST(a_forged_head_is_left_alone)
     assert_non_null(strstr(message, "65,536"));
 }
 
-/* Puts a byte in all of a part's code metadata from an offset on, and seals it anew. */
+#define FORGE_SINKS (UINT64_MAX - 1)
+
+/* Puts a byte in all of a part's code metadata from an offset on, or in the first bytes of its
+ * sinks, and seals it anew. */
 static void forge_code(sequence_site *s, const kvt_key *part, uint64_t from, uint64_t count,
                        uint8_t value)
 {
@@ -468,6 +471,7 @@ static void forge_code(sequence_site *s, const kvt_key *part, uint64_t from, uin
     memcpy(&code, bytes + 88, sizeof code);
     memcpy(&sums, bytes + 96, sizeof sums);
     const uint64_t front = size - sums / (SPARSE_SECTIONS * 4) * slot;
+    if (from == FORGE_SINKS) from = code + sums;
     memset(bytes + SPARSE_KEPT_HEAD_BYTES + index + from, value,
            count < code ? count : code - from);
     const uint64_t seal = XXH3_64bits_withSeed(
@@ -515,9 +519,16 @@ TEST(forged_code_loses_its_pages)
         }
         assert_true(all > 0 && site_stats(sequence).lost_pages >= all);
         kvt_sparse_close(sequence);
+        /* Resident rows beyond the bound, which are in no page. */
+        kvt_sparse *none = NULL;
+        forge_code(s, &part, FORGE_SINKS, 2, 0x7f);
+        assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &none, NULL, 0),
+                         KVT_E_CORRUPT);
+        forge_code(s, &part, FORGE_SINKS, 2, 0);
+        sequence = site_open_kept(s, &options, &key);
+        kvt_sparse_close(sequence);
         /* A segment that says it has no code, of a sequence without raw pages. */
         forge_code(s, &part, 0, 1, 0);
-        kvt_sparse *none = NULL;
         assert_int_equal(kvt_sparse_open_kept(s->store, &options, &key, &none, NULL, 0),
                          KVT_E_CORRUPT);
         site_check_unheld(s);

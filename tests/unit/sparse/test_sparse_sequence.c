@@ -712,3 +712,41 @@ TEST(queries_beyond_the_bound_are_refused)
         kvt_sparse_close(sequence);
     }
 }
+
+/* Rows of every call that takes them; what is appended after a refusal has lost nothing. */
+TEST(rows_beyond_the_bound_are_refused)
+{
+    sequence_site *s = site_start(8 * MIB, 8 * MIB);
+    static const uint16_t values[] = {0x7fc0, 0xff80, 0x7f80, 0x7f7f, 0x714a, 0x7149};
+    static uint16_t rows[SITE_TOKENS * SITE_ROW];
+    const kvt_sparse_options options = site_options();
+    for (uint32_t i = 0; i < sizeof values / sizeof *values; i++) {
+        const kvt_status wanted = i < 5 ? KVT_E_UNSUPPORTED : KVT_OK;
+        kvt_sparse *sequence = site_sequence(s, &options);
+        memcpy(rows, s->k[0], sizeof rows);
+        rows[SITE_ROW + 70] = values[i]; /* the second token's second head */
+        assert_int_equal(kvt_sparse_append(sequence, 0, rows, s->v[0], 2), wanted);
+        assert_int_equal(kvt_sparse_append(sequence, 0, s->k[0], rows, 2), wanted);
+        assert_ok(kvt_sparse_append(sequence, 0, s->k[0], s->v[0], 2));
+        float queries[SITE_QUERY], output[SITE_QUERY];
+        kvt_sparse_step *step;
+        const kvt_sparse_pages *pages;
+        site_query(s, 0, 1, queries);
+        assert_ok(kvt_sparse_select(sequence, 0, queries, &step));
+        assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
+        assert_ok(kvt_sparse_attend(pages, queries, output, NULL));
+        for (uint32_t d = 0; d < SITE_QUERY; d++)
+            assert_true(isfinite(output[d]));
+        kvt_sparse_done(sequence, step);
+        kvt_sparse_close(sequence);
+        for (int side = 0; side < 2; side++) {
+            assert_ok(kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0));
+            rows[(side ? SITE_TOKENS - 1 : 700) * SITE_ROW + 3] = values[i];
+            assert_int_equal(
+                kvt_sparse_give(sequence, 0, side ? s->k[0] : rows, side ? rows : s->v[0]), wanted);
+            if (wanted != KVT_OK)
+                assert_int_equal(kvt_sparse_give(sequence, 0, s->k[0], s->v[0]), KVT_E_STATE);
+            kvt_sparse_close(sequence);
+        }
+    }
+}
