@@ -63,7 +63,8 @@ typedef struct remote_request {
 
     /* KVT_OK: there (EXISTS), received (GET), stored, or gone now (DELETE). KVT_MISS: no such
      * object, or the node does not say. KVT_EXISTS: PUT of a fresh one, and there is one.
-     * KVT_E_SPACE: the engine is full, or the value is longer than the parts. KVT_E_TIMEOUT.
+     * KVT_E_SPACE: the engine is full, or the value is longer than the parts. KVT_E_MISMATCH: GET
+     * of an object that is no text. KVT_E_TIMEOUT.
      * KVT_E_GONE: the node is out of service, or the connection was lost. KVT_E_CORRUPT: it answers
      * nonsense. KVT_E_READ_ONLY: it refuses writes. */
     kvt_status status;

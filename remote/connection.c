@@ -52,6 +52,12 @@ static void connection_take_error(valkey_connection *connection, remote_request 
     if (!reads && (strcmp(code, "READONLY") == 0 || strcmp(code, "NOPERM") == 0 ||
                    strcmp(code, "MISCONF") == 0))
         status = KVT_E_READ_ONLY;
+    /* An object of another type has the name. */
+    if (request->kind == REMOTE_GET && strcmp(code, "WRONGTYPE") == 0) status = KVT_E_MISMATCH;
+    if (strcmp(code, "CLUSTERDOWN") == 0) {
+        connection->node->lost_ns = base_clock_ns();
+        client->map_wanted = client->config.cluster;
+    }
     snprintf(client->stats.message, sizeof client->stats.message, "%s answers with %s",
              connection->node->stats.address, code);
     valkey_done(client, request, status);
@@ -565,6 +571,28 @@ void valkey_connection_send(valkey_connection *connection)
 
 /* ---- receiving ---- */
 
+/* A value comes that no host of ours has written. Its end is not waited for: the connection is
+ * closed, which is a failure of the node only when it has not lasted. */
+static void connection_refuse(valkey_connection *connection)
+{
+    valkey_node *node = connection->node;
+    valkey_slot *slot = &connection->slots[connection->slot_first];
+    remote_request *request = slot->request;
+    const bool lasted = base_clock_ns() - connection->up_ns >= VALKEY_LIFE_NS;
+    if (connection->slot_count == 0 || slot->ask != VALKEY_ASK_REQUEST ||
+        (request != NULL && request->kind != REMOTE_GET)) {
+        connection_fail(connection, KVT_E_CORRUPT, "answers nonsense");
+        return;
+    }
+    slot->request = NULL;
+    if (request != NULL) {
+        request->value_bytes = connection->reader.bulk_bytes;
+        valkey_done(node->client, request, KVT_E_SPACE);
+    }
+    valkey_disconnect(connection, KVT_E_GONE);
+    if (!lasted) valkey_node_failed(node, 1u << REMOTE_CAUSE_CONNECTION, "holds values too large");
+}
+
 static void connection_receive(valkey_connection *connection)
 {
     struct iovec spaces[RESP_SPACES];
@@ -587,6 +615,10 @@ static void connection_receive(valkey_connection *connection)
         }
         connection->node->stats.bytes_in += (uint64_t)got;
         const kvt_status status = resp_got(&connection->reader, (size_t)got);
+        if (status == KVT_E_SPACE) {
+            connection_refuse(connection);
+            return;
+        }
         if (status != KVT_OK) {
             connection_fail(connection, status,
                             status == KVT_E_CORRUPT ? "answers nonsense" : NULL);

@@ -95,9 +95,10 @@ static bool resp_number(const char *text, size_t bytes, int64_t *out)
 /* A bulk text of so many bytes begins. */
 static kvt_status resp_begin_bulk(resp_reader *reader, char type, uint64_t bytes)
 {
-    if (bytes > REMOTE_VALUE_MAX) return KVT_E_CORRUPT;
+    const bool value = type == '$' && reader->depth == 0 && bytes <= RESP_BULK_MAX;
     reader->bulk_type = type;
     reader->bulk_bytes = reader->bulk_left = bytes;
+    if (bytes > REMOTE_VALUE_MAX) return value ? KVT_E_SPACE : KVT_E_CORRUPT;
     reader->bulk = bytes <= RESP_TEXT_MAX ? RESP_TEXT : RESP_PASSED;
     reader->target = (resp_target){.part_count = 0};
     reader->target_part = 0;

@@ -6,7 +6,8 @@
  *     a reply = one token, or an aggregate and its elements; `ends` marks its last token
  *
  * Bounds: RESP_LINE_MAX bytes of a head line; RESP_DEPTH_MAX aggregates in each other;
- * RESP_ELEMENTS_MAX elements of a reply; a bulk text of at most REMOTE_VALUE_MAX bytes.
+ * RESP_ELEMENTS_MAX elements of a reply; a bulk text of at most REMOTE_VALUE_MAX bytes. A longer
+ * value that a server may hold ends resp_got with KVT_E_SPACE, bulk_bytes being its length.
  *
  * Thread rule: one thread at a time per reader.
  */
@@ -18,6 +19,7 @@
 #define RESP_BUFFER_BYTES 16384u
 #define RESP_LINE_MAX     16000u /* of a head line */
 #define RESP_TEXT_MAX     8192u  /* a bulk text up to this is given with its token */
+#define RESP_BULK_MAX     (512u << 20) /* a longer one is none that a server holds */
 #define RESP_DEPTH_MAX    8u
 #define RESP_ELEMENTS_MAX 65536u
 

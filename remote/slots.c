@@ -43,7 +43,7 @@ uint32_t valkey_key_slot(const char *key, size_t bytes)
 /* A range of the map is whole: its slots are the node's. */
 static void slots_assign(valkey_client *client, const valkey_node *node, int64_t port_number)
 {
-    const valkey_map_reading *reading = &client->reading;
+    const valkey_map_reading *reading = &node->reading;
     const int64_t from = reading->numbers[0], to = reading->numbers[1];
     char port[8];
     if (reading->number_count < 2 || from < 0 || from > to || to >= VALKEY_HASH_SLOTS) return;
@@ -56,9 +56,10 @@ static void slots_assign(valkey_client *client, const valkey_node *node, int64_t
         atomic_store_explicit(&client->map[slot], (unsigned char)owner, memory_order_relaxed);
 }
 
-void valkey_map_token(valkey_client *client, const valkey_node *node, const resp_token *token)
+/* A token of the map. */
+static void slots_take(valkey_client *client, valkey_node *node, const resp_token *token)
 {
-    valkey_map_reading *reading = &client->reading;
+    valkey_map_reading *reading = &node->reading;
     if (token->depth == 1) *reading = (valkey_map_reading){.number_count = 0};
     if (token->depth == 2 && token->type == ':' && reading->number_count < 2)
         reading->numbers[reading->number_count++] = token->number;
@@ -76,6 +77,25 @@ void valkey_map_token(valkey_client *client, const valkey_node *node, const resp
     } else if (reading->field_count == 2 && token->type == ':') {
         slots_assign(client, node, token->number);
     }
+}
+
+/* The map is whole. Nodes that serve nothing now are asked nothing: those that were out of service
+ * are so no longer, and neither probed nor told of. */
+static void slots_end(valkey_client *client)
+{
+    for (uint32_t i = 0; i < client->node_count; i++) {
+        valkey_node *node = client->nodes[i];
+        const uint64_t opened = node->breaker.opened;
+        if (node->breaker.state == REMOTE_CLOSED || valkey_serves(client, node)) continue;
+        remote_breaker_init(&node->breaker, client->config.seed + node->index);
+        node->breaker.opened = opened;
+    }
+}
+
+void valkey_map_token(valkey_client *client, valkey_node *node, const resp_token *token)
+{
+    slots_take(client, node, token);
+    if (token->ends) slots_end(client);
 }
 
 bool valkey_redirect(valkey_client *client, valkey_node *node, remote_request *request,

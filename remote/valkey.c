@@ -22,6 +22,7 @@
 #define VALKEY_EVENTS     64
 #define VALKEY_MAP_PAUSE  UINT64_C(1000000000) /* between two askings for the map, or the feed */
 #define VALKEY_CONNECT_NS UINT64_C(1000000000)
+#define VALKEY_LOST_NS    UINT64_C(10000000000) /* that a node without its cluster is asked last */
 
 void valkey_append(valkey_list *list, remote_request *request)
 {
@@ -73,24 +74,47 @@ void valkey_done(valkey_client *client, remote_request *request, kvt_status stat
 
 /* ---- nodes ---- */
 
+bool valkey_serves(const valkey_client *client, const valkey_node *node)
+{
+    return !client->config.cluster ||
+           memchr((const void *)(uintptr_t)client->map, (int)node->index, VALKEY_HASH_SLOTS) != NULL;
+}
+
+/* Whether another node may have the place of this one, which has left the cluster: in a cluster
+ * whose servers change their addresses the table would fill. */
+static bool valkey_is_free(const valkey_client *client, const valkey_node *node)
+{
+    bool idle = !node->given;
+    for (int role = 0; role < VALKEY_ROLES && idle; role++)
+        idle = node->connections[role].state == VALKEY_DOWN &&
+               node->connections[role].waiting.first == NULL;
+    return idle && !valkey_serves(client, node);
+}
+
 uint32_t valkey_find_node(valkey_client *client, const char *host, const char *port)
 {
     for (uint32_t i = 0; i < client->node_count; i++)
         if (strcmp(client->nodes[i]->host, host) == 0 && strcmp(client->nodes[i]->port, port) == 0)
             return i;
-    if (client->node_count == REMOTE_NODES_MAX) return UINT32_MAX;
-    valkey_node *node = calloc(1, sizeof *node);
+    uint32_t at = 0;
+    while (at < client->node_count && !valkey_is_free(client, client->nodes[at]))
+        at++;
+    if (at == REMOTE_NODES_MAX) return UINT32_MAX;
+    const bool grows = at == client->node_count;
+    valkey_node *node = grows ? calloc(1, sizeof *node) : client->nodes[at];
     if (node == NULL) return UINT32_MAX;
-    node->client = client;
-    node->index = client->node_count;
+    for (int role = 0; role < VALKEY_ROLES; role++)
+        free(node->connections[role].out);
+    *node = (valkey_node){.client = client, .index = at};
     snprintf(node->host, sizeof node->host, "%s", host);
     snprintf(node->port, sizeof node->port, "%s", port);
     snprintf(node->stats.address, sizeof node->stats.address, "%.50s:%s", host, port);
     remote_breaker_init(&node->breaker, client->config.seed + node->index);
     for (int role = 0; role < VALKEY_ROLES; role++)
         valkey_connection_init(&node->connections[role], node, (valkey_role)role);
-    client->nodes[client->node_count] = node;
-    return client->node_count++;
+    client->nodes[at] = node;
+    client->node_count += grows;
+    return at;
 }
 
 void valkey_say(valkey_node *node, const char *what, const char *more)
@@ -151,16 +175,28 @@ void valkey_route(valkey_client *client, remote_request *request, uint32_t node_
     valkey_append(&connection->waiting, request);
 }
 
-/* Asks one node that answers for the map. */
+/* Asks one node that answers for the map, when it is wanted: nodes in turn, because one may not
+ * know yet that it has been replaced, and those that have lost their cluster last. */
 static void valkey_ask_map(valkey_client *client, uint64_t now_ns)
 {
-    if (client->map_asked_ns != 0 && now_ns < client->map_asked_ns + VALKEY_MAP_PAUSE) return;
-    for (uint32_t i = 0; i < client->node_count; i++) {
-        valkey_connection *connection = &client->nodes[i]->connections[VALKEY_PROBE];
-        if (client->nodes[i]->breaker.state != REMOTE_CLOSED) continue;
+    const uint32_t count = client->node_count;
+    const uint64_t due_ns =
+        client->map_asked_ns != 0 ? client->map_asked_ns + VALKEY_MAP_PAUSE : now_ns;
+    /* Another node may come to serve the slots of one that is out of service at any time. */
+    for (uint32_t i = 0; i < count && now_ns >= due_ns && !client->map_wanted; i++)
+        client->map_wanted = client->nodes[i]->breaker.state != REMOTE_CLOSED &&
+                             valkey_serves(client, client->nodes[i]);
+    if (!client->map_wanted) return;
+    if (due_ns > now_ns && due_ns < client->next_ns) client->next_ns = due_ns;
+    for (uint32_t i = 0; i < 2 * count && now_ns >= due_ns; i++) {
+        valkey_node *node = client->nodes[(client->map_turn + i) % count];
+        const bool lost = node->lost_ns != 0 && now_ns < node->lost_ns + VALKEY_LOST_NS;
+        valkey_connection *connection = &node->connections[VALKEY_PROBE];
+        if (node->breaker.state != REMOTE_CLOSED || (lost && i < count)) continue;
         valkey_connect(connection, now_ns);
         if (connection->state != VALKEY_UP) continue;
         if (!valkey_ask_for(connection, VALKEY_ASK_SLOTS)) continue;
+        client->map_turn = (node->index + 1) % count;
         client->map_asked_ns = now_ns;
         client->map_wanted = false;
         return;
@@ -188,7 +224,7 @@ static void valkey_flush(remote_client *base)
 {
     valkey_client *client = (valkey_client *)base;
     const uint64_t now_ns = base_clock_ns();
-    if (client->map_wanted) valkey_ask_map(client, now_ns);
+    if (client->config.cluster) valkey_ask_map(client, now_ns);
     for (uint32_t i = 0; i < client->node_count; i++)
         valkey_flush_node(client, client->nodes[i], now_ns);
 }
@@ -384,6 +420,7 @@ static bool valkey_add_nodes(valkey_client *client, const char *addresses, char 
         if (!remote_split(addresses, bytes, host, port) ||
             valkey_find_node(client, host, port) == UINT32_MAX)
             break;
+        client->nodes[client->node_count - 1]->given = true;
         addresses += bytes;
     }
     return client->node_count > 0;

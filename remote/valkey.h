@@ -99,6 +99,13 @@ typedef struct valkey_connection {
     resp_reader reader;
 } valkey_connection;
 
+/* The reading of CLUSTER SLOTS. */
+typedef struct valkey_map_reading {
+    int64_t numbers[2]; /* first and last slot of the range */
+    uint32_t number_count, node_count, field_count;
+    char host[64];
+} valkey_map_reading;
+
 struct valkey_node {
     valkey_client *client;
     uint32_t index;
@@ -106,16 +113,12 @@ struct valkey_node {
     char port[8];
     remote_breaker breaker;
     uint32_t on_trial; /* bits of the kinds of which a request is on trial */
+    bool given;       /* by the configuration: its place in the table stays its own */
+    uint64_t lost_ns; /* when it said last that it has lost its cluster; 0: it has not */
     remote_node_stats stats;
+    valkey_map_reading reading;
     valkey_connection connections[VALKEY_ROLES];
 };
-
-/* The reading of CLUSTER SLOTS. */
-typedef struct valkey_map_reading {
-    int64_t numbers[2]; /* first and last slot of the range */
-    uint32_t number_count, node_count, field_count;
-    char host[64];
-} valkey_map_reading;
 
 struct valkey_client {
     remote_client base;
@@ -131,7 +134,7 @@ struct valkey_client {
     atomic_uchar map[VALKEY_HASH_SLOTS]; /* slot -> node; any thread looks a key up */
     bool map_wanted;
     uint64_t map_asked_ns;
-    valkey_map_reading reading;
+    uint32_t map_turn; /* the node that is asked next */
     valkey_list done;
     uint64_t next_ns; /* no deadline, pause or connecting ends before */
     remote_stats stats;
@@ -155,12 +158,15 @@ void valkey_say(valkey_node *node, const char *what, const char *more);
 /* Reads the password again. A file that may not be taken leaves the last password in use. */
 void valkey_renew_secret(valkey_client *client);
 
+/* Whether a node serves slots, as the map has it. */
+bool valkey_serves(const valkey_client *client, const valkey_node *node);
+
 /* The node has failed: its breaker may open, and then all that waits for it fails. causes: bits of
  * remote_cause; why: a static text without a secret. */
 void valkey_node_failed(valkey_node *node, uint32_t causes, const char *why);
 
-/* The node of a host and port, which is added when it is new. UINT32_MAX: there are too many, or it
- * is none. */
+/* The node of a host and port. A new one is added, in the place of one that has left the cluster
+ * where there is such a place. UINT32_MAX: there are too many. */
 uint32_t valkey_find_node(valkey_client *client, const char *host, const char *port);
 
 /* ---- connection.c ---- */
@@ -191,7 +197,7 @@ bool valkey_ask_for(valkey_connection *connection, valkey_ask ask);
 uint32_t valkey_key_slot(const char *key, size_t bytes);
 
 /* Takes a token of the reply to CLUSTER SLOTS that `node` gives. */
-void valkey_map_token(valkey_client *client, const valkey_node *node, const resp_token *token);
+void valkey_map_token(valkey_client *client, valkey_node *node, const resp_token *token);
 
 /* Follows MOVED and ASK, once. False: the error is another one. */
 bool valkey_redirect(valkey_client *client, valkey_node *node, remote_request *request,

@@ -221,7 +221,8 @@ void epochs_question(const store_remote *remote, const epoch_id *id, uint64_t de
 kvt_status epochs_answer(store_remote *remote, const epoch_question *question,
                          const remote_request *request, uint64_t asked_ns)
 {
-    const bool there = request->status == KVT_OK || request->status == KVT_E_SPACE;
+    const bool there = request->status == KVT_OK || request->status == KVT_E_SPACE ||
+                       request->status == KVT_E_MISMATCH;
     if (!there && request->status != KVT_MISS) return request->status;
     const uint64_t value =
         request->status == KVT_OK ? epochs_unpack(question->value, request->value_bytes) : 0;

@@ -152,7 +152,8 @@ static kvt_status fetch_check(const remote_fetch *fetch)
     for (uint32_t i = 0; i < fetch->head.count; i++) {
         const kvt_status status = fetch_ended(&fetch->requests[i]);
         /* Chunk 0 was there, so the record was whole once: a part of it is gone. */
-        if (status == KVT_MISS || status == KVT_E_SPACE) return KVT_E_CORRUPT;
+        if (status == KVT_MISS || status == KVT_E_SPACE || status == KVT_E_MISMATCH)
+            return KVT_E_CORRUPT;
         if (status != KVT_OK) return status;
         if (!fetch_fits(fetch, i)) return KVT_E_CORRUPT;
     }
@@ -166,12 +167,14 @@ static kvt_status fetch_take_first(remote_fetch *fetch, bool *same_out)
     const remote_request *first = &fetch->requests[0];
     if (first->status == KVT_E_SPACE) {
         const uint64_t full = fetch->store->remote->full_bytes + OBJECT_HEAD_BYTES;
-        /* A chunk larger than any of ours is not read; one that lacks room is read once it has
-         * some. */
+        /* A chunk larger than those of any host is garbage. One that is larger than ours is not
+         * read; one that lacks room is read once it has some. */
+        if (first->value_bytes > OBJECT_CHUNK_MOST) return KVT_E_CORRUPT;
         if (first->value_bytes > full) return KVT_E_MISMATCH;
         fetch->record_bytes = first->value_bytes;
         return KVT_E_SPACE;
     }
+    if (first->status == KVT_E_MISMATCH) return KVT_E_CORRUPT;
     if (first->status != KVT_OK) return fetch_ended(first);
     if (first->value_bytes < OBJECT_HEAD_BYTES) return KVT_E_CORRUPT;
     kvt_status status = object_head_unpack(fetch->heads[0], &fetch->head);

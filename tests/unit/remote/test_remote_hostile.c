@@ -28,8 +28,9 @@ typedef struct server {
     _Atomic(const char *) login;  /* the answer to the first command */
     _Atomic(const char *) secret; /* NULL: none is asked for; else a login has it */
     atomic_bool cuts;             /* closes each connection that has logged in */
-    const char *answer;           /* to each one after it */
-    size_t answer_bytes;
+    _Atomic(const char *) map;    /* to CLUSTER SLOTS; NULL: as to the others */
+    _Atomic(const char *) answer; /* to each one after it */
+    size_t answer_bytes;          /* 0, with a map: all of it */
     bool ignores_gets;
     const char *breaks;   /* NULL: all get the answer; else this command, and others are served */
     bool closes;          /* behind an answer */
@@ -71,7 +72,12 @@ static bool server_answer(server *at, server_talk *talk)
     const char *login = atomic_load(&at->login), *secret = atomic_load(&at->secret);
     if (secret != NULL && memmem(bytes, (size_t)got, secret, strlen(secret)) == NULL)
         login = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
-    const char *answer = talk->logged_in ? at->answer : login;
+    const char *answer = talk->logged_in ? atomic_load(&at->answer) : login;
+    const char *map = atomic_load(&at->map);
+    if (map != NULL && talk->logged_in) {
+        answer = memmem(bytes, (size_t)got, "SLOTS", 5) != NULL ? map : answer;
+        return send(talk->socket, answer, strlen(answer), MSG_NOSIGNAL) > 0;
+    }
     const size_t answer_bytes = talk->logged_in ? at->answer_bytes : strlen(login);
     const bool ignored =
         at->ignores_gets && talk->logged_in && memmem(bytes, (size_t)got, "GET", 3) != NULL;
@@ -180,7 +186,9 @@ static const hostile_case hostile_cases[] = {
     CASE("$65\r\n01234567890123456789012345678901234567890123456789012345678901234\r\n", REMOTE_GET,
          KVT_E_SPACE),
     CASE("$99999999999\r\n", REMOTE_GET, KVT_E_CORRUPT),
-    CASE("$16777217\r\n", REMOTE_GET, KVT_E_CORRUPT),
+    CASE("$536870913\r\n", REMOTE_GET, KVT_E_CORRUPT),
+    CASE("$16777217\r\n", REMOTE_GET, KVT_E_SPACE),
+    CASE("$16777217\r\n", REMOTE_EXISTS, KVT_E_CORRUPT),
     CASE("$-7\r\n", REMOTE_GET, KVT_E_CORRUPT),
     CASE("$5\r\nhelloXX", REMOTE_GET, KVT_E_CORRUPT),
     CASE("*1\r\n$5\r\nhello\r\n", REMOTE_GET, KVT_E_CORRUPT),
@@ -188,7 +196,7 @@ static const hostile_case hostile_cases[] = {
     CASE(":7\r\n", REMOTE_GET, KVT_E_CORRUPT),
     CASE("+OK\r\n", REMOTE_GET, KVT_E_CORRUPT),
     CASE("HTTP/1.1 200 OK\r\n\r\n", REMOTE_GET, KVT_E_CORRUPT),
-    CASE("-WRONGTYPE Operation\r\n", REMOTE_GET, KVT_MISS),
+    CASE("-WRONGTYPE Operation\r\n", REMOTE_GET, KVT_E_MISMATCH),
     CASE("-CLUSTERDOWN The cluster is down\r\n", REMOTE_GET, KVT_MISS),
     CASE("-LOADING\r\n", REMOTE_GET, KVT_MISS),
     CASE("!21\r\nSYNTAX invalid syntax\r\n", REMOTE_GET, KVT_MISS),
@@ -623,6 +631,126 @@ TEST(a_node_that_keeps_no_connection_is_left_alone)
         remote_close(client);
         server_stop(&at);
     }
+}
+
+/* ---- maps of a cluster ---- */
+
+#define MAP_BYTES 160
+
+/* A map in which all slots lie on one port. */
+static void map_of(char map[MAP_BYTES], unsigned port)
+{
+    snprintf(map, MAP_BYTES, "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%u\r\n",
+             port);
+}
+
+static remote_client *open_cluster(const server *first, const server *second)
+{
+    char addresses[64], message[200];
+    remote_client *client = NULL;
+    snprintf(addresses, sizeof addresses, "127.0.0.1:%u,127.0.0.1:%u", first->port, second->port);
+    const remote_config config = {
+        .backend = "valkey", .addresses = addresses, .cluster = true, .seed = 3};
+    assert_ok(remote_open(&config, &client, message, sizeof message));
+    return client;
+}
+
+/* Asks until a get is served. */
+static void get_until_served(remote_client *client)
+{
+    char value[8];
+    kvt_status status = KVT_MISS;
+    for (int i = 0; i < 2000 && status != KVT_OK; i++) {
+        remote_request *done[1];
+        status = remote_get(client, "key", value, sizeof value, NULL);
+        (void)remote_reap(client, done, 1, 1, 5000000);
+    }
+    assert_ok(status);
+}
+
+/* A node that has lost its cluster says that its slots are its own still: the other is believed. */
+TEST(a_node_without_its_cluster_is_asked_last)
+{
+    char maps[2][MAP_BYTES];
+    server lost = {.login = HELLO_ANSWER, .answer = "-CLUSTERDOWN The cluster is down\r\n"};
+    server well = {.login = HELLO_ANSWER, .answer = "$5\r\nhello\r\n"};
+    server_start(&lost);
+    server_start(&well);
+    map_of(maps[0], lost.port);
+    map_of(maps[1], well.port);
+    atomic_store(&lost.map, maps[0]);
+    atomic_store(&well.map, maps[1]);
+    remote_client *client = open_cluster(&lost, &well);
+    get_until_served(client);
+    char value[8];
+    for (int i = 0; i < 20; i++)
+        assert_ok(remote_get(client, "key", value, sizeof value, NULL));
+    remote_close(client);
+    server_stop(&lost);
+    server_stop(&well);
+}
+
+/* While a node is out of service the map is asked for again, and when another one has its slots it
+ * is neither probed nor told of. */
+TEST(a_node_that_is_replaced_is_let_go)
+{
+    char maps[2][MAP_BYTES], value[8];
+    server dead = {.login = HELLO_ANSWER}, well = {.login = HELLO_ANSWER};
+    server_start(&dead);
+    server_start(&well);
+    server_stop(&dead);
+    map_of(maps[0], dead.port);
+    map_of(maps[1], well.port);
+    atomic_store(&well.answer, "$5\r\nhello\r\n");
+    atomic_store(&well.map, maps[0]);
+    remote_client *client = open_cluster(&dead, &well);
+    remote_node_stats node = {.opened = 0};
+    for (int i = 0; i < 2000 && node.opened < 4; i++) {
+        remote_request *done[1];
+        assert_int_not_equal(remote_get(client, "key", value, sizeof value, NULL), KVT_OK);
+        (void)remote_reap(client, done, 1, 1, 5000000);
+        assert_true(remote_node_stats_get(client, 0, &node));
+    }
+    assert_int_equal(node.opened, 4);
+    atomic_store(&well.map, maps[1]);
+    get_until_served(client);
+    assert_true(remote_node_stats_get(client, 0, &node));
+    assert_int_equal(node.breaker, REMOTE_CLOSED);
+    assert_int_equal(node.failing_ns, 0);
+    remote_close(client);
+    server_stop(&well);
+}
+
+/* Servers whose addresses change, more than the client has places for. */
+TEST(nodes_that_have_left_make_room)
+{
+    enum { ROUNDS = 3, MOVES = 40 };
+    char map[MAP_BYTES], moved[ROUNDS * MOVES][64], value[8];
+    remote_stats stats;
+    server well = {.login = HELLO_ANSWER, .answer = "$5\r\nhello\r\n"};
+    server_start(&well);
+    map_of(map, well.port);
+    atomic_store(&well.map, map);
+    remote_client *client = open_cluster(&well, &well);
+    get_until_served(client);
+    for (uint32_t i = 0; i < ROUNDS * MOVES; i++) {
+        /* Nobody listens there. */
+        snprintf(moved[i], sizeof moved[i], "-MOVED %u 127.1.2.3:%u\r\n", i % MOVES, i + 1);
+        atomic_store(&well.answer, moved[i]);
+        assert_int_equal(remote_get(client, "key", value, sizeof value, NULL), KVT_E_GONE);
+        if (i % MOVES != MOVES - 1) continue;
+        atomic_store(&well.answer, "$5\r\nhello\r\n");
+        const uint32_t home = remote_node_of(client, "key", 3);
+        /* The map has come when slot 0, that of the empty key, is at home again. */
+        for (int tries = 0; tries < 2000 && remote_node_of(client, "", 0) != home; tries++)
+            get_until_served(client);
+        assert_int_equal(remote_node_of(client, "", 0), home);
+    }
+    remote_stats_get(client, &stats);
+    assert_int_equal(stats.redirections, ROUNDS * MOVES);
+    assert_true(stats.node_count <= MOVES + 1);
+    remote_close(client);
+    server_stop(&well);
 }
 
 TEST_ALL(ignore_pipes, NULL);

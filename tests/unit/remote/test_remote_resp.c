@@ -136,7 +136,7 @@ TEST(nonsense_is_refused)
         "$-2\r\n",
         "$\r\n",
         "$1x\r\n",
-        "$99999999\r\n",
+        "$999999999\r\n",
         ":\r\n",
         ":1.5\r\n",
         ":--1\r\n",
@@ -161,6 +161,12 @@ TEST(nonsense_is_refused)
         if (i != 21) assert_int_equal(status, KVT_E_CORRUPT);
         if (i == 21) assert_ok(status); /* within the bounds, and not ended */
     }
+    /* A value that a server may hold and that is not taken. */
+    resp_init(&reader, &seen_hooks, &at);
+    assert_int_equal(feed(&reader, "$99999999\r\n", 11, 3), KVT_E_SPACE);
+    assert_int_equal(reader.bulk_bytes, 99999999);
+    resp_init(&reader, &seen_hooks, &at);
+    assert_int_equal(feed(&reader, "*1\r\n$99999999\r\n", 15, 3), KVT_E_CORRUPT);
     /* A line that never ends. */
     char *line = test_alloc(2 * RESP_BUFFER_BYTES);
     memset(line, 'a', 2 * RESP_BUFFER_BYTES);

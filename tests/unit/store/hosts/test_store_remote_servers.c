@@ -188,6 +188,49 @@ TEST(a_clear_reaches_the_other_host)
     servers_stop(&cluster);
 }
 
+/* Another client writes under our names: each is a miss, is deleted, and published anew. */
+TEST(garbage_is_given_up)
+{
+    static const char *const writes[] = {"SET %s text", "RPUSH %s a b", "SETRANGE %s 20 garbage",
+                                         "SETRANGE %s 10000000 x", "SETRANGE %s 67108863 x"};
+    start();
+    kvt_store *a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
+    kvt_store *b = open_store(KVT_PUBLISH_NONE, 20, 16 << 10);
+    for (uint32_t i = 0; i < sizeof writes / sizeof writes[0]; i++) {
+        char name[OBJECT_NAME_BYTES], line[300], answer[64];
+        const kvt_key key = support_key(i);
+        uint64_t epoch = 0;
+        put_all(a);
+        epochs_forget(&b->remote->epochs);
+        assert_ok(support_get(b, i, NULL));
+        assert_int_equal(epochs_get(&b->remote->epochs, &key, 0, base_clock_ns(), &epoch),
+                         EPOCH_KNOWN);
+        (void)object_name(b->remote->space, &key, epoch, 0, name);
+        if (i == 1) {
+            snprintf(line, sizeof line, "DEL %s", name);
+            assert_true(servers_say(&cluster, 0, line, answer, sizeof answer));
+        }
+        snprintf(line, sizeof line, writes[i], name);
+        assert_true(servers_say(&cluster, 0, line, answer, sizeof answer));
+        support_gets(b, COUNT - 4, 4); /* the key itself is here no longer */
+        assert_int_equal(support_get(b, i, NULL), KVT_MISS);
+        assert_ok(kvt_remote_flush(b, KVT_NO_DEADLINE));
+        assert_int_equal(stats_of(b).bad_records, i + 1);
+        assert_int_equal(stats_of(b).unfit + stats_of(b).node_failures, 0);
+        snprintf(line, sizeof line, "EXISTS %s", name);
+        assert_true(servers_say(&cluster, 0, line, answer, sizeof answer));
+        assert_string_equal(answer, "0");
+        assert_ok(kvt_store_clear(
+            a, &(kvt_clear_filter){.struct_size = sizeof(kvt_clear_filter), .everything = true},
+            NULL));
+        assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
+    }
+    assert_int_equal(stats_of(b).nodes_open, 0);
+    kvt_store_close(a);
+    kvt_store_close(b);
+    servers_stop(&cluster);
+}
+
 /* A get that drives leaves at its deadline, and what it has left is the thread's. */
 TEST(a_server_stops_under_a_get)
 {
