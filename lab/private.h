@@ -36,7 +36,7 @@
 #include "estimator/profile/profile_internal.h"
 #include "estimator/profile/profile_quality.h"
 
-/* A GPU below a store, and beside a ring: jobs of its kernels, its streams, and the calls of the driver. */
+/* A GPU below a store: jobs of its kernels, its streams, and the calls of the driver. */
 #include "gpu/gpu_site_internal.h"
 
 /* The engine beside its bound, at half-lives that no store sets. */

@@ -727,15 +727,10 @@ class CommandTest(CommandCase):
             self.assertEqual(row["variant"] != "raw", "4 bits" in row["parts"])
 
     def test_bench_ring(self):
-        sets = [word for name in ("a", "b") for text in (
-            "tier=ssd", "backend=memory", "capacity=256MiB", "read_bandwidth=400MB/s",
-            "write_bandwidth=400MB/s") for word in ("--set", f"device.{name}.{text}")]
-        document = self.run_json("kvlab", "ring", "--quick", *sets)
+        document = self.run_json("kvlab", "ring", "--quick")
         for row in document["results"]:
             self.assertLessEqual(row["calls_per_layer"], 4 if row["initiator"] != "gets" else 1e9)
-            self.assertEqual(row["data_path"], "staged")
         kernels = [row for row in document["results"] if row["initiator"] == "gpu"]
-        # Without a GPU a row says why there is none.
         self.assertEqual([row["not_run"] is None for row in document["gpu"]],
                          [True, True] if kernels else [False])
 
