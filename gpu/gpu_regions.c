@@ -117,7 +117,8 @@ void gpu_region_forget(gpu_site *site, const void *memory)
     const bool entered = site->driver.context_push(site->context) == GPU_SUCCESS;
     pthread_mutex_lock(&site->region_lock);
     for (uint32_t i = 0; i < GPU_REGIONS_MAX; i++)
-        if (site->regions[i].pieces != NULL && site->regions[i].region.memory == memory)
+        if (site->regions[i].pieces != NULL &&
+            (memory == NULL || site->regions[i].region.memory == memory))
             region_end(site, &site->regions[i]);
     pthread_mutex_unlock(&site->region_lock);
     if (entered) (void)site->driver.context_pop(&ours);
@@ -129,10 +130,4 @@ uint64_t gpu_region_bytes(gpu_site *site)
     const uint64_t bytes = site->pinned_here;
     pthread_mutex_unlock(&site->region_lock);
     return bytes;
-}
-
-void gpu_regions_close(gpu_site *site)
-{
-    for (uint32_t i = 0; i < GPU_REGIONS_MAX; i++)
-        if (site->regions[i].pieces != NULL) region_end(site, &site->regions[i]);
 }

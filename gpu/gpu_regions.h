@@ -33,8 +33,8 @@ bool gpu_region_pin(gpu_site *site, const gpu_region *region, const void *at, ui
 KVT_NODISCARD kvt_status gpu_region_copy(gpu_site *site, const gpu_region *region, uint64_t address,
                                          const void *at, uint64_t bytes);
 
-/* Ends the registrations of a region by its first byte: no copy from it is under way. An unknown
- * one is allowed. */
+/* Ends the registrations of a region by its first byte, NULL: of all, before the site is closed: no
+ * copy from it is under way. An unknown one is allowed. */
 void gpu_region_forget(gpu_site *site, const void *memory);
 
 /* Bytes of the host that are registered now. */

@@ -93,13 +93,13 @@ void gpu_site_close(gpu_site *site)
     if (site == NULL) return;
     const gpu_driver *driver = &site->driver;
     void *ours;
+    assert(site->pinned_here == 0);
     if (site->context != NULL) {
         const bool entered = driver->context_push(site->context) == GPU_SUCCESS;
         for (int i = 0; i < 2; i++)
             if (site->streams[i] != NULL) (void)driver->stream_destroy(site->streams[i]);
         gpu_kernels_close(site);
         gpu_bases_close(site);
-        gpu_regions_close(site);
         for (gpu_event *event = site->events; event != NULL; event = site->events) {
             site->events = event->next;
             (void)driver->event_destroy(event->event);

@@ -75,8 +75,7 @@ KVT_NODISCARD kvt_status gpu_event_take(gpu_site *site, gpu_event **event_out);
 /* Frees modules and scratch. The context is current, and all work has ended. */
 void gpu_kernels_close(gpu_site *site);
 
-/* Frees the bases, and ends registrations; so, too. */
+/* Frees the bases; so, too. */
 void gpu_bases_close(gpu_site *site);
-void gpu_regions_close(gpu_site *site);
 
 #endif

@@ -16,8 +16,10 @@ void gpu_sites_init(gpu_sites *gpus, uint64_t scratch_bytes, uint64_t pinned_byt
 
 void gpu_sites_close(gpu_sites *gpus)
 {
-    for (uint32_t i = 0; i < GPU_SITES_MAX; i++)
+    for (uint32_t i = 0; i < GPU_SITES_MAX; i++) {
+        if (gpus->sites[i] != NULL) gpu_region_forget(gpus->sites[i], NULL);
         gpu_site_close(gpus->sites[i]);
+    }
     pthread_mutex_destroy(&gpus->lock);
 }
 

@@ -6,8 +6,8 @@
  * in a put and a get.
  *
  * What is measured is a list of passes over the ladder: the best instruction set on one thread and
- * on all that the caller lends, kernels of a GPU, then the lesser ones on one thread. Forcing an instruction set is
- * the process' affair, so nothing else may encode meanwhile.
+ * on all that the caller lends, kernels of a GPU, then the lesser ones on one thread. Forcing an
+ * instruction set is the process' affair, so nothing else may encode meanwhile.
  *
  * Thread rule: the calling thread owns the profile and the workers.
  */

@@ -90,7 +90,7 @@ static kvt_status members_eject(kvt_store *store, kvt_tier tier, uint32_t member
         base_sleep(10000000);
         status = tiers_pool_eject(store->pools[tier], member, &device);
     }
-    if (status == KVT_OK) {
+    if (status == KVT_OK && device != NULL) { /* else the member had none */
         gpu_sites_forget(&store->gpus, kvt_device_memory(device));
         kvt_device_close(device);
     }

@@ -167,7 +167,7 @@ static int add_block(void *memory, size_t bytes, fake_place place)
 
 static int drop_block(const void *memory, fake_place place)
 {
-    fake_block *block = find_block(memory, 0);
+    fake_block *block = find_block(memory, 1);
     if (block == NULL || block->memory != memory || block->place != place) return BAD_VALUE;
     *block = (fake_block){0};
     fake_cuda.live--;
