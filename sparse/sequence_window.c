@@ -223,13 +223,15 @@ void sparse_window_step(kvt_sparse *s, uint32_t layer, uint32_t head, const floa
     windows_step(&unit->window, weight, variant, s->left, &change);
     for (uint32_t i = 0; i < change.left; i++)
         leave_place(s, unit, s->left[i]);
-    for (uint32_t page = 0; page < unit->window.pages; page++)
-        if (now[page] != PAGES_ABSENT && items[page] != NULL && is_placed(unit, page))
+    const uint32_t pages = unit->window.pages;
+    for (uint32_t page = windows_next(now, now, 0, pages); page < pages;
+         page = windows_next(now, now, page + 1, pages))
+        if (items[page] != NULL && is_placed(unit, page))
             improve_page(s, layer, unit, held[page], items[page], waits);
     sparse_hbm_step(s, layer, unit, items, waits);
-    for (uint32_t page = 0; page < unit->window.pages; page++)
-        if (now[page] != PAGES_ABSENT && !is_placed(unit, page))
-            settle_page(s, unit, page, items[page]);
+    for (uint32_t page = windows_next(now, now, 0, pages); page < pages;
+         page = windows_next(now, now, page + 1, pages))
+        if (!is_placed(unit, page)) settle_page(s, unit, page, items[page]);
     s->stats.hit_bytes += change.hit_bytes;
     s->stats.missed_bytes += change.read_bytes;
     assert(unit->window.used_bytes <= unit->window.capacity_bytes);

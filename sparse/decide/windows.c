@@ -50,9 +50,14 @@ static uint32_t partition(uint64_t *order, uint32_t begin, uint32_t end)
     if (order[middle] < order[begin]) swap(&order[middle], &order[begin]);
     if (order[last] < order[begin]) swap(&order[last], &order[begin]);
     if (order[middle] < order[last]) swap(&order[middle], &order[last]);
+    const uint64_t pivot = order[last];
     uint32_t at = begin;
-    for (uint32_t i = begin; i < last; i++)
-        if (order[i] < order[last]) swap(&order[i], &order[at++]);
+    for (uint32_t i = begin; i < last; i++) { /* no branch: half of them would be mispredicted */
+        const uint64_t own = order[i];
+        order[i] = order[at];
+        order[at] = own;
+        at += own < pivot;
+    }
     swap(&order[at], &order[last]);
     return at;
 }
@@ -82,12 +87,18 @@ static uint32_t select_fitting(windows_unit *unit, uint32_t count, uint64_t most
     return begin;
 }
 
+/* All pages but the last are alike, which a compiler makes vectors of. */
 static void decay_all(windows_unit *unit, const float *weight)
 {
-    const float past = unit->decay, now = 1.0f - unit->decay;
-    for (uint32_t page = 0; page < unit->pages; page++)
-        unit->standing[page] = past * unit->standing[page] +
-                               now * weight[page] / (float)windows_page_tokens(unit, page);
+    const float past = unit->decay, now = 1.0f - unit->decay, tokens = (float)unit->page_tokens;
+    const uint32_t alike = unit->tokens == NULL && unit->pages > 0 ? unit->pages - 1 : 0;
+    float *restrict standing = unit->standing;
+    uint32_t page = 0;
+    for (; page < alike; page++)
+        standing[page] = past * standing[page] + now * weight[page] / tokens;
+    for (; page < unit->pages; page++)
+        standing[page] =
+            past * standing[page] + now * weight[page] / (float)windows_page_tokens(unit, page);
 }
 
 /* One page of a step: what it read, and what it has now. */
@@ -130,8 +141,8 @@ void windows_step(windows_unit *unit, const float *weight, const uint8_t *wanted
     *change_out = (windows_change){.kept = 0};
     unit->step++;
     if (unit->rate == NULL) decay_all(unit, weight);
-    for (uint32_t page = 0; page < unit->pages; page++) {
-        if ((unit->held[page] | wanted[page]) == PAGES_ABSENT) continue;
+    for (uint32_t page = windows_next(unit->held, wanted, 0, unit->pages); page < unit->pages;
+         page = windows_next(unit->held, wanted, page + 1, unit->pages)) {
         if (unit->rate != NULL)
             unit->rate(unit, page, weight[page], wanted[page] != PAGES_ABSENT,
                        unit->held[page] != PAGES_ABSENT);
