@@ -155,9 +155,8 @@ kvt_sparse_open_live(kvt_store *store, const kvt_sparse_options *options, kvt_sp
  * Gives the next layer's K and V, [tokens][kv_heads][head_dim] each, after position encoding; they
  * are read until the call returns. Clusters, codes and writes the layer's pages: blocking. KVT_OK;
  * KVT_E_STATE (not the next layer); KVT_E_ARGUMENT (NULL); KVT_E_UNSUPPORTED (an element is not
- * finite or passes 1e30; elements that cannot be coded, and variants without raw); KVT_E_SPACE;
- * KVT_E_MEMORY; KVT_E_IO, KVT_E_GONE (a write failed). After an error the sequence can only be
- * closed.
+ * finite or passes 1e30; or cannot be coded, without raw variants); KVT_E_SPACE; KVT_E_MEMORY;
+ * KVT_E_IO, KVT_E_GONE (a write failed). After an error the sequence can only be closed.
  */
 KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_give(kvt_sparse *sequence,
                                                                   uint32_t layer, const void *k,
