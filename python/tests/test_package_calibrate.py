@@ -15,6 +15,7 @@ import tempfile
 import types
 import unittest
 from contextlib import redirect_stderr
+from unittest import mock
 
 from package_case import PackageCase
 
@@ -199,6 +200,24 @@ class Texts(PackageCase):
                 self.assertEqual(end.exception.code, 2)
         with self.assertRaisesRegex(model_host.Refused, "--kvterrace"):
             calibrate.find_command("/no/such/program")
+
+    def test_minutes_are_said(self):
+        """Of a run that ends by itself and of one that fails, whose status is handed on."""
+        stub = types.SimpleNamespace(AutoTokenizer=types.SimpleNamespace(
+            from_pretrained=lambda name: Words()))
+        server = types.SimpleNamespace(path="s", close=lambda: None)
+        text = json.dumps({"tokens": [1, 2, 3], "context": 1})
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file, \
+                mock.patch.dict("sys.modules", transformers=stub), \
+                mock.patch.object(calibrate, "Model"), \
+                mock.patch.object(calibrate, "Server", return_value=server):
+            file.write(text)
+            file.flush()
+            for program, status in (("/bin/true", 0), ("/bin/false", 1)):
+                with redirect_stderr(io.StringIO()) as said:
+                    self.assertEqual(calibrate.main(["--model", "m", "--text", f"a={file.name}",
+                                                     "--kvterrace", program]), status)
+                self.assertRegex(said.getvalue(), r"m: measured for 0\.\d minutes")
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ class MannersTest(CommandCase):
         self.assertEqual((document["kind"], document["rows"]), ("profile", {"model": 1}))
 
     def test_progress(self):
-        """A bar with the time that is left, on a terminal alone."""
+        """A bar with the time that is gone and left, on a terminal alone."""
         master, slave = pty.openpty()
         base = [COMMAND, "replay", *WORKLOAD, "--set", "workload.requests=20k", "--policy", "lru",
                 "--seeds", "1000"]
@@ -216,6 +216,7 @@ class MannersTest(CommandCase):
                 run.wait()
             os.close(master)
         self.assertIn(b"lru, seed ", text)
+        self.assertRegex(text, rb"\d s gone, .*(s|h) left")
         plain = self.run_command("replay", *WORKLOAD, "--policy", "lru").stderr
         self.assertNotIn("%", plain)
 

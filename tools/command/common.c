@@ -392,20 +392,30 @@ void progress_start(command_progress *progress, const command_common *common)
                                    .started_ns = base_clock_ns()};
 }
 
-/* "3 min 20 s left", as if the rest went like what is done; "" where that cannot be said yet. */
-static const char *progress_left(char text[32], double done, uint64_t elapsed_ns)
+/* "20 s", "3 min 20 s", "2.5 h". */
+static const char *progress_time(char text[32], double seconds)
 {
+    const unsigned whole = (unsigned)fmin(seconds, 3600.0);
+    if (seconds < 60) {
+        (void)snprintf(text, 32, "%u s", whole);
+    } else if (seconds < 3600) {
+        (void)snprintf(text, 32, "%u min %02u s", whole / 60, whole % 60);
+    } else {
+        (void)snprintf(text, 32, "%.1f h", seconds / 3600);
+    }
+    return text;
+}
+
+/* "1 min 05 s gone, 3 min 20 s left", as if the rest went like what is done; "" where that cannot
+ * be said yet. */
+static const char *progress_times(char text[80], double done, uint64_t elapsed_ns)
+{
+    const double seconds = (double)elapsed_ns * 1e-9;
+    char gone[32], left[32];
     text[0] = '\0';
     if (elapsed_ns < PROGRESS_QUIET_NS || !(done > 0.005)) return text;
-    const double seconds = (double)elapsed_ns * 1e-9 * (1 - done) / done;
-    if (seconds < 60) {
-        (void)snprintf(text, 32, "%.0f s left", seconds);
-    } else if (seconds < 3600) {
-        const unsigned whole = (unsigned)seconds;
-        (void)snprintf(text, 32, "%u min %02u s left", whole / 60, whole % 60);
-    } else {
-        (void)snprintf(text, 32, "%.1f h left", seconds / 3600);
-    }
+    (void)snprintf(text, 80, "%s gone, %s left", progress_time(gone, seconds),
+                   progress_time(left, seconds * (1 - done) / done));
     return text;
 }
 
@@ -417,7 +427,7 @@ void progress_end(command_progress *progress)
 
 void progress_update(command_progress *progress, double done, const char *what)
 {
-    char cells[PROGRESS_CELLS + 1], left[32];
+    char cells[PROGRESS_CELLS + 1], times[80];
     if (!progress->shown) return;
     if (done >= 1 && what == NULL) {
         progress_end(progress);
@@ -433,7 +443,7 @@ void progress_update(command_progress *progress, double done, const char *what)
         cells[i] = i < done * PROGRESS_CELLS ? '#' : '.';
     cells[PROGRESS_CELLS] = '\0';
     fprintf(stderr, "\r\033[K[%s] %3.0f%% %s %.32s", cells, done * 100,
-            progress_left(left, done, now - progress->started_ns), what != NULL ? what : "");
+            progress_times(times, done, now - progress->started_ns), what != NULL ? what : "");
     fflush(stderr);
 }
 

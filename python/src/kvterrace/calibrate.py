@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 from kvterrace.__main__ import command_path
 from kvterrace.model_host import Model, Refused, Server
@@ -123,10 +124,13 @@ def run(options):
             texts.append((class_name, target))
         server = Server(Model(options.model, device=options.device, dtype=options.dtype),
                         os.path.join(folder, "model"))
+        began = time.monotonic()
         try:
             return subprocess.call(command_of(options, name, texts, server.path))
         finally:
             server.close()
+            print(f"{name}: measured for {(time.monotonic() - began) / 60:.1f} minutes",
+                  file=sys.stderr)
 
 
 def main(arguments=None):
