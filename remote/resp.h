@@ -17,8 +17,8 @@
 #include "remote/client.h"
 
 #define RESP_BUFFER_BYTES 16384u
-#define RESP_LINE_MAX     16000u /* of a head line */
-#define RESP_TEXT_MAX     8192u  /* a bulk text up to this is given with its token */
+#define RESP_LINE_MAX     16000u       /* of a head line */
+#define RESP_TEXT_MAX     8192u        /* a bulk text up to this is given with its token */
 #define RESP_BULK_MAX     (512u << 20) /* a longer one is none that a server holds */
 #define RESP_DEPTH_MAX    8u
 #define RESP_ELEMENTS_MAX 65536u

@@ -56,8 +56,7 @@ static void slots_assign(valkey_client *client, const valkey_node *node, int64_t
         atomic_store_explicit(&client->map[slot], (unsigned char)owner, memory_order_relaxed);
 }
 
-/* A token of the map. */
-static void slots_take(valkey_client *client, valkey_node *node, const resp_token *token)
+void valkey_map_token(valkey_client *client, valkey_node *node, const resp_token *token)
 {
     valkey_map_reading *reading = &node->reading;
     if (token->depth == 1) *reading = (valkey_map_reading){.number_count = 0};
@@ -77,25 +76,6 @@ static void slots_take(valkey_client *client, valkey_node *node, const resp_toke
     } else if (reading->field_count == 2 && token->type == ':') {
         slots_assign(client, node, token->number);
     }
-}
-
-/* The map is whole. Nodes that serve nothing now are asked nothing: those that were out of service
- * are so no longer, and neither probed nor told of. */
-static void slots_end(valkey_client *client)
-{
-    for (uint32_t i = 0; i < client->node_count; i++) {
-        valkey_node *node = client->nodes[i];
-        const uint64_t opened = node->breaker.opened;
-        if (node->breaker.state == REMOTE_CLOSED || valkey_serves(client, node)) continue;
-        remote_breaker_init(&node->breaker, client->config.seed + node->index);
-        node->breaker.opened = opened;
-    }
-}
-
-void valkey_map_token(valkey_client *client, valkey_node *node, const resp_token *token)
-{
-    slots_take(client, node, token);
-    if (token->ends) slots_end(client);
 }
 
 bool valkey_redirect(valkey_client *client, valkey_node *node, remote_request *request,

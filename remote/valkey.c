@@ -74,10 +74,11 @@ void valkey_done(valkey_client *client, remote_request *request, kvt_status stat
 
 /* ---- nodes ---- */
 
-bool valkey_serves(const valkey_client *client, const valkey_node *node)
+/* Whether a node serves slots, as the map has it. */
+static bool valkey_serves(const valkey_client *client, const valkey_node *node)
 {
-    return !client->config.cluster ||
-           memchr((const void *)(uintptr_t)client->map, (int)node->index, VALKEY_HASH_SLOTS) != NULL;
+    const void *map = (const void *)(uintptr_t)client->map;
+    return !client->config.cluster || memchr(map, (int)node->index, VALKEY_HASH_SLOTS) != NULL;
 }
 
 /* Whether another node may have the place of this one, which has left the cluster: in a cluster
@@ -206,8 +207,14 @@ static void valkey_ask_map(valkey_client *client, uint64_t now_ns)
 /* Sends the waiting requests of one node, and connects where that is needed. */
 static void valkey_flush_node(valkey_client *client, valkey_node *node, uint64_t now_ns)
 {
+    const uint64_t opened = node->breaker.opened;
     if (remote_breaker_probes(&node->breaker, now_ns)) {
-        valkey_connect(&node->connections[VALKEY_BULK], now_ns);
+        if (valkey_serves(client, node)) {
+            valkey_connect(&node->connections[VALKEY_BULK], now_ns);
+        } else { /* nobody asks it any more, so it is not out of service either */
+            remote_breaker_init(&node->breaker, client->config.seed + node->index);
+            node->breaker.opened = opened;
+        }
     } else if (node->breaker.state == REMOTE_OPEN && node->breaker.until_ns < client->next_ns)
         client->next_ns = node->breaker.until_ns;
     if (node->breaker.state == REMOTE_CLOSED && client->config.feed_prefix != NULL &&

@@ -113,8 +113,8 @@ struct valkey_node {
     char port[8];
     remote_breaker breaker;
     uint32_t on_trial; /* bits of the kinds of which a request is on trial */
-    bool given;       /* by the configuration: its place in the table stays its own */
-    uint64_t lost_ns; /* when it said last that it has lost its cluster; 0: it has not */
+    bool given;        /* by the configuration: its place in the table stays its own */
+    uint64_t lost_ns;  /* when it said last that it has lost its cluster; 0: it has not */
     remote_node_stats stats;
     valkey_map_reading reading;
     valkey_connection connections[VALKEY_ROLES];
@@ -157,9 +157,6 @@ void valkey_say(valkey_node *node, const char *what, const char *more);
 
 /* Reads the password again. A file that may not be taken leaves the last password in use. */
 void valkey_renew_secret(valkey_client *client);
-
-/* Whether a node serves slots, as the map has it. */
-bool valkey_serves(const valkey_client *client, const valkey_node *node);
 
 /* The node has failed: its breaker may open, and then all that waits for it fails. causes: bits of
  * remote_cause; why: a static text without a secret. */
