@@ -57,24 +57,47 @@ def dies_with_parent():
 
 
 class Server:
+    host = "127.0.0.1"
+    login = None  # words that each question begins with
+    patience = 2  # seconds
+
     def __init__(self, folder, number, cluster, tls, arguments):
         self.folder, self.number, self.cluster, self.tls = folder, number, cluster, tls
         self.arguments, self.process = arguments, None
 
-    def ask(self, *words):
-        """The answer to one command, an error as its text; None: there was none."""
+    def enter(self):
+        """Runs in the server's process before its program."""
+        dies_with_parent()
+
+    def ask(self, *words, many=False):
+        """The answer to one command, an error as its text; None: there was none. many: it is a list
+        of texts."""
+        lines, one = [self.login, words] if self.login else [words], None
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 2) as talk:
-                parts = b"".join(b"$%d\r\n%s\r\n" % (len(word), word)
-                                 for word in (word.encode() for word in words))
-                talk.sendall(b"*%d\r\n%s" % (len(words), parts))
+            with socket.socket(socket.AF_UNIX) as talk:
+                talk.settimeout(self.patience)
+                talk.connect(os.path.join(self.folder, f"socket-{self.number}"))
+                for line in lines:
+                    parts = [word if isinstance(word, bytes) else str(word).encode()
+                             for word in line]
+                    talk.sendall(b"*%d\r\n" % len(parts) + b"".join(
+                        b"$%d\r\n%s\r\n" % (len(part), part) for part in parts))
                 with talk.makefile("rb") as stream:
-                    head = stream.readline()
-                    if head[:1] == b"$" and int(head[1:]) >= 0:
-                        return stream.read(int(head[1:])).decode()
-                    return head[1:].decode().strip() or None
+                    for line in lines:
+                        if many and line is words:
+                            return [self.answer(stream)
+                                    for _ in range(int(stream.readline()[1:]))]
+                        one = self.answer(stream)
         except OSError:
             return None
+        return one
+
+    @staticmethod
+    def answer(stream):
+        head = stream.readline()
+        if head[:1] == b"$" and int(head[1:]) >= 0:
+            return stream.read(int(head[1:]) + 2)[:-2].decode(errors="replace")
+        return head[1:].decode().strip() or None
 
     def launch(self):
         """Starts it and waits until it answers. False: it does not, or has found a port taken."""
@@ -82,7 +105,7 @@ class Server:
         here = os.path.join(self.folder, f"socket-{self.number}")
         if os.path.exists(here):
             os.unlink(here)
-        words = [name, "--port", self.port, "--bind", "127.0.0.1", "--dir", self.folder, "--save",
+        words = [name, "--port", self.port, "--bind", self.host, "--dir", self.folder, "--save",
                  "", "--appendonly", "no", "--logfile", f"log-{self.number}", "--loglevel",
                  "warning", "--protected-mode", "no", "--maxmemory-policy", "allkeys-lru",
                  "--unixsocket", here, "--daemonize", "no"]
@@ -93,7 +116,7 @@ class Server:
         if self.tls:
             words += ["--tls-port", self.tls_port]
         self.process = subprocess.Popen([str(word) for word in words + self.arguments],
-                                        executable=path, preexec_fn=dies_with_parent,
+                                        executable=path, preexec_fn=self.enter,
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.DEVNULL)
         end = time.monotonic() + WAIT_SECONDS
@@ -135,7 +158,7 @@ class Servers:
             first, end = SLOTS * i // len(self.nodes), SLOTS * (i + 1) // len(self.nodes)
             if node.ask("CLUSTER", "ADDSLOTSRANGE", str(first), str(end - 1)) != "OK":
                 return False
-            if i > 0 and self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", str(node.port),
+            if i > 0 and self.nodes[0].ask("CLUSTER", "MEET", node.host, str(node.port),
                                            str(node.bus)) != "OK":
                 return False
         return True
@@ -156,7 +179,7 @@ class Servers:
         return True
 
     def addresses(self):
-        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return ",".join(f"{node.host}:{node.port}" for node in self.nodes)
 
     def restart(self, number):
         """Starts a server in a node's place, which has its slots and none of its objects."""
