@@ -453,7 +453,7 @@ class World:
         self.hosts = []
         for number, address in enumerate(self.host_at):
             settings = {
-                "tier.dram.capacity": "160MiB", "store.put_staging": "0", "store.policy": "lru",
+                "tier.dram.capacity": "8MiB", "store.policy": "lru",
                 "tier.remote.namespace": "hosts@1", "tier.remote.deadline": str(deadline),
                 "tier.remote.hint_ttl": "2",
                 "remote.pool.address": ",".join(f"{at}:{PORT}" for at in self.engine_at[:MASTERS]),
