@@ -6,7 +6,7 @@
  * (serve/client) is known to no room of the store (docs/SERVE.md, Who owns what). A public function
  * without a place in a table is KVT_E_UNSUPPORTED for such handles.
  *
- * A store that is being opened has a table, too, until it is open (store/core/early.h): `wait` is
+ * A store that is being opened has a table, too, until it is open (store/follow/early.h): `wait` is
  * what a function calls that this table does not answer.
  *
  * Each member takes and gives what the public function of its name does, its thread rule included.

@@ -189,8 +189,7 @@ typedef struct kvt_io_options {
                                       stopped for so long no longer counts; 10 */
 } kvt_io_options;
 
-/* Made by kvt_store_options_init, then changed. Strings and arrays are read during
- * kvt_store_open. */
+/* Made by kvt_store_options_init, then changed. kvt_store_open copies strings and arrays. */
 typedef struct kvt_store_options {
     uint32_t struct_size;
     bool format;          /* take over devices that carry other bytes; their content is lost */
@@ -231,12 +230,7 @@ typedef struct kvt_store_options {
      * queues, flush and close work; a put is KVT_REFUSED, all else KVT_E_UNSUPPORTED: loads, some
      * layers, info->kept. The open is KVT_E_GONE without a catalog. A lost device is tried again */
     bool follow;
-    /* With a catalog, and without `remote`: kvt_store_open returns before the catalog's rows are
-     * read (kvt_store_wait has the open's end). Until then get, exists, match and prefix_get of
-     * entries that are stored exact on SSD look the key up in the catalog; these are in no
-     * statistics, and no use is counted. All other calls, and gets of damaged and lossy records,
-     * wait. A first open, devices that are no files, and new, lost or stale ones: as without; false */
-    bool serve_early;
+    bool serve_early;    /* gets before the rows are read: watch.h, kvt_store_wait; false */
     uint8_t reserved[6]; /* zero */
     kvt_io_options io;
     const struct kvt_pass_row *pass_rows; /* load.h: for passes that announce no seconds; NULL */
@@ -289,17 +283,6 @@ KVT_API void kvt_store_options_free(void *owner);
 KVT_API KVT_NODISCARD kvt_status kvt_store_open(const kvt_store_options *options,
                                                 kvt_store **store_out, char *message,
                                                 size_t message_size);
-
-/*
- * Waits for the end of an open with serve_early, at most until the deadline (base of deadlines:
- * kvt_store_get), and says how it ended; a store that was opened without is open. message, which
- * may be NULL, gets what kvt_store_open would have written. After a failure each call but this one
- * and kvt_store_close says its status, or KVT_E_UNSUPPORTED.
- * KVT_OK; KVT_BUSY (it goes on); statuses of kvt_store_open; KVT_E_ARGUMENT; KVT_E_STATE. Any
- * thread; blocking.
- */
-KVT_API KVT_NODISCARD kvt_status kvt_store_wait(kvt_store *store, uint64_t deadline_ns,
-                                                char *message, size_t message_size);
 
 /* Closes a store: finishes moves in flight and, with a catalog, puts that have been handed over;
  * writes entries of HBM and DRAM back to SSD as kvt_store_persist does, within

@@ -168,6 +168,25 @@ KVT_API KVT_NODISCARD kvt_status kvt_operations_get(kvt_store *store, kvt_operat
  */
 KVT_API KVT_NODISCARD kvt_status kvt_watch_write(kvt_store *store, const char *path);
 
+/* ---- an open with serve_early ---- */
+
+/*
+ * With a catalog, and without a remote tier, such a kvt_store_open returns before the catalog's
+ * rows are read. Until they are, get, exists, match and kvt_prefix_get find entries that are stored
+ * exact on SSD by the catalog; such calls are in no statistics and count as no use. All other calls
+ * wait, and so do gets of lossy or damaged records, until their deadline. A first open, and one
+ * with new, lost or stale devices or back ends other than file, returns once all is known.
+ *
+ * kvt_store_wait waits for the end of the open, at most until the deadline (that of kvt_store_get),
+ * and says how it ended; a store that was opened without the option is open. message, which may be
+ * NULL, gets what kvt_store_open would have written. After a failure each call but this one and
+ * kvt_store_close says its status, or KVT_E_UNSUPPORTED.
+ * KVT_OK; KVT_BUSY (it goes on); statuses of kvt_store_open; KVT_E_ARGUMENT; KVT_E_STATE. Any
+ * thread; blocking.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_store_wait(kvt_store *store, uint64_t deadline_ns,
+                                                char *message, size_t message_size);
+
 #ifdef __cplusplus
 }
 #endif

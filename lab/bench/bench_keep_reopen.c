@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_keep_reopen.c - what an open of a store with many entries takes, plain and with serve_early:
+ * bench_keep_reopen.c - what an open of a store with many entries takes, plain and serving early:
  * until it returns, until a first get has come back, until all entries are known, and in processor
  * seconds of all threads until then, the gets' included.
  *
@@ -14,6 +14,7 @@
 
 #include "lab/private.h"
 
+#include <kvterrace/watch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

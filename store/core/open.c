@@ -23,11 +23,11 @@
 #include "store/background/lifetime.h"
 #include "store/background/maintain.h"
 #include "store/catalog/recovery.h"
-#include "store/core/early.h"
 #include "store/core/given_options.h"
 #include "store/core/handover.h"
 #include "store/core/open_internal.h"
 #include "store/core/options.h"
+#include "store/follow/early.h"
 #include "store/follow/follow.h"
 #include "store/hosts/remote_tier.h"
 #include "store/learn/costs.h"
@@ -522,6 +522,14 @@ static void open_end_staging(open_state *state)
     state->touches = false;
 }
 
+/* Lets the caller have an early store, whose catalog has not been checked before. */
+static kvt_status open_serve(open_state *state)
+{
+    early_begin(state);
+    open_begin_staging(state);
+    return state->early != NULL ? open_check_catalog(state) : KVT_OK;
+}
+
 /* Makes the staging arena and registers it with the devices. A device that cannot use it, or may
  * not lock so much memory, transfers all the same; the name of its engine says so. */
 static void open_staging(open_state *state)
@@ -604,9 +612,7 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK)
         status = ladder_take_bases(store, state->profile, state->note, sizeof state->note);
     if (status == KVT_OK) status = open_costs(state);
-    if (status == KVT_OK) early_begin(state);
-    if (status == KVT_OK) open_begin_staging(state);
-    if (status == KVT_OK && state->early != NULL) status = open_check_catalog(state);
+    if (status == KVT_OK) status = open_serve(state);
     if (status == KVT_OK) status = open_measure(state);
     KILL_POINT("open: costs known");
     if (status == KVT_OK) status = open_read_rows(state);

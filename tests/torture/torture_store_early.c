@@ -58,14 +58,20 @@ static void hold_await(void)
 }
 
 /* A store of OPEN_ENTRIES entries, closed; its next opens serve early. */
-static void early_fill(open_site *site)
+static void early_fill_with(open_site *site, const char *key_command)
 {
     open_prepare(site);
+    site->device.key_command = key_command;
     kvt_store *store = open_now(site);
     support_puts(store, 0, OPEN_ENTRIES);
     assert_ok(kvt_store_flush(store));
     kvt_store_close(store);
     site->options.serve_early = true;
+}
+
+static void early_fill(open_site *site)
+{
+    early_fill_with(site, NULL);
 }
 
 /* Opens one whose open is held behind its beginning. */
@@ -171,6 +177,20 @@ TEST(lookups_before_the_rows_are_known)
     assert_int_equal(kvt_store_get(store, &keys[2], KVT_PACKED(rooms[0], sizeof rooms[0]),
                                    KVT_NO_DEADLINE, NULL),
                      KVT_E_ARGUMENT);
+    assert_ok(support_put(store, OPEN_ENTRIES));
+    early_end(&site, store);
+}
+
+/* The reader has the key, too. */
+TEST(an_encrypted_device)
+{
+    open_site site;
+    early_fill_with(&site, "printf '%064d' 7");
+    kvt_store *store = early_hold(&site);
+    support_gets(store, 0, OPEN_ENTRIES);
+    hold(NULL);
+    assert_ok(kvt_store_wait(store, KVT_NO_DEADLINE, NULL, 0));
+    support_gets(store, 0, OPEN_ENTRIES);
     assert_ok(support_put(store, OPEN_ENTRIES));
     early_end(&site, store);
 }

@@ -13,6 +13,7 @@
 #include "expected.h"
 #include "power.h"
 
+#include <kvterrace/watch.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -11,7 +11,7 @@
  * `lock` guards the members; it is held over neither a lookup nor a read. `elsewhere` of the store
  * is written twice: by early_begin, before the caller has the handle, and by early_end.
  */
-#include "store/core/early.h"
+#include "store/follow/early.h"
 #include "base/kill_point.h"
 #include "base/struct_size.h"
 #include "base/thread.h"
@@ -192,7 +192,7 @@ static kvt_status early_prefix_get(kvt_store *store, const kvt_key *keys,
     for (; *loaded_out < count; ++*loaded_out) {
         const kvt_status status =
             kvt_store_get(store, &keys[*loaded_out], views[*loaded_out], deadline_ns, NULL);
-        if (status < 0) return status;
+        if (status == KVT_E_ARGUMENT || status == KVT_E_MEMORY) return status;
         if (status != KVT_OK) break;
     }
     return KVT_OK;
