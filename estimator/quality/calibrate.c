@@ -517,7 +517,7 @@ __attribute__((format(printf, 2, 3))) static void add_name(calibrate_names *name
 /* Planes share axis and order, so that each can be made of those before it by dropping planes. */
 static void name_rungs(const calibrate_answers *a, calibrate_names *names)
 {
-    static const double steps[] = {0.125, 0.25, 0.5, 0.75, 1.0};
+    static const double steps[] = {0.0625, 0.125, 0.25, 0.5, 0.75, 1.0};
     const bool v_more = a->first[0] != '\0';
     const char *const bits[] = {"k8v8", "k6v6", a->split, "k4v4", v_more ? "k3v4" : "k4v3",
                                 "k3v3", "k2v2"};

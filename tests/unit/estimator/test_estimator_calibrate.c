@@ -272,6 +272,10 @@ TEST(defaults_stay_where_they_are_right)
     const calibrate_rung *beaten = rung_of(&ladder, "planes:k4v4,g64");
     assert_false(beaten->accepted);
     assert_non_null(strstr(beaten->evidence, "worse than entropy:"));
+    bool fine = false;
+    for (uint32_t i = 0; i < ladder.rung_count; i++)
+        fine |= strncmp(ladder.rungs[i].variant.name, "entropy:k0.063v", 15) == 0;
+    assert_true(fine);
     assert_true(ladder.rung_count > 10);
 }
 
