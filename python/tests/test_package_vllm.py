@@ -509,14 +509,19 @@ tier.shutdown()
                     "device.d.backend": "file", "device.d.capacity": "64MiB"}
         self.fill(range(3))
         first = self.tier(settings=settings)
-        self.store_rows(first, [name(1)], [1])
+        self.store_rows(first, [name(1), name(3)], [1, 2])
         first.shutdown()
         tier, context = self.eventful(settings=settings), fake_vllm.ReqContext("r")
         self.assertEqual(self.events_of(tier), [])
         self.assertEqual(tier.lookup(name(2), context), MISS)
-        for _ in range(2):
-            self.assertEqual(tier.lookup(name(1), context), HIT)
+        for key in (name(1), name(1), name(3)):
+            self.assertEqual(tier.lookup(key, context), HIT)
+        self.assertEqual(self.events_of(tier), [])  # vLLM does not know their tokens yet
+        self.assertTrue(self.load_rows(tier, [name(1)], [0])[0].success)
+        self.assertEqual(self.events_of(tier), [])
         self.assertEqual(self.events_of(tier), [([name(1)], "STORAGE", False)])  # once
+        tier.on_request_finished(context)
+        self.assertEqual(self.events_of(tier), [([name(3)], "STORAGE", False)])  # never loaded
         tier._store.delete(tier._key(name(1)))
         self.assertEqual(self.events_of(tier), [([name(1)], "STORAGE", True)])
 
