@@ -374,12 +374,13 @@ static double utility_beside_loss(const kvt_policy *policy, choice_prices *known
  * that a step needs above its tier cannot be made by it: that would drive out better entries for a
  * worse place. */
 static bool utility_can_place(const kvt_policy *policy, const int64_t room[TIERS],
-                              const uint64_t need[TIERS], int tier, bool now)
+                              const uint64_t need[TIERS], int tier, uint64_t spare, bool now)
 {
     for (int other = 0; other < TIERS; other++) {
         int64_t bytes = (int64_t)need[other];
         if (bytes == 0) continue;
         if (other > tier) bytes += (int64_t)policy->staging[other];
+        if (other == tier) bytes += (int64_t)spare;
         if (room[other] >= bytes) continue;
         if (now || other <= tier || !utility_has_victims(policy, other)) return false;
     }
@@ -391,7 +392,8 @@ static bool utility_can_place(const kvt_policy *policy, const int64_t room[TIERS
 typedef struct victim {
     uint32_t index;
     int tier;
-    bool now; /* only steps that need no more room below */
+    bool now;       /* only steps that need no more room below */
+    uint64_t spare; /* bytes of the tier that a step inside it leaves free */
     double rate;
     const reuse_now *use;
     double cost; /* of its present option */
@@ -410,7 +412,7 @@ static bool utility_try(const kvt_policy *policy, choice_prices *known, const vi
     uint64_t need[TIERS] = {0};
     if (to != KVT_OPTION_NONE) {
         entry_needs(policy, e, to, need);
-        if (!utility_can_place(policy, known->room, need, of->tier, of->now)) return false;
+        if (!utility_can_place(policy, known->room, need, of->tier, of->spare, of->now)) return false;
     }
     double loss = of->rate * utility_lost(policy, e, to, of->cost);
     double limit = *per_byte * (double)freed;
@@ -438,7 +440,7 @@ static bool utility_cheapest(const kvt_policy *policy, choice_prices *known, uin
 {
     const entry *e = entry_at(policy, index);
     reuse_now use = reuse_look(policy, e);
-    const victim of = {.index = index,
+    victim of = {.index = index,
                        .tier = tier,
                        .now = now,
                        .rate = use.rate,
@@ -452,8 +454,10 @@ static bool utility_cheapest(const kvt_policy *policy, choice_prices *known, uin
         found = true;
     }
     /* A small tier keeps too little room for coding inside it, and the key, which is of an earlier
-     * moment, does not know what is there: it may name the coarsest variant alone. */
+     * moment, does not know what is there: it may name the coarsest variant alone. Others leave
+     * that room free, since a tier that is full to the byte has room too scattered for a record. */
     const bool small = policy->staging[tier] == 0 || policy->staging_short[tier];
+    if (policy->staging_short[tier]) of.spare = policy->staging[tier];
     for (uint8_t to = 1; (small || !found) && to < e->option_count; to++)
         if (to != first) found = utility_try(policy, known, &of, to, out, per_byte) || found;
     return *per_byte < before;
