@@ -523,9 +523,11 @@ static void name_rungs(const calibrate_answers *a, calibrate_names *names)
                                 "k3v3", "k2v2"};
     for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++)
         add_name(names, "planes:%s,g64%s%s", bits[i], a->planes_axis, a->first);
+    /* No step of V is finer than the finest of K. */
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
-        add_name(names, "entropy:k%.6gv%.6g%s%s", steps[i], steps[i] * a->v_ratio, a->entropy_axis,
-                 a->centroids);
+        if (steps[i] * a->v_ratio >= steps[0])
+            add_name(names, "entropy:k%.6gv%.6g%s%s", steps[i], steps[i] * a->v_ratio,
+                     a->entropy_axis, a->centroids);
     for (int kept = 75; kept > 0; kept -= 25)
         add_name(names, "drop:%s,%d+entropy:k0.5v%.6g%s%s", a->drop, kept, 0.5 * a->v_ratio,
                  a->entropy_axis, a->centroids);

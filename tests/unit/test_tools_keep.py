@@ -29,8 +29,9 @@ class KeepTest(CommandCase):
         for row in rows:
             self.assertGreater(row["read_bytes_per_s"], 0)
             self.assertGreater(row["cpu_s_per_gb"], 0)
-        opened, = document["reopen"]
-        self.assertEqual((opened["entries"], opened["known"], opened["wrong"]), (1000, 1000, 0))
+        self.assertEqual([(opened["early"], opened["entries"], opened["known"], opened["wrong"])
+                          for opened in document["reopen"]],
+                         [(False, 1000, 1000, 0), (True, 1000, 1000, 0)])
         self.assertEqual(document["wrong"], 0)
 
     def write_drive(self, magic):
