@@ -412,7 +412,8 @@ static bool utility_try(const kvt_policy *policy, choice_prices *known, const vi
     uint64_t need[TIERS] = {0};
     if (to != KVT_OPTION_NONE) {
         entry_needs(policy, e, to, need);
-        if (!utility_can_place(policy, known->room, need, of->tier, of->spare, of->now)) return false;
+        if (!utility_can_place(policy, known->room, need, of->tier, of->spare, of->now))
+            return false;
     }
     double loss = of->rate * utility_lost(policy, e, to, of->cost);
     double limit = *per_byte * (double)freed;
@@ -441,11 +442,11 @@ static bool utility_cheapest(const kvt_policy *policy, choice_prices *known, uin
     const entry *e = entry_at(policy, index);
     reuse_now use = reuse_look(policy, e);
     victim of = {.index = index,
-                       .tier = tier,
-                       .now = now,
-                       .rate = use.rate,
-                       .use = &use,
-                       .cost = entry_cost(policy, e, e->current)};
+                 .tier = tier,
+                 .now = now,
+                 .rate = use.rate,
+                 .use = &use,
+                 .cost = entry_cost(policy, e, e->current)};
     double before = *per_byte;
     uint8_t first = e->next[tier] & (uint8_t)~NEXT_PAID;
     bool found = utility_try(policy, known, &of, first, out, per_byte);
