@@ -361,6 +361,9 @@ KVT_NODISCARD kvt_status kvt_record_head_open(const void *head, uint64_t head_by
                                               const kvt_record_spec *expected, void *memory,
                                               uint64_t capacity, uint64_t *bytes_out);
 
+/* Tokens of each matrix that the record holds, fewer than the layout's after a drop. */
+uint32_t kvt_record_head_tokens(const kvt_record_head *head);
+
 /*
  * How many layers are coded together from this one on, itself included: 1, or more in codecs whose
  * parts hold several layers. 0: it comes with the layer before it. Decoding layers of one part one

@@ -110,6 +110,11 @@ static void record_settle_ranges(record_ranges *all)
     }
 }
 
+uint32_t kvt_record_head_tokens(const kvt_record_head *head)
+{
+    return head->plan.stored.tokens;
+}
+
 uint32_t kvt_record_head_together(const kvt_record_head *head, uint32_t layer)
 {
     const record_plan *plan = &head->plan;

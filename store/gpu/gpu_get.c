@@ -128,7 +128,7 @@ kvt_status store_gpu_get(kvt_store *store, const access_get *get, kvt_record_arr
     const access_target *target = &get->target;
     const uint32_t count = target->group_count != 0 ? target->group_count : 1;
     assert(target->gpu != NULL && target->view != NULL && get->place != NULL);
-    if (get->by_cpu || kvt_variant_drops_tokens(get->variant)) return KVT_E_UNSUPPORTED;
+    if (get->by_cpu) return KVT_E_UNSUPPORTED;
     load_section *sections = calloc(count, sizeof *sections);
     if (sections == NULL) return KVT_E_MEMORY;
     gpu_get own = {.entry = {.section_count = count,

@@ -87,6 +87,7 @@ void store_gpu_begin(gpu_site *site, const kvt_layout *layouts, const kvt_view *
     gpu->count = count;
     gpu->host = NULL;
     gpu->brought = false;
+    gpu->kept = 0;
     gpu->failure = KVT_OK;
 }
 
@@ -115,8 +116,8 @@ uint32_t store_gpu_layers(const kvt_layout *layouts, uint32_t count)
 }
 
 kvt_status store_gpu_copy_layers(gpu_site *site, gpu_way way, const kvt_view *view,
-                                 const kvt_layout *layout, uint32_t first, uint32_t layer_count,
-                                 const kvt_view *packed)
+                                 const kvt_layout *layout, uint32_t tokens, uint32_t first,
+                                 uint32_t layer_count, const kvt_view *packed)
 {
     kvt_status status = KVT_OK;
     if (layout->dtype == KVT_DTYPE_OPAQUE) {
@@ -127,7 +128,6 @@ kvt_status store_gpu_copy_layers(gpu_site *site, gpu_way way, const kvt_view *vi
     const uint32_t end = (first + layer_count) * sides;
     for (uint32_t m = first * sides; m < end && status == KVT_OK; m++) {
         const kvt_side side = (kvt_side)(m % sides);
-        const uint32_t tokens = layout->tokens;
         const view_rows rows = view_rows_of(view, layout, tokens, m / sides, side);
         const view_rows near = view_rows_of(packed, layout, tokens, m / sides, side);
         status = gpu_copy_rows(site, way, &rows, near.start);
@@ -150,8 +150,9 @@ static kvt_status gpu_move(const store_gpu_views *gpu, gpu_way way,
         if (!has) continue;
         status = store_gpu_wait_ready(gpu->site, &gpu->far[i]);
         if (status == KVT_OK)
-            status = store_gpu_copy_layers(gpu->site, way, &gpu->far[i], layout, first, layers,
-                                           &gpu->packed[i]);
+            status = store_gpu_copy_layers(gpu->site, way, &gpu->far[i], layout,
+                                           gpu->kept != 0 ? gpu->kept : layout->tokens, first,
+                                           layers, &gpu->packed[i]);
     }
     return store_gpu_settle(gpu->site, way, status);
 }

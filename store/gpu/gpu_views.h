@@ -21,6 +21,7 @@ typedef struct store_gpu_views {
     uint32_t count;
     gpu_host *host;                  /* NULL: not packed */
     bool brought;                    /* packed has what the views have */
+    uint32_t kept;                   /* tokens that the record of a get holds; 0: all of them */
     kvt_status failure;              /* of a put: why the views could not be read; or KVT_OK */
     kvt_view packed[KVT_GROUPS_MAX]; /* the same entry in pinned memory */
 } store_gpu_views;
@@ -63,9 +64,11 @@ KVT_NODISCARD kvt_status store_gpu_wait_ready(gpu_site *site, const kvt_view *vi
 
 /* Queues copies of layers of an entry, layer_count of them from `first` on, into a view (GPU_IN) or
  * out of it. An opaque entry has one, which is all of it.
+ *   tokens  the leading rows of each matrix that are copied; the others are not touched
  *   packed  the view of host memory, in which each of these matrices is one run */
 KVT_NODISCARD kvt_status store_gpu_copy_layers(gpu_site *site, gpu_way way, const kvt_view *view,
-                                               const kvt_layout *layout, uint32_t first,
-                                               uint32_t layer_count, const kvt_view *packed);
+                                               const kvt_layout *layout, uint32_t tokens,
+                                               uint32_t first, uint32_t layer_count,
+                                               const kvt_view *packed);
 
 #endif

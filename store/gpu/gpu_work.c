@@ -204,15 +204,17 @@ static kvt_status gpu_copy_shadow(const store_gpu_work *work, const load_entry *
     const size_t index = (size_t)(own - entry->sections);
     const uint32_t first = layer - own->first_layer;
     const bool last = first + layers == own->layout.layers;
-    kvt_status status = store_gpu_copy_layers(work->site, GPU_IN, own->view, &own->layout, first,
-                                              layers, &shadow->views[index]);
+    const uint32_t tokens =
+        own->head != NULL ? kvt_record_head_tokens(own->head) : own->layout.tokens;
+    kvt_status status = store_gpu_copy_layers(work->site, GPU_IN, own->view, &own->layout, tokens,
+                                              first, layers, &shadow->views[index]);
     for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++) {
         const load_section *section = &entry->sections[i];
         /* Opaque sections before the first layer come with it, others with the layer before. */
         const bool comes =
             section < own ? layer == 0 : last && section->first_layer == layer + layers;
         if (section->layout.layers != 0 || !comes) continue;
-        status = store_gpu_copy_layers(work->site, GPU_IN, section->view, &section->layout, 0, 1,
+        status = store_gpu_copy_layers(work->site, GPU_IN, section->view, &section->layout, 0, 0, 1,
                                        &shadow->views[i]);
     }
     return status;

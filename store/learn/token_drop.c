@@ -123,16 +123,17 @@ kvt_status token_drop_admits(const access_target *target, const kvt_layout *layo
 
 /* ---- records of a get ---- */
 
-/* Writes the sets of a record's kept tokens. */
-static kvt_status token_drop_list(const access_get *get, const access_target *target)
+kvt_status token_drop_list(access_get *get)
 {
-    for (uint32_t set = 0; set < get->position_sets; set++) {
-        uint32_t *positions = target->kept->positions + (uint64_t)set * get->tokens;
-        kvt_status status =
-            kvt_record_kept_tokens(get->record, get->record_bytes, set, positions, get->tokens);
-        if (status != KVT_OK) return status;
-    }
-    return KVT_OK;
+    const kvt_kept_tokens *kept = get->target.kept;
+    kvt_status status = codecs_kept_tokens(&get->layout, get->first_position, get->variant,
+                                           &get->tokens, &get->position_sets);
+    assert(kvt_variant_drops_tokens(get->variant));
+    assert(status == KVT_OK && "it was stored");
+    for (uint32_t set = 0; status == KVT_OK && kept != NULL && set < get->position_sets; set++)
+        status = kvt_record_kept_tokens(get->record, get->record_bytes, set,
+                                        kept->positions + (uint64_t)set * get->tokens, get->tokens);
+    return status;
 }
 
 /* Turns the kept keys of one layer. room is for a matrix that the view has apart. */
@@ -154,19 +155,14 @@ static kvt_status token_drop_turn(const access_get *get, const access_target *ta
 kvt_status token_drop_decode(const kvt_store *store, access_get *get, const access_target *target,
                              void *scratch, uint64_t scratch_bytes)
 {
-    assert(kvt_variant_drops_tokens(get->variant));
     const kvt_view packed = codecs_packed_view(&get->layout, target->data);
     const kvt_view *view = target->view != NULL ? target->view : &packed;
-    kvt_status status = codecs_kept_tokens(&get->layout, get->first_position, get->variant,
-                                           &get->tokens, &get->position_sets);
-    assert(status == KVT_OK && "it was stored");
+    kvt_status status = token_drop_list(get);
     if (status == KVT_OK)
         status = kvt_record_decode_view(get->record, get->record_bytes, &get->expected,
                                         store->workers, &get->layout, view, target->first_layer,
                                         target->layer_count, scratch, scratch_bytes);
-    if (status != KVT_OK || target->kept == NULL) return status;
-    status = token_drop_list(get, target);
-    if (status == KVT_OK && target->kept->rope != NULL) {
+    if (status == KVT_OK && token_drop_turns(target)) {
         /* Turn the kept keys of the layers that were asked for. */
         const kvt_layout *layout = &get->layout;
         const uint32_t count =

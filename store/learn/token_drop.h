@@ -66,9 +66,20 @@ KVT_NODISCARD kvt_status token_drop_admits(const access_target *target, const kv
 
 /* ---- records ---- */
 
+/* Whether kept keys are turned for a target, which the CPU does. */
+static inline bool token_drop_turns(const access_target *target)
+{
+    return target->kept != NULL && target->kept->rope != NULL;
+}
+
+/* Finds how many tokens a get's record holds that has dropped some, and writes their positions
+ * where the target asks for them. Sets the get's tokens and sets. No lock held. Statuses of
+ * kvt_record_kept_tokens. */
+KVT_NODISCARD kvt_status token_drop_list(access_get *get);
+
 /* Decodes a get's record, which has dropped tokens, into the first rows of each matrix of its
- * target, and writes what that asks for beside: positions, keys turned on. Sets the get's tokens
- * and sets. No lock held. KVT_OK; statuses of kvt_record_decode_view; KVT_E_MEMORY. */
+ * target, and turns keys on where that asks for it; else as token_drop_list. Statuses of
+ * kvt_record_decode_view, too; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status token_drop_decode(const kvt_store *store, access_get *get,
                                            const access_target *target, void *scratch,
                                            uint64_t scratch_bytes);

@@ -90,7 +90,10 @@ static kvt_status access_decode_record(const kvt_store *store, access_get *get,
 static void access_try_gpu(kvt_store *store, access_get *get, kvt_record_arrival *arrival)
 {
     if (get->by_cpu || get->by_gpu) return;
-    const kvt_status status = store_gpu_get(store, get, arrival);
+    kvt_status status = KVT_OK;
+    if (kvt_variant_drops_tokens(get->variant))
+        status = token_drop_turns(&get->target) ? KVT_E_UNSUPPORTED : token_drop_list(get);
+    if (status == KVT_OK) status = store_gpu_get(store, get, arrival);
     get->by_gpu = status == KVT_OK;
     get->by_cpu = !get->by_gpu;
     get->unsound = status == KVT_E_CORRUPT;
@@ -388,6 +391,7 @@ static kvt_status access_decode_gpu(kvt_store *store, access_get *get)
     get->target.view = gpu.packed;
     const kvt_status status = access_decode_here(store, get);
     get->target.view = target.view;
+    if (kvt_variant_drops_tokens(get->variant)) gpu.kept = get->tokens;
     if (status == KVT_OK)
         get->gpu_failure = store_gpu_scatter(&gpu, target.first_layer, target.layer_count);
     if (status == KVT_OK)

@@ -95,6 +95,40 @@ TEST(kernels_decode_entropy)
         check_variants(dtype, some, 2, 2);
 }
 
+/* Rows that a drop stage has kept follow each other from the target's first token on; what lies
+ * behind them is not touched. */
+TEST(kernels_decode_kept_rows)
+{
+    static const char *const dropped[] = {
+        "drop:keydiff,50",
+        "drop:knorm,25+lossless:fast",
+        "drop:keydiff,75+lossless",
+        "drop:lagkv,50+kivi:k4v2,g32",
+        "drop:lagkv,25+planes:k3v6,g32,vchan",
+        "drop:knorm,50+entropy:k0.25v0.5",
+    };
+    codecs_cpu_force(CODECS_CPU_SCALAR);
+    for (uint32_t i = 0; i < 6 * 6; i++) {
+        const size_t ends = test_ends();
+        const kvt_layout layout = {.layers = 2,
+                                   .kv_heads = 2,
+                                   .head_dim = 64,
+                                   .dtype = (uint8_t)(KVT_DTYPE_FP16 + i / 6 % 3),
+                                   .order = i % 2 != 0 ? KVT_ORDER_SIDE_LAYER : 0,
+                                   .tokens = TOKENS,
+                                   .tokens_may_drop = 1,
+                                   .sides = i < 18 ? KVT_SIDES_BOTH : KVT_SIDES_ONE};
+        encoded e = encoded_make(layout, dropped[i % 6], NULL);
+        kvt_record_info info;
+        assert_status(kvt_record_verify(e.record.data, e.record.bytes, &info), KVT_OK);
+        assert_in_range(info.stored_tokens, TOKENS / 5, TOKENS - 1);
+        for (uint32_t k = i % 3; k < ENGINE_VIEWS; k += 3)
+            site_check(&e, &engine_views[k], k % 2, 1, k % 2 == 0, k == i % 3);
+        test_end(ends);
+    }
+    codecs_cpu_force(codecs_cpu_best());
+}
+
 /* Streams of 128 states over several groups, and a second span. */
 TEST(kernels_decode_spans)
 {

@@ -5,6 +5,8 @@
  */
 #include "gpu_engine.h"
 
+#include <kvterrace/rope.h>
+
 TEST_ALL(open_all, NULL);
 TEST_EACH(begin_case, end_case);
 
@@ -39,6 +41,94 @@ TEST(gets_by_kernels)
         engine_close();
         assert_int_equal(fake->live, 0);
     }
+}
+
+/* Rows of an entry in its pages, and how many are neither its kept ones nor as they were. */
+static uint32_t wrong_rows(uint32_t number, const char *kept, uint32_t tokens, char before)
+{
+    static char pool[POOL_BYTES], found[ENTRY_BYTES];
+    enum { ROW = 2 * 64 * 2 };
+    kvt_view view = own.views[number];
+    uint32_t wrong = 0;
+    fake_cuda_move(pool, own.pool, POOL_BYTES, 0);
+    view.base[0] = pool;
+    view_gather_entry(&view, &layout, found);
+    for (uint32_t i = 0; i < 2 * LAYERS * TOKENS; i++) {
+        const char *row = found + (uint64_t)i * ROW;
+        if (i % TOKENS < tokens) wrong += memcmp(row, kept + (uint64_t)i * ROW, ROW) != 0;
+        for (uint32_t k = 0; i % TOKENS >= tokens && k < ROW; k++)
+            wrong += row[k] != before;
+    }
+    return wrong;
+}
+
+/* Gets an entry that has dropped tokens, whose keys a rope turns, first into memory of the host and
+ * then into the GPU's, with the same positions. Returns how many tokens it has. */
+static uint32_t get_kept(const kvt_view *view, const kvt_rope *rope, bool queued)
+{
+    static uint32_t positions[2][LAYERS * TOKENS];
+    kvt_kept_tokens kept = {.struct_size = sizeof kept,
+                            .positions = positions[view->memory == KVT_MEMORY_GPU],
+                            .capacity = LAYERS * TOKENS,
+                            .rope = rope};
+    kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
+    const kvt_request request = {.struct_size = sizeof request,
+                                 .kind = KVT_REQUEST_GET,
+                                 .key = own.keys[0],
+                                 .view = view,
+                                 .info = &info,
+                                 .deadline_ns = KVT_NO_DEADLINE};
+    kvt_completion done = {.struct_size = sizeof done};
+    memset(kept.positions, 0xff, sizeof positions[0]);
+    if (queued) {
+        assert_ok(kvt_queue_submit(queue, &request, 1, NULL));
+        assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
+        assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
+        assert_ok(done.status);
+    } else {
+        assert_ok(kvt_store_get(store, &own.keys[0], view, KVT_NO_DEADLINE, &info));
+    }
+    assert_true(kvt_variant_drops_tokens(info.variant));
+    assert_in_range(kept.count, 4, TOKENS - 1);
+    if (view->memory == KVT_MEMORY_GPU)
+        assert_memory_equal(positions[1], positions[0], sizeof positions[0]);
+    return kept.count;
+}
+
+/* Kept rows come first, the rows behind them stay as they were, and the positions are told: by
+ * kernels, and by the CPU where there is no scratch, too little, and where keys are turned. */
+TEST(gets_of_fewer_tokens)
+{
+    static const char *const forms[] = {"drop:stream,50", "drop:keydiff,50+planes:k4v4,g64",
+                                        "drop:knorm,25+kivi:k4v4,g64", "drop:lagkv,50+lossless",
+                                        "drop:stream,50+entropy:k0.25v0.5"};
+    static const kvt_gpu_options none = {.scratch_bytes = 0}, little = {.scratch_bytes = 16384};
+    const kvt_rope turning = {.struct_size = sizeof turning, .rotary_dim = 64, .base = 1e4};
+    layout.tokens_may_drop = 1;
+    for (uint32_t i = 0; i < 5 * 5; i++) {
+        const uint32_t way = i / 5; /* 0, 1: kernels; 2: no scratch; 3: little; 4: turned */
+        const kvt_rope *rope = way == 4 ? &turning : NULL;
+        static char data[ENTRY_BYTES], before[ENTRY_BYTES];
+        gpu_options = way == 2 ? &none : way == 3 ? &little : NULL;
+        give_kernels();
+        engine_open(0, axes_of_pools[i % 4]);
+        site_open_form(i % 2 != 0, false, forms[i % 5]);
+        memset(data, 0, sizeof data);
+        memset(before, 0x6b, sizeof before);
+        pool_write(0, before);
+        const kvt_view host = kvt_view_packed(data, sizeof data);
+        const uint32_t tokens = get_kept(&host, rope, false);
+        assert_int_equal(get_kept(&own.views[0], rope, way == 1), tokens);
+        assert_int_equal(wrong_rows(0, data, tokens, 0x6b), 0);
+        const kvt_gpu_stats stats = stats_of(0);
+        assert_int_equal(stats.decoded_by_gpu, way < 2 ? LAYERS : 0);
+        assert_int_equal(stats.decoded_by_cpu, way < 2 ? 0 : LAYERS);
+        assert_int_equal(stats.unsound, 0);
+        assert_int_equal(queue_site_close(NULL), 0);
+        engine_close();
+        assert_int_equal(fake->live, 0);
+    }
+    layout.tokens_may_drop = 0;
 }
 
 /* A large record is sent while the rest of it is read. */
