@@ -24,6 +24,9 @@ enum {
     GPU_NO_DEVICE = 100,
     GPU_INVALID_CONTEXT = 201,
     GPU_ECC_UNCORRECTABLE = 214,
+    GPU_HIGHER_PTX = 218, /* CUDA_ERROR_INVALID_PTX: for a higher compute capability */
+    GPU_NO_COMPILER = 221,
+    GPU_NEWER_PTX = 222, /* than the driver's compiler knows */
     GPU_NOT_READY = 600,
     GPU_ILLEGAL_ADDRESS = 700,
     GPU_CONTEXT_DESTROYED = 709,

@@ -12,6 +12,7 @@
 #include "gpu_site_internal.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,8 +36,9 @@ static kvt_status kernels_load(gpu_site *site, kernel_id id)
     if (error == GPU_SUCCESS) return KVT_OK;
     kernel->module = NULL;
     const kvt_status status = gpu_site_status(site, error);
-    kernel->refused = status == KVT_E_IO;
-    return kernel->refused ? KVT_E_UNSUPPORTED : status;
+    if (status != KVT_E_IO) return status;
+    kernel->refused = error;
+    return KVT_E_UNSUPPORTED;
 }
 
 kvt_status gpu_kernel_load(gpu_site *site, kernel_id id)
@@ -46,7 +48,7 @@ kvt_status gpu_kernel_load(gpu_site *site, kernel_id id)
     kvt_status status = KVT_OK;
     if (site->scratch_limit == 0) return KVT_E_UNSUPPORTED;
     pthread_mutex_lock(&site->kernel_lock);
-    if (kernel->refused)
+    if (kernel->refused != 0)
         status = KVT_E_UNSUPPORTED;
     else if (kernel->module == NULL && (status = gpu_site_enter(site)) == KVT_OK) {
         status = kernels_load(site, id);
@@ -56,14 +58,42 @@ kvt_status gpu_kernel_load(gpu_site *site, kernel_id id)
     return status;
 }
 
+/* The error of the first kernel that the driver has refused; 0: there is none. */
+static int kernels_refusal(gpu_site *site, kernel_id *first_out)
+{
+    int error = 0;
+    pthread_mutex_lock(&site->kernel_lock);
+    for (uint32_t i = 0; i < KERNEL_COUNT && error == 0; i++) {
+        error = site->kernels[i].refused;
+        *first_out = (kernel_id)i;
+    }
+    pthread_mutex_unlock(&site->kernel_lock);
+    return error;
+}
+
 bool gpu_kernels_refused(gpu_site *site)
 {
-    bool refused = false;
-    pthread_mutex_lock(&site->kernel_lock);
-    for (uint32_t i = 0; i < KERNEL_COUNT; i++)
-        refused = refused || site->kernels[i].refused;
-    pthread_mutex_unlock(&site->kernel_lock);
-    return refused;
+    kernel_id first;
+    return kernels_refusal(site, &first) != 0;
+}
+
+void gpu_kernels_engine(gpu_site *site, char *text, size_t size)
+{
+    kernel_id first;
+    const int error = kernels_refusal(site, &first);
+    const char *reason = error == GPU_NO_COMPILER  ? "the driver has no compiler"
+                         : error == GPU_NEWER_PTX  ? "the driver is too old"
+                         : error == GPU_HIGHER_PTX ? "the GPU takes no PTX for compute 8.0"
+                                                   : "the driver refuses it";
+    if (site->scratch_limit == 0)
+        (void)snprintf(text, size, "cpu: gpu.scratch is 0");
+    else if (error == 0)
+        (void)snprintf(text, size, "cuda");
+    else if (first == KERNEL_CHECK) /* every layer needs it */
+        (void)snprintf(text, size, "cpu: %s (%d)", reason, error);
+    else
+        (void)snprintf(text, size, "cuda without %s: %s (%d)", kernel_facts_of(first)->function,
+                       reason, error);
 }
 
 bool gpu_has_scratch(gpu_site *site)

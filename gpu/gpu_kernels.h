@@ -23,6 +23,10 @@ KVT_NODISCARD kvt_status gpu_kernel_load(gpu_site *site, kernel_id kernel);
 /* Whether the driver has refused a kernel. */
 bool gpu_kernels_refused(gpu_site *site);
 
+/* Writes which engine decodes on the GPU, and the first kernel that it lacks with the driver's
+ * error, as kvt_gpu_stats.engine says. */
+void gpu_kernels_engine(gpu_site *site, char *text, size_t size);
+
 /* Whether the site has memory for kernels, and the driver has refused none. */
 bool gpu_has_scratch(gpu_site *site);
 

@@ -17,7 +17,7 @@
 typedef struct gpu_kernel {
     void *module; /* NULL: not loaded */
     void *function;
-    bool refused;
+    int refused; /* the driver's error; 0: it is not refused */
 } gpu_kernel;
 
 typedef struct gpu_basis {

@@ -73,6 +73,10 @@ typedef struct kvt_gpu_stats {
     uint64_t sent_in_place;    /* of decoded_by_gpu, those copied straight from the DRAM tier's
                                   memory, which the driver has registered */
     uint64_t registered_bytes; /* of that memory, now */
+    /* The engine that decodes: "cuda"; "cuda without kvt_planes: REASON (CUresult)", which names
+     * the first kernel that the driver has refused; or "cpu: REASON", as "cpu: the driver is too
+     * old (222)". A refusal shows once a kernel has been needed. */
+    char engine[80];
 } kvt_gpu_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (a child of fork); KVT_E_UNSUPPORTED (a store of another

@@ -205,6 +205,7 @@ kvt_status kvt_gpu_stats_get(kvt_store *store, uint32_t gpu, kvt_gpu_stats *stat
         whole.bytes_in = gpu_bytes_copied(site, GPU_IN);
         whole.bytes_out = gpu_bytes_copied(site, GPU_OUT);
         whole.kernels_refused = gpu_kernels_refused(site);
+        gpu_kernels_engine(site, whole.engine, sizeof whole.engine);
         whole.decoded_by_cpu = gpu_counted(site, GPU_DECODED_BY_CPU);
         whole.decoded_by_gpu = gpu_counted(site, GPU_DECODED_BY_GPU);
         whole.unsound = gpu_counted(site, GPU_UNSOUND);

@@ -216,18 +216,23 @@ TEST(kernels_that_are_refused)
         const char *call;
         int result;
         bool refused;
-    } cases[] = {{"cuModuleLoadData", 221, true},
-                 {"cuModuleLoadData", 222, true},
-                 {"cuModuleGetFunction", 500, true},
-                 {"cuModuleLoadData", 2, false},
-                 {"cuMemAlloc_v2", 2, false}};
+        const char *engine;
+        uint32_t loaded; /* kernels, before the call fails */
+    } cases[] = {
+        {"cuModuleLoadData", 221, true, "cpu: the driver has no compiler (221)", 0},
+        {"cuModuleLoadData", 222, true, "cpu: the driver is too old (222)", 0},
+        {"cuModuleLoadData", 222, true, "cuda without kvt_raw: the driver is too old (222)", 1},
+        {"cuModuleLoadData", 218, true, "cpu: the GPU takes no PTX for compute 8.0 (218)", 0},
+        {"cuModuleGetFunction", 500, true, "cpu: the driver refuses it (500)", 0},
+        {"cuModuleLoadData", 2, false, "cuda", 0},
+        {"cuMemAlloc_v2", 2, false, "cuda", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         give_kernels();
         engine_open(0, "lsbth");
         site_open(false, false);
         fake->calls = 0;
         fake->fail_name = cases[i].call;
-        fake->fail_call = 1;
+        fake->fail_call = 1 + cases[i].loaded;
         fake->fail_alike = 1;
         fake->fail_result = cases[i].result;
         load_well();
@@ -235,6 +240,8 @@ TEST(kernels_that_are_refused)
         assert_int_equal(stats.decoded_by_cpu, ENTRIES * LAYERS);
         assert_int_equal(stats.decoded_by_gpu, 0);
         assert_int_equal(stats.kernels_refused, cases[i].refused);
+        assert_string_equal(stats.engine, cases[i].engine);
+        assert_string_equal(stats_of(1).engine, "");
         fake->fail_call = 0;
         fake->fail_alike = 0;
         fake->fail_name = NULL;

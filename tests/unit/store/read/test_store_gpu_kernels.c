@@ -396,6 +396,7 @@ TEST(scratch_of_any_size)
         assert_false(stats.kernels_refused);
         assert_int_equal(stats.decoded_by_cpu + stats.decoded_by_gpu, (ENTRIES + 1) * LAYERS);
         if (sizes[i] < 1 << 20) assert_int_equal(stats.decoded_by_gpu, 0);
+        assert_string_equal(stats.engine, sizes[i] == 0 ? "cpu: gpu.scratch is 0" : "cuda");
         if (sizes[i] > 1 << 20) assert_int_equal(stats.decoded_by_cpu, 0);
         assert_int_equal(queue_site_close(NULL), 0);
         engine_close();
