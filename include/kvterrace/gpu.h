@@ -30,6 +30,9 @@
  * encode (kivi, planes) returns when the entry is stored, as with put_staging_bytes 0. A get of an
  * entry that only other hosts have is KVT_MISS: a prefetch brings it.
  *
+ * A load always decodes. The hbm tier keeps entries on the GPU as they are stored, where gets and
+ * loads decode them in place; kvt_store_prefetch(store, key, KVT_TIER_HBM) asks for that.
+ *
  * The engine uses the GPU's primary context, streams and pinned memory of its own, and leaves the
  * context that is current on a caller's thread as it was.
  *
