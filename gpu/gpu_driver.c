@@ -101,6 +101,18 @@ void gpu_driver_unload(gpu_driver *driver)
     driver->library = NULL;
 }
 
+/* Name and bus are the driver's bytes and are terminated here whatever it wrote. */
+int gpu_driver_identity(const gpu_driver *driver, int device, char *text, size_t text_size)
+{
+    char name[64] = "", bus[24] = "";
+    int error = driver->device_name(name, sizeof name, device);
+    if (error == GPU_SUCCESS) error = driver->device_bus(bus, sizeof bus, device);
+    name[sizeof name - 1] = '\0';
+    bus[sizeof bus - 1] = '\0';
+    (void)snprintf(text, text_size, "%s %s", name, bus);
+    return error;
+}
+
 bool gpu_error_is_fatal(int error)
 {
     switch (error) {

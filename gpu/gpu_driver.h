@@ -94,6 +94,9 @@ typedef struct gpu_driver {
 bool gpu_driver_load(gpu_driver *driver, int *gpu_count_out, char *reason, size_t reason_size);
 void gpu_driver_unload(gpu_driver *driver);
 
+/* Writes which hardware a GPU is: its name and its place on the bus. Returns a CUresult. */
+int gpu_driver_identity(const gpu_driver *driver, int device, char *text, size_t text_size);
+
 /* Whether an error means that nothing works any more in the process's context. The other errors
  * concern one call or one operation. */
 bool gpu_error_is_fatal(int error);

@@ -122,6 +122,12 @@ void gpu_site_close(gpu_site *site)
     free(site);
 }
 
+kvt_status gpu_site_identity(gpu_site *site, char *text, size_t text_size)
+{
+    const int error = gpu_driver_identity(&site->driver, site->device, text, text_size);
+    return gpu_site_status(site, error);
+}
+
 /* ---- what the engine names ---- */
 
 /* Whether an address is this GPU's. */

@@ -50,6 +50,9 @@ KVT_NODISCARD kvt_status gpu_site_open(uint32_t ordinal, uint64_t scratch_bytes,
 /* All work has ended, and nobody has events or memory of the host. NULL is allowed. */
 void gpu_site_close(gpu_site *site);
 
+/* Writes which hardware the GPU is: its name and its place on the bus. */
+KVT_NODISCARD kvt_status gpu_site_identity(gpu_site *site, char *text, size_t text_size);
+
 /* Whether bytes are memory of this GPU. KVT_E_ARGUMENT: they are not. */
 KVT_NODISCARD kvt_status gpu_site_check(gpu_site *site, const void *address, uint64_t bytes);
 

@@ -15,8 +15,10 @@
 #include "codecs/record_jobs.h"
 #include "gpu/gpu_bases.h"
 #include "gpu/gpu_kernels.h"
+#include "tiers/devices/device_ops.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +66,20 @@ void codec_gpu_close(codec_gpu *gpu)
     free(gpu);
 }
 
+/* Copies pinned bytes to the GPU, or from it, and waits for them. */
+static kvt_status gpu_copy_pinned(gpu_site *site, gpu_way way, uint64_t address, void *pinned,
+                                  uint64_t bytes)
+{
+    gpu_event *event = NULL;
+    kvt_status status = way == GPU_IN ? gpu_copy_bytes(site, way, address, pinned, bytes)
+                                      : gpu_copy_back(site, pinned, address, bytes);
+    if (status == KVT_OK) status = gpu_mark(site, way, &event);
+    if (status == KVT_OK) status = gpu_await(site, event);
+    if (status != KVT_OK) gpu_rest(site, way);
+    gpu_event_give(site, event);
+    return status;
+}
+
 /* Copies bytes to the GPU, or from it and compares them, a piece at a time. */
 static kvt_status gpu_copy(gpu_site *site, gpu_way way, uint64_t address, const void *bytes,
                            uint64_t count)
@@ -74,14 +90,8 @@ static kvt_status gpu_copy(gpu_site *site, gpu_way way, uint64_t address, const 
     for (uint64_t at = 0; at < count && status == KVT_OK; at += GPU_PIECE) {
         const uint64_t step = count - at < GPU_PIECE ? count - at : GPU_PIECE;
         const uint8_t *here = (const uint8_t *)bytes + at;
-        gpu_event *event = NULL;
         if (way == GPU_IN) memcpy(host->memory, here, step);
-        status = way == GPU_IN ? gpu_copy_bytes(site, way, address + at, host->memory, step)
-                               : gpu_copy_back(site, host->memory, address + at, step);
-        if (status == KVT_OK) status = gpu_mark(site, way, &event);
-        if (status == KVT_OK) status = gpu_await(site, event);
-        if (status != KVT_OK) gpu_rest(site, way);
-        gpu_event_give(site, event);
+        status = gpu_copy_pinned(site, way, address + at, host->memory, step);
         if (status == KVT_OK && way == GPU_OUT && memcmp(host->memory, here, step) != 0)
             status = KVT_E_CORRUPT;
     }
@@ -201,5 +211,88 @@ kvt_status codec_gpu_decode(codec_gpu *gpu, const codec_gpu_record *record, doub
     gpu_host_give(one.site, one.host);
     if (one.scratch_bytes != 0) gpu_scratch_give(one.site, one.scratch, one.scratch_bytes);
     free(one.head);
+    return status;
+}
+
+/* ---- the link ---- */
+
+#define LINK_BYTES_MOST 16777216u
+
+static const uint32_t link_bytes[] = {65536, 1048576, 4194304, LINK_BYTES_MOST};
+
+enum { LINK_SIZES = sizeof link_bytes / sizeof link_bytes[0] };
+
+/* One size and direction, once more than is timed: the first copy finds nothing ready. */
+static kvt_status link_time(gpu_site *site, uint64_t address, void *pinned, double *seconds,
+                            uint32_t count, kvt_device_point *point)
+{
+    const gpu_way way = point->kind == KVT_IO_WRITE ? GPU_IN : GPU_OUT;
+    const double bytes = (double)point->request_bytes;
+    kvt_status status = gpu_copy_pinned(site, way, address, pinned, point->request_bytes);
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
+        const double began = base_clock_seconds();
+        status = gpu_copy_pinned(site, way, address, pinned, point->request_bytes);
+        seconds[i] = fmax(base_clock_seconds() - began, 1e-9);
+    }
+    if (status != KVT_OK) return status;
+    point->repetitions = count;
+    point->latency_seconds_p50 = profile_median(seconds, count); /* sorts */
+    point->latency_seconds_p99 = seconds[count - 1];
+    point->bytes_per_s = bytes / point->latency_seconds_p50;
+    point->bytes_per_s_min = bytes / seconds[count - 1];
+    point->bytes_per_s_max = bytes / seconds[0];
+    return KVT_OK;
+}
+
+/* The row of the link as a device. */
+static kvt_status link_insert(codec_gpu *gpu, kvt_profile *profile, int64_t run, int64_t *row_out)
+{
+    kvt_device link = {.name = PROFILE_LINK_NAME,
+                       .facts = {.engine = "cuda+pinned",
+                                 .request_bytes_max = LINK_BYTES_MOST,
+                                 .depth_max = 1,
+                                 .depth_achieved = 1}};
+    kvt_device_facts *facts = &link.facts;
+    kvt_status status = gpu_site_identity(gpu->site, facts->identity, sizeof facts->identity);
+    if (status != KVT_OK) return status;
+    profile_row row =
+        profile_row_begin(profile, "DELETE FROM device WHERE run_id = ? AND name = ?");
+    profile_row_integer(&row, (uint64_t)run);
+    profile_row_text(&row, link.name);
+    status = profile_status(profile_row_end(&row));
+    if (status != KVT_OK) return status;
+    return profile_device_insert(profile, run, &link, KVT_TIER_HBM, row_out);
+}
+
+kvt_status measure_link(codec_gpu *gpu, kvt_profile *profile, int64_t run, double *seconds,
+                        uint32_t count)
+{
+    kvt_device_point points[2 * LINK_SIZES];
+    uint64_t address;
+    int64_t row = 0;
+    gpu_host *host;
+    assert(count > 0);
+    kvt_status status = gpu_scratch_take(gpu->site, LINK_BYTES_MOST, &address);
+    if (status == KVT_BUSY || status == KVT_E_UNSUPPORTED) return KVT_OK;
+    if (status != KVT_OK) return status;
+    status = gpu_host_take(gpu->site, LINK_BYTES_MOST, &host);
+    if (status == KVT_OK) {
+        memset(host->memory, 0, LINK_BYTES_MOST); /* its pages are touched before they are timed */
+        status = link_insert(gpu, profile, run, &row);
+        for (uint32_t i = 0; i < 2 * LINK_SIZES && status == KVT_OK; i++) {
+            points[i] = (kvt_device_point){.kind = i < LINK_SIZES ? KVT_IO_WRITE : KVT_IO_READ,
+                                           .request_bytes = link_bytes[i % LINK_SIZES],
+                                           .depth = 1};
+            kvt_affine fit;
+            status = link_time(gpu->site, address, host->memory, seconds, count, &points[i]);
+            /* A direction counts once all of its sizes are there. */
+            const bool whole = i % LINK_SIZES == LINK_SIZES - 1 && status == KVT_OK &&
+                               profile_fit_points(points, i + 1, points[i].kind, &fit);
+            if (status == KVT_OK)
+                status = profile_point_insert(profile, row, &points[i], 1, whole ? &fit : NULL);
+        }
+        gpu_host_give(gpu->site, host);
+    }
+    gpu_scratch_give(gpu->site, address, LINK_BYTES_MOST);
     return status;
 }

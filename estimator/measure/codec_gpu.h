@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codec_gpu.h - what kernels of a GPU take to verify and decode whole records that lie in its
- * memory: no copy is in the time. Thread rule: one thread.
+ * memory: no copy is in the time. What copies take is the link's, which is measured alone.
+ *
+ * Thread rule: one thread.
  */
 #ifndef ESTIMATOR_CODEC_GPU_H
 #define ESTIMATOR_CODEC_GPU_H
 
 #include "codecs/record.h"
+#include "estimator/profile/profile_internal.h"
 
 typedef struct codec_gpu codec_gpu;
 
@@ -31,5 +34,15 @@ void codec_gpu_close(codec_gpu *gpu);
  */
 KVT_NODISCARD kvt_status codec_gpu_decode(codec_gpu *gpu, const codec_gpu_record *record,
                                           double *seconds, uint32_t count);
+
+/*
+ * Measures the link, out of pinned memory (writes) and into it (reads), as the device
+ * PROFILE_LINK_NAME of a run, in place of what an interrupted measurement has left there.
+ *   seconds  room for `count`, the repetitions
+ * KVT_OK, also where the GPU lacks the memory, and nothing is measured; KVT_E_MEMORY, KVT_E_IO,
+ * KVT_E_GONE; statuses of the profile.
+ */
+KVT_NODISCARD kvt_status measure_link(codec_gpu *gpu, kvt_profile *profile, int64_t run,
+                                      double *seconds, uint32_t count);
 
 #endif

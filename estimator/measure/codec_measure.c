@@ -556,6 +556,9 @@ kvt_status kvt_profile_measure_codecs(kvt_profile *profile, const kvt_profile_re
     if (status == KVT_OK) status = codec_open_gpu(&run);
     if (status == KVT_OK) status = codec_measure_prepare(&run);
     if (status == KVT_OK) status = codec_measure_begin(&run);
+    if (status == KVT_OK && run.gpu != NULL)
+        status =
+            measure_link(run.gpu, profile, run.run, run.decode_seconds, run.settings.repetitions);
     if (status == KVT_OK) status = codec_measure_all(&run);
     if (status == KVT_OK) status = profile_run_complete(profile, run.run);
     codec_gpu_close(run.gpu);

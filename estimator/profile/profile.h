@@ -154,11 +154,16 @@ KVT_NODISCARD kvt_status kvt_profile_mix_kept(kvt_profile *profile, const char *
 KVT_NODISCARD kvt_status kvt_profile_begins_at(kvt_profile *profile, const char *device,
                                                uint64_t *out);
 
+/* The device whose writes are copies of pinned memory to GPU 0, and its reads the way back: no
+ * configured device has a ':' in its name. */
+#define PROFILE_LINK_NAME "gpu0:link"
+
 typedef struct kvt_codec_curve {
     kvt_variant variant;
     double stored_share;       /* stored bytes over source bytes, metadata included */
     double encode_bytes_per_s; /* of source bytes; kvt_profile_codec: on one thread */
     double decode_bytes_per_s; /* likewise */
+    double gpu_bytes_per_s;    /* the same by kernels of a GPU; 0: not measured, or not asked */
     double loss;               /* mean 1 - quality; 0 for exact variants */
     double loss_upper;         /* its upper confidence bound; 0 = loss */
     double loss_entry;         /* 90 % of entries lose no more, at that confidence; 0 = not known */
@@ -169,6 +174,11 @@ typedef struct kvt_codec_curve {
 /* The curve of one variant. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
 KVT_NODISCARD kvt_status kvt_profile_codec(kvt_profile *profile, kvt_variant variant,
                                            kvt_codec_curve *out);
+
+/* Sets curve->gpu_bytes_per_s: of the variant, else of the one of its codec whose share is nearest,
+ * as it was measured here, or with `imported` elsewhere. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status kvt_profile_codec_gpu(kvt_profile *profile, bool imported,
+                                               kvt_codec_curve *curve);
 
 /* ---- quality: what a variant's loss does to answers ---- */
 

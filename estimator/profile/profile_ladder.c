@@ -14,18 +14,16 @@
 #include <stdio.h>
 #include <string.h>
 
-kvt_status profile_ladder_near_speed(kvt_profile *profile, const kvt_codec_curve *curve,
-                                     kvt_codec_curve *speed)
+/* Of the CPU's rows, or of a GPU's. */
+static kvt_status ladder_near(kvt_profile *profile, const char *sql, const kvt_codec_curve *curve,
+                              kvt_codec_curve *speed)
 {
-    profile_row row = profile_row_begin(
-        profile, "SELECT c.encode_bytes_per_s, c.decode_bytes_per_s, r.kind = 'import' FROM "
-                 "codec_curve c JOIN run r ON r.id = c.run_id WHERE c.isa <> '" PROFILE_ISA_GPU
-                 "' AND c.codec = ? AND (c.codec <> 8 "
-                 "OR c.rate >> 10 = ?) ORDER BY (c.mode >> 8 <> 0) <> ?, " PROFILE_ORDER
-                 ", c.threads, abs(c.stored_share - ?), c.decode_bytes_per_s DESC LIMIT 1");
+    profile_row row = profile_row_begin(profile, sql);
     profile_row_integer(&row, curve->variant.codec);
     profile_row_integer(&row, curve->variant.rate >> PROFILE_BASIS_SHIFT);
     profile_row_integer(&row, curve->variant.mode >> 8 != 0);
+    profile_row_integer(&row, curve->variant.mode);
+    profile_row_integer(&row, curve->variant.rate);
     profile_row_real(&row, curve->stored_share);
     if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
     if (row.result == SQLITE_ROW) {
@@ -37,6 +35,29 @@ kvt_status profile_ladder_near_speed(kvt_profile *profile, const kvt_codec_curve
     sqlite3_finalize(row.statement);
     if (result == SQLITE_DONE) return KVT_MISS;
     return profile_status(result) == KVT_OK ? KVT_OK : KVT_E_DATABASE;
+}
+
+#define LADDER_NEAR(isa)                                                                           \
+    "SELECT c.encode_bytes_per_s, c.decode_bytes_per_s, r.kind = 'import' FROM codec_curve c "     \
+    "JOIN run r ON r.id = c.run_id WHERE c.isa " isa " '" PROFILE_ISA_GPU                          \
+    "' AND c.codec = ? AND (c.codec <> 8 OR c.rate >> 10 = ?) "                                    \
+    "ORDER BY (c.mode >> 8 <> 0) <> ?, " PROFILE_ORDER                                             \
+    ", c.mode <> ? OR c.rate <> ?, c.threads, abs(c.stored_share - ?), "                           \
+    "c.decode_bytes_per_s DESC LIMIT 1"
+
+kvt_status profile_ladder_near_speed(kvt_profile *profile, const kvt_codec_curve *curve,
+                                     kvt_codec_curve *speed)
+{
+    return ladder_near(profile, LADDER_NEAR("<>"), curve, speed);
+}
+
+kvt_status kvt_profile_codec_gpu(kvt_profile *profile, bool imported, kvt_codec_curve *curve)
+{
+    kvt_codec_curve speed;
+    const kvt_status status = ladder_near(profile, LADDER_NEAR("="), curve, &speed);
+    if (status == KVT_OK && speed.imported && !imported) return KVT_MISS;
+    if (status == KVT_OK) curve->gpu_bytes_per_s = speed.decode_bytes_per_s;
+    return status;
 }
 
 /* Rungs of one calibration, as they are read. */

@@ -226,14 +226,6 @@ static kvt_status hbm_open_gpu(const kvt_device_config *config, const gpu_driver
     hbm->slot_count = depth;
     int error = hbm_set_up_in_context(hbm, config->gpu, capacity);
     if (error == GPU_SUCCESS) {
-        /* Set the facts; the identity is the GPU's name and its place on the bus. Name and bus are
-         * the driver's bytes and are terminated here whatever it wrote. */
-        char name[64] = "";
-        char bus[24] = "";
-        error = hbm->driver.device_name(name, sizeof name, hbm->gpu);
-        if (error == GPU_SUCCESS) error = hbm->driver.device_bus(bus, sizeof bus, hbm->gpu);
-        name[sizeof name - 1] = '\0';
-        bus[sizeof bus - 1] = '\0';
         tiers_device_init(&hbm->base, &tiers_hbm_ops, config);
         kvt_device_facts *facts = &hbm->base.facts;
         facts->capacity_bytes = capacity;
@@ -241,7 +233,8 @@ static kvt_status hbm_open_gpu(const kvt_device_config *config, const gpu_driver
         facts->request_bytes_max = HBM_SLOT_BYTES;
         facts->depth_max = hbm->slot_count;
         snprintf(facts->engine, sizeof facts->engine, "cuda+staged");
-        snprintf(facts->identity, sizeof facts->identity, "%s %s", name, bus);
+        error =
+            gpu_driver_identity(&hbm->driver, hbm->gpu, facts->identity, sizeof facts->identity);
     }
     if (error == GPU_SUCCESS) {
         *device_out = &hbm->base;

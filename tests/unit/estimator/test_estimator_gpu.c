@@ -7,6 +7,7 @@
 #include "fake_kernels.h"
 
 #include "codecs/kv_sample.h"
+#include "estimator/measure/codec_gpu.h"
 #include "estimator/measure/measure.h"
 #include "estimator/profile/profile_internal.h"
 
@@ -92,6 +93,91 @@ TEST(rows_of_a_gpu)
     assert_true(after.decode_bytes_per_s < 9e15);
 }
 
+/* The link is a device with both directions, of four sizes; a run that is gone on with has it once,
+ * whatever an interruption left of it. */
+TEST(the_link_is_a_device)
+{
+    kvt_device_curve link, again;
+    kvt_device_point point;
+    fake_kernels_give(fake, NULL, 0);
+    assert_int_equal(kvt_profile_device(profile, PROFILE_LINK_NAME, &link), KVT_MISS);
+    assert_ok(measure(NULL));
+    assert_ok(kvt_profile_device(profile, PROFILE_LINK_NAME, &link));
+    assert_true(link.write.bytes_per_s > 0 && link.read.bytes_per_s > 0);
+    assert_int_equal(link.tier, KVT_TIER_HBM);
+    assert_true(strlen(link.identity) > 1);
+    size_t points = 0;
+    while (kvt_profile_point_at(profile, PROFILE_LINK_NAME, points, &point) == KVT_OK) {
+        assert_true(point.bytes_per_s > 0 && point.depth == 1 && point.repetitions == 1);
+        points++;
+    }
+    assert_int_equal(points, 8);
+
+    codec_gpu *gpu = NULL;
+    char reason[96];
+    double seconds[2];
+    int64_t run;
+    assert_ok(codec_gpu_open(&gpu, reason, sizeof reason));
+    assert_ok(profile_run_begin(profile, "codecs", NULL, 1, &run));
+    for (int turn = 0; turn < 2; turn++)
+        assert_ok(measure_link(gpu, profile, run, seconds, 2));
+    assert_ok(profile_run_complete(profile, run));
+    assert_ok(kvt_profile_point_at(profile, PROFILE_LINK_NAME, 7, &point));
+    assert_int_equal(point.repetitions, 2);
+    assert_int_equal(kvt_profile_point_at(profile, PROFILE_LINK_NAME, 8, &point), KVT_END);
+
+    /* A measurement that ends before all sizes of a direction are there answers for nothing. */
+    assert_ok(kvt_profile_device(profile, PROFILE_LINK_NAME, &link));
+    assert_ok(profile_run_begin(profile, "codecs", NULL, 2, &run));
+    fake->calls = 0;
+    fake->fail_name = "cuMemcpyHtoDAsync_v2";
+    fake->fail_call = 8;
+    fake->fail_result = 1;
+    assert_int_equal(measure_link(gpu, profile, run, seconds, 2), KVT_E_IO);
+    assert_int_equal(fake->failed, 1);
+    fake->fail_call = 0;
+    fake->fail_name = NULL;
+    assert_ok(profile_run_complete(profile, run));
+    assert_ok(kvt_profile_device(profile, PROFILE_LINK_NAME, &again));
+    assert_memory_equal(&link, &again, sizeof link);
+    codec_gpu_close(gpu);
+}
+
+/* Speeds of kernels: of the variant, else of one near it, never of another codec, and imported ones
+ * when they are asked for. */
+TEST(speeds_of_kernels)
+{
+    kvt_codec_curve curve = {.stored_share = 0.5};
+    fake_kernels_give(fake, NULL, 0);
+    assert_ok(kvt_variant_parse("lossless:fast", &curve.variant));
+    assert_int_equal(kvt_profile_codec_gpu(profile, false, &curve), KVT_MISS);
+    assert_ok(measure(NULL));
+    assert_int_equal(sqlite3_exec(profile->database,
+                                  "UPDATE codec_curve SET decode_bytes_per_s = 7e9 WHERE isa = "
+                                  "'cuda' AND name = 'lossless:fast'; UPDATE codec_curve SET "
+                                  "decode_bytes_per_s = 9e9, stored_share = 0.3 WHERE isa = 'cuda' "
+                                  "AND name LIKE 'planes:k4v4_g64'",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    assert_ok(kvt_profile_codec_gpu(profile, false, &curve));
+    assert_true(curve.gpu_bytes_per_s == 7e9); /* whatever shares say */
+    curve.stored_share = 0.3;
+    assert_ok(kvt_variant_parse("planes:k4v3,g64", &curve.variant));
+    assert_ok(kvt_profile_codec_gpu(profile, false, &curve));
+    assert_true(curve.gpu_bytes_per_s == 9e9);
+    curve = (kvt_codec_curve){.variant = {.codec = KVT_CODEC_TRANSFORM}};
+    assert_int_equal(kvt_profile_codec_gpu(profile, false, &curve), KVT_MISS);
+    assert_true(curve.gpu_bytes_per_s == 0);
+    assert_int_equal(sqlite3_exec(profile->database,
+                                  "UPDATE run SET kind = 'import', source = 'a paper'", NULL, NULL,
+                                  NULL),
+                     SQLITE_OK);
+    curve = (kvt_codec_curve){.variant = {.codec = KVT_CODEC_RAW}};
+    assert_int_equal(kvt_profile_codec_gpu(profile, false, &curve), KVT_MISS);
+    assert_ok(kvt_profile_codec_gpu(profile, true, &curve));
+    assert_true(curve.gpu_bytes_per_s > 0);
+}
+
 /* Without a GPU, and with one whose driver takes no kernel. */
 TEST(no_rows_of_a_gpu)
 {
@@ -100,6 +186,8 @@ TEST(no_rows_of_a_gpu)
     assert_ok(measure(why));
     assert_true(strstr(why, "no GPU") != NULL);
     assert_int_equal(rows("isa = 'cuda'"), 0);
+    kvt_device_curve link;
+    assert_int_equal(kvt_profile_device(profile, PROFILE_LINK_NAME, &link), KVT_MISS);
     fake->gpu_count = 1;
     fake->fail_name = "cuModuleLoadData";
     fake->fail_call = 1;
