@@ -390,7 +390,7 @@ typedef struct kvt_get_info {
     uint64_t stored_bytes; /* bytes read */
     uint64_t read_ns;      /* device time, queueing included; 0 = read where it lies in memory */
     uint64_t decode_ns;    /* verification and decoding, partly while the rest is read */
-    uint64_t predicted_ns; /* that the get was expected to take when its read began; 0 = shared */
+    uint64_t predicted_ns; /* expected when its read began; 0 = shared, or of a GPU not measured */
     uint64_t elapsed_ns;   /* that it took */
     bool shared;           /* waited on another get's read */
     bool timed_out;        /* a miss for want of time: the entry may still be stored */

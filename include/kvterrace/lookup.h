@@ -30,7 +30,7 @@ typedef struct kvt_worth {
     uint32_t struct_size;
     size_t stored;       /* leading keys that are stored, here or, by what is known, elsewhere */
     size_t to_load;      /* leading keys to load, so that the stored run is in memory soonest */
-    double load_seconds; /* of loading these to_load entries together */
+    double load_seconds; /* of loading these to_load entries together, into host memory */
     double recompute_seconds; /* of recomputing them instead */
     double saved_seconds;     /* recompute_seconds - load_seconds */
     size_t guessed; /* of the stored ones, those that other hosts are known to have and this one

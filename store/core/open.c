@@ -293,6 +293,7 @@ kvt_status open_variants(kvt_store *store, const kvt_store_options *options,
         costs->variant_count = 2;
     }
     if (status == KVT_OK) status = ladder_add_costs(store, profile);
+    if (status == KVT_OK) status = learn_profiled_gpu(profile, costs);
     if (status != KVT_OK) return status;
     /* The variant of the fixed policies is among those that the store keeps, and does not wait. */
     for (uint32_t i = 0; i < costs->variant_count; i++)

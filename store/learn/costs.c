@@ -206,6 +206,21 @@ kvt_status costs_profiled_device(const cost_profile *profile, const kvt_device *
     return also == KVT_MISS ? KVT_OK : also;
 }
 
+kvt_status learn_profiled_gpu(const cost_profile *profile, kvt_cost_model *costs)
+{
+    kvt_device_curve link;
+    kvt_status status =
+        costs_profiled_curve(profile->profile, profile->foreign, PROFILE_LINK_NAME, &link);
+    if (profile->profile == NULL) return KVT_OK;
+    if (status == KVT_OK && link.write.bytes_per_s > 0) costs->link = online_figures(link.write);
+    for (uint32_t i = 0; i < costs->variant_count && status >= 0; i++) {
+        kvt_codec_curve *variant = &costs->variants[i];
+        status = kvt_profile_codec_gpu(profile->profile, profile->foreign, variant);
+        if (status == KVT_OK) variant->gpu_bytes_per_s = online_rate(variant->gpu_bytes_per_s);
+    }
+    return status < 0 ? status : KVT_OK;
+}
+
 kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_bytes, cost_device *out)
 {
     memset(out, 0, sizeof *out);

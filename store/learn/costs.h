@@ -37,6 +37,10 @@ KVT_NODISCARD kvt_status costs_profiled_curve(kvt_profile *profile, bool foreign
 KVT_NODISCARD kvt_status costs_profiled_device(const cost_profile *profile,
                                                const kvt_device *device, cost_device *out);
 
+/* Takes the profile's figures of a GPU, its link and its kernels' speeds, into a model whose
+ * variants are known. What the profile has none of stays 0. KVT_OK; KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status learn_profiled_gpu(const cost_profile *profile, kvt_cost_model *costs);
+
 /* By a brief probe of the open device. blank: its content may be overwritten. */
 KVT_NODISCARD kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_bytes,
                                             cost_device *out);

@@ -315,6 +315,28 @@ double learn_decode_seconds(const kvt_store *store, kvt_variant variant, uint64_
     return seconds;
 }
 
+double learn_link_seconds(const kvt_store *store, uint64_t bytes)
+{
+    const kvt_affine *link = &store->costs.link;
+    if (!(link->bytes_per_s > 0)) return 0;
+    return link->request_seconds + (double)bytes / link->bytes_per_s;
+}
+
+double learn_kernel_seconds(const kvt_store *store, const learn_transfer *transfer,
+                            kvt_variant variant, uint64_t stored_bytes, uint64_t source_bytes)
+{
+    const learn_codec *codec = learn_find_codec(store, variant);
+    if (codec == NULL) return 0;
+    const double rate = store->costs.variants[codec - store->learn->codecs].gpu_bytes_per_s;
+    const double link = stored_bytes != 0 ? learn_link_seconds(store, stored_bytes) : 0;
+    if (!(rate > 0) || (stored_bytes != 0 && !(link > 0))) return 0;
+    const double behind = link + (double)source_bytes / rate;
+    /* The copy to the GPU is the read of a record in memory. */
+    if (transfer->in_memory) return behind;
+    const double read = transfer->slowest_seconds - transfer->waiting_seconds;
+    return transfer->slowest_seconds + offer_decode_beside(read, behind, transfer->steps);
+}
+
 void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes, double seconds)
 {
     assert(source_bytes > 0 && seconds >= 0);

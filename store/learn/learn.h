@@ -160,6 +160,14 @@ void learn_notes_end(kvt_store *store);
 double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_variant variant,
                       uint64_t source_bytes, double decode_seconds, double all_seconds);
 
+/* Seconds that so many bytes of pinned memory are expected to take to a GPU; 0: not measured. */
+double learn_link_seconds(const kvt_store *store, uint64_t bytes);
+
+/* Seconds that a get is expected to take which lets kernels decode source_bytes out of stored_bytes
+ * that cross the link; 0 of those: the record lies in the GPU's memory. 0: not measured. */
+double learn_kernel_seconds(const kvt_store *store, const learn_transfer *transfer,
+                            kvt_variant variant, uint64_t stored_bytes, uint64_t source_bytes);
+
 void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes,
                        double seconds);
 

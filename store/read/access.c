@@ -389,7 +389,10 @@ static kvt_status access_decode_gpu(kvt_store *store, access_get *get)
     get->gpu_failure = store_gpu_pack(&gpu);
     if (get->gpu_failure != KVT_OK) return get->gpu_failure;
     get->target.view = gpu.packed;
+    get->transfer.steps = 1; /* the CPU decodes for a GPU once all has come */
+    const uint64_t from_ns = store_now_ns(store);
     const kvt_status status = access_decode_here(store, get);
+    get->cpu_ns = store_now_ns(store) - from_ns;
     get->target.view = target.view;
     if (kvt_variant_drops_tokens(get->variant)) gpu.kept = get->tokens;
     if (status == KVT_OK)
@@ -473,6 +476,30 @@ static kvt_status access_copy_staged(kvt_store *store, access_get *get, kvt_get_
     return KVT_OK;
 }
 
+/* Seconds that a get into a GPU's memory was expected to take, for the layers that it brings; 0: a
+ * figure of them is not there. Lets the store learn from what the CPU did alone: kernels and copies
+ * say nothing about its decoding. As access_note. */
+static double access_note_gpu(kvt_store *store, const access_get *get, uint64_t decode_ns,
+                              uint64_t elapsed_ns)
+{
+    const access_target *target = &get->target;
+    const bool grouped = target->group_count != 0;
+    const uint32_t all = store_gpu_layers(grouped ? target->groups : &target->layout,
+                                          grouped ? target->group_count : 1);
+    const uint32_t behind = all - (target->first_layer < all ? target->first_layer : all);
+    const uint32_t layers = target->layer_count != 0 ? target->layer_count : behind;
+    const double share = all != 0 && layers < all ? (double)layers / all : 1;
+    const uint64_t stored = get->far ? 0 : (uint64_t)(share * (double)get->record_bytes);
+    const uint64_t made = (uint64_t)(share * (double)get->source_bytes);
+    if (get->by_gpu) return learn_kernel_seconds(store, &get->transfer, get->variant, stored, made);
+    if (get->far) return 0; /* it went to the host and back */
+    const double link = learn_link_seconds(store, made);
+    const double seconds = learn_note_get(store, &get->transfer, get->variant, get->source_bytes,
+                                          (double)get->cpu_ns * 1e-9,
+                                          (double)(elapsed_ns - (decode_ns - get->cpu_ns)) * 1e-9);
+    return link > 0 ? seconds + link : 0;
+}
+
 /* Lets the store learn from a get that joined no other read, and fills the caller's info. Between
  * learn_notes_begin and learn_notes_end. */
 static void access_note(kvt_store *store, const access_get *get, kvt_status status,
@@ -482,8 +509,9 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
     double predicted_seconds = 0;
     /* A get that left early may not look into a read that others still finish. */
     const uint64_t read_ns = status != KVT_OK || get->in_memory ? 0 : get->read->read_ns;
-    /* The time of kernels or copies says nothing about a decoding of the CPU. */
-    if (status == KVT_OK && !joined && !get->by_gpu && !get->far)
+    if (status == KVT_OK && !joined && get->target.gpu != NULL)
+        predicted_seconds = access_note_gpu(store, get, decode_ns, elapsed_ns);
+    else if (status == KVT_OK && !joined)
         predicted_seconds = learn_note_get(store, &get->transfer, get->variant, get->source_bytes,
                                            (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);
     *info = (kvt_get_info){.tier = get->tier,

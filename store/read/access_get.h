@@ -85,6 +85,7 @@ struct access_get {
     kvt_status decode_status;    /* with this */
     uint32_t decoded_tasks;      /* of a get that no thread waits for, that were until now, */
     uint64_t decode_ns;          /* in this time */
+    uint64_t cpu_ns;             /* for a GPU's views, by the CPU, without copies */
     bool by_cpu;                 /* kernels of a GPU do not decode it */
     bool by_gpu;                 /* they have done so */
     bool unsound;                /* they have found bytes of it unsound */

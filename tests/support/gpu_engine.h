@@ -77,9 +77,10 @@ typedef struct engine {
 } engine;
 
 static engine own;
-static const kvt_gpu_options *gpu_options; /* of the store; NULL: as they are */
-static const kvt_tier_options *hbm_tier;   /* of the store; NULL: it has none */
-static const test_rung *further_rung;      /* of the profile beside the form's own; or NULL */
+static const kvt_gpu_options *gpu_options;     /* of the store; NULL: as they are */
+static const kvt_tier_options *hbm_tier;       /* of the store; NULL: it has none */
+static const test_rung *further_rung;          /* of the profile beside the form's own; or NULL */
+static void (*profile_rows)(const char *path); /* adds rows to that profile; or NULL */
 
 static inline void give_kernels(void)
 {
@@ -136,6 +137,7 @@ static inline int end_case(void **state)
     gpu_options = NULL;
     hbm_tier = NULL;
     further_rung = NULL;
+    profile_rows = NULL;
     const int closed = queue_site_close(state);
     engine_close();
     if (fake_kernel_failures != 0) return -1;
@@ -194,6 +196,7 @@ static inline void site_open_form(bool device, bool staged, const char *form)
         if (further_rung != NULL) rungs[1] = *further_rung;
         (void)unlink(profile_path);
         ladder_make_profile(profile_path, rungs, further_rung != NULL ? 2 : 1);
+        if (profile_rows != NULL) profile_rows(profile_path);
         options.learning.profile_path = profile_path;
         options.loss.ladder = true;
         options.loss.ladder_layout = layout;
