@@ -60,7 +60,7 @@ BEGINS(kvt_decoding, reserved2);
 BEGINS(kvt_remote_options, write_bytes_per_s);
 BEGINS(kvt_remote_stats, owed_clears);
 BEGINS(kvt_remote_node, message);
-BEGINS(kvt_gpu_stats, registered_bytes);
+BEGINS(kvt_gpu_stats, engine);
 
 /* A struct that has grown since its first version, as the library will see those of today. */
 typedef struct grown {
