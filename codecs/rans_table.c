@@ -352,7 +352,7 @@ bool rans_any_escapes(const rans_encode_table *table, const uint8_t *symbols, ui
     return any != 0;
 }
 
-/* What a decoder has of a table of few symbols besides. */
+/* Adds the tables that a decoder has of few symbols besides. */
 static void rans_fill_few(const rans_table *table, rans_decode_table *decode)
 {
     uint8_t index[RANS_SCALE];

@@ -399,3 +399,13 @@ void gpu_rest(gpu_site *site, gpu_way way)
     /* Work that cannot be waited for may use memory for ever: none is given out any more. */
     if (!rests) atomic_store(&site->gone, true);
 }
+
+kvt_status gpu_settle(gpu_site *site, gpu_way way, kvt_status status)
+{
+    gpu_event *event = NULL;
+    if (status == KVT_OK) status = gpu_mark(site, way, &event);
+    if (status == KVT_OK) status = gpu_await(site, event);
+    if (status != KVT_OK) gpu_rest(site, way);
+    gpu_event_give(site, event);
+    return status;
+}

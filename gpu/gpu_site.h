@@ -93,6 +93,10 @@ KVT_NODISCARD kvt_status gpu_follow(gpu_site *site, void *stream, const gpu_even
  * that fails the site is gone. */
 void gpu_rest(gpu_site *site, gpu_way way);
 
+/* Ends work that was put into a stream, or that has failed with a status: waits for it, or lets the
+ * stream come to rest, before its pinned memory is given back. */
+KVT_NODISCARD kvt_status gpu_settle(gpu_site *site, gpu_way way, kvt_status status);
+
 /* What is counted: layers of entries, those of opaque bytes as one. */
 typedef enum gpu_counter {
     GPU_DECODED_BY_CPU,

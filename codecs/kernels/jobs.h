@@ -323,8 +323,8 @@ typedef struct kernel_work {
     kernel_any_job job;
 } kernel_work;
 
-/* What a ring's kernel finds in the GPU's memory beside its posts: addresses of the ring's memory,
- * and the counter of positions, which kernels alone have. */
+/* Words that a ring's kernel has in the GPU's memory beside its posts: addresses of the ring's
+ * memory, and the counter of positions, which kernels alone have. */
 typedef struct kernel_ring_gate {
     uint64_t submissions, completions; /* of entry 0: a sequence word and 56 bytes each */
     uint64_t tables, statuses;

@@ -70,14 +70,9 @@ void codec_gpu_close(codec_gpu *gpu)
 static kvt_status gpu_copy_pinned(gpu_site *site, gpu_way way, uint64_t address, void *pinned,
                                   uint64_t bytes)
 {
-    gpu_event *event = NULL;
-    kvt_status status = way == GPU_IN ? gpu_copy_bytes(site, way, address, pinned, bytes)
-                                      : gpu_copy_back(site, pinned, address, bytes);
-    if (status == KVT_OK) status = gpu_mark(site, way, &event);
-    if (status == KVT_OK) status = gpu_await(site, event);
-    if (status != KVT_OK) gpu_rest(site, way);
-    gpu_event_give(site, event);
-    return status;
+    return gpu_settle(site, way,
+                      way == GPU_IN ? gpu_copy_bytes(site, way, address, pinned, bytes)
+                                    : gpu_copy_back(site, pinned, address, bytes));
 }
 
 /* Copies bytes to the GPU, or from it and compares them, a piece at a time. */
@@ -169,7 +164,6 @@ static kvt_status gpu_run(gpu_case *one, double *seconds_out)
 {
     const kernel_plan *plan = &one->plan;
     const kernel_batch *checks = &plan->batches[KERNEL_CHECK];
-    gpu_event *event = NULL;
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < plan->verdict_count; i++)
         plan->verdicts[i] = KERNEL_SOUND;
@@ -183,11 +177,8 @@ static kvt_status gpu_run(gpu_case *one, double *seconds_out)
             status = gpu_kernel_launch(one->site, GPU_IN, (kernel_id)k, one->jobs + at,
                                        batch->count, batch->blocks, plan->verdicts);
     }
-    if (status == KVT_OK) status = gpu_mark(one->site, GPU_IN, &event);
-    if (status == KVT_OK) status = gpu_await(one->site, event);
+    status = gpu_settle(one->site, GPU_IN, status);
     *seconds_out = base_clock_seconds() - began;
-    if (status != KVT_OK) gpu_rest(one->site, GPU_IN);
-    gpu_event_give(one->site, event);
     return status == KVT_OK ? kernel_plan_verdict(plan, 0, plan->verdict_count) : status;
 }
 

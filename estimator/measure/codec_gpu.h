@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * codec_gpu.h - what kernels of a GPU take to verify and decode whole records that lie in its
- * memory: no copy is in the time. What copies take is the link's, which is measured alone.
+ * codec_gpu.h - the time that kernels of a GPU take to verify and decode whole records that lie in
+ * its memory: no copy is in it. Copies are the link's, which is measured alone.
  *
  * Thread rule: one thread.
  */

@@ -220,7 +220,7 @@ KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_ring_wait(kvt_ring *ring, 
 
 /* ---- a kernel of a GPU as the producer ---- */
 
-/* What a warp of the kernel does: posts a block, waits for one, or the first and then the second.
+/* The work of a warp of the kernel: it posts a block, waits for one, or does both in this order.
  *
  *     posts[0] = {.mode = KVT_RING_POST, .contexts = .., .block = {.count = n, ..}};  next layer
  *     posts[1] = {.mode = KVT_RING_WAIT, .index = .., .wait_ns = 5000000};            this layer

@@ -448,24 +448,13 @@ static kvt_status ring_far_open(ring_far *far, char *reason, size_t reason_size)
     return status;
 }
 
-/* Waits for what a stream has been given. */
-static kvt_status ring_far_wait(const ring_far *far, gpu_way way)
-{
-    gpu_event *event;
-    kvt_status status = gpu_mark(far->site, way, &event);
-    if (status != KVT_OK) return status;
-    status = gpu_await(far->site, event);
-    gpu_event_give(far->site, event);
-    return status;
-}
-
 /* Copies bytes of the image to the GPU, or back. */
 static kvt_status ring_far_copy(const ring_far *far, gpu_way way, uint64_t bytes)
 {
     const kvt_status status =
         way == GPU_IN ? gpu_copy_bytes(far->site, way, far->posts, far->host->memory, bytes)
                       : gpu_copy_back(far->site, far->host->memory, far->posts, bytes);
-    return status == KVT_OK ? ring_far_wait(far, way) : status;
+    return gpu_settle(far->site, way, status);
 }
 
 static kvt_status ring_far_launch(const ring_bench *bench, uint32_t first, uint32_t count)
@@ -512,7 +501,7 @@ static kvt_status ring_pass_gpu(ring_bench *bench)
         status = ring_far_launch(bench, layer * 2 * bench->posts, 2 * bench->posts);
     bench->calls += LAYERS + 1;
     bench->producer_ns = (uint64_t)((base_cpu_seconds() - began) * 1e9); /* of the launches */
-    if (status == KVT_OK) status = ring_far_wait(&bench->far, GPU_IN);
+    if (status == KVT_OK) status = gpu_settle(bench->far.site, GPU_IN, KVT_OK);
     if (status == KVT_OK) status = ring_far_copy(&bench->far, GPU_OUT, FAR_POST_BYTES);
     const kvt_ring_post *posts = bench->far.host->memory;
     for (uint32_t i = 0; i < (LAYERS + 1) * 2 * bench->posts && status == KVT_OK; i++) {
@@ -642,7 +631,7 @@ static kvt_status ring_far_empty(ring_bench *bench, uint32_t lanes, bool same)
     for (uint32_t i = 0; i < FAR_LAUNCHES && status == KVT_OK; i++) {
         const uint64_t began_ns = base_clock_ns();
         status = ring_far_launch(bench, 0, warps);
-        if (status == KVT_OK) status = ring_far_wait(&bench->far, GPU_IN);
+        if (status == KVT_OK) status = gpu_settle(bench->far.site, GPU_IN, KVT_OK);
         bench->samples[bench->sample_count++] = base_clock_ns() - began_ns;
     }
     if (status == KVT_OK) status = ring_far_copy(&bench->far, GPU_OUT, warps * sizeof *posts);

@@ -20,8 +20,8 @@ KVT_NODISCARD kvt_status store_offer_at(const kvt_store *store, const kvt_cost_m
                                         const store_entry *entry, const kvt_known_size *measured,
                                         kvt_option *options, kvt_policy_entry *offer_out);
 
-/* What an offer at adoption is made of, but for the handles of entry and parent; and the offer
- * itself, which holds for further entries with the same facts until a figure of the store
+/* The facts that an offer at adoption is made of, but for the handles of entry and parent; and the
+ * offer itself, which holds for further entries with the same facts until a figure of the store
  * changes. */
 typedef struct store_offer_facts {
     const entry_kind *kind;

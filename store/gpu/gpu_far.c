@@ -52,7 +52,7 @@ kvt_status store_gpu_far_fetch(gpu_site *site, uint64_t record, uint64_t record_
     if (status != KVT_OK) return status;
     for (uint32_t i = 0; i < count && status == KVT_OK; i++)
         status = far_copy(site, record, record_bytes, &ranges[i], host->memory);
-    status = store_gpu_settle(site, GPU_OUT, status);
+    status = gpu_settle(site, GPU_OUT, status);
     if (status == KVT_OK)
         *host_out = host;
     else
@@ -118,7 +118,7 @@ static void far_round(gpu_site *site, load_entry *entries, size_t count, bool gr
         for (uint32_t k = 0; k < ranged && status == KVT_OK; k++)
             status = far_copy(site, entry->far, entry->record_bytes, &ranges[k], host->memory);
     }
-    if (taken) status = store_gpu_settle(site, GPU_OUT, status);
+    if (taken) status = gpu_settle(site, GPU_OUT, status);
     for (size_t i = 0; i < count; i++) {
         if (at[i + 1] == at[i]) continue;
         const kvt_status how = status == KVT_OK

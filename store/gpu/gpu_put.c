@@ -194,7 +194,7 @@ static kvt_status put_run_jobs(const gpu_put *put)
                                        jobs->count, jobs->blocks, put->plan.verdicts);
     }
     if (status == KVT_OK) status = gpu_copy_back(put->site, memory, put->scratch, put->blocks_at);
-    status = store_gpu_settle(put->site, GPU_OUT, status);
+    status = gpu_settle(put->site, GPU_OUT, status);
     if (status != KVT_OK) return status;
     status = kernel_plan_verdict(&put->plan, 0, put->decoded);
     if (status != KVT_OK) gpu_count(put->site, GPU_UNSOUND, put->source->layout->layers);

@@ -65,16 +65,6 @@ kvt_status store_gpu_wait_ready(gpu_site *site, const kvt_view *view)
     return status;
 }
 
-kvt_status store_gpu_settle(gpu_site *site, gpu_way way, kvt_status status)
-{
-    gpu_event *event = NULL;
-    if (status == KVT_OK) status = gpu_mark(site, way, &event);
-    if (status == KVT_OK) status = gpu_await(site, event);
-    if (status != KVT_OK) gpu_rest(site, way);
-    gpu_event_give(site, event);
-    return status;
-}
-
 /* ---- one entry ---- */
 
 void store_gpu_begin(gpu_site *site, const kvt_layout *layouts, const kvt_view *views,
@@ -154,7 +144,7 @@ static kvt_status gpu_move(const store_gpu_views *gpu, gpu_way way,
                                            gpu->kept != 0 ? gpu->kept : layout->tokens, first,
                                            layers, &gpu->packed[i]);
     }
-    return store_gpu_settle(gpu->site, way, status);
+    return gpu_settle(gpu->site, way, status);
 }
 
 kvt_status store_gpu_bring(store_gpu_views *gpu)

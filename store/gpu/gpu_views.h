@@ -55,10 +55,6 @@ uint32_t store_gpu_layers(const kvt_layout *layouts, uint32_t count);
 /* Gives back what was taken. */
 void store_gpu_end(store_gpu_views *gpu);
 
-/* Ends work that was put into a stream, or that has failed with a status: waits for it, or lets the
- * stream come to rest, before its pinned memory is given back. */
-KVT_NODISCARD kvt_status store_gpu_settle(gpu_site *site, gpu_way way, kvt_status status);
-
 /* Waits until the memory of a view may be used. */
 KVT_NODISCARD kvt_status store_gpu_wait_ready(gpu_site *site, const kvt_view *view);
 

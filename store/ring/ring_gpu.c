@@ -56,7 +56,7 @@ static kvt_status ring_gpu_send_gate(const kvt_ring *ring, gpu_site *site, uint6
     if (status != KVT_OK) return status;
     memcpy(host->memory, &gate, sizeof gate);
     status = gpu_copy_bytes(site, GPU_IN, gate_at, host->memory, sizeof gate);
-    status = store_gpu_settle(site, GPU_IN, status);
+    status = gpu_settle(site, GPU_IN, status);
     gpu_host_give(site, host);
     return status;
 }
