@@ -99,7 +99,8 @@ else()
   set(python_tests ${Python3_EXECUTABLE})
 endif()
 foreach(part async books calibrate codec connect docs generate identity llamacpp lmcache policy
-    sglang shared soak store stubs transformers vllm vllm_requests wrong)
+    sglang shared soak store stubs transformers vllm vllm_requests
+    vllm_room wrong)
   kvt_script_test(unit/test_package_${part} "unit;python" ${python_tests}
     ${CMAKE_SOURCE_DIR}/python/tests/test_package_${part}.py)
   set_tests_properties(unit/test_package_${part} PROPERTIES

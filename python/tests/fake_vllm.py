@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import sys
 import types
+import typing
 
 
 class Medium(enum.Enum):
@@ -99,6 +100,11 @@ class KvHintsEnvelope:
         self.actions = list(actions)
 
 
+class ScheduleEndContext(typing.NamedTuple):
+    new_req_ids: tuple = ()
+    preempted_req_ids: tuple = ()
+
+
 class ReqContext:
     def __init__(self, req_id, positions=None, kv_transfer_params=None, kv_hints=None):
         self.req_id, self.positions, self._state = req_id, positions or {}, {}
@@ -134,7 +140,8 @@ def install(version="0.32.0"):
     module("vllm.v1.kv_offload.base", Locality=Locality, LookupResult=LookupResult, Medium=Medium,
            OffloadingCounterMetadata=Metric, OffloadingGaugeMetadata=Metric,
            OffloadingEvent=OffloadingEvent, OffloadingWorker=object, ReqContext=ReqContext,
-           RequestOffloadingContext=RequestOffloadingContext, TransferResult=TransferResult,
+           RequestOffloadingContext=RequestOffloadingContext,
+           ScheduleEndContext=ScheduleEndContext, TransferResult=TransferResult,
            get_offload_block_hash=lambda key: key[:-4],
            get_offload_group_idx=lambda key: int.from_bytes(key[-4:], "big"))
     module("vllm.v1.core", kv_cache_utils=types.SimpleNamespace(

@@ -93,7 +93,7 @@ class Jobs(Case):
         self.assertEqual({second.lookup(key, context) for key in keys}, {RETRY})
         said, until = [RETRY], time.monotonic() + 30
         while RETRY in said:
-            second.on_schedule_end(None)
+            second.on_schedule_end(fake_vllm.ScheduleEndContext())
             time.sleep(0.001)
             said = [second.lookup(key, context) for key in keys]
             self.assertLess(time.monotonic(), until)

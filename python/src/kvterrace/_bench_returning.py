@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users who come back: prompts that are asked once, and then once more in the same order, while the
-engine's own memory has room for a few and its tier in host memory for a third. What a second tier
-behind it gives back decides the time to the first token; beside vLLM's own tier of files.
+"""Users who come back: prompts that are asked one after the other, and then all at once, while the
+engine's own memory has room for a few and its tier in host memory for a third. A second tier behind
+it has the rest; who finds host memory full waits for room, or computes. Beside vLLM's own tier of
+files.
 
     python -m kvterrace.bench returning --folder /mnt/ssd [--model FOLDER] [--repeats 3]
 
@@ -34,7 +35,7 @@ def bench_returning(repeats, folder=None, model=None):
         prompts = [[numbers.randrange(8, vocabulary) for _ in range(TOKENS)] for _ in range(USERS)]
         every = USERS * TOKENS * token_bytes
         request = {"model": path, "dummy": dummy, "prompts": prompts, "length": TOKENS + 64,
-                   "passes": 2, "keep": True, "host_bytes": every // 3,
+                   "passes": 2, "keep": True, "together": True, "host_bytes": every // 3,
                    "dtype": "float16" if dummy else "bfloat16",
                    "blocks": OWN * (TOKENS // vllm.BLOCK + 2)}
         for number in range(repeats):

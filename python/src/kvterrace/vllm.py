@@ -32,6 +32,7 @@ from ._shapes import choose_shape, wants_shape
 from ._store import Store, readers_to_come
 from ._tasks import EXISTED, GET, OK, PUT, Places, Tasks, make_like
 from ._types import Layout, Space, element_name
+from ._vllm_room import Turns
 from ._wishes import wishes_of
 
 TESTED = ("0.32.0",)
@@ -41,8 +42,8 @@ with Engine("vLLM", getattr(vllm, "__version__", "unknown"), TESTED) as _engine:
         OffloadingConnectorStats)
     from vllm.v1.kv_offload.base import (
         Locality, LookupResult, Medium, OffloadingCounterMetadata, OffloadingEvent,
-        OffloadingGaugeMetadata, ReqContext, RequestOffloadingContext, get_offload_block_hash,
-        get_offload_group_idx)
+        OffloadingGaugeMetadata, ReqContext, RequestOffloadingContext, ScheduleEndContext,
+        get_offload_block_hash, get_offload_group_idx)
     from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
     from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
     from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
@@ -198,11 +199,10 @@ class _Request:
     """What a tier knows of one request. It hangs on vLLM's own context of the request and on the
     jobs of it that have not ended: with the last of these it goes, in whatever order they end."""
 
-    __slots__ = ("failed", "ends", "asked", "wishes", "like", "used", "finished", "found",
-                 "room_until")
+    __slots__ = ("name", "failed", "ends", "asked", "wishes", "like", "used", "finished", "found")
 
-    def __init__(self, wishes, like):
-        self.room_until = None  # when it waits for room no longer; None: it has not waited
+    def __init__(self, name, wishes, like):
+        self.name = name  # vLLM's
         self.failed, self.ends = set(), {}  # keys that a load missed; (group, end): the key
         self.asked = {}  # of each group, what other hosts are known to have
         self.wishes, self.like = wishes, like
@@ -246,8 +246,9 @@ class KvterraceTier(SecondaryTierManager):
     store_seconds       how long a store waits for room before its chunks are dropped (30)
     load_seconds        how long a load waits for devices; without it, as long as it takes
     host_seconds        how long a lookup waits for other hosts; without it, remote.deadline
-    room_seconds        how long a request waits in all for room in vLLM's host memory when chunks
-                        that are here find none, before vLLM computes them (1; 0: not at all)
+    room_seconds        how long a request whose chunks are here and find no room in vLLM's host
+                        memory waits, without one before it getting in, until vLLM computes them
+                        (1; 0: not at all)
     threads             of the queue for loads (0: 2)
     enable_kv_events, locality   as vLLM's own tiers have them. Events tell the tier that has an
                         entry, DRAM as CPU and the rest as STORAGE, and LOCAL without locality
@@ -282,7 +283,7 @@ class KvterraceTier(SecondaryTierManager):
         if isinstance(room_seconds, bool) or not isinstance(room_seconds, (int, float)) or \
                 not 0 <= room_seconds <= 3600:
             raise _wrong(f"room_seconds is a number from 0 to 3600, not {room_seconds!r}")
-        self._spec, self._room_seconds = offloading_spec, room_seconds
+        self._spec = offloading_spec
         kv_heads, head_dim = _find_shape(offloading_spec, {
             "kv_heads": kv_heads, "head_dim": head_dim, "axes": axes, "variant": variant,
             "settings": settings})
@@ -294,6 +295,7 @@ class KvterraceTier(SecondaryTierManager):
         self._seconds = self._rows.tokens * recompute_seconds_per_token
         self._like = make_like(recompute_seconds=self._seconds)
         self._jobs, self._ended, self._counts = 0, [], dict.fromkeys(_COUNTERS, 0)
+        self._turns = Turns(room_seconds, self._counts) if room_seconds else None
         self._said, self._stats_at, self._closed = Said(_log), 0.0, False
         wanted = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         if enable_kv_events and not wanted:
@@ -340,7 +342,7 @@ class KvterraceTier(SecondaryTierManager):
             entry = wishes.entry
             like = self._like if entry is None else make_like(recompute_seconds=self._seconds,
                                                               **entry)
-            tiers[self] = _Request(wishes, like)
+            tiers[self] = _Request(context.req_id, wishes, like)
         return tiers[self]
 
     # ---- what the scheduler asks ----
@@ -354,7 +356,8 @@ class KvterraceTier(SecondaryTierManager):
             if self._told is not None and self._told.note(mine, key):
                 self._found[key] = mine  # by an earlier process
                 request.found.append(key)
-            return LookupResult.RETRY if self._waits_for_room(request) else LookupResult.HIT
+            return LookupResult.RETRY if self._waits_for_room(key, req_context) else \
+                LookupResult.HIT
         if self._hosts is None:
             return LookupResult.MISS
         asked = request.asked.setdefault(get_offload_group_idx(key), Asked())
@@ -363,31 +366,20 @@ class KvterraceTier(SecondaryTierManager):
             return LookupResult.RETRY  # vLLM goes on with the prefix, and asks again next step
         return LookupResult.HIT if there else LookupResult.MISS
 
-    def _waits_for_room(self, request):
-        """Whether vLLM's host memory has no place for a chunk now and may have one soon. vLLM takes
-        a chunk that is found then for one that is not, and computes it and all behind it; until
-        transfers of others have let go of their places it asks again instead, each step."""
-        if self._room_seconds == 0:
+    def _waits_for_room(self, key, context):
+        """Whether vLLM's host memory has no place for a chunk now, and may have one soon."""
+        if self._turns is None:
             return False
         primary = getattr(getattr(self._spec, "_manager", None), "primary_tier", None)
         try:
-            room = primary._get_num_free_chunks() + primary._num_evictable_cache_chunks
+            places = primary._get_num_free_chunks() + primary._num_evictable_cache_chunks
         except AttributeError:  # no such insides: vLLM decides
             return False
-        if room > 0:
-            return False
-        now = time.monotonic()
-        if request.room_until is None:
-            request.room_until = now + self._room_seconds
-            self._counts["room_waits"] += 1
-        if now < request.room_until:
-            return True
-        if request.room_until:
-            request.room_until = 0.0
-            self._counts["room_misses"] += 1
-        return False
+        return self._turns.waits(context.req_id, key, places)
 
     def on_schedule_end(self, context):
+        if self._turns is not None:
+            self._turns.scheduled(context.new_req_ids)
         if self._hosts is not None:
             self._hosts.send()
 
@@ -414,6 +406,8 @@ class KvterraceTier(SecondaryTierManager):
                             "or --prefix-caching-hash-algo sha256")
 
     def on_request_finished(self, req_context):
+        if self._turns is not None:
+            self._turns.leave(req_context.req_id)
         request = (req_context.get_state(_Requests) or {}).pop(self, None)
         if request is None:
             return
@@ -511,6 +505,8 @@ class KvterraceTier(SecondaryTierManager):
     def _end_load(self, job, statuses, stored_bytes, seconds):
         good = [key for key, status in zip(job.keys, statuses) if status == OK]
         self._loaded += [key for key in good if key in self._found]
+        if self._turns is not None:
+            self._turns.came(job.request.name, good)
         moved = len(good) * self._rows.bytes
         self._counts["load_stored_bytes"] += stored_bytes
         if len(good) == len(job.keys):
@@ -652,7 +648,8 @@ class KvterraceTier(SecondaryTierManager):
 _engine.check(KvterraceTier, calls=[
     (JobResult, "job_id", "success", "successful_keys", "transfer_time", "transfer_bytes"),
     (OffloadingEvent, "keys", "medium", "removed", "locality", "ownership", "removal_expected"),
-    (ReqContext, "kv_transfer_params", "kv_hints"),
+    (ReqContext, "req_id", "kv_transfer_params", "kv_hints"),
+    (ScheduleEndContext, "new_req_ids"),
     (OffloadingCounterMetadata, "documentation"),
     (OffloadingGaugeMetadata, "documentation", "labelnames")])
 

@@ -90,6 +90,33 @@ class Room(unittest.TestCase):
         self.step(manager)
         self.assertEqual(manager.lookup(self.keys[0], context), LookupResult.HIT)
 
+    def test_requests_that_wait_do_not_evict_each_other(self):
+        manager = self.manager(room_seconds=60)
+        self.store(manager, self.keys[:CHUNKS], "first")
+        self.store(manager, self.keys[CHUNKS:], "last")
+        self.store(manager, [make_offload_key(bytes([99 + index]) * 32, 0)
+                             for index in range(CHUNKS)], "others")
+        wanted = {"a": self.keys[:CHUNKS - 1], "b": self.keys[CHUNKS:-1]}
+        contexts, promoted = {name: self.request(manager, name) for name in wanted}, []
+        got_in = []
+        for _ in range(60):
+            new = []
+            for name in [name for name in wanted if name not in got_in]:
+                said = {manager.lookup(key, contexts[name]) for key in wanted[name]}
+                if said == {LookupResult.HIT}:
+                    if name == "a" and len(promoted) < 5:  # vLLM has no blocks for it yet
+                        promoted.append(name)
+                        continue
+                    new.append(name)
+            got_in += new
+            manager.on_schedule_end(ScheduleEndContext(new, ()))
+            manager.secondary_tiers[0].drain_jobs()
+            if len(got_in) == 2:
+                break
+        self.assertEqual((got_in, promoted), (["a", "b"], ["a"] * 5))
+        counts = manager.secondary_tiers[0]._counts
+        self.assertEqual((counts["room_waits"], counts["room_misses"]), (1, 0))
+
     def test_without_a_wait_it_is_computed(self):
         manager = self.manager(room_seconds=0)
         self.fill(manager)
