@@ -77,8 +77,11 @@ void valkey_done(valkey_client *client, remote_request *request, kvt_status stat
 /* Whether a node serves slots, as the map has it. */
 static bool valkey_serves(const valkey_client *client, const valkey_node *node)
 {
-    const void *map = (const void *)(uintptr_t)client->map;
-    return !client->config.cluster || memchr(map, (int)node->index, VALKEY_HASH_SLOTS) != NULL;
+    bool serves = !client->config.cluster;
+    for (uint32_t slot = 0; slot < VALKEY_HASH_SLOTS && !serves; slot++)
+        serves =
+            atomic_load_explicit(&client->map[slot], memory_order_relaxed) == node->index;
+    return serves;
 }
 
 /* Whether another node may have the place of this one, which has left the cluster: in a cluster
