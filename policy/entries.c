@@ -194,7 +194,7 @@ void entries_index_all(kvt_policy *policy)
 }
 
 /* Asks for the tables. False without memory; entries_close releases what is there. The pool has
- * room for entries_expected entries and grows by doubling beyond. */
+ * room for entries_expected entries, or for those reserved, and grows by doubling beyond. */
 bool entries_open(kvt_policy *policy)
 {
     policy->entries_free = NIL;
@@ -202,6 +202,8 @@ bool entries_open(kvt_policy *policy)
     for (int tier = 0; tier < TIERS; tier++)
         policy->lists[tier] = (recency_list){NIL, NIL};
     uint64_t wanted = policy->config.entries_expected;
+    if (wanted < policy->config.entries_reserved) wanted = policy->config.entries_reserved;
+    if (wanted > ENTRIES_LIMIT) wanted = ENTRIES_LIMIT;
     if (wanted < 16) wanted = 16;
     if (!entries_grow(policy, (uint32_t)wanted)) return false;
     if (policy->ops->buckets && !entries_add_group(policy)) return false;

@@ -121,6 +121,8 @@ typedef struct kvt_policy_config {
     uint64_t ghosts_max;       /* entries remembered (counter, options) after they left; 65536 */
     uint64_t seed;             /* for policies that draw; 1 */
     kvt_allocator allocator;   /* required */
+    uint64_t entries_reserved; /* room for so many entries at open, when that is more than
+                                  entries_expected; decides nothing; 0 */
 } kvt_policy_config;
 
 typedef enum kvt_move_kind {

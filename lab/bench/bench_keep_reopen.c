@@ -141,13 +141,15 @@ static kvt_status reopen_once(reopen_site *site, uint32_t entries, bool early, r
     return status;
 }
 
-/* Removes what the site made; the lock file of the catalog, too. */
+/* Removes what the site made; what lies beside the catalog, too. */
 static void reopen_clear(reopen_site *site)
 {
-    char lock[64];
-    snprintf(lock, sizeof lock, "%s-lock", site->catalog);
-    (void)unlink(lock);
-    (void)unlink(site->catalog);
+    static const char *const ends[] = {"", "-lock", "-rows"};
+    char path[64];
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        snprintf(path, sizeof path, "%s%s", site->catalog, ends[i]);
+        (void)unlink(path);
+    }
     (void)unlink(site->tier);
     (void)rmdir(site->folder);
 }

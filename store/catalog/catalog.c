@@ -201,6 +201,7 @@ static kvt_status catalog_load_identity(store_catalog *catalog)
 kvt_status catalog_check_structure(store_catalog *catalog)
 {
     sqlite3_stmt *statement = NULL;
+    if (catalog->kept_file >= 0) return KVT_OK;
     int code = sqlite3_prepare_v2(catalog->db, "PRAGMA quick_check(1)", -1, &statement, NULL);
     kvt_status status = catalog_status(code);
     if (status == KVT_OK) {
@@ -266,6 +267,7 @@ static kvt_status catalog_prepare(store_catalog *catalog, uint32_t flags)
     const bool read_only = (flags & CATALOG_READ) != 0;
     bool fresh = false;
     sqlite3_busy_timeout(catalog->db, CATALOG_BUSY_MS);
+    if (!read_only) catalog_find_kept(catalog);
     kvt_status status = catalog_examine(catalog, flags, &fresh);
     KILL_POINT("open: catalog examined");
     if (status == KVT_OK && fresh) {
@@ -279,7 +281,7 @@ static kvt_status catalog_prepare(store_catalog *catalog, uint32_t flags)
     }
     KILL_POINT("open: catalog in WAL mode");
     if (status == KVT_OK && !fresh) status = catalog_load_identity(catalog);
-    return status;
+    return status == KVT_OK ? catalog_confirm_kept(catalog) : status;
 }
 
 kvt_status catalog_open(const char *path, uint32_t flags, store_catalog **catalog_out,
@@ -298,6 +300,7 @@ kvt_status catalog_open(const char *path, uint32_t flags, store_catalog **catalo
     }
     catalog->tail = &catalog->head;
     catalog->lock_file = -1;
+    catalog->kept_file = -1;
     catalog->within = (flags & CATALOG_WITHIN) != 0;
     pthread_mutex_init(&catalog->lock, NULL);
     base_condition_init(&catalog->wake);

@@ -128,9 +128,30 @@ KVT_NODISCARD kvt_status catalog_each_entry_unsorted(store_catalog *catalog,
                                                      bool (*visit)(void *, const catalog_row *),
                                                      void *context);
 
-/* Lets SQLite check the structure of the whole file, of a catalog that is no new one. KVT_OK;
- * KVT_E_CORRUPT; states of the file. */
+/* Lets SQLite check the structure of the whole file, of a catalog that is no new one, unless it is
+ * as the last close left it, which has kept its rows. KVT_OK; KVT_E_CORRUPT; states of the file. */
 KVT_NODISCARD kvt_status catalog_check_structure(store_catalog *catalog);
+
+/* Rows as the last close left them, in a file beside the catalog (catalog_kept.c): how many, or 0
+ * when there is none that counts. catalog_each_kept visits them in the order of their places, all
+ * of them sound, with location set, until visit returns false; KVT_MISS: that was not all of them,
+ * and what was visited does not count. catalog_leave_kept gives them up. Either way the catalog's
+ * structure has been checked when its rows are read next: KVT_E_CORRUPT and states of the file. */
+uint64_t catalog_kept_count(const store_catalog *catalog);
+KVT_NODISCARD kvt_status catalog_each_kept(store_catalog *catalog,
+                                           bool (*visit)(void *, const catalog_row *),
+                                           void *context);
+KVT_NODISCARD kvt_status catalog_leave_kept(store_catalog *catalog);
+
+/* Has the close keep so many rows, which keep hands over one by one, in the order of their places,
+ * after the last batch: when no batch has failed, and the rows are those of the account. The
+ * account is the writer's; an open adds the rows that it takes over. catalog_keep_row: false when
+ * no further row is wanted. */
+typedef struct catalog_keeper catalog_keeper;
+void catalog_keep_at_close(store_catalog *catalog, uint64_t rows,
+                           void (*keep)(void *context, catalog_keeper *keeper), void *context);
+bool catalog_keep_row(catalog_keeper *keeper, const catalog_row *row);
+void catalog_account(store_catalog *catalog, const kvt_key *key, uint64_t serial, bool added);
 
 /* Calls visit for the row of a key; as there, an unsound one has no location. The transaction is as
  * short as the call. KVT_OK; KVT_MISS; states of the file. */

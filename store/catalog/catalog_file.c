@@ -6,6 +6,7 @@
  *     CATALOG-lock   empty; the writer of the catalog holds it under flock. Made with the catalog
  *                    and never removed, or two openers could hold two files of that name
  *     CATALOG-wal    SQLite's log, and CATALOG-shm beside it
+ *     CATALOG-rows   the rows as a close left them (catalog_kept.c)
  *
  * Only SQLite opens the database itself: closing any descriptor of a file drops the locks that
  * SQLite holds on it for the whole process, other connections included.
@@ -264,6 +265,9 @@ void catalog_leave(store_catalog *catalog)
     sqlite3_finalize(catalog->finding);
     sqlite3_close(catalog->db); /* removes the log */
     KILL_POINT("catalog close: database closed");
+    if (catalog->kept_file >= 0) close(catalog->kept_file);
+    catalog_keep(catalog);
+    KILL_POINT("catalog close: rows kept");
     if (catalog->discard) (void)unlink(catalog->path);
     free(catalog->path);
     tiers_claim_release(&catalog->claim);

@@ -68,6 +68,19 @@ struct catalog_ticket {
     catalog_node node;
 };
 
+/* The head of the file that keeps the rows (catalog_kept.c). */
+typedef struct catalog_kept_head {
+    char mark[8];
+    uint8_t pool[16];
+    uint64_t epoch;
+    uint64_t catalog_bytes; /* of the catalog's file, */
+    uint64_t changed_ns;    /* and when it was changed last */
+    uint64_t rows;
+    uint64_t account; /* over the keys and serials of all rows */
+    uint64_t sum;     /* XXH3 of all before it */
+} catalog_kept_head;
+_Static_assert(sizeof(catalog_kept_head) == 72, "as docs/FORMAT.md says");
+
 struct store_catalog {
     sqlite3 *db;
     char *path;
@@ -83,6 +96,12 @@ struct store_catalog {
     int lock_file;         /* -1: none */
     tiers_claim claim;     /* a writer's, of lock_file; a reader shares that lock */
     bool within;           /* beside a writer of this process */
+    int kept_file;         /* rows as the last close left them; -1: none */
+    catalog_kept_head kept;
+    uint64_t account; /* sum over the keys and serials of the rows in the file */
+    uint64_t keep_rows;
+    void (*keep)(void *context, catalog_keeper *keeper); /* at the close; NULL: nothing is kept */
+    void *keep_context;
     bool unsound;          /* a row was seen that fails its checksum or is out of range */
     uint8_t pool[16];
     uint8_t secret[16];
@@ -153,6 +172,17 @@ KVT_NODISCARD kvt_status catalog_reach_beside(store_catalog *catalog);
 /* The URI of a catalog's path with parameters behind it, the caller's to free; NULL without memory.
  */
 char *catalog_uri(const store_catalog *catalog, const char *parameters);
+
+/* Looks for rows that the last close kept, before SQLite has the catalog; catalog_confirm_kept says
+ * whether they are of the catalog that was opened, and checks its structure when they are not. */
+void catalog_find_kept(store_catalog *catalog);
+KVT_NODISCARD kvt_status catalog_confirm_kept(store_catalog *catalog);
+
+/* Keeps the rows, once SQLite has closed a catalog whose every change was committed. */
+void catalog_keep(store_catalog *catalog);
+
+/* Whether what a row says of its entry is within its ranges; not its location. */
+bool catalog_row_is_sound(const catalog_row *row);
 
 /* Bytes of the log beside the catalog; 0 when it is absent. */
 uint64_t catalog_log_bytes(const store_catalog *catalog);

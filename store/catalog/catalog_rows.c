@@ -190,16 +190,32 @@ static uint64_t catalog_column(sqlite3_stmt *statement, int column, uint64_t lim
     return (uint64_t)value;
 }
 
-/* Reads the groups of a row, whose layout has been read. False: they are none of its layout. */
+/* Reads the groups of a row. False: they are of no number of layouts. */
 static bool catalog_read_groups(sqlite3_stmt *statement, int column, catalog_row *row)
 {
-    kvt_layout groups[KVT_GROUPS_MAX], layout;
     const size_t bytes = (size_t)sqlite3_column_bytes(statement, column);
     if (sqlite3_column_type(statement, column) == SQLITE_NULL) return true;
-    if (bytes == 0 || bytes > sizeof groups || bytes % sizeof groups[0] != 0) return false;
+    if (bytes == 0 || bytes > KVT_GROUPS_MAX * sizeof row->layout ||
+        bytes % sizeof row->layout != 0)
+        return false;
     row->groups = sqlite3_column_blob(statement, column);
-    row->group_count = (uint32_t)(bytes / sizeof groups[0]);
-    memcpy(groups, row->groups, bytes);
+    row->group_count = (uint32_t)(bytes / sizeof row->layout);
+    return true;
+}
+
+bool catalog_row_is_sound(const catalog_row *row)
+{
+    kvt_layout groups[KVT_GROUPS_MAX], layout;
+    uint64_t source_bytes;
+    assert(row->group_count <= KVT_GROUPS_MAX);
+    if (row->generation == 0 || row->generation > INT64_MAX || row->serial == 0 ||
+        row->serial > INT64_MAX || row->expires_ns > INT64_MAX || !(row->recompute_seconds >= 0) ||
+        kvt_layout_bytes(&row->layout, &source_bytes) != KVT_OK ||
+        row->record_bytes % KVT_RECORD_ALIGN != 0 || row->record_bytes == 0 ||
+        row->record_bytes > UINT64_C(1) << 47)
+        return false;
+    if (row->group_count == 0) return true;
+    memcpy(groups, row->groups, row->group_count * sizeof groups[0]);
     return record_groups_layout(groups, row->group_count, &layout) == KVT_OK &&
            memcmp(&layout, &row->layout, sizeof layout) == 0;
 }
@@ -247,14 +263,8 @@ static void catalog_read_row(sqlite3_stmt *statement, catalog_row *row)
     row->tenant = (uint32_t)catalog_column(statement, 20, KVT_TENANTS_MAX - 1, &sound);
     row->class_id = (uint32_t)catalog_column(statement, 21, UINT16_MAX, &sound);
     row->request_tokens = (uint32_t)catalog_column(statement, 22, UINT32_MAX, &sound);
-    uint64_t source_bytes;
-    if (row->generation == 0 || row->serial == 0 || !(row->recompute_seconds >= 0) ||
-        kvt_layout_bytes(&row->layout, &source_bytes) != KVT_OK ||
-        row->record_bytes % KVT_RECORD_ALIGN != 0 || row->record_bytes == 0) {
-        sound = false;
-    }
     if (!catalog_read_groups(statement, 23, row)) sound = false;
-    if (sound) {
+    if (sound && catalog_row_is_sound(row)) {
         /* SQLite keeps the blob until the next step; visitors copy what they keep. */
         union {
             const void *constant;
@@ -264,7 +274,7 @@ static void catalog_read_row(sqlite3_stmt *statement, catalog_row *row)
         row->location_bytes = (size_t)sqlite3_column_bytes(statement, 17);
     }
     uint64_t sum = (uint64_t)sqlite3_column_int64(statement, 24);
-    if (sound && catalog_sum_row(row) != sum) row->location = NULL;
+    if (row->location != NULL && catalog_sum_row(row) != sum) row->location = NULL;
 }
 
 #define CATALOG_SELECT                                                                             \

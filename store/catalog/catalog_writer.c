@@ -266,12 +266,16 @@ typedef struct catalog_settled {
     uint64_t changes, releases, release_bytes;
 } catalog_settled;
 
-/* Frees a committed batch, handing extents back. */
+/* Frees a committed batch, handing extents back, and takes its rows into the account. */
 static catalog_settled catalog_settle_batch(store_catalog *catalog, catalog_node *batch)
 {
     catalog_settled settled = {0};
     while (batch != NULL) {
         catalog_node *next = batch->next;
+        if (batch->change == CATALOG_DELETION)
+            catalog_account(catalog, &batch->key, batch->serial, false);
+        if (batch->change == CATALOG_INSERTION)
+            catalog_account(catalog, &batch->facts->row.key, batch->facts->row.serial, true);
         if (batch->release != NULL) {
             settled.release_bytes += batch->release->bytes;
             settled.releases++;
@@ -510,6 +514,8 @@ void catalog_close(store_catalog *catalog)
         node = next;
     }
     KILL_POINT("catalog close: writer ended");
+    if (catalog->head != NULL || catalog->failure != KVT_OK || catalog->writer_ended)
+        catalog->keep = NULL;
     if (catalog->died_in_batch) catalog->db = NULL; /* SQLite may hold a lock for ever */
     /* SQLite does so itself, unless a reader has the catalog open: the file is whole without its
      * log in either case. */

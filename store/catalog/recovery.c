@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recovery.c - takes over the entries that the catalog lists, when a store is opened.
+ * recovery.c - takes over the entries that the catalog lists, when a store is opened, and keeps
+ * their rows for the next open when it is closed.
  *
  *     recover_read     row -> location checked -> entry ARRIVING
  *     recover_entries  sorted by place -> extents adopted by the pool -> sorted, parents first
  *                      -> adopted by the policy -> RESIDENT -> their uses known (uses.c)
  *
  * The rows are read once, before the labels are written, because the labels say what the rows show.
- * Nothing is read from the devices: a record that rotted fails its first get. A row that cannot be
+ * They come from the file that the last close left (catalog_kept.c), or from the catalog. Nothing is
+ * read from the devices: a record that rotted fails its first get. A row that cannot be
  * taken over is deleted and counted; its extents stay free.
  *
  * Thread rule: the opener's thread, before the catalog's writer and the background start.
@@ -39,6 +41,7 @@ struct recover_list {
     kvt_store *store;
     uint64_t members;  /* SSD members whose rows are stale: mask */
     bool kept;         /* the rows are to be taken over */
+    bool copied;       /* they are those of the last close: a fault in one counts against all */
     kvt_status status; /* an error that ends the walk: memory */
     recover_found found;
     catalog_name *drops; /* rows that cannot be taken over */
@@ -215,16 +218,21 @@ static kvt_status recover_row(recover_list *list, const catalog_row *row, tiers_
     return KVT_OK;
 }
 
-/* Makes room for one more item. */
-static bool recover_grow(recover_list *list)
+/* Makes room for so many items; false without memory. */
+static bool recover_room(recover_list *list, size_t capacity)
 {
-    if (list->count < list->capacity) return true;
-    size_t capacity = list->capacity == 0 ? 256 : list->capacity * 2;
     recover_item *items = realloc(list->items, capacity * sizeof *items);
     if (items == NULL) return false;
     list->items = items;
     list->capacity = capacity;
     return true;
+}
+
+/* Makes room for one more item. */
+static bool recover_grow(recover_list *list)
+{
+    return list->count < list->capacity ||
+           recover_room(list, list->capacity == 0 ? 256 : list->capacity * 2);
 }
 
 /* Makes one row an item, or notes it for deletion. False ends the walk: there is no memory. */
@@ -254,9 +262,36 @@ static bool recover_visit(void *context, const catalog_row *row)
         list->count++;
         return true;
     }
+    if (list->copied && status == KVT_E_CORRUPT) return false;
     list->status = status == KVT_E_MEMORY ? status : KVT_OK;
     if (status == KVT_MISS) list->expired++;
     return status != KVT_E_MEMORY && recover_note_drop(list, &row->key, row->serial);
+}
+
+/* Forgets all that was read. */
+static void recover_forget_all(recover_list *list)
+{
+    for (size_t i = 0; i < list->count; i++)
+        recover_forget(list->store, list->items[i], i < list->held);
+    list->count = list->held = list->drop_count = list->expired = 0;
+    list->found = (recover_found){0};
+}
+
+/* Reads the rows that the last close left; KVT_MISS: there are none, or not all of them are sound. */
+static kvt_status recover_read_kept(recover_list *list)
+{
+    const uint64_t count = catalog_kept_count(list->store->catalog);
+    if (list->members != 0 || !list->kept || count == 0) {
+        const kvt_status status = catalog_leave_kept(list->store->catalog);
+        return status == KVT_OK ? KVT_MISS : status;
+    }
+    /* A count that is not of this catalog costs address space alone. */
+    if (recover_room(list, (size_t)count)) entry_table_reserve(&list->store->table, (size_t)count);
+    list->copied = true;
+    const kvt_status status = catalog_each_kept(list->store->catalog, recover_visit, list);
+    list->copied = false;
+    if (status != KVT_OK) recover_forget_all(list);
+    return list->status == KVT_OK ? status : list->status;
 }
 
 kvt_status recover_read(kvt_store *store, uint64_t members, bool kept, recover_list **list_out,
@@ -266,7 +301,9 @@ kvt_status recover_read(kvt_store *store, uint64_t members, bool kept, recover_l
     recover_list *list = calloc(1, sizeof *list);
     if (list == NULL) return KVT_E_MEMORY;
     *list = (recover_list){.store = store, .members = members, .kept = kept};
-    kvt_status status = catalog_each_entry_unsorted(store->catalog, recover_visit, list);
+    kvt_status status = recover_read_kept(list);
+    if (status == KVT_MISS)
+        status = catalog_each_entry_unsorted(store->catalog, recover_visit, list);
     if (status == KVT_OK) status = list->status;
     *found_out = list->found;
     if (list_out == NULL) {
@@ -281,8 +318,7 @@ kvt_status recover_read(kvt_store *store, uint64_t members, bool kept, recover_l
 void recover_close(recover_list *list)
 {
     if (list == NULL) return;
-    for (size_t i = 0; i < list->count; i++)
-        recover_forget(list->store, list->items[i], i < list->held);
+    recover_forget_all(list);
     free(list->drops);
     free(list->items);
     free(list);
@@ -298,12 +334,22 @@ static int recover_compare(const void *left, const void *right)
     return memcmp(&a->entry->key, &b->entry->key, sizeof a->entry->key);
 }
 
+/* Sorts the items, which may be sorted. */
+static void recover_sort(recover_list *list)
+{
+    for (size_t i = 1; i < list->count; i++) {
+        if (recover_compare(&list->items[i - 1], &list->items[i]) <= 0) continue;
+        qsort(list->items, list->count, sizeof *list->items, recover_compare);
+        return;
+    }
+}
+
 /* Has the pool adopt the extents of all items, in the order in which they lie: each is then taken
  * from the front of the one free range behind it. Of two that overlap the later one is dropped. */
 static void recover_hold(recover_list *list)
 {
     tiers_pool *pool = list->store->pools[KVT_TIER_SSD];
-    qsort(list->items, list->count, sizeof *list->items, recover_compare);
+    recover_sort(list);
     size_t next = 0;
     for (; next < list->count && list->status == KVT_OK; next++) {
         recover_item item = list->items[next];
@@ -336,6 +382,7 @@ static void recover_adopt(recover_list *list, recover_item item)
         item.entry->place = item.place;
         entry_set_state(item.entry, ENTRY_ARRIVING, ENTRY_RESIDENT);
         watch_note_stored(store, item.entry);
+        catalog_account(store->catalog, &item.entry->key, item.place->serial, true);
         store->counters.recovered++;
         return;
     }
@@ -364,8 +411,7 @@ kvt_status recover_entries(recover_list *list)
     if (list->count != 0) recover_hold(list);
     kvt_status status = list->status;
     if (status == KVT_OK) status = uses_read(store, &uses);
-    if (list->count > 1) /* parents first; of equals the older one */
-        qsort(list->items, list->count, sizeof *list->items, recover_compare);
+    recover_sort(list); /* parents first; of equals the older one */
     size_t adopted = 0;
     for (; status == KVT_OK && adopted < list->count; status = list->status) {
         if (adopted + RECOVER_AHEAD < list->count) {
@@ -381,4 +427,68 @@ kvt_status recover_entries(recover_list *list)
     uses_give(store, &uses);
     store_settle_capacity(store);
     return status == KVT_OK ? recover_drop(list) : status;
+}
+
+/* ---- keeping the rows ---- */
+
+/* Lists the places of a table that have a row. */
+static void recover_list_places(recover_list *list, const entry_table *table)
+{
+    for (size_t i = 0; i < table->bucket_count; i++) {
+        for (store_entry *entry = table->buckets[i]; entry != NULL; entry = entry->next) {
+            store_place *places[2] = {entry->place, entry->copy};
+            for (int j = 0; j < 2; j++) {
+                if (places[j] == NULL || places[j]->left != PLACE_HELD || places[j]->ticket == NULL)
+                    continue;
+                const tiers_extent *first = &places[j]->location->extents[0];
+                list->items[list->count++] = (recover_item){.entry = entry,
+                                                            .place = places[j],
+                                                            .major = first->member,
+                                                            .minor = first->offset};
+            }
+        }
+    }
+}
+
+/* Hands one row over. */
+static bool recover_keep_row(kvt_store *store, const recover_item *item, catalog_keeper *keeper)
+{
+    uint8_t small[512];
+    const store_place *place = item->place;
+    catalog_row row = executor_row_of(store, item->entry, place);
+    row.location_bytes = tiers_location_pack(place->location, small, sizeof small);
+    row.location = row.location_bytes <= sizeof small ? small : malloc(row.location_bytes);
+    if (row.location == NULL) return false;
+    if (row.location != small)
+        (void)tiers_location_pack(place->location, row.location, row.location_bytes);
+    const bool taken = catalog_keep_row(keeper, &row);
+    if (row.location != small) free(row.location);
+    return taken;
+}
+
+/* Hands all rows over. */
+static void recover_keep(void *context, catalog_keeper *keeper)
+{
+    const recover_list *list = context;
+    for (size_t i = 0; i < list->count; i++)
+        if (!recover_keep_row(list->store, &list->items[i], keeper)) break;
+}
+
+void recover_close_catalog(kvt_store *store)
+{
+    const size_t most = 2 * (store->table.count + store->quarantined.count); /* place and copy */
+    recover_list list = {.store = store, .items = malloc(most * sizeof *list.items)};
+    if (list.items != NULL) {
+        recover_list_places(&list, &store->table);
+        recover_list_places(&list, &store->quarantined);
+        recover_sort(&list);
+        catalog_keep_at_close(store->catalog, list.count, recover_keep, &list);
+    }
+    catalog_close(store->catalog);
+    free(list.items);
+}
+
+size_t recover_count(const recover_list *list)
+{
+    return list != NULL ? list->count : 0;
 }

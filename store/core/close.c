@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/kill_point.h"
 #include "store/background/maintain.h"
+#include "store/catalog/recovery.h"
 #include "store/core/handover.h"
 #include "store/core/store.h"
 #include "store/follow/early.h"
@@ -52,7 +53,10 @@ void store_close_parts(kvt_store *store)
     KILL_POINT("close: entries written back");
     if (store->catalog != NULL && store->opened) members_note_wear(store, 1);
     if (store->opened) uses_save(store);
-    if (store->catalog != NULL) catalog_close(store->catalog);
+    if (store->opened && store->catalog != NULL)
+        recover_close_catalog(store);
+    else
+        catalog_close(store->catalog);
     KILL_POINT("close: catalog closed");
     if (store->opened) learn_save(store); /* may wait for others; the catalog is safe by now */
     close_free_places(store, &store->table);

@@ -373,12 +373,11 @@ store_entry *entry_sight_find(const entry_table *table, const entry_sight *sight
 
 /* ---- changes ---- */
 
-/* Doubles the buckets, which are at least twice the entries: every further entry of a chain is a
- * miss of the caches. Failing to is harmless: chains grow. */
-static void entry_grow_buckets(entry_table *table)
+/* Spreads the entries over more buckets, which are at least twice the entries: every further entry
+ * of a chain is a miss of the caches. Failing to is harmless: chains grow. */
+static void entry_spread(entry_table *table, size_t count)
 {
-    assert(table->count >= table->bucket_count / 2);
-    size_t count = table->bucket_count * 2;
+    assert(count > table->bucket_count && (count & (count - 1)) == 0);
     store_entry **buckets = entry_make_buckets(count);
     if (buckets == NULL) return;
     for (size_t i = 0; i < table->bucket_count; i++) {
@@ -392,6 +391,21 @@ static void entry_grow_buckets(entry_table *table)
     free(table->buckets);
     table->buckets = buckets;
     table->bucket_count = count;
+}
+
+/* Doubles the buckets. */
+static void entry_grow_buckets(entry_table *table)
+{
+    assert(table->count >= table->bucket_count / 2);
+    entry_spread(table, table->bucket_count * 2);
+}
+
+void entry_table_reserve(entry_table *table, size_t entries)
+{
+    size_t count = table->bucket_count;
+    while (count / 2 < entries && count <= SIZE_MAX / 4 / sizeof *table->buckets)
+        count *= 2;
+    if (count != table->bucket_count) entry_spread(table, count);
 }
 
 kvt_status entry_insert(entry_table *table, const kvt_key *key, const entry_shape *shape,

@@ -175,6 +175,9 @@ bool entry_basis_next(const entry_memory *memory, uint32_t *start);
 KVT_NODISCARD kvt_status entry_table_init(entry_table *table, const entry_secret *secret,
                                           entry_memory *memory);
 
+/* Makes room for so many entries at once; without memory the table grows as they come. */
+void entry_table_reserve(entry_table *table, size_t entries);
+
 /* Frees the entries and the memory of their places; the caller releases locations and rows. */
 void entry_table_deinit(entry_table *table);
 

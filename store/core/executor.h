@@ -62,6 +62,10 @@ KVT_NODISCARD kvt_status executor_relayout(kvt_store *store, uint64_t handle, kv
  * the failures of reading and writing. */
 KVT_NODISCARD kvt_status executor_copy(kvt_store *store, uint64_t handle, uint64_t deadline_ns);
 
+/* The row of an entry whose record is at a place, but for the location. */
+catalog_row executor_row_of(const kvt_store *store, const store_entry *entry,
+                            const store_place *place);
+
 /* As kvt_record_bound, with scratch for the store's codec workers. */
 KVT_NODISCARD kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec,
                                         uint64_t *bytes_out, uint64_t *scratch_bytes_out);

@@ -15,6 +15,27 @@
 #include <assert.h>
 #include <stdlib.h>
 
+catalog_row executor_row_of(const kvt_store *store, const store_entry *entry,
+                            const store_place *place)
+{
+    return (catalog_row){.key = entry->key,
+                         .serial = place->serial,
+                         .generation = place->generation,
+                         .parent = entry->parent,
+                         .has_parent = entry->has_parent,
+                         .layout = entry->kind->layout,
+                         .groups = entry->kind->groups,
+                         .group_count = entry->kind->group_count,
+                         .first_position = entry->first_position,
+                         .recompute_seconds = (double)entry->recompute_seconds,
+                         .variant = place->variant,
+                         .record_bytes = place->record_bytes,
+                         .expires_ns = lifetime_to_calendar(store, entry),
+                         .tenant = entry->tenant,
+                         .class_id = entry->class_id,
+                         .request_tokens = entry->request_tokens};
+}
+
 /* Allocates everything that publishing needs, so that publishing cannot fail for memory. Releases
  * the staging buffer, which readers may wait for. */
 kvt_status stage_prepare(store_op *op)
@@ -35,22 +56,7 @@ kvt_status stage_prepare(store_op *op)
     const store_entry *entry = op->entry;
     kvt_status status = catalog_ticket_new(&entry->key, op->place->serial, &op->place->ticket);
     if (status != KVT_OK) return status;
-    catalog_row row = {.key = entry->key,
-                       .serial = op->place->serial,
-                       .generation = op->spec.generation,
-                       .parent = entry->parent,
-                       .has_parent = entry->has_parent,
-                       .layout = entry->kind->layout,
-                       .groups = entry->kind->groups,
-                       .group_count = entry->kind->group_count,
-                       .first_position = entry->first_position,
-                       .recompute_seconds = (double)entry->recompute_seconds,
-                       .variant = op->place->variant,
-                       .record_bytes = op->record_bytes,
-                       .expires_ns = lifetime_to_calendar(op->store, entry),
-                       .tenant = entry->tenant,
-                       .class_id = entry->class_id,
-                       .request_tokens = entry->request_tokens};
+    catalog_row row = executor_row_of(op->store, entry, op->place);
     row.location_bytes = tiers_location_pack(op->location, NULL, 0);
     row.location = malloc(row.location_bytes);
     if (row.location == NULL) return KVT_E_MEMORY;

@@ -18,6 +18,7 @@ typedef struct uses_item uses_item; /* an entry's record, and the saving that it
 /* The uses that the catalog has kept from an earlier open. */
 typedef struct uses_found {
     uses_item *items;
+    uint32_t *order; /* their numbers, as they were used last */
     size_t count;
     uint64_t saving; /* the latest; 0 = there is none */
     kvt_reuse_weights weights;
