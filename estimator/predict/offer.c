@@ -38,6 +38,9 @@ static bool cost_model_is_valid(const kvt_cost_model *model, uint32_t *tiers_out
 {
     uint32_t tiers = 0;
     if (model->variant_count > KVT_VARIANTS_MAX || model->parallel_codecs == 0) return false;
+    if (!(model->gpu_share >= 0.0 && model->gpu_share <= 1.0)) return false;
+    if (!cost_seconds_are_valid(model->link.bytes_per_s)) return false;
+    if (!cost_seconds_are_valid(model->link.request_seconds)) return false;
     for (int tier = KVT_TIER_NONE + 1; tier < KVT_TIER_COUNT; tier++) {
         if (!model->present[tier]) continue;
         tiers++;
@@ -49,6 +52,7 @@ static bool cost_model_is_valid(const kvt_cost_model *model, uint32_t *tiers_out
         if (!(curve->stored_share > 0.0 && curve->stored_share <= COST_SHARE_MAX)) return false;
         if (!cost_rate_is_valid(curve->decode_bytes_per_s)) return false;
         if (!cost_rate_is_valid(curve->encode_bytes_per_s)) return false;
+        if (!cost_seconds_are_valid(curve->gpu_bytes_per_s)) return false; /* 0: not measured */
         if (!(curve->loss >= 0.0 && curve->loss <= 1.0)) return false;
         if (!(curve->loss_upper >= 0.0 && curve->loss_upper <= 1.0)) return false;
     }
@@ -67,7 +71,8 @@ typedef struct cost_variant {
     uint64_t expected_bytes;
     double decode_seconds;
     double encode_seconds;
-    uint32_t steps; /* of decoding it while it is read; of groups 0: all at once */
+    double kernel_seconds; /* of decoding by a GPU; INFINITY: the CPU does it */
+    uint32_t steps;        /* of decoding it while it is read; of groups 0: all at once */
 } cost_variant;
 
 /* Sizes of an entry that all its variants start from. */
@@ -113,6 +118,14 @@ static uint64_t offer_record_bytes(const offer_size *size, double payload)
     uint64_t bytes = (uint64_t)exact;
     if ((double)bytes < exact) bytes++;
     return (bytes + KVT_RECORD_ALIGN - 1u) / KVT_RECORD_ALIGN * KVT_RECORD_ALIGN;
+}
+
+/* Kernels take no opaque bytes, and nothing is known of those that were not measured. */
+static double offer_kernel_seconds(const kvt_codec_curve *curve, const kvt_layout *layout,
+                                   uint64_t source_bytes)
+{
+    if (layout->dtype == KVT_DTYPE_OPAQUE || !(curve->gpu_bytes_per_s > 0)) return INFINITY;
+    return (double)source_bytes / curve->gpu_bytes_per_s;
 }
 
 /* Every byte of the entry as it is: token drop has raw as its codec, too, but fewer rows. */
@@ -173,6 +186,7 @@ static void offer_add_group(const kvt_cost_model *model, const kvt_offer *offer,
         variants[i].expected_bytes += cost.expected_bytes;
         variants[i].decode_seconds += bytes / curve->decode_bytes_per_s;
         variants[i].encode_seconds += bytes / curve->encode_bytes_per_s;
+        variants[i].kernel_seconds += offer_kernel_seconds(curve, &one.layout, size.source_bytes);
     }
 }
 
@@ -204,6 +218,8 @@ static void cost_fill_variants(const kvt_cost_model *model, const kvt_offer *off
         offer_fill_bytes(offer, size, curve, i, &variants[i]);
         variants[i].decode_seconds = per_thread / curve->decode_bytes_per_s;
         variants[i].encode_seconds = per_thread / curve->encode_bytes_per_s;
+        variants[i].kernel_seconds =
+            offer_kernel_seconds(curve, &offer->layout, size->source_bytes);
         variants[i].steps =
             codecs_arriving_steps(&offer->layout, curve->variant, variants[i].expected_bytes);
     }
@@ -295,10 +311,33 @@ void kvt_offer_losses(const kvt_codec_curve *curve, double factor, double factor
     *upper_out = fmax(fmin(*upper_out * factor_upper, 1.0), *loss_out);
 }
 
+/*
+ * Mixes the seconds of gets into a GPU's memory into an option's. With kernels the stored bytes
+ * cross the link: behind the read, or beside it, or in place of the read of memory; and none of
+ * those that lie in the GPU's memory. Without them the CPU decodes, and raw bytes cross.
+ */
+static void cost_mix_gpu(const kvt_cost_model *model, int tier, double read_seconds,
+                         uint64_t source_bytes, const cost_variant *cost, kvt_option *option)
+{
+    const bool kernels = isfinite(cost->kernel_seconds), device = model->arriving[tier];
+    const bool crosses = tier != KVT_TIER_HBM || !device; /* an emulated GPU is the host's memory */
+    const uint64_t bytes = kernels ? cost->expected_bytes : source_bytes;
+    const double link = model->link.request_seconds + (double)bytes / model->link.bytes_per_s;
+    double load = option->load_seconds, decode = option->decode_seconds + link;
+    if (kernels && crosses && device) {
+        decode = offer_decode_beside(read_seconds, link + cost->kernel_seconds, cost->steps);
+    } else if (kernels) {
+        load = crosses ? link : 0.0;
+        decode = cost->kernel_seconds;
+    }
+    option->load_seconds += model->gpu_share * (load - option->load_seconds);
+    option->decode_seconds += model->gpu_share * (decode - option->decode_seconds);
+}
+
 /* One get is one striped set of requests: one fixed cost, then the tier's whole bandwidth. */
 static void cost_fill_option(const kvt_cost_model *model, const kvt_offer *offer, int tier,
                              double seconds_per_byte, const kvt_codec_curve *curve,
-                             const cost_variant *cost, kvt_option *option)
+                             uint64_t source_bytes, const cost_variant *cost, kvt_option *option)
 {
     memset(option, 0, sizeof *option);
     option->variant = curve->variant;
@@ -308,6 +347,8 @@ static void cost_fill_option(const kvt_cost_model *model, const kvt_offer *offer
     option->load_seconds = model->read[tier].request_seconds + read_seconds;
     option->decode_seconds = offer_decode_beside(read_seconds, cost->decode_seconds,
                                                  model->arriving[tier] ? cost->steps : 1);
+    if (model->gpu_share > 0.0 && model->link.bytes_per_s > 0.0)
+        cost_mix_gpu(model, tier, read_seconds, source_bytes, cost, option);
     option->encode_seconds = cost->encode_seconds;
     kvt_offer_losses(curve, offer->loss_factor, offer->loss_factor_upper, &option->loss,
                      &option->loss_upper);
@@ -376,7 +417,7 @@ kvt_status kvt_offer_build(const kvt_cost_model *model, kvt_hole_mode holes, con
         double seconds_per_byte = 1.0 / model->read[tier].bytes_per_s;
         for (uint32_t i = 0; i < variant_count; i++) {
             cost_fill_option(model, offer, tier, seconds_per_byte, &model->variants[i],
-                             &variants[i], &options[count++]);
+                             size.source_bytes, &variants[i], &options[count++]);
         }
     }
     assert(count == 1 + tiers * variant_count);

@@ -27,7 +27,9 @@ typedef struct kvt_cost_model {
     kvt_affine read[KVT_TIER_COUNT]; /* of the whole tier: its devices striped together */
     kvt_affine write[KVT_TIER_COUNT];
     bool arriving[KVT_TIER_COUNT]; /* a get decodes what has come while it reads the rest */
-    kvt_affine link; /* pinned memory to a GPU; bytes_per_s 0: not measured. Of gets alone */
+    kvt_affine link;  /* pinned memory to a GPU; bytes_per_s 0: not measured */
+    double gpu_share; /* of gets, those into a GPU's memory: options take their seconds for so
+                         much, as far as the link is measured */
     kvt_codec_curve variants[KVT_VARIANTS_MAX];
     uint32_t variant_count;
     kvt_prefill prefill;
@@ -97,6 +99,8 @@ double kvt_offer_recompute_seconds(const kvt_prefill *prefill, kvt_hole_mode hol
  *   bytes         what a plan reserves: the record with its header in whole KVT_RECORD_ALIGN, and
  *                 2 % more where its size is an estimate
  *   read_bytes    what the record is expected to take
+ *   load_seconds, decode_seconds  of a get into the host's memory and of one into a GPU's, by the
+ *                 model's gpu_share (docs/GPU.md, Predictions)
  *   made_from     which lossy variants come from which: planes dropped, planes at 8 bits to any
  *                 coarser lossy variant, an entropy one to 3x its steps; and coded once more, from
  *                 any of another codec that has all tokens, as far as the model's limit lets both

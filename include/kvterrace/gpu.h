@@ -80,6 +80,9 @@ typedef struct kvt_gpu_stats {
      * the first kernel that the driver has refused; or "cpu: REASON", as "cpu: the driver is too
      * old (222)". A refusal shows once a kernel has been needed. */
     char engine[80];
+    double gets_share; /* of the store's gets and loads lately, those into GPUs' memory (before the
+                          first one 1 after a put from there): options have so much of their
+                          seconds (docs/GPU.md, Predictions) */
 } kvt_gpu_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (a child of fork); KVT_E_UNSUPPORTED (a store of another

@@ -168,6 +168,7 @@ static kvt_status put_far(kvt_store *store, put_work *work, const kvt_layout *la
     work->gpu = &gpu;
     status = put_offer(store, work);
     store_gpu_end(&gpu);
+    if (status == KVT_OK) learn_note_put_from_gpu(store);
     return status != KVT_OK && gpu.failure != KVT_OK ? gpu.failure : status;
 }
 

@@ -204,6 +204,9 @@ kvt_status kvt_gpu_stats_get(kvt_store *store, uint32_t gpu, kvt_gpu_stats *stat
         whole.decoded_in_place = gpu_counted(site, GPU_DECODED_IN_PLACE);
         whole.sent_in_place = gpu_counted(site, GPU_SENT_IN_PLACE);
         whole.registered_bytes = gpu_region_bytes(site);
+        learn_notes_begin(store);
+        whole.gets_share = store->learn->gpu_share;
+        learn_notes_end(store);
     }
     pthread_mutex_unlock(&store->gpus.lock);
     struct_size_out(stats_out, &whole, sizeof whole);

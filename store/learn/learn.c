@@ -21,6 +21,7 @@
 
 #define LEARN_OVERHEAD_SHARE (1.0 / 32)
 #define LEARN_CODEC_SHARE    (1.0 / 32)
+#define LEARN_TARGET_SHARE   (1.0 / 64)
 #define LEARN_OVERHEAD_LEAST 1e-3  /* seconds beside a get's devices that are never too much */
 #define LEARN_HALF_LIFE      600.0 /* seconds without evidence: half the way to the curve */
 
@@ -236,6 +237,23 @@ void learn_notes_begin(kvt_store *store)
 
 void learn_notes_end(kvt_store *store)
 {
+    pthread_mutex_unlock(&store->learn->lock);
+}
+
+void learn_note_targets(kvt_store *store, bool gpu, uint64_t count)
+{
+    store_learn *learn = store->learn;
+    const double share = gpu ? 1.0 : 0.0;
+    const double kept = learn->targets_noted ? pow(1.0 - LEARN_TARGET_SHARE, (double)count) : 0.0;
+    learn->targets_noted = true;
+    if (learn->gpu_share != share)
+        learn->gpu_share = share + kept * (learn->gpu_share - share);
+}
+
+void learn_note_put_from_gpu(kvt_store *store)
+{
+    pthread_mutex_lock(&store->learn->lock);
+    if (!store->learn->targets_noted) store->learn->gpu_share = 1.0;
     pthread_mutex_unlock(&store->learn->lock);
 }
 

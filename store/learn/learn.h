@@ -100,6 +100,8 @@ typedef struct store_learn {
     pthread_mutex_t reuse_lock; /* a leaf as well; never under the control lock */
     kvt_reuse *reuse;
     uint64_t reopened; /* curves, ever */
+    double gpu_share;  /* of gets and loads lately, those into a GPU's memory, */
+    bool targets_noted; /* once there was one; before it, of puts */
     learn_tier tiers[KVT_TIER_COUNT];
     learn_codec codecs[KVT_VARIANTS_MAX]; /* in the order of the store's variants */
     uint64_t sizes_noted;                 /* ever */
@@ -159,6 +161,13 @@ void learn_notes_end(kvt_store *store);
  * what it was expected to take. Between learn_notes_begin and learn_notes_end. */
 double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_variant variant,
                       uint64_t source_bytes, double decode_seconds, double all_seconds);
+
+/* So many entries came into a GPU's memory, or the host's. Between learn_notes_begin and
+ * learn_notes_end. */
+void learn_note_targets(kvt_store *store, bool gpu, uint64_t count);
+
+/* An entry was put from a GPU's memory: gets are expected to go there, until there is one. */
+void learn_note_put_from_gpu(kvt_store *store);
 
 /* Seconds that so many bytes of pinned memory are expected to take to a GPU; 0: not measured. */
 double learn_link_seconds(const kvt_store *store, uint64_t bytes);

@@ -14,6 +14,7 @@
 
 #define LEARN_DECAY_NS      UINT64_C(1000000000)
 #define LEARN_DEVICE_OFF    0.1 /* by which learned seconds differ before options are made anew */
+#define LEARN_TARGET_OFF    0.1 /* the same of the share of gets that go into a GPU's memory */
 #define LEARN_PRIORS_NS     UINT64_C(30000000000)
 #define LEARN_SWEEP_STEP    64u /* entries under one hold of the lock */
 #define LEARN_SWEEP_ROUND   8192u
@@ -105,6 +106,16 @@ void learn_cost_all(kvt_store *store)
         (void)learn_cost_codec(store, i);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         if (store->pools[tier] != NULL) learn_cost_tier(store, (kvt_tier)tier);
+}
+
+/* Takes over which share of gets goes into a GPU's memory. True when options change with it. Both
+ * locks held. */
+static bool learn_cost_targets(kvt_store *store)
+{
+    const double share = store->learn->gpu_share;
+    if (fabs(share - store->costs.gpu_share) < LEARN_TARGET_OFF) return false;
+    store->costs.gpu_share = store->curve_costs.gpu_share = share;
+    return store->costs.link.bytes_per_s > 0;
 }
 
 /* ---- the round ---- */
@@ -207,6 +218,7 @@ void learn_round(kvt_store *store)
         off |= learn_cost_codec(store, i);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         off |= learn_tier_is_off(&store->learn->tiers[tier]);
+    off |= learn_cost_targets(store);
     pthread_mutex_unlock(&store->learn->lock);
     /* A round may have done much since it looked at the tiers last. */
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && off; tier++) {

@@ -509,6 +509,7 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
     double predicted_seconds = 0;
     /* A get that left early may not look into a read that others still finish. */
     const uint64_t read_ns = status != KVT_OK || get->in_memory ? 0 : get->read->read_ns;
+    if (status == KVT_OK) learn_note_targets(store, get->target.gpu != NULL, 1);
     if (status == KVT_OK && !joined && get->target.gpu != NULL)
         predicted_seconds = access_note_gpu(store, get, decode_ns, elapsed_ns);
     else if (status == KVT_OK && !joined)

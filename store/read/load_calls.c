@@ -170,6 +170,7 @@ static void load_note(const kvt_load *load, const load_entry *entry)
 static void load_free_entries(kvt_load *load, bool counts)
 {
     kvt_store *store = load->store;
+    uint64_t came = 0;
     assert(load->flying == 0 && load->heads == 0);
     for (size_t from = 0; from < load->count; from += LOAD_STEP) {
         pthread_mutex_lock(&store->lock);
@@ -181,9 +182,15 @@ static void load_free_entries(kvt_load *load, bool counts)
             /* A record that the CPU takes and kernels do not is no miss for good. */
             if (entry->unsound && entry->place != NULL) entry->place->by_cpu = true;
             if (counts) load_count(store, entry);
+            came += entry->status == KVT_OK || entry->status == KVT_COARSE;
             load_let_go(load, entry);
         }
         pthread_mutex_unlock(&store->lock);
+    }
+    if (came != 0) {
+        learn_notes_begin(store);
+        learn_note_targets(store, load->gpu != NULL, came);
+        learn_notes_end(store);
     }
     for (size_t i = 0; i < load->count; i++) {
         if (load->entries[i].ask != NULL) load_end_remote(load, &load->entries[i]);

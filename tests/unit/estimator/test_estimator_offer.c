@@ -188,6 +188,64 @@ TEST(large_records_are_decoded_behind_the_read)
     }
 }
 
+/* A get into a GPU's memory: the link takes the place of the read of memory, comes beside that of a
+ * device, and is not needed where the record lies there; without kernels the raw bytes cross behind
+ * the CPU's decoding. Of gets of both kinds an option has the mean. */
+TEST(gets_into_a_gpu_have_its_seconds)
+{
+    enum { RAW, LOSSLESS };
+    const double source = 64 << 20, kernels = source / 200e9;
+    kvt_cost_model model = small_model();
+    kvt_option host[KVT_OPTIONS_MAX], gpu[KVT_OPTIONS_MAX], half[KVT_OPTIONS_MAX];
+    const kvt_offer offer = {.handle = 7, .layout = block, .first_position = 512};
+    model.arriving[KVT_TIER_HBM] = model.arriving[KVT_TIER_SSD] = true;
+    (void)build(&model, KVT_HOLES_MIXED, &offer, host);
+    model.variants[LOSSLESS].gpu_bytes_per_s = 200e9;
+    model.gpu_share = 1.0; /* with no link measured all is as into the host's memory */
+    (void)build(&model, KVT_HOLES_MIXED, &offer, gpu);
+    assert_memory_equal(gpu, host, 7 * sizeof *host);
+    model.link = (kvt_affine){.request_seconds = 1e-3, .bytes_per_s = 25e9};
+    (void)build(&model, KVT_HOLES_MIXED, &offer, gpu);
+    model.gpu_share = 0.5;
+    (void)build(&model, KVT_HOLES_MIXED, &offer, half);
+    assert_memory_equal(&gpu[0], &host[0], sizeof *host);
+    for (int i = 1; i < 7; i++) {
+        const int tier = KVT_TIER_HBM + (i - 1) / 2;
+        const double stored = (double)host[i].read_bytes[tier], link = 1e-3 + stored / 25e9;
+        double load = host[i].load_seconds, decode = host[i].decode_seconds;
+        if ((i - 1) % 2 == RAW) {
+            decode += 1e-3 + source / 25e9;
+        } else if (tier == KVT_TIER_SSD) { /* whose read takes longest: a part of the rest is left */
+            const uint32_t steps = codecs_arriving_steps(&block, model.variants[LOSSLESS].variant,
+                                                         host[i].read_bytes[tier]);
+            assert_true(steps > 1 && link + kernels < load);
+            decode = (link + kernels) / steps;
+        } else {
+            load = tier == KVT_TIER_DRAM ? link : 0.0;
+            decode = kernels;
+        }
+        assert_true(fabs(gpu[i].load_seconds - load) < 1e-9);
+        assert_near(gpu[i].decode_seconds, decode, 1e-9);
+        assert_near(half[i].load_seconds, (load + host[i].load_seconds) / 2, 1e-9);
+        assert_near(half[i].decode_seconds, (decode + host[i].decode_seconds) / 2, 1e-9);
+    }
+    /* An emulated GPU is the host's memory. */
+    model.arriving[KVT_TIER_HBM] = false;
+    (void)build(&model, KVT_HOLES_MIXED, &offer, half);
+    assert_true(half[2].load_seconds > 0.5e-3);
+    kvt_policy_entry entry = {.struct_size = sizeof entry};
+    for (int way = 0; way < 5; way++) {
+        kvt_cost_model bad = model;
+        if (way == 0) bad.gpu_share = 1.5;
+        if (way == 1) bad.gpu_share = (double)NAN;
+        if (way == 2) bad.link.bytes_per_s = -1.0;
+        if (way == 3) bad.link.request_seconds = (double)INFINITY;
+        if (way == 4) bad.variants[1].gpu_bytes_per_s = (double)NAN;
+        assert_int_equal(kvt_offer_build(&bad, KVT_HOLES_MIXED, &offer, half, &entry),
+                         KVT_E_ARGUMENT);
+    }
+}
+
 /* What is decoded as it comes, and in how many steps at most. */
 TEST(steps_of_records)
 {

@@ -7,6 +7,7 @@
 
 #include "estimator/profile/profile_internal.h"
 #include "gpu_engine.h"
+#include "store/core/store_offer.h"
 
 #include <math.h>
 
@@ -19,6 +20,7 @@ TEST_EACH(begin_case, end_case);
 #define KERNEL_RATE  1e5
 
 static bool with_link, with_kernels;
+static double kernel_rate = KERNEL_RATE;
 
 /* Rows of the link, and of the kernels of the form, as profile codecs makes them. */
 static void rows_of_gpu(const char *path)
@@ -46,7 +48,7 @@ static void rows_of_gpu(const char *path)
         assert_ok(profile_point_insert(profile, row, &point, 1, &fit));
     }
     kvt_codec_curve curve = {
-        .stored_share = 0.3, .encode_bytes_per_s = 1, .decode_bytes_per_s = KERNEL_RATE};
+        .stored_share = 0.3, .encode_bytes_per_s = 1, .decode_bytes_per_s = kernel_rate};
     assert_ok(kvt_variant_parse(FORM, &curve.variant));
     if (with_kernels)
         assert_ok(profile_codec_insert(profile, run, &curve, PROFILE_ISA_GPU, 1, "sample", 1, 1));
@@ -205,4 +207,101 @@ TEST(the_cpu_decodes_and_the_raw_bytes_cross)
         assert_true((double)info.decode_ns * 1e-9 > decode_seconds + 0.005);
         costs_close();
     }
+}
+
+/* ---- options ---- */
+
+/* The form of an entry, by a get into the host's memory. */
+static kvt_variant form_of(uint32_t number)
+{
+    static char data[ENTRY_BYTES];
+    kvt_get_info info = {.struct_size = sizeof info};
+    const kvt_key key = support_key(number);
+    assert_ok(kvt_store_get(store, &key, KVT_PACKED(data, ENTRY_BYTES), KVT_NO_DEADLINE, &info));
+    return info.variant;
+}
+
+/* The form in which an entry that is put from the host's memory is kept. */
+static kvt_variant form_of_put(uint32_t number)
+{
+    static char data[ENTRY_BYTES];
+    kvt_entry entry = support_entry(support_key(number), layout, 1);
+    fill(0, data);
+    assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, ENTRY_BYTES)));
+    return form_of(number);
+}
+
+static kvt_option option_of(uint32_t number, uint16_t codec)
+{
+    kvt_explanation found = {.struct_size = sizeof found};
+    const kvt_key key = support_key(number);
+    assert_ok(kvt_store_explain(store, &key, &found));
+    for (uint32_t i = 1; i < found.option_count; i++)
+        if (found.options[i].option.variant.codec == codec) return found.options[i].option;
+    fail_msg("no option of codec %u", (unsigned)codec);
+    return found.options[0].option;
+}
+
+/* Where gets go decides what a lossy form is worth: into the host's memory raw bytes of DRAM are
+ * the fastest; over a slow link, and decoded by fast kernels, fewer bytes are. Entries that are
+ * stored get the new seconds, too, and the old ones when gets come back to the host. */
+TEST(options_follow_the_target_of_gets)
+{
+    static const char *const path = "test_store_gpu_costs_options.db";
+    const test_rung rung = {FORM, 5, 0.001, 0.002, true};
+    give_kernels();
+    engine_open(0, "lsbth");
+    with_link = with_kernels = true;
+    kernel_rate = 1e9;
+    (void)unlink(path);
+    ladder_make_profile(path, &rung, 1);
+    rows_of_gpu(path);
+    kernel_rate = KERNEL_RATE;
+    kvt_store_options options = ladder_store_options(path, &layout, 64 << 20);
+    options.lossless = false;
+    assert_ok(kvt_store_open(&options, &store, NULL, 0));
+    assert_int_equal(form_of_put(0).codec, KVT_CODEC_RAW);
+    const kvt_option before = option_of(0, KVT_CODEC_KIVI);
+    learn_round(store); /* gets went to the host: nothing changes */
+    assert_int_equal(form_of_put(1).codec, KVT_CODEC_RAW);
+    for (int i = 0; i < 400; i++)
+        (void)get_one(0);
+    assert_true(stats_of(0).gets_share > 0.9);
+    learn_round(store);
+    assert_int_equal(form_of_put(2).codec, KVT_CODEC_KIVI);
+    const kvt_option after = option_of(0, KVT_CODEC_KIVI);
+    assert_true(after.load_seconds > 0.9 * LINK_REQUEST && before.load_seconds < 0.01);
+    assert_true(after.load_seconds + after.decode_seconds <
+                option_of(0, KVT_CODEC_RAW).load_seconds +
+                    option_of(0, KVT_CODEC_RAW).decode_seconds);
+    for (uint32_t i = 0; i < 400; i++)
+        (void)form_of(0);
+    assert_true(stats_of(0).gets_share < 0.1);
+    learn_round(store);
+    assert_int_equal(form_of_put(4).codec, KVT_CODEC_RAW);
+    assert_true(option_of(0, KVT_CODEC_KIVI).load_seconds < 0.1 * LINK_REQUEST);
+}
+
+/* Before any get a put says where they will go; a load's entries count as gets do. */
+TEST(puts_and_loads_say_where_gets_go)
+{
+    costs_open(false, true, true);
+    assert_true(stats_of(0).gets_share == 0.0); /* no GPU was needed */
+    kvt_entry entry = support_entry(support_key(50), layout, 1);
+    assert_ok(kvt_store_put(store, &entry, &own.views[0]));
+    assert_true(stats_of(0).gets_share == 1.0);
+    static char data[ENTRY_BYTES];
+    assert_ok(kvt_store_get(store, &own.keys[1], KVT_PACKED(data, ENTRY_BYTES), KVT_NO_DEADLINE,
+                            NULL));
+    assert_true(stats_of(0).gets_share == 0.0); /* a get says more than a put */
+    entry.key = support_key(51);
+    assert_ok(kvt_store_put(store, &entry, &own.views[0]));
+    assert_true(stats_of(0).gets_share == 0.0);
+    kvt_status statuses[ENTRIES];
+    assert_ok(load_all(statuses));
+    const double gets = stats_of(0).gets_share;
+    assert_true(fabs(gets - (1.0 - pow(63.0 / 64.0, ENTRIES))) < 1e-12);
+    assert_int_equal(kvt_store_get(store, &(kvt_key){{9}}, &own.views[0], KVT_NO_DEADLINE, NULL),
+                     KVT_MISS);
+    assert_true(stats_of(0).gets_share == gets); /* nothing came */
 }
