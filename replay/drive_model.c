@@ -10,6 +10,7 @@
 #include "drive_model.h"
 
 #include "tiers/pool/needs.h"
+#include "tiers/pool/slack_log.h"
 
 #include <assert.h>
 #include <math.h>
@@ -260,26 +261,23 @@ static slack_state drive_state(drive_model *model, slack_need *needs)
     return state;
 }
 
-static bool drive_note(drive_model *model, slack_reason reason)
+static bool drive_asks(drive_model *model, const slack_state *state, uint32_t rank)
 {
+    const bool write = drive_is_write(rank);
+    const slack_question question = {.rank = (tiers_rank)rank,
+                                     .bytes = write ? model->write_bytes : model->request_bytes,
+                                     .settings = model->gate,
+                                     .account = model->account,
+                                     .state = *state};
+    const slack_reason reason = slack_ask(&question, &model->account);
     const bool begins = slack_begins(reason);
-    if (begins || reason != model->held_for) model->figures.decisions[reason]++;
+    if (write && !begins && reason != SLACK_GRAIN) model->heads[rank]->deferred = true;
+    if (begins || reason != model->held_for) {
+        model->figures.decisions[reason]++;
+        if (model->settings.log != NULL) slack_log_add(model->settings.log, &question, reason);
+    }
     model->held_for = begins ? SLACK_ORDERED : reason;
     return begins;
-}
-
-static bool drive_asks_write(drive_model *model, const slack_state *state, uint32_t rank)
-{
-    const slack_reason reason =
-        slack_may_write(&model->gate, &model->account, state, model->write_bytes);
-    if (!slack_begins(reason) && reason != SLACK_GRAIN) model->heads[rank]->deferred = true;
-    return drive_note(model, reason);
-}
-
-static bool drive_asks_read(drive_model *model, const slack_state *state, uint32_t rank)
-{
-    return drive_note(model, slack_may_read(&model->gate, &model->account, state,
-                                            rank == TIERS_RANK_WAITED, model->request_bytes));
 }
 
 static uint32_t drive_by_gate(drive_model *model)
@@ -291,14 +289,14 @@ static uint32_t drive_by_gate(drive_model *model)
     const slack_state state = drive_state(model, needs);
     const bool late = write != TIERS_RANKS &&
                       (state.waited_ns >= model->gate.patience_ns || state.short_of_staging);
-    if (late && drive_asks_write(model, &state, write)) return write;
+    if (late && drive_asks(model, &state, write)) return write;
     if (read != TIERS_RANKS) {
-        if (drive_asks_read(model, &state, read)) return read;
+        if (drive_asks(model, &state, read)) return read;
         if (read != TIERS_RANK_WAITED && model->heads[TIERS_RANK_WAITED] != NULL &&
-            drive_asks_read(model, &state, TIERS_RANK_WAITED))
+            drive_asks(model, &state, TIERS_RANK_WAITED))
             return TIERS_RANK_WAITED;
     }
-    if (write != TIERS_RANKS && !late && drive_asks_write(model, &state, write)) return write;
+    if (write != TIERS_RANKS && !late && drive_asks(model, &state, write)) return write;
     model->ask_again_ns = model->now_ns + DRIVE_ASK_AGAIN_NS;
     return TIERS_RANKS;
 }

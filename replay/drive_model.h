@@ -20,6 +20,7 @@
 #include "tiers/pool/slack.h"
 
 #include <kvterrace/status.h>
+#include <stdio.h>
 
 typedef struct drive_settings {
     tiers_order order;
@@ -27,6 +28,7 @@ typedef struct drive_settings {
     double request_seconds;                     /* behind the bus: of no other request's time */
     double mix; /* share of the rates lost while both directions are in the drive, below 1 */
     double grain_seconds, patience_seconds;
+    FILE *log; /* receives the decisions that are counted (slack_log.h); or NULL */
 } drive_settings;
 
 /* One pass and what it loads. */

@@ -44,7 +44,8 @@ kvt_status sim_drive_open(sim_host *host)
                                      .request_seconds = tier->read.request_seconds,
                                      .mix = options->mix,
                                      .grain_seconds = options->io.write_grain_seconds,
-                                     .patience_seconds = options->io.write_patience_seconds};
+                                     .patience_seconds = options->io.write_patience_seconds,
+                                     .log = host->sim.plan_log};
     return drive_open(&settings, &calls, &host->drive);
 }
 

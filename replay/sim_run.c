@@ -188,8 +188,8 @@ static kvt_status hosts_open_host(sim_run *run, uint32_t index)
     if (options->remote.capacity_bytes > 0) sim->remote = &run->remote;
     if (status == KVT_OK) status = sim_servers_open(host);
     if (status == KVT_OK) status = sim_copies_open(host);
-    if (status == KVT_OK) status = sim_drive_open(host);
     if (status == KVT_OK) status = sim_open(sim, run->policy, run->message, run->message_size);
+    if (status == KVT_OK) status = sim_drive_open(host);
     if (status != KVT_OK) return status;
     hosts_begin_rounds(host);
     if (options->restart && workload->request_count > 0)

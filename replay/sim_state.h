@@ -76,7 +76,6 @@ typedef struct sim_state {
     kvt_move moves[SIM_PLAN_MOVES];
     kvt_plan plan;
     FILE *plan_log;
-    bool plan_log_failed;
 
     uint32_t sample_every; /* policy calls between two that are timed */
     uint32_t until_sample;

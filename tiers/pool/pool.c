@@ -107,6 +107,7 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
                                    .member = (uint32_t)(member - pool->members),
                                    .needs = &pool->needs,
                                    .hurry = &pool->hurry,
+                                   .log = &pool->log,
                                    .spare = pool_trim_step,
                                    .arrived = pool_count_arrived};
     worker.gate.mix_loss = options->mix_kept > 0 ? 1 - options->mix_kept : NAN;
@@ -317,6 +318,11 @@ void tiers_need_end(tiers_pool *pool, uint64_t number)
 void tiers_pool_hurry_writes(tiers_pool *pool, bool hurry)
 {
     atomic_store(&pool->hurry, hurry);
+}
+
+void tiers_pool_log_decisions(tiers_pool *pool, FILE *log)
+{
+    atomic_store(&pool->log, log);
 }
 
 /* ---- transfers ---- */

@@ -15,6 +15,7 @@
 #define TIERS_POOL_H
 
 #include <stdatomic.h>
+#include <stdio.h>
 
 #include "tiers/devices/device_ops.h"
 #include "wear.h"
@@ -437,6 +438,10 @@ void tiers_need_end(tiers_pool *pool, uint64_t number);
 
 /* Whether writes hold more staging than its watermark: then they get their share at once. */
 void tiers_pool_hurry_writes(tiers_pool *pool, bool hurry);
+
+/* From now on the members write the decisions that they count as lines (slack_log.h). The stream
+ * stays open until the pool is closed. */
+void tiers_pool_log_decisions(tiers_pool *pool, FILE *log);
 
 typedef struct tiers_pool_facts {
     uint64_t capacity_bytes; /* the budget, or what the members that take units hold if less */

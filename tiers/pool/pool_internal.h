@@ -71,6 +71,7 @@ struct tiers_pool {
     bool reweigh;
     slack_settings gate; /* but for mix_loss, which is each member's */
     atomic_bool hurry;   /* writes hold more staging than its watermark */
+    _Atomic(FILE *) log; /* of decisions, or NULL */
     tiers_needs needs;   /* own lock */
     bool virtual_time;   /* every present member's clock is virtual */
     _Atomic uint32_t member_count;

@@ -102,6 +102,9 @@ typedef struct slack_state {
     uint32_t need_count;
 } slack_state;
 
+/* The least D_j - Q_j when an operation of so many seconds begins behind the writes under way. */
+double slack_margin(const slack_state *state, double seconds);
+
 /* Whether operations of both directions may be under way together while a pass loads. */
 bool slack_may_overlap(const slack_settings *settings);
 

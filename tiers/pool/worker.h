@@ -95,6 +95,7 @@ typedef struct tiers_worker_options {
     uint32_t member;           /* of the pool, among the needs: */
     tiers_needs *needs;        /* of the pool; NULL = the order reads_first, whatever the gate */
     const atomic_bool *hurry;  /* writes are short of staging; NULL = never */
+    _Atomic(FILE *) *log;      /* of decisions: NULL, or one that holds NULL, = none */
     tiers_worker_spare *spare; /* NULL = none */
     tiers_worker_arrived *arrived; /* NULL = none, and no transfer has `arrival` */
 } tiers_worker_options;

@@ -15,6 +15,7 @@
 #include <assert.h>
 
 #include "base/clock.h"
+#include "slack_log.h"
 #include "worker_internal.h"
 
 /* The first rank of a range that has jobs, unless another one has waited through enough pieces.
@@ -82,31 +83,29 @@ static slack_state order_state(const tiers_worker *worker, slack_need *needs)
     return state;
 }
 
-/* Counts a decision: each piece that begins, and each time that pieces begin to wait or wait for
- * something else. Returns whether it begins. */
-static bool order_note(tiers_worker *worker, slack_reason reason)
+/* Asks whether a piece of a rank begins, and counts the decision: each piece that begins, and each
+ * time that pieces begin to wait or wait for something else. */
+static bool order_asks(tiers_worker *worker, const slack_state *state, uint32_t rank)
 {
+    const tiers_worker_options *options = &worker->options;
+    const bool write = rank >= TIERS_RANK_WRITE;
+    assert(worker->active[rank].head != NULL);
+    if (write) worker->write_bytes = worker_write_bytes(worker); /* the batch may have changed */
+    const slack_question question = {.member = options->member,
+                                     .rank = (tiers_rank)rank,
+                                     .bytes = write ? worker->write_bytes : worker->request_bytes,
+                                     .settings = options->gate,
+                                     .account = worker->account,
+                                     .state = *state};
+    const slack_reason reason = slack_ask(&question, &worker->account);
     const bool begins = slack_begins(reason);
-    if (begins || reason != worker->held_for)
+    if (begins || reason != worker->held_for) {
+        FILE *log = options->log != NULL ? atomic_load(options->log) : NULL;
         atomic_fetch_add_explicit(&worker->decisions[reason], 1, memory_order_relaxed);
+        if (log != NULL) slack_log_add(log, &question, reason);
+    }
     worker->held_for = begins ? SLACK_ORDERED : reason;
     return begins;
-}
-
-/* Asks whether a write begins. */
-static bool order_asks_write(tiers_worker *worker, const slack_state *state)
-{
-    worker->write_bytes = worker_write_bytes(worker); /* the batch may have changed */
-    return order_note(worker, slack_may_write(&worker->options.gate, &worker->account, state,
-                                              worker->write_bytes));
-}
-
-/* Asks whether a piece of a read rank begins. */
-static bool order_asks_read(tiers_worker *worker, const slack_state *state, uint32_t rank)
-{
-    assert(worker->active[rank].head != NULL);
-    return order_note(worker, slack_may_read(&worker->options.gate, &worker->account, state,
-                                             rank == TIERS_RANK_WAITED, worker->request_bytes));
 }
 
 /* The orders table and slack. A write that has waited for too long is asked for first, because
@@ -121,15 +120,15 @@ static uint32_t order_by_gate(tiers_worker *worker)
     const bool late =
         write != TIERS_RANKS &&
         (state.waited_ns >= worker->options.gate.patience_ns || state.short_of_staging);
-    if (late && order_asks_write(worker, &state)) return write;
+    if (late && order_asks(worker, &state, write)) return write;
     if (read != TIERS_RANKS) {
-        if (order_asks_read(worker, &state, read)) return read;
+        if (order_asks(worker, &state, read)) return read;
         const bool other = read != TIERS_RANK_WAITED;
         if (other && worker->active[TIERS_RANK_WAITED].head != NULL &&
-            order_asks_read(worker, &state, TIERS_RANK_WAITED))
+            order_asks(worker, &state, TIERS_RANK_WAITED))
             return TIERS_RANK_WAITED;
     }
-    if (write != TIERS_RANKS && !late && order_asks_write(worker, &state)) return write;
+    if (write != TIERS_RANKS && !late && order_asks(worker, &state, write)) return write;
     worker->held = true;
     return TIERS_RANKS;
 }

@@ -4,9 +4,12 @@
  * begin writes as the gate of live members says; whatever waits ends.
  */
 #include "cases.h"
+#include "dice.h"
 #include "replay/drive_model.h"
+#include "tiers/pool/slack_log.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MB        UINT64_C(1000000)
@@ -37,6 +40,8 @@ static void note_ended(void *context, uint32_t tag, uint64_t now_ns)
     w->ended_ns[tag] = now_ns;
 }
 
+static FILE *decided; /* what the next model's gate decides, or NULL */
+
 /* A drive of 100 MB/s in both directions. */
 static void begin(world *w, tiers_order order, double mix)
 {
@@ -45,7 +50,8 @@ static void begin(world *w, tiers_order order, double mix)
                                      .write_bytes_per_s = 1e8,
                                      .mix = mix,
                                      .grain_seconds = 0.002,
-                                     .patience_seconds = 10};
+                                     .patience_seconds = 10,
+                                     .log = decided};
     memset(w, 0, sizeof *w);
     const drive_calls calls = {note_loaded, note_ended, w};
     assert_ok(drive_open(&settings, &calls, &w->model));
@@ -247,4 +253,54 @@ TEST(what_is_forgotten_does_not_end_and_loads_go_on)
         drive_close(w.model);
     }
     drive_close(NULL);
+}
+
+/* Passes and writes at instants drawn from a seed; the text of what the gate decided. */
+static char *decide(tiers_order order, uint64_t seed, size_t *size, uint64_t *counted)
+{
+    world w;
+    char *lines = NULL;
+    uint64_t dice = seed, now_ns = 0;
+    decided = open_memstream(&lines, size);
+    assert_non_null(decided);
+    begin(&w, order, 0.6);
+    for (uint32_t i = 0; i < WRITES; i++) {
+        now_ns += (dice_next(&dice) >> 33) % (SECOND_NS / 50);
+        const drive_pass pass = pass_of(0.08 + 0.01 * (double)(dice_next(&dice) >> 61));
+        if (i % 25 == 0) assert_ok(drive_load(w.model, now_ns, i / 25, &pass));
+        assert_ok(drive_add(w.model, now_ns, TIERS_RANK_WRITE + i % 2, MB, i, true));
+    }
+    (void)run_out(&w);
+    const drive_figures *figures = drive_figures_of(w.model);
+    *counted = 0;
+    for (uint32_t reason = 0; reason < SLACK_REASONS; reason++)
+        *counted += figures->decisions[reason];
+    drive_close(w.model);
+    assert_int_equal(fclose(decided), 0);
+    decided = NULL;
+    return lines;
+}
+
+TEST(a_seed_gives_the_same_decisions_and_each_can_be_made_again)
+{
+    for (int order = TIERS_TABLE; order <= TIERS_SLACK; order++) {
+        uint64_t counted, again;
+        size_t size, other_size;
+        char *first = decide((tiers_order)order, 5, &size, &counted);
+        char *same = decide((tiers_order)order, 5, &other_size, &again);
+        assert_true(counted > WRITES && size == other_size && counted == again);
+        assert_memory_equal(first, same, size);
+        char *other = decide((tiers_order)order, 6, &other_size, &again);
+        assert_true(size != other_size || memcmp(first, other, size) != 0);
+        slack_log_sums sums;
+        FILE *from = fmemopen(first, size, "r");
+        assert_non_null(from);
+        assert_ok(slack_log_check(from, &sums));
+        assert_int_equal(sums.decisions, counted);
+        assert_int_equal(sums.differ, 0);
+        assert_int_equal(fclose(from), 0);
+        free(first);
+        free(same);
+        free(other);
+    }
 }

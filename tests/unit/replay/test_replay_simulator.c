@@ -8,10 +8,12 @@
 #include "cases.h"
 
 #include "replay/replay.h"
+#include "tiers/pool/slack_log.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A block of 100 tokens of 1,000 bytes: 50 matrices in whole 64 bytes behind 12 KiB of header. */
 #define STORED_BYTES 114688.0
@@ -197,6 +199,22 @@ TEST(layers_come_through_the_drives)
         simulate(&options, both, 3, "lru", &result);
         assert_true(result.times.ttft_p99 > 0.3 && result.times.ttft_max <= 1.1 + 1e-9);
         assert_int_equal(result.bytes_read[KVT_TIER_SSD], 20 * 114688);
+        /* The plan log has each decision of the gate beside the moves. */
+        options.plan_log = "layered-plan.log";
+        simulate(&options, both, 3, "lru", &result);
+        const kvt_io_decisions *why = &result.drive.decisions;
+        slack_log_sums sums;
+        FILE *log = fopen(options.plan_log, "r");
+        assert_non_null(log);
+        assert_ok(slack_log_check(log, &sums));
+        assert_int_equal(fclose(log), 0);
+        assert_int_equal(unlink(options.plan_log), 0);
+        /* And the reads that the order asked no permission for. */
+        assert_true(sums.decisions >= why->idle + why->fits + why->share + why->waits_reads +
+                                          why->waits_layers + why->waits_grain + why->waits_turn);
+        assert_int_equal(sums.decisions > 0, order >= KVT_IO_TABLE);
+        assert_int_equal(sums.lines - sums.decisions, result.moves);
+        assert_int_equal(sums.differ, 0);
     }
 }
 

@@ -11,7 +11,7 @@
 #include "cases.h"
 #include "gate_device.h"
 #include "pool_scratch.h"
-#include "tiers/pool/slack.h"
+#include "tiers/pool/slack_log.h"
 
 #define MS UINT64_C(1000000)
 
@@ -174,6 +174,37 @@ TEST(a_write_waits_for_the_layers_of_a_pass)
     assert_ok(tiers_transfer_wait(o->pool, orders_start(o, 2, KVT_IO_WRITE)));
     assert_int_equal(orders_decisions(o, SLACK_IDLE), 1);
     orders_close(o);
+}
+
+TEST(decisions_that_are_counted_are_lines)
+{
+    orders *o = orders_open(TIERS_SLACK, 0);
+    FILE *log = tmpfile();
+    assert_non_null(log);
+    tiers_pool_log_decisions(o->pool, log);
+    atomic_store(&o->gate.open, true);
+    const uint64_t number = orders_need(o);
+    tiers_transfer *write = orders_start(o, 0, KVT_IO_WRITE);
+    for (uint32_t i = 1; i < ALL; i++)
+        assert_ok(tiers_transfer_wait(o->pool, orders_start(o, i, KVT_IO_READ)));
+    while (orders_decisions(o, SLACK_LATE) == 0)
+        base_sleep(MS / 10);
+    tiers_pool_hurry_writes(o->pool, true);
+    assert_ok(tiers_transfer_wait(o->pool, write)); /* by its share */
+    tiers_need_end(o->pool, number);
+    assert_ok(tiers_transfer_wait(o->pool, orders_start(o, 0, KVT_IO_WRITE)));
+    uint64_t counted = 0;
+    for (uint32_t reason = 0; reason < SLACK_REASONS; reason++)
+        counted += orders_decisions(o, (slack_reason)reason);
+    assert_true(orders_decisions(o, SLACK_SHARE) > 0 && orders_decisions(o, SLACK_LATE) > 0);
+    orders_close(o);
+    slack_log_sums sums;
+    rewind(log);
+    assert_ok(slack_log_check(log, &sums));
+    assert_int_equal(sums.decisions, counted);
+    assert_int_equal(sums.lines, counted);
+    assert_int_equal(sums.differ, 0);
+    assert_int_equal(fclose(log), 0);
 }
 
 TEST(a_pass_that_never_ends_holds_a_write_for_the_patience)
