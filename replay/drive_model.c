@@ -269,12 +269,13 @@ static bool drive_asks(drive_model *model, const slack_state *state, uint32_t ra
                                      .settings = model->gate,
                                      .account = model->account,
                                      .state = *state};
-    const slack_reason reason = slack_ask(&question, &model->account);
+    const slack_reason reason = tiers_slack_ask(&question, &model->account);
     const bool begins = slack_begins(reason);
     if (write && !begins && reason != SLACK_GRAIN) model->heads[rank]->deferred = true;
     if (begins || reason != model->held_for) {
         model->figures.decisions[reason]++;
-        if (model->settings.log != NULL) slack_log_add(model->settings.log, &question, reason);
+        if (model->settings.log != NULL)
+            tiers_slack_log_add(model->settings.log, &question, reason);
     }
     model->held_for = begins ? SLACK_ORDERED : reason;
     return begins;
@@ -522,7 +523,7 @@ kvt_status drive_load(drive_model *model, uint64_t now_ns, uint32_t tag, const d
     load->pace = (tiers_pace){
         .layers = pass->layers, .began_ns = now_ns, .step_ns = drive_ns(pass->announced_seconds)};
     if (pass->announced_seconds > 0)
-        load->need = needs_begin(&model->needs, &load->pace, DRIVE_AHEAD, now_ns);
+        load->need = needs_begin(&model->needs, &load->pace, 0, pass->layers, DRIVE_AHEAD, now_ns);
     needs_add(&model->needs, load->need, &place, pass->layer_bytes * pass->layers);
     drive_load_state **at = &model->loads;
     while (*at != NULL)

@@ -29,6 +29,9 @@
  * An object is a name, and holds nothing: an entry that leaves the store before a block is carried
  * out is a miss. A lease (lookup.h) keeps entries.
  *
+ * A block may name the pass of the model that computes with its layers (load.h), so that a store
+ * with store.io_order = slack writes in the time that these leave, as for a load.
+ *
  * Two blocks under way that write the same bytes leave those of one of them; `after` orders them.
  *
  * Thread rule: every function on a kvt_ring from any thread, open and close excepted. None but
@@ -75,7 +78,8 @@ typedef struct kvt_ring_block {
     uint64_t after;       /* index + 1 of an earlier block that completes first; 0 = none */
     uint64_t deadline_ns; /* instant of CLOCK_MONOTONIC after which no device is waited for */
     uint64_t user;        /* comes back */
-    uint64_t zero;
+    uint64_t pass; /* that computes with the layers: a number of kvt_pass_begin (load.h); 0, or
+                             one that has ended or has no such layers: none */
 } kvt_ring_block;
 
 /* A completion: 56 bytes. */

@@ -84,7 +84,7 @@ static void load_join_pass(kvt_load *load)
         tiers_pool *pool = store->pools[entry->place->tier];
         uint64_t *need = &load->needs[entry->place->tier];
         if (*need == 0)
-            *need = pass_join(&store->passes, load->options.pass, pool, load->plain,
+            *need = pass_join(&store->passes, load->options.pass, pool, 0, load->plain,
                               load->options.layers_ahead);
         if (*need == 0) return;
         tiers_need_add(pool, *need, entry->place->location, entry->record_bytes);

@@ -83,18 +83,19 @@ static void pass_tell(const store_pass *pass)
 
 /* ---- loads ---- */
 
-uint64_t pass_join(store_passes *passes, uint64_t number, tiers_pool *pool, uint32_t layers,
-                   uint32_t ahead)
+uint64_t pass_join(store_passes *passes, uint64_t number, tiers_pool *pool, uint32_t first,
+                   uint32_t end, uint32_t ahead)
 {
     uint64_t need = 0;
     pthread_mutex_lock(&passes->lock);
     store_pass *pass = passes_find(passes, number);
     for (uint32_t i = 0; pass != NULL && i < PASS_LOADS && need == 0; i++) {
         pass_load *load = &pass->loads[i];
-        if (load->need != 0 || layers != pass->pace.layers) continue;
-        need = tiers_need_begin(pool, &pass->pace, ahead);
+        if (load->need != 0) continue;
+        need = tiers_need_begin(pool, &pass->pace, first, end, ahead);
         if (need == 0) break;
-        *load = (pass_load){.need = need, .pool = pool};
+        *load =
+            (pass_load){.need = need, .pool = pool, .first = first, .end = end, .arrived = first};
     }
     pthread_mutex_unlock(&passes->lock);
     return need;
@@ -125,16 +126,17 @@ void pass_leave(store_passes *passes, uint64_t number, uint64_t need, tiers_pool
     tiers_need_end(pool, need);
 }
 
-/* Whether the layer behind the one that is computed has come in all loads. Lock held. */
+/* Whether the layer behind the one that is computed has come in all loads; never by blocks of a
+ * ring alone, which are told apart no longer once they are complete. Lock held. */
 static bool pass_is_ready(const store_pass *pass)
 {
     uint32_t loads = 0;
+    const uint32_t end = pass->pace.layer + 2;
     for (uint32_t i = 0; i < PASS_LOADS; i++) {
-        if (pass->loads[i].need == 0) continue;
+        const pass_load *load = &pass->loads[i];
+        if (load->need == 0 || load->first >= end) continue;
         loads++;
-        if (pass->loads[i].arrived < pass->pace.layer + 2 &&
-            pass->loads[i].arrived < pass->pace.layers)
-            return false;
+        if (load->arrived < end && load->arrived < load->end) return false;
     }
     return loads > 0;
 }

@@ -19,11 +19,12 @@
 #define PASS_MOST  64u
 #define PASS_LOADS 8u /* of a pass that are told apart; further ones name no pass */
 
-/* One load's reads from one tier. */
+/* The reads of a load, or of a block of a ring, from one tier. */
 typedef struct pass_load {
     uint64_t need; /* the pool's number; 0 = free */
     tiers_pool *pool;
-    uint32_t arrived; /* layers */
+    uint32_t first, end; /* the layers that it reads */
+    uint32_t arrived;    /* one behind the last of them that has come */
 } pass_load;
 
 /* One pass; number 0: the place is free. */
@@ -52,10 +53,10 @@ void passes_destroy(store_passes *passes);
 KVT_NODISCARD kvt_status passes_set_rows(store_passes *passes, const kvt_pass_row *rows,
                                          size_t count);
 
-/* A load of a pass is about to read entries of a tier. Returns the number of its need, 0 when the
- * pass is not there or has too many loads. */
-uint64_t pass_join(store_passes *passes, uint64_t pass, tiers_pool *pool, uint32_t layers,
-                   uint32_t ahead);
+/* Layers of a pass, from `first` up to `end`, are about to be read from a tier. Returns the number
+ * of the need, 0 when the pass is not there, has no such layers or too many loads. */
+uint64_t pass_join(store_passes *passes, uint64_t pass, tiers_pool *pool, uint32_t first,
+                   uint32_t end, uint32_t ahead);
 
 /* So many layers have come and were asked for. */
 void pass_note(store_passes *passes, uint64_t pass, uint64_t need, uint32_t arrived,

@@ -447,11 +447,6 @@ static void ring_make_pieces(ring_worker *worker, uint32_t sound)
     }
 }
 
-static const ring_want *ring_first_want(const ring_worker *worker, const ring_piece *piece)
-{
-    return &worker->wants[worker->order[piece->first] & (KVT_RING_CONTEXTS_MAX - 1)];
-}
-
 static int ring_compare_reads(const void *a, const void *b)
 {
     const ring_read *x = a, *y = b;
@@ -705,7 +700,9 @@ void ring_run_block(ring_worker *worker, ring_slot *slot)
             worker->holds[i].status = status;
         if (status == KVT_OK) {
             ring_make_pieces(worker, sound);
+            if (slot->block.pass != 0) ring_join_pass(worker, slot->block.pass);
             if (worker->piece_count != 0) ring_run_rounds(worker);
+            if (slot->block.pass != 0) ring_leave_pass(worker, slot->block.pass);
         } else {
             for (uint32_t i = 0; i < worker->count; i++)
                 if (worker->statuses[i] == KVT_OK) worker->statuses[i] = (signed char)status;

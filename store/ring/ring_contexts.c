@@ -39,7 +39,7 @@ kvt_status ring_block_read(const base_ring_body *body, const ring_head *head, ui
     kvt_ring_block block;
     memcpy(&block, body, sizeof block);
     *block_out = block;
-    if (block.zero != 0 || block.table >= head->tables) return KVT_E_ARGUMENT;
+    if (block.table >= head->tables) return KVT_E_ARGUMENT;
     if (block.first > head->contexts || block.count > head->contexts - block.first)
         return KVT_E_ARGUMENT;
     return block.after > position ? KVT_E_ARGUMENT : KVT_OK;

@@ -39,7 +39,7 @@ _Static_assert(sizeof(ring_head) == 64, "documented to the byte");
 bool ring_head_of(uint32_t depth, uint32_t contexts, uint32_t kept, ring_head *head_out);
 
 /* Reads the block at a position. KVT_OK; KVT_E_ARGUMENT: a table or contexts that are not there, a
- * block that would come after itself or a later one, a word that is not zero. */
+ * block that would come after itself or a later one. */
 KVT_NODISCARD kvt_status ring_block_read(const base_ring_body *body, const ring_head *head,
                                          uint64_t position, kvt_ring_block *block_out);
 

@@ -154,6 +154,7 @@ typedef struct ring_worker {
     uint32_t piece_count;
     uint64_t regions[RING_REGIONS_MAX / 64]; /* that the block uses: a mask */
     ring_lot *lot;
+    uint64_t needs[KVT_TIER_COUNT]; /* of the block's pass */
     ring_round rounds[2];
     kvt_record_range *ranges;
     uint32_t range_room;
@@ -234,6 +235,10 @@ void ring_lot_leave(void *lot);
 /* Why a block stops before its bytes have come. */
 kvt_status ring_late(const ring_worker *worker);
 
+/* Tells a pass what the pieces of a block read, and from where; and that all has come. */
+void ring_join_pass(ring_worker *worker, uint64_t pass);
+void ring_leave_pass(ring_worker *worker, uint64_t pass);
+
 /* Bytes of one round, of the two that are under way. */
 uint64_t ring_half(const ring_worker *worker);
 
@@ -252,6 +257,11 @@ void ring_end_round(ring_round *round);
 /* Makes room for blocks. False: no memory. */
 bool ring_worker_make(ring_worker *worker, kvt_ring *ring, kvt_store *store);
 void ring_worker_free(ring_worker *worker);
+
+static inline const ring_want *ring_first_want(const ring_worker *worker, const ring_piece *piece)
+{
+    return &worker->wants[worker->order[piece->first] & (KVT_RING_CONTEXTS_MAX - 1)];
+}
 
 /* Carries a block out, from its contexts to its statuses in the ring's memory. No lock held. */
 void ring_run_block(ring_worker *worker, ring_slot *slot);

@@ -55,6 +55,49 @@ kvt_status ring_late(const ring_worker *worker)
     return atomic_load(&worker->ring->stopping) ? KVT_E_CANCELLED : KVT_E_TIMEOUT;
 }
 
+/* ---- the pass ---- */
+
+void ring_join_pass(ring_worker *worker, uint64_t pass)
+{
+    kvt_store *store = worker->store;
+    uint32_t first = UINT32_MAX, end = 0;
+    for (uint32_t p = 0; p < worker->piece_count; p++) {
+        if (worker->holds[worker->pieces[p].hold].near) continue;
+        const uint32_t layer = ring_first_want(worker, &worker->pieces[p])->layer;
+        if (layer < first) first = layer;
+        if (layer >= end) end = layer + 1;
+    }
+    for (uint32_t p = 0, next = 0; p < worker->piece_count; p = next) {
+        const ring_hold *hold = &worker->holds[worker->pieces[p].hold];
+        while (next < worker->piece_count && worker->pieces[next].hold == worker->pieces[p].hold)
+            next++;
+        if (hold->near) continue;
+        /* Layers and sides of a record count as equal in bytes, as those of a load do. */
+        const load_entry *entry = &hold->opened->entry;
+        const load_section *last = &entry->sections[entry->section_count - 1];
+        const uint64_t matrices =
+            (uint64_t)(last->first_layer + last->layout.layers) * kvt_layout_sides(&last->layout);
+        tiers_pool *pool = store->pools[hold->place->tier];
+        uint64_t *need = &worker->needs[hold->place->tier];
+        if (*need == 0) {
+            *need = pass_join(&store->passes, pass, pool, first, end, UINT32_MAX);
+            if (*need == 0) return;
+            tiers_need_progress(pool, *need, first, end);
+        }
+        tiers_need_add(pool, *need, hold->place->location,
+                       hold->place->record_bytes * (next - p) / matrices);
+    }
+}
+
+void ring_leave_pass(ring_worker *worker, uint64_t pass)
+{
+    for (uint32_t tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        if (worker->needs[tier] == 0) continue;
+        pass_leave(&worker->store->passes, pass, worker->needs[tier], worker->store->pools[tier]);
+        worker->needs[tier] = 0;
+    }
+}
+
 /* ---- rounds ---- */
 
 uint64_t ring_half(const ring_worker *worker)

@@ -6,6 +6,9 @@
  */
 #include "needs.h"
 
+#include "base/clock.h"
+#include "pool_internal.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -33,7 +36,7 @@ static slack_need needs_of(const need_load *load, uint32_t member)
 {
     const tiers_pace *pace = &load->pace;
     uint64_t due_ns = pace->began_ns, distance;
-    assert(load->arrived <= pace->layers);
+    assert(load->first <= load->arrived && load->arrived <= load->end);
     if (load->arrived >= pace->layer) {
         const uint64_t steps = load->arrived - pace->layer;
         if (__builtin_mul_overflow(steps, pace->step_ns, &distance) ||
@@ -47,9 +50,9 @@ static slack_need needs_of(const need_load *load, uint32_t member)
     }
     return (slack_need){.due_ns = due_ns,
                         .step_ns = pace->step_ns,
-                        .layers = pace->layers - load->arrived,
+                        .layers = load->end - load->arrived,
                         .ahead = load->ahead,
-                        .layer_bytes = load->bytes[member] / pace->layers};
+                        .layer_bytes = load->bytes[member] / (load->end - load->first)};
 }
 
 /* Frees the places of loads whose pass has stopped. The mutex is held. */
@@ -66,10 +69,11 @@ static void needs_forget(tiers_needs *needs, uint64_t now_ns)
     }
 }
 
-uint64_t needs_begin(tiers_needs *needs, const tiers_pace *pace, uint32_t ahead, uint64_t now_ns)
+uint64_t needs_begin(tiers_needs *needs, const tiers_pace *pace, uint32_t first, uint32_t end,
+                     uint32_t ahead, uint64_t now_ns)
 {
     uint64_t number = 0;
-    if (pace->layers == 0 || pace->layer > pace->layers) return 0;
+    if (first >= end || end > pace->layers || pace->layer > pace->layers) return 0;
     pthread_mutex_lock(&needs->mutex);
     if (needs->count == SLACK_NEEDS_MAX) needs_forget(needs, now_ns);
     for (uint32_t i = 0; i < SLACK_NEEDS_MAX && number == 0; i++) {
@@ -77,7 +81,13 @@ uint64_t needs_begin(tiers_needs *needs, const tiers_pace *pace, uint32_t ahead,
         if (load->number != 0) continue;
         needs->numbers++;
         number = needs->numbers * SLACK_NEEDS_MAX + i;
-        *load = (need_load){.number = number, .pace = *pace, .ahead = ahead};
+        *load = (need_load){.number = number,
+                            .pace = *pace,
+                            .first = first,
+                            .end = end,
+                            .ahead = ahead,
+                            .arrived = first,
+                            .issued = first};
         needs->count++;
         atomic_store(&needs->seen_ns, now_ns != 0 ? now_ns : 1);
     }
@@ -114,7 +124,7 @@ void needs_progress(tiers_needs *needs, uint64_t number, uint32_t arrived, uint3
     pthread_mutex_lock(&needs->mutex);
     need_load *load = needs_find(needs, number);
     if (load != NULL && arrived > load->arrived)
-        load->arrived = arrived < load->pace.layers ? arrived : load->pace.layers;
+        load->arrived = arrived < load->end ? arrived : load->end;
     if (load != NULL && issued > load->issued) load->issued = issued;
     pthread_mutex_unlock(&needs->mutex);
 }
@@ -150,4 +160,33 @@ uint32_t needs_list(tiers_needs *needs, uint32_t member, uint64_t now_ns, uint64
     }
     pthread_mutex_unlock(&needs->mutex);
     return count;
+}
+
+/* ---- of a pool ---- */
+
+uint64_t tiers_need_begin(tiers_pool *pool, const tiers_pace *pace, uint32_t first, uint32_t end,
+                          uint32_t ahead)
+{
+    return needs_begin(&pool->needs, pace, first, end, ahead, base_clock_ns());
+}
+
+void tiers_need_add(tiers_pool *pool, uint64_t number, const tiers_location *location,
+                    uint64_t bytes)
+{
+    needs_add(&pool->needs, number, location, bytes);
+}
+
+void tiers_need_set_pace(tiers_pool *pool, uint64_t number, const tiers_pace *pace)
+{
+    needs_set_pace(&pool->needs, number, pace);
+}
+
+void tiers_need_progress(tiers_pool *pool, uint64_t number, uint32_t arrived, uint32_t issued)
+{
+    needs_progress(&pool->needs, number, arrived, issued);
+}
+
+void tiers_need_end(tiers_pool *pool, uint64_t number)
+{
+    needs_end(&pool->needs, number);
 }

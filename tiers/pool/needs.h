@@ -26,10 +26,11 @@
 typedef struct need_load {
     uint64_t number;
     tiers_pace pace;
+    uint32_t first, end; /* the layers that it reads: all of a load's, those of a ring's block */
     uint32_t ahead;
-    uint32_t arrived;                  /* layers that have come, from the first one on */
-    uint32_t issued;                   /* layers that were asked for */
-    uint64_t bytes[TIERS_MEMBERS_MAX]; /* of all layers */
+    uint32_t arrived;                  /* one behind the last layer that has come, */
+    uint32_t issued;                   /* and that was asked for */
+    uint64_t bytes[TIERS_MEMBERS_MAX]; /* of its layers */
 } need_load;
 
 typedef struct tiers_needs {
@@ -44,9 +45,11 @@ typedef struct tiers_needs {
 void needs_init(tiers_needs *needs, uint64_t patience_ns);
 void needs_destroy(tiers_needs *needs);
 
-/* Number of the new need; 0: all places are taken by needs that still count, and the load is one of
- * reads that somebody waits for, no more. */
-uint64_t needs_begin(tiers_needs *needs, const tiers_pace *pace, uint32_t ahead, uint64_t now_ns);
+/* Number of the new need, of the pass's layers from `first` up to `end`; 0: they are none, or all
+ * places are taken by needs that still count, and the load is one of reads that somebody waits for,
+ * no more. */
+uint64_t needs_begin(tiers_needs *needs, const tiers_pace *pace, uint32_t first, uint32_t end,
+                     uint32_t ahead, uint64_t now_ns);
 
 /* Whether passes count: a need is open, or one was opened within the patience. While none does, a
  * worker in the order `slack` begins operations as in `reads_first`. No lock. */

@@ -287,33 +287,7 @@ bool tiers_pool_close(tiers_pool *pool)
     return pool == NULL || pool_end(pool, true);
 }
 
-/* ---- what passes need ---- */
-
-uint64_t tiers_need_begin(tiers_pool *pool, const tiers_pace *pace, uint32_t ahead)
-{
-    return needs_begin(&pool->needs, pace, ahead, base_clock_ns());
-}
-
-void tiers_need_add(tiers_pool *pool, uint64_t number, const tiers_location *location,
-                    uint64_t bytes)
-{
-    needs_add(&pool->needs, number, location, bytes);
-}
-
-void tiers_need_set_pace(tiers_pool *pool, uint64_t number, const tiers_pace *pace)
-{
-    needs_set_pace(&pool->needs, number, pace);
-}
-
-void tiers_need_progress(tiers_pool *pool, uint64_t number, uint32_t arrived, uint32_t issued)
-{
-    needs_progress(&pool->needs, number, arrived, issued);
-}
-
-void tiers_need_end(tiers_pool *pool, uint64_t number)
-{
-    needs_end(&pool->needs, number);
-}
+/* ---- the gate ---- */
 
 void tiers_pool_hurry_writes(tiers_pool *pool, bool hurry)
 {

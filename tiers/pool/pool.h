@@ -427,9 +427,11 @@ typedef struct tiers_pace {
  * A layered load of a pass tells a pool what it will read and when that is needed, for the orders
  * table and slack (needs.h has the rules). Returns a number for the calls that follow, which do
  * nothing when it has ended; 0: the pool counts no more loads now.
- *   ahead  layers that the load asks for before they are needed
+ *   first, end  the layers that it reads, from first up to end
+ *   ahead       layers that the load asks for before they are needed
  */
-uint64_t tiers_need_begin(tiers_pool *pool, const tiers_pace *pace, uint32_t ahead);
+uint64_t tiers_need_begin(tiers_pool *pool, const tiers_pace *pace, uint32_t first, uint32_t end,
+                          uint32_t ahead);
 void tiers_need_add(tiers_pool *pool, uint64_t number, const tiers_location *location,
                     uint64_t bytes);
 void tiers_need_set_pace(tiers_pool *pool, uint64_t number, const tiers_pace *pace);

@@ -111,7 +111,7 @@ double slack_least(const slack_need *needs, uint32_t count, uint64_t start_ns, d
     }
 }
 
-double slack_margin(const slack_state *state, double seconds)
+double tiers_slack_margin(const slack_state *state, double seconds)
 {
     const double writing = (double)state->writing_bytes / state->write_bytes_per_s;
     const uint64_t start_ns = slack_after(state->now_ns, writing + seconds);
@@ -211,7 +211,7 @@ static slack_reason slack_in_needs(const slack_settings *settings, const slack_a
                                    const slack_state *state, double seconds)
 {
     const double late = (double)(slack_batch_ns(settings, account) - settings->grain_ns);
-    const double least = slack_margin(state, seconds);
+    const double least = tiers_slack_margin(state, seconds);
     return least >= ((double)settings->guard_ns + late) * 1e-9 ? SLACK_FITS : SLACK_LATE;
 }
 

@@ -103,7 +103,7 @@ typedef struct slack_state {
 } slack_state;
 
 /* The least D_j - Q_j when an operation of so many seconds begins behind the writes under way. */
-double slack_margin(const slack_state *state, double seconds);
+double tiers_slack_margin(const slack_state *state, double seconds);
 
 /* Whether operations of both directions may be under way together while a pass loads. */
 bool slack_may_overlap(const slack_settings *settings);

@@ -59,7 +59,7 @@ static bool log_is_write(const slack_question *question)
     return question->rank >= TIERS_RANK_WRITE;
 }
 
-slack_reason slack_ask(const slack_question *question, slack_account *account)
+slack_reason tiers_slack_ask(const slack_question *question, slack_account *account)
 {
     const slack_settings *settings = &question->settings;
     if (log_is_write(question))
@@ -78,7 +78,7 @@ static size_t log_print(char *line, const slack_question *question, slack_reason
     size_t at = (size_t)snprintf(
         line, LOG_LINE_BYTES, "%" PRIu64 " member=%u class=%s seconds=%.9f least=%.9f %s %s |",
         state->now_ns, question->member, classes[question->rank], seconds,
-        slack_margin(state, seconds), slack_begins(reason) ? "begins" : "waits",
+        tiers_slack_margin(state, seconds), slack_begins(reason) ? "begins" : "waits",
         slack_reason_name(reason));
     for (size_t i = 0; i < LOG_FIELDS; i++) {
         const log_field *field = &log_fields[i];
@@ -107,7 +107,7 @@ static size_t log_print(char *line, const slack_question *question, slack_reason
     return at;
 }
 
-void slack_log_add(FILE *log, const slack_question *question, slack_reason reason)
+void tiers_slack_log_add(FILE *log, const slack_question *question, slack_reason reason)
 {
     char line[LOG_LINE_BYTES];
     (void)fwrite(line, log_print(line, question, reason), 1, log);
@@ -164,7 +164,7 @@ static bool log_parse(const char *at, slack_question *question, slack_need *need
     return *at == '\n' && log_is_sound(question);
 }
 
-kvt_status slack_log_check(FILE *log, slack_log_sums *sums_out)
+kvt_status tiers_slack_log_check(FILE *log, slack_log_sums *sums_out)
 {
     char line[LOG_LINE_BYTES], again[LOG_LINE_BYTES];
     slack_need needs[SLACK_NEEDS_MAX];
@@ -176,7 +176,7 @@ kvt_status slack_log_check(FILE *log, slack_log_sums *sums_out)
         if (head == NULL || strncmp(head, " member=", 8) != 0) continue;
         if (inputs == NULL || !log_parse(inputs + 1, &question, needs)) return KVT_E_CORRUPT;
         slack_account account = question.account;
-        (void)log_print(again, &question, slack_ask(&question, &account));
+        (void)log_print(again, &question, tiers_slack_ask(&question, &account));
         sums_out->decisions++;
         sums_out->differ += strcmp(line, again) != 0;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slack_log.h - decisions of the gate as lines of text, each with all that it was made from, so that
- * it can be made again.
+ * slack_log.h - decisions of the gate as lines of text, each with all that it was made from, so
+ * that it can be made again.
  *
  *     11804228911004 member=2 class=put seconds=0.000327680 least=0.011213 begins fits | bytes=...
  *
@@ -28,10 +28,10 @@ typedef struct slack_question {
 } slack_question;
 
 /* Asks. account: as of the question, which the decision may change. */
-slack_reason slack_ask(const slack_question *question, slack_account *account);
+slack_reason tiers_slack_ask(const slack_question *question, slack_account *account);
 
 /* Writes one line. ferror() of the stream says whether one was lost. */
-void slack_log_add(FILE *log, const slack_question *question, slack_reason reason);
+void tiers_slack_log_add(FILE *log, const slack_question *question, slack_reason reason);
 
 typedef struct slack_log_sums {
     uint64_t lines;     /* of the log */
@@ -41,6 +41,6 @@ typedef struct slack_log_sums {
 
 /* Asks the gate again for each line. KVT_OK; KVT_E_CORRUPT: the last line begins as a decision and
  * is none; KVT_E_IO. */
-KVT_NODISCARD kvt_status slack_log_check(FILE *log, slack_log_sums *sums_out);
+KVT_NODISCARD kvt_status tiers_slack_log_check(FILE *log, slack_log_sums *sums_out);
 
 #endif

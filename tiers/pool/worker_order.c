@@ -97,12 +97,12 @@ static bool order_asks(tiers_worker *worker, const slack_state *state, uint32_t 
                                      .settings = options->gate,
                                      .account = worker->account,
                                      .state = *state};
-    const slack_reason reason = slack_ask(&question, &worker->account);
+    const slack_reason reason = tiers_slack_ask(&question, &worker->account);
     const bool begins = slack_begins(reason);
     if (begins || reason != worker->held_for) {
         FILE *log = options->log != NULL ? atomic_load(options->log) : NULL;
         atomic_fetch_add_explicit(&worker->decisions[reason], 1, memory_order_relaxed);
-        if (log != NULL) slack_log_add(log, &question, reason);
+        if (log != NULL) tiers_slack_log_add(log, &question, reason);
     }
     worker->held_for = begins ? SLACK_ORDERED : reason;
     return begins;

@@ -295,7 +295,7 @@ TEST(a_seed_gives_the_same_decisions_and_each_can_be_made_again)
         slack_log_sums sums;
         FILE *from = fmemopen(first, size, "r");
         assert_non_null(from);
-        assert_ok(slack_log_check(from, &sums));
+        assert_ok(tiers_slack_log_check(from, &sums));
         assert_int_equal(sums.decisions, counted);
         assert_int_equal(sums.differ, 0);
         assert_int_equal(fclose(from), 0);

@@ -206,7 +206,7 @@ TEST(layers_come_through_the_drives)
         slack_log_sums sums;
         FILE *log = fopen(options.plan_log, "r");
         assert_non_null(log);
-        assert_ok(slack_log_check(log, &sums));
+        assert_ok(tiers_slack_log_check(log, &sums));
         assert_int_equal(fclose(log), 0);
         assert_int_equal(unlink(options.plan_log), 0);
         /* And the reads that the order asked no permission for. */

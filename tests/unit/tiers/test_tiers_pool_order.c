@@ -11,6 +11,7 @@
 #include "cases.h"
 #include "gate_device.h"
 #include "pool_scratch.h"
+#include "tiers/pool/needs.h"
 #include "tiers/pool/slack_log.h"
 
 #define MS UINT64_C(1000000)
@@ -107,7 +108,7 @@ TEST(round_robin_serves_both_directions_in_turn)
 static uint64_t orders_need(orders *o)
 {
     const tiers_pace pace = {.layers = 8, .began_ns = base_clock_ns(), .step_ns = 60000 * MS};
-    const uint64_t number = tiers_need_begin(o->pool, &pace, 2);
+    const uint64_t number = tiers_need_begin(o->pool, &pace, 0, pace.layers, 2);
     assert_true(number != 0);
     tiers_need_add(o->pool, number, o->location, o->location->bytes);
     return number;
@@ -176,6 +177,38 @@ TEST(a_write_waits_for_the_layers_of_a_pass)
     orders_close(o);
 }
 
+/* A need of two layers of eight, as a ring's block has it: those alone, at their own instants. */
+TEST(a_part_of_a_pass)
+{
+    tiers_needs needs;
+    slack_need listed[SLACK_NEEDS_MAX];
+    const tiers_pace pace = {.layers = 8, .layer = 1, .began_ns = 1000, .step_ns = 100};
+    tiers_share shares[] = {{.member = 0, .units = 1}, {.member = 3, .units = 3}};
+    const tiers_location place = {.shares = shares, .share_count = 2};
+    needs_init(&needs, 10000);
+    const uint64_t number = needs_begin(&needs, &pace, 3, 5, UINT32_MAX, 1);
+    assert_true(number != 0);
+    needs_add(&needs, number, &place, 8000);
+    needs_progress(&needs, number, 3, 5);
+    assert_int_equal(needs_list(&needs, 3, 1000, 6000, listed), 1);
+    assert_int_equal(listed[0].due_ns, 1200);
+    assert_int_equal(listed[0].layers, 2);
+    assert_int_equal(listed[0].layer_bytes, 3000);
+    assert_int_equal(listed[0].landed_bytes, 0);
+    assert_int_equal(needs_list(&needs, 3, 1000, 2000, listed), 1);
+    assert_int_equal(listed[0].landed_bytes, 4000);
+    assert_int_equal(needs_list(&needs, 0, 1000, 0, listed), 1);
+    assert_int_equal(listed[0].layer_bytes, 1000);
+    assert_int_equal(needs_list(&needs, 1, 1000, 0, listed), 0); /* nothing lies there */
+    needs_progress(&needs, number, 4, 5);
+    assert_int_equal(needs_list(&needs, 3, 1000, 3000, listed), 1);
+    assert_true(listed[0].due_ns == 1300 && listed[0].layers == 1);
+    needs_progress(&needs, number, 8, 8); /* more than it has */
+    assert_int_equal(needs_list(&needs, 3, 1000, 0, listed), 0);
+    needs_end(&needs, number);
+    needs_destroy(&needs);
+}
+
 TEST(decisions_that_are_counted_are_lines)
 {
     orders *o = orders_open(TIERS_SLACK, 0);
@@ -200,7 +233,7 @@ TEST(decisions_that_are_counted_are_lines)
     orders_close(o);
     slack_log_sums sums;
     rewind(log);
-    assert_ok(slack_log_check(log, &sums));
+    assert_ok(tiers_slack_log_check(log, &sums));
     assert_int_equal(sums.decisions, counted);
     assert_int_equal(sums.lines, counted);
     assert_int_equal(sums.differ, 0);
@@ -252,22 +285,25 @@ TEST(needs_are_bounded_and_give_their_places_back)
 {
     orders *o = orders_open(TIERS_SLACK, 20 * MS);
     const tiers_pace none = {.layers = 0}, past = {.layers = 4, .layer = 5};
-    assert_int_equal(tiers_need_begin(o->pool, &none, 2), 0);
-    assert_int_equal(tiers_need_begin(o->pool, &past, 2), 0);
+    assert_int_equal(tiers_need_begin(o->pool, &none, 0, none.layers, 2), 0);
+    assert_int_equal(tiers_need_begin(o->pool, &past, 0, past.layers, 2), 0);
     const tiers_pace pace = {.layers = 1, .began_ns = base_clock_ns(), .step_ns = MS};
     uint64_t last = 0;
+    assert_int_equal(tiers_need_begin(o->pool, &pace, 0, 2, 2), 0); /* not of the pass */
+    assert_int_equal(tiers_need_begin(o->pool, &pace, 1, 1, 2), 0);
+    assert_int_equal(tiers_need_begin(o->pool, &pace, UINT32_MAX, UINT32_MAX, 2), 0);
     for (uint32_t i = 0; i < SLACK_NEEDS_MAX; i++) {
-        const uint64_t number = tiers_need_begin(o->pool, &pace, 2);
+        const uint64_t number = tiers_need_begin(o->pool, &pace, 0, pace.layers, 2);
         assert_true(number > 0 && number != last);
         last = number;
     }
     /* All places are taken, until their passes have stopped for the patience. */
     if (base_clock_ns() < pace.began_ns + 10 * MS)
-        assert_int_equal(tiers_need_begin(o->pool, &pace, 2), 0);
+        assert_int_equal(tiers_need_begin(o->pool, &pace, 0, pace.layers, 2), 0);
     while (base_clock_ns() <= pace.began_ns + 20 * MS)
         base_sleep(MS);
     const tiers_pace now = {.layers = 1, .began_ns = base_clock_ns(), .step_ns = MS};
-    const uint64_t number = tiers_need_begin(o->pool, &now, 2);
+    const uint64_t number = tiers_need_begin(o->pool, &now, 0, now.layers, 2);
     assert_true(number != 0);
     tiers_need_set_pace(o->pool, last, &now); /* forgotten: nothing happens */
     tiers_need_end(o->pool, number);

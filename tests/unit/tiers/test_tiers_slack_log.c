@@ -69,7 +69,7 @@ static slack_log_sums check_text(const char *line, size_t length, kvt_status wan
     assert_non_null(log);
     if (length > 0) assert_int_equal(fwrite(line, length, 1, log), 1);
     rewind(log);
-    assert_int_equal(slack_log_check(log, &sums), wanted);
+    assert_int_equal(tiers_slack_log_check(log, &sums), wanted);
     assert_int_equal(fclose(log), 0);
     return sums;
 }
@@ -84,15 +84,15 @@ TEST(decisions_are_made_again_from_their_lines)
     for (uint32_t i = 0; i < QUESTIONS; i++) {
         const slack_question q = draw_question(&dice, needs);
         slack_account account = q.account;
-        const slack_reason reason = slack_ask(&q, &account);
+        const slack_reason reason = tiers_slack_ask(&q, &account);
         reasons[reason]++;
-        slack_log_add(log, &q, reason);
+        tiers_slack_log_add(log, &q, reason);
         if (i % 100 == 0) fprintf(log, "%u committed 1 raw dram 0 -> 4096\n", i);
     }
     for (uint32_t reason = 0; reason < SLACK_REASONS; reason++)
         assert_true(reasons[reason] > 0);
     rewind(log);
-    assert_ok(slack_log_check(log, &sums));
+    assert_ok(tiers_slack_log_check(log, &sums));
     assert_int_equal(sums.decisions, QUESTIONS);
     assert_int_equal(sums.lines, QUESTIONS + QUESTIONS / 100);
     assert_int_equal(sums.differ, 0);
@@ -103,11 +103,11 @@ TEST(decisions_are_made_again_from_their_lines)
     for (uint32_t i = 0; i < QUESTIONS / 10; i++) {
         const slack_question q = draw_question(&dice, needs);
         slack_account account = q.account;
-        const uint32_t other = slack_ask(&q, &account) + 1 + (uint32_t)roll(&dice, 7);
-        slack_log_add(log, &q, (slack_reason)(other % SLACK_REASONS));
+        const uint32_t other = tiers_slack_ask(&q, &account) + 1 + (uint32_t)roll(&dice, 7);
+        tiers_slack_log_add(log, &q, (slack_reason)(other % SLACK_REASONS));
     }
     rewind(log);
-    assert_ok(slack_log_check(log, &sums));
+    assert_ok(tiers_slack_log_check(log, &sums));
     assert_int_equal(sums.differ, QUESTIONS / 10);
     assert_int_equal(fclose(log), 0);
 }
@@ -128,7 +128,7 @@ static size_t one_line(char *line, size_t room)
     slack_account account = q.account;
     FILE *log = fmemopen(line, room, "w");
     assert_non_null(log);
-    slack_log_add(log, &q, slack_ask(&q, &account));
+    tiers_slack_log_add(log, &q, tiers_slack_ask(&q, &account));
     assert_int_equal(fclose(log), 0);
     return strlen(line);
 }
@@ -190,7 +190,7 @@ TEST(lines_that_are_none)
         slack_log_sums sums;
         FILE *log = fmemopen(line, cut, "r");
         assert_non_null(log);
-        const kvt_status status = slack_log_check(log, &sums);
+        const kvt_status status = tiers_slack_log_check(log, &sums);
         /* As long as the word behind the instant is not whole, it is no decision's. */
         assert_int_equal(status, cut < sizeof "1000000000 member=" - 1 ? KVT_OK : KVT_E_CORRUPT);
         assert_int_equal(sums.decisions, 0);
@@ -224,7 +224,7 @@ TEST(bytes_at_random)
             other[roll(&dice, length)] = "0123456789-.,=|e \n\xff"[roll(&dice, 19)];
         FILE *log = fmemopen(other, length, "r");
         assert_non_null(log);
-        const kvt_status status = slack_log_check(log, &sums);
+        const kvt_status status = tiers_slack_log_check(log, &sums);
         assert_true(status == KVT_OK || status == KVT_E_CORRUPT);
         assert_int_equal(fclose(log), 0);
     }

@@ -241,7 +241,7 @@ static void sim_run(sim *s, const sim_case *of)
                              .began_ns = (uint64_t)start,
                              .step_ns = (uint64_t)(s->compute * of->table)};
     needs_init(&needs, s->gate.patience_ns);
-    const uint64_t need = needs_begin(&needs, &pace, AHEAD, (uint64_t)start);
+    const uint64_t need = needs_begin(&needs, &pace, 0, pace.layers, AHEAD, (uint64_t)start);
     needs_add(&needs, need, &location, (uint64_t)(LAYERS * sim_layer_bytes(s)));
     s->now = s->wait_from = start;
     s->wake_at = s->ask_at = INFINITY;

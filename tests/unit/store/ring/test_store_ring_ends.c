@@ -38,6 +38,65 @@ TEST(entries_that_leave)
     assert_true(again != ring_objects[3]);
 }
 
+/* Posts a matrix of entry 3, whose read hangs. The device takes writes still. */
+static kvt_ring_iocb post_hung(void)
+{
+    tiers_fault_counts counts;
+    queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS});
+    kvt_ring_iocb iocb = ring_claim();
+    iocb.contexts[0] = ring_matrix(3, 0, 1);
+    iocb.block.count = 1;
+    ring_expect(3, &iocb.contexts[0], 0);
+    assert_ok(kvt_ring_submit(ring, &iocb, 1));
+    do
+        tiers_fault_counts_get(fault.device, &counts);
+    while (counts.hung == 0);
+    return iocb;
+}
+
+/* An entry is evicted, put again and closed while contexts of it are in flight: the block has the
+ * bytes that it began with, in a place that nobody else was given. */
+TEST(entries_that_leave_with_contexts_in_flight)
+{
+    const kvt_store_options options = queue_site_options(true);
+    fault.depth = 8; /* a write may begin beside a read that hangs */
+    assert_ok(kvt_store_open(&options, &store, NULL, 0));
+    support_puts(store, 0, RING_ENTRIES);
+    ring_site_ring(NULL);
+    carry_out_layers();
+    memset(ring_memory, 0xee, RING_REGION_BYTES + 8192);
+    memset(ring_expected, 0xee, RING_REGION_BYTES + 8192);
+    kvt_ring_iocb iocb = post_hung();
+    for (uint32_t i = 0; i < RING_ENTRIES; i++) {
+        const kvt_key key = support_key(i);
+        assert_ok(kvt_store_delete(store, &key));
+    }
+    support_puts(store, RING_ENTRIES, 4 * RING_ENTRIES);
+    assert_ok(support_put(store, 3));
+    kvt_ring_object_close(ring, ring_objects, RING_ENTRIES);
+    tiers_fault_clear(fault.device);
+    assert_int_equal(ring_await(iocb.index, NULL).status, KVT_OK);
+    ring_assert_bytes();
+    iocb = ring_claim_layer(0);
+    assert_int_equal(ring_carry_out(&iocb, NULL).failed, 2 * RING_ENTRIES);
+    support_gets(store, RING_ENTRIES, 4 * RING_ENTRIES);
+}
+
+TEST(a_device_that_is_pulled_with_contexts_in_flight)
+{
+    ring_site_open(true, NULL);
+    carry_out_layers();
+    memset(ring_memory, 0xee, RING_REGION_BYTES + 8192);
+    memset(ring_expected, 0xee, RING_REGION_BYTES + 8192);
+    const kvt_ring_iocb iocb = post_hung();
+    memset(ring_expected, 0xee, RING_REGION_BYTES + 8192);
+    tiers_fault_set_gone(fault.device, true);
+    const kvt_ring_result result = ring_await(iocb.index, NULL);
+    assert_int_equal(result.status, KVT_MISS);
+    assert_int_equal(result.failed, 1);
+    ring_assert_bytes();
+}
+
 /* Damaged bytes are a miss, nothing of them is written, and the entry leaves, as after a get. */
 TEST(damaged_bytes)
 {
