@@ -28,7 +28,7 @@ BEGINS(kvt_store_options, scrub);
 BEGINS(kvt_device_config, key_command);
 BEGINS(kvt_recover_options, context);
 BEGINS(kvt_codec_workers, context);
-BEGINS(kvt_policy_config, allocator);
+BEGINS(kvt_policy_config, entries_reserved);
 BEGINS(kvt_policy_entry, copy_seconds);
 BEGINS(kvt_entry, groups);
 BEGINS(kvt_tenant, share_bytes);
@@ -60,7 +60,7 @@ BEGINS(kvt_decoding, reserved2);
 BEGINS(kvt_remote_options, write_bytes_per_s);
 BEGINS(kvt_remote_stats, owed_clears);
 BEGINS(kvt_remote_node, message);
-BEGINS(kvt_gpu_stats, engine);
+BEGINS(kvt_gpu_stats, gets_share);
 
 /* A struct that has grown since its first version, as the library will see those of today. */
 typedef struct grown {
