@@ -198,6 +198,7 @@ static void scrub_drain(kvt_store *store, uint32_t member)
 
 void scrub_round(kvt_store *store)
 {
+    if (store->catalog != NULL) catalog_check_late(store->catalog);
     if (store->scrub.lap_ns == 0 || store->pools[KVT_TIER_SSD] == NULL) return;
     for (;;) {
         scrub_record record;

@@ -84,6 +84,7 @@ typedef struct catalog_health {
     int code;            /* SQLite's, extended; 0 when something else failed */
     uint64_t failing_ns; /* CLOCK_MONOTONIC: since when no batch was committed; 0 = none failed */
     bool writer_ended;   /* the writer's thread has ended: nothing is written any more */
+    uint64_t damaged_ns; /* CLOCK_MONOTONIC: when its structure was found damaged; 0 = it was not */
     uint64_t log_bytes;  /* of the log beside it */
     uint64_t held_ns;    /* CLOCK_MONOTONIC: since when a reader keeps it long; 0 = none does */
 } catalog_health;
@@ -142,6 +143,10 @@ KVT_NODISCARD kvt_status catalog_each_kept(store_catalog *catalog,
                                            bool (*visit)(void *, const catalog_row *),
                                            void *context);
 KVT_NODISCARD kvt_status catalog_leave_kept(store_catalog *catalog);
+
+/* Checks the structure of a catalog whose open took the rows from there, a minute later and once, by
+ * a connection of its own. The background's thread. */
+void catalog_check_late(store_catalog *catalog);
 
 /* Has the close keep so many rows, which keep hands over one by one, in the order of their places,
  * after the last batch: when no batch has failed, and the rows are those of the account. The

@@ -98,6 +98,7 @@ struct store_catalog {
     bool within;           /* beside a writer of this process */
     int kept_file;         /* rows as the last close left them; -1: none */
     catalog_kept_head kept;
+    uint64_t check_due_ns; /* CLOCK_MONOTONIC: when its structure is to be checked; 0: it was */
     uint64_t account; /* sum over the keys and serials of the rows in the file */
     uint64_t keep_rows;
     void (*keep)(void *context, catalog_keeper *keeper); /* at the close; NULL: nothing is kept */
@@ -131,6 +132,7 @@ struct store_catalog {
     kvt_status unreported;  /* of a batch that failed since the last flush */
     int failure_code;       /* SQLite's, extended, of the batches that fail in a row; or 0 */
     uint64_t failing_ns;    /* CLOCK_MONOTONIC: when the first of them failed; 0 = none does */
+    uint64_t damaged_ns;    /* CLOCK_MONOTONIC: when its structure was found damaged; or 0 */
     uint64_t log_tried_ns;  /* the writer's alone: when it last tried to shorten the log */
     uint64_t log_now;       /* bytes of the log after the last look */
     uint64_t log_held_ns;   /* CLOCK_MONOTONIC: since when it is above CATALOG_LOG_MOST, or 0 */

@@ -11,11 +11,13 @@
  * it, so none outlives a crash. It is written after the last batch has been committed and SQLite
  * has closed the catalog, if what is written has the sum over keys and serials that the writer has
  * kept account of; it is not synced, because a torn one fails its sums. Whatever is wrong with it,
- * the open reads the rows from the catalog.
+ * the open reads the rows from the catalog. The check of the catalog's structure, which an open
+ * otherwise begins with, is then left to the background.
  *
  * Thread rule: the opener's thread, then the closer's. catalog_account: the opener's thread, then
- * the writer's.
+ * the writer's. catalog_check_late: the background's.
  */
+#include "base/clock.h"
 #include "store/catalog/catalog_internal.h"
 
 #include <assert.h>
@@ -27,7 +29,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define KEPT_BLOCK ((size_t)1 << 20)
+#define KEPT_BLOCK    ((size_t)1 << 20)
+#define KEPT_CHECK_NS UINT64_C(60000000000) /* from an open until the catalog is checked */
 
 static const char kept_mark[8] = {'K', 'V', 'T', 'R', 'O', 'W', 'S', '1'};
 
@@ -282,10 +285,29 @@ kvt_status catalog_each_kept(store_catalog *catalog, bool (*visit)(void *, const
     if (status == KVT_OK && account == catalog->kept.account) {
         close(catalog->kept_file);
         catalog->kept_file = -1;
+        catalog->check_due_ns = base_clock_ns() + KEPT_CHECK_NS;
         return KVT_OK;
     }
     status = catalog_leave_kept(catalog);
     return status == KVT_OK ? KVT_MISS : status;
+}
+
+void catalog_check_late(store_catalog *catalog)
+{
+    char message[256];
+    store_catalog *beside;
+    if (catalog->check_due_ns == 0 || base_clock_ns() < catalog->check_due_ns) return;
+    catalog->check_due_ns = 0;
+    kvt_status status = catalog_open(catalog->path, CATALOG_READ | CATALOG_WITHIN, &beside, message,
+                                     sizeof message);
+    if (status == KVT_OK) {
+        status = catalog_check_structure(beside);
+        catalog_close(beside);
+    }
+    if (status != KVT_E_CORRUPT) return;
+    pthread_mutex_lock(&catalog->lock);
+    catalog->damaged_ns = base_clock_ns();
+    pthread_mutex_unlock(&catalog->lock);
 }
 
 /* ---- writing ---- */

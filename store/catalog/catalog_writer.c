@@ -490,6 +490,7 @@ void catalog_health_get(store_catalog *catalog, catalog_health *out)
                             .code = catalog->failure_code,
                             .failing_ns = catalog->failing_ns,
                             .writer_ended = catalog->writer_ended,
+                            .damaged_ns = catalog->damaged_ns,
                             .log_bytes = catalog->log_now,
                             .held_ns = catalog->log_held_ns};
     pthread_mutex_unlock(&catalog->lock);
@@ -514,7 +515,8 @@ void catalog_close(store_catalog *catalog)
         node = next;
     }
     KILL_POINT("catalog close: writer ended");
-    if (catalog->head != NULL || catalog->failure != KVT_OK || catalog->writer_ended)
+    if (catalog->head != NULL || catalog->failure != KVT_OK || catalog->writer_ended ||
+        catalog->damaged_ns != 0)
         catalog->keep = NULL;
     if (catalog->died_in_batch) catalog->db = NULL; /* SQLite may hold a lock for ever */
     /* SQLite does so itself, unless a reader has the catalog open: the file is whole without its

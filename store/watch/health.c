@@ -53,10 +53,15 @@ health_add(health_list *list, kvt_health_kind kind, const char *name, kvt_status
     list->count++;
 }
 
-/* Adds the catalog when its last batch failed. */
+/* Adds the catalog when it is damaged, or its last batch failed. */
 static void health_add_catalog(health_list *list, const catalog_health *health)
 {
     static const char risk[] = "What is put or deleted now may not survive.";
+    if (health->damaged_ns != 0)
+        health_add(list, KVT_HEALTH_FILE, health->path, KVT_E_CORRUPT, health->damaged_ns,
+                   "The catalog is damaged. %s Close the store: kvterrace recover --replace makes a "
+                   "new one from the devices.",
+                   risk);
     if (health->failing_ns == 0) return;
     if (health->code != 0)
         health_add(list, KVT_HEALTH_FILE, health->path, health->failure, health->failing_ns,

@@ -4,7 +4,9 @@
  * as that close left it, and for no other; whatever is wrong with them, an open finds what the
  * catalog has.
  */
+#include "base/clock.h"
 #include "store/catalog/catalog_internal.h"
+#include "store/core/store.h"
 #include "store_site.h"
 
 #include <fcntl.h>
@@ -171,31 +173,56 @@ TEST(kept_rows_say_what_the_catalog_says)
     site_close(s);
 }
 
-/* Every byte of the file in turn, and every length. */
+static bool kept_count_row(void *context, const catalog_row *row)
+{
+    assert_non_null(row->location);
+    ++*(uint32_t *)context;
+    return true;
+}
+
+/* Whether the rows that lie there are taken as a whole. */
+static bool kept_is_taken(const site *s)
+{
+    char message[256];
+    store_catalog *catalog;
+    uint32_t count = 0;
+    assert_ok(catalog_open(s->catalog, 0, &catalog, message, sizeof message));
+    const kvt_status status = catalog_each_kept(catalog, kept_count_row, &count);
+    assert_true(status == KVT_OK || status == KVT_MISS);
+    assert_true(status == KVT_MISS || count == KEPT_COUNT);
+    catalog_close(catalog);
+    return status == KVT_OK;
+}
+
+/* Every byte of the file in turn, and every length; some of them through a whole open. */
 TEST(damaged_rows_are_read_from_the_catalog)
 {
     site *s = *state;
     kept_fill(s);
     const file_bytes all = kept_load(s);
-    for (size_t at = 0; at < all.size; at += at < 200 ? 1 : 97) {
-        file_bytes now = kept_load(s);
-        now.bytes[at] ^= (uint8_t)(1u << at % 8);
-        kept_store(s, now.bytes, now.size);
-        kept_open_finds_all(s);
-        site_close(s);
-        (void)unlink(kept_name(s, "-rows"));
-        site_reopen(s); /* a head that is not ours stays, and keeps the next from being written */
-        site_close(s);
-        assert_true(kept_is_there(s));
+    for (size_t at = 0; at < all.size; at++) {
+        all.bytes[at] ^= (uint8_t)(1u << at % 8);
+        kept_store(s, all.bytes, all.size);
+        assert_false(kept_is_taken(s));
+        all.bytes[at] ^= (uint8_t)(1u << at % 8);
     }
-    for (size_t size = 0; size < all.size; size += 61) {
-        const file_bytes now = kept_load(s);
-        kept_store(s, now.bytes, size);
+    for (size_t size = 0; size < all.size; size += 7) {
+        kept_store(s, all.bytes, size);
+        assert_false(kept_is_taken(s));
+    }
+    kept_store(s, all.bytes, all.size);
+    assert_true(kept_is_taken(s));
+    for (size_t at = 4; at < all.size; at += all.size / 4) {
+        all.bytes[at] ^= 1;
+        kept_store(s, all.bytes, all.size);
         kept_open_finds_all(s);
         site_close(s);
-        (void)unlink(kept_name(s, "-rows"));
+        memcpy(all.bytes, kept_load(s).bytes, all.size);
+        if (all.bytes[4] == 'O') continue;
+        (void)unlink(kept_name(s, "-rows")); /* it was none of ours, and stayed */
         site_reopen(s);
         site_close(s);
+        memcpy(all.bytes, kept_load(s).bytes, all.size);
     }
 }
 
@@ -283,26 +310,65 @@ TEST(what_is_not_ours_is_left_alone)
     site_close(s);
 }
 
+/* Overwrites the root of the entries in the catalog, as a drive may: the file's times stay. */
+static void kept_rot_catalog(const site *s)
+{
+    struct stat facts;
+    char page[4096];
+    sqlite3 *db;
+    sqlite3_stmt *found;
+    memset(page, 0x5a, sizeof page);
+    assert_int_equal(stat(s->catalog, &facts), 0);
+    assert_int_equal(sqlite3_open_v2(s->catalog, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "SELECT rootpage FROM sqlite_schema WHERE name='entry'",
+                                        -1, &found, NULL),
+                     SQLITE_OK);
+    assert_int_equal(sqlite3_step(found), SQLITE_ROW);
+    const off_t root = (sqlite3_column_int64(found, 0) - 1) * (off_t)sizeof page;
+    sqlite3_finalize(found);
+    sqlite3_close(db);
+    const int file = open(s->catalog, O_WRONLY);
+    assert_true(file >= 0);
+    assert_int_equal(pwrite(file, page, sizeof page, root), (ssize_t)sizeof page);
+    close(file);
+    const struct timespec times[2] = {facts.st_atim, facts.st_mtim};
+    assert_int_equal(utimensat(AT_FDCWD, s->catalog, times, 0), 0);
+}
+
 /* The structure of a catalog whose rows are not taken from beside it is checked before they are
- * read: a page that is none is found, and the file left as it is. */
+ * read: the open is refused. */
 TEST(a_damaged_catalog_is_found_behind_damaged_rows)
 {
     site *s = *state;
-    struct stat facts;
     kept_fill(s);
-    assert_int_equal(stat(s->catalog, &facts), 0);
     const file_bytes all = kept_load(s);
-    char page[4096];
-    memset(page, 0x5a, sizeof page);
-    const int file = open(s->catalog, O_WRONLY);
-    assert_true(file >= 0);
-    for (off_t at = 2 * (off_t)sizeof page; at < facts.st_size; at += (off_t)sizeof page)
-        assert_int_equal(pwrite(file, page, sizeof page, at), (ssize_t)sizeof page);
-    close(file);
-    /* As it would be if only the drive had changed the bytes. */
-    const struct timespec times[2] = {facts.st_atim, facts.st_mtim};
-    assert_int_equal(utimensat(AT_FDCWD, s->catalog, times, 0), 0);
+    kept_rot_catalog(s);
     all.bytes[all.size - 1] ^= 1;
     kept_store(s, all.bytes, all.size);
+    assert_int_equal(site_try_open(s), KVT_E_CORRUPT);
+}
+
+/* Where the rows are taken from beside it, the background finds the damage, and the next open does.
+ */
+TEST(a_damaged_catalog_is_found_late)
+{
+    site *s = *state;
+    kvt_health_item items[8] = {{.struct_size = sizeof items[0]}};
+    size_t count = 0;
+    kept_fill(s);
+    kept_rot_catalog(s);
+    site_open(s);
+    assert_int_equal(site_hits(s, KEPT_COUNT), KEPT_COUNT);
+    assert_true(s->store->catalog->check_due_ns > base_clock_ns());
+    s->store->catalog->check_due_ns = 1;
+    assert_ok(kvt_store_maintain(s->store, NULL));
+    assert_ok(kvt_health_get(s->store, items, 8, &count, NULL));
+    bool found = false;
+    for (size_t i = 0; i < count; i++)
+        found = found || (items[i].status == KVT_E_CORRUPT &&
+                          strstr(items[i].text, "catalog is damaged") != NULL);
+    assert_true(found);
+    site_close(s);
+    assert_false(kept_is_there(s));
     assert_int_equal(site_try_open(s), KVT_E_CORRUPT);
 }
