@@ -210,6 +210,12 @@ KVT_NODISCARD kvt_status kvt_record_derive(const void *record, uint64_t bytes,
 KVT_NODISCARD kvt_status kvt_record_kept_tokens(const void *record, uint64_t bytes, uint32_t layer,
                                                 uint32_t *positions_out, uint32_t positions_count);
 
+/* The same of a record of which its first bytes are here, as many as it has head and sets of kept
+ * tokens: those that kvt_record_kept_bytes says. */
+KVT_NODISCARD kvt_status kvt_record_kept_first(const void *record, uint64_t bytes, uint32_t layer,
+                                               uint32_t *positions_out, uint32_t positions_count);
+uint64_t kvt_record_kept_bytes(const kvt_layout *layout, kvt_variant variant, uint32_t sets);
+
 /* Parses and checks header and segment table; payload checksums are not verified. record may be
  * any bytes of any length, aligned to 8. KVT_OK, KVT_E_CORRUPT, KVT_E_VERSION. */
 KVT_NODISCARD kvt_status kvt_record_parse(const void *record, uint64_t bytes,

@@ -477,15 +477,16 @@ kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes,
     return record_decode_one(record, &parsed, layer, side, &rows, scratch, scratch_bytes);
 }
 
-kvt_status kvt_record_kept_tokens(const void *record, uint64_t bytes, uint32_t layer,
-                                  uint32_t *positions_out, uint32_t positions_count)
+/* Both calls of record.h. */
+static kvt_status record_kept(const void *record, uint64_t bytes, record_depth depth,
+                              uint32_t layer, uint32_t *positions_out, uint32_t positions_count)
 {
     record_parsed parsed;
     record_segment segment;
     const record_plan *plan = &parsed.plan;
     uint32_t found = 0;
     assert(record != NULL && positions_out != NULL);
-    kvt_status status = record_parse(record, bytes, RECORD_DEPTH_LOAD, &parsed, NULL);
+    kvt_status status = record_parse(record, bytes, depth, &parsed, NULL);
     if (status != KVT_OK) return status;
     if (plan->layout.dtype == KVT_DTYPE_OPAQUE || layer >= plan->layout.layers ||
         positions_count < plan->stored.tokens) {
@@ -495,6 +496,7 @@ kvt_status kvt_record_kept_tokens(const void *record, uint64_t bytes, uint32_t l
     if (plan->extension.index_count != 0) {
         uint64_t index = plan->extension.index_count == 1 ? 0 : layer;
         memcpy(&segment, parsed.table + index * sizeof segment, sizeof segment);
+        if (segment.offset + segment.padded_bytes > bytes) return KVT_E_CORRUPT;
         status = record_segment_check(record, &segment);
         if (status != KVT_OK) return status;
         kept = (const uint8_t *)record + segment.offset;
@@ -507,4 +509,22 @@ kvt_status kvt_record_kept_tokens(const void *record, uint64_t bytes, uint32_t l
         positions_out[found++] = (uint32_t)token;
     }
     return found == plan->stored.tokens ? KVT_OK : KVT_E_CORRUPT;
+}
+
+kvt_status kvt_record_kept_tokens(const void *record, uint64_t bytes, uint32_t layer,
+                                  uint32_t *positions_out, uint32_t positions_count)
+{
+    return record_kept(record, bytes, RECORD_DEPTH_LOAD, layer, positions_out, positions_count);
+}
+
+kvt_status kvt_record_kept_first(const void *record, uint64_t bytes, uint32_t layer,
+                                 uint32_t *positions_out, uint32_t positions_count)
+{
+    return record_kept(record, bytes, RECORD_DEPTH_HEAD, layer, positions_out, positions_count);
+}
+
+uint64_t kvt_record_kept_bytes(const kvt_layout *layout, kvt_variant variant, uint32_t sets)
+{
+    const uint64_t one = codecs_align(((uint64_t)layout->tokens + 7) / 8, RECORD_SEGMENT_ALIGN);
+    return codecs_head_bytes(layout, variant) + sets * one;
 }

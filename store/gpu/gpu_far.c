@@ -19,7 +19,7 @@ uint64_t store_gpu_far_lend(kvt_store *store, const store_place *place, uint64_t
 {
     tiers_pool *pool = store->pools[place->tier];
     uint32_t owner;
-    if (place->by_cpu || kvt_variant_drops_tokens(place->variant)) return 0;
+    if (place->by_cpu) return 0;
     const uint64_t address = tiers_pool_lend_address(pool, place->location, &owner);
     if (address == 0 || (owner == gpu + 1 && address % FAR_ALIGN == 0)) return address;
     tiers_pool_take_back(pool, place->location, KVT_IO_READ, 0);

@@ -11,6 +11,7 @@
 #include "codecs/drop.h"
 #include "codecs/keys_rerotate.h"
 #include "codecs/view_rows.h"
+#include "store/gpu/gpu_far.h"
 
 #include <assert.h>
 #include <math.h>
@@ -130,9 +131,22 @@ kvt_status token_drop_list(access_get *get)
                                            &get->tokens, &get->position_sets);
     assert(kvt_variant_drops_tokens(get->variant));
     assert(status == KVT_OK && "it was stored");
-    for (uint32_t set = 0; status == KVT_OK && kept != NULL && set < get->position_sets; set++)
-        status = kvt_record_kept_tokens(get->record, get->record_bytes, set,
-                                        kept->positions + (uint64_t)set * get->tokens, get->tokens);
+    if (status != KVT_OK || kept == NULL) return status;
+    /* Of a record that lies in the GPU's memory the first bytes come here. */
+    const void *record = get->record;
+    kvt_record_range here = {.bytes = get->record_bytes};
+    gpu_host *host = NULL;
+    if (get->far && get->staging.memory == NULL) {
+        here.bytes = kvt_record_kept_bytes(&get->layout, get->variant, get->position_sets);
+        status = store_gpu_far_fetch(get->target.gpu, (uintptr_t)get->record, get->record_bytes,
+                                     &here, 1, &host);
+        if (status != KVT_OK) return status;
+        record = host->memory;
+    }
+    for (uint32_t set = 0; status == KVT_OK && set < get->position_sets; set++)
+        status = kvt_record_kept_first(record, here.bytes, set,
+                                       kept->positions + (uint64_t)set * get->tokens, get->tokens);
+    if (host != NULL) gpu_host_give(get->target.gpu, host);
     return status;
 }
 

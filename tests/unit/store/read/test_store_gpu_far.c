@@ -272,6 +272,108 @@ TEST(bits_that_turn_in_the_gpu_s_memory)
     }
 }
 
+/* ---- entries that have dropped tokens ---- */
+
+static const char *const drop_forms[] = {
+    "drop:stream,50", "drop:keydiff,50+planes:k4v4,g64", "drop:knorm,25+kivi:k4v4,g64",
+    "drop:lagkv,50+lossless", "drop:stream,50+entropy:k0.25v0.5"};
+
+enum { DROP_FORMS = sizeof drop_forms / sizeof drop_forms[0] };
+
+/* Gets entry 0, or a part of its layers, with the positions of its kept tokens. */
+static kvt_status get_kept(const kvt_view *view, kvt_kept_tokens *kept)
+{
+    static uint32_t positions[2][LAYERS * TOKENS];
+    kvt_get_info info = {.struct_size = sizeof info, .kept = kept};
+    *kept = (kvt_kept_tokens){.struct_size = sizeof *kept,
+                              .positions = positions[view->memory == KVT_MEMORY_GPU],
+                              .capacity = LAYERS * TOKENS};
+    return kvt_store_get(store, &own.keys[0], view, KVT_NO_DEADLINE, &info);
+}
+
+/* Kernels read their records where they lie, too: the head crosses, and the list of the tokens that
+ * are left. */
+TEST(gets_of_fewer_tokens_leave_the_payload)
+{
+    layout.tokens_may_drop = 1;
+    give_kernels();
+    for (uint32_t i = 0; i < DROP_FORMS; i++) {
+        static char host[ENTRY_BYTES], pages[ENTRY_BYTES];
+        kvt_kept_tokens wanted, kept;
+        far_open(0, axes_of_pools[i % 4], drop_forms[i]);
+        const store_place *place = place_of(own.keys);
+        const kvt_view packed = kvt_view_packed(host, ENTRY_BYTES);
+        const uint64_t head = codecs_head_bytes(&layout, place->variant);
+        memset(pages, 0x6b, sizeof pages);
+        memcpy(host, pages, sizeof host);
+        pool_write(0, pages);
+        assert_ok(get_kept(&packed, &wanted));
+        assert_in_range(wanted.count, 4, TOKENS - 1);
+        fake->bytes_out = 0;
+        assert_ok(get_kept(&own.views[0], &kept));
+        assert_int_equal(kept.count, wanted.count);
+        assert_int_equal(kept.sets, wanted.sets);
+        assert_memory_equal(kept.positions, wanted.positions,
+                            kept.count * kept.sets * sizeof *kept.positions);
+        assert_int_equal(stats_of(0).decoded_in_place, LAYERS);
+        assert_int_equal(stats_of(0).decoded_by_cpu, 0);
+        assert_int_equal(fake->bytes_out, 2 * head + kept.sets * 64);
+        assert_true(pages_are(0, host)); /* rows behind the kept ones are not touched in either */
+        far_close();
+    }
+    layout.tokens_may_drop = 0;
+}
+
+/* A bit turns in the list of kept tokens, in the GPU's memory or in DRAM: the entry is damaged, no
+ * page is written, no position told, and the others stay. */
+TEST(bits_that_turn_in_the_list_of_kept_tokens)
+{
+    static char before[ENTRY_BYTES];
+    layout.tokens_may_drop = 1;
+    give_kernels();
+    memset(before, 0x6b, sizeof before);
+    for (uint32_t i = 0; i < 8 * DROP_FORMS; i++) {
+        const bool far = i / DROP_FORMS % 2 == 0;
+        kvt_kept_tokens kept, wanted;
+        if (far) {
+            far_open(0, "lsbth", drop_forms[i % DROP_FORMS]);
+        } else {
+            hbm_tier = NULL;
+            engine_open(0, "lsbth");
+            site_open_form(false, false, drop_forms[i % DROP_FORMS]);
+        }
+        const store_place *place = place_of(own.keys);
+        static char data[ENTRY_BYTES];
+        const kvt_view packed = kvt_view_packed(data, ENTRY_BYTES);
+        assert_ok(get_kept(&packed, &wanted));
+        /* Of any set, in its bits or in the zeros behind them. */
+        const uint64_t head = codecs_head_bytes(&layout, place->variant);
+        const uint64_t bit = head * 8 + (i * 37 + 5) % (wanted.sets * 64 * 8);
+        if (far) {
+            far_flip(own.keys, bit);
+        } else {
+            tiers_pool *pool = store->pools[place->tier];
+            uint8_t *record = (uint8_t *)(uintptr_t)tiers_pool_lend(pool, place->location);
+            assert_non_null(record);
+            record[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            tiers_pool_take_back(pool, place->location, KVT_IO_READ, 0);
+        }
+        pool_write(0, before);
+        assert_int_equal(get_kept(&own.views[0], &kept), KVT_MISS);
+        assert_int_equal(kept.count, 0);
+        assert_true(pages_are(0, before));
+        assert_int_equal(kvt_store_exists(store, own.keys), KVT_MISS);
+        assert_int_equal(support_stats(store).load_failures, 1);
+        assert_int_equal(stats_of(0).decoded_by_gpu, 0);
+        own.keys[0] = own.keys[1];
+        own.views[0] = own.views[1];
+        assert_ok(get_kept(&own.views[0], &kept));
+        assert_int_equal(kept.count, wanted.count);
+        far_close();
+    }
+    layout.tokens_may_drop = 0;
+}
+
 /* Kernels that find what is sound unsound cost no entry, and are not asked again. */
 TEST(kernels_that_err_over_records_there)
 {
