@@ -83,6 +83,10 @@ static const command_option slack_options[] = {
     COUNT(options.hit_percent, "hit-rate", 99, "This hit rate alone: 25, 50, 75, 90 or 99 %"),
     COUNT(options.asked_percent, "asked", 90, "This demand of writes alone: 30, 60 or 90 %"),
     FLAG(options.mixing, "mixing", "Emulated drives with mix=0.6 alone"),
+    TEXT(options.decisions, "decisions", "FILE",
+         "Write each decision of the drives, with what it was made from, and make all again"),
+    TEXT(options.check, "check", "FILE",
+         "Measure nothing: make the decisions of such a file, or of a plan log, again"),
     {0},
 };
 
@@ -109,7 +113,8 @@ static const command_spec ablation_spec = {
              "and computes the rest, beside writes that ask for 60 % of the time that the loads "
              "leave, on stores with more and more of the parts: entries one by one, layer by "
              "layer, by a ring, slots and a placement, store.io_order=slack, and planes at 4 "
-             "bits. Then "
+             "bits. Then reads by where they begin, of real drives, else of a file in the working "
+             "folder. Then "
              "progressive loads: when planes of SmolLM2-135M's shape can be computed with in their "
              "coarse form, are refined, and come by a plain load, with the loss of either form "
              "(run it where profiles/ is).",

@@ -57,6 +57,7 @@
 #include "tiers/devices/device_ops.h"
 #include "tiers/pool/gather.h"
 #include "tiers/pool/pool.h"
+#include "tiers/pool/slack_log.h"
 #include "tiers/seal/seal.h"
 #include "tiers/seal/seal_device.h"
 

@@ -2,7 +2,7 @@
 /*
  * bench_objects.c - contexts that are read layer by layer, by the layout of their entries on the
  * drives (Tutti 3.1); what taking a slot costs, and what is written into slots after many puts and
- * deletes, extents beside both; what reads of one size gain by where they begin.
+ * deletes, extents beside both.
  *
  * An entry has 256 tokens: a head of 12 KiB, and K and V of 16 layers in 32 KiB each. Two layers
  * are in flight. The drives' sum is that of the drives alone, in the same run.
@@ -421,70 +421,6 @@ static kvt_status objects_slots(objects_bench *bench, tiers_striping layout, uin
     return bench_blame(bench->report, status, layout_names[layout], "");
 }
 
-/* ---- where reads begin ---- */
-
-enum { STARTS = 4, READS = 64 };
-
-/* Reads of one size, READS in flight at a time, that begin at random multiples of `start`. */
-static kvt_status starts_read(objects_bench *bench, tiers_pool *pool,
-                              const tiers_location *location, uint64_t bytes, uint64_t start,
-                              double *bytes_per_s)
-{
-    static tiers_transfer transfers[READS];
-    tiers_transfer *list[READS];
-    const uint64_t places = (location->bytes - bytes) / start + 1;
-    static uint64_t random = 1;
-    kvt_status status = KVT_OK;
-    for (uint32_t i = 0; i < READS; i++) {
-        random = lab_mix(random + 1);
-        transfers[i] = (tiers_transfer){.kind = KVT_IO_READ,
-                                        .waited = true,
-                                        .location = location,
-                                        .buffer = bench->buffer + i * bytes,
-                                        .bytes = bytes,
-                                        .offset = random % places * start};
-        list[i] = &transfers[i];
-    }
-    const uint64_t began_ns = base_clock_ns();
-    tiers_transfers_start(pool, list, READS);
-    for (uint32_t i = 0; i < READS; i++) {
-        const kvt_status one = tiers_transfer_wait(pool, list[i]);
-        if (status == KVT_OK) status = one;
-    }
-    *bytes_per_s = bench_bytes_per_s(READS * bytes, base_clock_ns() - began_ns);
-    return status;
-}
-
-static kvt_status objects_starts(objects_bench *bench, uint32_t index)
-{
-    static const uint64_t starts[STARTS] = {4 * KIB, 16 * KIB, 64 * KIB, 128 * KIB};
-    static double rates[BENCH_ITERATIONS_MAX];
-    tiers_pool *pool = NULL;
-    tiers_location *location = NULL;
-    kvt_status status = objects_open(bench, index, 1, TIERS_STRIPE_PROPORTIONAL, NULL, 0, &pool);
-    if (status == KVT_OK)
-        status = tiers_pool_reserve(pool, bench->options->quick ? MIB : ALONE_BYTES, &location);
-    for (uint64_t bytes = 32 * KIB; bytes <= 256 * KIB && status == KVT_OK; bytes *= 2) {
-        double first = 0;
-        for (uint32_t s = 0; s < STARTS && status == KVT_OK; s++) {
-            for (uint32_t i = 0; i < bench->iterations && status == KVT_OK; i++)
-                status = starts_read(bench, pool, location, bytes, starts[s], &rates[i]);
-            if (status != KVT_OK) break;
-            const bench_rate rate = bench_rate_of(rates, bench->iterations);
-            if (s == 0) first = rate.median;
-            json_t *row =
-                json_pack("{s:s, s:I, s:I, s:f}", "device", bench->options->devices[index].name,
-                          "request_bytes", (json_int_t)bytes, "begins_at", (json_int_t)starts[s],
-                          "gain", first > 0 ? rate.median / first : 0);
-            bench_report_row(bench->report, "starts",
-                             bench_with_rate(row, "read_bytes_per_s", &rate));
-        }
-    }
-    tiers_pool_release(pool, location);
-    tiers_pool_close(pool);
-    return bench_blame(bench->report, status, bench->options->devices[index].name, "");
-}
-
 static kvt_status objects_run(const bench_options *options, bench_report *report)
 {
     kvt_device_config own[BENCH_OWN_DRIVES];
@@ -517,8 +453,6 @@ static kvt_status objects_run(const bench_options *options, bench_report *report
         (void)bench_tell(options, drives + 2 * LAYOUTS + i / 4, steps, "slots");
         status = objects_slots(&bench, (tiers_striping)(i / 2 % LAYOUTS), tensor, i % 2 != 0);
     }
-    for (uint32_t i = 0; i < drives && status == KVT_OK; i++)
-        status = objects_starts(&bench, i);
     for (uint32_t i = 0; i < LENGTHS && status == KVT_OK; i++) {
         if (bench.best_layout[i] == NULL) continue;
         bench_report_row(report, "best",
@@ -544,7 +478,6 @@ const bench_case bench_objects_case = {
              "layout tensor_bytes slots take_ns_p50 take_ns_p99 give_ns_p50 clock_ns_p50 extents "
              "write_bytes_per_s write_ratio write_bound padding"},
             {"best", "tokens layout ratio"},
-            {"starts", "device request_bytes begins_at read_bytes_per_s gain"},
             {0}},
     .run = objects_run,
 };

@@ -26,6 +26,8 @@ typedef struct bench_options {
                                    fetch */
     uint32_t hit_percent, asked_percent; /* slack: of one case; 0 = all */
     bool mixing;                         /* slack: emulated drives with a loss alone */
+    const char *decisions;               /* slack: a file for what drives decide, or NULL */
+    const char *check;                   /* slack: such a file, whose lines are decided again */
     const void *own;                     /* of cases with options of their own */
 
     /* Told of the share that is done, [0,1], and of what is at work, 1 before the results are

@@ -718,13 +718,51 @@ class CommandTest(CommandCase):
         self.assertEqual([row["left_out"] for row in document["coarse"]],
                          ["profiles/smollm2-135m-instruct.json is not here"])
         self.assertEqual([row["parts"] for row in rows],
-                         ["serial", "serial, 4 bits", "+ layerwise", "+ ring",
+                         ["serial", "serial, 4 bits", "+ layerwise", "+ ring", "ring, slack",
                           "+ slots, placement", "+ slack", "+ 4 bits"])
+        self.assertEqual([(row["device"], row["judged"], row["begins_at"], row["gain"] > 0)
+                          for row in document["alignment"]],
+                         [("disk", False, begin << 10, True) for begin in (4, 16, 64, 128)])
         for row in rows:
             self.assertGreater(row["bubble_ms"], 0)
             self.assertGreater(row["alone_ms"], 0)
             self.assertGreaterEqual(row["ttft_ms"], row["bubble_ms"])
             self.assertEqual(row["variant"] != "raw", "4 bits" in row["parts"])
+
+    def test_bench_slack(self):
+        """Decisions of drives, and of a simulation, are made again from their lines."""
+        document = self.run_json("kvlab", "slack", "--quick", "--hit-rate", "50", "--asked", "60",
+                                 "--decisions", "decisions")
+        decided = document["decided"][0]
+        self.assertGreater(decided["decisions"], 0)
+        self.assertEqual((decided["lines"], decided["differ"]), (decided["decisions"], 0))
+        self.assertEqual(self.run_json("kvlab", "slack", "--check", "decisions")["decided"],
+                         document["decided"])
+        with open(self.path("decisions")) as file:
+            text = file.read()
+        self.assertIn(" waits ", text)
+        self.put("changed", text.replace(" waits ", " begins ", 1))
+        result = self.run_command("kvlab", "slack", "--check", "changed", code=1)
+        self.assertIn("changed: 1 decisions differ", result.stderr)
+        self.put("cut", text[:-2])
+        result = self.run_command("kvlab", "slack", "--check", "cut", code=1)
+        self.assertIn(f"cut: line {decided['lines']} is none", result.stderr)
+        self.fails("No such file", "kvlab", "slack", "--check", "absent", code=1)
+        self.fails("No such file", "kvlab", "slack", "--quick", "--decisions", "absent/file",
+                   code=1)
+        layered = ["replay", *WORKLOAD, "--policy", "lru", "--set", "tier.dram.capacity=1GiB",
+                   "--set", "tier.ssd.capacity=64GiB", "--set", "replay.overlap=yes", "--set",
+                   "replay.layers=32", "--set", "replay.layered=yes", "--set", "tier.ssd.mix=0.6"]
+        logs = []
+        for name in ("plan", "same"):
+            self.run_json(*layered, "--plan-log", name)
+            with open(self.path(name)) as file:
+                logs.append(file.read())
+        self.assertEqual(logs[0], logs[1])
+        decided = self.run_json("kvlab", "slack", "--check", "plan")["decided"][0]
+        self.assertGreater(decided["decisions"], 0)
+        self.assertGreater(decided["lines"], decided["decisions"])  # moves
+        self.assertEqual(decided["differ"], 0)
 
     def test_bench_ring(self):
         document = self.run_json("kvlab", "ring", "--quick")
@@ -757,7 +795,6 @@ class CommandTest(CommandCase):
             if row["slots"] and row["tensor_bytes"] == 32768:
                 self.assertLessEqual(row["extents"], 2)
         self.assertIn(document["best"][0]["layout"], layouts)
-        self.assertEqual(len(document["starts"]), 2 * 4 * 4)
 
     def test_bench_codecs(self):
         arguments = ["kvlab", "codecs", "--quick", "--variants",
