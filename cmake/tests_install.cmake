@@ -29,8 +29,8 @@ kvt_script_test(install/ci install ${CMAKE_SOURCE_DIR}/tests/install/check_ci.sh
   ${CMAKE_SOURCE_DIR}/.ci/run)
 kvt_script_test(install/package install ${CMAKE_SOURCE_DIR}/tests/install/check_package.sh
   ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER} ${KVT_CXX} "${KVT_SANITIZE}")
-foreach(part bases basis clear command files keep live loop manners profile profile_manage report
-    serve size watch wrong)
+foreach(part bases basis clear command drives files keep live loop manners profile profile_manage
+    report serve size watch wrong)
   kvt_script_test(unit/test_tools_${part} "unit;tools" ${Python3_EXECUTABLE}
     ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_${part}.py $<TARGET_FILE:kvterrace_command>)
 endforeach()
