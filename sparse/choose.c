@@ -24,16 +24,19 @@ static size_t aligned(size_t bytes)
 void sparse_work_room_add(sparse_work_room *room, const sparse_index *index, uint32_t pages)
 {
     const sparse_added *added = index->added;
-    uint32_t lanes = index->open * SPARSE_BLOCK;
+    const uint32_t sketches = index->axes > 0 ? index->lanes : 0;
+    uint32_t lanes = index->lanes, full = index->axes > 0 ? index->full : 0;
     if (added != NULL) {
         const uint32_t most = added->pages_max * added->page_clusters;
-        lanes += (most + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
+        const uint32_t more = (most + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
+        lanes += more;
+        full += index->axes > 0 ? more : 0;
         pages += added->pages_max;
     }
     if (lanes > room->lanes) room->lanes = lanes;
-    if (index->blocks > room->blocks) room->blocks = index->blocks;
-    if (index->upper_blocks * SPARSE_BLOCK > room->upper)
-        room->upper = index->upper_blocks * SPARSE_BLOCK;
+    if (full > room->full) room->full = full;
+    if (sketches > room->sketches) room->sketches = sketches;
+    if (index->axes > room->axes) room->axes = index->axes;
     if (pages > room->pages) room->pages = pages;
 }
 
@@ -52,16 +55,22 @@ static size_t work_cut(const sparse_work_room *room, uint32_t group, uint32_t he
     work->scores = cut(memory, &at, sizeof(float) * group * room->lanes);
     work->weight = cut(memory, &at, sizeof(float) * room->lanes);
     work->tokens = cut(memory, &at, sizeof(uint32_t) * room->lanes);
-    work->scatter = cut(memory, &at, sizeof(float) * room->lanes);
-    work->upper_scores = cut(memory, &at, sizeof(float) * group * room->upper);
-    work->upper_weight = cut(memory, &at, sizeof(float) * room->upper);
-    work->present = cut(memory, &at, sizeof(uint32_t) * (room->lanes + room->upper));
-    work->open = cut(memory, &at, sizeof(uint32_t) * room->blocks);
-    work->slot = cut(memory, &at, sizeof(uint32_t) * room->blocks);
+    work->present = cut(memory, &at, sizeof(uint32_t) * room->lanes);
     work->page = cut(memory, &at, sizeof(float) * (room->pages + 1));
     work->lse = cut(memory, &at, sizeof(float) * group);
     work->largest = cut(memory, &at, sizeof(float) * group);
+    work->sum = cut(memory, &at, sizeof(float) * group);
     work->folded = cut(memory, &at, sizeof(int16_t) * group * head_dim);
+    work->list = cut(memory, &at, sizeof(uint32_t) * room->full);
+    work->full_scores = cut(memory, &at, sizeof(float) * group * room->full);
+    work->full_weight = cut(memory, &at, sizeof(float) * room->full);
+    work->full_scatter = cut(memory, &at, sizeof(float) * room->full);
+    work->full_tokens = cut(memory, &at, sizeof(uint32_t) * room->full);
+    work->sums = cut(memory, &at, sizeof(int16_t) * group * room->sketches);
+    work->keys = cut(memory, &at, sizeof(int16_t) * (room->full + room->sketches));
+    work->heavy = cut(memory, &at, sizeof(uint32_t) * room->sketches);
+    work->parts = cut(memory, &at, sizeof(float) * group * room->axes);
+    work->sketch = cut(memory, &at, 2 * (size_t)group * room->axes);
     return at;
 }
 
@@ -84,129 +93,35 @@ void sparse_work_close(sparse_work *work)
     *work = (sparse_work){.memory = NULL};
 }
 
-/* ---- which blocks are open ---- */
-
-/* Bins of a weight: the upper bits of a float, exponent and 4 bits of mantissa, down to 2^-64. */
-enum {
-    BIN_SHIFT = 19,
-    BIN_LEAST = (127 - 64) * 16,
-    BIN_MOST = 128 * 16,
-    BINS = BIN_MOST - BIN_LEAST + 1
-};
-
-/* 0: no block of it is opened. */
-static uint32_t bin_of(float weight)
-{
-    uint32_t bits;
-    memcpy(&bits, &weight, sizeof bits);
-    const uint32_t bin = bits >> BIN_SHIFT;
-    if (!(weight > 0.0f) || bin < BIN_LEAST) return 0;
-    return (bin < BIN_MOST ? bin : BIN_MOST - 1) - BIN_LEAST + 1;
-}
-
-static void open_block(const sparse_index *index, uint32_t block, sparse_work *work)
-{
-    const uint32_t at = work->open_count++;
-    work->open[at] = block;
-    work->slot[block] = at + 1;
-    memcpy(work->tokens + (size_t)at * SPARSE_BLOCK,
-           index->lane_tokens + (size_t)block * SPARSE_BLOCK, SPARSE_BLOCK * sizeof *work->tokens);
-    memcpy(work->scatter + (size_t)at * SPARSE_BLOCK, index->scatter + (size_t)block * SPARSE_BLOCK,
-           SPARSE_BLOCK * sizeof *work->scatter);
-}
-
-/* Opens the blocks of the highest weights: whole bins, and of the last bin the first blocks. */
-static void open_heaviest(const sparse_index *index, sparse_work *work)
-{
-    uint32_t count[BINS] = {0}, left = index->open, bin = BINS;
-    for (uint32_t b = 0; b < index->blocks; b++)
-        count[bin_of(work->upper_weight[b])]++;
-    while (bin > 1 && count[bin - 1] <= left)
-        left -= count[--bin];
-    for (uint32_t b = 0; b < index->blocks; b++) {
-        const uint32_t own = bin_of(work->upper_weight[b]);
-        const bool last = own > 0 && own + 1 == bin && left > 0;
-        if (own < bin && !last) continue;
-        if (last) left--;
-        open_block(index, b, work);
-    }
-    assert(work->open_count <= index->open);
-}
-
-/* Weights of all blocks by their own centroids, relative to work->largest. */
-static void weigh_blocks(const sparse_index *index, const sparse_kernels *kernels,
-                         const sparse_query *query, const float *resident_lse, sparse_work *work)
-{
-    const uint32_t width = index->upper_blocks * SPARSE_BLOCK;
-    for (uint32_t i = 0; i < index->upper_blocks; i++)
-        work->open[i] = i; /* for a moment, the list of all upper blocks */
-    sparse_score_upper(index, query, work->open, work->upper_scores);
-    memset(work->upper_weight, 0, width * sizeof *work->upper_weight);
-    for (uint32_t g = 0; g < query->group; g++) {
-        float *scores = work->upper_scores + (size_t)g * width;
-        kernels->lift(index->upper_scatter, query->deviation[g], width, scores);
-        const float most = kernels->largest(scores, index->upper_tokens, width);
-        const float largest = resident_lse[g] > most ? resident_lse[g] : most;
-        const float sum = kernels->weigh(scores, index->upper_tokens, width, largest) +
-                          sparse_exp(resident_lse[g] - largest);
-        const float share = 1.0f / (sum * (float)query->group);
-        work->largest[g] = largest;
-        kernels->add(scores, share, width, work->upper_weight);
-    }
-}
-
-/* Two levels: the blocks of the highest weights are open, and weigh nothing as blocks. */
-static void open_best(const sparse_index *index, const sparse_kernels *kernels,
-                      const sparse_query *query, const float *resident_lse, sparse_work *work)
-{
-    const uint32_t width = index->upper_blocks * SPARSE_BLOCK;
-    weigh_blocks(index, kernels, query, resident_lse, work);
-    memset(work->slot, 0, index->blocks * sizeof *work->slot);
-    open_heaviest(index, work);
-    for (uint32_t i = 0; i < work->open_count; i++) {
-        work->upper_weight[work->open[i]] = 0.0f;
-        for (uint32_t g = 0; g < query->group; g++)
-            work->upper_scores[(size_t)g * width + work->open[i]] = 0.0f;
-    }
-}
-
 /* ---- weights ---- */
 
-/* Blocks that are not open, relative to `largest`; returns their sum. */
-static float shift_blocks(const sparse_index *index, uint32_t g, float largest, sparse_work *work)
+/* The tokens of all lanes. */
+static void count_tokens(const sparse_index *index, sparse_work *work)
 {
-    const uint32_t width = index->upper_blocks * SPARSE_BLOCK;
-    const float factor = sparse_exp(work->largest[g] - largest);
-    float *scores = work->upper_scores + (size_t)g * width, sum = 0.0f;
-    for (uint32_t b = 0; b < width; b++) {
-        scores[b] *= factor;
-        sum += scores[b];
+    for (uint32_t c = 0; c < index->lanes; c += SPARSE_BLOCK) {
+        const uint32_t *restrict first = index->first + c;
+        uint32_t *restrict tokens = work->tokens + c;
+        for (uint32_t i = 0; i < SPARSE_BLOCK; i++)
+            tokens[i] = first[i + 1] - first[i];
     }
-    return sum;
+    if (work->lanes > index->lanes)
+        memcpy(work->tokens + index->lanes, index->added->tokens,
+               (work->lanes - index->lanes) * sizeof *work->tokens);
 }
 
 /* Scores of one query head become n * exp(score - largest) and are added to the weights. */
-static void add_head(const sparse_index *index, const sparse_kernels *kernels, float resident_lse,
-                     uint32_t g, sparse_work *work)
+static void add_head(const sparse_kernels *kernels, float resident_lse, uint32_t g,
+                     sparse_work *work)
 {
-    const uint32_t lanes = work->lanes;
-    const bool two = index->upper_blocks > 0;
-    float *scores = work->scores + (size_t)g * lanes;
-    const float most = kernels->largest(scores, work->tokens, lanes);
-    const float before = two ? work->largest[g] : resident_lse; /* that of blocks has both */
-    const float largest = before > most ? before : most;
-    work->lse[g] = -INFINITY;
-    if (largest == -INFINITY) { /* nothing anywhere */
-        work->largest[g] = largest;
-        return;
-    }
-    const float blocks = two ? shift_blocks(index, g, largest, work) : 0.0f;
-    const float sum = kernels->weigh(scores, work->tokens, lanes, largest) + blocks +
-                      sparse_exp(resident_lse - largest);
-    const float share = 1.0f / (sum * (float)work->group);
+    float *scores = work->scores + (size_t)g * work->lanes;
+    const float most = kernels->largest(scores, work->tokens, work->lanes);
+    const float largest = resident_lse > most ? resident_lse : most;
     work->largest[g] = largest;
-    work->lse[g] = largest + logf(sum);
-    kernels->add(scores, share, lanes, work->weight);
+    work->sum[g] = 0.0f;
+    if (largest == -INFINITY) return; /* nothing anywhere */
+    work->sum[g] = kernels->weigh(scores, work->tokens, work->lanes, largest) +
+                   sparse_exp(resident_lse - largest);
+    kernels->add(scores, 1.0f / (work->sum[g] * (float)work->group), work->lanes, work->weight);
 }
 
 static float least_weight(const sparse_index *index)
@@ -214,11 +129,9 @@ static float least_weight(const sparse_index *index)
     return CHOOSE_NOTHING / (float)(index->clusters + 1);
 }
 
-/* Pages that were added hold whole clusters. */
-static void spread_added(const sparse_index *index, const sparse_work *work, float *page)
+/* Pages that were added hold whole clusters. weight: of those. */
+static void spread_added(const sparse_added *added, const float *weight, float *page)
 {
-    const sparse_added *added = index->added;
-    const float *weight = work->weight + (size_t)work->open_count * SPARSE_BLOCK;
     for (uint32_t p = 0; added != NULL && p < added->pages; p++) {
         page[p] = 0.0f;
         for (uint32_t i = 0; i < added->page_clusters; i++)
@@ -244,57 +157,244 @@ static void spread_cluster(const sparse_paging *paging, uint32_t shift, uint32_t
     page[p + 1] += density * (float)(int32_t)(left - own);
 }
 
-enum { SPREAD_AHEAD = 2 }; /* open blocks whose clusters' places are asked for beforehand */
-
-/* Clusters of a block with two levels lie anywhere. */
-static void prefetch_first(const sparse_index *index, const sparse_work *work, uint32_t at)
-{
-    if (at >= work->open_count) return;
-    const uint32_t *cluster = index->cluster + (size_t)work->open[at] * SPARSE_BLOCK;
-    for (uint32_t j = 0; j < SPARSE_BLOCK; j++)
-        __builtin_prefetch(&index->first[cluster[j]]);
-}
-
-/* Pages of blocks that are not open weigh nothing. */
+/* In two passes pages of clusters that are not scored in full weigh nothing. */
 static void spread(const sparse_index *index, const sparse_paging *paging, const sparse_work *work,
                    float *page)
 {
     const float least = least_weight(index);
+    const bool two = index->axes > 0;
+    const uint32_t count = two ? work->listed : index->clusters;
+    const float *weight = two ? work->full_weight : work->weight;
+    const uint32_t *tokens = two ? work->full_tokens : work->tokens;
     uint32_t shift = 0;
     while (1u << shift < paging->page_tokens)
         shift++;
     memset(page, 0, (paging->pages + 1) * sizeof *page);
-    for (uint32_t i = 0; i < work->open_count; i++) {
-        prefetch_first(index, work, i + SPREAD_AHEAD);
-        const float *weight = work->weight + (size_t)i * SPARSE_BLOCK;
-        const uint32_t *tokens = work->tokens + (size_t)i * SPARSE_BLOCK;
-        const uint32_t *cluster = index->cluster + (size_t)work->open[i] * SPARSE_BLOCK;
-        for (uint32_t j = 0; j < SPARSE_BLOCK; j++)
-            if (weight[j] >= least && tokens[j] != 0)
-                spread_cluster(paging, shift, index->first[cluster[j]], tokens[j], weight[j], page);
-    }
-    spread_added(index, work, page + paging->pages);
+    for (uint32_t i = 0; i < count; i++)
+        if (weight[i] >= least)
+            spread_cluster(paging, shift, index->first[two ? work->list[i] : i], tokens[i],
+                           weight[i], page);
+    spread_added(index->added,
+                 weight + (two ? work->width - sparse_added_lanes(index->added) : index->lanes),
+                 page + paging->pages);
 }
 
-/* Scores of the open blocks, and behind them of clusters that were added; with what their scatter
- * adds. */
-static void score_lanes(const sparse_index *index, const sparse_kernels *kernels,
-                        const sparse_query *query, sparse_work *work)
+/* ---- two passes ---- */
+
+/* The largest key that at least `most` of the keys reach. */
+static int16_t key_of_rank(const int16_t *keys, uint32_t count, uint32_t most)
 {
-    const uint32_t lanes = work->open_count * SPARSE_BLOCK;
-    const uint32_t added = sparse_added_blocks(index->added);
-    work->lanes = lanes + added * SPARSE_BLOCK;
-    assert(work->lanes <= work->room.lanes);
-    sparse_score(index, query, work->open, work->open_count, work->lanes, work->scores);
-    if (added > 0) {
-        const size_t count = (size_t)added * SPARSE_BLOCK;
-        sparse_score_added(index, query, work->lanes, work->scores + lanes);
-        memcpy(work->tokens + lanes, index->added->tokens, count * sizeof *work->tokens);
-        memcpy(work->scatter + lanes, index->added->scatter, count * sizeof *work->scatter);
+    uint32_t bins[256] = {0}, high = 256, low = 256, left = most < count ? most : count;
+    for (uint32_t i = 0; i < count; i++)
+        bins[(uint16_t)(keys[i] - INT16_MIN) >> 8]++;
+    while (high > 1 && bins[high - 1] < left)
+        left -= bins[--high];
+    memset(bins, 0, sizeof bins);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint16_t key = (uint16_t)(keys[i] - INT16_MIN);
+        if (key >> 8 == high - 1) bins[key & 255]++;
     }
-    for (uint32_t g = 0; g < query->group; g++)
-        kernels->lift(work->scatter, query->deviation[g], work->lanes,
-                      work->scores + (size_t)g * work->lanes);
+    while (low > 1 && bins[low - 1] < left)
+        left -= bins[--low];
+    return (int16_t)((int32_t)((high - 1) << 8 | (low - 1)) + INT16_MIN);
+}
+
+/* A sample of the lanes: half as many as are scored in full, at equal distances. */
+typedef struct lane_sample {
+    uint32_t count; /* a multiple of SPARSE_BLOCK */
+    uint32_t stride;
+} lane_sample;
+
+static lane_sample sample_of(const sparse_index *index)
+{
+    const uint32_t count = (index->full / 2 + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
+    return (lane_sample){count, index->lanes / count};
+}
+
+/* Scores of a sample of the sketches, relative to the largest score by a sketch, which work->largest
+ * has then; work->sum tells about what all add up to. */
+static void weigh_sample(const sparse_index *index, const sparse_kernels *kernels,
+                         const int16_t *peaks, const float *resident_lse, sparse_work *work)
+{
+    const lane_sample sample = sample_of(index);
+    const uint32_t count = sample.count;
+    const float tokens = (float)index->tokens / (float)index->clusters;
+    const float share = (float)sample.stride;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t lane = i * sample.stride;
+        work->tokens[i] = index->first[lane + 1] - index->first[lane];
+    }
+    for (uint32_t g = 0; g < work->group; g++) {
+        const int16_t *sums = work->sums + (size_t)g * index->lanes;
+        float *scores = work->scores + (size_t)g * count;
+        const float peak = (float)peaks[g] * work->unit + work->rest[g];
+        const float largest = resident_lse[g] > peak ? resident_lse[g] : peak;
+        for (uint32_t i = 0; i < count; i++)
+            scores[i] = (float)sums[i * sample.stride] * work->unit + work->rest[g];
+        work->largest[g] = largest;
+        work->sum[g] = share * kernels->weigh(scores, work->tokens, count, largest) +
+                       tokens * sparse_exp(peak - largest) + sparse_exp(resident_lse[g] - largest);
+    }
+}
+
+/* What brings the sums of each query to the logarithm of a weight, in units; the largest key of all
+ * is about 0. The logarithm is a straight line between powers of 2. */
+static void offset_keys(const int16_t *peaks, const sparse_work *work, int16_t *offset)
+{
+    float away[SPARSE_GROUP_MAX], most = -INFINITY;
+    for (uint32_t g = 0; g < work->group; g++) {
+        const float octaves =
+            (float)(int32_t)(half_float_bits(work->sum[g]) - 0x3f800000u) * 0x1p-23f;
+        away[g] = work->rest[g] - work->largest[g] - octaves * (1.0f / SPARSE_LOG2E);
+        most = fmaxf(most, (float)peaks[g] * work->unit + away[g]);
+    }
+    for (uint32_t g = 0; g < work->group; g++) {
+        const float units = work->unit > 0.0f ? (away[g] - most) / work->unit : 0.0f;
+        offset[g] = (int16_t)half_round_integer(fmaxf(fminf(units, 32767.0f), -32768.0f));
+    }
+}
+
+/* Lists the lanes of the largest keys, as many as are scored in full; of equal ones at the end the
+ * first. A sample finds about which they are, so that no others are sorted. Returns the least key. */
+static int16_t list_best(const sparse_index *index, const sparse_kernels *kernels,
+                         const int16_t *offset, sparse_work *work)
+{
+    const lane_sample sample = sample_of(index);
+    const uint32_t full = index->full, group = work->group, rank = full / sample.stride;
+    int16_t *keys = work->keys + sample.count;
+    for (uint32_t i = 0; i < sample.count; i++)
+        work->keys[i] =
+            sparse_sieve_key(work->sums + i * sample.stride, index->lanes, offset, group);
+    int16_t least = key_of_rank(work->keys, sample.count, rank + rank / 4 + 1);
+    const uint32_t found =
+        kernels->sieve(work->sums, index->lanes, index->lanes, offset, group, least, work->heavy);
+    for (uint32_t i = 0; i < found; i++)
+        keys[i] = sparse_sieve_key(work->sums + work->heavy[i], index->lanes, offset, group);
+    if (found > full) least = key_of_rank(keys, found, full);
+    uint32_t equal = full;
+    for (uint32_t i = 0; i < found; i++)
+        equal -= keys[i] > least;
+    work->listed = 0;
+    for (uint32_t i = 0; i < found; i++) {
+        if (keys[i] < least || (keys[i] == least && equal == 0)) continue;
+        if (keys[i] == least) equal--;
+        if (work->heavy[i] < index->clusters) work->list[work->listed++] = work->heavy[i];
+    }
+    assert(work->listed <= full);
+    return least;
+}
+
+/* Scores and the numbers of the list; behind it empty lanes out to a block, and the added ones. */
+static void score_list(const sparse_index *index, const sparse_kernels *kernels,
+                       const sparse_query *query, sparse_work *work)
+{
+    const uint32_t listed = work->listed, added = work->lanes - index->lanes;
+    const uint32_t own = (listed + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
+    work->width = own + added;
+    assert(work->width <= work->room.full);
+    for (uint32_t i = 0; i < own; i++) {
+        const uint32_t c = work->list[i < listed ? i : listed - 1];
+        work->list[i] = c;
+        work->full_tokens[i] = i < listed ? index->first[c + 1] - index->first[c] : 0;
+        work->full_scatter[i] = index->scatter[c];
+    }
+    if (added > 0) {
+        memcpy(work->full_tokens + own, index->added->tokens, added * sizeof *work->full_tokens);
+        memcpy(work->full_scatter + own, index->added->scatter, added * sizeof *work->full_scatter);
+        sparse_score_added(index, query, work->width, work->full_scores + own);
+    }
+    sparse_score(index, query, work->list, own, work->width, work->full_scores);
+    for (uint32_t g = 0; g < work->group; g++)
+        kernels->lift(work->full_scatter, query->deviation[g], work->width,
+                      work->full_scores + (size_t)g * work->width);
+}
+
+/* Weights of the list; the sample tells what is beside it. least: the least key that is listed. */
+static void weigh_list(const sparse_index *index, const sparse_kernels *kernels,
+                       const float *resident_lse, int16_t least, sparse_work *work)
+{
+    const uint32_t width = work->width;
+    const lane_sample sample = sample_of(index);
+    memset(work->full_weight, 0, width * sizeof *work->full_weight);
+    for (uint32_t g = 0; g < work->group; g++) {
+        const float *sampled = work->scores + (size_t)g * sample.count;
+        float *full = work->full_scores + (size_t)g * width, rest = 0.0f;
+        const float most = kernels->largest(full, work->full_tokens, width);
+        const float largest = resident_lse[g] > most ? resident_lse[g] : most;
+        const float away = work->largest[g] - largest;
+        for (uint32_t i = 0; i < sample.count; i++)
+            rest += work->keys[i] < least ? sampled[i] : 0.0f;
+        work->largest[g] = largest;
+        work->sum[g] = kernels->weigh(full, work->full_tokens, width, largest) +
+                       sparse_exp(resident_lse[g] - largest) +
+                       (float)sample.stride * rest * sparse_exp(away < 0.0f ? away : 0.0f);
+        kernels->add(full, 1.0f / (work->sum[g] * (float)work->group), width, work->full_weight);
+    }
+}
+
+static void choose_in_two(const sparse_index *index, const sparse_kernels *kernels,
+                          const sparse_query *query, const float *resident_lse, sparse_work *work)
+{
+    int16_t peaks[SPARSE_GROUP_MAX], offset[SPARSE_GROUP_MAX];
+    work->unit = query->sketch_unit;
+    memcpy(work->rest, query->sketch_rest, work->group * sizeof *work->rest);
+    kernels->sketch(index->sketch, index->lanes / SPARSE_BLOCK, index->axes, query->sketch,
+                    work->group, index->lanes, work->sums, peaks);
+    weigh_sample(index, kernels, peaks, resident_lse, work);
+    offset_keys(peaks, work, offset);
+    const int16_t least = list_best(index, kernels, offset, work);
+    score_list(index, kernels, query, work);
+    weigh_list(index, kernels, resident_lse, least, work);
+}
+
+void sparse_choose_rest(const sparse_index *index, sparse_work *work)
+{
+    const sparse_kernels *kernels = sparse_kernels_in_use();
+    const uint32_t lanes = index->lanes, width = work->width;
+    if (work->rest_is_known) return;
+    work->rest_is_known = true;
+    count_tokens(index, work);
+    memset(work->weight, 0, work->lanes * sizeof *work->weight);
+    for (uint32_t g = 0; g < work->group; g++) {
+        const int16_t *restrict sums = work->sums + (size_t)g * lanes;
+        const float unit = work->unit, rest = work->rest[g], largest = work->largest[g];
+        float *restrict scores = work->scores + (size_t)g * work->lanes;
+        for (uint32_t c = 0; c < lanes; c++) {
+            const float score = (float)sums[c] * unit + rest;
+            scores[c] = score < largest ? score : largest;
+        }
+        (void)kernels->weigh(scores, work->tokens, lanes, largest);
+        kernels->add(scores, 1.0f / (work->sum[g] * (float)work->group), lanes, work->weight);
+    }
+    for (uint32_t i = 0; i < width; i++) {
+        const bool own = i < work->listed;
+        const uint32_t added = width - (work->lanes - lanes);
+        if (!own && i < added) continue; /* padding */
+        const uint32_t lane = own ? work->list[i] : lanes + i - added;
+        work->weight[lane] = work->full_weight[i];
+        for (uint32_t g = 0; g < work->group; g++)
+            work->scores[(size_t)g * work->lanes + lane] = work->full_scores[(size_t)g * width + i];
+    }
+}
+
+/* ---- a step ---- */
+
+/* One pass: all lanes in full. */
+static void choose_in_one(const sparse_index *index, const sparse_kernels *kernels,
+                          const sparse_query *query, const float *resident_lse, sparse_work *work)
+{
+    const uint32_t added = work->lanes - index->lanes;
+    count_tokens(index, work);
+    sparse_score(index, query, NULL, 0, work->lanes, work->scores);
+    if (added > 0) sparse_score_added(index, query, work->lanes, work->scores + index->lanes);
+    memset(work->weight, 0, work->lanes * sizeof *work->weight);
+    for (uint32_t g = 0; g < query->group; g++) {
+        float *scores = work->scores + (size_t)g * work->lanes;
+        kernels->lift(index->scatter, query->deviation[g], index->lanes, scores);
+        if (added > 0)
+            kernels->lift(index->added->scatter, query->deviation[g], added, scores + index->lanes);
+        add_head(kernels, resident_lse[g], g, work);
+    }
 }
 
 kvt_status sparse_choose_weights(const sparse_index *index, const sparse_paging *paging,
@@ -302,22 +402,19 @@ kvt_status sparse_choose_weights(const sparse_index *index, const sparse_paging 
                                  const float *resident_lse, sparse_work *work)
 {
     const sparse_kernels *kernels = sparse_kernels_in_use();
-    sparse_query query;
-    assert(index->open * SPARSE_BLOCK <= work->room.lanes && index->blocks <= work->room.blocks);
-    assert(index->tokens == paging->tokens);
-    if (!sparse_query_fold(index, queries, group, scale, work->folded, &query))
-        return KVT_E_ARGUMENT;
+    sparse_query query = {.folded = work->folded, .parts = work->parts, .sketch = work->sketch};
+    assert(index->tokens == paging->tokens && index->axes <= work->room.axes);
+    if (!sparse_query_fold(index, queries, group, scale, &query)) return KVT_E_ARGUMENT;
     work->group = group;
-    work->open_count = 0;
-    if (index->upper_blocks > 0)
-        open_best(index, kernels, &query, resident_lse, work);
+    work->lanes = index->lanes + sparse_added_lanes(index->added);
+    work->rest_is_known = index->axes == 0;
+    assert(work->lanes <= work->room.lanes);
+    if (index->axes > 0)
+        choose_in_two(index, kernels, &query, resident_lse, work);
     else
-        for (uint32_t b = 0; b < index->blocks; b++)
-            open_block(index, b, work);
-    score_lanes(index, kernels, &query, work);
-    memset(work->weight, 0, work->lanes * sizeof *work->weight);
+        choose_in_one(index, kernels, &query, resident_lse, work);
     for (uint32_t g = 0; g < group; g++)
-        add_head(index, kernels, resident_lse[g], g, work);
+        work->lse[g] = work->sum[g] > 0.0f ? work->largest[g] + logf(work->sum[g]) : -INFINITY;
     spread(index, paging, work, work->page);
     return KVT_OK;
 }
@@ -338,24 +435,18 @@ static uint32_t cluster_at(const sparse_index *index, uint32_t place)
     return begin;
 }
 
-/* Counts, by scored lane and behind them by block, the tokens that pages bring. */
+/* Counts, by cluster, the tokens that pages bring. */
 static void count_present(const sparse_index *index, const sparse_paging *paging,
                           const uint8_t *variant, sparse_work *work)
 {
-    uint32_t *blocks = work->present + work->lanes;
-    memset(work->present, 0,
-           (work->lanes + index->upper_blocks * SPARSE_BLOCK) * sizeof *work->present);
+    memset(work->present, 0, index->lanes * sizeof *work->present);
     for (uint32_t page = 0; page < paging->pages; page++) {
         if (variant[page] == PAGES_ABSENT) continue;
         uint32_t place = sparse_page_first(paging, page);
         const uint32_t end = sparse_page_first(paging, page + 1);
         for (uint32_t c = cluster_at(index, place); place < end; c++) {
             const uint32_t stop = index->first[c + 1] < end ? index->first[c + 1] : end;
-            const uint32_t lane = index->lane[c], slot = work->slot[lane / SPARSE_BLOCK];
-            if (slot > 0)
-                work->present[(slot - 1) * SPARSE_BLOCK + lane % SPARSE_BLOCK] += stop - place;
-            else
-                blocks[lane / SPARSE_BLOCK] += stop - place;
+            work->present[c] += stop - place;
             place = stop;
         }
     }
@@ -382,11 +473,11 @@ static void estimate_flush(estimate_sums *e)
     e->count = 0;
 }
 
-/* Adds a cluster's or block's mean to all heads. */
-static void estimate_add(estimate_sums *e, const int8_t *mean, const float *scores, size_t width,
-                         float share)
+/* Adds a cluster's mean to all heads. */
+static void estimate_add(estimate_sums *e, const int8_t *mean, const float *scores, float share)
 {
     const uint32_t group = e->work->group;
+    const size_t width = e->work->lanes;
     float *weight = e->weight + (size_t)e->count * group;
     for (uint32_t g = 0; g < group; g++) {
         weight[g] = scores[g * width] * share;
@@ -403,22 +494,20 @@ static void estimate_added(const sparse_index *index, const uint8_t *variant, fl
                            estimate_sums *e)
 {
     const sparse_work *work = e->work;
-    const uint32_t first = work->open_count * SPARSE_BLOCK;
-    for (uint32_t i = first; i < work->lanes; i++) {
-        const uint32_t lane = i - first, page = lane / index->added->page_clusters;
+    for (uint32_t i = index->lanes; i < work->lanes; i++) {
+        const uint32_t lane = i - index->lanes, page = lane / index->added->page_clusters;
         if (work->weight[i] < least || work->tokens[i] == 0) continue;
         if (variant[page] != PAGES_ABSENT) continue;
         estimate_add(e, index->added->means + (size_t)lane * index->head_dim, work->scores + i,
-                     work->lanes, 1.0f);
+                     1.0f);
     }
 }
 
 void sparse_choose_estimate(const sparse_index *index, const sparse_paging *paging,
                             const uint8_t *variant, sparse_work *work, float *output, float *lse)
 {
-    const uint32_t dim = index->head_dim, upper = index->upper_blocks * SPARSE_BLOCK;
+    const uint32_t dim = index->head_dim;
     const float least = least_weight(index);
-    const uint32_t *blocks = work->present + work->lanes;
     estimate_sums e;
     e.work = work;
     e.head_dim = dim;
@@ -426,21 +515,15 @@ void sparse_choose_estimate(const sparse_index *index, const sparse_paging *pagi
     e.count = 0;
     memset(e.sums, 0, sizeof e.sums);
     memset(output, 0, (size_t)work->group * dim * sizeof *output);
+    sparse_choose_rest(index, work);
     count_present(index, paging, variant, work);
-    for (uint32_t i = 0; i < work->open_count * SPARSE_BLOCK; i++) {
-        if (work->weight[i] < least || work->present[i] >= work->tokens[i]) continue;
-        const uint32_t lane = work->open[i / SPARSE_BLOCK] * SPARSE_BLOCK + i % SPARSE_BLOCK;
-        const float share = (float)(work->tokens[i] - work->present[i]) / (float)work->tokens[i];
-        estimate_add(&e, index->means + (size_t)lane * dim, work->scores + i, work->lanes, share);
+    for (uint32_t c = 0; c < index->clusters; c++) {
+        const uint32_t tokens = work->tokens[c];
+        if (work->weight[c] < least || work->present[c] >= tokens) continue;
+        estimate_add(&e, index->means + (size_t)c * dim, work->scores + c,
+                     (float)(tokens - work->present[c]) / (float)tokens);
     }
     estimate_added(index, variant + paging->pages, least, &e);
-    for (uint32_t b = 0; b < upper; b++) {
-        if (work->upper_weight[b] < least || blocks[b] >= index->upper_tokens[b]) continue;
-        const float share =
-            (float)(index->upper_tokens[b] - blocks[b]) / (float)index->upper_tokens[b];
-        estimate_add(&e, index->upper_means + (size_t)b * dim, work->upper_scores + b, upper,
-                     share);
-    }
     estimate_flush(&e);
     for (uint32_t g = 0; g < work->group; g++) {
         const float inverse = e.sums[g] > 0.0f ? 1.0f / e.sums[g] : 0.0f;

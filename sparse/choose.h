@@ -16,34 +16,42 @@
 
 /* What a work area has room for: the largest of several units. Zeroed at the start. */
 typedef struct sparse_work_room {
-    uint32_t lanes, blocks, upper, pages;
+    uint32_t lanes, full, sketches, axes, pages;
 } sparse_work_room;
 
 void sparse_work_room_add(sparse_work_room *room, const sparse_index *index, uint32_t pages);
 
 /*
- * The work of one unit and step; reused from unit to unit. `lanes` are those of the open blocks,
- * one block after the other; blocks that are not open weigh as one each. Behind
- * them come the lanes of clusters that were added.
+ * The work of one unit and step; reused from unit to unit. Behind the index's lanes come those of
+ * clusters that were added. In two passes a choice knows the scores of the clusters in `list`, and
+ * of added ones; sparse_choose_rest takes all others from the sketches.
  */
 typedef struct sparse_work {
     sparse_work_room room;
     uint32_t group;
-    uint32_t open_count, lanes; /* of open blocks, and of clusters that were added */
-    uint32_t *open;             /* numbers of the open blocks, ascending */
-    uint32_t *slot;             /* [blocks]: 1 + a block's place in open; 0: not open */
-    uint32_t *tokens;           /* [lanes] */
-    float *scatter;             /* [lanes] */
-    float *scores;              /* [group][lanes]: n * exp(score - largest) */
-    float *weight;              /* [lanes]: expected weight of a cluster */
-    float *
-        upper_scores; /* [group][upper_blocks * SPARSE_BLOCK]: the same of blocks; 0 of open ones */
-    float *upper_weight; /* of blocks, by their own scores alone */
-    uint32_t *present;   /* scratch of the estimate */
+    uint32_t lanes;    /* of the index, and of clusters that were added */
+    uint32_t *tokens;  /* [lanes] */
+    float *scores;     /* [group][lanes]: n * exp(score - largest) */
+    float *weight;     /* [lanes]: expected weight of a cluster */
+    uint32_t *present; /* scratch of the estimate */
     float *page;    /* [pages]: expected weight of a page, added ones last; one more is scratch */
-    float *lse;     /* [group]: of everything: resident, clusters and blocks */
+    float *lse;     /* [group]: of everything: resident and clusters */
     float *largest; /* [group]: score that scores are relative to */
+    float *sum;     /* [group]: of scores, and of what is resident */
     int16_t *folded;
+    bool rest_is_known; /* tokens, scores and weight are those of all lanes */
+    uint32_t *list;     /* of two passes: lanes that are scored in full, added ones last */
+    uint32_t listed;    /* of the index */
+    uint32_t width;     /* of the list, with padding and added ones */
+    float *full_scores; /* [group][width] */
+    float *full_weight, *full_scatter;
+    uint32_t *full_tokens;
+    int16_t *sums;   /* [group][lanes of the index]: of the sketches */
+    int16_t *keys;   /* scratch: of a sample, and of lanes that may be listed */
+    uint32_t *heavy; /* scratch: those lanes */
+    float *parts;    /* of queries in the axes */
+    int8_t *sketch;
+    float unit, rest[SPARSE_GROUP_MAX]; /* of a score by a sketch */
     void *memory;
 } sparse_work;
 
@@ -53,16 +61,21 @@ KVT_NODISCARD kvt_status sparse_work_open(const sparse_work_room *room, uint32_t
 void sparse_work_close(sparse_work *work);
 
 /*
- * Scores all clusters, or with two levels those of the best blocks.
+ * Scores all clusters in full, or their sketches and then the best in full.
  *   queries        fp32 [group][head_dim]
  *   resident_lse   [group]: log-sum-exp of scaled scores over sinks and local tokens; -infinity
  *                  without any
- * work->weight, page, scores and lse are filled. KVT_OK; KVT_E_ARGUMENT (queries not finite).
+ * work->page and lse are filled, and in one pass scores and weight; in two, lse and the weights take
+ * what is not scored in full from a sample. KVT_OK; KVT_E_ARGUMENT (queries not finite).
  */
 KVT_NODISCARD kvt_status sparse_choose_weights(const sparse_index *index,
                                                const sparse_paging *paging, const float *queries,
                                                uint32_t group, float scale,
                                                const float *resident_lse, sparse_work *work);
+
+/* In two passes, after sparse_choose_weights: fills scores and weight of all lanes. No cluster that
+ * was not scored in full weighs more than the best one. */
+void sparse_choose_rest(const sparse_index *index, sparse_work *work);
 
 /*
  * The partial output of the clusters' tokens that no page brings, after sparse_choose_weights.

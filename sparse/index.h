@@ -12,7 +12,7 @@
 
 #include <kvterrace/types.h>
 
-#define SPARSE_BLOCK          16u  /* clusters that lie side by side; centroids of an upper one */
+#define SPARSE_BLOCK          16u  /* clusters whose sketches lie side by side */
 #define SPARSE_HEAD_DIM_MAX   512u /* a multiple of 8 */
 #define SPARSE_SEGMENT_MAX    32768u
 #define SPARSE_CLUSTER_TOKENS 16u
@@ -21,10 +21,18 @@
 #define SPARSE_ITERATIONS_MAX 100u
 #define SPARSE_CLUSTER_MAX    256u /* mean tokens of a cluster */
 
-/* An index of more blocks has two levels: a step scores the blocks by a centroid each, and the
- * clusters of the best of them, so many or one in SPARSE_OPEN_SHARE, whichever is more. */
-#define SPARSE_OPEN_BLOCKS 256u
-#define SPARSE_OPEN_SHARE  4u
+/* A step scores all clusters of an index of at most so many. Of a larger one it scores the sketches
+ * of all, and then the best, one in SPARSE_FULL_SHARE or more, in full. A sketch is a centroid in
+ * the first principal axes of the centroids and the cluster's scatter, 4 bits each. */
+#define SPARSE_ONE_PASS      4096u
+#define SPARSE_FULL_SHARE    8u
+#define SPARSE_SKETCH_MIDDLE 7.5f /* the code of an axis's 0 */
+
+/* Axes of a sketch, the last one for the scatter: three eighths of the channels, out to fours. */
+static inline uint32_t sparse_sketch_axes(uint32_t head_dim)
+{
+    return (head_dim * 3 / 8 + 3) / 4 * 4;
+}
 
 /* Largest scatter of a cluster, and largest mean square of what a score deviates from a
  * centroid's. */
@@ -37,7 +45,7 @@ typedef struct sparse_index_options {
     uint32_t cluster_tokens; /* mean tokens of a cluster, 1 .. 256; 0: the default */
     uint32_t segment_tokens; /* a multiple of 64, up to SPARSE_SEGMENT_MAX; 0: the default */
     uint32_t iterations;     /* 1 .. 100; 0: the default */
-    uint32_t open_blocks;    /* most blocks of one level; 0: the default */
+    uint32_t one_pass;       /* most clusters of an index without sketches; 0: the default */
     uint64_t seed;
 } sparse_index_options;
 
@@ -54,20 +62,17 @@ typedef struct sparse_rows {
 typedef struct sparse_added {
     uint32_t pages, pages_max; /* that have come, that there is room for */
     uint32_t page_clusters;
-    int8_t *centroids; /* [lanes / SPARSE_BLOCK][head_dim / 2][SPARSE_BLOCK][2] */
+    int8_t *centroids; /* [lanes][head_dim] */
     int8_t *means;     /* [lanes][head_dim] */
     uint32_t *tokens;  /* of a lane's cluster */
     float *scatter;    /* of it */
-    uint32_t *list;    /* numbers of the blocks of lanes: 0, 1, and so on */
     void *memory;
     uint64_t bytes;
 } sparse_added;
 
 /*
- * One block of memory; all pointers but `added` lie in it. Clusters are numbered in packed order.
- * What a step scores lies in lanes: with one level a cluster's lane is its number, with two similar
- * clusters of all segments are neighbours, and each block of them has a centroid and a mean value
- * of its own.
+ * One block of memory; all pointers but `added` lie in it. Clusters are numbered in packed order;
+ * `lanes` of them, the last ones empty, fill the blocks.
  *
  * The scatter of a cluster is the mean squared distance of its keys from their centroid, each
  * channel in units of what it is on average in all clusters: 1 is usual.
@@ -77,25 +82,23 @@ typedef struct sparse_index {
     uint32_t segment_tokens;
     uint32_t tokens; /* of the zone */
     uint32_t clusters;
-    uint32_t blocks;         /* of SPARSE_BLOCK lanes, the last one padded with empty ones */
-    uint32_t open;           /* blocks whose clusters a step scores, at most */
-    uint32_t upper_blocks;   /* of SPARSE_BLOCK blocks; 0: one level */
-    int8_t *centroids;       /* [blocks][head_dim / 2][SPARSE_BLOCK][2], by lane */
-    int8_t *means;           /* [blocks * SPARSE_BLOCK][head_dim], by lane */
-    float *key_step;         /* [head_dim] */
-    float *value_step;       /* [head_dim] */
-    float *key_scatter;      /* [head_dim]: mean squared distance of a key from its centroid */
-    uint32_t *first;         /* [blocks * SPARSE_BLOCK + 1]: place of a cluster's first token */
-    uint32_t *cluster;       /* [blocks * SPARSE_BLOCK]: of a lane; of the padding its own number */
-    uint32_t *lane;          /* the reverse */
-    uint32_t *lane_tokens;   /* [blocks * SPARSE_BLOCK] */
-    float *scatter;          /* [blocks * SPARSE_BLOCK], by lane */
-    int8_t *upper_centroids; /* [upper_blocks][head_dim / 2][SPARSE_BLOCK][2]: of blocks */
-    int8_t *upper_means;     /* [upper_blocks * SPARSE_BLOCK][head_dim] */
-    uint32_t *upper_tokens;  /* [upper_blocks * SPARSE_BLOCK] */
-    float *upper_scatter;    /* [upper_blocks * SPARSE_BLOCK]: of a block's keys */
-    uint16_t *position;      /* [tokens]: of a place, from the first token of its segment */
-    sparse_added *added;     /* scored with them; not the index's own; NULL: there are none */
+    uint32_t lanes;      /* clusters, out to a whole block */
+    uint32_t axes;       /* of a sketch; 0: there are none */
+    uint32_t full;       /* clusters that a step scores in full, at most; a multiple of a block */
+    int8_t *centroids;   /* [lanes][head_dim] */
+    int8_t *means;       /* [lanes][head_dim] */
+    float *key_step;     /* [head_dim] */
+    float *value_step;   /* [head_dim] */
+    float *key_scatter;  /* [head_dim]: mean squared distance of a key from its centroid */
+    uint32_t *first;     /* [lanes + 1]: place of a cluster's first token */
+    float *scatter;      /* [lanes] */
+    uint8_t *sketch;     /* [lanes / SPARSE_BLOCK][axes / 4][SPARSE_BLOCK][2]: axes 0 and 1 of 4 in
+                            the low halves of a cluster's two bytes, 2 and 3 in the high ones */
+    uint16_t *axis;      /* fp16 [axes - 1][head_dim] */
+    float *axis_step;    /* [axes] */
+    float *centre;       /* [head_dim]: of the centroids; with sketches */
+    uint16_t *position;  /* [tokens]: of a place, from the first token of its segment */
+    sparse_added *added; /* scored with them; not the index's own; NULL: there are none */
     void *memory;
     uint64_t bytes; /* of memory */
 } sparse_index;
@@ -111,13 +114,17 @@ KVT_NODISCARD kvt_status sparse_index_build(const sparse_index_options *options,
 void sparse_index_free(sparse_index *index); /* zeroed ones are allowed */
 
 /* The bytes of an index of so many clusters, and an index with zeroed memory for them whose content
- * is the caller's to fill; its levels follow from open_blocks, 0: the default. KVT_OK;
+ * is the caller's to fill; it has sketches when one_pass (0: the default) is less. KVT_OK;
  * KVT_E_MEMORY. */
 uint64_t sparse_index_bytes(uint32_t head_dim, uint32_t tokens, uint32_t clusters,
-                            uint32_t open_blocks);
+                            uint32_t one_pass);
 KVT_NODISCARD kvt_status sparse_index_make(uint32_t head_dim, uint32_t segment_tokens,
-                                           uint32_t tokens, uint32_t clusters, uint32_t open_blocks,
+                                           uint32_t tokens, uint32_t clusters, uint32_t one_pass,
                                            sparse_index *index_out);
+
+/* Lets steps that read so many tokens at most score the clusters of twice as many in full; in one
+ * pass when these are more than half. */
+void sparse_index_read(sparse_index *index, uint64_t tokens);
 
 /* Segments of a zone, and the first token of one of them; that of segment `count` is tokens. */
 uint32_t sparse_segment_count(uint32_t tokens, uint32_t segment_tokens);

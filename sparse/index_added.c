@@ -25,7 +25,7 @@ kvt_status sparse_added_open(uint32_t head_dim, uint32_t pages_max, uint32_t pag
     const size_t blocks = ((size_t)pages_max * page_clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
     const size_t lanes = blocks * SPARSE_BLOCK;
     const size_t rows = aligned(lanes * head_dim), numbers = aligned(lanes * sizeof(uint32_t));
-    const size_t bytes = 2 * rows + 2 * numbers + aligned(blocks * sizeof(uint32_t));
+    const size_t bytes = 2 * rows + 2 * numbers;
     *added_out = (sparse_added){.pages_max = pages_max, .page_clusters = page_clusters};
     if (pages_max == 0) return KVT_OK;
     uint8_t *memory = aligned_alloc(64, bytes);
@@ -35,9 +35,6 @@ kvt_status sparse_added_open(uint32_t head_dim, uint32_t pages_max, uint32_t pag
     added_out->means = (int8_t *)memory + rows;
     added_out->tokens = (uint32_t *)(void *)(memory + 2 * rows);
     added_out->scatter = (float *)(void *)(memory + 2 * rows + numbers);
-    added_out->list = (uint32_t *)(void *)(memory + 2 * rows + 2 * numbers);
-    for (uint32_t i = 0; i < blocks; i++)
-        added_out->list[i] = i;
     added_out->memory = memory;
     added_out->bytes = bytes;
     return KVT_OK;
@@ -51,18 +48,9 @@ void sparse_added_close(sparse_added *added)
 
 /* ---- steps ---- */
 
-static void scale_centroids(int8_t *centroids, uint32_t blocks, uint32_t dim, uint32_t d,
-                            float share)
+static void scale_means(int8_t *means, uint32_t lanes, uint32_t dim, uint32_t d, float share)
 {
-    for (uint32_t lane = 0; lane < blocks * SPARSE_BLOCK; lane++) {
-        int8_t *at = &centroids[index_centroid_at(dim, lane, d)];
-        *at = (int8_t)half_round_integer((float)*at * share);
-    }
-}
-
-static void scale_means(int8_t *means, uint32_t blocks, uint32_t dim, uint32_t d, float share)
-{
-    for (uint32_t lane = 0; lane < blocks * SPARSE_BLOCK; lane++) {
+    for (uint32_t lane = 0; lane < lanes; lane++) {
         int8_t *at = &means[(size_t)lane * dim + d];
         *at = (int8_t)half_round_integer((float)*at * share);
     }
@@ -72,22 +60,15 @@ static void scale_means(int8_t *means, uint32_t blocks, uint32_t dim, uint32_t d
 static void widen_steps(sparse_index *index, const float *mean, bool keys)
 {
     const sparse_added *added = index->added;
-    const uint32_t dim = index->head_dim, blocks = sparse_added_blocks(added);
+    const uint32_t dim = index->head_dim, lanes = sparse_added_lanes(added);
     float *step = keys ? index->key_step : index->value_step;
     for (uint32_t d = 0; d < dim; d++) {
         const float size = mean[d] < 0.0f ? -mean[d] : mean[d];
         if (size < INDEX_LEAST || size <= 127.0f * step[d]) continue;
         const float wider = size * STEP_SPARE / 127.0f, share = step[d] / wider;
         step[d] = wider;
-        if (keys) {
-            scale_centroids(index->centroids, index->blocks, dim, d, share);
-            scale_centroids(index->upper_centroids, index->upper_blocks, dim, d, share);
-            scale_centroids(added->centroids, blocks, dim, d, share);
-        } else {
-            scale_means(index->means, index->blocks, dim, d, share);
-            scale_means(index->upper_means, index->upper_blocks, dim, d, share);
-            scale_means(added->means, blocks, dim, d, share);
-        }
+        scale_means(keys ? index->centroids : index->means, index->lanes, dim, d, share);
+        scale_means(keys ? added->centroids : added->means, lanes, dim, d, share);
     }
 }
 
@@ -112,7 +93,7 @@ void sparse_added_page(sparse_index *index, const float *key_means, const float 
     invert_steps(index->key_step, dim, keys);
     invert_steps(index->value_step, dim, values);
     for (uint32_t c = 0; c < clusters; c++) {
-        index_put_centroid(key_means + (size_t)c * dim, keys, dim, first + c, added->centroids);
+        index_put_mean(key_means + (size_t)c * dim, keys, dim, first + c, added->centroids);
         index_put_mean(value_means + (size_t)c * dim, values, dim, first + c, added->means);
         added->tokens[first + c] = tokens[c];
         added->scatter[first + c] = scatter[c];

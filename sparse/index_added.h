@@ -17,11 +17,11 @@ KVT_NODISCARD kvt_status sparse_added_open(uint32_t head_dim, uint32_t pages_max
                                            uint32_t page_clusters, sparse_added *added_out);
 void sparse_added_close(sparse_added *added); /* zeroed ones are allowed */
 
-/* Blocks of lanes in use. */
-static inline uint32_t sparse_added_blocks(const sparse_added *added)
+/* Lanes in use, whole blocks of them. */
+static inline uint32_t sparse_added_lanes(const sparse_added *added)
 {
     if (added == NULL) return 0;
-    return (added->pages * added->page_clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
+    return (added->pages * added->page_clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
 }
 
 /*

@@ -9,7 +9,7 @@
 #include "base/number/number.h"
 #include "cluster.h"
 #include "index_lane.h"
-#include "index_upper.h"
+#include "index_sketch.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -155,15 +155,32 @@ static size_t aligned(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
-/* Sizes that follow from the clusters. */
-static void index_shape(sparse_index *index, uint32_t open_blocks)
+static uint32_t whole_blocks(uint64_t clusters)
 {
-    const uint32_t blocks = (index->clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
-    const uint32_t most = open_blocks != 0 ? open_blocks : SPARSE_OPEN_BLOCKS;
-    const uint32_t share = blocks / SPARSE_OPEN_SHARE;
-    index->blocks = blocks;
-    index->open = blocks <= most ? blocks : share > most ? share : most;
-    index->upper_blocks = blocks <= most ? 0 : (blocks + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
+    return (uint32_t)((clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK);
+}
+
+void sparse_index_read(sparse_index *index, uint64_t tokens)
+{
+    if (index->axes == 0) return;
+    const uint64_t most = tokens < index->tokens ? 2 * tokens : 2 * (uint64_t)index->tokens;
+    const uint32_t wanted = whole_blocks(most * index->clusters / index->tokens);
+    const uint32_t share = whole_blocks(index->lanes / SPARSE_FULL_SHARE);
+    index->full = wanted > share ? wanted : share;
+    if (index->full <= index->lanes / 2) return;
+    index->full = index->lanes;
+    index->axes = 0;
+}
+
+/* Sizes that follow from the clusters. */
+static void index_shape(sparse_index *index, uint32_t one_pass)
+{
+    const uint32_t lanes = whole_blocks(index->clusters);
+    const bool two = index->clusters > (one_pass != 0 ? one_pass : SPARSE_ONE_PASS);
+    index->lanes = lanes;
+    index->axes = two ? sparse_sketch_axes(index->head_dim) : 0;
+    index->full = lanes;
+    if (two) sparse_index_read(index, 0);
 }
 
 /* Cuts the next array off the index's memory; without memory it only counts. */
@@ -176,8 +193,7 @@ static void *cut(const sparse_index *index, size_t *at, size_t bytes)
 
 static size_t index_cut(sparse_index *index)
 {
-    const size_t dim = index->head_dim, lanes = (size_t)index->blocks * SPARSE_BLOCK;
-    const size_t upper = (size_t)index->upper_blocks * SPARSE_BLOCK;
+    const size_t dim = index->head_dim, lanes = index->lanes;
     size_t at = 0;
     index->centroids = cut(index, &at, lanes * dim);
     index->means = cut(index, &at, lanes * dim);
@@ -185,34 +201,31 @@ static size_t index_cut(sparse_index *index)
     index->value_step = cut(index, &at, dim * sizeof(float));
     index->key_scatter = cut(index, &at, dim * sizeof(float));
     index->first = cut(index, &at, (lanes + 1) * sizeof(uint32_t));
-    index->cluster = cut(index, &at, lanes * sizeof(uint32_t));
-    index->lane = cut(index, &at, lanes * sizeof(uint32_t));
-    index->lane_tokens = cut(index, &at, lanes * sizeof(uint32_t));
     index->scatter = cut(index, &at, lanes * sizeof(float));
-    index->upper_centroids = cut(index, &at, upper * dim);
-    index->upper_means = cut(index, &at, upper * dim);
-    index->upper_tokens = cut(index, &at, upper * sizeof(uint32_t));
-    index->upper_scatter = cut(index, &at, upper * sizeof(float));
+    index->sketch = cut(index, &at, lanes * index->axes / 2);
+    index->axis = cut(index, &at, (index->axes > 0 ? index->axes - 1 : 0) * dim * sizeof(uint16_t));
+    index->axis_step = cut(index, &at, index->axes * sizeof(float));
+    index->centre = cut(index, &at, (index->axes > 0 ? dim : 0) * sizeof(float));
     index->position = cut(index, &at, index->tokens * sizeof(uint16_t));
     return at;
 }
 
 uint64_t sparse_index_bytes(uint32_t head_dim, uint32_t tokens, uint32_t clusters,
-                            uint32_t open_blocks)
+                            uint32_t one_pass)
 {
     sparse_index index = {.head_dim = head_dim, .tokens = tokens, .clusters = clusters};
-    index_shape(&index, open_blocks);
+    index_shape(&index, one_pass);
     return index_cut(&index);
 }
 
 kvt_status sparse_index_make(uint32_t head_dim, uint32_t segment_tokens, uint32_t tokens,
-                             uint32_t clusters, uint32_t open_blocks, sparse_index *index_out)
+                             uint32_t clusters, uint32_t one_pass, sparse_index *index_out)
 {
     sparse_index index = {.head_dim = head_dim,
                           .segment_tokens = segment_tokens,
                           .tokens = tokens,
                           .clusters = clusters};
-    index_shape(&index, open_blocks);
+    index_shape(&index, one_pass);
     index.bytes = index_cut(&index);
     index.memory = aligned_alloc(64, index.bytes);
     if (index.memory == NULL) return KVT_E_MEMORY;
@@ -222,40 +235,17 @@ kvt_status sparse_index_make(uint32_t head_dim, uint32_t segment_tokens, uint32_
     return KVT_OK;
 }
 
-/* Which cluster has which lane. */
-static kvt_status index_order(const index_draft *draft, sparse_index *index)
-{
-    const uint32_t lanes = index->blocks * SPARSE_BLOCK;
-    for (uint32_t i = 0; i < lanes; i++)
-        index->cluster[i] = i;
-    if (index->upper_blocks > 0) {
-        kvt_status status = index_upper_order(draft->key_means, index->head_dim, index->clusters,
-                                              draft->options.seed, index->cluster);
-        if (status != KVT_OK) return status;
-    }
-    for (uint32_t i = 0; i < lanes; i++) {
-        const uint32_t c = index->cluster[i];
-        index->lane[c] = i;
-        index->lane_tokens[i] = index->first[c + 1] - index->first[c];
-    }
-    for (uint32_t i = 0; index->upper_blocks > 0 && i < lanes; i++)
-        index->upper_tokens[i / SPARSE_BLOCK] += index->lane_tokens[i];
-    return KVT_OK;
-}
-
 static kvt_status index_allocate(const index_draft *draft, sparse_index *index)
 {
     kvt_status status =
         sparse_index_make(draft->options.head_dim, draft->options.segment_tokens, draft->tokens,
-                          draft->clusters, draft->options.open_blocks, index);
+                          draft->clusters, draft->options.one_pass, index);
     if (status != KVT_OK) return status;
-    for (size_t c = 0; c <= (size_t)index->blocks * SPARSE_BLOCK; c++)
+    for (uint32_t c = 0; c <= index->lanes; c++)
         index->first[c] = c < draft->clusters ? draft->first[c] : draft->tokens;
     if (draft->tokens > 0)
         memcpy(index->position, draft->position, draft->tokens * sizeof *index->position);
-    status = index_order(draft, index);
-    if (status != KVT_OK) sparse_index_free(index);
-    return status;
+    return KVT_OK;
 }
 
 /* The value of one step in every channel, and its inverse; 0 of channels that are zero. */
@@ -273,20 +263,6 @@ static void index_steps(const float *means, uint32_t clusters, uint32_t dim, flo
         const bool used = step[d] >= INDEX_LEAST;
         inverse[d] = used ? 127.0f / step[d] : 0.0f;
         step[d] = used ? step[d] / 127.0f : 0.0f;
-    }
-}
-
-/* The mean of a block's tokens. */
-static void block_mean(const sparse_index *index, const float *means, uint32_t block, float *mean)
-{
-    memset(mean, 0, index->head_dim * sizeof *mean);
-    for (uint32_t i = block * SPARSE_BLOCK; i < (block + 1) * SPARSE_BLOCK; i++) {
-        if (index->lane_tokens[i] == 0) continue;
-        const float share =
-            (float)(int32_t)index->lane_tokens[i] / (float)(int32_t)index->upper_tokens[block];
-        const float *own = means + (size_t)index->cluster[i] * index->head_dim;
-        for (uint32_t d = 0; d < index->head_dim; d++)
-            mean[d] += share * own[d];
     }
 }
 
@@ -309,48 +285,21 @@ static void index_scatters(index_draft *draft, sparse_index *index)
         index->key_scatter[d] = counts ? (float)mean : 0.0f;
     }
     for (uint32_t c = 0; c < index->clusters; c++)
-        index->scatter[index->lane[c]] =
+        index->scatter[c] =
             index_scatter(draft->key_squares + (size_t)c * dim, index->key_scatter, dim);
-}
-
-/* Of a block's keys: how far they are from their clusters' centroids, and these from its own. */
-static float block_scatter(const sparse_index *index, const float *means, uint32_t block,
-                           const float *mean)
-{
-    float squares[SPARSE_HEAD_DIM_MAX], within = 0.0f;
-    memset(squares, 0, index->head_dim * sizeof *squares);
-    for (uint32_t i = block * SPARSE_BLOCK; i < (block + 1) * SPARSE_BLOCK; i++) {
-        if (index->lane_tokens[i] == 0) continue;
-        const float share =
-            (float)(int32_t)index->lane_tokens[i] / (float)(int32_t)index->upper_tokens[block];
-        index_add_squares(squares, means + (size_t)index->cluster[i] * index->head_dim, mean, share,
-                          index->head_dim);
-        within += share * index->scatter[i];
-    }
-    const float all = within + index_scatter(squares, index->key_scatter, index->head_dim);
-    return all < SPARSE_SCATTER_MAX ? all : SPARSE_SCATTER_MAX;
 }
 
 static void index_quantise(index_draft *draft, sparse_index *index)
 {
     const uint32_t dim = index->head_dim;
-    const uint32_t uppers = index->upper_blocks > 0 ? index->blocks : 0;
-    float keys[SPARSE_HEAD_DIM_MAX], values[SPARSE_HEAD_DIM_MAX], mean[SPARSE_HEAD_DIM_MAX];
+    float keys[SPARSE_HEAD_DIM_MAX], values[SPARSE_HEAD_DIM_MAX];
     index_steps(draft->key_means, draft->clusters, dim, index->key_step, keys);
     index_steps(draft->value_means, draft->clusters, dim, index->value_step, values);
     for (uint32_t c = 0; c < index->clusters; c++) {
-        const uint32_t lane = index->lane[c];
-        index_put_centroid(draft->key_means + (size_t)c * dim, keys, dim, lane, index->centroids);
-        index_put_mean(draft->value_means + (size_t)c * dim, values, dim, lane, index->means);
+        index_put_mean(draft->key_means + (size_t)c * dim, keys, dim, c, index->centroids);
+        index_put_mean(draft->value_means + (size_t)c * dim, values, dim, c, index->means);
     }
     index_scatters(draft, index);
-    for (uint32_t b = 0; b < uppers; b++) {
-        block_mean(index, draft->key_means, b, mean);
-        index->upper_scatter[b] = block_scatter(index, draft->key_means, b, mean);
-        index_put_centroid(mean, keys, dim, b, index->upper_centroids);
-        block_mean(index, draft->value_means, b, mean);
-        index_put_mean(mean, values, dim, b, index->upper_means);
-    }
 }
 
 kvt_status sparse_index_build(const sparse_index_options *options, const sparse_rows *keys,
@@ -365,7 +314,11 @@ kvt_status sparse_index_build(const sparse_index_options *options, const sparse_
     for (uint32_t s = 0; status == KVT_OK && s < segments; s++)
         draft_segment(&draft, s);
     if (status == KVT_OK) status = index_allocate(&draft, index_out);
-    if (status == KVT_OK) index_quantise(&draft, index_out);
+    if (status == KVT_OK) {
+        index_quantise(&draft, index_out);
+        if (index_out->axes > 0) status = index_sketch_write(draft.key_means, index_out);
+        if (status != KVT_OK) sparse_index_free(index_out);
+    }
     draft_close(&draft);
     return status;
 }

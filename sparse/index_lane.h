@@ -10,22 +10,7 @@
 
 #define INDEX_LEAST 1e-30f /* a channel whose means are all smaller is zero */
 
-/* Where the channel d of a lane's centroid lies. */
-static inline size_t index_centroid_at(uint32_t dim, uint32_t lane, uint32_t d)
-{
-    return (size_t)(lane / SPARSE_BLOCK) * SPARSE_BLOCK * dim + (size_t)(d / 2) * 2 * SPARSE_BLOCK +
-           (size_t)(lane % SPARSE_BLOCK) * 2 + d % 2;
-}
-
-/* A mean as the centroid of a lane, or of a block. inverse: of the steps; 0 of zero ones. */
-static inline void index_put_centroid(const float *mean, const float *inverse, uint32_t dim,
-                                      uint32_t lane, int8_t *centroids)
-{
-    for (uint32_t d = 0; d < dim; d++)
-        centroids[index_centroid_at(dim, lane, d)] =
-            (int8_t)half_round_integer(mean[d] * inverse[d]);
-}
-
+/* inverse: of the steps; 0 of zero ones. */
 static inline void index_put_mean(const float *mean, const float *inverse, uint32_t dim,
                                   uint32_t lane, int8_t *means)
 {

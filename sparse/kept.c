@@ -2,7 +2,7 @@
 /*
  * kept.c - writes and checks the kept form. Little-endian, as every form of this project:
  *
- *     0   "KVTSPRS1"        8  u32 version (4)     12  u32 unit; the head entry: UINT32_MAX
+ *     0   "KVTSPRS1"        8  u32 version (5)     12  u32 unit; the head entry: UINT32_MAX
  *    16   u64 id           24  u32 layers, kv_heads, head_dim, dtype
  *    40   u32 tokens, sinks, zone, segment, page tokens, variants, row bytes
  *    68   u32 clusters, local tokens, slot bytes
@@ -24,7 +24,7 @@
 #include "sparse_kernels.h"
 
 #define KEPT_MAGIC    "KVTSPRS1"
-#define KEPT_VERSION  4u
+#define KEPT_VERSION  5u
 #define KEPT_HEAD     UINT32_MAX
 #define KEPT_SUM_AT   120u
 #define KEPT_SHAPE_AT 16u
@@ -230,25 +230,6 @@ kvt_status sparse_kept_read(const sparse_kept_shape *shape, const sparse_paging 
     return KVT_OK;
 }
 
-/* Whether lanes are an order of the clusters, and count their tokens. */
-static bool lanes_are_sound(const sparse_index *index)
-{
-    const uint32_t lanes = index->blocks * SPARSE_BLOCK;
-    uint32_t block_tokens = 0;
-    for (uint32_t i = 0; i < lanes; i++) {
-        const uint32_t c = index->cluster[i];
-        if (c >= lanes || index->lane[c] != i || (i >= index->clusters && c != i)) return false;
-        if (index->lane_tokens[i] != index->first[c + 1] - index->first[c]) return false;
-        block_tokens += index->lane_tokens[i];
-        if (index->upper_blocks == 0 || (i + 1) % SPARSE_BLOCK != 0) continue;
-        if (index->upper_tokens[i / SPARSE_BLOCK] != block_tokens) return false;
-        block_tokens = 0;
-    }
-    for (uint32_t b = index->blocks; b < index->upper_blocks * SPARSE_BLOCK; b++)
-        if (index->upper_tokens[b] != 0) return false;
-    return true;
-}
-
 static bool are_within(const float *values, uint32_t count, float most)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -256,23 +237,33 @@ static bool are_within(const float *values, uint32_t count, float most)
     return true;
 }
 
+/* Whether sketches can be scored: the parts of an axis are finite, steps and centre in bounds. */
+static bool sketch_is_sound(const sparse_index *index)
+{
+    const uint32_t axes = index->axes > 0 ? index->axes - 1 : 0;
+    for (uint32_t i = 0; i < axes * index->head_dim; i++)
+        if ((index->axis[i] & 0x7c00) == 0x7c00) return false;
+    for (uint32_t d = 0; index->axes > 0 && d < index->head_dim; d++)
+        if (!(fabsf(index->centre[d]) <= SPARSE_ELEMENT_MAX)) return false;
+    return are_within(index->axis_step, index->axes, SPARSE_ELEMENT_MAX);
+}
+
 /* Whether an index of foreign bytes can be used: places ascend over whole clusters, positions lie
  * in their segments, steps and scatters are within their bounds. */
 static bool index_is_sound(const sparse_index *index)
 {
-    const uint32_t padded = index->blocks * SPARSE_BLOCK;
+    const uint32_t padded = index->lanes;
     if (index->first[0] != 0) return false;
     for (uint32_t c = 0; c < padded; c++) {
         const uint32_t begin = index->first[c], end = index->first[c + 1];
         if (c < index->clusters ? end <= begin : end != begin) return false;
     }
-    if (index->first[padded] != index->tokens || !lanes_are_sound(index)) return false;
+    if (index->first[padded] != index->tokens || !sketch_is_sound(index)) return false;
     if (!are_within(index->key_step, index->head_dim, SPARSE_ELEMENT_MAX) ||
         !are_within(index->value_step, index->head_dim, SPARSE_ELEMENT_MAX))
         return false;
     if (!are_within(index->key_scatter, index->head_dim, SPARSE_DEVIATION_MAX) ||
-        !are_within(index->scatter, padded, SPARSE_SCATTER_MAX) ||
-        !are_within(index->upper_scatter, index->upper_blocks * SPARSE_BLOCK, SPARSE_SCATTER_MAX))
+        !are_within(index->scatter, padded, SPARSE_SCATTER_MAX))
         return false;
     const uint32_t segments = sparse_segment_count(index->tokens, index->segment_tokens);
     for (uint32_t s = 0; s < segments; s++) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * score.h - scores of all clusters for the queries of one KV head.
+ * score.h - scores of clusters for the queries of one KV head, in full and by their sketches.
  *
- * A query is folded with the key steps and quantised to int16 once; a score is an exact sum of
- * int8 x int16 products, so the scalar body is the specification of the vector one bit for bit.
- * Pure; any thread.
+ * A query is folded with the key steps and quantised to int16 once, and with the steps of the axes
+ * to int8; a score is an exact sum of products, so the scalar body is the specification of the vector
+ * one bit for bit. Pure; any thread.
  */
 #ifndef SPARSE_SCORE_H
 #define SPARSE_SCORE_H
@@ -19,26 +19,29 @@ typedef struct sparse_query {
     float unit[SPARSE_GROUP_MAX];      /* a score is so many units: times the sum */
     float deviation[SPARSE_GROUP_MAX]; /* mean square of a key's score less its centroid's, in a
                                           cluster of scatter 1 */
-    int16_t *folded;                   /* [head_dim / 2][group][2] */
+    int16_t *folded;                   /* [group][head_dim] */
+    float *parts;                      /* [group][axes]: scratch */
+    int8_t *sketch;                    /* [axes / 2][group][4]: each pair twice */
+    float sketch_unit;                 /* a score by a sketch, with what its scatter adds, is so
+                                          many units: times the sum, and the rest */
+    float sketch_rest[SPARSE_GROUP_MAX];
 } sparse_query;
 
 /* Folds and quantises. queries: fp32 [group][head_dim]; scale: of scores, 1 / sqrt(head_dim);
- * folded: room for group * head_dim. False when a query is not finite. */
+ * query->folded has room for group * head_dim, parts for group * axes, sketch for twice that. False
+ * when a query is not finite. */
 bool sparse_query_fold(const sparse_index *index, const float *queries, uint32_t group, float scale,
-                       int16_t *folded, sparse_query *query_out);
+                       sparse_query *query);
 
-/* Scaled q * centroid, by lane, of the blocks of a list in ascending order: of each query count *
- * SPARSE_BLOCK numbers, `width` apart. Of padding -infinity. */
+/*
+ * Scaled q * centroid of each query, rows of `width` apart.
+ *   sparse_score         of the clusters of a list, `count` of them, a multiple of SPARSE_BLOCK;
+ *                        NULL: of all lanes, -infinity of the padding
+ *   sparse_score_added   of all lanes that were added; -infinity of empty ones
+ */
 void sparse_score(const sparse_index *index, const sparse_query *query, const uint32_t *list,
                   uint32_t count, size_t width, float *scores_out);
-
-/* The same of the clusters that were added to the index. */
 void sparse_score_added(const sparse_index *index, const sparse_query *query, size_t width,
-                        float *scores_out);
-
-/* The same of the blocks' own centroids: [group][upper_blocks * SPARSE_BLOCK]. list: 0, 1, and so
- * on, of all upper blocks. */
-void sparse_score_upper(const sparse_index *index, const sparse_query *query, const uint32_t *list,
                         float *scores_out);
 
 #endif

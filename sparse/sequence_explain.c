@@ -30,8 +30,7 @@ static void explain_head(const kvt_sparse *s, const sparse_unit *unit, const spa
     add_pair(out, " head ", h);
     add_pair(out, ": pages ", sparse_unit_pages(unit));
     add_pair(out, " clusters ", unit->index.clusters);
-    add_pair(out, " blocks ", unit->index.blocks);
-    add_pair(out, " scored ", head->work.open_count);
+    add_pair(out, " in full ", unit->index.full);
     add_pair(out, "; resident tokens ",
              unit->sinks.tokens + unit->local.tokens + unit->tail.joining.open_tokens);
     if (head->budget_bytes == PAGES_BUDGET_ALL)

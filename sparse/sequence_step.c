@@ -54,8 +54,14 @@ kvt_status sparse_steps_open(kvt_sparse *s)
 {
     const uint32_t heads = s->options.layout.kv_heads;
     sparse_work_room room = {.pages = 0};
-    for (uint64_t i = 0; i < (uint64_t)s->options.layout.layers * heads; i++)
+    uint32_t coarsest = PAGES_BITS_2;
+    while (coarsest < PAGES_RAW && (s->variants >> coarsest & 1u) == 0)
+        coarsest++;
+    const uint64_t tokens = sparse_head_budget(s) / s->terms.token_bytes[coarsest];
+    for (uint64_t i = 0; i < (uint64_t)s->options.layout.layers * heads; i++) {
+        sparse_index_read(&s->units[i].index, tokens);
         sparse_work_room_add(&room, &s->units[i].index, s->units[i].paging.pages);
+    }
     s->left = malloc((room.pages + 1) * sizeof *s->left);
     s->meter_variant = malloc(room.pages + 1);
     s->layer_steps = calloc(s->options.layout.layers, sizeof *s->layer_steps);

@@ -48,11 +48,25 @@ typedef struct sparse_kernels {
                    const int16_t *centroids, const int32_t *norms, uint32_t blocks,
                    uint16_t *owner);
 
-    /* Scores of `group` queries at the blocks of a list: folded [head_dim / 2][group][2]; out, rows
-     * of count * 16 numbers `width` apart, is sum * unit. */
-    void (*score)(const int8_t *centroids, const uint32_t *list, uint32_t count, uint32_t head_dim,
+    /* Scores of `group` queries, [group][head_dim], at the rows of a list, or with NULL at the first
+     * ones: `count` of them, a multiple of 16. out, `width` apart, is sum * unit. */
+    void (*score)(const int8_t *rows, const uint32_t *list, uint32_t count, uint32_t head_dim,
                   const int16_t *folded, uint32_t group, const float *unit, size_t width,
                   float *out);
+
+    /*
+     * Sums of all sketches, and the largest one of each query.
+     *   sketches  [blocks][axes / 4][SPARSE_BLOCK][2], as index.h has them
+     *   folded    [axes / 2][group][4], each pair twice; a query's add up to 2184 in size
+     *   sums      [group][width];  peaks  [group]
+     */
+    void (*sketch)(const uint8_t *sketches, uint32_t blocks, uint32_t axes, const int8_t *folded,
+                   uint32_t group, size_t width, int16_t *sums, int16_t *peaks);
+
+    /* Lists, ascending, the lanes whose largest sum + offset over the queries, saturated, is `least`
+     * or more; returns how many. count is a multiple of 16. */
+    uint32_t (*sieve)(const int16_t *sums, size_t width, uint32_t count, const int16_t *offset,
+                      uint32_t group, int16_t least, uint32_t *out);
 
     /* scores += sparse_lift(deviation * scatter); width is a multiple of 16. */
     void (*lift)(const float *scatter, float deviation, uint32_t width, float *scores);
@@ -80,6 +94,18 @@ typedef struct sparse_kernels {
     void (*combine)(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,
                     const float *weight, uint32_t head_dim, float *sums);
 } sparse_kernels;
+
+/* The key of one lane, as the sieve has it. */
+static inline int16_t sparse_sieve_key(const int16_t *sums, size_t width, const int16_t *offset,
+                                       uint32_t group)
+{
+    int32_t key = INT16_MIN;
+    for (uint32_t g = 0; g < group; g++) {
+        const int32_t own = sums[g * width] + offset[g];
+        key = own > key ? own : key;
+    }
+    return (int16_t)(key < INT16_MAX ? key : INT16_MAX);
+}
 
 const sparse_kernels *sparse_kernels_in_use(void);
 extern const sparse_kernels sparse_kernels_scalar;

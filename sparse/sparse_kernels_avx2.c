@@ -116,92 +116,204 @@ CODECS_TARGET_AVX2 static void avx2_assign(const int16_t *rows, uint32_t tokens,
 
 /* ---- scores ---- */
 
-/* Two channels of one query at 16 clusters: the sums go on. */
-INLINE_AVX2 void score_pair(__m256i low, __m256i high, const int16_t *folded, __m256i *sum_low,
-                            __m256i *sum_high)
+/* 16 elements of a row; of the last 8 of it, zeros behind. */
+INLINE_AVX2 __m256i row_16(const int8_t *row, bool half)
 {
-    int32_t pair;
-    memcpy(&pair, folded, sizeof pair);
-    const __m256i both = _mm256_set1_epi32(pair);
-    *sum_low = _mm256_add_epi32(*sum_low, _mm256_madd_epi16(low, both));
-    *sum_high = _mm256_add_epi32(*sum_high, _mm256_madd_epi16(high, both));
+    const __m128i bytes =
+        half ? _mm_loadl_epi64((const void *)row) : _mm_loadu_si128((const void *)row);
+    return _mm256_cvtepi8_epi16(bytes);
 }
 
-INLINE_AVX2 void score_store(__m256i low, __m256i high, float unit, float *out)
+INLINE_AVX2 __m256i folded_16(const int16_t *folded, bool half)
 {
-    const __m256 one = _mm256_set1_ps(unit);
-    _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_cvtepi32_ps(low), one));
-    _mm256_storeu_ps(out + 8, _mm256_mul_ps(_mm256_cvtepi32_ps(high), one));
+    if (!half) return _mm256_loadu_si256((const void *)folded);
+    return _mm256_zextsi128_si256(_mm_loadu_si128((const void *)folded));
 }
 
-/* Four queries from `folded` on, at one block, while the next one comes from memory. Each sum has a
- * name, so that all eight stay in registers. */
-INLINE_AVX2 void score_four(const int8_t *centroids, const int8_t *next, uint32_t head_dim,
-                            const int16_t *folded, uint32_t group, const float *unit, float *out,
-                            size_t width)
+/* The four sums of eight lanes each, side by side, as floats. */
+INLINE_AVX2 __m128 four_sums(__m256i a, __m256i b, __m256i c, __m256i d)
 {
-    __m256i a0 = _mm256_setzero_si256(), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0,
-            d1 = a0;
-    for (uint32_t d = 0; d < head_dim; d += 2, centroids += 2 * SPARSE_BLOCK, folded += 2 * group) {
-        _mm_prefetch((const char *)next + (size_t)d * SPARSE_BLOCK, _MM_HINT_T0);
-        const __m256i low = _mm256_cvtepi8_epi16(_mm_load_si128((const void *)centroids));
-        const __m256i high =
-            _mm256_cvtepi8_epi16(_mm_load_si128((const void *)(centroids + SPARSE_BLOCK)));
-        score_pair(low, high, folded, &a0, &a1);
-        score_pair(low, high, folded + 2, &b0, &b1);
-        score_pair(low, high, folded + 4, &c0, &c1);
-        score_pair(low, high, folded + 6, &d0, &d1);
+    const __m256i all = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+    return _mm_cvtepi32_ps(
+        _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+}
+
+/* One row and four queries. */
+INLINE_AVX2 __m128 score_queries(const int8_t *row, uint32_t head_dim, const int16_t *folded)
+{
+    __m256i a = _mm256_setzero_si256(), b = a, c = a, e = a;
+    for (uint32_t d = 0; d < head_dim; d += 16, folded += 16) {
+        const bool half = d + 16 > head_dim;
+        const __m256i own = row_16(row + d, half);
+        a = _mm256_add_epi32(a, _mm256_madd_epi16(own, folded_16(folded, half)));
+        b = _mm256_add_epi32(b, _mm256_madd_epi16(own, folded_16(folded + head_dim, half)));
+        c = _mm256_add_epi32(
+            c, _mm256_madd_epi16(own, folded_16(folded + 2 * (size_t)head_dim, half)));
+        e = _mm256_add_epi32(
+            e, _mm256_madd_epi16(own, folded_16(folded + 3 * (size_t)head_dim, half)));
     }
-    score_store(a0, a1, unit[0], out);
-    score_store(b0, b1, unit[1], out + width);
-    score_store(c0, c1, unit[2], out + 2 * width);
-    score_store(d0, d1, unit[3], out + 3 * width);
+    return four_sums(a, b, c, e);
 }
 
-/* One query at one block. */
-INLINE_AVX2 void score_one(const int8_t *centroids, uint32_t head_dim, const int16_t *folded,
-                           uint32_t group, const float *unit, float *out)
+/* Four rows and one query. */
+INLINE_AVX2 __m128 score_rows(const int8_t *const rows[4], uint32_t head_dim, const int16_t *folded)
 {
-    __m256i low_sum = _mm256_setzero_si256(), high_sum = low_sum;
-    for (uint32_t d = 0; d < head_dim; d += 2, centroids += 2 * SPARSE_BLOCK, folded += 2 * group) {
-        const __m256i low = _mm256_cvtepi8_epi16(_mm_load_si128((const void *)centroids));
-        const __m256i high =
-            _mm256_cvtepi8_epi16(_mm_load_si128((const void *)(centroids + SPARSE_BLOCK)));
-        score_pair(low, high, folded, &low_sum, &high_sum);
+    __m256i sum[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(),
+                      _mm256_setzero_si256()};
+    for (uint32_t d = 0; d < head_dim; d += 16) {
+        const bool half = d + 16 > head_dim;
+        const __m256i own = folded_16(folded + d, half);
+        for (int r = 0; r < 4; r++)
+            sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(row_16(rows[r] + d, half), own));
     }
-    score_store(low_sum, high_sum, unit[0], out);
+    return four_sums(sum[0], sum[1], sum[2], sum[3]);
 }
 
-CODECS_TARGET_AVX2 static void avx2_score(const int8_t *centroids, const uint32_t *list,
-                                          uint32_t count, uint32_t head_dim, const int16_t *folded,
-                                          uint32_t group, const float *unit, size_t width,
-                                          float *out)
+enum { SCORE_AHEAD = 8 }; /* rows of a list that are asked for beforehand */
+
+CODECS_TARGET_AVX2 static void avx2_score(const int8_t *rows, const uint32_t *list, uint32_t count,
+                                          uint32_t head_dim, const int16_t *folded, uint32_t group,
+                                          const float *unit, size_t width, float *out)
 {
-    const size_t block = (size_t)head_dim * SPARSE_BLOCK;
-    for (uint32_t b = 0; b < count; b++) {
-        const int8_t *at = centroids + list[b] * block;
-        const int8_t *next = centroids + list[b + 1 < count ? b + 1 : b] * block;
-        float *to = out + (size_t)b * SPARSE_BLOCK;
+    for (uint32_t c = 0; c < count; c += 4) {
+        const int8_t *four[4];
+        for (uint32_t r = 0; r < 4; r++) {
+            four[r] = rows + (size_t)(list != NULL ? list[c + r] : c + r) * head_dim;
+            if (list == NULL || c + r + SCORE_AHEAD >= count) continue;
+            const int8_t *next = rows + (size_t)list[c + r + SCORE_AHEAD] * head_dim;
+            for (uint32_t d = 0; d < head_dim; d += 64)
+                _mm_prefetch((const char *)next + d, _MM_HINT_T0);
+        }
         uint32_t g = 0;
-        for (; g + 4 <= group; g += 4)
-            score_four(at, next, head_dim, folded + 2 * (size_t)g, group, unit + g, to + g * width,
-                       width);
+        for (; g + 4 <= group; g += 4) {
+            const __m128 units = _mm_loadu_ps(unit + g);
+            __m128 sum[4];
+            for (int r = 0; r < 4; r++)
+                sum[r] = _mm_mul_ps(score_queries(four[r], head_dim, folded + (size_t)g * head_dim),
+                                    units);
+            _MM_TRANSPOSE4_PS(sum[0], sum[1], sum[2], sum[3]);
+            for (int q = 0; q < 4; q++)
+                _mm_storeu_ps(out + (g + (uint32_t)q) * width + c, sum[q]);
+        }
         for (; g < group; g++)
-            score_one(at, head_dim, folded + 2 * (size_t)g, group, unit + g, to + g * width);
+            _mm_storeu_ps(out + g * width + c,
+                          _mm_mul_ps(score_rows(four, head_dim, folded + (size_t)g * head_dim),
+                                     _mm_set1_ps(unit[g])));
     }
+}
+
+/* sparse_lift of 8 scatters. */
+INLINE_AVX2 __m256 lift_8(__m256 scatter, __m256 deviation)
+{
+    const __m256 one = _mm256_set1_ps(1.0f), half = _mm256_set1_ps(0.5f);
+    const __m256 x = _mm256_mul_ps(deviation, scatter);
+    return _mm256_div_ps(
+        _mm256_mul_ps(half, x),
+        _mm256_add_ps(one, _mm256_mul_ps(x, _mm256_set1_ps(1.0f / SPARSE_LIFT_MAX))));
+}
+
+/* Sums of one or two blocks' sketches and some queries from `folded` on: no lane passes an int16. */
+INLINE_AVX2 void sketch_blocks(const uint8_t *sketches, const uint32_t blocks, uint32_t axes,
+                               const int8_t *folded, uint32_t group, const uint32_t queries,
+                               size_t width, int16_t *sums, __m256i *peaks)
+{
+    const __m256i low_half = _mm256_set1_epi8(15);
+    const size_t block = (size_t)axes / 2 * SPARSE_BLOCK;
+    __m256i sum[4][2];
+    for (uint32_t q = 0; q < queries; q++)
+        sum[q][0] = sum[q][1] = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < axes; i += 4, sketches += 2 * SPARSE_BLOCK, folded += 8 * group) {
+        __m256i low[2], high[2];
+        for (uint32_t b = 0; b < blocks; b++) {
+            const __m256i both = _mm256_loadu_si256((const void *)(sketches + b * block));
+            low[b] = _mm256_and_si256(both, low_half);
+            high[b] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low_half);
+        }
+        for (uint32_t q = 0; q < queries; q++) {
+            int32_t pair[2];
+            memcpy(&pair[0], folded + 4 * q, 4);
+            memcpy(&pair[1], folded + 4 * (group + q), 4);
+            const __m256i first = _mm256_set1_epi32(pair[0]), second = _mm256_set1_epi32(pair[1]);
+            for (uint32_t b = 0; b < blocks; b++) {
+                sum[q][b] = _mm256_add_epi16(sum[q][b], _mm256_maddubs_epi16(low[b], first));
+                sum[q][b] = _mm256_add_epi16(sum[q][b], _mm256_maddubs_epi16(high[b], second));
+            }
+        }
+    }
+    for (uint32_t q = 0; q < queries; q++, sums += width) {
+        for (uint32_t b = 0; b < blocks; b++) {
+            _mm256_storeu_si256((void *)(sums + b * SPARSE_BLOCK), sum[q][b]);
+            peaks[q] = _mm256_max_epi16(peaks[q], sum[q][b]);
+        }
+    }
+}
+
+INLINE_AVX2 void sketch_queries(const uint8_t *sketches, uint32_t blocks, uint32_t axes,
+                                const int8_t *folded, uint32_t group, const uint32_t queries,
+                                size_t width, int16_t *sums, int16_t *peaks)
+{
+    const size_t block = (size_t)axes / 2 * SPARSE_BLOCK;
+    __m256i most[4];
+    uint32_t b = 0;
+    for (uint32_t q = 0; q < queries; q++)
+        most[q] = _mm256_set1_epi16(INT16_MIN);
+    for (; b + 2 <= blocks; b += 2)
+        sketch_blocks(sketches + b * block, 2, axes, folded, group, queries, width,
+                      sums + (size_t)b * SPARSE_BLOCK, most);
+    if (b < blocks)
+        sketch_blocks(sketches + b * block, 1, axes, folded, group, queries, width,
+                      sums + (size_t)b * SPARSE_BLOCK, most);
+    for (uint32_t q = 0; q < queries; q++) {
+        int16_t lane[SPARSE_BLOCK];
+        _mm256_storeu_si256((void *)lane, most[q]);
+        peaks[q] = lane[0];
+        for (uint32_t i = 1; i < SPARSE_BLOCK; i++)
+            peaks[q] = lane[i] > peaks[q] ? lane[i] : peaks[q];
+    }
+}
+
+CODECS_TARGET_AVX2 static void avx2_sketch(const uint8_t *sketches, uint32_t blocks, uint32_t axes,
+                                           const int8_t *folded, uint32_t group, size_t width,
+                                           int16_t *sums, int16_t *peaks)
+{
+    uint32_t g = 0;
+    for (; g + 4 <= group; g += 4)
+        sketch_queries(sketches, blocks, axes, folded + 4 * (size_t)g, group, 4, width,
+                       sums + g * width, peaks + g);
+    for (; g < group; g++)
+        sketch_queries(sketches, blocks, axes, folded + 4 * (size_t)g, group, 1, width,
+                       sums + g * width, peaks + g);
+}
+
+CODECS_TARGET_AVX2 static uint32_t avx2_sieve(const int16_t *sums, size_t width, uint32_t count,
+                                              const int16_t *offset, uint32_t group, int16_t least,
+                                              uint32_t *out)
+{
+    const __m256i bound = _mm256_set1_epi16(least);
+    uint32_t found = 0;
+    for (uint32_t c = 0; c < count; c += SPARSE_BLOCK) {
+        __m256i key = _mm256_set1_epi16(INT16_MIN);
+        for (uint32_t g = 0; g < group; g++)
+            key = _mm256_max_epi16(
+                key, _mm256_adds_epi16(_mm256_loadu_si256((const void *)(sums + g * width + c)),
+                                       _mm256_set1_epi16(offset[g])));
+        const __m256i less = _mm256_cmpgt_epi16(bound, key);
+        const __m128i bytes =
+            _mm_packs_epi16(_mm256_castsi256_si128(less), _mm256_extracti128_si256(less, 1));
+        for (uint32_t mask = ~(uint32_t)_mm_movemask_epi8(bytes) & 0xffffu; mask != 0;
+             mask &= mask - 1)
+            out[found++] = c + (uint32_t)__builtin_ctz(mask);
+    }
+    return found;
 }
 
 CODECS_TARGET_AVX2 static void avx2_lift(const float *scatter, float deviation, uint32_t width,
                                          float *scores)
 {
-    const __m256 all = _mm256_set1_ps(deviation), one = _mm256_set1_ps(1.0f);
-    const __m256 half = _mm256_set1_ps(0.5f), most = _mm256_set1_ps(1.0f / SPARSE_LIFT_MAX);
-    for (uint32_t c = 0; c < width; c += 8) {
-        const __m256 x = _mm256_mul_ps(all, _mm256_loadu_ps(scatter + c));
-        const __m256 lift =
-            _mm256_div_ps(_mm256_mul_ps(half, x), _mm256_add_ps(one, _mm256_mul_ps(x, most)));
-        _mm256_storeu_ps(scores + c, _mm256_add_ps(_mm256_loadu_ps(scores + c), lift));
-    }
+    const __m256 all = _mm256_set1_ps(deviation);
+    for (uint32_t c = 0; c < width; c += 8)
+        _mm256_storeu_ps(scores + c, _mm256_add_ps(_mm256_loadu_ps(scores + c),
+                                                   lift_8(_mm256_loadu_ps(scatter + c), all)));
 }
 
 /* sparse_exp of 8 numbers. */
@@ -367,6 +479,8 @@ const sparse_kernels sparse_kernels_avx2 = {
     .widen = avx2_widen,
     .assign = avx2_assign,
     .score = avx2_score,
+    .sketch = avx2_sketch,
+    .sieve = avx2_sieve,
     .lift = avx2_lift,
     .weigh = avx2_weigh,
     .largest = avx2_largest,

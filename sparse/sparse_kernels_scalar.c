@@ -71,22 +71,50 @@ static void scalar_assign(const int16_t *rows, uint32_t tokens, uint32_t head_di
     }
 }
 
-static void scalar_score(const int8_t *centroids, const uint32_t *list, uint32_t count,
+static void scalar_score(const int8_t *rows, const uint32_t *list, uint32_t count,
                          uint32_t head_dim, const int16_t *folded, uint32_t group,
                          const float *unit, size_t width, float *out)
 {
-    for (uint32_t c = 0; c < count * SPARSE_BLOCK; c++) {
+    for (uint32_t c = 0; c < count; c++) {
+        const int8_t *row = rows + (size_t)(list != NULL ? list[c] : c) * head_dim;
         for (uint32_t g = 0; g < group; g++) {
-            const int8_t *at = centroids +
-                               (size_t)list[c / SPARSE_BLOCK] * head_dim * SPARSE_BLOCK +
-                               c % SPARSE_BLOCK * 2;
-            const int16_t *query = folded + 2 * (size_t)g;
             int32_t sum = 0;
-            for (uint32_t d = 0; d < head_dim; d += 2, at += 2 * SPARSE_BLOCK, query += 2 * group)
-                sum += at[0] * query[0] + at[1] * query[1];
+            for (uint32_t d = 0; d < head_dim; d++)
+                sum += row[d] * folded[(size_t)g * head_dim + d];
             out[g * width + c] = (float)sum * unit[g];
         }
     }
+}
+
+static void scalar_sketch(const uint8_t *sketches, uint32_t blocks, uint32_t axes,
+                          const int8_t *folded, uint32_t group, size_t width, int16_t *sums,
+                          int16_t *peaks)
+{
+    for (uint32_t g = 0; g < group; g++)
+        peaks[g] = INT16_MIN;
+    for (uint32_t c = 0; c < blocks * SPARSE_BLOCK; c++) {
+        const uint8_t *own = sketches + (size_t)(c / SPARSE_BLOCK) * axes / 2 * SPARSE_BLOCK +
+                             (size_t)(c % SPARSE_BLOCK) * 2;
+        for (uint32_t g = 0; g < group; g++) {
+            int32_t sum = 0;
+            for (uint32_t i = 0; i < axes; i++) {
+                const uint8_t both = own[(size_t)(i / 4) * 2 * SPARSE_BLOCK + i % 2];
+                sum += (i % 4 < 2 ? both & 15 : both >> 4) *
+                       folded[((size_t)(i / 2) * group + g) * 4 + i % 2];
+            }
+            sums[g * width + c] = (int16_t)sum;
+            if (sum > peaks[g]) peaks[g] = (int16_t)sum;
+        }
+    }
+}
+
+static uint32_t scalar_sieve(const int16_t *sums, size_t width, uint32_t count,
+                             const int16_t *offset, uint32_t group, int16_t least, uint32_t *out)
+{
+    uint32_t found = 0;
+    for (uint32_t c = 0; c < count; c++)
+        if (sparse_sieve_key(sums + c, width, offset, group) >= least) out[found++] = c;
+    return found;
 }
 
 static void scalar_lift(const float *scatter, float deviation, uint32_t width, float *scores)
@@ -155,6 +183,8 @@ const sparse_kernels sparse_kernels_scalar = {
     .widen = scalar_widen,
     .assign = scalar_assign,
     .score = scalar_score,
+    .sketch = scalar_sketch,
+    .sieve = scalar_sieve,
     .lift = scalar_lift,
     .weigh = scalar_weigh,
     .largest = scalar_largest,

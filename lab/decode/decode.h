@@ -46,6 +46,8 @@ typedef struct decode_options {
     uint32_t tokens;      /* of the generator, and of the costs */
     uint32_t rows;        /* steps; 0: as many as there are */
     uint32_t page_tokens; /* 0: by head_dim */
+    uint32_t fall;        /* of the costs' keys */
+    uint32_t one_pass;    /* clusters of an index without sketches; 0: the library's */
     bool raw_alone;       /* units have no coded variants */
     uint32_t context;     /* tokens of one of them; 0: 1,800 */
     uint64_t seed;
@@ -61,6 +63,8 @@ typedef struct decode_source {
     bool grows;      /* step r sees r + 1 more tokens, which the source has */
     uint32_t all;    /* tokens with those */
     quality_dump dump;
+    uint32_t
+        fall; /* of the generator's keys: octaves from the first channel to the last; 0: white */
     uint64_t seed;
 } decode_source;
 
@@ -260,8 +264,9 @@ typedef struct decode_cost {
     uint32_t tokens, kv_heads, group, head_dim, clusters;
     double score_ms, choose_ms, select_ms_p50, select_ms_p99;
     double build_tokens_per_s, index_share, code_share, estimate_ms;
-    double open_share;           /* of the blocks, that a step scores */
-    double recall, recall_lower; /* of attention, with both levels and with the lower alone */
+    double axes;                    /* of a sketch, on average over the heads; 0: none */
+    double full_share;              /* of the clusters, that a step scores in full at most */
+    double recall, recall_one_pass; /* of attention, by the index and without its sketches */
 } decode_cost;
 
 kvt_status decode_cost_measure(const decode_options *options, decode_cost *cost_out);

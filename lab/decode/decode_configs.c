@@ -220,7 +220,7 @@ const bench_case bench_decode_case = {
             {"windows", "dump budget window decayed lookahead lru fifo lfu belady"},
             {"cost", "tokens select_ms_p50 select_ms_p99 score_ms choose_ms "
                      "estimate_ms build_tokens_per_s index_share code_share "
-                     "open_share recall recall_lower"},
+                     "axes full_share recall recall_one_pass"},
             {0}},
     .run = decode_run,
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * decode_cost.c - what a step and an index take of one core: the indexes of one layer of the
- * generator are built, then its selects are timed, scores and choices apart. What the upper level
- * of an index loses of the attention that is read is counted beside.
+ * generator are built, then its selects are timed, as a whole and in parts. What sketches lose of the
+ * attention that is read is counted beside.
  */
 #include "decode.h"
 #include "lab/private.h"
@@ -21,19 +21,19 @@ typedef struct cost_site {
     float *queries[COST_HEADS];
     sparse_index index[COST_HEADS];
     sparse_paging paging;
-    sparse_work work, whole; /* of the index, and of its lower level alone */
+    sparse_work work, whole; /* of the index, and of it without sketches */
     uint8_t *variant[COST_HEADS];
     double recall[2]; /* of both, over all heads and a few steps */
     double build_seconds;
 } cost_site;
 
-/* The same index with one level: every step scores all clusters. */
-static sparse_index lower_level(const sparse_index *index)
+/* The same index in one pass: every step scores all clusters in full. */
+static sparse_index one_pass(const sparse_index *index)
 {
-    sparse_index lower = *index;
-    lower.open = lower.blocks;
-    lower.upper_blocks = 0;
-    return lower;
+    sparse_index whole = *index;
+    whole.full = whole.lanes;
+    whole.axes = 0;
+    return whole;
 }
 
 static kvt_status cost_choose(const cost_site *s, const sparse_index *index, const float *queries,
@@ -59,13 +59,13 @@ static kvt_status cost_choose(const cost_site *s, const sparse_index *index, con
     return KVT_OK;
 }
 
-/* Adds, for one head, the share of the true attention that is read with both levels and with the
- * lower one alone. The keys are still those of the head. */
+/* Adds, for one head, the share of the true attention that is read with sketches and in one pass.
+ * The keys are still those of the head. */
 static kvt_status cost_judge(cost_site *s, uint32_t head)
 {
     const uint32_t dim = s->source.head_dim, group = s->source.group, tokens = s->paging.tokens;
-    const sparse_index lower = lower_level(&s->index[head]);
-    const sparse_index *const indexes[2] = {&s->index[head], &lower};
+    const sparse_index whole = one_pass(&s->index[head]);
+    const sparse_index *const indexes[2] = {&s->index[head], &whole};
     sparse_work *const works[2] = {&s->work, &s->whole};
     float *scores = malloc(tokens * sizeof *scores);
     kvt_status status = scores != NULL ? KVT_OK : KVT_E_MEMORY;
@@ -108,8 +108,10 @@ static kvt_status cost_head(cost_site *s, const decode_options *options, uint32_
 {
     const uint32_t row = s->source.head_dim * 2;
     const sparse_rows keys = {s->keys, row}, values = {s->values, row};
-    const sparse_index_options index = {
-        .head_dim = s->source.head_dim, .dtype = KVT_DTYPE_FP16, .seed = h};
+    const sparse_index_options index = {.head_dim = s->source.head_dim,
+                                        .dtype = KVT_DTYPE_FP16,
+                                        .one_pass = options->one_pass,
+                                        .seed = h};
     s->queries[h] = malloc((size_t)COST_ROWS * s->source.group * row * 2);
     s->variant[h] = malloc(s->paging.pages);
     if (s->queries[h] == NULL || s->variant[h] == NULL) return KVT_E_MEMORY;
@@ -118,9 +120,9 @@ static kvt_status cost_head(cost_site *s, const decode_options *options, uint32_
     kvt_status status = sparse_index_build(&index, &keys, &values, options->tokens, &s->index[h]);
     s->build_seconds += base_cpu_seconds() - start;
     if (status != KVT_OK) return status;
-    const sparse_index lower = lower_level(&s->index[h]);
+    const sparse_index whole = one_pass(&s->index[h]);
     status = cost_open_work(s, &s->index[h], 1, &s->work);
-    if (status == KVT_OK) status = cost_open_work(s, &lower, 1, &s->whole);
+    if (status == KVT_OK) status = cost_open_work(s, &whole, 1, &s->whole);
     if (status == KVT_OK) status = cost_judge(s, h);
     sparse_work_close(&s->work);
     sparse_work_close(&s->whole);
@@ -130,6 +132,7 @@ static kvt_status cost_head(cost_site *s, const decode_options *options, uint32_
 static kvt_status cost_open(cost_site *s, const decode_options *options)
 {
     decode_source_synthetic(1, options->tokens, COST_ROWS, options->seed, &s->source);
+    s->source.fall = options->fall;
     const size_t all = (size_t)s->source.all * s->source.head_dim;
     s->keys = malloc(all * sizeof *s->keys);
     s->values = malloc(all * sizeof *s->values);
@@ -153,23 +156,31 @@ static void cost_close(cost_site *s)
     sparse_work_close(&s->work);
 }
 
-/* One layer's select: seconds of weights, of plans, and of the estimate, which a step makes while
- * its reads are under way. */
-static kvt_status cost_step(cost_site *s, uint32_t step, double seconds[3])
+/* One layer's select, in the thread's own seconds; then, by the clock, its weights, its plans, and
+ * the estimate, which a step makes while its reads are under way. */
+static kvt_status cost_step(cost_site *s, uint32_t step, double seconds[4])
 {
-    const uint32_t width = s->source.group * s->source.head_dim;
+    const size_t width = (size_t)s->source.group * s->source.head_dim;
     float output[4 * 128], lse[4];
-    seconds[0] = seconds[1] = seconds[2] = 0.0;
+    double scored;
+    memset(seconds, 0, 4 * sizeof *seconds);
+    const double start = base_cpu_seconds();
     for (uint32_t h = 0; h < COST_HEADS; h++) {
-        double scored;
-        const double start = base_clock_seconds();
         const kvt_status status =
-            cost_choose(s, &s->index[h], s->queries[h] + (size_t)(step % COST_ROWS) * width,
-                        &s->work, &scored, s->variant[h]);
+            cost_choose(s, &s->index[h], s->queries[h] + step % COST_ROWS * width, &s->work,
+                        &scored, s->variant[h]);
+        if (status != KVT_OK) return status;
+    }
+    seconds[3] = base_cpu_seconds() - start;
+    for (uint32_t h = 0; h < COST_HEADS; h++) {
+        const double begin = base_clock_seconds();
+        const kvt_status status =
+            cost_choose(s, &s->index[h], s->queries[h] + step % COST_ROWS * width, &s->work,
+                        &scored, s->variant[h]);
         if (status != KVT_OK) return status;
         const double chosen = base_clock_seconds();
         sparse_choose_estimate(&s->index[h], &s->paging, s->variant[h], &s->work, output, lse);
-        seconds[0] += scored - start;
+        seconds[0] += scored - begin;
         seconds[1] += chosen - scored;
         seconds[2] += base_clock_seconds() - chosen;
     }
@@ -188,12 +199,12 @@ kvt_status decode_cost_measure(const decode_options *options, decode_cost *cost)
     double select[COST_STEPS], score[COST_STEPS], choose[COST_STEPS], estimate[COST_STEPS];
     kvt_status status = cost_open(&s, options);
     for (uint32_t step = 0; status == KVT_OK && step < COST_STEPS; step++) {
-        double seconds[3];
+        double seconds[4];
         status = cost_step(&s, step, seconds);
         score[step] = seconds[0];
         choose[step] = seconds[1];
         estimate[step] = seconds[2];
-        select[step] = seconds[0] + seconds[1];
+        select[step] = seconds[3];
     }
     if (status == KVT_OK) {
         const double kv = (double)options->tokens * s.source.head_dim * 4.0 * COST_HEADS;
@@ -203,12 +214,13 @@ kvt_status decode_cost_measure(const decode_options *options, decode_cost *cost)
                               .group = s.source.group,
                               .head_dim = s.source.head_dim,
                               .recall = s.recall[0],
-                              .recall_lower = s.recall[1],
+                              .recall_one_pass = s.recall[1],
                               .build_tokens_per_s =
                                   (double)options->tokens * COST_HEADS / s.build_seconds};
         for (uint32_t h = 0; h < COST_HEADS; h++) {
             cost->clusters += s.index[h].clusters;
-            cost->open_share += (double)s.index[h].open / s.index[h].blocks / COST_HEADS;
+            cost->axes += (double)s.index[h].axes / COST_HEADS;
+            cost->full_share += (double)s.index[h].full / s.index[h].lanes / COST_HEADS;
             cost->index_share += (double)s.index[h].bytes / kv;
         }
         status = sparse_code_open(&s.paging, &code);

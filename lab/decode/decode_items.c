@@ -179,10 +179,7 @@ static void run_weights(const decode_unit *unit, const decode_items *items, floa
     const sparse_index *index = &unit->index;
     memset(weight, 0, items->count * sizeof *weight);
     for (uint32_t c = 0; c < index->clusters; c++) {
-        const uint32_t lane = index->lane[c], slot = unit->work.slot[lane / SPARSE_BLOCK];
-        if (slot == 0) continue;
-        const float share = unit->work.weight[(slot - 1) * SPARSE_BLOCK + lane % SPARSE_BLOCK] /
-                            (float)index->lane_tokens[lane];
+        const float share = unit->work.weight[c] / (float)unit->work.tokens[c];
         for (uint32_t p = index->first[c]; p < index->first[c + 1]; p++)
             weight[sparse_index_token(index, p) / items->tokens[0]] += share;
     }
@@ -199,6 +196,7 @@ static kvt_status cluster_weights(decode_unit *unit, const decode_choice *choice
         &index, &unit->paging, unit->queries + (size_t)row * unit->group * unit->dim, unit->group,
         unit->scale, unit->resident_lse + (size_t)row * unit->group, &unit->work);
     if (status != KVT_OK) return status;
+    sparse_choose_rest(&index, &unit->work);
     if (choice->layout == DECODE_PAGES) {
         memcpy(weight, unit->work.page, items->count * sizeof *weight);
         return KVT_OK;
@@ -208,11 +206,8 @@ static kvt_status cluster_weights(decode_unit *unit, const decode_choice *choice
         return KVT_OK;
     }
     for (uint32_t i = 0; i < items->count; i++) {
-        const uint32_t lane = unit->index.lane[items->cluster[i]];
-        const uint32_t slot = unit->work.slot[lane / SPARSE_BLOCK];
-        weight[i] = slot == 0 ? 0.0f
-                              : unit->work.weight[(slot - 1) * SPARSE_BLOCK + lane % SPARSE_BLOCK] *
-                                    (float)items->tokens[i] / (float)unit->index.lane_tokens[lane];
+        const uint32_t c = items->cluster[i];
+        weight[i] = unit->work.weight[c] * (float)items->tokens[i] / (float)unit->work.tokens[c];
     }
     return KVT_OK;
 }

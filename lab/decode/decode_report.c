@@ -64,14 +64,14 @@ static void report_windows(bench_report *report, const decode_results *results)
 static json_t *cost_json(const decode_cost *c)
 {
     if (c->tokens == 0) return json_null();
-    return json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
-                     "tokens", (json_int_t)c->tokens, "kv_heads", (json_int_t)c->kv_heads, "group",
-                     (json_int_t)c->group, "clusters", (json_int_t)c->clusters, "select_ms_p50",
-                     c->select_ms_p50, "select_ms_p99", c->select_ms_p99, "score_ms", c->score_ms,
-                     "choose_ms", c->choose_ms, "estimate_ms", c->estimate_ms, "build_tokens_per_s",
-                     c->build_tokens_per_s, "index_share", c->index_share, "code_share",
-                     c->code_share, "open_share", c->open_share, "recall", c->recall,
-                     "recall_lower", c->recall_lower);
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
+        "tokens", (json_int_t)c->tokens, "kv_heads", (json_int_t)c->kv_heads, "group",
+        (json_int_t)c->group, "clusters", (json_int_t)c->clusters, "select_ms_p50",
+        c->select_ms_p50, "select_ms_p99", c->select_ms_p99, "score_ms", c->score_ms, "choose_ms",
+        c->choose_ms, "estimate_ms", c->estimate_ms, "build_tokens_per_s", c->build_tokens_per_s,
+        "index_share", c->index_share, "code_share", c->code_share, "axes", c->axes, "full_share",
+        c->full_share, "recall", c->recall, "recall_one_pass", c->recall_one_pass);
 }
 
 void decode_report(const decode_results *results, uint32_t count, const decode_cost *cost,

@@ -65,15 +65,10 @@ static kvt_status chunk_items(const decode_unit *unit, decode_choice *choice)
 static void chunk_keys(const decode_unit *unit, decode_choice *choice)
 {
     const sparse_index *index = &choice->chunks;
-    for (uint32_t c = 0; c < index->clusters; c++) {
-        const uint32_t lane = index->lane[c];
+    for (uint32_t c = 0; c < index->clusters; c++)
         for (uint32_t d = 0; d < unit->dim; d++)
             choice->keys[0][(size_t)c * unit->dim + d] =
-                index->key_step[d] *
-                (float)index->centroids[(size_t)(lane / SPARSE_BLOCK) * SPARSE_BLOCK * unit->dim +
-                                        (size_t)(d / 2) * 2 * SPARSE_BLOCK +
-                                        (lane % SPARSE_BLOCK) * 2 + d % 2];
-    }
+                index->key_step[d] * (float)index->centroids[(size_t)c * unit->dim + d];
 }
 
 static kvt_status chunk_open(const decode_unit *unit, decode_choice *choice)

@@ -79,33 +79,23 @@ static void run_places(run_state *s, const uint8_t *variant)
     }
 }
 
-/* The estimate by place: clusters, and blocks of clusters that were not scored, in proportion to
- * their tokens that no item brings. The library's does the same by page (sparse/choose.c), which
- * this one must agree with. */
+/* The estimate by place: clusters in proportion to their tokens that no item brings. The library's
+ * does the same by page (sparse/choose.c), which this one must agree with. */
 void decode_unit_estimate(const decode_unit *u, const uint8_t *variant_of_place, float *estimate,
                           float *estimate_lse)
 {
     const sparse_index *index = &u->index;
     const sparse_work *work = &u->work;
-    const uint32_t upper = index->upper_blocks * SPARSE_BLOCK;
     for (uint32_t g = 0; g < u->group; g++) {
         float *output = estimate + (size_t)g * u->dim;
         double sum = 0.0, sums[SPARSE_HEAD_DIM_MAX] = {0.0};
-        for (uint32_t lane = 0; lane < index->clusters; lane++) {
-            const uint32_t slot = work->slot[lane / SPARSE_BLOCK], b = lane / SPARSE_BLOCK;
-            const uint32_t *first = &index->first[index->cluster[lane]];
+        for (uint32_t c = 0; c < index->clusters; c++) {
             uint32_t absent = 0;
-            for (uint32_t p = first[0]; p < first[1]; p++)
+            for (uint32_t p = index->first[c]; p < index->first[c + 1]; p++)
                 absent += variant_of_place[p] == PAGES_ABSENT;
             if (absent == 0) continue;
-            const double all =
-                slot > 0
-                    ? (double)work->scores[(size_t)g * work->lanes + (slot - 1) * SPARSE_BLOCK +
-                                           lane % SPARSE_BLOCK] /
-                          index->lane_tokens[lane]
-                    : (double)work->upper_scores[(size_t)g * upper + b] / index->upper_tokens[b];
-            const int8_t *mean = slot > 0 ? index->means + (size_t)lane * u->dim
-                                          : index->upper_means + (size_t)b * u->dim;
+            const double all = (double)work->scores[(size_t)g * work->lanes + c] / work->tokens[c];
+            const int8_t *mean = index->means + (size_t)c * u->dim;
             sum += all * absent;
             for (uint32_t d = 0; all > 0.0 && d < u->dim; d++)
                 sums[d] += all * absent * mean[d];

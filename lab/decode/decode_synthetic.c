@@ -39,8 +39,14 @@ static void centre(const decode_source *source, uint64_t unit, uint32_t topic, u
                    float *row)
 {
     uint64_t dice = lab_mix(source->seed ^ lab_mix(unit * 4 + side) ^ lab_mix(topic + 1));
-    for (uint32_t d = 0; d < source->head_dim; d++)
-        row[d] = normal(&dice);
+    double squares = 0.0;
+    for (uint32_t d = 0; d < source->head_dim; d++) {
+        const double octaves = side == 0 ? (double)source->fall * d / source->head_dim : 0.0;
+        row[d] = normal(&dice) * (float)exp2(-octaves);
+        squares += exp2(-2.0 * octaves);
+    }
+    for (uint32_t d = 0; source->fall > 0 && d < source->head_dim; d++)
+        row[d] *= (float)sqrt(source->head_dim / squares);
 }
 
 /* Earlier topics are more popular. */

@@ -167,8 +167,10 @@ kvt_status decode_unit_open(const decode_source *source, const decode_options *o
                        .rows = source->rows,
                        .zone = source->tokens - DECODE_SINKS - DECODE_LOCAL,
                        .scale = 1.0f / sqrtf((float)source->head_dim)};
-    const sparse_index_options index = {
-        .head_dim = u->dim, .dtype = KVT_DTYPE_FP16, .seed = options->seed + layer * 131 + head};
+    const sparse_index_options index = {.head_dim = u->dim,
+                                        .dtype = KVT_DTYPE_FP16,
+                                        .one_pass = options->one_pass,
+                                        .seed = options->seed + layer * 131 + head};
     kvt_status status = unit_allocate(u, options->raw_alone);
     if (status != KVT_OK) return status;
     decode_source_unit(source, layer, head, u->keys, u->values, u->queries);

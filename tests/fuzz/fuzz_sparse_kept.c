@@ -88,12 +88,8 @@ static uint8_t *make_bytes(const sparse_paging *paging, const uint8_t *data, siz
     /* A sound index first: places in order, clusters of 16 and more. */
     sparse_index index;
     if (sparse_index_make(DIM, SEGMENT, TOKENS, clusters, 0, &index) != KVT_OK) abort();
-    for (uint32_t c = 0; c <= index.blocks * SPARSE_BLOCK; c++)
+    for (uint32_t c = 0; c <= index.lanes; c++)
         index.first[c] = c < clusters ? c * 16 : TOKENS;
-    for (uint32_t c = 0; c < index.blocks * SPARSE_BLOCK; c++) {
-        index.cluster[c] = index.lane[c] = c;
-        index.lane_tokens[c] = index.first[c + 1] - index.first[c];
-    }
     for (uint32_t place = 0; place < TOKENS; place++)
         index.position[place] = (uint16_t)(place < SEGMENT ? place : place - SEGMENT);
     memcpy(zeros, index.memory, index.bytes);

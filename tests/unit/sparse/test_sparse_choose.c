@@ -10,6 +10,7 @@
 #include "codecs/kernels/cpu.h"
 #include "sparse/attend.h"
 #include "sparse/choose.h"
+#include "sparse/index_added.h"
 #include "sparse/sparse_kernels.h"
 
 #include <math.h>
@@ -179,8 +180,7 @@ static double score_of(const site *s, uint32_t g, uint32_t c)
     double sum = 0.0;
     for (uint32_t d = 0; d < s->dim; d++)
         sum += (double)s->queries[g * s->dim + d] * (double)s->index.key_step[d] *
-               s->index.centroids[(size_t)(c / 16) * 16 * s->dim + (size_t)(d / 2) * 32 +
-                                  (c % 16) * 2 + d % 2];
+               s->index.centroids[(size_t)c * s->dim + d];
     return sum * (double)s->scale;
 }
 
@@ -192,7 +192,7 @@ static double lifted_score(const site *s, uint32_t g, uint32_t c)
         const double scaled = (double)s->queries[g * s->dim + d] * (double)s->scale;
         deviation += scaled * scaled * (double)s->index.key_scatter[d];
     }
-    const double x = deviation * (double)s->index.scatter[s->index.lane[c]];
+    const double x = deviation * (double)s->index.scatter[c];
     return score_of(s, g, c) + x / 2 / (1 + x / 12);
 }
 
@@ -273,94 +273,153 @@ TEST(plans_are_the_same_on_every_instruction_set)
     site_close(s);
 }
 
-/* A site's index anew, with two levels. */
-static void give_two_levels(site *s, uint32_t open_blocks)
+/* ---- two passes ---- */
+
+/* Work in two passes with this many clusters in full; `one` is the same index in one pass. */
+static void two_open(site *s, uint32_t full, sparse_index *one, sparse_work works[2])
 {
     const sparse_rows keys = {s->keys, s->dim * 2}, values = {s->values, s->dim * 2};
     const sparse_index_options options = {.head_dim = s->dim,
                                           .dtype = KVT_DTYPE_FP16,
                                           .segment_tokens = 256,
-                                          .open_blocks = open_blocks,
+                                          .one_pass = 40,
                                           .seed = 5};
+    sparse_added *added = s->index.added;
     sparse_index_free(&s->index);
     assert_ok(sparse_index_build(&options, &keys, &values, s->tokens, &s->index));
-    assert_true(s->index.upper_blocks > 0);
+    assert_true(s->index.axes > 0);
+    s->index.added = added;
+    s->index.full = full < s->index.lanes ? full : s->index.lanes;
+    *one = s->index;
+    one->axes = 0;
+    const sparse_index *const indexes[2] = {one, &s->index};
+    for (uint32_t i = 0; i < 2; i++) {
+        sparse_work_room room = {.pages = 0};
+        sparse_work_room_add(&room, indexes[i], s->paging.pages);
+        assert_ok(sparse_work_open(&room, GROUP, s->dim, &works[i]));
+    }
 }
 
-/* With some blocks open: nothing is left of what is read in full, and every instruction set opens
- * the same blocks and weighs pages alike. */
-static void check_some_open(site *s, const float *resident)
+static double page_sum(const site *s, const sparse_work *work)
 {
-    float output[GROUP * 64], lse[GROUP];
-    uint8_t *variant = test_alloc(s->paging.pages);
-    sparse_work work, scalar;
-    s->index.open = 4;
-    work_open(s, &work);
-    work_open(s, &scalar);
-    memset(variant, PAGES_RAW, s->paging.pages);
-    assert_ok(
-        sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident, &work));
-    sparse_choose_estimate(&s->index, &s->paging, variant, &work, output, lse);
-    for (uint32_t g = 0; g < GROUP; g++)
-        assert_true(lse[g] == -INFINITY);
-    codecs_cpu_force(CODECS_CPU_SCALAR);
-    assert_ok(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident,
-                                    &scalar));
-    codecs_cpu_force(codecs_cpu_best());
-    assert_int_equal(scalar.open_count, work.open_count);
-    assert_memory_equal(scalar.open, work.open, work.open_count * sizeof *work.open);
-    assert_memory_equal(scalar.page, work.page, s->paging.pages * sizeof(float));
-    sparse_work_close(&scalar);
-    sparse_work_close(&work);
+    double sum = 0.0;
+    for (uint32_t p = 0; p < s->paging.pages; p++) {
+        assert_true(work->page[p] >= 0.0f && work->page[p] < 1.001f);
+        sum += (double)work->page[p];
+    }
+    return sum;
 }
 
-/* With all blocks open two levels are one; with some, the blocks left out weigh as one each, about
- * what their clusters do. */
-TEST(two_levels_weigh_like_one)
+static int falling(const void *a, const void *b)
 {
-    site *s = site_open(3000, 64, 32, 11);
-    const float resident[GROUP] = {-1.0f, 1.0f, -INFINITY};
-    float output[2][GROUP * 64], lse[2][GROUP];
-    uint8_t *variant = test_zeros(s->paging.pages);
-    sparse_work one, two;
-    for (uint32_t p = 0; p < s->paging.pages; p += 5)
-        variant[p] = PAGES_BITS_8;
-    give_two_levels(s, 4);
-    sparse_index lower = s->index;
-    lower.upper_blocks = 0;
-    lower.open = lower.blocks;
-    sparse_work_room room = {.pages = 0};
-    sparse_work_room_add(&room, &lower, s->paging.pages);
-    assert_ok(sparse_work_open(&room, GROUP, s->dim, &one));
-    assert_ok(
-        sparse_choose_weights(&lower, &s->paging, s->queries, GROUP, s->scale, resident, &one));
-    sparse_choose_estimate(&lower, &s->paging, variant, &one, output[0], lse[0]);
-    for (uint32_t open = 1; open <= s->index.blocks; open++) {
-        double page = 0.0, all = 0.0;
-        s->index.open = open;
-        work_open(s, &two);
-        assert_ok(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
-                                        resident, &two));
-        assert_true(two.open_count <= open);
-        sparse_choose_estimate(&s->index, &s->paging, variant, &two, output[1], lse[1]);
-        for (uint32_t p = 0; p < s->paging.pages; p++) {
-            page += (double)two.page[p];
-            all += (double)one.page[p];
+    const float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* The list ascends, and weighs nearly what the heaviest clusters do. */
+static void check_list(const site *s, const sparse_work *one, const sparse_work *two)
+{
+    const uint32_t clusters = s->index.clusters;
+    float *weight = test_alloc(clusters * sizeof *weight);
+    double listed = 0.0, best = 0.0;
+    memcpy(weight, one->weight, clusters * sizeof *weight);
+    qsort(weight, clusters, sizeof *weight, falling);
+    assert_true(two->listed > 0 && two->listed <= s->index.full);
+    for (uint32_t i = 0; i < two->listed; i++) {
+        assert_true(two->list[i] < clusters && (i == 0 || two->list[i] > two->list[i - 1]));
+        listed += (double)one->weight[two->list[i]];
+        best += (double)weight[i];
+    }
+    assert_true(listed > 0.6 * best);
+}
+
+/* With all clusters in full two passes are one; with some, the rest weighs about what it does. */
+TEST(two_passes_weigh_like_one)
+{
+    const float residents[][GROUP] = {{-1.0f, 1.0f, -INFINITY}, {14.0f, 14.0f, 14.0f}, {9, -60, 3}};
+    const uint32_t fulls[] = {UINT32_MAX, 48, 16};
+    for (uint32_t i = 0; i < 9; i++) {
+        site *s = site_open(3000, i % 2 ? 64 : 128, 32, 11 + i);
+        const float *resident = residents[i % 3];
+        float output[2][GROUP * 128], lse[2][GROUP];
+        uint8_t *variant = test_zeros(s->paging.pages);
+        sparse_index index;
+        sparse_work works[2];
+        const uint32_t full = fulls[i / 3];
+        two_open(s, full, &index, works);
+        for (uint32_t p = 0; p < s->paging.pages; p += 5)
+            variant[p] = PAGES_BITS_8;
+        for (uint32_t w = 0; w < 2; w++) {
+            assert_ok(sparse_choose_weights(w == 0 ? &index : &s->index, &s->paging, s->queries,
+                                            GROUP, s->scale, resident, &works[w]));
+            sparse_choose_estimate(w == 0 ? &index : &s->index, &s->paging, variant, &works[w],
+                                   output[w], lse[w]);
         }
+        check_list(s, &works[0], &works[1]);
+        const double one = page_sum(s, &works[0]), two = page_sum(s, &works[1]);
         for (uint32_t g = 0; g < GROUP; g++) {
-            assert_true(fabs((double)two.lse[g] - (double)one.lse[g]) < 0.5);
-            if (open < s->index.blocks) continue;
-            assert_true(fabs((double)two.lse[g] - (double)one.lse[g]) < 1e-4);
-            assert_true(fabs((double)lse[0][g] - (double)lse[1][g]) < 2e-3);
+            assert_true(fabs((double)works[1].lse[g] - (double)works[0].lse[g]) < 0.5);
+            assert_true(fabs((double)lse[1][g] - (double)lse[0][g]) < 0.2);
+            if (full != UINT32_MAX) continue;
+            assert_true(fabs((double)works[1].lse[g] - (double)works[0].lse[g]) < 1e-4);
+            assert_true(fabs((double)lse[1][g] - (double)lse[0][g]) < 1e-4);
             for (uint32_t d = 0; d < s->dim; d++)
                 assert_true(fabs((double)output[0][g * s->dim + d] -
-                                 (double)output[1][g * s->dim + d]) < 5e-3);
+                                 (double)output[1][g * s->dim + d]) < 1e-3);
         }
-        if (open == s->index.blocks) assert_true(fabs(page - all) < 1e-3);
-        sparse_work_close(&two);
+        assert_true(full != UINT32_MAX ? two < one * 1.2 + 1e-6 && two > one * 0.1
+                                       : fabs(two - one) < 1e-4 * one + 1e-9);
+        /* Nothing is left of what is read, and every instruction set chooses alike. */
+        memset(variant, PAGES_RAW, s->paging.pages);
+        sparse_choose_estimate(&s->index, &s->paging, variant, &works[1], output[1], lse[1]);
+        for (uint32_t g = 0; g < GROUP; g++)
+            assert_true(lse[1][g] == -INFINITY);
+        float *page = test_alloc(s->paging.pages * sizeof *page);
+        memcpy(page, works[1].page, s->paging.pages * sizeof *page);
+        codecs_cpu_force(CODECS_CPU_SCALAR);
+        assert_ok(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
+                                        resident, &works[1]));
+        codecs_cpu_force(codecs_cpu_best());
+        assert_memory_equal(page, works[1].page, s->paging.pages * sizeof *page);
+        sparse_work_close(&works[0]);
+        sparse_work_close(&works[1]);
+        site_close(s);
     }
-    check_some_open(s, resident);
-    sparse_work_close(&one);
+}
+
+/* Clusters that were added are always in full. */
+TEST(added_clusters_weigh_the_same_in_two_passes)
+{
+    site *s = site_open(2000, 64, 32, 3);
+    const float resident[GROUP] = {-INFINITY, -INFINITY, -INFINITY};
+    const uint32_t tokens[2] = {10, 22};
+    const float scatter[2] = {1.0f, 0.5f};
+    float means[2 * 64], output[2][GROUP * 64], lse[2][GROUP];
+    sparse_index index;
+    sparse_added added;
+    sparse_work works[2];
+    for (uint32_t i = 0; i < 128; i++)
+        means[i] = s->queries[i] * 0.5f;
+    assert_ok(sparse_added_open(64, 3, 2, &added));
+    s->index.added = &added;
+    two_open(s, 48, &index, works);
+    sparse_added_page(&s->index, means, means, tokens, scatter, 2);
+    const uint32_t pages = s->paging.pages + added.pages;
+    uint8_t *variant = test_zeros(pages);
+    for (uint32_t w = 0; w < 2; w++) {
+        const sparse_index *own = w == 0 ? &index : &s->index;
+        assert_ok(sparse_choose_weights(own, &s->paging, s->queries, GROUP, s->scale, resident,
+                                        &works[w]));
+        sparse_choose_estimate(own, &s->paging, variant, &works[w], output[w], lse[w]);
+    }
+    assert_true(works[0].page[s->paging.pages] > 0.01f);
+    for (uint32_t p = s->paging.pages; p < pages; p++)
+        assert_true(fabsf(works[0].page[p] - works[1].page[p]) < 0.1f * works[0].page[p]);
+    for (uint32_t g = 0; g < GROUP; g++)
+        assert_true(fabsf(lse[0][g] - lse[1][g]) < 0.2f);
+    sparse_work_close(&works[0]);
+    sparse_work_close(&works[1]);
+    sparse_added_close(&added);
     site_close(s);
 }
 

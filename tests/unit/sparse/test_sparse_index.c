@@ -79,10 +79,7 @@ static void check_means(const zone *z, const sparse_index *index)
                 key += z->keys[at];
                 value += z->values[at];
             }
-            const int8_t code =
-                index->centroids[(size_t)(c / SPARSE_BLOCK) * SPARSE_BLOCK * z->dim +
-                                 (size_t)(d / 2) * 2 * SPARSE_BLOCK + (c % SPARSE_BLOCK) * 2 +
-                                 d % 2];
+            const int8_t code = index->centroids[(size_t)c * z->dim + d];
             const double step = index->key_step[d], other = index->value_step[d];
             assert_true(fabs(key / (end - begin) - code * step) <= 0.501 * step + 1e-5);
             assert_true(fabs(value / (end - begin) -
@@ -117,7 +114,7 @@ static void check_scatter(const zone *z, const sparse_index *index)
         double mean = 0.0;
         for (uint32_t d = 0; d < z->dim; d++)
             mean += squares[(size_t)c * z->dim + d] / z->dim;
-        assert_true(fabs((double)index->scatter[index->lane[c]] - mean) < 1e-3 * mean + 1e-9);
+        assert_true(fabs((double)index->scatter[c] - mean) < 1e-3 * mean + 1e-9);
         all += mean * (index->first[c + 1] - index->first[c]) / z->tokens;
     }
     assert_true(index->key_scatter[0] <= 0.0f || fabs(all - 1.0) < 1e-3);
@@ -196,8 +193,8 @@ TEST(elements_that_are_not_finite_count_as_zero)
     assert_ok(build(&z, &(sparse_index_options){.seed = 1}, &index));
     assert_ok(build(&clean, &(sparse_index_options){.seed = 1}, &wanted));
     assert_int_equal(index.bytes, wanted.bytes);
-    assert_memory_equal(index.centroids, wanted.centroids, (size_t)index.blocks * 16 * 64);
-    assert_memory_equal(index.means, wanted.means, (size_t)index.blocks * 16 * 64);
+    assert_memory_equal(index.centroids, wanted.centroids, (size_t)index.lanes * 64);
+    assert_memory_equal(index.means, wanted.means, (size_t)index.lanes * 64);
     sparse_index_free(&index);
     sparse_index_free(&wanted);
 }
@@ -228,7 +225,7 @@ TEST(rows_are_sound_up_to_the_bound)
 
 static void check_same_index(const sparse_index *a, const sparse_index *b)
 {
-    const size_t padded = (size_t)a->blocks * SPARSE_BLOCK;
+    const size_t padded = a->lanes;
     assert_int_equal(a->clusters, b->clusters);
     assert_memory_equal(a->centroids, b->centroids, padded * a->head_dim);
     assert_memory_equal(a->means, b->means, padded * a->head_dim);
@@ -240,76 +237,124 @@ static void check_same_index(const sparse_index *a, const sparse_index *b)
     assert_memory_equal(a->position, b->position, a->tokens * sizeof(uint16_t));
 }
 
-/* Bytes of a cluster's centroid, wherever its lane is. */
-static void copy_centroid(const sparse_index *index, uint32_t cluster, int8_t *to)
+/* A code of a sketch, as a number of steps from the axis's 0. */
+static double code_of(const sparse_index *index, uint32_t lane, uint32_t axis)
 {
-    const uint32_t lane = index->lane[cluster];
-    const int8_t *from = index->centroids +
-                         (size_t)(lane / SPARSE_BLOCK) * SPARSE_BLOCK * index->head_dim +
-                         (size_t)(lane % SPARSE_BLOCK) * 2;
-    for (uint32_t d = 0; d < index->head_dim; d++)
-        to[d] = from[(size_t)(d / 2) * 2 * SPARSE_BLOCK + d % 2];
+    const uint8_t both =
+        index->sketch[((size_t)(lane / SPARSE_BLOCK) * index->axes / 4 + axis / 4) * 2 *
+                          SPARSE_BLOCK +
+                      (lane % SPARSE_BLOCK) * 2 + axis % 2];
+    return (axis % 4 < 2 ? both & 15 : both >> 4) - 7.5;
 }
 
-/* A block's centroid is the mean of its clusters, within half a step of each. */
-static void check_block(const sparse_index *index, uint32_t block)
+/* Axes are orthonormal; codes are the parts of the centroids in them within half a step, or the
+ * outermost ones. */
+static void check_sketches(const sparse_index *index)
 {
-    double sums[128] = {0.0};
-    uint32_t tokens = 0;
-    for (uint32_t lane = block * SPARSE_BLOCK; lane < (block + 1) * SPARSE_BLOCK; lane++) {
-        int8_t own[128];
-        if (index->lane_tokens[lane] == 0) continue;
-        copy_centroid(index, index->cluster[lane], own);
-        tokens += index->lane_tokens[lane];
-        for (uint32_t d = 0; d < index->head_dim; d++)
-            sums[d] += (double)index->lane_tokens[lane] * own[d];
+    const uint32_t dim = index->head_dim, axes = index->axes;
+    for (uint32_t i = 0; i + 1 < axes; i++)
+        for (uint32_t j = 0; j <= i; j++) {
+            double dot = 0.0;
+            for (uint32_t d = 0; d < dim; d++)
+                dot += (double)half_to_float(index->axis[i * dim + d]) *
+                       (double)half_to_float(index->axis[j * dim + d]);
+            assert_true(fabs(dot - (i == j)) < 2e-3);
+        }
+    for (uint32_t lane = 0; lane < index->lanes; lane++) {
+        const uint32_t c = lane < index->clusters ? lane : index->clusters - 1;
+        for (uint32_t i = 0; i < axes; i++) {
+            double part = (double)index->scatter[c] - 1.0, slack = 1e-4;
+            for (uint32_t d = 0; i + 1 < axes && d < dim; d++) {
+                const double off =
+                    index->centroids[(size_t)c * dim + d] * (double)index->key_step[d] -
+                    (double)index->centre[d];
+                part = (d > 0 ? part : 0.0) + off * (double)half_to_float(index->axis[i * dim + d]);
+                slack += 0.5 * (double)index->key_step[d] *
+                         fabs((double)half_to_float(index->axis[i * dim + d]));
+            }
+            const double step = index->axis_step[i], code = code_of(index, lane, i) * step;
+            const bool outermost = fabs(code) > 7.4 * step && fabs(part) > fabs(code);
+            assert_true(outermost || fabs(part - code) < 0.51 * step + slack);
+        }
     }
-    assert_int_equal(tokens, index->upper_tokens[block]);
-    double scatter = 0.0; /* that of its keys is more than its clusters' */
-    for (uint32_t lane = block * SPARSE_BLOCK; lane < (block + 1) * SPARSE_BLOCK; lane++)
-        scatter += (double)index->scatter[lane] * index->lane_tokens[lane] / tokens;
-    assert_true((double)index->upper_scatter[block] >= scatter * 0.999);
-    const int8_t *at = index->upper_centroids +
-                       (size_t)(block / SPARSE_BLOCK) * SPARSE_BLOCK * index->head_dim +
-                       (size_t)(block % SPARSE_BLOCK) * 2;
-    for (uint32_t d = 0; d < index->head_dim; d++)
-        assert_true(fabs(sums[d] / tokens - at[(size_t)(d / 2) * 2 * SPARSE_BLOCK + d % 2]) < 1.1);
 }
 
-/* The second level orders lanes anew and leaves clusters and places as they are. */
-TEST(two_levels_hold_the_same_clusters)
+/* Sketches leave clusters and places as they are. */
+TEST(sketches_hold_the_same_clusters)
 {
-    const uint32_t tokens[] = {1100, 3000, 5000};
-    for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
-        zone z = zone_make(tokens[i], 64, 60, i);
+    const struct {
+        uint32_t tokens, dim;
+    } cases[] = {{1100, 64}, {3000, 8}, {5000, 128}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        zone z = zone_make(cases[i].tokens, cases[i].dim, 60, i);
         sparse_index_options options = {.seed = i, .segment_tokens = 256};
         sparse_index one, two, scalar;
         assert_ok(build(&z, &options, &one));
-        options.open_blocks = 3;
+        options.one_pass = 40;
         assert_ok(build(&z, &options, &two));
-        assert_int_equal(one.upper_blocks, 0);
-        assert_true(two.upper_blocks > 0 && two.open < two.blocks);
-        check_index(&z, &two);
-        assert_memory_equal(one.first, two.first, (one.blocks * SPARSE_BLOCK + 1) * 4);
-        assert_memory_equal(one.position, two.position, one.tokens * 2);
-        for (uint32_t c = 0; c < one.clusters; c++) {
-            int8_t a[64], b[64];
-            assert_true(two.lane[c] < two.clusters && two.cluster[two.lane[c]] == c);
-            copy_centroid(&one, c, a);
-            copy_centroid(&two, c, b);
-            assert_memory_equal(a, b, 64);
-        }
-        for (uint32_t b = 0; b < two.blocks; b++)
-            check_block(&two, b);
+        assert_int_equal(one.axes, 0);
+        assert_true(two.axes == sparse_sketch_axes(z.dim) && two.axes % 4 == 0);
+        assert_true(two.full * 2 <= two.lanes && two.full * 8 >= two.lanes);
+        check_same_index(&one, &two);
+        check_sketches(&two);
         codecs_cpu_force(CODECS_CPU_SCALAR);
         assert_ok(build(&z, &options, &scalar));
         codecs_cpu_force(codecs_cpu_best());
         assert_int_equal(scalar.bytes, two.bytes);
         assert_memory_equal(scalar.memory, two.memory, two.bytes);
+        /* More is scored in full for steps that read more, and all in one pass at the end. */
+        const uint32_t share = two.full;
+        sparse_index_read(&two, 1);
+        assert_int_equal(two.full, share);
+        sparse_index_read(&two, z.tokens / 5);
+        assert_true(two.full > share && two.axes > 0);
+        sparse_index_read(&two, z.tokens / 2);
+        assert_true(two.full == two.lanes && two.axes == 0);
         sparse_index_free(&one);
         sparse_index_free(&two);
         sparse_index_free(&scalar);
     }
+}
+
+/* Sums at the ends of their range, of any number of queries and blocks. */
+TEST(sums_of_sketches_are_the_same)
+{
+#if defined(__x86_64__)
+    const sparse_kernels *one = &sparse_kernels_scalar, *two = sparse_kernels_in_use();
+    enum { AXES = 24, LANES = 5 * SPARSE_BLOCK };
+    static uint8_t sketches[LANES * AXES / 2];
+    static int8_t folded[2 * 64 * AXES];
+    static int16_t sums[2][64 * LANES], peaks[2][64], offset[64];
+    static uint32_t list[2][LANES];
+    uint64_t dice = 3;
+    for (uint32_t round = 0; round < 200; round++) {
+        const uint32_t groups[] = {1, 3, 4, 7, 64}, group = groups[round % 5];
+        const uint32_t blocks = round % 6;
+        for (size_t i = 0; i < sizeof sketches; i++)
+            sketches[i] = (uint8_t)(round % 2 ? number_mix(++dice) : 255);
+        for (uint32_t i = 0; i < AXES / 2 * group; i++) {
+            for (uint32_t k = 0; k < 2; k++) /* 24 of 91 are 2184 */
+                folded[4 * i + k] = folded[4 * i + k + 2] =
+                    (int8_t)(round % 3 ? (int32_t)(number_mix(++dice) % 183) - 91 : 91);
+        }
+        for (uint32_t g = 0; g < group; g++)
+            offset[g] = (int16_t)(number_mix(++dice) % 65536 - 32768);
+        one->sketch(sketches, blocks, AXES, folded, group, LANES, sums[0], peaks[0]);
+        two->sketch(sketches, blocks, AXES, folded, group, LANES, sums[1], peaks[1]);
+        assert_memory_equal(sums[0], sums[1], sizeof sums[0]);
+        assert_memory_equal(peaks[0], peaks[1], sizeof peaks[0]);
+        const int16_t least = (int16_t)(number_mix(++dice) % 65536 - 32768);
+        const uint32_t width = blocks * SPARSE_BLOCK;
+        const uint32_t found = one->sieve(sums[0], LANES, width, offset, group, least, list[0]);
+        assert_int_equal(found, two->sieve(sums[1], LANES, width, offset, group, least, list[1]));
+        assert_memory_equal(list[0], list[1], found * sizeof *list[0]);
+        for (uint32_t c = 0, at = 0; c < width; c++) {
+            const bool in = at < found && list[0][at] == c;
+            assert_int_equal(in, sparse_sieve_key(sums[0] + c, LANES, offset, group) >= least);
+            at += in;
+        }
+    }
+#endif
 }
 
 TEST(every_instruction_set_gives_the_same_index)
@@ -365,19 +410,25 @@ TEST(scores_are_the_same_and_right)
         for (uint32_t j = 0; j < group * dim; j++)
             queries[j] = dice_signed(&dice) * 4.0f;
         assert_ok(build(&z, &(sparse_index_options){.seed = i}, &index));
-        const size_t width = (size_t)index.blocks * SPARSE_BLOCK;
-        uint32_t list[64];
-        assert_true(index.blocks <= 64);
-        for (uint32_t b = 0; b < index.blocks; b++)
-            list[b] = b;
+        const size_t width = index.lanes;
+        uint32_t list[16];
+        for (uint32_t c = 0; c < 16; c++)
+            list[c] = (uint32_t)(number_mix(c) % index.clusters);
         float *a = test_alloc(group * width * sizeof(float)),
               *b = test_alloc(group * width * sizeof(float));
-        assert_true(sparse_query_fold(&index, queries, group, 0.125f, folded, &query));
+        query.folded = folded;
+        assert_true(sparse_query_fold(&index, queries, group, 0.125f, &query));
         codecs_cpu_force(CODECS_CPU_SCALAR);
-        sparse_score(&index, &query, list, index.blocks, (size_t)index.blocks * SPARSE_BLOCK, a);
+        sparse_score(&index, &query, NULL, 0, width, a);
         codecs_cpu_force(codecs_cpu_best());
-        sparse_score(&index, &query, list, index.blocks, (size_t)index.blocks * SPARSE_BLOCK, b);
+        sparse_score(&index, &query, NULL, 0, width, b);
         assert_memory_equal(a, b, group * width * sizeof(float));
+        for (uint32_t set = 0; set < 2; set++) { /* rows of a list are the same ones */
+            codecs_cpu_force(set == 0 ? CODECS_CPU_SCALAR : codecs_cpu_best());
+            sparse_score(&index, &query, list, 16, 16, b);
+            for (uint32_t at = 0; at < 16 * group; at++)
+                assert_true(b[at] == a[at / 16 * width + list[at % 16]]);
+        }
         for (uint32_t g = 0; g < group; g++) {
             double most = 0.0;
             for (uint32_t d = 0; d < dim; d++)
@@ -385,9 +436,7 @@ TEST(scores_are_the_same_and_right)
             for (uint32_t c = 0; c < index.clusters; c++) {
                 double sum = 0.0;
                 for (uint32_t d = 0; d < dim; d++) {
-                    const int8_t code =
-                        index.centroids[(size_t)(c / 16) * 16 * dim + (size_t)(d / 2) * 32 +
-                                        (c % 16) * 2 + d % 2];
+                    const int8_t code = index.centroids[(size_t)c * dim + d];
                     sum += (double)queries[g * dim + d] * index.key_step[d] * code;
                 }
                 /* Half a step of the folded query in each channel, all of one sign. */
@@ -407,11 +456,12 @@ TEST(queries_that_are_not_finite_are_refused)
     float queries[2 * 64] = {0.0f};
     int16_t folded[2 * 64];
     assert_ok(build(&z, &(sparse_index_options){.seed = 1}, &index));
-    assert_true(sparse_query_fold(&index, queries, 2, 0.125f, folded, &query));
+    query.folded = folded;
+    assert_true(sparse_query_fold(&index, queries, 2, 0.125f, &query));
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (size_t i = 0; i < 3; i++) {
         queries[70 + i] = bad[i];
-        assert_false(sparse_query_fold(&index, queries, 2, 0.125f, folded, &query));
+        assert_false(sparse_query_fold(&index, queries, 2, 0.125f, &query));
         queries[70 + i] = 0.0f;
     }
     sparse_index_free(&index);

@@ -16,7 +16,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { DIM = 32, TOKENS = 2000, SEGMENT = 256, PAGE = 16 };
+/* So many clusters, of a token each, that the index has sketches. */
+enum { DIM = 16, TOKENS = 4200, SEGMENT = 256, PAGE = 16 };
 
 static const sparse_kept_shape shape = {.id = 99,
                                         .layers = 1,
@@ -68,13 +69,14 @@ static void form_open(form *f)
     static float rows[TOKENS * DIM];
     const sparse_rows sides = {.base = rows, .stride_bytes = DIM * sizeof *rows};
     const sparse_index_options options = {
-        .head_dim = DIM, .dtype = KVT_DTYPE_FP32, .segment_tokens = SEGMENT, .seed = 1};
+        .head_dim = DIM, .dtype = KVT_DTYPE_FP32, .cluster_tokens = 1, .segment_tokens = SEGMENT};
     uint64_t dice = 3;
     for (uint32_t i = 0; i < TOKENS * DIM; i++)
         rows[i] = (float)(number_mix(dice + i) % 2000) / 1000.0f - 1.0f;
     *f = (form){.target = NULL};
     assert_ok(sparse_paging_init(&f->paging, DIM, KVT_DTYPE_FP32, TOKENS, SEGMENT, PAGE));
     assert_ok(sparse_index_build(&options, &sides, &sides, TOKENS, &f->index));
+    assert_int_equal(f->index.axes, sparse_sketch_axes(DIM));
     write_form(f);
 }
 
@@ -116,7 +118,8 @@ TEST(numbers_that_no_build_gives_are_refused)
     } arrays[] = {{f.index.key_step, DIM},
                   {f.index.value_step, DIM},
                   {f.index.key_scatter, DIM},
-                  {f.index.scatter, f.index.blocks * SPARSE_BLOCK}};
+                  {f.index.scatter, f.index.lanes},
+                  {f.index.axis_step, f.index.axes}};
     for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
         const uint32_t places[] = {0, 1, arrays[a].count - 1};
         for (size_t i = 0; i < 3; i++) {
@@ -129,6 +132,19 @@ TEST(numbers_that_no_build_gives_are_refused)
                 arrays[a].array[places[i]] = held;
             }
         }
+    }
+    for (size_t b = 0; b < sizeof bad / sizeof bad[0]; b++) {
+        const float centre = f.index.centre[DIM - 1];
+        const uint16_t part = f.index.axis[DIM];
+        f.index.centre[DIM - 1] = bad[b] * bad[b];
+        if (b == 1) f.index.centre[DIM - 1] = -1e31f;
+        write_form(&f);
+        assert_int_equal(read_form(&f, &index), KVT_E_CORRUPT);
+        f.index.centre[DIM - 1] = centre;
+        f.index.axis[DIM] = b % 2 ? 0x7c00 : 0xfe01;
+        write_form(&f);
+        assert_int_equal(read_form(&f, &index), KVT_E_CORRUPT);
+        f.index.axis[DIM] = part;
     }
     write_form(&f);
     assert_ok(read_form(&f, &index));
@@ -144,8 +160,16 @@ TEST(the_largest_scatter_is_finite)
     form_open(&f);
     for (uint32_t d = 0; d < DIM; d++)
         f.index.key_scatter[d] = SPARSE_DEVIATION_MAX;
-    for (uint32_t i = 0; i < f.index.blocks * SPARSE_BLOCK; i++)
+    for (uint32_t i = 0; i < f.index.lanes; i++)
         f.index.scatter[i] = SPARSE_SCATTER_MAX;
+    for (uint32_t i = 0; i < f.index.axes; i++)
+        f.index.axis_step[i] = 1e30f;
+    for (uint32_t i = 0; i < (f.index.axes - 1) * DIM; i++)
+        f.index.axis[i] = i % 3 ? 0x7bff : 0xfbff;
+    for (uint32_t d = 0; d < DIM; d++)
+        f.index.centre[d] = d % 5 ? 1e30f : -1e30f;
+    for (uint32_t i = 0; i < f.index.lanes * f.index.axes / 2; i++)
+        f.index.sketch[i] = (uint8_t)number_mix(i);
     write_form(&f);
     assert_ok(read_form(&f, &index));
     sparse_work_room room = {.pages = 0};
