@@ -421,8 +421,12 @@ class Talk:
 # ---- the world: all of these ----
 
 class World:
-    def __init__(self, build, deadline):
+    def __init__(self, build, deadline, large):
         self.parts = contextlib.ExitStack()
+        # Entries of 64 MiB need memory for themselves, and time to come through the wire.
+        self.sizes = {"tier.dram.capacity": "320MiB", "store.put_staging": "160MiB",
+                      "tier.remote.deadline": "10"} if large else {
+                          "tier.dram.capacity": "8MiB", "tier.remote.deadline": str(deadline)}
         try:
             self.make(build, deadline)
         except BaseException:
@@ -453,8 +457,7 @@ class World:
         self.hosts = []
         for number, address in enumerate(self.host_at):
             settings = {
-                "tier.dram.capacity": "8MiB", "store.policy": "lru",
-                "tier.remote.namespace": "hosts@1", "tier.remote.deadline": str(deadline),
+                **self.sizes, "store.policy": "lru", "tier.remote.namespace": "hosts@1",
                 "tier.remote.hint_ttl": "2",
                 "remote.pool.address": ",".join(f"{at}:{PORT}" for at in self.engine_at[:MASTERS]),
                 "remote.pool.cluster": "yes", "remote.pool.user": "kvt",
@@ -641,7 +644,7 @@ def large_entries(world):
     first = 1000
     for number in range(first, first + 2):
         world.hosts[0].ask("put", number, 1, 64 << 20)
-        got = [host.ask("get", 0, number, 1, 64 << 20, 5.0) for host in world.hosts[1:]]
+        got = [host.ask("get", 0, number, 1, 64 << 20, 10.0) for host in world.hosts[1:]]
         world.note["large_got"] = world.note.get("large_got", 0) + sum(got)
         yield 1
 
@@ -654,6 +657,7 @@ ROWS = {"quiet": lambda world: iter([6]),
         "partition_master": partition_master(False), "partition_minority": partition_master(True),
         "certificate": certificate, "password": password, "garbage": garbage,
         "large_entries": large_entries, "version": version}
+LARGE = ("large_entries",)  # rows whose hosts have more memory
 QUIET = 5  # seconds before a fault
 CLEARED = 8  # entries whose copies are cleared during it
 
@@ -765,9 +769,15 @@ def main():
         with open(options.json, encoding="utf-8") as file:
             rows = json.load(file)["rows"]
     wanted = [name for name in options.row or ROWS if name not in {row["row"] for row in rows}]
-    world = World(options.build, options.deadline) if wanted else None
+    wanted.sort(key=lambda name: name in LARGE)
+    world, large = None, None
     try:
         for name in wanted:
+            if large != (name in LARGE):
+                large = name in LARGE
+                if world is not None:
+                    world.close()
+                world = World(options.build, options.deadline, large)
             rows.append(measure(world, name))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
             if options.json:
