@@ -79,8 +79,7 @@ static bool valkey_serves(const valkey_client *client, const valkey_node *node)
 {
     bool serves = !client->config.cluster;
     for (uint32_t slot = 0; slot < VALKEY_HASH_SLOTS && !serves; slot++)
-        serves =
-            atomic_load_explicit(&client->map[slot], memory_order_relaxed) == node->index;
+        serves = atomic_load_explicit(&client->map[slot], memory_order_relaxed) == node->index;
     return serves;
 }
 

@@ -11,6 +11,7 @@
  *
  * Thread rule: see catalog.h. Nothing here runs once the writer has been started.
  */
+#include "base/clock.h"
 #include "base/kill_point.h"
 #include "base/wait.h"
 #include "store/catalog/catalog_internal.h"
@@ -215,6 +216,23 @@ kvt_status catalog_check_structure(store_catalog *catalog)
     return status;
 }
 
+kvt_status catalog_leave_kept(store_catalog *catalog)
+{
+    if (catalog->kept_file < 0) return KVT_OK;
+    close(catalog->kept_file);
+    catalog->kept_file = -1;
+    return catalog_check_structure(catalog);
+}
+
+kvt_status catalog_confirm_kept(store_catalog *catalog)
+{
+    const catalog_kept_head *head = &catalog->kept;
+    if (catalog->kept_file < 0) return KVT_OK;
+    const bool same = memcmp(head->pool, catalog->pool, sizeof head->pool) == 0 &&
+                      head->epoch == catalog->epoch && head->epoch == catalog->opening;
+    return same ? KVT_OK : catalog_leave_kept(catalog);
+}
+
 /* Decides what the file is before anything in it is changed. A database with no page is new. */
 static kvt_status catalog_examine(store_catalog *catalog, uint32_t flags, bool *fresh_out)
 {
@@ -315,6 +333,24 @@ kvt_status catalog_open(const char *path, uint32_t flags, store_catalog **catalo
     }
     *catalog_out = catalog;
     return KVT_OK;
+}
+
+void catalog_check_late(store_catalog *catalog)
+{
+    char message[256];
+    store_catalog *beside;
+    if (catalog->check_due_ns == 0 || base_clock_ns() < catalog->check_due_ns) return;
+    catalog->check_due_ns = 0;
+    kvt_status status = catalog_open(catalog->path, CATALOG_READ | CATALOG_WITHIN, &beside, message,
+                                     sizeof message);
+    if (status == KVT_OK) {
+        status = catalog_check_structure(beside);
+        catalog_close(beside);
+    }
+    if (status != KVT_E_CORRUPT) return;
+    pthread_mutex_lock(&catalog->lock);
+    catalog->damaged_ns = base_clock_ns();
+    pthread_mutex_unlock(&catalog->lock);
 }
 
 void catalog_identity(const store_catalog *catalog, uint8_t pool_out[16], uint64_t *epoch_out)

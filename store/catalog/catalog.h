@@ -130,22 +130,23 @@ KVT_NODISCARD kvt_status catalog_each_entry_unsorted(store_catalog *catalog,
                                                      void *context);
 
 /* Lets SQLite check the structure of the whole file, of a catalog that is no new one, unless it is
- * as the last close left it, which has kept its rows. KVT_OK; KVT_E_CORRUPT; states of the file. */
+ * as the last close left it, which has kept its rows. KVT_OK; KVT_E_CORRUPT; states of the file.
+ */
 KVT_NODISCARD kvt_status catalog_check_structure(store_catalog *catalog);
 
 /* Rows as the last close left them, in a file beside the catalog (catalog_kept.c): how many, or 0
  * when there is none that counts. catalog_each_kept visits them in the order of their places, all
  * of them sound, with location set, until visit returns false; KVT_MISS: that was not all of them,
- * and what was visited does not count. catalog_leave_kept gives them up. Either way the catalog's
- * structure has been checked when its rows are read next: KVT_E_CORRUPT and states of the file. */
+ * and what was visited does not count: they are to be left. catalog_leave_kept gives them up, and
+ * checks the catalog's structure before its rows are read: KVT_E_CORRUPT; states of the file. */
 uint64_t catalog_kept_count(const store_catalog *catalog);
 KVT_NODISCARD kvt_status catalog_each_kept(store_catalog *catalog,
                                            bool (*visit)(void *, const catalog_row *),
                                            void *context);
 KVT_NODISCARD kvt_status catalog_leave_kept(store_catalog *catalog);
 
-/* Checks the structure of a catalog whose open took the rows from there, a minute later and once, by
- * a connection of its own. The background's thread. */
+/* Checks the structure of a catalog whose open took the rows from there, a minute later and once,
+ * by a connection of its own. The background's thread. */
 void catalog_check_late(store_catalog *catalog);
 
 /* Has the close keep so many rows, which keep hands over one by one, in the order of their places,

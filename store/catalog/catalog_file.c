@@ -266,7 +266,7 @@ void catalog_leave(store_catalog *catalog)
     sqlite3_close(catalog->db); /* removes the log */
     KILL_POINT("catalog close: database closed");
     if (catalog->kept_file >= 0) close(catalog->kept_file);
-    catalog_keep(catalog);
+    if (catalog_log_bytes(catalog) == 0) catalog_keep(catalog);
     KILL_POINT("catalog close: rows kept");
     if (catalog->discard) (void)unlink(catalog->path);
     free(catalog->path);

@@ -99,11 +99,11 @@ struct store_catalog {
     int kept_file;         /* rows as the last close left them; -1: none */
     catalog_kept_head kept;
     uint64_t check_due_ns; /* CLOCK_MONOTONIC: when its structure is to be checked; 0: it was */
-    uint64_t account; /* sum over the keys and serials of the rows in the file */
+    uint64_t account;      /* sum over the keys and serials of the rows in the file */
     uint64_t keep_rows;
     void (*keep)(void *context, catalog_keeper *keeper); /* at the close; NULL: nothing is kept */
     void *keep_context;
-    bool unsound;          /* a row was seen that fails its checksum or is out of range */
+    bool unsound; /* a row was seen that fails its checksum or is out of range */
     uint8_t pool[16];
     uint8_t secret[16];
     uint64_t epoch;

@@ -15,7 +15,7 @@
  * otherwise begins with, is then left to the background.
  *
  * Thread rule: the opener's thread, then the closer's. catalog_account: the opener's thread, then
- * the writer's. catalog_check_late: the background's.
+ * the writer's.
  */
 #include "base/clock.h"
 #include "store/catalog/catalog_internal.h"
@@ -165,23 +165,6 @@ void catalog_find_kept(store_catalog *catalog)
     if (file >= 0) close(file);
 }
 
-kvt_status catalog_leave_kept(store_catalog *catalog)
-{
-    if (catalog->kept_file < 0) return KVT_OK;
-    close(catalog->kept_file);
-    catalog->kept_file = -1;
-    return catalog_check_structure(catalog);
-}
-
-kvt_status catalog_confirm_kept(store_catalog *catalog)
-{
-    const catalog_kept_head *head = &catalog->kept;
-    if (catalog->kept_file < 0) return KVT_OK;
-    const bool same = memcmp(head->pool, catalog->pool, sizeof head->pool) == 0 &&
-                      head->epoch == catalog->epoch && head->epoch == catalog->opening;
-    return same ? KVT_OK : catalog_leave_kept(catalog);
-}
-
 uint64_t catalog_kept_count(const store_catalog *catalog)
 {
     return catalog->kept_file >= 0 ? catalog->kept.rows : 0;
@@ -288,26 +271,7 @@ kvt_status catalog_each_kept(store_catalog *catalog, bool (*visit)(void *, const
         catalog->check_due_ns = base_clock_ns() + KEPT_CHECK_NS;
         return KVT_OK;
     }
-    status = catalog_leave_kept(catalog);
-    return status == KVT_OK ? KVT_MISS : status;
-}
-
-void catalog_check_late(store_catalog *catalog)
-{
-    char message[256];
-    store_catalog *beside;
-    if (catalog->check_due_ns == 0 || base_clock_ns() < catalog->check_due_ns) return;
-    catalog->check_due_ns = 0;
-    kvt_status status = catalog_open(catalog->path, CATALOG_READ | CATALOG_WITHIN, &beside, message,
-                                     sizeof message);
-    if (status == KVT_OK) {
-        status = catalog_check_structure(beside);
-        catalog_close(beside);
-    }
-    if (status != KVT_E_CORRUPT) return;
-    pthread_mutex_lock(&catalog->lock);
-    catalog->damaged_ns = base_clock_ns();
-    pthread_mutex_unlock(&catalog->lock);
+    return KVT_MISS;
 }
 
 /* ---- writing ---- */
@@ -316,7 +280,8 @@ void catalog_check_late(store_catalog *catalog)
 static void kept_end_block(catalog_keeper *keeper)
 {
     keeper->block.bytes = (uint32_t)keeper->used;
-    keeper->block.sum = kept_sum_block(&keeper->head, keeper->number++, keeper->bytes, keeper->used);
+    keeper->block.sum =
+        kept_sum_block(&keeper->head, keeper->number++, keeper->bytes, keeper->used);
     if (!kept_transfer(keeper->file, &keeper->block, sizeof keeper->block, true) ||
         !kept_transfer(keeper->file, keeper->bytes, keeper->used, true))
         keeper->failed = true;
@@ -347,16 +312,16 @@ bool catalog_keep_row(catalog_keeper *keeper, const catalog_row *row)
     if (most > KEPT_BLOCK - keeper->used) kept_end_block(keeper);
     const bool shaped =
         keeper->block.rows == 0 || memcmp(&shape, &keeper->shape, sizeof shape) != 0;
-    const kept_row head = {.key = row->key,
-                           .serial = row->serial,
-                           .generation = row->generation,
-                           .record_bytes = row->record_bytes,
-                           .expires_ns = row->expires_ns,
-                           .first_position = row->first_position,
-                           .location_bytes = (uint32_t)row->location_bytes,
-                           .flags = (uint8_t)((row->has_parent ? KEPT_PARENT : 0) |
-                                              (shaped ? KEPT_SHAPE : 0)),
-                           .group_count = (uint8_t)row->group_count};
+    const kept_row head = {
+        .key = row->key,
+        .serial = row->serial,
+        .generation = row->generation,
+        .record_bytes = row->record_bytes,
+        .expires_ns = row->expires_ns,
+        .first_position = row->first_position,
+        .location_bytes = (uint32_t)row->location_bytes,
+        .flags = (uint8_t)((row->has_parent ? KEPT_PARENT : 0) | (shaped ? KEPT_SHAPE : 0)),
+        .group_count = (uint8_t)row->group_count};
     kept_give(keeper, &head, sizeof head);
     if (shaped) kept_give(keeper, &shape, sizeof shape);
     if (row->has_parent) kept_give(keeper, &row->parent, sizeof row->parent);
@@ -379,7 +344,7 @@ void catalog_keep_at_close(store_catalog *catalog, uint64_t rows,
 
 void catalog_keep(store_catalog *catalog)
 {
-    if (catalog->keep == NULL || catalog_log_bytes(catalog) != 0) return;
+    if (catalog->keep == NULL) return;
     char *path = kept_path(catalog);
     catalog_keeper *keeper = calloc(1, sizeof *keeper);
     if (path == NULL || keeper == NULL) goto out;
@@ -397,7 +362,8 @@ void catalog_keep(store_catalog *catalog)
     keeper->failed = !kept_transfer(keeper->file, head, sizeof *head, true);
     catalog->keep(catalog->keep_context, keeper);
     if (keeper->used != 0 && !keeper->failed) kept_end_block(keeper);
-    keeper->failed = keeper->failed || keeper->rows != head->rows || keeper->account != head->account;
+    keeper->failed =
+        keeper->failed || keeper->rows != head->rows || keeper->account != head->account;
     if (close(keeper->file) != 0 || keeper->failed) (void)unlink(path);
 out:
     free(keeper);

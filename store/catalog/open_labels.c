@@ -215,6 +215,7 @@ kvt_status open_read_rows(open_state *state)
     kvt_status status =
         recover_read(store, stale, has_ssd || state->options->format, &state->rows, &found);
     state->newest_serial = found.newest_serial;
+    state->row_count = found.rows;
     if (status != KVT_OK) {
         open_say_catalog(state, status);
         return status;

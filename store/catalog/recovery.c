@@ -8,8 +8,8 @@
  *                      -> adopted by the policy -> RESIDENT -> their uses known (uses.c)
  *
  * The rows are read once, before the labels are written, because the labels say what the rows show.
- * They come from the file that the last close left (catalog_kept.c), or from the catalog. Nothing is
- * read from the devices: a record that rotted fails its first get. A row that cannot be
+ * They come from the file that the last close left (catalog_kept.c), or from the catalog. Nothing
+ * is read from the devices: a record that rotted fails its first get. A row that cannot be
  * taken over is deleted and counted; its extents stay free.
  *
  * Thread rule: the opener's thread, before the catalog's writer and the background start.
@@ -277,21 +277,23 @@ static void recover_forget_all(recover_list *list)
     list->found = (recover_found){0};
 }
 
-/* Reads the rows that the last close left; KVT_MISS: there are none, or not all of them are sound. */
+/* Reads the rows that the last close left. KVT_MISS: there are none, or not all are sound. */
 static kvt_status recover_read_kept(recover_list *list)
 {
     const uint64_t count = catalog_kept_count(list->store->catalog);
-    if (list->members != 0 || !list->kept || count == 0) {
-        const kvt_status status = catalog_leave_kept(list->store->catalog);
-        return status == KVT_OK ? KVT_MISS : status;
-    }
+    kvt_status status;
+    if (list->members != 0 || !list->kept || count == 0) goto leave;
     /* A count that is not of this catalog costs address space alone. */
     if (recover_room(list, (size_t)count)) entry_table_reserve(&list->store->table, (size_t)count);
     list->copied = true;
-    const kvt_status status = catalog_each_kept(list->store->catalog, recover_visit, list);
+    status = catalog_each_kept(list->store->catalog, recover_visit, list);
     list->copied = false;
-    if (status != KVT_OK) recover_forget_all(list);
-    return list->status == KVT_OK ? status : list->status;
+    if (status == KVT_OK) return status;
+    recover_forget_all(list);
+leave:
+    status = catalog_leave_kept(list->store->catalog);
+    if (status == KVT_OK) status = list->status;
+    return status == KVT_OK ? KVT_MISS : status;
 }
 
 kvt_status recover_read(kvt_store *store, uint64_t members, bool kept, recover_list **list_out,
@@ -486,9 +488,4 @@ void recover_close_catalog(kvt_store *store)
     }
     catalog_close(store->catalog);
     free(list.items);
-}
-
-size_t recover_count(const recover_list *list)
-{
-    return list != NULL ? list->count : 0;
 }

@@ -26,9 +26,6 @@ typedef struct recover_found {
 KVT_NODISCARD kvt_status recover_read(kvt_store *store, uint64_t members, bool kept,
                                       recover_list **list_out, recover_found *found_out);
 
-/* How many entries are to be taken over. NULL allowed. */
-size_t recover_count(const recover_list *list);
-
 /* Closes the catalog of an open store that nobody uses any more; the rows are kept. */
 void recover_close_catalog(kvt_store *store);
 

@@ -401,7 +401,7 @@ static kvt_status open_policy(open_state *state)
 {
     kvt_policy_config config;
     store_options_policy(state->options, &config);
-    config.entries_reserved = recover_count(state->rows);
+    config.entries_reserved = state->row_count;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (state->store->pools[tier] == NULL) continue;
         uint64_t capacity = store_policy_capacity(state->store, (kvt_tier)tier);

@@ -41,6 +41,7 @@ typedef struct open_state {
     uint64_t epoch;
     recover_list *rows;     /* what the catalog lists, from open_read_rows on */
     uint64_t newest_serial; /* of it */
+    uint64_t row_count;     /* of entries that it lists, but for those of stale members */
     pthread_t touching;     /* the thread of open_touch; */
     bool touches;           /* it was started, and is to be joined */
     bool labelling;         /* a device may carry the catalog's identity */

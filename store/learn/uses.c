@@ -232,8 +232,8 @@ static uint32_t *uses_sort(const uses_found *found)
     for (size_t i = 0; i < found->count; i++) {
         order[i] = (uint32_t)i;
         for (int word = 0; word < 2; word++)
-            differ[word] |= uses_word(&found->items[i], 8 * word) ^
-                            uses_word(&found->items[0], 8 * word);
+            differ[word] |=
+                uses_word(&found->items[i], 8 * word) ^ uses_word(&found->items[0], 8 * word);
     }
     for (int digit = 0; digit < 16; digit++) {
         size_t starts[257] = {0};

@@ -58,10 +58,11 @@ static void health_add_catalog(health_list *list, const catalog_health *health)
 {
     static const char risk[] = "What is put or deleted now may not survive.";
     if (health->damaged_ns != 0)
-        health_add(list, KVT_HEALTH_FILE, health->path, KVT_E_CORRUPT, health->damaged_ns,
-                   "The catalog is damaged. %s Close the store: kvterrace recover --replace makes a "
-                   "new one from the devices.",
-                   risk);
+        health_add(
+            list, KVT_HEALTH_FILE, health->path, KVT_E_CORRUPT, health->damaged_ns,
+            "The catalog is damaged. %s Close the store: kvterrace recover --replace makes a "
+            "new one from the devices.",
+            risk);
     if (health->failing_ns == 0) return;
     if (health->code != 0)
         health_add(list, KVT_HEALTH_FILE, health->path, health->failure, health->failing_ns,

@@ -129,12 +129,12 @@ static void kept_describe(site *s, char *text, size_t size)
         kvt_description info = {.struct_size = sizeof info};
         const kvt_key key = support_key(i);
         assert_ok(kvt_store_describe(s->store, &key, &info));
-        used += (size_t)snprintf(text + used, size - used, "%u %u %llu %d %u %u %u %u %d %02x %u\n",
-                                 i, info.layout.tokens, (unsigned long long)info.stored_bytes,
-                                 info.lifetime_seconds > 900 && info.lifetime_seconds <= 1000,
-                                 info.tenant, info.class_id, info.request_tokens,
-                                 info.first_position, info.has_parent, info.parent.bytes[0],
-                                 info.variant.codec);
+        used +=
+            (size_t)snprintf(text + used, size - used, "%u %u %llu %d %u %u %u %u %d %02x %u\n", i,
+                             info.layout.tokens, (unsigned long long)info.stored_bytes,
+                             info.lifetime_seconds > 900 && info.lifetime_seconds <= 1000,
+                             info.tenant, info.class_id, info.request_tokens, info.first_position,
+                             info.has_parent, info.parent.bytes[0], info.variant.codec);
         assert_true(used < size);
     }
 }
@@ -239,11 +239,11 @@ TEST(rows_with_right_sums_are_checked)
         uint8_t *block = all.bytes + sizeof head, *row = block + 16;
         const size_t bytes = all.size - sizeof head - 16;
         switch (fault) {
-        case 0: memset(row + 40, 0, 8); break;          /* generation */
-        case 1: memset(row + 48, 0xff, 8); break;       /* record_bytes */
-        case 2: row[68]--; break;                       /* location_bytes */
-        case 3: row[72] = 0; break;                     /* flags: the first row has no shape */
-        case 4: row[0] ^= 1; break;                     /* another key than those of the account */
+        case 0: memset(row + 40, 0, 8); break;    /* generation */
+        case 1: memset(row + 48, 0xff, 8); break; /* record_bytes */
+        case 2: row[68]--; break;                 /* location_bytes */
+        case 3: row[72] = 0; break;               /* flags: the first row has no shape */
+        case 4: row[0] ^= 1; break;               /* another key than those of the account */
         default: memcpy(row + bytes - 72, row + bytes / 2, 64); break; /* the last location */
         }
         sum = XXH3_64bits_withSeed(row, bytes, head.sum);
