@@ -9,6 +9,7 @@
 #include "ring_site.h"
 
 #include <kvterrace/load.h>
+#include <pthread.h>
 
 enum { LAYERS = 2 };
 
@@ -78,29 +79,36 @@ static void end_hung(const kvt_ring_iocb *iocb)
     assert_int_equal(needs(), 0);
 }
 
+static void *put_one(void *argument)
+{
+    support_puts(store, *(uint32_t *)argument, *(uint32_t *)argument + 1);
+    return NULL;
+}
+
 TEST(a_write_waits_for_the_layer_of_a_block)
 {
-    /* A layer that is late already: a put has its share after the patience. */
-    open_site(0.05, 0);
-    uint64_t pass = begin_pass(LAYERS, 1e-9);
-    hang();
-    kvt_ring_iocb iocb = post_hung(1, pass, 1);
-    assert_int_equal(needs(), 1);
-    kvt_io_decisions before = decisions();
-    support_puts(store, RING_ENTRIES, RING_ENTRIES + 1);
-    assert_true(decisions().waits_layers > before.waits_layers);
-    assert_true(decisions().share > before.share);
-    end_hung(&iocb);
-    assert_ok(kvt_pass_end(store, pass));
-    /* The same block without a pass is a read that somebody waits for, no more. */
-    (void)begin_pass(LAYERS, 1e-9);
-    hang();
-    iocb = post_hung(1, 0, 1);
-    assert_int_equal(needs(), 0);
-    before = decisions();
-    support_puts(store, RING_ENTRIES + 1, RING_ENTRIES + 2);
-    assert_int_equal(decisions().waits_layers, before.waits_layers);
-    end_hung(&iocb);
+    open_site(600, 0);
+    /* A layer that is late already; then the same block without a pass, which is a read that
+     * somebody waits for, no more. */
+    for (uint32_t named = 2; named-- > 0;) {
+        pthread_t thread;
+        uint32_t entry = RING_ENTRIES + named;
+        const uint64_t pass = begin_pass(LAYERS, 1e-9);
+        hang();
+        const kvt_ring_iocb iocb = post_hung(1, named != 0 ? pass : 0, 1);
+        const kvt_io_decisions before = decisions();
+        assert_int_equal(needs(), named);
+        assert_int_equal(pthread_create(&thread, NULL, put_one, &entry), 0);
+        kvt_io_decisions now = before;
+        while (now.waits_layers + now.waits_reads == before.waits_layers + before.waits_reads)
+            now = decisions();
+        assert_int_equal(now.waits_layers > before.waits_layers, named);
+        assert_int_equal(now.waits_reads > before.waits_reads, 1 - named);
+        assert_int_equal(now.share, before.share);
+        end_hung(&iocb);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_ok(kvt_pass_end(store, pass));
+    }
 }
 
 TEST(numbers_of_no_pass_change_nothing)
