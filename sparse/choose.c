@@ -408,6 +408,7 @@ kvt_status sparse_choose_weights(const sparse_index *index, const sparse_paging 
     work->group = group;
     work->lanes = index->lanes + sparse_added_lanes(index->added);
     work->rest_is_known = index->axes == 0;
+    memcpy(work->folded_unit, query.unit, group * sizeof *query.unit);
     assert(work->lanes <= work->room.lanes);
     if (index->axes > 0)
         choose_in_two(index, kernels, &query, resident_lse, work);
@@ -462,14 +463,39 @@ typedef struct estimate_sums {
     float *output; /* [group][head_dim], means in steps */
     float sums[SPARSE_GROUP_MAX];
     uint32_t count; /* in the tile */
-    const int8_t *means[ESTIMATE_TILE];
+    const int8_t *means[ESTIMATE_TILE], *slopes[ESTIMATE_TILE];
+    uint32_t lane[ESTIMATE_TILE];
     float weight[ESTIMATE_TILE * SPARSE_GROUP_MAX];
 } estimate_sums;
 
-static void estimate_flush(estimate_sums *e)
+/* What the values of a tile's clusters change by towards the queries: no more than the largest mean
+ * in a channel, so that an estimate stays among values. */
+static void estimate_slopes(const sparse_index *index, estimate_sums *e)
+{
+    const sparse_kernels *kernels = sparse_kernels_in_use();
+    const uint32_t group = e->work->group;
+    const uint32_t width = (e->count + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
+    float along[ESTIMATE_TILE * SPARSE_GROUP_MAX];
+    for (uint32_t i = e->count; i < width; i++)
+        e->lane[i] = e->lane[0];
+    kernels->score(index->key_slopes, e->lane, width, e->head_dim, e->work->folded, group,
+                   e->work->folded_unit, width, along);
+    for (uint32_t i = 0; i < e->count; i++) {
+        e->slopes[i] = index->value_slopes + (size_t)e->lane[i] * e->head_dim;
+        for (uint32_t g = 0; g < group; g++) {
+            const float change = along[g * width + i] * index->slope[e->lane[i]];
+            e->weight[(size_t)i * group + g] *= fmaxf(fminf(change, 1.0f), -1.0f);
+        }
+    }
+    kernels->blend(e->slopes, e->count, e->head_dim, e->weight, group, e->output);
+}
+
+/* index: that the tile's clusters are of; NULL: added ones, which have no slopes. */
+static void estimate_flush(const sparse_index *index, estimate_sums *e)
 {
     sparse_kernels_in_use()->blend(e->means, e->count, e->head_dim, e->weight, e->work->group,
                                    e->output);
+    if (index != NULL && e->count > 0) estimate_slopes(index, e);
     e->count = 0;
 }
 
@@ -486,7 +512,6 @@ static void estimate_add(estimate_sums *e, const int8_t *mean, const float *scor
     for (uint32_t d = 0; d < e->head_dim; d += 64) /* read when the tile is full */
         __builtin_prefetch(mean + d);
     e->means[e->count++] = mean;
-    if (e->count == ESTIMATE_TILE) estimate_flush(e);
 }
 
 /* Of clusters that were added, those of absent pages. */
@@ -500,6 +525,7 @@ static void estimate_added(const sparse_index *index, const uint8_t *variant, fl
         if (variant[page] != PAGES_ABSENT) continue;
         estimate_add(e, index->added->means + (size_t)lane * index->head_dim, work->scores + i,
                      1.0f);
+        if (e->count == ESTIMATE_TILE) estimate_flush(NULL, e);
     }
 }
 
@@ -520,11 +546,14 @@ void sparse_choose_estimate(const sparse_index *index, const sparse_paging *pagi
     for (uint32_t c = 0; c < index->clusters; c++) {
         const uint32_t tokens = work->tokens[c];
         if (work->weight[c] < least || work->present[c] >= tokens) continue;
+        e.lane[e.count] = c;
         estimate_add(&e, index->means + (size_t)c * dim, work->scores + c,
                      (float)(tokens - work->present[c]) / (float)tokens);
+        if (e.count == ESTIMATE_TILE) estimate_flush(index, &e);
     }
+    estimate_flush(index, &e);
     estimate_added(index, variant + paging->pages, least, &e);
-    estimate_flush(&e);
+    estimate_flush(NULL, &e);
     for (uint32_t g = 0; g < work->group; g++) {
         const float inverse = e.sums[g] > 0.0f ? 1.0f / e.sums[g] : 0.0f;
         lse[g] = e.sums[g] > 0.0f ? work->largest[g] + logf(e.sums[g]) : -INFINITY;

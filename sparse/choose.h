@@ -39,6 +39,7 @@ typedef struct sparse_work {
     float *largest; /* [group]: score that scores are relative to */
     float *sum;     /* [group]: of scores, and of what is resident */
     int16_t *folded;
+    float folded_unit[SPARSE_GROUP_MAX];
     bool rest_is_known; /* tokens, scores and weight are those of all lanes */
     uint32_t *list;     /* of two passes: lanes that are scored in full, added ones last */
     uint32_t listed;    /* of the index */

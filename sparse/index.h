@@ -82,23 +82,26 @@ typedef struct sparse_index {
     uint32_t segment_tokens;
     uint32_t tokens; /* of the zone */
     uint32_t clusters;
-    uint32_t lanes;      /* clusters, out to a whole block */
-    uint32_t axes;       /* of a sketch; 0: there are none */
-    uint32_t full;       /* clusters that a step scores in full, at most; a multiple of a block */
-    int8_t *centroids;   /* [lanes][head_dim] */
-    int8_t *means;       /* [lanes][head_dim] */
-    float *key_step;     /* [head_dim] */
-    float *value_step;   /* [head_dim] */
-    float *key_scatter;  /* [head_dim]: mean squared distance of a key from its centroid */
-    uint32_t *first;     /* [lanes + 1]: place of a cluster's first token */
-    float *scatter;      /* [lanes] */
-    uint8_t *sketch;     /* [lanes / SPARSE_BLOCK][axes / 4][SPARSE_BLOCK][2]: axes 0 and 1 of 4 in
+    uint32_t lanes;       /* clusters, out to a whole block */
+    uint32_t axes;        /* of a sketch; 0: there are none */
+    uint32_t full;        /* clusters that a step scores in full, at most; a multiple of a block */
+    int8_t *centroids;    /* [lanes][head_dim] */
+    int8_t *means;        /* [lanes][head_dim] */
+    int8_t *key_slopes;   /* [lanes][head_dim]: along it a cluster's values change the most */
+    int8_t *value_slopes; /* [lanes][head_dim]: by so much, times slope */
+    float *slope;         /* [lanes] */
+    float *key_step;      /* [head_dim] */
+    float *value_step;    /* [head_dim] */
+    float *key_scatter;   /* [head_dim]: mean squared distance of a key from its centroid */
+    uint32_t *first;      /* [lanes + 1]: place of a cluster's first token */
+    float *scatter;       /* [lanes] */
+    uint8_t *sketch;      /* [lanes / SPARSE_BLOCK][axes / 4][SPARSE_BLOCK][2]: axes 0 and 1 of 4 in
                             the low halves of a cluster's two bytes, 2 and 3 in the high ones */
-    uint16_t *axis;      /* fp16 [axes - 1][head_dim] */
-    float *axis_step;    /* [axes] */
-    float *centre;       /* [head_dim]: of the centroids; with sketches */
-    uint16_t *position;  /* [tokens]: of a place, from the first token of its segment */
-    sparse_added *added; /* scored with them; not the index's own; NULL: there are none */
+    uint16_t *axis;       /* fp16 [axes - 1][head_dim] */
+    float *axis_step;     /* [axes] */
+    float *centre;        /* [head_dim]: of the centroids; with sketches */
+    uint16_t *position;   /* [tokens]: of a place, from the first token of its segment */
+    sparse_added *added;  /* scored with them; not the index's own; NULL: there are none */
     void *memory;
     uint64_t bytes; /* of memory */
 } sparse_index;

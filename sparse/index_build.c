@@ -12,7 +12,10 @@
 #include "index_sketch.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
+
+enum { SLOPE_ROUNDS = 3 };
 
 /* The unit as it grows: means in floats, clusters in packed order. */
 typedef struct index_draft {
@@ -23,6 +26,7 @@ typedef struct index_draft {
     uint32_t clusters;
     float *key_means, *value_means; /* [clusters][head_dim] */
     float *key_squares;             /* [clusters][head_dim]: squared distances, their sums */
+    float *slopes[2];               /* [clusters][head_dim]: of keys, and of values */
     uint32_t *first;
     uint16_t *position;
     uint16_t *rank; /* of a segment's cluster in its order */
@@ -62,11 +66,14 @@ static kvt_status draft_open(index_draft *draft)
     draft->key_means = calloc(clusters * o->head_dim, sizeof *draft->key_means);
     draft->value_means = calloc(clusters * o->head_dim, sizeof *draft->value_means);
     draft->key_squares = calloc(clusters * o->head_dim, sizeof *draft->key_squares);
+    for (uint32_t i = 0; i < 2; i++)
+        draft->slopes[i] = calloc(clusters * o->head_dim, sizeof *draft->slopes[i]);
     draft->first = malloc((clusters + 1) * sizeof *draft->first);
     draft->position = malloc(draft->tokens * sizeof *draft->position);
     draft->rank = malloc(clusters_of(o, longest) * sizeof *draft->rank);
     if (draft->key_means == NULL || draft->value_means == NULL || draft->key_squares == NULL ||
-        draft->first == NULL || draft->position == NULL || draft->rank == NULL)
+        draft->slopes[0] == NULL || draft->slopes[1] == NULL || draft->first == NULL ||
+        draft->position == NULL || draft->rank == NULL)
         return KVT_E_MEMORY;
     return cluster_work_open(o->head_dim, longest, clusters_of(o, longest), &draft->work);
 }
@@ -76,6 +83,8 @@ static void draft_close(index_draft *draft)
     free(draft->key_means);
     free(draft->value_means);
     free(draft->key_squares);
+    free(draft->slopes[0]);
+    free(draft->slopes[1]);
     free(draft->first);
     free(draft->position);
     free(draft->rank);
@@ -116,6 +125,64 @@ static void draft_place(index_draft *draft, uint32_t begin, uint32_t tokens, uin
     }
 }
 
+/* sums += row's distance from its mean, times what it has along the other side's direction. */
+static void add_along(const float *row, const float *mean, const float *other,
+                      const float *other_mean, const float *along, uint32_t dim, float *sums)
+{
+    float dot = 0.0f;
+    for (uint32_t d = 0; d < dim; d++)
+        dot += (other[d] - other_mean[d]) * along[d];
+    for (uint32_t d = 0; d < dim; d++)
+        sums[d] += (row[d] - mean[d]) * dot;
+}
+
+/* To length 1; false when there is no direction. */
+static bool make_unit(float *row, uint32_t dim)
+{
+    float square = 0.0f;
+    for (uint32_t d = 0; d < dim; d++)
+        square += row[d] * row[d];
+    const bool sound = square > INDEX_LEAST && square < SPARSE_ELEMENT_MAX;
+    const float inverse = sound ? 1.0f / sqrtf(square) : 0.0f;
+    for (uint32_t d = 0; d < dim; d++)
+        row[d] = sound ? row[d] * inverse : 0.0f;
+    return sound;
+}
+
+/* The covariance of a cluster's values and keys, as the nearest product of two directions: by turns
+ * each side's is what the rows have along the other's. */
+static void draft_slope(index_draft *draft, uint32_t begin, uint32_t cluster, uint32_t count)
+{
+    const uint32_t dim = draft->options.head_dim;
+    const size_t at = (size_t)cluster * dim;
+    const float *keys = draft->work.rows, *key_mean = draft->key_means + at;
+    const uint16_t *position = draft->position + draft->first[cluster];
+    float *along = draft->slopes[0] + at, *change = draft->slopes[1] + at,
+          value[SPARSE_HEAD_DIM_MAX];
+    for (uint32_t d = 0; d < dim; d++)
+        along[d] = keys[(size_t)position[0] * dim + d] - key_mean[d];
+    for (uint32_t round = 0; round <= SLOPE_ROUNDS; round++) {
+        const bool keys_last = make_unit(along, dim);
+        memset(change, 0, dim * sizeof *change);
+        for (uint32_t i = 0; keys_last && i < count; i++) {
+            draft->kernels->widen(row_at(draft->values, begin + position[i]), dim,
+                                  draft->options.dtype, value);
+            add_along(value, draft->value_means + at, keys + (size_t)position[i] * dim, key_mean,
+                      along, dim, change);
+        }
+        if (round == SLOPE_ROUNDS || !make_unit(change, dim)) break;
+        memset(along, 0, dim * sizeof *along);
+        for (uint32_t i = 0; i < count; i++) {
+            draft->kernels->widen(row_at(draft->values, begin + position[i]), dim,
+                                  draft->options.dtype, value);
+            add_along(keys + (size_t)position[i] * dim, key_mean, value, draft->value_means + at,
+                      change, dim, along);
+        }
+    }
+    for (uint32_t d = 0; d < dim; d++)
+        change[d] /= (float)count;
+}
+
 static void draft_segment(index_draft *draft, uint32_t segment)
 {
     const sparse_index_options *o = &draft->options;
@@ -138,6 +205,7 @@ static void draft_segment(index_draft *draft, uint32_t segment)
             draft->value_means[at + d] /= (float)count;
         }
         draft->first[draft->clusters + i] = place;
+        draft_slope(draft, begin, draft->clusters + i, count);
         place += count;
     }
     for (uint32_t t = 0; t < tokens; t++) {
@@ -197,6 +265,9 @@ static size_t index_cut(sparse_index *index)
     size_t at = 0;
     index->centroids = cut(index, &at, lanes * dim);
     index->means = cut(index, &at, lanes * dim);
+    index->key_slopes = cut(index, &at, lanes * dim);
+    index->value_slopes = cut(index, &at, lanes * dim);
+    index->slope = cut(index, &at, lanes * sizeof(float));
     index->key_step = cut(index, &at, dim * sizeof(float));
     index->value_step = cut(index, &at, dim * sizeof(float));
     index->key_scatter = cut(index, &at, dim * sizeof(float));
@@ -289,6 +360,20 @@ static void index_scatters(index_draft *draft, sparse_index *index)
             index_scatter(draft->key_squares + (size_t)c * dim, index->key_scatter, dim);
 }
 
+/* A direction in steps, the largest 127; returns the value of 1. */
+static float put_slope(const float *row, const float *inverse, uint32_t dim, uint32_t cluster,
+                       int8_t *slopes)
+{
+    float most = 0.0f;
+    for (uint32_t d = 0; d < dim; d++)
+        most = fmaxf(most, fabsf(row[d] * inverse[d]));
+    const bool sound = most >= INDEX_LEAST && most <= SPARSE_ELEMENT_MAX;
+    for (uint32_t d = 0; d < dim; d++)
+        slopes[(size_t)cluster * dim + d] =
+            (int8_t)(sound ? half_round_integer(row[d] * inverse[d] * (127.0f / most)) : 0);
+    return sound ? most / 127.0f : 0.0f;
+}
+
 static void index_quantise(index_draft *draft, sparse_index *index)
 {
     const uint32_t dim = index->head_dim;
@@ -298,6 +383,10 @@ static void index_quantise(index_draft *draft, sparse_index *index)
     for (uint32_t c = 0; c < index->clusters; c++) {
         index_put_mean(draft->key_means + (size_t)c * dim, keys, dim, c, index->centroids);
         index_put_mean(draft->value_means + (size_t)c * dim, values, dim, c, index->means);
+        const float slope =
+            put_slope(draft->slopes[0] + (size_t)c * dim, keys, dim, c, index->key_slopes) *
+            put_slope(draft->slopes[1] + (size_t)c * dim, values, dim, c, index->value_slopes);
+        index->slope[c] = slope <= SPARSE_ELEMENT_MAX ? slope : 0.0f;
     }
     index_scatters(draft, index);
 }

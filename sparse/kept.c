@@ -263,6 +263,7 @@ static bool index_is_sound(const sparse_index *index)
         !are_within(index->value_step, index->head_dim, SPARSE_ELEMENT_MAX))
         return false;
     if (!are_within(index->key_scatter, index->head_dim, SPARSE_DEVIATION_MAX) ||
+        !are_within(index->slope, padded, SPARSE_ELEMENT_MAX) ||
         !are_within(index->scatter, padded, SPARSE_SCATTER_MAX))
         return false;
     const uint32_t segments = sparse_segment_count(index->tokens, index->segment_tokens);

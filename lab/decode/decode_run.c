@@ -79,6 +79,17 @@ static void run_places(run_state *s, const uint8_t *variant)
     }
 }
 
+/* What a cluster's values change by towards the folded query, in steps of their slopes. */
+static double slope_change(const decode_unit *u, uint32_t g, uint32_t c)
+{
+    const int8_t *slope = u->index.key_slopes + (size_t)c * u->dim;
+    double along = 0.0;
+    for (uint32_t d = 0; d < u->dim; d++)
+        along += (double)slope[d] * u->work.folded[(size_t)g * u->dim + d];
+    along *= (double)u->work.folded_unit[g] * (double)u->index.slope[c];
+    return fmax(fmin(along, 1.0), -1.0);
+}
+
 /* The estimate by place: clusters in proportion to their tokens that no item brings. The library's
  * does the same by page (sparse/choose.c), which this one must agree with. */
 void decode_unit_estimate(const decode_unit *u, const uint8_t *variant_of_place, float *estimate,
@@ -96,9 +107,11 @@ void decode_unit_estimate(const decode_unit *u, const uint8_t *variant_of_place,
             if (absent == 0) continue;
             const double all = (double)work->scores[(size_t)g * work->lanes + c] / work->tokens[c];
             const int8_t *mean = index->means + (size_t)c * u->dim;
+            const int8_t *slope = index->value_slopes + (size_t)c * u->dim;
+            const double change = all > 0.0 ? slope_change(u, g, c) : 0.0;
             sum += all * absent;
             for (uint32_t d = 0; all > 0.0 && d < u->dim; d++)
-                sums[d] += all * absent * mean[d];
+                sums[d] += all * absent * (mean[d] + change * slope[d]);
         }
         estimate_lse[g] = sum > 0.0 ? work->largest[g] + (float)log(sum) : -INFINITY;
         for (uint32_t d = 0; d < u->dim; d++)

@@ -196,6 +196,16 @@ static double lifted_score(const site *s, uint32_t g, uint32_t c)
     return score_of(s, g, c) + x / 2 / (1 + x / 12);
 }
 
+/* What the values of a cluster change by towards a query, in steps of a code. */
+static double change_of(const site *s, uint32_t g, uint32_t c)
+{
+    double along = 0.0;
+    for (uint32_t d = 0; d < s->dim; d++)
+        along += (double)s->queries[g * s->dim + d] * (double)s->index.key_step[d] *
+                 s->index.key_slopes[(size_t)c * s->dim + d];
+    return fmax(fmin(along * (double)s->scale * (double)s->index.slope[c], 1.0), -1.0);
+}
+
 /* What choose.c says, in double. */
 static void check_weights(const site *s, const float *resident, const uint8_t *variant,
                           const sparse_work *work, const float *output, const float *lse)
@@ -206,13 +216,15 @@ static void check_weights(const site *s, const float *resident, const uint8_t *v
         for (uint32_t c = 0; c < s->index.clusters; c++)
             all += (s->index.first[c + 1] - s->index.first[c]) * exp(lifted_score(s, g, c));
         for (uint32_t c = 0; c < s->index.clusters; c++) {
-            const double one = exp(lifted_score(s, g, c));
+            const double one = exp(lifted_score(s, g, c)), change = change_of(s, g, c);
             for (uint32_t p = s->index.first[c]; p < s->index.first[c + 1]; p++) {
                 page[p / s->paging.page_tokens] += one / all / GROUP;
                 if (variant[p / s->paging.page_tokens] != 0) continue;
                 left += one;
                 for (uint32_t d = 0; d < s->dim; d++)
-                    sums[d] += one * s->index.means[(size_t)c * s->dim + d] *
+                    sums[d] += one *
+                               (s->index.means[(size_t)c * s->dim + d] +
+                                change * s->index.value_slopes[(size_t)c * s->dim + d]) *
                                (double)s->index.value_step[d];
             }
         }

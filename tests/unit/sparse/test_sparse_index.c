@@ -120,6 +120,38 @@ static void check_scatter(const zone *z, const sparse_index *index)
     assert_true(index->key_scatter[0] <= 0.0f || fabs(all - 1.0) < 1e-3);
 }
 
+/* Slopes leave of the covariance of values and keys no more than the nearest product of directions
+ * may: less than all, and next to nothing where two tokens have one direction. */
+static void check_slopes(const zone *z, const sparse_index *index)
+{
+    double all = 0.0, left = 0.0;
+    for (uint32_t c = 0; c < index->clusters; c++) {
+        const uint32_t begin = index->first[c], count = index->first[c + 1] - begin;
+        double own = 0.0, own_left = 0.0;
+        for (uint32_t i = 0; i < z->dim * z->dim; i++) {
+            const uint32_t v = i / z->dim, k = i % z->dim;
+            double value = 0.0, key = 0.0, both = 0.0;
+            for (uint32_t p = begin; p < begin + count; p++) {
+                const size_t at = (size_t)sparse_index_token(index, p) * z->dim;
+                value += z->values[at + v] / (double)count;
+                key += z->keys[at + k] / (double)count;
+                both += z->values[at + v] * (double)z->keys[at + k] / (double)count;
+            }
+            both -= value * key;
+            const double product = (double)index->slope[c] * index->value_slopes[c * z->dim + v] *
+                                   (double)index->value_step[v] *
+                                   index->key_slopes[c * z->dim + k] * (double)index->key_step[k];
+            own += both * both;
+            own_left += (both - product) * (both - product);
+        }
+        if (count == 1) assert_true(index->slope[c] >= 0.0f && own_left < 1e-6);
+        if (count == 2) assert_true(own_left < 0.05 * own + 1e-6);
+        all += own;
+        left += own_left;
+    }
+    if (index->clusters >= 8) assert_true(left <= 0.99 * all + 1e-6); /* steps are of means */
+}
+
 TEST(clusters_are_means_of_their_tokens)
 {
     const struct {
@@ -140,6 +172,7 @@ TEST(clusters_are_means_of_their_tokens)
         check_index(&z, &index);
         check_means(&z, &index);
         check_scatter(&z, &index);
+        if (z.tokens * z.dim <= 60000) check_slopes(&z, &index);
         sparse_index_free(&index);
     }
 }
@@ -229,6 +262,9 @@ static void check_same_index(const sparse_index *a, const sparse_index *b)
     assert_int_equal(a->clusters, b->clusters);
     assert_memory_equal(a->centroids, b->centroids, padded * a->head_dim);
     assert_memory_equal(a->means, b->means, padded * a->head_dim);
+    assert_memory_equal(a->key_slopes, b->key_slopes, padded * a->head_dim);
+    assert_memory_equal(a->value_slopes, b->value_slopes, padded * a->head_dim);
+    assert_memory_equal(a->slope, b->slope, padded * sizeof(float));
     assert_memory_equal(a->key_step, b->key_step, a->head_dim * sizeof(float));
     assert_memory_equal(a->value_step, b->value_step, a->head_dim * sizeof(float));
     assert_memory_equal(a->key_scatter, b->key_scatter, a->head_dim * sizeof(float));

@@ -115,11 +115,9 @@ TEST(numbers_that_no_build_gives_are_refused)
     struct {
         float *array;
         uint32_t count;
-    } arrays[] = {{f.index.key_step, DIM},
-                  {f.index.value_step, DIM},
-                  {f.index.key_scatter, DIM},
-                  {f.index.scatter, f.index.lanes},
-                  {f.index.axis_step, f.index.axes}};
+    } arrays[] = {{f.index.key_step, DIM},           {f.index.value_step, DIM},
+                  {f.index.key_scatter, DIM},        {f.index.scatter, f.index.lanes},
+                  {f.index.axis_step, f.index.axes}, {f.index.slope, f.index.lanes}};
     for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
         const uint32_t places[] = {0, 1, arrays[a].count - 1};
         for (size_t i = 0; i < 3; i++) {
@@ -168,6 +166,10 @@ TEST(the_largest_scatter_is_finite)
         f.index.axis[i] = i % 3 ? 0x7bff : 0xfbff;
     for (uint32_t d = 0; d < DIM; d++)
         f.index.centre[d] = d % 5 ? 1e30f : -1e30f;
+    for (uint32_t i = 0; i < f.index.lanes; i++)
+        f.index.slope[i] = 1e30f;
+    for (uint32_t i = 0; i < f.index.lanes * DIM; i++)
+        f.index.key_slopes[i] = f.index.value_slopes[i] = (int8_t)(i % 2 ? 127 : -128);
     for (uint32_t i = 0; i < f.index.lanes * f.index.axes / 2; i++)
         f.index.sketch[i] = (uint8_t)number_mix(i);
     write_form(&f);
