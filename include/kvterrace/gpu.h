@@ -30,7 +30,8 @@
  * encode (kivi, planes) returns when the entry is stored, as with put_staging_bytes 0. A get of an
  * entry that only other hosts have is KVT_MISS: a prefetch brings it.
  *
- * A load always decodes. The hbm tier keeps entries on the GPU as they are stored, where gets and
+ * A load decodes, unless kvt_load_options.as_stored is 1: then the bytes of each layer come as they
+ * are stored, verified, for an engine that decodes itself (kvt_load_stored_of). The hbm tier keeps entries on the GPU as they are stored, where gets and
  * loads decode them in place; kvt_store_prefetch(store, key, KVT_TIER_HBM) asks for that.
  *
  * The engine uses the GPU's primary context, streams and pinned memory of its own, and leaves the
@@ -55,6 +56,46 @@ extern "C" {
  * of another context, a load into memory of the host; KVT_E_GONE.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_load_wait_layer(kvt_load *load, uint32_t layer, void *stream);
+
+/* A segment of a record: docs/FORMAT.md. */
+typedef struct kvt_load_segment {
+    uint64_t offset; /* in the record and in the entry's view; a multiple of 64 */
+    uint64_t bytes;
+    uint32_t kind; /* of a part, by its number in docs/FORMAT.md */
+    uint32_t side; /* kvt_side */
+    uint32_t plane;
+    uint32_t reserved; /* zero */
+} kvt_load_segment;
+
+#define KVT_LOAD_SEGMENTS_MAX 16u
+
+/* What a load of stored bytes brings of a layer. */
+typedef struct kvt_load_stored {
+    uint32_t struct_size;
+    uint32_t layers; /* that come together from this one on; 0: it comes with one before it, whose
+                        segments are of all of them */
+    kvt_variant variant;
+    uint64_t record_bytes; /* room that the entry's view needs */
+    uint32_t segment_count;
+    uint32_t reserved; /* zero */
+    kvt_load_segment segments[KVT_LOAD_SEGMENTS_MAX];
+} kvt_load_stored;
+
+/*
+ * Says where a load with options.as_stored puts what is stored of a layer. Views of such a load are
+ * packed (KVT_BASES_PACKED) runs of a GPU's memory that begin at a multiple of 64 and have room for
+ * the record: each segment comes to its offset in the record, and no other byte is written. The CPU
+ * verifies a layer before it sends a byte of it. An entry fails with KVT_E_SPACE where its view is too
+ * short, with KVT_BUSY where its put is under way, so that no record is there yet, and with
+ * KVT_E_ARGUMENT where it has groups or another view. Such a load is not progressive.
+ * KVT_OK; KVT_BUSY: the entry's head is not read yet (once a layer has come it is); KVT_MISS: the
+ * entry is not held, or has failed; with KVT_E_SPACE record_bytes are set, and no segments;
+ * KVT_E_ARGUMENT (index, layer, struct_size); KVT_E_STATE (another kind of load; it has ended with
+ * its queue or store; a child of fork).
+ */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_load_stored_of(kvt_load *load, size_t index,
+                                                                     uint32_t layer,
+                                                                     kvt_load_stored *stored_out);
 
 /* What a store has done on a GPU. */
 typedef struct kvt_gpu_stats {

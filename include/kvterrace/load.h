@@ -81,7 +81,7 @@ typedef struct kvt_load_options {
     uint32_t coarse_planes; /* 0: none; 1 to 4: a progressive load. Entries stored as more planes of
                                K or V come with so many first. Where loss_max is set, only those
                                whose coarse form is known to keep it do */
-    uint32_t reserved;      /* zero */
+    uint32_t as_stored;     /* 1: layers come as they are stored, into a GPU's memory (gpu.h); 0 */
 } kvt_load_options;
 
 /*

@@ -275,7 +275,7 @@ kvt_status client_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_vi
     if (keys == NULL || views == NULL || load_out == NULL || options == NULL) return KVT_E_ARGUMENT;
     if (count == 0 || count > WIRE_LOAD_ENTRIES || options->layers_ahead > LOADS_AHEAD_MAX ||
         !(options->loss_max <= 1) || options->coarse_planes > LOADS_COARSE_MAX ||
-        options->reserved != 0)
+        options->as_stored != 0)
         return KVT_E_ARGUMENT;
     load_way way = {.keys = keys, .pass = options->pass};
     status = way_take_views(&way, views, count);

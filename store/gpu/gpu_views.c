@@ -182,7 +182,7 @@ void store_gpu_end(store_gpu_views *gpu)
 
 kvt_status kvt_gpu_stats_get(kvt_store *store, uint32_t gpu, kvt_gpu_stats *stats_out)
 {
-    if (store == NULL || gpu >= GPU_SITES_MAX) return KVT_E_ARGUMENT;
+    if (store == NULL || stats_out == NULL || gpu >= GPU_SITES_MAX) return KVT_E_ARGUMENT;
     if (!struct_size_is_sound(stats_out, STRUCT_SIZE_THROUGH(kvt_gpu_stats, decoded_by_gpu)))
         return KVT_E_ARGUMENT;
     if (base_store_calls_of(store) != NULL) return KVT_E_UNSUPPORTED;

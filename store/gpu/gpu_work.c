@@ -8,6 +8,7 @@
 #include "store/gpu/gpu_work.h"
 
 #include "codecs/codecs.h"
+#include "codecs/record_stored.h"
 #include "store/gpu/gpu_batch.h"
 #include "store/gpu/gpu_far.h"
 #include "store/gpu/gpu_views.h"
@@ -220,6 +221,90 @@ static kvt_status gpu_copy_shadow(const store_gpu_work *work, const load_entry *
     return status;
 }
 
+/* Lists a piece of layers whose work is in the stream, or drops one that has failed. */
+static kvt_status gpu_list_or_drop(store_gpu_work *work, gpu_piece *piece, kvt_status status)
+{
+    if (status != KVT_OK) {
+        gpu_host_give(work->site, piece->host);
+        free(piece);
+        return status;
+    }
+    pthread_mutex_lock(&work->lock);
+    gpu_list_piece(work, piece);
+    pthread_mutex_unlock(&work->lock);
+    return KVT_OK;
+}
+
+/* Where a segment lies in what was read, or in a whole record. NULL: it is in no range. */
+static const uint8_t *gpu_find_stored(const load_entry *entry, const load_ranges *own,
+                                      const uint8_t *payload, const kvt_load_segment *segment)
+{
+    const uint64_t end = segment->offset + segment->bytes;
+    if (own == NULL) return end <= entry->record_bytes ? payload + segment->offset : NULL;
+    for (uint32_t i = 0; i < own->count; i++) {
+        const kvt_record_range *range = &own->ranges[i];
+        if (segment->offset >= range->offset && end <= range->offset + range->bytes)
+            return payload + range->at + (segment->offset - range->offset);
+    }
+    return NULL;
+}
+
+/* Copies the segments of a layer, which are sound, to their places in the entry's view, by way of
+ * pinned memory from *at_out on. */
+static kvt_status gpu_send_stored(store_gpu_work *work, const load_entry *entry, uint32_t layer,
+                                  const load_ranges *own, const uint8_t *payload,
+                                  const gpu_host *host, uint64_t *at_out)
+{
+    const load_section *section = entry->sections;
+    const uint64_t room = (uint64_t)section->view->base_bytes[0];
+    kvt_load_segment segments[KVT_LOAD_SEGMENTS_MAX];
+    uint32_t count;
+    kvt_status status = kvt_record_head_segments(section->head, layer, segments,
+                                                 KVT_LOAD_SEGMENTS_MAX, &count);
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
+        const kvt_load_segment *segment = &segments[i];
+        const uint8_t *from = gpu_find_stored(entry, own, payload, segment);
+        if (from == NULL || segment->offset + segment->bytes > room ||
+            *at_out + segment->bytes > host->bytes)
+            return KVT_E_CORRUPT;
+        uint8_t *pinned = (uint8_t *)host->memory + *at_out;
+        memcpy(pinned, from, segment->bytes);
+        status = gpu_copy_bytes(work->site, GPU_IN,
+                                (uintptr_t)section->view->base[0] + segment->offset, pinned,
+                                segment->bytes);
+        *at_out += segment->bytes;
+    }
+    return status;
+}
+
+/* Verifies what is stored of layers, and copies it into the entry's view. Ranges are whole grains,
+ * and have bytes of other layers, too, which are not looked at. */
+static kvt_status gpu_keep(store_gpu_work *work, load_entry *entry, uint32_t layer, uint32_t layers,
+                           const load_ranges *own, const uint8_t *payload)
+{
+    const kvt_record_head *head = entry->sections->head;
+    load_ranges all;
+    uint64_t at = 0;
+    kvt_status status = kvt_record_head_ranges(head, layer, layers, all.ranges,
+                                               KVT_RECORD_RANGES_MAX, &all.count);
+    if (status == KVT_OK)
+        status = kvt_record_head_verify(head, layer, layers, payload,
+                                        own != NULL ? own->ranges : NULL,
+                                        own != NULL ? own->count : 0);
+    if (status != KVT_OK) return status;
+    gpu_piece *piece = calloc(1, sizeof *piece);
+    if (piece == NULL) return KVT_E_MEMORY;
+    piece->entry = entry;
+    const kvt_record_range *last = &all.ranges[all.count - 1];
+    status = gpu_host_take(work->site, last->at + last->bytes, &piece->host);
+    if (status != KVT_OK) return gpu_list_or_drop(work, piece, status);
+    piece->bytes = piece->host->bytes;
+    for (uint32_t i = 0; i < layers && status == KVT_OK; i++)
+        status = gpu_send_stored(work, entry, layer + i, own, payload, piece->host, &at);
+    if (status != KVT_OK) gpu_rest(work->site, GPU_IN);
+    return gpu_list_or_drop(work, piece, status);
+}
+
 /* Decodes a layer by the CPU, into pinned memory, and copies it from there. */
 static kvt_status gpu_decode_here(store_gpu_work *work, load_entry *entry, uint32_t layer,
                                   uint32_t layers, load_form form, const load_ranges *own_ranges,
@@ -249,16 +334,8 @@ static kvt_status gpu_decode_here(store_gpu_work *work, load_entry *entry, uint3
         }
         gpu_free_shadow(&shadow);
     }
-    if (status == KVT_OK) {
-        gpu_count(work->site, GPU_DECODED_BY_CPU, layers);
-        pthread_mutex_lock(&work->lock);
-        gpu_list_piece(work, piece);
-        pthread_mutex_unlock(&work->lock);
-        return KVT_OK;
-    }
-    gpu_host_give(work->site, piece->host);
-    free(piece);
-    return status;
+    if (status == KVT_OK) gpu_count(work->site, GPU_DECODED_BY_CPU, layers);
+    return gpu_list_or_drop(work, piece, status);
 }
 
 /* ---- layers that kernels decode ---- */
@@ -411,6 +488,7 @@ kvt_status store_gpu_work_layer(store_gpu_work *work, load_entry *entry, uint32_
     const uint32_t layers = entry->staged != NULL ? 1 : load_together(entry, layer);
     if (layers == 0) return KVT_OK;
     gpu_end_pieces(work, false);
+    if (work->as_stored) return gpu_keep(work, entry, layer, layers, own_ranges, payload);
     kvt_status status = gpu_decode_there(work, entry, layer, form, own_ranges, payload);
     /* Without memory of the GPU, too, the CPU's way is left. */
     if (status != KVT_E_UNSUPPORTED && status != KVT_BUSY && status != KVT_E_MEMORY) return status;

@@ -28,6 +28,7 @@ typedef struct store_gpu_work {
      * lock of the work is held. */
     void (*failed)(void *context, load_entry *entry, kvt_status status);
     void *context;
+    bool as_stored; /* layers are not decoded: stored bytes go to packed views */
     pthread_mutex_t lock;
     gpu_piece *first, *last; /* in the order of their marks */
     gpu_piece *open;         /* a batch that is not launched yet; or NULL */

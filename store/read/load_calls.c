@@ -12,6 +12,7 @@
 #include "base/struct_size.h"
 #include "base/wait.h"
 #include "codecs/codecs.h"
+#include "codecs/record_stored.h"
 #include "codecs/view_rows.h"
 #include "store/gpu/gpu_far.h"
 #include "store/hosts/remote_tier.h"
@@ -23,6 +24,7 @@
 #include "store/watch/watching.h"
 
 #include <assert.h>
+#include <kvterrace/coding.h>
 #include <kvterrace/gpu.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +89,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
         entry->record = tiers_pool_lend(pool, place->location);
         if (entry->record == NULL) return KVT_MISS;
         if (load->gpu != NULL) entry->home = store_gpu_home(pool, place->location);
-    } else if (load->gpu != NULL)
+    } else if (load->gpu != NULL && load->options.as_stored == 0)
         entry->far = store_gpu_load_lend(load, place);
     /* The count keeps the place and its extents until load_let_go, wherever the entry moves. */
     place->readers++;
@@ -232,6 +234,19 @@ static kvt_status load_take_view(const kvt_load *load, load_section *section)
     return status == KVT_OK && load->gpu != NULL ? store_gpu_load_check(load, section) : status;
 }
 
+/* The same for stored bytes. */
+static kvt_status load_take_run(const kvt_load *load, const load_entry *entry)
+{
+    const load_section *section = entry->sections;
+    const kvt_view *view = section->view;
+    if (entry->grouped || view == NULL || view->bases_kind != KVT_BASES_PACKED ||
+        view->base[0] == NULL || (uintptr_t)view->base[0] % KVT_CODING_ALIGN != 0)
+        return KVT_E_ARGUMENT;
+    if (entry->staged != NULL) return KVT_BUSY;
+    if (view->base_bytes[0] < entry->record_bytes) return KVT_E_SPACE;
+    return store_gpu_load_check(load, section);
+}
+
 /* Checks a held entry against the load: its layers, its views. KVT_QUEUED: sound. */
 static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
 {
@@ -241,7 +256,9 @@ static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
     if (layers == 0) return KVT_E_ARGUMENT;
     if (load->layers == 0) load->layers = layers;
     if (layers != load->layers) return KVT_E_ARGUMENT;
-    for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++)
+    if (load->options.as_stored != 0) status = load_take_run(load, entry);
+    for (uint32_t i = 0;
+         i < entry->section_count && status == KVT_OK && load->options.as_stored == 0; i++)
         status = load_take_view(load, &entry->sections[i]);
     if (status != KVT_OK) return status;
     if (entry->staged != NULL) return KVT_QUEUED;
@@ -272,7 +289,10 @@ static void load_check_overlaps(kvt_load *load)
             views[sound++] =
                 (queue_view){.view = entry->sections[k].view,
                              .tokens = layout->tokens,
-                             .bytes = entry->grouped ? groups_bytes(layout) : entry->data_bytes,
+                             .bytes = load->options.as_stored != 0
+                                          ? entry->sections[k].view->base_bytes[0]
+                                      : entry->grouped ? groups_bytes(layout)
+                                                       : entry->data_bytes,
                              .status = &statuses[i]};
         }
     }
@@ -497,10 +517,12 @@ static kvt_status load_check_begin(kvt_queue *queue, const kvt_key *keys,
     if (queue == NULL || keys == NULL || views == NULL || load_out == NULL) return KVT_E_ARGUMENT;
     if (count == 0 || count > LOAD_ENTRIES_MAX || options == NULL) return KVT_E_ARGUMENT;
     if (options->layers_ahead > LOAD_AHEAD_MAX || !(options->loss_max <= 1)) return KVT_E_ARGUMENT;
-    if (options->coarse_planes >= KVT_PLANES_MAX || options->reserved != 0) return KVT_E_ARGUMENT;
+    if (options->coarse_planes >= KVT_PLANES_MAX || options->as_stored > 1) return KVT_E_ARGUMENT;
     for (size_t i = 0; i < count; i++)
         if (views[i] == NULL || view_is_far(views[i]) != view_is_far(views[0]))
             return KVT_E_ARGUMENT;
+    if (options->as_stored != 0 && (!view_is_far(views[0]) || options->coarse_planes != 0))
+        return KVT_E_ARGUMENT;
     return queue_is_ours(queue) ? KVT_OK : KVT_E_STATE;
 }
 
@@ -612,6 +634,41 @@ kvt_status kvt_load_wait_layer(kvt_load *load, uint32_t layer, void *stream)
     if (load->gpu == NULL) return KVT_E_ARGUMENT;
     const kvt_status status = kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE);
     return status == KVT_OK ? store_gpu_load_follow(load, layer, stream) : status;
+}
+
+kvt_status kvt_load_stored_of(kvt_load *load, size_t index, uint32_t layer,
+                              kvt_load_stored *stored_out)
+{
+    kvt_load_stored whole = {.struct_size = sizeof whole};
+    if (load == NULL || stored_out == NULL) return KVT_E_ARGUMENT;
+    if (!struct_size_is_sound(stored_out, sizeof whole)) return KVT_E_ARGUMENT;
+    if (base_load_calls_of(load) != NULL) return KVT_E_STATE;
+    if (!fork_guard_is_current(load->forks) || load->options.as_stored == 0) return KVT_E_STATE;
+    if (index >= load->count) return KVT_E_ARGUMENT;
+    const load_entry *entry = &load->entries[index];
+    const load_section *section = entry->sections;
+    pthread_mutex_lock(&load->lock);
+    kvt_status status = entry->status;
+    whole.variant = entry->variant;
+    whole.record_bytes = entry->record_bytes;
+    if (load->ending)
+        status = KVT_E_STATE; /* its heads may be gone */
+    else if (load->asks || load->heads != 0)
+        status = KVT_BUSY;
+    else if (status != KVT_QUEUED && status != KVT_OK)
+        status = status == KVT_E_SPACE ? status : KVT_MISS;
+    else if (section->head == NULL)
+        status = KVT_BUSY;
+    else if (layer >= section->layout.layers)
+        status = KVT_E_ARGUMENT;
+    else {
+        whole.layers = kvt_record_head_together(section->head, layer);
+        status = kvt_record_head_segments(section->head, layer, whole.segments,
+                                          KVT_LOAD_SEGMENTS_MAX, &whole.segment_count);
+    }
+    pthread_mutex_unlock(&load->lock);
+    if (status == KVT_OK || status == KVT_E_SPACE) struct_size_out(stored_out, &whole, sizeof whole);
+    return status;
 }
 
 void kvt_load_release(kvt_load *load, uint32_t layers)

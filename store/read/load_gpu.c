@@ -49,6 +49,7 @@ kvt_status store_gpu_load_open(kvt_load *load, const kvt_view *view)
     store_gpu_work_open(&gpu->work, load->store, site);
     gpu->work.failed = gpu_fail_entry;
     gpu->work.context = load;
+    gpu->work.as_stored = load->options.as_stored != 0;
     load->gpu = gpu;
     return KVT_OK;
 }

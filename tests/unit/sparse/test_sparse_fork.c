@@ -135,6 +135,9 @@ static kvt_status state_if(bool gone)
     X(kvt_load_quality_of,                                                                         \
       kvt_load_quality_of(s->load, 0,                                                              \
                           &(kvt_load_quality){.struct_size = sizeof(kvt_load_quality)}))           \
+    X(kvt_load_stored_of,                                                                          \
+      kvt_load_stored_of(s->load, 0, 0,                                                            \
+                         &(kvt_load_stored){.struct_size = sizeof(kvt_load_stored)}))              \
     X(kvt_gpu_stats_get, kvt_gpu_stats_get(s->store, 0, &s->gpu_stats))                            \
     X(kvt_load_wait, kvt_load_wait(s->load, 1, NEVER))                                             \
     X(kvt_load_release, QUIET(kvt_load_release(s->load, 1)))                                       \

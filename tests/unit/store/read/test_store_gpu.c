@@ -431,7 +431,7 @@ TEST(a_driver_that_does_not_answer)
     for (int i = 0; i < 2; i++) {
         site_open(false, false);
         kvt_status statuses[ENTRIES];
-        fake->calls = 0;
+        fake->calls = fake->copies = 0;
         fake->fail_name = names[i];
         fake->fail_call = 1;
         fake->fail_alike = 1;
@@ -439,7 +439,27 @@ TEST(a_driver_that_does_not_answer)
         assert_int_equal(load_all(statuses), KVT_E_UNSUPPORTED);
         assert_int_equal(kvt_store_get(store, &own.keys[0], &own.views[0], KVT_NO_DEADLINE, NULL),
                          KVT_E_UNSUPPORTED);
+        const kvt_entry entry = support_entry(support_key(200), layout, 1);
+        assert_int_equal(kvt_store_put(store, &entry, &own.views[0]), KVT_E_UNSUPPORTED);
+        assert_int_equal(kvt_store_exists(store, &entry.key), KVT_MISS);
+        size_t loaded = 9;
+        assert_int_equal(
+            kvt_prefix_get(store, own.keys, own.pointers, ENTRIES, KVT_NO_DEADLINE, &loaded),
+            KVT_E_UNSUPPORTED);
+        const kvt_request request = {.struct_size = sizeof request,
+                                     .kind = KVT_REQUEST_GET,
+                                     .key = own.keys[0],
+                                     .view = &own.views[0],
+                                     .deadline_ns = KVT_NO_DEADLINE};
+        kvt_completion done = {.struct_size = sizeof done};
+        const kvt_status submitted = kvt_queue_submit(queue, &request, 1, NULL);
+        if (submitted == KVT_OK) {
+            assert_ok(kvt_queue_wait(queue, KVT_NO_DEADLINE));
+            assert_int_equal(kvt_queue_drain(queue, &done, 1), 1);
+        }
+        assert_int_equal(submitted != KVT_OK ? submitted : done.status, KVT_E_UNSUPPORTED);
         assert_false(stats_of(0).open);
+        assert_int_equal(fake->copies, 0);
         fake->fail_call = 0;
         fake->fail_alike = 0;
         fake->fail_name = NULL;

@@ -333,7 +333,7 @@ TEST(wrong_arguments)
     assert_int_equal(kvt_load_begin(queue, own.keys, pointers, ENTRIES, &options, &load),
                      KVT_E_ARGUMENT);
     options = options_of(1);
-    options.reserved = 1;
+    options.as_stored = 1; /* which is not progressive */
     assert_int_equal(kvt_load_begin(queue, own.keys, pointers, ENTRIES, &options, &load),
                      KVT_E_ARGUMENT);
     options = options_of(0);
