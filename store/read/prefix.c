@@ -48,8 +48,8 @@ static kvt_status prefix_run(kvt_queue *queue, const kvt_key *keys, const kvt_vi
         loaded++;
     *loaded_out = loaded;
     /* A failed get is the end of the prefix; a call that can never succeed is an error. */
-    if (loaded < count && (statuses[loaded] == KVT_E_ARGUMENT || statuses[loaded] == KVT_E_MEMORY))
-        status = statuses[loaded];
+    const kvt_status last = loaded < count ? statuses[loaded] : KVT_OK;
+    if (last == KVT_E_ARGUMENT || last == KVT_E_MEMORY || last == KVT_E_UNSUPPORTED) status = last;
 out:
     free(statuses);
     free(requests);
