@@ -22,6 +22,7 @@
 #include "store/core/store.h"
 #include "store/ring/ring_contexts.h"
 
+#include <kvterrace/load.h>
 #include <kvterrace/ring.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -47,6 +48,7 @@ typedef struct site {
     uint32_t region, count; /* of objects that are there */
     char *target;
     uint64_t draws;
+    uint64_t pass;
 } site;
 
 /* What a run may not have. */
@@ -103,6 +105,9 @@ static void ring_open(site *s)
     assert_ok(kvt_ring_describe(s->ring, &s->memory));
     memcpy(&s->head, s->memory.memory, sizeof s->head);
     assert_ok(kvt_ring_region_add(s->ring, s->target, REGION, &s->region));
+    const kvt_pass pass = {
+        .struct_size = sizeof pass, .new_tokens = 1, .layers = 2, .layer_seconds = 1e-4};
+    if (kvt_pass_begin(s->store, &pass, &s->pass) != KVT_OK) s->pass = 0;
     const kvt_status status = kvt_ring_object_open(s->ring, keys, ENTRIES, s->objects);
     assert_true(status == KVT_OK || status == KVT_MISS);
 }
@@ -178,6 +183,8 @@ static uint32_t post(site *s, kvt_ring_iocb *iocbs, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         iocbs[i].block.count = fill(s, iocbs[i].index, iocbs[i].contexts);
         if (i > 0 && draw(s, 3) == 0) iocbs[i].block.after = iocbs[i - 1].index + 1;
+        /* Blocks of a pass that never ends, of one that is none, and of none. */
+        if (draw(s, 2) == 0) iocbs[i].block.pass = s->pass + draw(s, 3) / 2;
     }
     (void)!kvt_ring_submit(s->ring, iocbs, count);
     return count;
