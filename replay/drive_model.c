@@ -288,8 +288,8 @@ static uint32_t drive_by_gate(drive_model *model)
     const uint32_t write = drive_first_rank(model, TIERS_RANK_WRITE, TIERS_RANKS);
     if (read == TIERS_RANKS && write == TIERS_RANKS) return TIERS_RANKS;
     const slack_state state = drive_state(model, needs);
-    const bool late = write != TIERS_RANKS &&
-                      (state.waited_ns >= model->gate.patience_ns || state.short_of_staging);
+    const bool late =
+        write != TIERS_RANKS && tiers_slack_share_is_due(&model->gate, &model->account, &state);
     if (late && drive_asks(model, &state, write)) return write;
     if (read != TIERS_RANKS) {
         if (drive_asks(model, &state, read)) return read;

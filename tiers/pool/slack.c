@@ -173,14 +173,20 @@ static bool slack_stands_still(slack_account *account, uint64_t now_ns)
     return true;
 }
 
+bool tiers_slack_share_is_due(const slack_settings *settings, const slack_account *account,
+                              const slack_state *state)
+{
+    const bool due = state->waited_ns >= settings->patience_ns || state->short_of_staging;
+    return due && state->now_ns >= account->share_ns;
+}
+
 /* The share of what has waited for too long: a write of so many seconds begins if the last such
  * write began 20 of its lengths ago. */
 static bool slack_takes_share(const slack_settings *settings, slack_account *account,
                               const slack_state *state, double seconds)
 {
-    const bool due = state->waited_ns >= settings->patience_ns || state->short_of_staging;
     if (slack_stands_still(account, state->now_ns)) return true;
-    if (!due || state->now_ns < account->share_ns) return false;
+    if (!tiers_slack_share_is_due(settings, account, state)) return false;
     account->share_ns = slack_after(state->now_ns, SLACK_SHARE_OF * seconds);
     return true;
 }
@@ -250,6 +256,9 @@ slack_reason slack_may_write(const slack_settings *settings, slack_account *acco
     const slack_reason reason = slack_judge_write(settings, account, state, seconds);
     if (slack_begins(reason)) {
         account->still = 0;
+        /* Before reads that wait it has its share, and no more. */
+        if (state->reads_queued && tiers_slack_share_is_due(settings, account, state))
+            account->share_ns = slack_after(state->now_ns, SLACK_SHARE_OF * seconds);
         return reason;
     }
     return slack_takes_share(settings, account, state, seconds) ? SLACK_SHARE : reason;

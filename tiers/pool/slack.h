@@ -122,6 +122,10 @@ uint64_t slack_batch_ns(const slack_settings *settings, const slack_account *acc
 uint64_t slack_write_bytes(const slack_settings *settings, const slack_account *account,
                            double write_bytes_per_s);
 
+/* Whether what has waited for too long, or is short of staging, begins before reads that wait. */
+bool tiers_slack_share_is_due(const slack_settings *settings, const slack_account *account,
+                              const slack_state *state);
+
 /* Whether a write of so many bytes begins. A begin is booked in the account. */
 slack_reason slack_may_write(const slack_settings *settings, slack_account *account,
                              const slack_state *state, uint64_t bytes);

@@ -117,9 +117,8 @@ static uint32_t order_by_gate(tiers_worker *worker)
     const uint32_t write = order_first(worker, TIERS_RANK_WRITE, TIERS_RANKS);
     if (read == TIERS_RANKS && write == TIERS_RANKS) return TIERS_RANKS;
     const slack_state state = order_state(worker, needs);
-    const bool late =
-        write != TIERS_RANKS &&
-        (state.waited_ns >= worker->options.gate.patience_ns || state.short_of_staging);
+    const bool late = write != TIERS_RANKS &&
+                      tiers_slack_share_is_due(&worker->options.gate, &worker->account, &state);
     if (late && order_asks(worker, &state, write)) return write;
     if (read != TIERS_RANKS) {
         if (order_asks(worker, &state, read)) return read;

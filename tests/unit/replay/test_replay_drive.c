@@ -219,7 +219,7 @@ TEST(a_write_has_its_share_after_the_patience_and_a_pass_without_seconds_counts_
         (void)run_out(&w);
         assert_true(w.ended[0] && w.has_loaded[0]);
         const drive_figures *figures = drive_figures_of(w.model);
-        assert_true((figures->decisions[SLACK_LATE] > 0) == (announced == 1));
+        assert_true((figures->decisions[SLACK_SHARE] > 0) == (announced == 1));
         if (announced == 1) assert_true(figures->wait_seconds > 0.2);
         assert_int_equal(figures->writes_deferred, announced); /* else as reads_first */
         drive_close(w.model);

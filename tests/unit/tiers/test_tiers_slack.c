@@ -249,6 +249,25 @@ TEST(patience_and_watermark_give_a_share)
     }
 }
 
+TEST(before_reads_that_wait_a_write_has_its_share_alone)
+{
+    slack_account account = {0};
+    const slack_need need = {
+        .due_ns = 9000 * MS, .step_ns = 20 * MS, .layers = 3, .ahead = 1, .layer_bytes = 1000000};
+    slack_state at = gate_state(&need, 1);
+    assert_false(tiers_slack_share_is_due(&gate_slack, &account, &at));
+    at.short_of_staging = true;
+    /* A millisecond that fits, while no read is there, costs nothing of the share. */
+    assert_int_equal(slack_may_write(&gate_slack, &account, &at, 100000), SLACK_FITS);
+    assert_true(tiers_slack_share_is_due(&gate_slack, &account, &at));
+    at.reads_queued = true;
+    assert_int_equal(slack_may_write(&gate_slack, &account, &at, 100000), SLACK_FITS);
+    at.now_ns += 20 * MS - 1;
+    assert_false(tiers_slack_share_is_due(&gate_slack, &account, &at));
+    at.now_ns++;
+    assert_true(tiers_slack_share_is_due(&gate_slack, &account, &at));
+}
+
 TEST(clock_that_stands_still_stops_nobody)
 {
     const slack_need need = {
