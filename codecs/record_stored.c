@@ -6,7 +6,6 @@
 #include "codecs/record_stored.h"
 #include "record_reader.h"
 
-
 typedef struct record_listing {
     kvt_load_segment *segments;
     uint32_t capacity;

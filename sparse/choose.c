@@ -211,8 +211,8 @@ static lane_sample sample_of(const sparse_index *index)
     return (lane_sample){count, index->lanes / count};
 }
 
-/* Scores of a sample of the sketches, relative to the largest score by a sketch, which work->largest
- * has then; work->sum tells about what all add up to. */
+/* Scores of a sample of the sketches, relative to the largest score by a sketch, which then stands
+ * in work->largest; work->sum tells about what all add up to. */
 static void weigh_sample(const sparse_index *index, const sparse_kernels *kernels,
                          const int16_t *peaks, const float *resident_lse, sparse_work *work)
 {
@@ -255,7 +255,8 @@ static void offset_keys(const int16_t *peaks, const sparse_work *work, int16_t *
 }
 
 /* Lists the lanes of the largest keys, as many as are scored in full; of equal ones at the end the
- * first. A sample finds about which they are, so that no others are sorted. Returns the least key. */
+ * first. A sample finds about which they are, so that no others are sorted. Returns the least
+ * key. */
 static int16_t list_best(const sparse_index *index, const sparse_kernels *kernels,
                          const int16_t *offset, sparse_work *work)
 {

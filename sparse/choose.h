@@ -66,8 +66,8 @@ void sparse_work_close(sparse_work *work);
  *   queries        fp32 [group][head_dim]
  *   resident_lse   [group]: log-sum-exp of scaled scores over sinks and local tokens; -infinity
  *                  without any
- * work->page and lse are filled, and in one pass scores and weight; in two, lse and the weights take
- * what is not scored in full from a sample. KVT_OK; KVT_E_ARGUMENT (queries not finite).
+ * work->page and lse are filled, and in one pass scores and weight; in two, lse and the weights
+ * take what is not scored in full from a sample. KVT_OK; KVT_E_ARGUMENT (queries not finite).
  */
 KVT_NODISCARD kvt_status sparse_choose_weights(const sparse_index *index,
                                                const sparse_paging *paging, const float *queries,

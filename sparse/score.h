@@ -3,8 +3,8 @@
  * score.h - scores of clusters for the queries of one KV head, in full and by their sketches.
  *
  * A query is folded with the key steps and quantised to int16 once, and with the steps of the axes
- * to int8; a score is an exact sum of products, so the scalar body is the specification of the vector
- * one bit for bit. Pure; any thread.
+ * to int8; a score is an exact sum of products, so the scalar body is the specification of the
+ * vector one bit for bit. Pure; any thread.
  */
 #ifndef SPARSE_SCORE_H
 #define SPARSE_SCORE_H

@@ -48,8 +48,8 @@ typedef struct sparse_kernels {
                    const int16_t *centroids, const int32_t *norms, uint32_t blocks,
                    uint16_t *owner);
 
-    /* Scores of `group` queries, [group][head_dim], at the rows of a list, or with NULL at the first
-     * ones: `count` of them, a multiple of 16. out, `width` apart, is sum * unit. */
+    /* Scores of `group` queries, [group][head_dim], at the rows of a list, or with NULL at the
+     * first ones: `count` of them, a multiple of 16. out, `width` apart, is sum * unit. */
     void (*score)(const int8_t *rows, const uint32_t *list, uint32_t count, uint32_t head_dim,
                   const int16_t *folded, uint32_t group, const float *unit, size_t width,
                   float *out);
@@ -63,8 +63,8 @@ typedef struct sparse_kernels {
     void (*sketch)(const uint8_t *sketches, uint32_t blocks, uint32_t axes, const int8_t *folded,
                    uint32_t group, size_t width, int16_t *sums, int16_t *peaks);
 
-    /* Lists, ascending, the lanes whose largest sum + offset over the queries, saturated, is `least`
-     * or more; returns how many. count is a multiple of 16. */
+    /* Lists, ascending, the lanes whose largest sum + offset over the queries, saturated, is
+     * `least` or more; returns how many. count is a multiple of 16. */
     uint32_t (*sieve)(const int16_t *sums, size_t width, uint32_t count, const int16_t *offset,
                       uint32_t group, int16_t least, uint32_t *out);
 

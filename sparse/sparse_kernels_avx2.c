@@ -212,7 +212,8 @@ INLINE_AVX2 __m256 lift_8(__m256 scatter, __m256 deviation)
         _mm256_add_ps(one, _mm256_mul_ps(x, _mm256_set1_ps(1.0f / SPARSE_LIFT_MAX))));
 }
 
-/* Sums of one or two blocks' sketches and some queries from `folded` on: no lane passes an int16. */
+/* Sums of one or two blocks' sketches and some queries from `folded` on: no lane passes an
+ * int16. */
 INLINE_AVX2 void sketch_blocks(const uint8_t *sketches, const uint32_t blocks, uint32_t axes,
                                const int8_t *folded, uint32_t group, const uint32_t queries,
                                size_t width, int16_t *sums, __m256i *peaks)

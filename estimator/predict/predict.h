@@ -27,7 +27,7 @@ typedef struct kvt_cost_model {
     kvt_affine read[KVT_TIER_COUNT]; /* of the whole tier: its devices striped together */
     kvt_affine write[KVT_TIER_COUNT];
     bool arriving[KVT_TIER_COUNT]; /* a get decodes what has come while it reads the rest */
-    kvt_affine link;  /* pinned memory to a GPU; bytes_per_s 0: not measured */
+    kvt_affine link;               /* pinned memory to a GPU; bytes_per_s 0: not measured */
     double gpu_share; /* of gets, those into a GPU's memory: options take their seconds for so
                          much, as far as the link is measured */
     kvt_codec_curve variants[KVT_VARIANTS_MAX];

@@ -31,8 +31,9 @@
  * entry that only other hosts have is KVT_MISS: a prefetch brings it.
  *
  * A load decodes, unless kvt_load_options.as_stored is 1: then the bytes of each layer come as they
- * are stored, verified, for an engine that decodes itself (kvt_load_stored_of). The hbm tier keeps entries on the GPU as they are stored, where gets and
- * loads decode them in place; kvt_store_prefetch(store, key, KVT_TIER_HBM) asks for that.
+ * are stored, verified, for an engine that decodes itself (kvt_load_stored_of). The hbm tier keeps
+ * entries on the GPU as they are stored, where gets and loads decode them in place;
+ * kvt_store_prefetch(store, key, KVT_TIER_HBM) asks for that.
  *
  * The engine uses the GPU's primary context, streams and pinned memory of its own, and leaves the
  * context that is current on a caller's thread as it was.
@@ -85,8 +86,8 @@ typedef struct kvt_load_stored {
  * Says where a load with options.as_stored puts what is stored of a layer. Views of such a load are
  * packed (KVT_BASES_PACKED) runs of a GPU's memory that begin at a multiple of 64 and have room for
  * the record: each segment comes to its offset in the record, and no other byte is written. The CPU
- * verifies a layer before it sends a byte of it. An entry fails with KVT_E_SPACE where its view is too
- * short, with KVT_BUSY where its put is under way, so that no record is there yet, and with
+ * verifies a layer before it sends a byte of it. An entry fails with KVT_E_SPACE where its view is
+ * too short, with KVT_BUSY where its put is under way, so that no record is there yet, and with
  * KVT_E_ARGUMENT where it has groups or another view. Such a load is not progressive.
  * KVT_OK; KVT_BUSY: the entry's head is not read yet (once a layer has come it is); KVT_MISS: the
  * entry is not held, or has failed; with KVT_E_SPACE record_bytes are set, and no segments;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * decode_cost.c - what a step and an index take of one core: the indexes of one layer of the
- * generator are built, then its selects are timed, as a whole and in parts. What sketches lose of the
- * attention that is read is counted beside.
+ * generator are built, then its selects are timed, as a whole and in parts. The attention that
+ * sketches lose of what is read is counted beside.
  */
 #include "decode.h"
 #include "lab/private.h"

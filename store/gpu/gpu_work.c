@@ -259,8 +259,8 @@ static kvt_status gpu_send_stored(store_gpu_work *work, const load_entry *entry,
     const uint64_t room = (uint64_t)section->view->base_bytes[0];
     kvt_load_segment segments[KVT_LOAD_SEGMENTS_MAX];
     uint32_t count;
-    kvt_status status = kvt_record_head_segments(section->head, layer, segments,
-                                                 KVT_LOAD_SEGMENTS_MAX, &count);
+    kvt_status status =
+        kvt_record_head_segments(section->head, layer, segments, KVT_LOAD_SEGMENTS_MAX, &count);
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         const kvt_load_segment *segment = &segments[i];
         const uint8_t *from = gpu_find_stored(entry, own, payload, segment);
@@ -269,9 +269,9 @@ static kvt_status gpu_send_stored(store_gpu_work *work, const load_entry *entry,
             return KVT_E_CORRUPT;
         uint8_t *pinned = (uint8_t *)host->memory + *at_out;
         memcpy(pinned, from, segment->bytes);
-        status = gpu_copy_bytes(work->site, GPU_IN,
-                                (uintptr_t)section->view->base[0] + segment->offset, pinned,
-                                segment->bytes);
+        status =
+            gpu_copy_bytes(work->site, GPU_IN, (uintptr_t)section->view->base[0] + segment->offset,
+                           pinned, segment->bytes);
         *at_out += segment->bytes;
     }
     return status;
@@ -285,12 +285,12 @@ static kvt_status gpu_keep(store_gpu_work *work, load_entry *entry, uint32_t lay
     const kvt_record_head *head = entry->sections->head;
     load_ranges all;
     uint64_t at = 0;
-    kvt_status status = kvt_record_head_ranges(head, layer, layers, all.ranges,
-                                               KVT_RECORD_RANGES_MAX, &all.count);
+    kvt_status status =
+        kvt_record_head_ranges(head, layer, layers, all.ranges, KVT_RECORD_RANGES_MAX, &all.count);
     if (status == KVT_OK)
-        status = kvt_record_head_verify(head, layer, layers, payload,
-                                        own != NULL ? own->ranges : NULL,
-                                        own != NULL ? own->count : 0);
+        status =
+            kvt_record_head_verify(head, layer, layers, payload, own != NULL ? own->ranges : NULL,
+                                   own != NULL ? own->count : 0);
     if (status != KVT_OK) return status;
     gpu_piece *piece = calloc(1, sizeof *piece);
     if (piece == NULL) return KVT_E_MEMORY;

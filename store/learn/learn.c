@@ -246,8 +246,7 @@ void learn_note_targets(kvt_store *store, bool gpu, uint64_t count)
     const double share = gpu ? 1.0 : 0.0;
     const double kept = learn->targets_noted ? pow(1.0 - LEARN_TARGET_SHARE, (double)count) : 0.0;
     learn->targets_noted = true;
-    if (learn->gpu_share != share)
-        learn->gpu_share = share + kept * (learn->gpu_share - share);
+    if (learn->gpu_share != share) learn->gpu_share = share + kept * (learn->gpu_share - share);
 }
 
 void learn_note_put_from_gpu(kvt_store *store)

@@ -99,8 +99,8 @@ typedef struct store_learn {
     int64_t run;                /* of the profile, this store's; 0 = none yet */
     pthread_mutex_t reuse_lock; /* a leaf as well; never under the control lock */
     kvt_reuse *reuse;
-    uint64_t reopened; /* curves, ever */
-    double gpu_share;  /* of gets and loads lately, those into a GPU's memory, */
+    uint64_t reopened;  /* curves, ever */
+    double gpu_share;   /* of gets and loads lately, those into a GPU's memory, */
     bool targets_noted; /* once there was one; before it, of puts */
     learn_tier tiers[KVT_TIER_COUNT];
     learn_codec codecs[KVT_VARIANTS_MAX]; /* in the order of the store's variants */

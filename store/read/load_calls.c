@@ -286,14 +286,13 @@ static void load_check_overlaps(kvt_load *load)
         if (statuses[i] != KVT_QUEUED) continue;
         for (uint32_t k = 0; k < entry->section_count; k++) {
             const kvt_layout *layout = &entry->sections[k].layout;
-            views[sound++] =
-                (queue_view){.view = entry->sections[k].view,
-                             .tokens = layout->tokens,
-                             .bytes = load->options.as_stored != 0
-                                          ? entry->sections[k].view->base_bytes[0]
-                                      : entry->grouped ? groups_bytes(layout)
-                                                       : entry->data_bytes,
-                             .status = &statuses[i]};
+            views[sound++] = (queue_view){.view = entry->sections[k].view,
+                                          .tokens = layout->tokens,
+                                          .bytes = load->options.as_stored != 0
+                                                       ? entry->sections[k].view->base_bytes[0]
+                                                   : entry->grouped ? groups_bytes(layout)
+                                                                    : entry->data_bytes,
+                                          .status = &statuses[i]};
         }
     }
     queue_views_check(views, sound);
@@ -667,7 +666,8 @@ kvt_status kvt_load_stored_of(kvt_load *load, size_t index, uint32_t layer,
                                           KVT_LOAD_SEGMENTS_MAX, &whole.segment_count);
     }
     pthread_mutex_unlock(&load->lock);
-    if (status == KVT_OK || status == KVT_E_SPACE) struct_size_out(stored_out, &whole, sizeof whole);
+    if (status == KVT_OK || status == KVT_E_SPACE)
+        struct_size_out(stored_out, &whole, sizeof whole);
     return status;
 }
 

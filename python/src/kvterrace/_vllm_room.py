@@ -11,10 +11,10 @@ wait evict each other's chunks, and none gets in. They therefore have an order, 
 question: chunks that came for a request before one are no places for it, and those of a request
 behind it are. The first one always gets on.
 
-Patience is `seconds` without one of the requests before having got in or given up. A look adds at most
-LOOK_SECONDS, however long the step before it took: places do not come free while a step computes.
-When patience is over the step's questions are answered with a miss. If vLLM has no blocks for the
-request either, it is not scheduled, and waits on in its turn.
+Patience is `seconds` without one of the requests before having got in or given up. A look adds at
+most LOOK_SECONDS, however long the step before it took: places do not come free while a step
+computes. When patience is over the step's questions are answered with a miss. If vLLM has no blocks
+for the request either, it is not scheduled, and waits on in its turn.
 """
 
 import itertools

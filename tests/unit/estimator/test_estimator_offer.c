@@ -215,7 +215,8 @@ TEST(gets_into_a_gpu_have_its_seconds)
         double load = host[i].load_seconds, decode = host[i].decode_seconds;
         if ((i - 1) % 2 == RAW) {
             decode += 1e-3 + source / 25e9;
-        } else if (tier == KVT_TIER_SSD) { /* whose read takes longest: a part of the rest is left */
+        } else if (tier ==
+                   KVT_TIER_SSD) { /* whose read takes longest: a part of the rest is left */
             const uint32_t steps = codecs_arriving_steps(&block, model.variants[LOSSLESS].variant,
                                                          host[i].read_bytes[tier]);
             assert_true(steps > 1 && link + kernels < load);

@@ -291,8 +291,8 @@ TEST(puts_and_loads_say_where_gets_go)
     assert_ok(kvt_store_put(store, &entry, &own.views[0]));
     assert_true(stats_of(0).gets_share == 1.0);
     static char data[ENTRY_BYTES];
-    assert_ok(kvt_store_get(store, &own.keys[1], KVT_PACKED(data, ENTRY_BYTES), KVT_NO_DEADLINE,
-                            NULL));
+    assert_ok(
+        kvt_store_get(store, &own.keys[1], KVT_PACKED(data, ENTRY_BYTES), KVT_NO_DEADLINE, NULL));
     assert_true(stats_of(0).gets_share == 0.0); /* a get says more than a put */
     entry.key = support_key(51);
     assert_ok(kvt_store_put(store, &entry, &own.views[0]));

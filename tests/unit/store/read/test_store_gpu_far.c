@@ -274,9 +274,9 @@ TEST(bits_that_turn_in_the_gpu_s_memory)
 
 /* ---- entries that have dropped tokens ---- */
 
-static const char *const drop_forms[] = {
-    "drop:stream,50", "drop:keydiff,50+planes:k4v4,g64", "drop:knorm,25+kivi:k4v4,g64",
-    "drop:lagkv,50+lossless", "drop:stream,50+entropy:k0.25v0.5"};
+static const char *const drop_forms[] = {"drop:stream,50", "drop:keydiff,50+planes:k4v4,g64",
+                                         "drop:knorm,25+kivi:k4v4,g64", "drop:lagkv,50+lossless",
+                                         "drop:stream,50+entropy:k0.25v0.5"};
 
 enum { DROP_FORMS = sizeof drop_forms / sizeof drop_forms[0] };
 

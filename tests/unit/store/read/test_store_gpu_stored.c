@@ -209,10 +209,10 @@ TEST(bad_input)
     assert_ok(kvt_load_begin(queue, own.keys, own.pointers, 1, &decoded, &load));
     assert_int_equal(kvt_load_stored_of(load, 0, 0, &said), KVT_E_STATE);
     assert_ok(kvt_load_end(load, NULL, NULL));
-    runs[1].base_bytes[0] = SEGMENTS_ALIGN;                    /* too short */
-    runs[2].base[0] = (char *)runs[2].base[0] + 8;             /* not aligned */
+    runs[1].base_bytes[0] = SEGMENTS_ALIGN;        /* too short */
+    runs[2].base[0] = (char *)runs[2].base[0] + 8; /* not aligned */
     runs[2].base_bytes[0] -= 8;
-    run_pointers[3] = &own.views[3];                           /* pages */
+    run_pointers[3] = &own.views[3];                            /* pages */
     runs[4].base[0] = (char *)runs[0].base[0] + SEGMENTS_ALIGN; /* over the first one's run */
     assert_ok(kvt_load_begin(queue, own.keys, run_pointers, ENTRIES, &stored, &load));
     assert_ok(kvt_load_wait(load, 1, KVT_NO_DEADLINE));
