@@ -33,13 +33,14 @@ void gpu_sites_forget(gpu_sites *gpus, const void *memory)
 
 kvt_status gpu_sites_take(gpu_sites *gpus, uint64_t gpu, gpu_site **site_out)
 {
-    char reason[96];
     kvt_status status = KVT_OK;
     if (gpu >= GPU_SITES_MAX) return KVT_E_ARGUMENT;
     pthread_mutex_lock(&gpus->lock);
-    if (gpus->sites[gpu] == NULL)
+    if (gpus->sites[gpu] == NULL) {
+        gpus->refusals[gpu][0] = '\0';
         status = gpu_site_open((uint32_t)gpu, gpus->scratch_bytes, gpus->pinned_bytes,
-                               &gpus->sites[gpu], reason, sizeof reason);
+                               &gpus->sites[gpu], gpus->refusals[gpu], sizeof gpus->refusals[gpu]);
+    }
     *site_out = gpus->sites[gpu];
     pthread_mutex_unlock(&gpus->lock);
     return status;

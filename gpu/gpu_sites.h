@@ -19,6 +19,7 @@ typedef struct gpu_sites {
     uint64_t scratch_bytes; /* of each, as gpu_site_open */
     uint64_t pinned_bytes;
     gpu_site *sites[GPU_SITES_MAX];
+    char refusals[GPU_SITES_MAX][72]; /* why one could not be opened when it was asked for last */
 } gpu_sites;
 
 void gpu_sites_init(gpu_sites *gpus, uint64_t scratch_bytes, uint64_t pinned_bytes);

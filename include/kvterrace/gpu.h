@@ -120,7 +120,8 @@ typedef struct kvt_gpu_stats {
     uint64_t registered_bytes; /* of that memory, now */
     /* The engine that decodes: "cuda"; "cuda without kvt_planes: REASON (CUresult)", which names
      * the first kernel that the driver has refused; or "cpu: REASON", as "cpu: the driver is too
-     * old (222)". A refusal shows once a kernel has been needed. */
+     * old (222)", or "cpu: no driver (libcuda.so.1)" after a call whose GPU could not be opened.
+     * A refusal of a kernel shows once it has been needed. */
     char engine[80];
     double gets_share; /* of the store's gets and loads lately, those into GPUs' memory (before the
                           first one 1 after a put from there): options have so much of their

@@ -17,6 +17,7 @@
 
 #include <assert.h>
 #include <kvterrace/gpu.h>
+#include <stdio.h>
 #include <string.h>
 
 #define GPU_READY_NAP_NS UINT64_C(10000)
@@ -207,6 +208,8 @@ kvt_status kvt_gpu_stats_get(kvt_store *store, uint32_t gpu, kvt_gpu_stats *stat
         learn_notes_begin(store);
         whole.gets_share = store->learn->gpu_share;
         learn_notes_end(store);
+    } else if (store->gpus.refusals[gpu][0] != '\0') {
+        snprintf(whole.engine, sizeof whole.engine, "cpu: %s", store->gpus.refusals[gpu]);
     }
     pthread_mutex_unlock(&store->gpus.lock);
     struct_size_out(stats_out, &whole, sizeof whole);

@@ -459,6 +459,7 @@ TEST(a_driver_that_does_not_answer)
         }
         assert_int_equal(submitted != KVT_OK ? submitted : done.status, KVT_E_UNSUPPORTED);
         assert_false(stats_of(0).open);
+        assert_string_equal(stats_of(0).engine, "cpu: the driver answers with CUDA error 100");
         assert_int_equal(fake->copies, 0);
         fake->fail_call = 0;
         fake->fail_alike = 0;
