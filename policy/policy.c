@@ -85,8 +85,9 @@ static const char *policy_config_fault(const kvt_policy_config *config)
         !number_is_within(config->low_watermark, 0.0, config->high_watermark)) {
         return "the watermarks must be 0 <= low <= high <= 1; low is 0.99 where it is not set";
     }
-    if (config->entries_expected > TABLES_LIMIT || config->ghosts_max > TABLES_LIMIT) {
-        return "entries_expected and ghosts_max must not pass 2^28";
+    if (config->entries_expected > TABLES_LIMIT || config->entries_reserved > TABLES_LIMIT ||
+        config->ghosts_max > TABLES_LIMIT) {
+        return "entries_expected, entries_reserved and ghosts_max must not pass 2^28";
     }
     return advise_tier_fault(config);
 }

@@ -83,7 +83,10 @@ TEST(a_wrong_configuration_is_named)
     config.low_watermark = 0.999;
     expect_config(KVT_E_ARGUMENT);
     config = good;
-    config.struct_size--;
+    config.struct_size = offsetof(kvt_policy_config, entries_reserved) - 1;
+    expect_config(KVT_E_ARGUMENT);
+    config = good;
+    config.entries_reserved = UINT64_MAX;
     expect_config(KVT_E_ARGUMENT);
     config = good;
     config.allocator.resize = NULL;
