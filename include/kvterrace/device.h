@@ -75,7 +75,7 @@ typedef struct kvt_device_config {
     uint32_t node;                /* with on_node */
     uint32_t gpu;                 /* hbm: which GPU, as the driver counts them */
     uint64_t timeout_ns; /* work without an answer until a pool retires it; 0 = 5 s; UINT64_MAX =
-                             never (docs/TIERS.md) */
+                             never, and so is memory (docs/TIERS.md) */
     double mix_kept; /* share of its speed that is left while it reads and writes at once, 0 to 1;
                         0 = unknown: the order slack lets the directions take turns */
     bool write_budget_shadow; /* write_bytes_per_day closes nothing, and what it would have refused

@@ -88,13 +88,12 @@ static void bringup_run_measure(void *state)
     self->status = costs_probe_device(self->device, self->blank, self->head_bytes, &self->cost);
 }
 
-/* Runs a step, 0 meaning the default timeout. KVT_OK: the step has returned and the caller owns the
+/* Runs a step. KVT_OK: the step has returned and the caller owns the
  * bring-up again. KVT_E_GONE: the step still runs and owns bring-up and device; bringup_late frees
  * both. */
 static kvt_status bringup_do(bringup *self, tiers_watchdog_call *run, uint64_t timeout_ns)
 {
-    uint64_t limit_ns = timeout_ns != 0 ? timeout_ns : TIERS_TIMEOUT_NS_DEFAULT;
-    return tiers_watchdog_run(run, bringup_late, self, limit_ns) ? KVT_OK : KVT_E_GONE;
+    return tiers_watchdog_run(run, bringup_late, self, timeout_ns) ? KVT_OK : KVT_E_GONE;
 }
 
 kvt_status bringup_open(const kvt_device_config *config, kvt_device **device_out, char *message,
@@ -120,7 +119,8 @@ kvt_status bringup_open(const kvt_device_config *config, kvt_device **device_out
     self->config.path = self->path;
     self->config.key_file = self->key_file;
     self->config.key_command = self->key_command;
-    status = bringup_do(self, bringup_run_open, config->timeout_ns);
+    status = bringup_do(self, bringup_run_open,
+                        config->timeout_ns != 0 ? config->timeout_ns : TIERS_TIMEOUT_NS_DEFAULT);
     if (status != KVT_OK) {
         snprintf(message, message_size, "device %s: %s does not answer", config->name,
                  config->path);
@@ -143,7 +143,7 @@ static kvt_status bringup_on(kvt_device **device, uint64_t timeout_ns, tiers_wat
     if (self == NULL) return KVT_E_MEMORY;
     *self = *step;
     self->device = *device;
-    kvt_status status = bringup_do(self, run, timeout_ns);
+    kvt_status status = bringup_do(self, run, tiers_timeout_of(*device, timeout_ns));
     if (status != KVT_OK) {
         *device = NULL;
         return status;

@@ -38,7 +38,7 @@ enum {
     MEMORY_PAGE_BYTES = 4096,
     MEMORY_HUGE_BYTES = 2 << 20,
     MEMORY_FRONT_BYTES = 128 << 20, /* touched at open */
-    MEMORY_CHUNK_BYTES = 32 << 20   /* touched before the thread looks whether it is to end */
+    MEMORY_CHUNK_BYTES = 2 << 20    /* touched at once: meanwhile no thread of the process can map */
 };
 
 /* arena_bytes is at least the capacity, a multiple of a huge page. cpus and before matter only with
@@ -82,9 +82,9 @@ static size_t memory_front(const memory_device *memory)
     return memory->arena_bytes < MEMORY_FRONT_BYTES ? memory->arena_bytes : MEMORY_FRONT_BYTES;
 }
 
-/* Faults pages in without changing what they hold. 0 or an errno. The loop stands in for the
- * kernel's call on older kernels. */
-static int memory_touch(const memory_device *memory, size_t first, size_t bytes)
+/* Faults the pages of a chunk in without changing what they hold. 0 or an errno. The loop stands in
+ * for the kernel's call on older kernels. */
+static int memory_touch_chunk(const memory_device *memory, size_t first, size_t bytes)
 {
 #ifdef MADV_POPULATE_WRITE
     if (madvise(memory->arena + first, bytes, MADV_POPULATE_WRITE) == 0) return 0;
@@ -94,6 +94,16 @@ static int memory_touch(const memory_device *memory, size_t first, size_t bytes)
     for (size_t at = first; at < first + bytes; at += MEMORY_PAGE_BYTES)
         (void)__atomic_fetch_or(memory->arena + at, 0, __ATOMIC_RELAXED);
     return 0;
+}
+
+/* Touches [first, end), as far as it gets before the device closes. 0 or an errno. */
+static int memory_touch(const memory_device *memory, size_t first, size_t end)
+{
+    int error = 0;
+    for (size_t at = first; at < end && error == 0 && !memory->closing; at += MEMORY_CHUNK_BYTES)
+        error = memory_touch_chunk(memory, at,
+                                   end - at < MEMORY_CHUNK_BYTES ? end - at : MEMORY_CHUNK_BYTES);
+    return error;
 }
 
 /* A thread of the node touches its pages fastest, whose zeroes then need not cross to it. */
@@ -128,12 +138,7 @@ static void *memory_fill(void *argument)
 {
     memory_device *memory = argument;
     memory_go_there(memory);
-    for (size_t at = memory_front(memory); at < memory->arena_bytes && !memory->closing;) {
-        const size_t left = memory->arena_bytes - at;
-        const size_t bytes = left < MEMORY_CHUNK_BYTES ? left : MEMORY_CHUNK_BYTES;
-        if (memory_touch(memory, at, bytes) != 0) break;
-        at += bytes;
-    }
+    (void)memory_touch(memory, memory_front(memory), memory->arena_bytes);
     return NULL;
 }
 

@@ -26,6 +26,12 @@
  * are needed for any verdict. */
 enum { TIMEOUT_STEP_NS_MAX = 100 * 1000 * 1000, TIMEOUT_STEPS_MIN = 8 };
 
+uint64_t tiers_timeout_of(kvt_device *device, uint64_t timeout_ns)
+{
+    if (kvt_device_memory(device) != NULL) return TIERS_TIMEOUT_NEVER;
+    return timeout_ns != 0 ? timeout_ns : TIERS_TIMEOUT_NS_DEFAULT;
+}
+
 void tiers_timeout_init(tiers_timeout *timeout, uint64_t limit_ns, uint64_t now_ns)
 {
     assert(limit_ns > 0 && "a timeout of 0 would retire a device at once");

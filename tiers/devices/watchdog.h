@@ -14,6 +14,8 @@
 #ifndef TIERS_WATCHDOG_H
 #define TIERS_WATCHDOG_H
 
+#include "device_ops.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -34,6 +36,11 @@ typedef struct tiers_timeout {
     uint64_t stalled_ns;
     uint64_t progress; /* at the last check */
 } tiers_timeout;
+
+/* The timeout that a device has of one that was asked for, 0 meaning the default. Host memory has
+ * none: this process's own threads make its copies, and a copy is late while they have no processor
+ * or another thread holds the process's map of memory. */
+uint64_t tiers_timeout_of(kvt_device *device, uint64_t timeout_ns);
 
 /* limit_ns is above 0. A device's timeout begins anew with every device. */
 void tiers_timeout_init(tiers_timeout *timeout, uint64_t limit_ns, uint64_t now_ns);

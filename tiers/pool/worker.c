@@ -570,7 +570,7 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
     worker_publish_speed(worker);
     worker->account = (slack_account){0};
     worker->write_bytes = worker_write_bytes(worker);
-    uint64_t timeout_ns = options->timeout_ns != 0 ? options->timeout_ns : TIERS_TIMEOUT_NS_DEFAULT;
+    const uint64_t timeout_ns = tiers_timeout_of(worker->device, options->timeout_ns);
     pthread_mutex_lock(&worker->mutex);
     tiers_timeout_init(&worker->timeout, timeout_ns, base_clock_ns());
     pthread_mutex_unlock(&worker->mutex);

@@ -51,6 +51,18 @@ TEST(the_watch_counts_time_without_progress)
         assert_false(tiers_timeout_check(&timeout, i * 100 * MS, true, 0));
 }
 
+/* Host memory is never late by itself; a layer over it may be. */
+TEST(host_memory_has_no_timeout)
+{
+    kvt_device *memory = pool_scratch_memory(UNIT), *layer;
+    assert_true(tiers_timeout_of(memory, 0) == TIERS_TIMEOUT_NEVER);
+    assert_true(tiers_timeout_of(memory, 5 * MS) == TIERS_TIMEOUT_NEVER);
+    assert_ok(tiers_fault_open(memory, &layer));
+    assert_true(tiers_timeout_of(layer, 0) == TIERS_TIMEOUT_NS_DEFAULT);
+    assert_true(tiers_timeout_of(layer, 5 * MS) == 5 * MS);
+    kvt_device_close(layer);
+}
+
 /* ---- a pool whose second member can hang ---- */
 
 typedef struct unresponsive {

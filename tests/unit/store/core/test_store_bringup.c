@@ -8,6 +8,7 @@
  */
 #include "store_support.h"
 
+#include "base/clock.h"
 #include "store/core/bringup.h"
 #include "store/learn/costs.h"
 
@@ -100,6 +101,37 @@ TEST(a_unresponsive_device_is_left)
             continue;
         gate_tear_down(&one);
     }
+}
+
+/* A gate whose bytes are host memory. */
+static void *gate_memory(kvt_device *device)
+{
+    return ((gate *)device)->bytes;
+}
+
+static void *gate_opens_late(void *argument)
+{
+    base_sleep(10 * GATE_LIMIT_NS);
+    for (int i = 0; i < GATE_MANY; i++)
+        assert_int_equal(sem_post(&((gate *)argument)->tokens), 0);
+    return NULL;
+}
+
+/* Memory answers when a thread of this process has a processor, so it is waited for. */
+TEST(a_memory_that_is_late_is_kept)
+{
+    kvt_device_ops ops = gate_ops;
+    ops.memory = gate_memory;
+    gate one;
+    pthread_t thread;
+    gate_set_up(&one, 1);
+    one.base.ops = &ops;
+    kvt_device *device = &one.base;
+    assert_int_equal(pthread_create(&thread, NULL, gate_opens_late, &one), 0);
+    assert_ok(gate_do(STEP_MEASURE, &device, GATE_LIMIT_NS));
+    assert_ptr_equal(device, &one.base);
+    pthread_join(thread, NULL);
+    gate_tear_down(&one);
 }
 
 TEST(a_device_that_answers_is_kept)
