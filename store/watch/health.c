@@ -117,6 +117,12 @@ static void health_add_member(health_list *list, const tiers_member_stats *healt
                    health->name, (unsigned long long)faults,
                    health->state == KVT_DEVICE_DRAINING ? ", and it is drained" : "");
     }
+    if (health->key_fault != NULL && health->state != KVT_DEVICE_GONE &&
+        health->state != KVT_DEVICE_ABSENT)
+        health_add(list, KVT_HEALTH_DEVICE, health->name, KVT_E_CONFIG, 0,
+                   "Device %s goes on under the keys it has, and no open would take its key_file: "
+                   "%s.",
+                   health->name, health->key_fault);
 }
 
 /* Damage on a member, once there is so much that it is drained. */

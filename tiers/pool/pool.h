@@ -486,6 +486,7 @@ typedef struct tiers_member_stats {
     uint64_t bytes_written;
     uint64_t requests;
     uint64_t seal_faults;                /* tiers_seal_faults */
+    const char *key_fault;               /* tiers_seal_key_fault, as of the last sync */
     uint64_t pending_bytes;              /* queued and not finished, approximately */
     double read_bytes_per_s;             /* at open; then as achieved, while the device was busy */
     double write_bytes_per_s;            /* the same of writes */

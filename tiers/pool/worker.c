@@ -527,6 +527,7 @@ static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
     if (!tiers_worker_retired(worker)) {
         worker_begin_call(worker);
         status = kvt_device_sync(worker->device);
+        atomic_store(&worker->key_fault, tiers_seal_key_fault(worker->device));
         worker_end_calls(worker, 1, true);
     }
     if (status == KVT_E_GONE) worker_retire(worker, TIERS_RETIRED_GONE);
@@ -561,6 +562,7 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
         worker->options.in_flight_bytes_max = TIERS_IN_FLIGHT_BYTES_DEFAULT;
     worker->failures = worker->busy_naps = 0;
     atomic_store(&worker->write_status, KVT_OK);
+    atomic_store(&worker->key_fault, NULL);
     tiers_meter_init(&worker->meter, options->read_bytes_per_s, options->write_bytes_per_s,
                      options->request_seconds);
     worker_store_double(&worker->weight_bytes_per_s, options->read_bytes_per_s);

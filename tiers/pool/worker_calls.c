@@ -116,6 +116,7 @@ void tiers_worker_stats_get(const tiers_worker *worker, tiers_member_stats *out)
     out->bytes_written = tiers_worker_bytes(worker, KVT_IO_WRITE);
     out->requests = atomic_load(&worker->requests);
     out->seal_faults = atomic_load(&worker->seal_faults);
+    out->key_fault = atomic_load(&worker->key_fault);
     out->pending_bytes = tiers_worker_pending_bytes(worker);
     out->read_bytes_per_s = worker_load_double(&worker->read_bytes_per_s);
     out->write_bytes_per_s = worker_load_double(&worker->write_bytes_per_s);

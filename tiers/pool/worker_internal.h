@@ -137,7 +137,8 @@ struct tiers_worker {
     _Atomic uint32_t jobs_queued; /* and not finished */
     _Atomic uint64_t bytes[2];    /* by kvt_io_kind */
     _Atomic uint64_t requests;
-    _Atomic uint64_t seal_faults; /* of the device, as of the last piece */
+    _Atomic uint64_t seal_faults;    /* of the device, as of the last piece */
+    _Atomic(const char *) key_fault; /* of the device, as of the last sync */
     _Atomic uint64_t decisions[TIERS_DECISIONS];
     _Atomic uint32_t depth_achieved;
     worker_double read_bytes_per_s;

@@ -55,9 +55,10 @@ typedef struct seal_keys {
     uint8_t keys[SEAL_KEYS_MAX][SEAL_KEY_BYTES];
 } seal_keys;
 
-/* Reads keys from a file, or else from what a command of the shell writes. KVT_OK; KVT_E_CONFIG:
- * message says why, and names file or command; KVT_E_MEMORY. The caller wipes *out. */
-KVT_NODISCARD kvt_status seal_keys_read(const char *file, const char *command, seal_keys *out,
-                                        char *message, size_t message_size);
+/* Reads keys from a file, or else from what a command of the shell writes. NULL: read; else why
+ * not, a static text, which the message has behind the name of file or command and the line. The
+ * caller wipes *out. */
+KVT_NODISCARD const char *seal_keys_read(const char *file, const char *command, seal_keys *out,
+                                         char *message, size_t message_size);
 
 #endif

@@ -92,6 +92,7 @@ typedef struct seal_device {
     bool reads;
     char *key_file; /* looked at again with each sync; NULL: keys of a command */
     base_file_mark key_mark;
+    const char *key_fault; /* why the file was not taken when it was looked at last; NULL: it was */
     uint64_t refreshed_ns; /* readers: when header and key file were read again last; 0: never */
     atomic_bool woken;
     uint32_t block_count; /* places of the cache */
@@ -355,7 +356,8 @@ static kvt_status seal_take_keys(seal_device *seal, const seal_keys *keys, const
     return status;
 }
 
-/* Reads a key file that has changed. Keys that cannot be used leave those before in use. */
+/* Reads a key file that has changed, or is gone. Keys that cannot be used leave those before in
+ * use. */
 static void seal_renew(seal_device *seal)
 {
     base_file_mark now;
@@ -363,11 +365,12 @@ static void seal_renew(seal_device *seal)
     const char *fault;
     seal_keys keys;
     if (seal->key_file == NULL || !seal->core.formatted || seal_inner(seal)->in_flight > 0) return;
-    if (!base_file_look(seal->key_file, &now) || memcmp(&now, &seal->key_mark, sizeof now) == 0)
-        return;
+    (void)base_file_look(seal->key_file, &now);
+    if (memcmp(&now, &seal->key_mark, sizeof now) == 0) return;
     seal->key_mark = now;
-    if (seal_keys_read(seal->key_file, NULL, &keys, message, sizeof message) == KVT_OK)
-        (void)!seal_take_keys(seal, &keys, &fault);
+    seal->key_fault = seal_keys_read(seal->key_file, NULL, &keys, message, sizeof message);
+    if (seal->key_fault == NULL && seal_take_keys(seal, &keys, &fault) != KVT_OK)
+        seal->key_fault = fault;
     explicit_bzero(&keys, sizeof keys);
 }
 
@@ -392,7 +395,7 @@ static void seal_refresh(seal_device *seal)
                        vault->header.data_offset == before.data_offset &&
                        vault->header.data_bytes == before.data_bytes;
     bool taken = false;
-    if (sound && seal_keys_read(seal->key_file, NULL, &keys, message, sizeof message) == KVT_OK)
+    if (sound && seal_keys_read(seal->key_file, NULL, &keys, message, sizeof message) == NULL)
         taken = seal_take_keys(seal, &keys, &fault) == KVT_OK;
     if (!taken) vault->header = before;
     explicit_bzero(&keys, sizeof keys);
@@ -669,8 +672,10 @@ kvt_status tiers_seal_wrap(kvt_device *inner, const kvt_device_config *config, b
         if (seal->key_file == NULL) goto out;
         (void)base_file_look(seal->key_file, &seal->key_mark);
     }
-    status = seal_keys_read(config->key_file, config->key_command, &keys, why, sizeof why);
-    if (status == KVT_OK) status = seal_recognise(seal, &keys, &fault);
+    status = KVT_E_CONFIG;
+    if (seal_keys_read(config->key_file, config->key_command, &keys, why, sizeof why) != NULL)
+        goto out;
+    status = seal_recognise(seal, &keys, &fault);
     if (status != KVT_OK) goto out;
     fault = "no memory for encryption";
     seal_set_facts(seal);
@@ -692,6 +697,12 @@ uint64_t tiers_seal_faults(const kvt_device *device)
 {
     if (device->ops != &tiers_seal_ops) return 0;
     return atomic_load(&((const seal_core *)(const void *)device)->faults);
+}
+
+const char *tiers_seal_key_fault(const kvt_device *device)
+{
+    return device->ops == &tiers_seal_ops ? ((const seal_device *)(const void *)device)->key_fault
+                                          : NULL;
 }
 
 const kvt_device_ops tiers_seal_ops = {

@@ -31,6 +31,11 @@ KVT_NODISCARD kvt_status tiers_seal_refuse(kvt_device *inner, const kvt_device_c
 /* Units that were read and were not what was written, since the open; 0 for any other device. */
 uint64_t tiers_seal_faults(const kvt_device *device);
 
+/* Why the key file was not taken when a sync met it changed or gone, a static text; the device goes
+ * on under the keys that it has. NULL: it was taken, or the device is another. The thread that
+ * syncs. */
+const char *tiers_seal_key_fault(const kvt_device *device);
+
 typedef struct tiers_rekeyed {
     uint64_t units; /* that are under the current key now and were not */
     uint64_t bad;   /* damaged ones, which are left as they are */

@@ -115,8 +115,8 @@ static const char *keys_run(const char *command, char *text)
     return fault;
 }
 
-kvt_status seal_keys_read(const char *file, const char *command, seal_keys *out, char *message,
-                          size_t message_size)
+const char *seal_keys_read(const char *file, const char *command, seal_keys *out, char *message,
+                           size_t message_size)
 {
     char text[KEYS_TEXT_BYTES] = "";
     const bool reads = file != NULL && file[0] != '\0';
@@ -132,5 +132,5 @@ kvt_status seal_keys_read(const char *file, const char *command, seal_keys *out,
     }
     explicit_bzero(text, sizeof text);
     if (fault != NULL) explicit_bzero(out, sizeof *out);
-    return fault == NULL ? KVT_OK : KVT_E_CONFIG;
+    return fault;
 }

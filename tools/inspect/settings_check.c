@@ -168,9 +168,9 @@ static kvt_status places_check_key(place_list *list, const kvt_device_config *de
     char fault[300];
     seal_keys keys;
     if (device->key_file == NULL) return KVT_OK;
-    const kvt_status status = seal_keys_read(device->key_file, NULL, &keys, fault, sizeof fault);
+    const bool read = seal_keys_read(device->key_file, NULL, &keys, fault, sizeof fault) == NULL;
     explicit_bzero(&keys, sizeof keys);
-    if (status == KVT_OK) return KVT_OK;
+    if (read) return KVT_OK;
     (void)snprintf(one.setting, sizeof one.setting, "device.%.60s.key_file", device->name);
     return places_refuse(list, &one, fault);
 }

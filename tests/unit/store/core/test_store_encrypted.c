@@ -26,16 +26,21 @@ static const char key_b[] = "ff112233445566778899aabbccddeeff0123456789abcdef012
 static char drive_paths[DRIVES][96], key_path[96];
 static kvt_device_config drives[DRIVES];
 
-static void write_key(const char *first, const char *second)
+static void write_key_mode(const char *first, const char *second, mode_t mode)
 {
     char draft[128];
     snprintf(draft, sizeof draft, "%s-draft", key_path);
     FILE *file = fopen(draft, "we");
     assert_non_null(file);
-    assert_int_equal(fchmod(fileno(file), 0600), 0);
+    assert_int_equal(fchmod(fileno(file), mode), 0);
     fprintf(file, "%s%s", first, second);
     fclose(file);
     assert_int_equal(rename(draft, key_path), 0);
+}
+
+static void write_key(const char *first, const char *second)
+{
+    write_key_mode(first, second, 0600);
 }
 
 /* Two drives over which every record is spread, as its bytes are. */
@@ -276,6 +281,75 @@ TEST(keys_change_while_it_serves)
     assert_int_equal(kvt_store_rekey(&options, NULL, NULL, &report, message, sizeof message),
                      KVT_E_GONE);
     assert_int_not_equal(access(drive_paths[1], F_OK), 0); /* and it was not made */
+}
+
+/* Whether health says of each drive what has become of its key file, and nothing else; NULL: all is
+ * in order. */
+static bool health_says(kvt_store *store, const char *words)
+{
+    kvt_health_item items[8];
+    size_t count = 0;
+    items[0].struct_size = sizeof items[0];
+    assert_ok(kvt_health_get(store, items, 8, &count, NULL));
+    assert_true(count == 0 || count == DRIVES); /* both sync with each flush */
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(items[i].kind, KVT_HEALTH_DEVICE);
+        assert_int_equal(items[i].status, KVT_E_CONFIG);
+        assert_string_equal(items[i].name, drives[i].name);
+        assert_null(strstr(items[i].text, "00112233445566778899"));
+        if (words == NULL || strstr(items[i].text, words) == NULL) return false;
+    }
+    return (count == 0) == (words == NULL);
+}
+
+/* A key file that changes into one that cannot be taken costs nothing and is said, until it is one
+ * that can. */
+TEST(a_refused_key_is_said)
+{
+    static const char short_key[] = "0011\n";
+    const kvt_store_options options = encrypted_options(true);
+    const struct {
+        const char *first, *second, *words;
+        mode_t mode;
+    } files[] = {{key_b, "", "wrong key", 0600},
+                 {short_key, key_a, "it is not 64 hexadecimal digits", 0600},
+                 {key_a, key_a, "the key is there twice", 0600},
+                 {"# none\n", "", "there is no key", 0600},
+                 {"", "", "is empty", 0600},
+                 {key_b, key_a, "may be read by others", 0644},
+                 {NULL, NULL, "cannot be read", 0}};
+    kvt_store *store = support_open(&options);
+    uint32_t number = 0;
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        for (int sound = 1; sound >= 0; sound--) {
+            const char *words = sound ? NULL : files[i].words;
+            if (sound)
+                write_key(key_a, "");
+            else if (files[i].first == NULL)
+                assert_int_equal(unlink(key_path), 0);
+            else
+                write_key_mode(files[i].first, files[i].second, files[i].mode);
+            bool said = false;
+            for (int tries = 0; tries < 500 && !said; tries++) {
+                const kvt_key key = support_key(++number % NUMBERS);
+                assert_ok(support_put(store, number % NUMBERS));
+                assert_ok(kvt_store_flush(store));
+                said = health_says(store, words);
+                assert_ok(kvt_store_delete(store, &key));
+            }
+            if (!said) fail_msg("file %zu: '%s' is not said", i, words != NULL ? words : "");
+        }
+    }
+    support_puts(store, 0, 8);
+    assert_ok(kvt_store_flush(store));
+    support_gets(store, 0, 8);
+    kvt_store_close(store);
+    for (int i = 0; i < DRIVES; i++)
+        assert_int_equal(header_keys(i), 1); /* the last sound file has the old key alone */
+    write_key(key_a, "");
+    store = support_open(&options);
+    support_gets(store, 0, 8);
+    kvt_store_close(store);
 }
 
 /* A lost catalog is rebuilt from the devices, and a follower reads them. */
