@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 
 static _Atomic uint64_t passed_ns; /* that the test lets pass, beside what passes */
+static _Atomic int64_t set_ns;     /* by which somebody has set the calendar */
 
 uint64_t __real_base_clock_ns(void);
 uint64_t __real_base_calendar_ns(void);
@@ -29,7 +30,7 @@ uint64_t __wrap_base_clock_ns(void)
 
 uint64_t __wrap_base_calendar_ns(void)
 {
-    return __real_base_calendar_ns() + passed_ns;
+    return __real_base_calendar_ns() + passed_ns + (uint64_t)set_ns;
 }
 
 static void let_pass(double seconds)
@@ -233,6 +234,43 @@ TEST(a_lifetime_goes_on_over_a_restart)
     assert_int_equal(support_stats(store).expired, 1);
     kvt_store_close(store);
     assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 2);
+}
+
+/* A calendar that is set while the store serves ends nothing and keeps nothing longer; one that is
+ * set while it is closed moves the ends of what it left, and loses nothing else. */
+TEST(a_calendar_that_jumps)
+{
+    const int64_t year_ns = INT64_C(366) * 86400 * 1000000000;
+    open_site site;
+    open_prepare(&site);
+    kvt_store *store = open_now(&site);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_ok(put_for(store, i, i * 100));
+    assert_ok(kvt_store_flush(store));
+    for (int sign = -1; sign <= 1; sign += 2) {
+        set_ns = sign * 10 * year_ns;
+        for (uint32_t i = 0; i < 3; i++)
+            assert_ok(support_get(store, i, NULL));
+        assert_ok(kvt_store_maintain(store, NULL));
+        assert_int_equal(support_stats(store).expired, 0);
+    }
+    let_pass(101);
+    expect_unseen(store, 1);
+    set_ns = 0;
+    kvt_store_close(store);
+    set_ns = -year_ns;
+    store = open_now(&site);
+    assert_ok(support_get(store, 0, NULL));
+    let_pass(101);
+    assert_ok(support_get(store, 2, NULL)); /* its end has moved with the calendar */
+    kvt_store_close(store);
+    set_ns = 10 * year_ns;
+    store = open_now(&site);
+    expect_unseen(store, 2);
+    assert_ok(support_get(store, 0, NULL));
+    assert_int_equal(support_stats(store).recovery_drops, 0);
+    kvt_store_close(store);
+    set_ns = 0;
 }
 
 /* An entry that ends while the store is closed is dropped by the open, with its room. */

@@ -6,6 +6,8 @@
 #include "copies_site.h"
 #include "dice.h"
 
+#include "base/clock.h"
+
 #include "store/background/scrub.h"
 #include "store/core/store.h"
 #include "tiers/pool/stripe.h"
@@ -240,6 +242,63 @@ TEST(reads_that_fail)
     end_lap(s);
     for (int i = 0; i < DISKS; i++)
         tiers_fault_clear(s->disks[i].device);
+    assert_int_equal(s->store->scrub.damaged, 0);
+    support_gets(s->store, 0, ENTRIES);
+}
+
+/* A device goes in the middle of a lap: the lap ends, no record counts as rotten, and entries of the
+ * other device are whole. The device that is added again has all of its own. */
+TEST(a_device_that_goes)
+{
+    site *s = scrub_site(8 << 20, 64 << 10, 0); /* a record lies on one disk */
+    site_put(s, 0, ENTRIES);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        kept += ssd_place(s, i)->location->shares[0].member == 0;
+    assert_true(kept > 0 && kept < ENTRIES);
+    const tiers_fault_rule gone = {.action = TIERS_FAULT_FAIL,
+                                   .kinds = TIERS_FAULT_READS,
+                                   .skip = 2,
+                                   .status = KVT_E_GONE,
+                                   .os_error = 19};
+    s->store->scrub.faults_most = 1; /* a single fault would drain */
+    site_fault(s, 1, gone);
+    end_lap(s);
+    assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_GONE);
+    assert_int_equal(disk_stats(s, 0).state, KVT_DEVICE_SERVING);
+    assert_int_equal(s->store->scrub.damaged, 0);
+    for (int lap = 0; lap < 3; lap++) { /* with the device away all along */
+        pass_lap(s);
+        end_lap(s);
+    }
+    assert_int_equal(s->store->scrub.damaged, 0);
+    assert_int_equal(disk_stats(s, 0).scrub_faults + disk_stats(s, 1).scrub_faults, 0);
+    assert_int_equal(site_hits(s, ENTRIES), kept);
+    tiers_fault_clear(s->disks[1].device);
+    site_reopen(s);
+    support_gets(s->store, 0, ENTRIES);
+}
+
+/* A clock that jumps by a month: the budget has saved no more than at any time, and the lap goes on
+ * where it was. */
+TEST(a_clock_that_jumps)
+{
+    site *s = scrub_site(8 << 20, 4096, 0);
+    site_put(s, 0, ENTRIES);
+    s->store->scrub.share = 1e-8;
+    s->store->scrub.tokens = 0;
+    s->store->scrub.earned_ns = store_now_ns(s->store);
+    s->store->record_bytes_max = ssd_place(s, 0)->record_bytes * 5 / 2; /* as much may be saved */
+    site_maintain(s, 5);
+    assert_int_equal(s->store->scrub.read.records, 0);
+    const uint8_t lap = s->store->scrub.lap;
+    base_clock_leap(UINT64_C(30) * 86400 * 1000000000);
+    site_maintain(s, 20);
+    assert_int_equal(s->store->scrub.read.records, 2);
+    assert_int_equal(s->store->scrub.lap, lap);
+    s->store->scrub.share = 1;
+    end_lap(s);
+    assert_int_equal(s->store->scrub.read.records, ENTRIES);
     assert_int_equal(s->store->scrub.damaged, 0);
     support_gets(s->store, 0, ENTRIES);
 }
