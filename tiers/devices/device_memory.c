@@ -38,7 +38,7 @@ enum {
     MEMORY_PAGE_BYTES = 4096,
     MEMORY_HUGE_BYTES = 2 << 20,
     MEMORY_FRONT_BYTES = 128 << 20, /* touched at open */
-    MEMORY_CHUNK_BYTES = 2 << 20    /* touched at once: meanwhile no thread of the process can map */
+    MEMORY_CHUNK_BYTES = 2 << 20    /* touched at once; no thread can map meanwhile */
 };
 
 /* arena_bytes is at least the capacity, a multiple of a huge page. cpus and before matter only with

@@ -246,8 +246,8 @@ TEST(reads_that_fail)
     support_gets(s->store, 0, ENTRIES);
 }
 
-/* A device goes in the middle of a lap: the lap ends, no record counts as rotten, and entries of the
- * other device are whole. The device that is added again has all of its own. */
+/* A device goes in the middle of a lap: the lap ends, no record counts as rotten, and those of the
+ * other device are whole. A device that is there again has all of its own. */
 TEST(a_device_that_goes)
 {
     site *s = scrub_site(8 << 20, 64 << 10, 0); /* a record lies on one disk */
