@@ -58,6 +58,9 @@ static void fault_submit(remote_client *base, remote_request *request)
     const uint64_t count = ++client->counts[request->kind];
     const bool put = request->kind == REMOTE_PUT;
     atomic_fetch_add(&client->faults->count, 1);
+    const uint64_t patience_ns = request->deadline_ns - base_clock_ns();
+    if (put && patience_ns > atomic_load(&faults->patience_ns))
+        atomic_store(&client->faults->patience_ns, patience_ns);
     if (atomic_load(&faults->gone))
         fault_hold(client, request, KVT_E_GONE);
     else if (atomic_load(&faults->silent))

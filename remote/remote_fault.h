@@ -25,6 +25,7 @@ typedef struct remote_fault {
     atomic_bool holds;          /* GETs wait until it is false again, or end at their deadlines */
     atomic_bool gone;           /* the node is out of service: KVT_E_GONE at once */
     atomic_uint_fast64_t count; /* requests seen */
+    atomic_uint_fast64_t patience_ns; /* the longest that a PUT had until its deadline */
 } remote_fault;
 
 /* The faults of clients that are opened without any in their configuration, as a store's is; NULL:

@@ -31,7 +31,7 @@
 #define PUBLISHER_BYTES   (UINT64_C(8) << 20)  /* of records that are written at once, */
 #define PUBLISHER_RECORDS 16u                  /* and their number, at most */
 #define PUBLISHER_MOST    (UINT64_C(1) << 30)  /* of one record */
-#define PUBLISHER_WAIT_NS UINT64_C(1000000000) /* of a request */
+#define PUBLISHER_WAIT_NS UINT64_C(1000000000) /* of a request, for each PUBLISHER_BYTES up to it */
 #define PUBLISHER_CLAIM_S 10u                  /* that a claim to write an entry lasts */
 #define PUBLISHER_STAGING (UINT64_C(32) << 20)
 #define PUBLISHER_LOOK    4096u                /* deletions that are looked at for room */
@@ -319,7 +319,9 @@ static void publisher_prepare(store_remote *remote, publisher_write *write, uint
         .parts = write->parts[at],
         .part_count = 2,
         .ttl_seconds = remote->ttl_seconds,
-        .deadline_ns = base_clock_ns() + PUBLISHER_WAIT_NS};
+        .deadline_ns =
+            base_clock_ns() +
+            PUBLISHER_WAIT_NS * (1 + (uint64_t)at * remote->full_bytes / PUBLISHER_BYTES)};
 }
 
 /* Writes of every record either its first chunk, or all chunks behind that. */

@@ -376,6 +376,39 @@ TEST(no_fault_gives_wrong_bytes)
     kvt_store_close(a);
 }
 
+/* Each piece of a large record has a second for every 8 MiB that go before it. */
+TEST(a_large_record_has_time)
+{
+    enum { BYTES = 24 << 20 };
+    const uint64_t second_ns = 1000000000;
+    kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
+    kvt_store_options options = support_options(64 << 20, "lru");
+    kvt_store *store;
+    kvt_layout layout = support_layout;
+    layout.tokens *= BYTES / SUPPORT_ENTRY_BYTES;
+    memset(&faults, 0, sizeof faults);
+    faults.inner = (remote_config){.backend = "memory", .addresses = ENGINE};
+    remote_fault_use(&faults);
+    remote.backend = "fault";
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
+    options.remote = &remote;
+    assert_ok(kvt_store_open(&options, &store, NULL, 0));
+    assert_ok(support_put(store, 0));
+    assert_ok(kvt_remote_flush(store, KVT_NO_DEADLINE));
+    assert_true(atomic_load(&faults.patience_ns) <= second_ns);
+    uint64_t *data = test_alloc(BYTES);
+    uint64_t random = 5;
+    for (size_t i = 0; i < BYTES / sizeof *data; i++)
+        data[i] = random = random * 6364136223846793005 + 1442695040888963407;
+    const kvt_entry entry = support_entry(support_key(1), layout, 1);
+    assert_ok(kvt_store_put(store, &entry, KVT_PACKED(data, BYTES)));
+    assert_ok(kvt_remote_flush(store, KVT_NO_DEADLINE));
+    assert_int_equal(stats_of(store).published, 2);
+    const uint64_t most_ns = atomic_load(&faults.patience_ns);
+    assert_true(most_ns > 2 * second_ns && most_ns <= 4 * second_ns);
+    kvt_store_close(store);
+}
+
 TEST(silence_ends_at_the_deadline)
 {
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_faulty(0.03);
