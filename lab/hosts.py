@@ -39,7 +39,7 @@ BIN = 0.25  # seconds over which the engine's use is looked at
 CLONE_NEWNET, TUNSETIFF, IFF_TUN_NO_PI = 0x40000000, 0x400454CA, 0x1001
 LIBC = ctypes.CDLL(None, use_errno=True)
 RIGHTS = ("~kvt1:*", "resetchannels", "-@all", "+get", "+set", "+exists", "+unlink", "+hello",
-          "+auth", "+ping", "+cluster|slots", "+asking", "+client|tracking")
+          "+auth", "+ping", "+cluster|slots", "+asking", "+client|tracking", "+info")
 PASSWORD = "the-hosts-first-password"
 PORT, BUS = 6379, 16379
 

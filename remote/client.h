@@ -97,6 +97,9 @@ typedef struct remote_node_stats {
     bool suspect;        /* asked for one piece at a time of some work that it has failed */
     uint64_t failing_ns; /* base_clock_ns: since when the breaker opens; 0: it does not */
     char message[160];   /* why it failed last, without a secret */
+    /* What the node said of its memory last, as kvt_remote_node has it. */
+    uint64_t memory_bytes, memory_bytes_max;
+    char eviction[24];
 } remote_node_stats;
 
 typedef struct remote_stats {
@@ -122,6 +125,8 @@ typedef struct remote_config {
     const char *ca, *cert, *cert_key; /* files, read again when they change; NULL: the system's,
                                          none */
     uint64_t connect_ns;              /* for a connection with its login; 0: 1 s */
+    uint64_t memory_ns;               /* valkey: from one question for a node's memory to the next;
+                                         0: 10 s */
     const char *feed_prefix;          /* of keys whose changes are told; NULL: no feed */
     remote_invalidated *invalidated;  /* with a feed; on the client's thread */
     void *invalidated_context;

@@ -169,6 +169,10 @@ static kvt_status connection_token(void *context, const resp_token *token)
         connection->slot_count--;
     }
     if (slot.ask == VALKEY_ASK_NOTHING) return KVT_OK;
+    if (slot.ask == VALKEY_ASK_MEMORY) {
+        valkey_memory_token(connection->node, token);
+        return KVT_OK;
+    }
     if (slot.ask == VALKEY_ASK_SLOTS) {
         valkey_map_token(client, connection->node, token);
         return KVT_OK;
@@ -450,6 +454,9 @@ bool valkey_ask_for(valkey_connection *connection, valkey_ask ask)
     } else if (ask == VALKEY_ASK_SLOTS) {
         words[count++] = connection_word("CLUSTER");
         words[count++] = connection_word("SLOTS");
+    } else if (ask == VALKEY_ASK_MEMORY) {
+        words[count++] = connection_word("INFO");
+        words[count++] = connection_word("memory");
     } else if (ask == VALKEY_ASK_NOTHING) {
         words[count++] = connection_word("ASKING");
     }

@@ -22,6 +22,7 @@
 #define VALKEY_EVENTS     64
 #define VALKEY_MAP_PAUSE  UINT64_C(1000000000) /* between two askings for the map, or the feed */
 #define VALKEY_CONNECT_NS UINT64_C(1000000000)
+#define VALKEY_MEMORY_NS  UINT64_C(10000000000)
 #define VALKEY_LOST_NS    UINT64_C(10000000000) /* that a node without its cluster is asked last */
 
 void valkey_append(valkey_list *list, remote_request *request)
@@ -206,6 +207,21 @@ static void valkey_ask_map(valkey_client *client, uint64_t now_ns)
     }
 }
 
+/* Asks a node for its memory behind what waits for it, on a connection that has lasted a pause. */
+static void valkey_ask_memory(valkey_node *node, uint64_t now_ns)
+{
+    const uint64_t pause_ns = node->client->config.memory_ns;
+    for (int role = VALKEY_BULK; role <= VALKEY_PROBE; role++) {
+        valkey_connection *connection = &node->connections[role];
+        if (connection->state != VALKEY_UP || connection->waiting.first != NULL) continue;
+        if (now_ns < connection->up_ns + pause_ns || now_ns < node->memory_ns + pause_ns) continue;
+        if (!valkey_ask_for(connection, VALKEY_ASK_MEMORY)) continue;
+        node->memory_ns = now_ns;
+        valkey_connection_send(connection);
+        return;
+    }
+}
+
 /* Sends the waiting requests of one node, and connects where that is needed. */
 static void valkey_flush_node(valkey_client *client, valkey_node *node, uint64_t now_ns)
 {
@@ -227,6 +243,7 @@ static void valkey_flush_node(valkey_client *client, valkey_node *node, uint64_t
         if (connection->waiting.first != NULL) valkey_connect(connection, now_ns);
         valkey_connection_send(connection);
     }
+    valkey_ask_memory(node, now_ns);
 }
 
 static void valkey_flush(remote_client *base)
@@ -445,6 +462,7 @@ static kvt_status valkey_prepare(valkey_client *client, const remote_config *con
         return KVT_E_ARGUMENT;
     }
     if (client->config.connect_ns == 0) client->config.connect_ns = VALKEY_CONNECT_NS;
+    if (client->config.memory_ns == 0) client->config.memory_ns = VALKEY_MEMORY_NS;
     if (client->config.seed == 0) client->config.seed = base_clock_ns() ^ (uint64_t)getpid() << 32;
     kvt_status status = valkey_keep(client, config);
     if (status != KVT_OK) return status;

@@ -33,6 +33,7 @@
 #define VALKEY_HASH_SLOTS  16384u
 #define VALKEY_SILENCE_NS  UINT64_C(10000000)   /* a shorter wait says nothing against a node */
 #define VALKEY_LIFE_NS     UINT64_C(1000000000) /* a connection lost sooner counts as failed */
+#define VALKEY_REFUSED     60u                  /* pauses after a refusal to tell of the memory */
 
 typedef enum valkey_role { VALKEY_BULK = 0, VALKEY_PROBE = 1, VALKEY_FEED = 2 } valkey_role;
 enum { VALKEY_ROLES = 3 };
@@ -52,7 +53,8 @@ typedef enum valkey_ask {
     VALKEY_ASK_HELLO,
     VALKEY_ASK_AUTH, /* of a server without HELLO */
     VALKEY_ASK_TRACKING,
-    VALKEY_ASK_SLOTS
+    VALKEY_ASK_SLOTS,
+    VALKEY_ASK_MEMORY
 } valkey_ask;
 
 /* A reply that is waited for. */
@@ -112,9 +114,10 @@ struct valkey_node {
     char host[NI_MAXHOST];
     char port[8];
     remote_breaker breaker;
-    uint32_t on_trial; /* bits of the kinds of which a request is on trial */
-    bool given;        /* by the configuration: its place in the table stays its own */
-    uint64_t lost_ns;  /* when it said last that it has lost its cluster; 0: it has not */
+    uint32_t on_trial;  /* bits of the kinds of which a request is on trial */
+    bool given;         /* by the configuration: its place in the table stays its own */
+    uint64_t lost_ns;   /* when it said last that it has lost its cluster; 0: it has not */
+    uint64_t memory_ns; /* when it was asked for its memory last */
     remote_node_stats stats;
     valkey_map_reading reading;
     valkey_connection connections[VALKEY_ROLES];
@@ -184,6 +187,9 @@ void valkey_connection_send(valkey_connection *connection);
 
 /* Ends requests whose deadline has passed; lowers *next_ns to the next one. */
 void valkey_connection_expire(valkey_connection *connection, uint64_t now_ns, uint64_t *next_ns);
+
+/* Takes a token of the reply to INFO memory. */
+void valkey_memory_token(valkey_node *node, const resp_token *token);
 
 /* Adds a command of the client's own. False: there is no room now. */
 bool valkey_ask_for(valkey_connection *connection, valkey_ask ask);

@@ -225,6 +225,37 @@ static void top_draw_devices(top_screen *screen, const top_view *view)
     }
 }
 
+/* Whose copies go first when a node is full, by its policy. */
+static const char *top_eviction(const char *policy)
+{
+    static const char *const words[][2] = {
+        {"noeviction", "full, it refuses new copies"},
+        {"allkeys-lru", "idle longest go first, whosever"},
+        {"allkeys-lfu", "least used go first, whosever"},
+        {"allkeys-random", "any go, whosever"},
+        {"volatile-ttl", "those whose ttl ends soonest go first"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(policy, words[i][0]) == 0) return words[i][1];
+    return strncmp(policy, "volatile-", 9) == 0 ? "those with a ttl go alone" : policy;
+}
+
+static void top_draw_nodes(top_screen *screen, const top_sample *now)
+{
+    char texts[2][32];
+    for (size_t i = 0; i < now->node_count; i++) {
+        const kvt_remote_node *of = &now->nodes[i];
+        if (of->eviction[0] == '\0') {
+            top_line(screen, "%-10s%.30s, its memory is not known", "engine", of->address);
+            continue;
+        }
+        top_line(screen, "%-10s%.30s %s of %s; %s", "engine", of->address,
+                 format_bytes(texts[0], of->memory_bytes),
+                 of->memory_bytes_max != 0 ? format_bytes(texts[1], of->memory_bytes_max)
+                                           : "no end",
+                 top_eviction(of->eviction));
+    }
+}
+
 /* "refused  policy 3 (+1), backlog 2": a family since the open, and in brackets what has come since
  * the last screen. Zeros are left out. */
 static void top_draw_parts(top_screen *screen, const char *name, const top_parts *parts,
@@ -296,6 +327,7 @@ static void top_draw(top_screen *screen, const char *path, const top_view *view)
     top_draw_devices(screen, view);
     top_line(screen, "%s", "");
     top_draw_calls(screen, view);
+    top_draw_nodes(screen, view->now);
 }
 
 /* ---- the document ---- */
@@ -348,6 +380,18 @@ static json_t *top_devices_json(const top_view *view)
     return devices;
 }
 
+static json_t *top_nodes_json(const top_sample *now)
+{
+    json_t *nodes = json_array();
+    for (size_t i = 0; i < now->node_count; i++)
+        (void)json_array_append_new(
+            nodes, json_pack("{s:o, s:I, s:I, s:o}", "address", view_string(now->nodes[i].address),
+                             "memory_bytes", (json_int_t)now->nodes[i].memory_bytes,
+                             "memory_bytes_max", (json_int_t)now->nodes[i].memory_bytes_max,
+                             "eviction", view_string(now->nodes[i].eviction)));
+    return nodes;
+}
+
 static json_t *top_document(const char *path, const top_view *view)
 {
     const top_sample *now = view->now;
@@ -359,7 +403,7 @@ static json_t *top_document(const char *path, const top_view *view)
                               now->health[i].seconds, "text", view_string(now->health[i].text)));
     return json_pack(
         "{s:s, s:o, s:b, s:s, s:f, s:f, s:o, s:o, s:o, s:I, s:I, s:f, s:f, s:o, s:o, s:o, s:o,"
-        " s:o, s:I, s:I}",
+        " s:o, s:I, s:I, s:o}",
         "schema", "kvterrace-top-1", "socket", view_string(path), "there", 1, "version",
         now->version, "open_seconds", now->open_seconds, "seconds", view->seconds, "health", health,
         "tiers", top_tiers_json(view), "devices", top_devices_json(view), "gets",
@@ -368,7 +412,8 @@ static json_t *top_document(const char *path, const top_view *view)
         top_parts_json(&now->misses), "refusals", top_parts_json(&now->refusals), "moves",
         top_parts_json(&now->moves), "hits", top_parts_json(&now->forms), "ssd_written_mb",
         top_parts_json(&now->written_mb), "puts_waiting", (json_int_t)now->stats.puts_waiting,
-        "put_staging_bytes", (json_int_t)now->stats.put_staging_bytes);
+        "put_staging_bytes", (json_int_t)now->stats.put_staging_bytes, "engine",
+        top_nodes_json(now));
 }
 
 /* ---- the run ---- */

@@ -106,6 +106,13 @@ kvt_status tools_top_sample_take(const live_store *live, top_sample *sample)
         sample->device_count += status == KVT_OK;
     }
     if (status == KVT_END) status = KVT_OK;
+    while (status == KVT_OK && sample->node_count < TOP_NODES_MAX) {
+        kvt_remote_node *node = &sample->nodes[sample->node_count];
+        node->struct_size = sizeof *node;
+        status = kvt_remote_node_get(live->store, (uint32_t)sample->node_count, node);
+        sample->node_count += status == KVT_OK;
+    }
+    if (status == KVT_END || status == KVT_E_UNSUPPORTED) status = KVT_OK;
     if (status == KVT_OK)
         status = kvt_health_get(live->store, sample->health, TOP_HEALTH_MAX, &sample->health_count,
                                 NULL);

@@ -7,8 +7,11 @@
 
 #include "live_store.h"
 
+#include <kvterrace/remote.h>
+
 #define TOP_PARTS_MAX  24u
 #define TOP_HEALTH_MAX 16u
+#define TOP_NODES_MAX  16u
 
 /* What a family of metrics counts by one of its labels, summed over the others. */
 typedef struct top_parts {
@@ -28,7 +31,9 @@ typedef struct top_sample {
     kvt_device_stats devices[LIVE_DEVICES_MAX];
     size_t device_count;
     kvt_health_item health[TOP_HEALTH_MAX];
-    size_t health_count; /* that there are, maybe more than are kept */
+    size_t health_count;                  /* that there are, maybe more than are kept */
+    kvt_remote_node nodes[TOP_NODES_MAX]; /* of the engine; further ones are not kept */
+    size_t node_count;
     top_parts misses, refusals, moves, forms;
     top_parts written_mb; /* to SSD, by cause */
 } top_sample;

@@ -224,7 +224,8 @@ static bool result_is_whole(wire_call_number call, const void *result, uint32_t 
     if (call == WIRE_CALL_REMOTE_STATS) return TEXT_ENDS(kvt_remote_stats, message, items, asked);
     if (call == WIRE_CALL_REMOTE_NODE)
         return TEXT_ENDS(kvt_remote_node, address, items, asked) &&
-               TEXT_ENDS(kvt_remote_node, message, items, asked);
+               TEXT_ENDS(kvt_remote_node, message, items, asked) &&
+               TEXT_ENDS(kvt_remote_node, eviction, items, asked);
     return true;
 }
 

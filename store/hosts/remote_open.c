@@ -216,6 +216,9 @@ kvt_status kvt_remote_node_get(kvt_store *store, uint32_t index, kvt_remote_node
         whole.bytes_out = from->bytes_out;
         memcpy(whole.address, from->address, sizeof whole.address);
         memcpy(whole.message, from->message, sizeof whole.message);
+        whole.memory_bytes = from->memory_bytes;
+        whole.memory_bytes_max = from->memory_bytes_max;
+        memcpy(whole.eviction, from->eviction, sizeof whole.eviction);
         whole.loads = remote->load_errors[index].observations;
         whole.load_seconds = remote_costs_sample(remote, index);
         whole.load_error = remote_costs_error(remote, index);

@@ -134,6 +134,17 @@ static void metrics_write_remote(kvt_store *store, struct watch_text *out)
     for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
         watch_sample_seconds(out, "remote_node_load_seconds", (watch_label){"node", node.address},
                              metrics_none, node.load_seconds);
+    watch_family(out, "remote_node_memory_bytes", "gauge", "Memory that it uses, of all it holds.");
+    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
+        if (node.eviction[0] != '\0')
+            watch_sample(out, "remote_node_memory_bytes", (watch_label){"node", node.address},
+                         metrics_none, node.memory_bytes);
+    watch_family(out, "remote_node_memory_limit_bytes", "gauge",
+                 "What it may use, by the policy that says what goes first then; 0: no bound.");
+    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
+        if (node.eviction[0] != '\0')
+            watch_sample(out, "remote_node_memory_limit_bytes", (watch_label){"node", node.address},
+                         (watch_label){"eviction", node.eviction}, node.memory_bytes_max);
 }
 
 /* ---- the store ---- */

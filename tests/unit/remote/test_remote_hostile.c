@@ -5,7 +5,7 @@
  * silence. Each request ends once, in time, with a status; nothing is written beyond its parts or
  * after its end.
  */
-#include "remote_support.h"
+#include "remote_server.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -17,153 +17,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define HELLO_ANSWER "%1\r\n+server\r\n+played\r\n"
-
-/* A server that gives one answer to each command after the login. */
-typedef struct server {
-    int listening;
-    uint16_t port;
-    pthread_t thread;
-    _Atomic(const char *) login;  /* the answer to the first command */
-    _Atomic(const char *) secret; /* NULL: none is asked for; else a login has it */
-    atomic_bool cuts;             /* closes each connection that has logged in */
-    _Atomic(const char *) map;    /* to CLUSTER SLOTS; NULL: as to the others */
-    _Atomic(const char *) answer; /* to each one after it */
-    size_t answer_bytes;          /* 0, with a map: all of it */
-    bool ignores_gets;
-    const char *breaks;   /* NULL: all get the answer; else this command, and others are served */
-    bool closes;          /* behind an answer */
-    atomic_uint accepted; /* connections */
-    bool drips;           /* a byte of the answer at a time, */
-    uint64_t pause_ns;    /* and before each answer so long */
-    atomic_bool ends;
-    char heard[4096]; /* of the first connection */
-    atomic_size_t heard_bytes;
-} server;
-
-#define TALKS 16
-
-/* One connection of the server; 0 = none. */
-typedef struct server_talk {
-    int socket;
-    bool logged_in;
-    size_t dripped; /* bytes of the answer that drips */
-} server_talk;
-
-/* What a server says to a command. */
-static const char *server_serves(const char *bytes, size_t got)
-{
-    if (memmem(bytes, got, "\r\nGET\r\n", 7) != NULL) return "$5\r\nhello\r\n";
-    return memmem(bytes, got, "\r\nSET\r\n", 7) != NULL ? "+OK\r\n" : ":1\r\n";
-}
-
-/* Sends the next byte of an answer that drips. False: the connection is over. */
-static bool server_drip(const server *at, server_talk *talk)
-{
-    if (talk->socket <= 0 || talk->dripped == at->answer_bytes) return true;
-    return send(talk->socket, at->answer + talk->dripped++, 1, MSG_NOSIGNAL) == 1;
-}
-
-/* Answers what has come. False: the connection is over. A drip goes on through all commands, so
- * that the answer stays a sound one however slowly it comes. */
-static bool server_answer(server *at, server_talk *talk)
-{
-    char bytes[4096];
-    const ssize_t got = recv(talk->socket, bytes, sizeof bytes, 0);
-    if (got <= 0) return false;
-    const size_t used = atomic_load(&at->heard_bytes);
-    if (used + (size_t)got < sizeof at->heard) {
-        memcpy(at->heard + used, bytes, (size_t)got);
-        atomic_store(&at->heard_bytes, used + (size_t)got);
-    }
-    const char *login = atomic_load(&at->login), *secret = atomic_load(&at->secret);
-    if (secret != NULL && memmem(bytes, (size_t)got, secret, strlen(secret)) == NULL)
-        login = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
-    const char *answer = talk->logged_in ? atomic_load(&at->answer) : login;
-    const char *map = atomic_load(&at->map);
-    if (map != NULL && talk->logged_in) {
-        answer = memmem(bytes, (size_t)got, "SLOTS", 5) != NULL ? map : answer;
-        return send(talk->socket, answer, strlen(answer), MSG_NOSIGNAL) > 0;
-    }
-    const size_t answer_bytes = talk->logged_in ? at->answer_bytes : strlen(login);
-    const bool ignored =
-        at->ignores_gets && talk->logged_in && memmem(bytes, (size_t)got, "GET", 3) != NULL;
-    const bool drips = at->drips && talk->logged_in;
-    if (talk->logged_in) base_sleep(at->pause_ns);
-    const bool first = !talk->logged_in;
-    talk->logged_in = true;
-    if (at->breaks != NULL && !first &&
-        memmem(bytes, (size_t)got, at->breaks, strlen(at->breaks)) == NULL) {
-        const char *served = server_serves(bytes, (size_t)got);
-        return send(talk->socket, served, strlen(served), MSG_NOSIGNAL) > 0;
-    }
-    if (drips) return talk->dripped != 0 || server_drip(at, talk);
-    if (answer_bytes > 0 && !ignored) (void)!send(talk->socket, answer, answer_bytes, MSG_NOSIGNAL);
-    return first || !at->closes;
-}
-
-static void *server_main(void *argument)
-{
-    server *at = argument;
-    server_talk talks[TALKS] = {{0, false, 0}};
-    while (!atomic_load(&at->ends)) {
-        struct pollfd waits[TALKS + 1] = {{.fd = at->listening, .events = POLLIN}};
-        for (int i = 0; i < TALKS; i++)
-            waits[i + 1] =
-                (struct pollfd){.fd = talks[i].socket > 0 ? talks[i].socket : -1, .events = POLLIN};
-        (void)poll(waits, TALKS + 1, 10);
-        for (int i = 0; i < TALKS; i++) {
-            const bool cut = talks[i].logged_in && atomic_load(&at->cuts);
-            if (!cut && (waits[i + 1].revents == 0 || server_answer(at, &talks[i]))) continue;
-            if (talks[i].socket <= 0) continue;
-            close(talks[i].socket);
-            talks[i] = (server_talk){0, false, 0};
-        }
-        for (int i = 0; i < TALKS; i++)
-            if (talks[i].dripped != 0) (void)server_drip(at, &talks[i]);
-        for (int i = 0; waits[0].revents != 0 && i < TALKS; i++) {
-            if (talks[i].socket != 0) continue;
-            talks[i].socket = accept(at->listening, NULL, NULL);
-            atomic_fetch_add(&at->accepted, 1);
-            break;
-        }
-    }
-    for (int i = 0; i < TALKS; i++)
-        if (talks[i].socket > 0) close(talks[i].socket);
-    return NULL;
-}
-
-static void server_start(server *at)
-{
-    struct sockaddr_in here = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof here;
-    at->listening = socket(AF_INET, SOCK_STREAM, 0);
-    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_int_equal(bind(at->listening, (struct sockaddr *)&here, sizeof here), 0);
-    assert_int_equal(listen(at->listening, 16), 0);
-    assert_int_equal(getsockname(at->listening, (struct sockaddr *)&here, &bytes), 0);
-    at->port = ntohs(here.sin_port);
-    assert_int_equal(pthread_create(&at->thread, NULL, server_main, at), 0);
-}
-
-static void server_stop(server *at)
-{
-    atomic_store(&at->ends, true);
-    pthread_join(at->thread, NULL);
-    close(at->listening);
-}
-
-static remote_client *open_client(const server *at, remote_config config)
-{
-    char address[64], message[200];
-    remote_client *client = NULL;
-    snprintf(address, sizeof address, "127.0.0.1:%u", at->port);
-    config.backend = "valkey";
-    config.addresses = address;
-    assert_ok(remote_open(&config, &client, message, sizeof message));
-    return client;
-}
 
 typedef struct hostile_case {
     const char *answer;
@@ -237,6 +90,110 @@ TEST(answers_end_as_they_should)
         remote_close(client);
         server_stop(&at);
     }
+}
+
+/* What a node says of its memory: NULL = nothing that is taken. */
+typedef struct memory_case {
+    const char *text;
+    uint64_t bytes, bytes_max;
+    const char *eviction;
+} memory_case;
+
+#define MEMORY(used, most, policy)                                                                 \
+    "# Memory\r\nused_memory:" used "\r\nused_memory_peak:7\r\nmaxmemory:" most                    \
+    "\r\nmaxmemory_policy:" policy "\r\n"
+
+static const memory_case memory_cases[] = {
+    {MEMORY("4096", "0", "noeviction"), 4096, 0, "noeviction"},
+    {"txt:" MEMORY("1", "999999999999999999", "allkeys-lru"), 1, 999999999999999999, "allkeys-lru"},
+    {"used_memory:5\nmaxmemory:6\nmaxmemory_policy:volatile-ttl", 5, 6, "volatile-ttl"},
+    {MEMORY("18446744073709551616", "0", "noeviction"), 0, 0, ""},
+    {MEMORY("-1", "0", "noeviction"), 0, 0, ""},
+    {MEMORY("4096", "1e9", "noeviction"), 0, 0, ""},
+    {MEMORY("", "0", "noeviction"), 0, 0, ""},
+    {MEMORY("4096", "0", ""), 0, 0, ""},
+    {MEMORY("4096", "0", "a-policy-of-24-characters"), 0, 0, ""},
+    {MEMORY("4096", "0", "\033[2J\"}"), 0, 0, ""},
+    {"used_memory", 0, 0, ""},
+    {"\n\n:::\r\r\nxused_memory:1", 0, 0, ""},
+    {"", 0, 0, ""},
+};
+
+static const char *const memory_answers[] = {
+    "-NOPERM User kvt has no permissions to run the 'info' command\r\n",
+    "$-1\r\n",
+    "_\r\n",
+    ":4096\r\n",
+    "+used_memory:1\r\n",
+    "*2\r\n$13\r\nused_memory:1\r\n*1\r\n$11\r\nmaxmemory:0\r\n",
+    "%1\r\n+used_memory\r\n:1\r\n",
+};
+
+/* Asks until the node's memory is as it should be, and for a moment at most. */
+static void memory_becomes(remote_client *client, uint64_t bytes, uint64_t most,
+                           const char *eviction)
+{
+    remote_node_stats node = {.memory_bytes = UINT64_MAX};
+    for (int i = 0; i < 2000 && (node.memory_bytes != bytes || node.memory_bytes_max != most);
+         i++) {
+        assert_ok(remote_ask(client, REMOTE_EXISTS, "key"));
+        base_sleep(2000000);
+        assert_true(remote_node_stats_get(client, 0, &node));
+    }
+    assert_int_equal(node.memory_bytes, bytes);
+    assert_int_equal(node.memory_bytes_max, most);
+    assert_string_equal(node.eviction, eviction);
+    assert_int_equal(node.failures, 0);
+}
+
+/* Sound figures are taken, all others are none, and requests go on beside the question. */
+TEST(a_node_tells_of_its_memory)
+{
+    char first[256], answer[256];
+    const char *text = MEMORY("77", "88", "allkeys-lfu");
+    snprintf(first, sizeof first, "$%zu\r\n%s\r\n", strlen(text), text);
+    server at = {.login = HELLO_ANSWER, .memory = first};
+    server_start(&at);
+    remote_client *client = open_client(&at, (remote_config){.memory_ns = 1000000});
+    const size_t texts = sizeof memory_cases / sizeof *memory_cases,
+                 answers = sizeof memory_answers / sizeof *memory_answers;
+    for (size_t i = 0; i < texts + answers; i++) {
+        const memory_case *one = i < texts ? &memory_cases[i] : &(memory_case){"", 0, 0, ""};
+        atomic_store(&at.memory, first);
+        memory_becomes(client, 77, 88, "allkeys-lfu");
+        snprintf(answer, sizeof answer, "%c%zu\r\n%s\r\n", i % 2 == 0 ? '$' : '=',
+                 strlen(one->text), one->text);
+        atomic_store(&at.memory, i < texts ? answer : memory_answers[i - texts]);
+        memory_becomes(client, one->bytes, one->bytes_max, one->eviction);
+    }
+    remote_stats stats;
+    remote_stats_get(client, &stats);
+    assert_int_equal(stats.malformed, 0);
+    /* A text of 16 MiB costs the connection, and no more. */
+    atomic_store(&at.memory, "$16777217\r\n");
+    for (int i = 0; i < 2000 && stats.malformed == 0; i++) {
+        (void)remote_ask(client, REMOTE_EXISTS, "key");
+        base_sleep(2000000);
+        remote_stats_get(client, &stats);
+    }
+    assert_int_equal(stats.malformed, 1);
+    atomic_store(&at.memory, first);
+    assert_ok(remote_ask(client, REMOTE_EXISTS, "key"));
+    remote_close(client);
+    server_stop(&at);
+}
+
+/* Without a pause of its own a client asks no node in its first seconds. */
+TEST(a_short_life_asks_for_no_memory)
+{
+    server at = {.login = HELLO_ANSWER, .answer = ":1\r\n", .answer_bytes = 4};
+    server_start(&at);
+    remote_client *client = open_client(&at, (remote_config){.tls = false});
+    for (int i = 0; i < 20; i++)
+        assert_ok(remote_ask(client, REMOTE_EXISTS, "key"));
+    assert_null(memmem(at.heard, atomic_load(&at.heard_bytes), "INFO", 4));
+    remote_close(client);
+    server_stop(&at);
 }
 
 /* A second answer to one command is an answer that nobody asked for. */
