@@ -312,7 +312,7 @@ class Host:
             host = (self.number + 1 + draw.randrange(HOSTS - 1)) % HOSTS
             number = at - 10 - draw.randrange(ASKED)
             if number > 0:
-                self.get("shared", key_of(1, host, number), ENTRY)
+                self.get("shared", key_of(1, host, number), ENTRY, self.deadline)
             time.sleep(0.015)
 
     def late(self, event):
