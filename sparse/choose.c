@@ -469,26 +469,36 @@ typedef struct estimate_sums {
     float weight[ESTIMATE_TILE * SPARSE_GROUP_MAX];
 } estimate_sums;
 
-/* What the values of a tile's clusters change by towards the queries: no more than the largest mean
- * in a channel, so that an estimate stays among values. */
+/* What the values of a tile's clusters change by towards the queries, but for those that weigh
+ * next to nothing: no more than the largest mean in a channel, so that an estimate stays among
+ * values. */
 static void estimate_slopes(const sparse_index *index, estimate_sums *e)
 {
     const sparse_kernels *kernels = sparse_kernels_in_use();
     const uint32_t group = e->work->group;
-    const uint32_t width = (e->count + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
+    const float least = CHOOSE_NO_SLOPE / (float)(index->clusters + 1);
     float along[ESTIMATE_TILE * SPARSE_GROUP_MAX];
-    for (uint32_t i = e->count; i < width; i++)
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < e->count; i++) {
+        if (e->work->weight[e->lane[i]] < least) continue;
+        memmove(e->weight + (size_t)count * group, e->weight + (size_t)i * group,
+                group * sizeof *e->weight);
+        e->lane[count++] = e->lane[i];
+    }
+    if (count == 0) return;
+    const uint32_t width = (count + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
+    for (uint32_t i = count; i < width; i++)
         e->lane[i] = e->lane[0];
     kernels->score(index->key_slopes, e->lane, width, e->head_dim, e->work->folded, group,
                    e->work->folded_unit, width, along);
-    for (uint32_t i = 0; i < e->count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         e->slopes[i] = index->value_slopes + (size_t)e->lane[i] * e->head_dim;
         for (uint32_t g = 0; g < group; g++) {
             const float change = along[g * width + i] * index->slope[e->lane[i]];
             e->weight[(size_t)i * group + g] *= fmaxf(fminf(change, 1.0f), -1.0f);
         }
     }
-    kernels->blend(e->slopes, e->count, e->head_dim, e->weight, group, e->output);
+    kernels->blend(e->slopes, count, e->head_dim, e->weight, group, e->output);
 }
 
 /* index: that the tile's clusters are of; NULL: added ones, which have no slopes. */

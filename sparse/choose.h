@@ -14,6 +14,9 @@
 #include "paging.h"
 #include "score.h"
 
+/* Clusters that together weigh less enter an estimate by their means alone. */
+#define CHOOSE_NO_SLOPE 0x1p-4f
+
 /* What a work area has room for: the largest of several units. Zeroed at the start. */
 typedef struct sparse_work_room {
     uint32_t lanes, full, sketches, axes, pages;

@@ -108,7 +108,8 @@ void decode_unit_estimate(const decode_unit *u, const uint8_t *variant_of_place,
             const double all = (double)work->scores[(size_t)g * work->lanes + c] / work->tokens[c];
             const int8_t *mean = index->means + (size_t)c * u->dim;
             const int8_t *slope = index->value_slopes + (size_t)c * u->dim;
-            const double change = all > 0.0 ? slope_change(u, g, c) : 0.0;
+            const bool counts = work->weight[c] * (float)(index->clusters + 1) >= CHOOSE_NO_SLOPE;
+            const double change = counts ? slope_change(u, g, c) : 0.0;
             sum += all * absent;
             for (uint32_t d = 0; all > 0.0 && d < u->dim; d++)
                 sums[d] += all * absent * (mean[d] + change * slope[d]);
