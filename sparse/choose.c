@@ -16,6 +16,9 @@
 /* Clusters that together weigh less are left out of pages' weights and of an estimate. */
 #define CHOOSE_NOTHING 0x1p-12f
 
+/* Clusters that together weigh less enter an estimate by their means alone. */
+#define CHOOSE_NO_SLOPE 0x1p-4f
+
 static size_t aligned(size_t bytes)
 {
     return (bytes + 63) & ~(size_t)63;
@@ -463,24 +466,33 @@ typedef struct estimate_sums {
     uint32_t head_dim;
     float *output; /* [group][head_dim], means in steps */
     float sums[SPARSE_GROUP_MAX];
-    uint32_t count; /* in the tile */
+    uint32_t listed; /* clusters before are behind: sparse_choose_slopes */
+    uint32_t count;  /* in the tile */
     const int8_t *means[ESTIMATE_TILE], *slopes[ESTIMATE_TILE];
     uint32_t lane[ESTIMATE_TILE];
     float weight[ESTIMATE_TILE * SPARSE_GROUP_MAX];
 } estimate_sums;
 
-/* What the values of a tile's clusters change by towards the queries, but for those that weigh
- * next to nothing: no more than the largest mean in a channel, so that an estimate stays among
- * values. */
+bool sparse_choose_slopes(const sparse_index *index, const sparse_work *work, uint32_t cluster,
+                          uint32_t *next)
+{
+    if (work->weight[cluster] * (float)(index->clusters + 1) < CHOOSE_NO_SLOPE) return false;
+    if (index->axes == 0) return true;
+    while (*next < work->listed && work->list[*next] < cluster)
+        ++*next;
+    return *next < work->listed && work->list[*next] == cluster;
+}
+
+/* What the values of a tile's clusters change by towards the queries: no more than the largest mean
+ * in a channel, so that an estimate stays among values. */
 static void estimate_slopes(const sparse_index *index, estimate_sums *e)
 {
     const sparse_kernels *kernels = sparse_kernels_in_use();
     const uint32_t group = e->work->group;
-    const float least = CHOOSE_NO_SLOPE / (float)(index->clusters + 1);
     float along[ESTIMATE_TILE * SPARSE_GROUP_MAX];
     uint32_t count = 0;
     for (uint32_t i = 0; i < e->count; i++) {
-        if (e->work->weight[e->lane[i]] < least) continue;
+        if (!sparse_choose_slopes(index, e->work, e->lane[i], &e->listed)) continue;
         memmove(e->weight + (size_t)count * group, e->weight + (size_t)i * group,
                 group * sizeof *e->weight);
         e->lane[count++] = e->lane[i];
@@ -549,7 +561,7 @@ void sparse_choose_estimate(const sparse_index *index, const sparse_paging *pagi
     e.work = work;
     e.head_dim = dim;
     e.output = output;
-    e.count = 0;
+    e.listed = e.count = 0;
     memset(e.sums, 0, sizeof e.sums);
     memset(output, 0, (size_t)work->group * dim * sizeof *output);
     sparse_choose_rest(index, work);

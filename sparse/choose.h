@@ -14,9 +14,6 @@
 #include "paging.h"
 #include "score.h"
 
-/* Clusters that together weigh less enter an estimate by their means alone. */
-#define CHOOSE_NO_SLOPE 0x1p-4f
-
 /* What a work area has room for: the largest of several units. Zeroed at the start. */
 typedef struct sparse_work_room {
     uint32_t lanes, full, sketches, axes, pages;
@@ -80,6 +77,12 @@ KVT_NODISCARD kvt_status sparse_choose_weights(const sparse_index *index,
 /* In two passes, after sparse_choose_weights: fills scores and weight of all lanes. No cluster that
  * was not scored in full weighs more than the best one. */
 void sparse_choose_rest(const sparse_index *index, sparse_work *work);
+
+/* Whether a cluster's slopes enter an estimate, or its mean alone: clusters that a second pass has
+ * not scored in full have none there, nor have those that together weigh next to nothing. Clusters
+ * are asked for in ascending order; *next is 0 at first. */
+bool sparse_choose_slopes(const sparse_index *index, const sparse_work *work, uint32_t cluster,
+                          uint32_t *next);
 
 /*
  * The partial output of the clusters' tokens that no page brings, after sparse_choose_weights.

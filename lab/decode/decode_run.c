@@ -100,6 +100,7 @@ void decode_unit_estimate(const decode_unit *u, const uint8_t *variant_of_place,
     for (uint32_t g = 0; g < u->group; g++) {
         float *output = estimate + (size_t)g * u->dim;
         double sum = 0.0, sums[SPARSE_HEAD_DIM_MAX] = {0.0};
+        uint32_t next = 0;
         for (uint32_t c = 0; c < index->clusters; c++) {
             uint32_t absent = 0;
             for (uint32_t p = index->first[c]; p < index->first[c + 1]; p++)
@@ -108,8 +109,8 @@ void decode_unit_estimate(const decode_unit *u, const uint8_t *variant_of_place,
             const double all = (double)work->scores[(size_t)g * work->lanes + c] / work->tokens[c];
             const int8_t *mean = index->means + (size_t)c * u->dim;
             const int8_t *slope = index->value_slopes + (size_t)c * u->dim;
-            const bool counts = work->weight[c] * (float)(index->clusters + 1) >= CHOOSE_NO_SLOPE;
-            const double change = counts ? slope_change(u, g, c) : 0.0;
+            const bool sloped = sparse_choose_slopes(index, work, c, &next);
+            const double change = sloped ? slope_change(u, g, c) : 0.0;
             sum += all * absent;
             for (uint32_t d = 0; all > 0.0 && d < u->dim; d++)
                 sums[d] += all * absent * (mean[d] + change * slope[d]);
