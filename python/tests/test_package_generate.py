@@ -23,8 +23,7 @@ UNWRAPPED = {
         "kvt_variant_drops_tokens", "kvt_dtype_bytes", "kvt_layout_matrix_bytes",
         "kvt_layout_matrix_offset", "kvt_tier_name"],
     "layered loads": ["kvt_load_begin", "kvt_load_layers", "kvt_load_total", "kvt_load_wait",
-                      "kvt_load_quality_of", "kvt_load_stored_of",
-                      "kvt_load_release", "kvt_load_status", "kvt_load_end",
+                      "kvt_load_quality_of", "kvt_load_release", "kvt_load_status", "kvt_load_end",
                       "kvt_pass_begin", "kvt_pass_layer", "kvt_pass_end", "kvt_pass_table_set"],
     "devices while they run: the command has it": [
         "kvt_device_change", "kvt_device_add"],
