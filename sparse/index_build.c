@@ -27,6 +27,7 @@ typedef struct index_draft {
     float *key_means, *value_means; /* [clusters][head_dim] */
     float *key_squares;             /* [clusters][head_dim]: squared distances, their sums */
     float *slopes[2];               /* [clusters][head_dim]: of keys, and of values */
+    float *value_rows;              /* of the segment; the keys' are the work's */
     uint32_t *first;
     uint16_t *position;
     uint16_t *rank; /* of a segment's cluster in its order */
@@ -68,12 +69,13 @@ static kvt_status draft_open(index_draft *draft)
     draft->key_squares = calloc(clusters * o->head_dim, sizeof *draft->key_squares);
     for (uint32_t i = 0; i < 2; i++)
         draft->slopes[i] = calloc(clusters * o->head_dim, sizeof *draft->slopes[i]);
+    draft->value_rows = malloc((size_t)longest * o->head_dim * sizeof *draft->value_rows);
     draft->first = malloc((clusters + 1) * sizeof *draft->first);
     draft->position = malloc(draft->tokens * sizeof *draft->position);
     draft->rank = malloc(clusters_of(o, longest) * sizeof *draft->rank);
     if (draft->key_means == NULL || draft->value_means == NULL || draft->key_squares == NULL ||
-        draft->slopes[0] == NULL || draft->slopes[1] == NULL || draft->first == NULL ||
-        draft->position == NULL || draft->rank == NULL)
+        draft->slopes[0] == NULL || draft->slopes[1] == NULL || draft->value_rows == NULL ||
+        draft->first == NULL || draft->position == NULL || draft->rank == NULL)
         return KVT_E_MEMORY;
     return cluster_work_open(o->head_dim, longest, clusters_of(o, longest), &draft->work);
 }
@@ -85,6 +87,7 @@ static void draft_close(index_draft *draft)
     free(draft->key_squares);
     free(draft->slopes[0]);
     free(draft->slopes[1]);
+    free(draft->value_rows);
     free(draft->first);
     free(draft->position);
     free(draft->rank);
@@ -107,7 +110,6 @@ static void draft_place(index_draft *draft, uint32_t begin, uint32_t tokens, uin
 {
     const uint32_t dim = draft->options.head_dim;
     cluster_work *work = &draft->work;
-    float row[SPARSE_HEAD_DIM_MAX];
     uint32_t *next = draft->first + draft->clusters, place = begin;
     for (uint32_t i = 0; i < found; i++) {
         draft->rank[work->order[i]] = (uint16_t)i;
@@ -120,20 +122,31 @@ static void draft_place(index_draft *draft, uint32_t begin, uint32_t tokens, uin
         const size_t at = (size_t)(draft->clusters + i) * dim;
         draft->position[next[i]++] = (uint16_t)t;
         add_row(draft->key_means + at, work->rows + (size_t)t * dim, dim);
-        draft->kernels->widen(row_at(draft->values, begin + t), dim, draft->options.dtype, row);
-        add_row(draft->value_means + at, row, dim);
+        add_row(draft->value_means + at, draft->value_rows + (size_t)t * dim, dim);
     }
 }
 
-/* sums += row's distance from its mean, times what it has along the other side's direction. */
-static void add_along(const float *row, const float *mean, const float *other,
-                      const float *other_mean, const float *along, uint32_t dim, float *sums)
+/* Rows of one side at a cluster's tokens, and their mean. */
+typedef struct slope_side {
+    const float *rows, *mean;
+    float *along; /* the side's direction */
+} slope_side;
+
+/* A side's direction becomes the sum of what its rows are off their mean, times what those of the
+ * other side have along theirs. */
+static void slope_turn(const slope_side *own, const slope_side *other, const uint16_t *position,
+                       uint32_t count, uint32_t dim)
 {
-    float dot = 0.0f;
-    for (uint32_t d = 0; d < dim; d++)
-        dot += (other[d] - other_mean[d]) * along[d];
-    for (uint32_t d = 0; d < dim; d++)
-        sums[d] += (row[d] - mean[d]) * dot;
+    memset(own->along, 0, dim * sizeof *own->along);
+    for (uint32_t i = 0; i < count; i++) {
+        const float *row = own->rows + (size_t)position[i] * dim;
+        const float *across = other->rows + (size_t)position[i] * dim;
+        float dot = 0.0f;
+        for (uint32_t d = 0; d < dim; d++)
+            dot += (across[d] - other->mean[d]) * other->along[d];
+        for (uint32_t d = 0; d < dim; d++)
+            own->along[d] += (row[d] - own->mean[d]) * dot;
+    }
 }
 
 /* To length 1; false when there is no direction. */
@@ -151,36 +164,23 @@ static bool make_unit(float *row, uint32_t dim)
 
 /* The covariance of a cluster's values and keys, as the nearest product of two directions: by turns
  * each side's is what the rows have along the other's. */
-static void draft_slope(index_draft *draft, uint32_t begin, uint32_t cluster, uint32_t count)
+static void draft_slope(index_draft *draft, uint32_t cluster, uint32_t count)
 {
     const uint32_t dim = draft->options.head_dim;
     const size_t at = (size_t)cluster * dim;
-    const float *keys = draft->work.rows, *key_mean = draft->key_means + at;
     const uint16_t *position = draft->position + draft->first[cluster];
-    float *along = draft->slopes[0] + at, *change = draft->slopes[1] + at,
-          value[SPARSE_HEAD_DIM_MAX];
+    const slope_side keys = {draft->work.rows, draft->key_means + at, draft->slopes[0] + at};
+    const slope_side values = {draft->value_rows, draft->value_means + at, draft->slopes[1] + at};
     for (uint32_t d = 0; d < dim; d++)
-        along[d] = keys[(size_t)position[0] * dim + d] - key_mean[d];
+        keys.along[d] = keys.rows[(size_t)position[0] * dim + d] - keys.mean[d];
     for (uint32_t round = 0; round <= SLOPE_ROUNDS; round++) {
-        const bool keys_last = make_unit(along, dim);
-        memset(change, 0, dim * sizeof *change);
-        for (uint32_t i = 0; keys_last && i < count; i++) {
-            draft->kernels->widen(row_at(draft->values, begin + position[i]), dim,
-                                  draft->options.dtype, value);
-            add_along(value, draft->value_means + at, keys + (size_t)position[i] * dim, key_mean,
-                      along, dim, change);
-        }
-        if (round == SLOPE_ROUNDS || !make_unit(change, dim)) break;
-        memset(along, 0, dim * sizeof *along);
-        for (uint32_t i = 0; i < count; i++) {
-            draft->kernels->widen(row_at(draft->values, begin + position[i]), dim,
-                                  draft->options.dtype, value);
-            add_along(keys + (size_t)position[i] * dim, key_mean, value, draft->value_means + at,
-                      change, dim, along);
-        }
+        const bool sound = make_unit(keys.along, dim);
+        slope_turn(&values, &keys, position, sound ? count : 0, dim);
+        if (round == SLOPE_ROUNDS || !make_unit(values.along, dim)) break;
+        slope_turn(&keys, &values, position, count, dim);
     }
     for (uint32_t d = 0; d < dim; d++)
-        change[d] /= (float)count;
+        values.along[d] /= (float)count;
 }
 
 static void draft_segment(index_draft *draft, uint32_t segment)
@@ -190,9 +190,13 @@ static void draft_segment(index_draft *draft, uint32_t segment)
     const uint32_t begin = sparse_segment_first(draft->tokens, o->segment_tokens, segment);
     const uint32_t tokens =
         sparse_segment_first(draft->tokens, o->segment_tokens, segment + 1) - begin;
-    for (uint32_t t = 0; t < tokens; t++)
+    for (uint32_t t = 0; t < tokens; t++) {
+        const size_t at = (size_t)t * o->head_dim;
         draft->kernels->widen(row_at(draft->keys, begin + t), o->head_dim, o->dtype,
-                              work->rows + (size_t)t * o->head_dim);
+                              work->rows + at);
+        draft->kernels->widen(row_at(draft->values, begin + t), o->head_dim, o->dtype,
+                              draft->value_rows + at);
+    }
     const uint32_t found = cluster_segment(work, tokens, clusters_of(o, tokens), o->iterations,
                                            number_mix(o->seed + segment));
     draft_place(draft, begin, tokens, found);
@@ -205,7 +209,7 @@ static void draft_segment(index_draft *draft, uint32_t segment)
             draft->value_means[at + d] /= (float)count;
         }
         draft->first[draft->clusters + i] = place;
-        draft_slope(draft, begin, draft->clusters + i, count);
+        draft_slope(draft, draft->clusters + i, count);
         place += count;
     }
     for (uint32_t t = 0; t < tokens; t++) {
