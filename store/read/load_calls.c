@@ -256,10 +256,12 @@ static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
     if (layers == 0) return KVT_E_ARGUMENT;
     if (load->layers == 0) load->layers = layers;
     if (layers != load->layers) return KVT_E_ARGUMENT;
-    if (load->options.as_stored != 0) status = load_take_run(load, entry);
-    for (uint32_t i = 0;
-         i < entry->section_count && status == KVT_OK && load->options.as_stored == 0; i++)
-        status = load_take_view(load, &entry->sections[i]);
+    if (load->options.as_stored != 0) {
+        status = load_take_run(load, entry);
+    } else {
+        for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++)
+            status = load_take_view(load, &entry->sections[i]);
+    }
     if (status != KVT_OK) return status;
     if (entry->staged != NULL) return KVT_QUEUED;
     if (entry->lent) {
@@ -286,13 +288,11 @@ static void load_check_overlaps(kvt_load *load)
         if (statuses[i] != KVT_QUEUED) continue;
         for (uint32_t k = 0; k < entry->section_count; k++) {
             const kvt_layout *layout = &entry->sections[k].layout;
-            views[sound++] = (queue_view){.view = entry->sections[k].view,
-                                          .tokens = layout->tokens,
-                                          .bytes = load->options.as_stored != 0
-                                                       ? entry->sections[k].view->base_bytes[0]
-                                                   : entry->grouped ? groups_bytes(layout)
-                                                                    : entry->data_bytes,
-                                          .status = &statuses[i]};
+            const kvt_view *view = entry->sections[k].view;
+            uint64_t bytes = entry->grouped ? groups_bytes(layout) : entry->data_bytes;
+            if (load->options.as_stored != 0) bytes = view->base_bytes[0];
+            views[sound++] = (queue_view){
+                .view = view, .tokens = layout->tokens, .bytes = bytes, .status = &statuses[i]};
         }
     }
     queue_views_check(views, sound);
