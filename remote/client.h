@@ -97,7 +97,7 @@ typedef struct remote_node_stats {
     bool suspect;        /* asked for one piece at a time of some work that it has failed */
     uint64_t failing_ns; /* base_clock_ns: since when the breaker opens; 0: it does not */
     char message[160];   /* why it failed last, without a secret */
-    /* What the node said of its memory last, as kvt_remote_node has it. */
+    /* Figures of the node's memory, as it told them last and kvt_remote_node has them. */
     uint64_t memory_bytes, memory_bytes_max;
     char eviction[24];
 } remote_node_stats;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * node_memory.c - what a node says of its memory: three lines of the reply to INFO memory, which is
+ * node_memory.c - a node's account of its memory: three lines of the reply to INFO memory, which is
  * a text of a server that nobody trusts.
  *
  * Thread rule: the client's thread.

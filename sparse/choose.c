@@ -240,8 +240,8 @@ static void weigh_sample(const sparse_index *index, const sparse_kernels *kernel
     }
 }
 
-/* What brings the sums of each query to the logarithm of a weight, in units; the largest key of all
- * is about 0. The logarithm is a straight line between powers of 2. */
+/* Offsets that bring each query's sums to the logarithm of a weight, in units; the largest key of
+ * all is about 0. The logarithm is a straight line between powers of 2. */
 static void offset_keys(const int16_t *peaks, const sparse_work *work, int16_t *offset)
 {
     float away[SPARSE_GROUP_MAX], most = -INFINITY;
@@ -483,7 +483,7 @@ bool sparse_choose_slopes(const sparse_index *index, const sparse_work *work, ui
     return *next < work->listed && work->list[*next] == cluster;
 }
 
-/* What the values of a tile's clusters change by towards the queries: no more than the largest mean
+/* The change of the values of a tile's clusters towards the queries: no more than the largest mean
  * in a channel, so that an estimate stays among values. */
 static void estimate_slopes(const sparse_index *index, estimate_sums *e)
 {

@@ -70,7 +70,7 @@ typedef struct kvt_load_segment {
 
 #define KVT_LOAD_SEGMENTS_MAX 16u
 
-/* What a load of stored bytes brings of a layer. */
+/* The parts of a layer that a load of stored bytes brings. */
 typedef struct kvt_load_stored {
     uint32_t struct_size;
     uint32_t layers; /* that come together from this one on; 0: it comes with one before it, whose

@@ -133,8 +133,8 @@ typedef struct kvt_remote_node {
     double load_seconds; /* that the load of a record of 1 MiB is expected to take now */
     double load_error;   /* median of |predicted - achieved| / achieved */
     char message[160];   /* why it failed last, without a secret; empty: it has not */
-    /* What the node has said of its memory, asked once in ten seconds;
-     * zeros while it has not, or may not be asked (docs/REMOTE.md, Security). */
+    /* Figures of the node's memory, which it is asked for once in ten seconds;
+     * zeros while it has told none, or may not be asked (docs/REMOTE.md, Security). */
     uint64_t memory_bytes;     /* that it uses, for whatever it holds */
     uint64_t memory_bytes_max; /* its maxmemory; 0: no bound */
     char eviction[24]; /* its maxmemory-policy, which says what goes first; empty: not known */

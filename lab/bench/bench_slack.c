@@ -159,7 +159,7 @@ static kvt_status slack_serial_pass(slack_run *run)
     return status;
 }
 
-/* What a pass loads by: a load, or blocks of a ring. */
+/* The ways that a pass loads by: a load, or blocks of a ring. */
 typedef struct slack_source {
     slack_bench *bench;
     uint64_t pass;

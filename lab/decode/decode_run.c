@@ -79,7 +79,7 @@ static void run_places(run_state *s, const uint8_t *variant)
     }
 }
 
-/* What a cluster's values change by towards the folded query, in steps of their slopes. */
+/* The change of a cluster's values towards the folded query, in steps of their slopes. */
 static double slope_change(const decode_unit *u, uint32_t g, uint32_t c)
 {
     const int8_t *slope = u->index.key_slopes + (size_t)c * u->dim;

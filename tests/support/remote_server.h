@@ -49,7 +49,7 @@ typedef struct server_talk {
     size_t dripped; /* bytes of the answer that drips */
 } server_talk;
 
-/* What a server says to a command. */
+/* An answer of the server to a command. */
 static inline const char *server_serves(const char *bytes, size_t got)
 {
     if (memmem(bytes, got, "\r\nGET\r\n", 7) != NULL) return "$5\r\nhello\r\n";

@@ -17,7 +17,7 @@
 
 #include "slack.h"
 
-/* What the gate was asked, and what it knew. */
+/* A question to the gate, with all that the gate knew. */
 typedef struct slack_question {
     uint32_t member;
     tiers_rank rank;

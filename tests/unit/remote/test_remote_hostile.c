@@ -92,7 +92,7 @@ TEST(answers_end_as_they_should)
     }
 }
 
-/* What a node says of its memory: NULL = nothing that is taken. */
+/* A node's answer about its memory: NULL = nothing that is taken. */
 typedef struct memory_case {
     const char *text;
     uint64_t bytes, bytes_max;

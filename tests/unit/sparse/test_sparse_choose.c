@@ -196,7 +196,7 @@ static double lifted_score(const site *s, uint32_t g, uint32_t c)
     return score_of(s, g, c) + x / 2 / (1 + x / 12);
 }
 
-/* What the values of a cluster change by towards a query, in steps of a code. */
+/* The change of a cluster's values towards a query, in steps of a code. */
 static double change_of(const site *s, uint32_t g, uint32_t c)
 {
     double along = 0.0;

@@ -105,7 +105,7 @@ TEST(a_close_keeps_rows_and_an_open_takes_them)
         assert_false(kept_is_there(s)); /* none outlives a crash */
         site_close(s);
     }
-    /* What is deleted, put and put anew is what the next ones find. */
+    /* The next ones find the entries as they were deleted, put and put anew. */
     site_open(s);
     const kvt_key gone = support_key(3), anew = support_key(5);
     assert_ok(kvt_store_delete(s->store, &gone));
