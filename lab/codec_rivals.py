@@ -34,6 +34,7 @@ import time
 import zlib
 
 SINKS = 4
+PART_TOKENS = 1024
 DRAWS = 2000
 
 
@@ -270,9 +271,18 @@ class Records:
 # ---- judging ----
 
 def kv_of(model, entry):
-    """The KV of an entry's context in fp16, as fp32: keys and values by layer."""
-    kv = model.run(entry["tokens"][:entry["context"]], 0, None, None, 0, 0, None)[:2]
-    return [[x.astype("float16").astype("float32") for x in side] for side in kv]
+    """The KV of an entry's context in fp16, as fp32: keys and values by layer. Tokens go in by
+    parts, so that the scores of 16K tokens do not take tens of gigabytes."""
+    import numpy as np
+    import torch
+    sides = None
+    for first in range(0, entry["context"], PART_TOKENS):
+        tokens = entry["tokens"][first:min(first + PART_TOKENS, entry["context"])]
+        past = sides and [tuple(map(torch.from_numpy, pair)) for pair in zip(*sides)]
+        part = model.run(tokens, first, past, None, 0, 0, None)[:2]
+        sides = part if sides is None else [[np.concatenate(both) for both in zip(*side)]
+                                            for side in zip(sides, part)]
+    return [[x.astype("float16").astype("float32") for x in side] for side in sides]
 
 
 class Judge:

@@ -72,7 +72,7 @@ uint32_t model_rotary_dim(const model_config *config);
 double model_frequency(const model_config *config, uint32_t pair);
 
 /* The clock that computing with the model is timed by, in seconds: the processor time of the
- * calling thread, or where a host computes the time that passes. */
+ * calling thread, or where a host computes the sum of what its answers say. */
 double model_clock_seconds(const model *m);
 
 /* A digest of the weights, and their number. */

@@ -18,6 +18,8 @@
 #error "numbers of a host are little-endian"
 #endif
 
+#define HOST_SECONDS_MAX 1e6 /* of one pass */
+
 /* ---- bytes ---- */
 
 static bool host_send(int socket, const void *bytes, size_t count)
@@ -212,7 +214,7 @@ static bool host_receive_layers(int socket, uint32_t layers, float *const *rows,
     return true;
 }
 
-static bool host_run(int socket, const model_config *c, const model_request *q)
+static bool host_run(int socket, model_host *host, const model_config *c, const model_request *q)
 {
     static const model_past none = {.tokens = 0};
     const model_past *past = q->past != NULL && q->past->tokens > 0 ? q->past : &none;
@@ -238,6 +240,7 @@ static bool host_run(int socket, const model_config *c, const model_request *q)
     const size_t floats =
         (size_t)asked.logits_count * c->vocab + c->layers * (2 * own + (attended ? 2 : 1) * heads);
     uint64_t bytes = 0;
+    double seconds = -1.0;
     char text[320];
     bool done = host_begin(socket, HOST_FORWARD,
                            sizeof asked + q->token_count * sizeof(uint32_t) +
@@ -246,7 +249,9 @@ static bool host_run(int socket, const model_config *c, const model_request *q)
                 host_send(socket, q->tokens, q->token_count * sizeof(uint32_t)) &&
                 (past->tokens == 0 || host_send_past(socket, c, past)) &&
                 host_answered(socket, HOST_FORWARD, &bytes, text, sizeof text) &&
-                bytes == floats * sizeof(float);
+                bytes == sizeof seconds + floats * sizeof(float) &&
+                host_receive(socket, &seconds, sizeof seconds) && seconds >= 0.0 &&
+                seconds < HOST_SECONDS_MAX;
     for (uint32_t l = 0; kv && l < c->layers && done; l++)
         done = host_receive(socket, q->k_out[l], own * sizeof(float)) &&
                host_receive(socket, q->v_out[l], own * sizeof(float));
@@ -255,6 +260,7 @@ static bool host_run(int socket, const model_config *c, const model_request *q)
             host_receive(socket, q->logits_out, (size_t)q->logits_count * c->vocab * sizeof(float));
     if (done && heads > 0) done = host_receive_layers(socket, c->layers, q->queries_out, heads);
     if (done && attended) done = host_receive_layers(socket, c->layers, q->attended_out, heads);
+    if (done) atomic_fetch_add(&host->computed_ns, (uint64_t)(seconds * 1e9));
     return done;
 }
 
@@ -262,6 +268,7 @@ kvt_status model_host_forward(const model_session *session, const model_request 
                               uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (!host_run(session->connection, &session->m->config, &requests[i])) return KVT_E_IO;
+        if (!host_run(session->connection, session->m->host, &session->m->config, &requests[i]))
+            return KVT_E_IO;
     return KVT_OK;
 }

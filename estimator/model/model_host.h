@@ -13,12 +13,14 @@
  *     hello     -> empty                    <- host_hello, f64 frequencies[rotary_dim / 2]
  *     grams     -> empty                    <- f64 [layers][kv_heads][head_dim][head_dim], or empty
  *     forward   -> host_forward, u32 tokens[], of each layer K, V and kept of the past
- *                                           <- f32: of each layer K, V; logits; of each layer
+ *                                           <- f64 seconds of computing, without the socket; f32:
+ *                                              of each layer K, V; logits; of each layer
  *                                              queries; of each layer attention outputs
  *     failed    <- a text for a person, instead of any of these
  *
  * An answer has the kind of its question. The host's bytes are not trusted: an answer of another
- * length, a shape beyond the decoder's limits or a number that is none end the connection.
+ * length, a shape beyond the decoder's limits, a number that is none or seconds below zero end the
+ * connection.
  *
  * Thread rule: model.h.
  */
@@ -27,7 +29,9 @@
 
 #include "estimator/model/model_internal.h"
 
-enum { HOST_HELLO = 1, HOST_GRAMS = 2, HOST_FORWARD = 3, HOST_FAILED = 4, HOST_VERSION = 1 };
+#include <stdatomic.h>
+
+enum { HOST_HELLO = 1, HOST_GRAMS = 2, HOST_FORWARD = 3, HOST_FAILED = 4, HOST_VERSION = 2 };
 
 typedef struct host_head {
     char magic[4];
@@ -59,6 +63,7 @@ typedef struct model_host {
     uint64_t digest, parameters;
     double *grams; /* as answered; where the host knows none, of the identity */
     double frequencies[MODEL_FREQUENCIES_MAX];
+    _Atomic uint64_t computed_ns; /* of all answers: what model_clock_seconds says */
 } model_host;
 
 /* What model_open gives; KVT_E_GONE where nobody listens. */

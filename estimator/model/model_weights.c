@@ -182,7 +182,7 @@ void model_close(model *m)
 
 double model_clock_seconds(const model *m)
 {
-    return m->host != NULL ? base_clock_seconds() : base_cpu_seconds();
+    return m->host != NULL ? 1e-9 * (double)atomic_load(&m->host->computed_ns) : base_cpu_seconds();
 }
 
 uint64_t model_digest(const model *m)

@@ -33,6 +33,10 @@ class Stub:
     def frequencies(self):
         return array.array("d", [1.0, 0.5])
 
+    def clock(self):
+        ticks = iter((1.0, 1.5))
+        return lambda: next(ticks)
+
     def digest(self):
         return 0x123456789abcdef0
 
@@ -100,18 +104,19 @@ class Host(PackageCase):
         kind, data = self.answer(made)
         self.assertEqual(kind, model_host.HELLO)
         self.assertEqual(model_host.GREETING.unpack(data[:56]),
-                         (1, LAYERS, 2, KV_HEADS, HEAD_DIM, VOCAB, 64, 8, 1, 4,
+                         (2, LAYERS, 2, KV_HEADS, HEAD_DIM, VOCAB, 64, 8, 1, 4,
                           0x123456789abcdef0, 77))
         self.assertEqual(struct.unpack("<2d", data[56:]), (1.0, 0.5))
         self.ask(made, model_host.GRAMS)
         self.assertEqual(self.answer(made), (model_host.GRAMS, b""))
         self.ask(made, model_host.FORWARD, self.forward([3, 4], position=10, count=2))
         kind, data = self.answer(made)
-        self.assertEqual(struct.unpack("<18f", data), (13.0,) * 9 + (17.0,) * 9)
+        self.assertEqual(struct.unpack("<d", data[:8]), (0.5,))
+        self.assertEqual(struct.unpack("<18f", data[8:]), (13.0,) * 9 + (17.0,) * 9)
         self.ask(made, model_host.FORWARD, self.forward([3], rows=1, wants=3))
         kind, data = self.answer(made)
-        self.assertEqual(len(data), 4 * (2 * LAYERS * HEAD_DIM + VOCAB + 2 * LAYERS * 8))
-        self.assertEqual(struct.unpack("<4f", data[:16]), (3.0,) * 4)
+        self.assertEqual(len(data), 8 + 4 * (2 * LAYERS * HEAD_DIM + VOCAB + 2 * LAYERS * 8))
+        self.assertEqual(struct.unpack("<4f", data[8:24]), (3.0,) * 4)
 
     def test_requests_that_are_none(self):
         wrong = [dict(kind=model_host.HELLO, magic=b"HTTP"), dict(kind=9),

@@ -20,11 +20,13 @@ import socket
 import struct
 import sys
 import threading
+import time
 
 HELLO, GRAMS, FORWARD, FAILED = 1, 2, 3, 4
-VERSION = 1
+VERSION = 2
 WANTS_KV, WANTS_ATTENDED = 1, 2
 HEAD = struct.Struct("<4sIQ")
+SECONDS = struct.Struct("<d")
 GREETING = struct.Struct("<10IQQ")
 ASKED = struct.Struct("<10I")
 BYTES_MAX = 1 << 38
@@ -164,6 +166,12 @@ class Model:
         whole = len(found) == self.layers
         return self.torch.stack(found).numpy() if whole else None
 
+    def clock(self):
+        """The clock that a pass is timed by: the processor time of its thread where one thread
+        computes it all, else the time that passes."""
+        alone = self.torch.device(self.device).type == "cpu" and self.torch.get_num_threads() == 1
+        return time.thread_time if alone else time.perf_counter
+
     @staticmethod
     def _plain(tensor):
         return tensor.float().cpu().contiguous().numpy()
@@ -251,11 +259,14 @@ class Connection:
         if count == 0 or max(tokens) >= m.vocab:
             raise Refused("no token, or one outside the vocabulary")
         rows = (rows_first, rows_count) if rows_count else None
+        clock = m.clock()
+        began = clock()
         keys, values, logits, queries, attended = m.run(tokens, position, past, kept, logits_first,
                                                         logits_count, rows)
+        took = clock() - began
         parts = [side[i] for i in range(m.layers) for side in (keys, values)]
         parts = parts if wants & WANTS_KV else []
-        self.give(FORWARD, *parts, logits, *queries,
+        self.give(FORWARD, SECONDS.pack(took), *parts, logits, *queries,
                   *(attended if wants & WANTS_ATTENDED else []))
 
     def serve(self):

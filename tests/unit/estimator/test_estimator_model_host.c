@@ -18,6 +18,8 @@
 
 enum { TOKENS = 90, PAST = 60 };
 
+#define PASS_SECONDS 0.25 /* what a host says that a pass took */
+
 /* The faults of a host. */
 typedef enum host_fault {
     FAULT_NONE,
@@ -34,6 +36,8 @@ typedef enum host_fault {
     FAULT_TEXT,      /* fails with a text at a forward pass */
     FAULT_SHORT,     /* hangs up in the middle of an answer */
     FAULT_MORE,      /* a byte too many of logits */
+    FAULT_SECONDS,   /* computed for less than no time */
+    FAULT_NO_TIME,   /* its seconds are no number */
     FAULTS
 } host_fault;
 
@@ -75,7 +79,7 @@ static bool answer_hello(const host *h, int made)
     const model_config *c = model_config_of(h->m);
     const uint32_t turns = h->fault == FAULT_TURNS ? c->head_dim + 2 : c->head_dim;
     double frequencies[MODEL_FREQUENCIES_MAX + 1] = {0};
-    const host_hello hello = {.version = h->fault == FAULT_VERSION ? 2 : HOST_VERSION,
+    const host_hello hello = {.version = h->fault == FAULT_VERSION ? 1 : HOST_VERSION,
                               .layers = c->layers,
                               .heads = c->heads,
                               .kv_heads = h->fault == FAULT_HEADS ? c->heads + 1 : c->kv_heads,
@@ -187,10 +191,15 @@ static bool answer_forward(const host *h, int made)
         done = done && model_session_open(h->m, &session) == KVT_OK &&
                model_forward(session, &request) == KVT_OK;
         model_session_close(session);
+        const double seconds = h->fault == FAULT_SECONDS   ? -1.0
+                               : h->fault == FAULT_NO_TIME ? (double)NAN
+                                                           : PASS_SECONDS;
         const size_t bytes =
+            sizeof seconds +
             (logits + c->layers * ((kv ? 2 * own : 0) + (attended ? 2 : 1) * heads)) *
-            sizeof(float);
-        done = done && begin(made, HOST_FORWARD, bytes + (h->fault == FAULT_MORE));
+                sizeof(float);
+        done = done && begin(made, HOST_FORWARD, bytes + (h->fault == FAULT_MORE)) &&
+               give(made, &seconds, sizeof seconds);
         for (uint32_t l = 0; l < c->layers && done && kv; l++)
             done = give(made, rows[0][l], own * sizeof(float)) &&
                    give(made, rows[1][l], own * sizeof(float));
@@ -355,10 +364,10 @@ TEST(a_host_gives_what_the_model_gives)
         assert_ok(model_open(in_folder("model.bin"), &m, message, sizeof message));
         assert_true(model_digest(m) == model_digest(local));
         assert_true(model_parameters(m) == model_parameters(local));
-        /* What passes while a host computes counts; while this process sleeps, nothing is. */
+        /* While this process sleeps nothing is computed. */
         const double there_s = model_clock_seconds(m), here_s = model_clock_seconds(local);
         base_sleep(20000000);
-        assert_true(model_clock_seconds(m) - there_s >= 0.02);
+        assert_true(model_clock_seconds(m) == there_s);
         assert_true(model_clock_seconds(local) - here_s < 0.02);
         assert_int_equal(model_rotary_dim(model_config_of(m)), model_rotary_dim(c));
         static quality_rope here, there; /* as dumps say it */
@@ -372,6 +381,8 @@ TEST(a_host_gives_what_the_model_gives)
             assert_ok(outcome_run(session[i], &o[i]));
             model_session_close(session[i]);
         }
+        /* Two passes, and what the socket took is none of them. */
+        assert_true(model_clock_seconds(m) - there_s == 2 * PASS_SECONDS);
         assert_memory_equal(o[0].logits, o[1].logits,
                             (TOKENS - PAST - 5) * c->vocab * sizeof(float));
         for (uint32_t l = 0; l < c->layers; l++) {
