@@ -15,6 +15,7 @@ shell_word = $(subst $(blank),\$(blank),$(1))
 # Ninja where it is installed and the folder is new; an existing folder keeps its generator.
 export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
+export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 # Real traces, where they lie beside the checkout; tests that need them skip otherwise.
 ifneq ($(wildcard ../shared/data/.),)
 export KVT_DATA_DIR ?= $(abspath ../shared/data)
