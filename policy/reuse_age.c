@@ -91,6 +91,14 @@ static void age_hazards(reuse_ages *ages, int turn, double kept[REUSE_AGES],
     }
 }
 
+/* Whether the end of a bin is a moment to give up an entry that is kept from a node on. Sooner, it
+ * gives back a place that others have lost until their next use. */
+static bool age_is_held(const reuse_ages *ages, int node, int bin)
+{
+    return bin == REUSE_AGES - 1 ||
+           reuse_age_nodes[bin + 1] - reuse_age_nodes[node] >= ages->held_seconds;
+}
+
 /* Works out what follows of a row's sums: hazards, indices, uses to come. */
 static void age_weigh(reuse_ages *ages, int turn)
 {
@@ -106,8 +114,8 @@ static void age_weigh(reuse_ages *ages, int turn)
         for (int bin = node; bin < REUSE_AGES && left > 1e-3; bin++) {
             seconds += left * spent[bin];
             left *= kept[bin];
-            double rate = (1.0 - left) / seconds;
-            if (rate > best) best = rate;
+            const double rate = (1.0 - left) / seconds;
+            if ((age_is_held(ages, node, bin) || left <= 1e-3) && rate > best) best = rate;
         }
         ages->index[turn][node] = best;
     }
@@ -176,8 +184,14 @@ double reuse_ages_hazard(const reuse_ages *ages, int turn, double age)
     return ages->hazard[turn][age_bin(age)];
 }
 
-/* Between nodes the index is a straight line, but no less than the bin's hazard: that can be had by
- * giving the entry up at the bin's end. */
+/* What keeping an entry to the end of a bin brings: its hazard, in a bin that is long enough. */
+static double age_within(const reuse_ages *ages, int turn, int bin)
+{
+    return age_is_held(ages, bin, bin) ? ages->hazard[turn][bin] : 0.0;
+}
+
+/* Between nodes the index is a straight line, but no less than what giving the entry up at the
+ * bin's end brings. */
 reuse_due reuse_ages_look(const reuse_ages *ages, int turn, double age)
 {
     double place = age_place(age);
@@ -185,7 +199,8 @@ reuse_due reuse_ages_look(const reuse_ages *ages, int turn, double age)
     double part = place - bin;
     const double *index = ages->index[turn], *later = ages->later[turn];
     double rate = index[bin] + part * (index[bin + 1] - index[bin]);
-    return (reuse_due){.rate = rate > ages->hazard[turn][bin] ? rate : ages->hazard[turn][bin],
+    const double least = age_within(ages, turn, bin);
+    return (reuse_due){.rate = rate > least ? rate : least,
                        .uses = later[bin] + part * (later[bin + 1] - later[bin])};
 }
 
@@ -208,7 +223,7 @@ double reuse_ages_fall(const reuse_ages *ages, int turn, double age, const reuse
                     before = counted->rate + reuse_ages_look(ages, turn, age).rate;
                     if (before <= least) return age;
                 }
-                if (ages->hazard[turn][bin] + still <= least && before > least)
+                if (age_within(ages, turn, bin) + still <= least && before > least)
                     end = place + (end - place) * (before - least) / (before - after);
                 double found = end <= 1.0 ? end : number_exp2((end - 1.0) / 2.0);
                 return found > age ? found : age;

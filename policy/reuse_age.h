@@ -22,8 +22,8 @@
  * found and exposed are the uses that were seen in a bin and the seconds that entries spent in it,
  * both weighed by stakes and forgotten alike. hazard is the one over the other. index at a node is
  * the most uses a second that keeping an entry from there on can bring, over all moments to give it
- * up at: it rises before a use is due and falls when it has not come. later is the uses to come
- * from a node on.
+ * up at that are held_seconds away: it rises before a use is due and falls when it has not come.
+ * later is the uses to come from a node on.
  */
 typedef struct reuse_ages {
     double found[REUSE_TURNS][REUSE_AGES];
@@ -36,7 +36,8 @@ typedef struct reuse_ages {
     /* The weight of the newest use beside that of the first ones: to weigh the new by more and more
      * is to forget the old. */
     double scale;
-    uint32_t finds; /* since the table began: now and then a row is worked out anew */
+    double held_seconds; /* that an entry is kept at least, as the index has it */
+    uint32_t finds;      /* since the table began: now and then a row is worked out anew */
 } reuse_ages;
 
 /* An age as the table has it: uses a second, and uses to come. */

@@ -29,6 +29,7 @@
 #define MODEL_LEAST  1e-4   /* weights stay above: what is not there now may come */
 #define MODEL_LET_IN 64u    /* new handles to one that goes by the guess */
 #define MODEL_SWEEPS 2      /* uses between two looks at entries in turn */
+#define MODEL_HELD   0.25   /* of the mean gap between two uses an entry is kept, at least */
 
 /* Computes the weights from uses and exposure, and the rates from the weights. */
 static void model_weigh(reuse_model *m)
@@ -220,6 +221,7 @@ void reuse_learn(kvt_policy *policy, const entry *e)
         m->found[k] = kept * m->found[k] + stake * decay[k] / sum;
         m->exposed[k] *= kept;
     }
+    m->ages.held_seconds = MODEL_HELD * policy->lives.gap_seconds;
     reuse_ages_find(&m->ages, turn, age, due / sum, stake, kept);
     model_weigh(m);
 }

@@ -181,6 +181,44 @@ TEST(a_loop_is_kept_in_part_whatever_its_period)
     }
 }
 
+/* Lives of which one in fifty is used within a second and the others after half an hour. An entry
+ * that may be given up after a second is worth the chance of that second. One that is kept for two
+ * minutes, because others have made its room, is worth what half an hour brings. */
+TEST(an_index_looks_no_nearer_than_an_entry_is_kept)
+{
+    reuse_ages ages;
+    reuse_ages_open(&ages, reuse_half_lives);
+    const reuse_counted none = {0.0, 1.0};
+    double rate[2];
+    for (int held = 0; held < 2; held++) {
+        ages.held_seconds = held ? 120.0 : 0.0;
+        for (int i = 0; i < 6400; i++) {
+            const double age = i % 50 == 0 ? 0.5 : 2000.0;
+            reuse_ages_expose(&ages, 0, 0.0, age, 1.0);
+            reuse_ages_find(&ages, 0, age, 1.0, 1.0, 1.0);
+        }
+        rate[held] = reuse_ages_look(&ages, 0, 0.0).rate;
+        /* It falls below this when the second has passed, or is below it at once. */
+        const double falls = reuse_ages_fall(&ages, 0, 0.0, &none, 0.01);
+        assert_true(held ? falls <= 0.0 : falls > 0.0 && falls <= 1.0);
+    }
+    assert_true(rate[0] > 0.015 && rate[0] < 0.025);
+    assert_true(rate[1] > 1.0 / 4000.0 && rate[1] < 1.0 / 1000.0);
+}
+
+/* What an entry is kept for at least follows the pace of the workload. */
+TEST(an_entry_is_kept_for_a_part_of_the_gap_between_its_uses)
+{
+    for (double pause = 0.04; pause < 100.0; pause *= 100.0) {
+        kvt_policy *policy = open_with(1000, 1024);
+        for (int turn = 0; turn < 4000; turn++)
+            use(policy, 1.0 + pause * turn, 1 + (uint64_t)turn % 50, 10);
+        const double held = policy->model->ages.held_seconds / (50.0 * pause);
+        assert_true(held > 0.2 && held < 0.3);
+        kvt_policy_close(policy);
+    }
+}
+
 /* Documents of steady popularity: counts tell their rates, over a long memory. */
 TEST(documents_are_told_by_their_counts)
 {
