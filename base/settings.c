@@ -154,7 +154,7 @@ static const kvt_setting settings_table[] = {
             "gets alone",
             0, 1e9),
     NUMBER("store.scrub_share", "0.01", DURABLE " and store.tick and store.scrub_period",
-           "of the SSD tier's read bandwidth that the background verifies with", 0.0001, 1),
+           "of each SSD device's read bandwidth that the background verifies with", 0.0001, 1),
     COUNT("store.scrub_faults", "16", DURABLE " and store.tick and store.scrub_period",
           "damaged places on one device at which it is drained; 0: never"),
     TEXT("store.watch_path", NULL, ALWAYS,

@@ -91,7 +91,7 @@ typedef struct kvt_device_config {
 typedef struct kvt_scrub_options {
     double period_seconds; /* within which each is verified, by a get or by the scrub, as far as
                               share allows it; 0 = by gets alone; 86400 */
-    double share;          /* of the SSD tier's read bandwidth; 0.01 */
+    double share;          /* of each SSD device's read bandwidth; 0.01 */
     uint32_t faults;       /* damage that lay on one device alone: a device that has so much is
                               drained while another one serves; 0 = none is; 16 */
     uint32_t reserved;     /* zero */

@@ -35,17 +35,32 @@ typedef struct scrub_record {
     uint64_t bad_offset;
 } scrub_record;
 
-/* Adds the bytes that the time since the last call earned; at most a second's worth is saved, or
- * the largest record. Lock held. */
+/* Adds the bytes that each device has earned since the last round; at most a second's worth is
+ * saved. Lock held. */
 static void scrub_earn(kvt_store *store)
 {
     store_scrub *scrub = &store->scrub;
+    tiers_member_stats stats;
     const uint64_t now_ns = store_now_ns(store);
-    const double rate = store->costs.read[KVT_TIER_SSD].bytes_per_s * scrub->share;
-    const double most = fmax(rate, (double)store->record_bytes_max);
-    scrub->tokens += rate * (double)(now_ns - scrub->earned_ns) * 1e-9;
-    scrub->tokens = fmin(scrub->tokens, most);
+    const double seconds = (double)(now_ns - scrub->earned_ns) * 1e-9;
+    for (uint32_t i = 0; tiers_pool_member(store->pools[KVT_TIER_SSD], i, &stats) == KVT_OK; i++) {
+        const double rate = stats.weight_bytes_per_s * scrub->share;
+        scrub->tokens[i] = fmin(scrub->tokens[i] + rate * seconds, rate);
+    }
     scrub->earned_ns = now_ns;
+}
+
+/* Takes the bytes of a record from its devices' budgets, which may go below 0; false: one of them
+ * is there already. */
+static bool scrub_pays(store_scrub *scrub, const tiers_location *location)
+{
+    const uint32_t odd = tiers_stripe_odd(location);
+    for (uint32_t i = 0; i < location->share_count; i++)
+        if (scrub->tokens[location->shares[i].member] <= 0) return false;
+    for (uint32_t i = 0; i < location->share_count; i++)
+        scrub->tokens[location->shares[i].member] -=
+            (double)tiers_stripe_share_bytes(location, i, odd);
+    return true;
 }
 
 /* Whether a lap is under way; begins the next one when it is due. Lock held. */
@@ -72,11 +87,10 @@ static store_place *scrub_due(const kvt_store *store, const store_entry *entry)
     return place->verified_lap % SCRUB_LAPS + 1 == lap && place->verified_lap != 0 ? NULL : place;
 }
 
-/* Finds the next record, and takes its bytes from the budget. False: none now. Lock held. */
+/* Finds the next record, and takes its bytes from the budgets. False: none now. Lock held. */
 static bool scrub_next(kvt_store *store, scrub_record *record)
 {
     store_scrub *scrub = &store->scrub;
-    scrub_earn(store);
     if (store->stopping || pressure_defers_any(store) || !scrub_laps(store)) return false;
     for (uint32_t i = 0; i < SCRUB_LOOK && scrub->bucket < store->table.bucket_count; i++) {
         store_entry *entry = store->table.buckets[scrub->bucket];
@@ -87,8 +101,7 @@ static bool scrub_next(kvt_store *store, scrub_record *record)
             scrub->bucket++;
             continue;
         }
-        if ((double)place->record_bytes > scrub->tokens) return false;
-        scrub->tokens -= (double)place->record_bytes;
+        if (!scrub_pays(scrub, place->location)) return false;
         place->readers++;
         place->verified_lap =
             scrub->lap & 3u; /* so that the walk goes on behind it, come what may */
@@ -200,6 +213,9 @@ void scrub_round(kvt_store *store)
 {
     if (store->catalog != NULL) catalog_check_late(store->catalog);
     if (store->scrub.lap_ns == 0 || store->pools[KVT_TIER_SSD] == NULL) return;
+    pthread_mutex_lock(&store->lock);
+    scrub_earn(store);
+    pthread_mutex_unlock(&store->lock);
     for (;;) {
         scrub_record record;
         uint32_t member = 0;

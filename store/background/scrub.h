@@ -15,13 +15,14 @@
 /* Under store->lock. */
 typedef struct store_scrub {
     uint64_t lap_ns;       /* fixed after open; 0 = records are verified by their gets alone */
-    double share;          /* fixed after open: of the read bandwidth */
+    double share;          /* fixed after open: of each device's read bandwidth */
     uint32_t faults_most;  /* fixed after open: a device that has so many is drained; 0 = none */
-    double tokens;         /* bytes that may be read now */
     uint64_t earned_ns;    /* up to when tokens were earned */
     uint64_t lap_began_ns; /* store_now_ns */
     size_t bucket;         /* where the lap goes on; beyond the table: it has ended */
     uint8_t lap;           /* 1 to 3, in turn */
+    double tokens[TIERS_MEMBERS_MAX]; /* of SSD's members: bytes that may be read now; below 0: they
+                                         have been */
     kvt_record_counts read;
     uint64_t damaged;                   /* of the records read */
     uint64_t faults[TIERS_MEMBERS_MAX]; /* of SSD's members: damage that lay on one alone */
