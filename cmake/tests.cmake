@@ -184,7 +184,8 @@ kvt_add_rooms(conform_codecs_all gpu)
 target_link_libraries(conform_codecs_all PRIVATE kvt_kernel_lanes)
 foreach(program test_codecs_jobs test_estimator_gpu test_store_gpu test_store_gpu_basis
     test_store_gpu_costs test_store_gpu_dram test_store_gpu_far test_store_gpu_kernels
-    test_store_gpu_moves test_store_gpu_stored test_store_load_coarse test_bench_gpu)
+    test_store_gpu_encrypted test_store_gpu_moves test_store_gpu_stored test_store_load_coarse
+    test_bench_gpu)
   target_link_libraries(${program} PRIVATE kvt_kernel_lanes)
 endforeach()
 
@@ -260,8 +261,8 @@ set_target_properties(kvt_fake_cuda PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fake_cuda)
 foreach(program test_estimator_gpu test_tiers_device_hbm test_sparse_hbm test_store_gpu
     test_store_gpu_basis test_store_gpu_costs test_store_gpu_dram test_store_gpu_far
-    test_store_gpu_kernels test_store_gpu_moves test_store_gpu_stored test_store_load_coarse
-    test_store_ring_gpu test_store_ring_gpu_ptx)
+    test_store_gpu_encrypted test_store_gpu_kernels test_store_gpu_moves test_store_gpu_stored
+    test_store_load_coarse test_store_ring_gpu test_store_ring_gpu_ptx)
   add_dependencies(${program} kvt_fake_cuda)
   set_tests_properties(unit/${program} PROPERTIES
     ENVIRONMENT "${KVT_TEST_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")

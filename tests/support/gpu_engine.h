@@ -11,6 +11,7 @@
 #include "fake_kernels.h"
 
 #include "codecs/codec_table.h"
+#include "codecs/record.h"
 #include "codecs/view_rows.h"
 #include "ladder_support.h"
 #include "queue_site.h"
@@ -147,6 +148,21 @@ static inline int end_case(void **state)
 static inline void fill(uint32_t number, void *data)
 {
     codecs_kv_sample_fill(&layout, 70 + number, data);
+}
+
+/* The bytes of an entry in a form, by the codec alone. */
+static inline void decode_form(uint32_t number, const char *form, char *target)
+{
+    static char source[ENTRY_BYTES];
+    kvt_record_spec spec = {.generation = 1, .layout = layout};
+    uint64_t bound, scratch_bytes, bytes;
+    assert_ok(kvt_variant_parse(form, &spec.variant));
+    assert_ok(kvt_record_bound(&spec, &bound, &scratch_bytes));
+    char *record = test_aligned(4096, bound), *scratch = test_aligned(4096, scratch_bytes + 1);
+    fill(number, source);
+    assert_ok(kvt_record_encode(&spec, source, ENTRY_BYTES, record, bound, scratch, scratch_bytes,
+                                &bytes));
+    assert_ok(kvt_record_decode(record, bytes, &spec, target, ENTRY_BYTES, scratch, scratch_bytes));
 }
 
 /* Whether the pool has what an entry was put with, or what the CPU decodes of it. */

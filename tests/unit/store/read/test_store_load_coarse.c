@@ -9,7 +9,6 @@
 #include "gpu_engine.h"
 
 #include "codecs/codecs.h"
-#include "codecs/record.h"
 
 #include <math.h>
 
@@ -26,21 +25,6 @@ static char *data[ENTRIES];
 static kvt_view views[ENTRIES];
 static const kvt_view *pointers[ENTRIES];
 static char coarse[ENTRIES][ENTRY_BYTES], refined[ENTRIES][ENTRY_BYTES];
-
-/* The bytes of an entry in a form, by the codec alone. */
-static void decode_form(uint32_t number, const char *form, char *target)
-{
-    static char source[ENTRY_BYTES];
-    kvt_record_spec spec = {.generation = 1, .layout = layout};
-    uint64_t bound, scratch_bytes, bytes;
-    assert_ok(kvt_variant_parse(form, &spec.variant));
-    assert_ok(kvt_record_bound(&spec, &bound, &scratch_bytes));
-    char *record = test_aligned(4096, bound), *scratch = test_aligned(4096, scratch_bytes + 1);
-    fill(number, source);
-    assert_ok(kvt_record_encode(&spec, source, ENTRY_BYTES, record, bound, scratch, scratch_bytes,
-                                &bytes));
-    assert_ok(kvt_record_decode(record, bytes, &spec, target, ENTRY_BYTES, scratch, scratch_bytes));
-}
 
 /* A store whose entries are read from a device, or lie in memory, and host memory for them. */
 static void open_site(bool device, const char *form)
