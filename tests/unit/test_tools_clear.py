@@ -6,44 +6,12 @@
 """
 
 import os
-import socketserver
 import sys
-import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from command_case import CommandCase  # noqa: E402
-
-
-class Engine:
-    """A server that knows HELLO and SET."""
-
-    def __init__(self):
-        self.kept, engine = {}, self
-
-        class Talk(socketserver.StreamRequestHandler):
-            def handle(self):
-                while line := self.rfile.readline():
-                    words = []
-                    for _ in range(int(line[1:])):
-                        words.append(self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2])
-                    if words[0] == b"SET":
-                        engine.kept[words[1]] = words[2]
-                    self.wfile.write(b"%0\r\n" if words[0] == b"HELLO" else b"+OK\r\n")
-
-        self.server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Talk)
-        self.server.daemon_threads = True
-        self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def values(self, part):
-        return [value for key, value in sorted(self.kept.items()) if part in key]
-
-    def close(self):
-        if self.server is not None:
-            self.server.shutdown()
-            self.server.server_close()
-        self.server = None
+from played_engine import Engine  # noqa: E402
 
 
 class ClearTest(CommandCase):

@@ -23,6 +23,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from command_case import CommandCase, command_line  # noqa: E402
+from played_engine import Engine  # noqa: E402
 
 CLIENT = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "run_client_entries"
 SPACES = ("aa00000000000001", "aa00000000000002", "bb00000000000003")
@@ -315,6 +316,32 @@ class OperateTest(CommandCase):
         self.assertRegex(text, r"\nd1 +ssd +gone ")
         self.assertEqual(self.operate_json("top", "--once")["health"][0]["name"], "d1")
         self.fails("--interval", "top", "--config", self.config, "--interval", "0")
+        self.leave()
+
+    def test_top_of_an_engine(self):
+        engine = Engine(b"# Memory\r\nused_memory:2097152\r\nmaxmemory:8388608\r\n"
+                        b"maxmemory_policy:allkeys-lru\r\n")
+        self.addCleanup(engine.close)
+        self.config = self.put("store.ini", STORE + "[tier.remote]\nnamespace = model\n"
+                               f"[remote.cell]\naddress = 127.0.0.1:{engine.port}\n")
+        self.serve()
+        self.client("put", SPACES[0], 0, 20)
+        address = f"127.0.0.1:{engine.port}"
+        self.assertIn(f"\nengine    {address}, its memory is not known\n",
+                      self.operate("top", "--once").stdout)
+        # A node is asked once its connection has lasted for ten seconds.
+        end, eviction = time.monotonic() + 60, ""
+        while eviction == "" and time.monotonic() < end:
+            time.sleep(0.5)
+            node, = self.operate_json("top", "--once")["engine"]
+            eviction = node["eviction"]
+        self.assertEqual(node, {"address": address, "memory_bytes": 2 << 20,
+                                "memory_bytes_max": 8 << 20, "eviction": "allkeys-lru"})
+        text = self.operate("top", "--once").stdout
+        self.assertIn(f"\nengine    {address} 2.00 MiB of 8.00 MiB; idle longest go "
+                      "first, whosever\n",
+                      text)
+        self.assertTrue(all(len(line) <= 80 for line in text.splitlines()), text)
         self.leave()
 
     def documents(self, stream):
