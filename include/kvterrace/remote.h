@@ -115,6 +115,8 @@ typedef struct kvt_remote_stats {
     uint64_t owed_deletes; /* deletions not taken yet: tried each second, and no get asks */
     char message[160];     /* why a node failed last, without a secret; empty: none has */
     uint64_t owed_clears;  /* clears that the engine has not taken: other hosts still find copies */
+    uint64_t repeated_clears; /* clears that the engine had taken and lost, and that were made anew:
+                                 other hosts found copies meanwhile */
 } kvt_remote_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_UNSUPPORTED (no engine); KVT_E_STATE. */

@@ -48,13 +48,20 @@ static bool epoch_is(const epoch_id *id, const epoch_id *other)
     return id->number == other->number && id->tenant == other->tenant && id->part == other->part;
 }
 
-/* A new epoch. */
+/* A new epoch, random but for the upper half, which is the second of the calendar. */
 static uint64_t epoch_draw(void)
 {
-    uint64_t value = 0;
-    while (value == 0)
-        if (getrandom(&value, sizeof value, 0) != (ssize_t)sizeof value) value = 0;
-    return value;
+    uint32_t drawn = 0;
+    while (drawn == 0)
+        if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn) drawn = 0;
+    return base_calendar_ns() / 1000000000 << 32 | drawn;
+}
+
+/* Whether an epoch was drawn before a clear. Clocks of hosts differ, so a later one may seem to be:
+ * then the clear is drawn anew, and copies of no more than those seconds are given up. */
+static bool epoch_is_before(uint64_t value, const epoch_bump *bump)
+{
+    return value != 0 && value >> 32 < bump->value >> 32;
 }
 
 /* The item of an epoch, or the oldest of its set. Lock held. */
@@ -71,7 +78,7 @@ static epoch_item *epochs_find(const remote_epochs *epochs, const epoch_id *id)
     return oldest;
 }
 
-/* The last clear of an epoch that the engine does not have; NULL: there is none. Lock held. */
+/* The last clear of an epoch that is kept; NULL: there is none. Lock held. */
 static const epoch_bump *epochs_bumped(const remote_epochs *epochs, const epoch_id *id)
 {
     for (uint32_t i = epochs->bump_count; i > 0; i--) {
@@ -89,12 +96,13 @@ static epoch_state epochs_look(const remote_epochs *epochs, const epoch_id *id, 
 {
     const epoch_bump *bump = epochs_bumped(epochs, id);
     const epoch_item *item = epochs_find(epochs, id);
-    if (bump != NULL) {
+    const bool known =
+        item->asked_ns != 0 && item->asked_ns >= least_ns && epoch_is(&item->id, id);
+    if (bump != NULL && (bump->paid_ns == 0 || (known && epoch_is_before(item->value, bump)))) {
         *value_out = bump->value;
         return EPOCH_KNOWN;
     }
-    if (item->asked_ns == 0 || item->asked_ns < least_ns || !epoch_is(&item->id, id))
-        return EPOCH_UNKNOWN;
+    if (!known) return EPOCH_UNKNOWN;
     *value_out = item->value;
     return item->value != 0 ? EPOCH_KNOWN : EPOCH_ABSENT;
 }
@@ -296,41 +304,72 @@ void epochs_run(store_remote *remote, epochs_asking *asking, uint64_t deadline_n
 
 /* ---- clears ---- */
 
-void epochs_bump(store_remote *remote, const kvt_clear_filter *filter)
+/* Drops bumps: those of a value, or with 0 those that the engine has. Lock held. */
+static void epochs_drop(remote_epochs *epochs, uint64_t value)
 {
-    remote_epochs *epochs = &remote->epochs;
-    epoch_bump bump = {.value = epoch_draw()};
-    if (filter->by_space) {
-        bump.number = filter->space;
-    } else {
-        bump.tenant = true;
-        bump.number = filter->by_tenant ? filter->tenant : EPOCH_EVERY;
-    }
-    pthread_mutex_lock(&epochs->lock);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < epochs->bump_count; i++) {
         const epoch_bump *one = &epochs->bumps[i];
-        if (one->tenant != bump.tenant || one->number != bump.number) epochs->bumps[kept++] = *one;
+        if (value != 0 ? one->value != value : one->paid_ns == 0) epochs->bumps[kept++] = *one;
     }
+    epochs->bump_count = kept;
+}
+
+/* Draws an epoch of a space or tenant anew. Lock held. */
+static void epochs_clear(remote_epochs *epochs, uint64_t number, bool tenant)
+{
+    epoch_bump bump = {.number = number, .tenant = tenant, .value = epoch_draw()};
+    for (uint32_t i = epochs->bump_count; i > 0; i--) {
+        const epoch_bump *one = &epochs->bumps[i - 1];
+        if (one->tenant == tenant && one->number == number) epochs_drop(epochs, one->value);
+    }
+    if (epochs->bump_count == EPOCHS_BUMPS) epochs_drop(epochs, 0);
     /* More than can be kept apart: everything goes. */
-    if (kept == EPOCHS_BUMPS) {
+    if (epochs->bump_count == EPOCHS_BUMPS) {
         bump.tenant = true;
         bump.number = EPOCH_EVERY;
-        kept = 0;
+        epochs->bump_count = 0;
     }
-    epochs->bumps[kept] = bump;
-    epochs->bump_count = kept + 1;
+    epochs->bumps[epochs->bump_count++] = bump;
     epochs->bumped++;
-    pthread_mutex_unlock(&epochs->lock);
+}
+
+void epochs_bump(store_remote *remote, const kvt_clear_filter *filter)
+{
+    const bool tenant = !filter->by_space;
+    const uint64_t number = filter->by_space    ? filter->space
+                            : filter->by_tenant ? filter->tenant
+                                                : EPOCH_EVERY;
+    pthread_mutex_lock(&remote->epochs.lock);
+    epochs_clear(&remote->epochs, number, tenant);
+    pthread_mutex_unlock(&remote->epochs.lock);
     remote_hints_clear(&remote->hints);
 }
 
 uint32_t epochs_owed(remote_epochs *epochs)
 {
+    uint32_t count = 0;
+    pthread_mutex_lock(&epochs->lock);
+    for (uint32_t i = 0; i < epochs->bump_count; i++)
+        count += epochs->bumps[i].paid_ns == 0;
+    pthread_mutex_unlock(&epochs->lock);
+    return count;
+}
+
+uint32_t epochs_kept(remote_epochs *epochs)
+{
     pthread_mutex_lock(&epochs->lock);
     const uint32_t count = epochs->bump_count;
     pthread_mutex_unlock(&epochs->lock);
     return count;
+}
+
+uint64_t epochs_repeated(remote_epochs *epochs)
+{
+    pthread_mutex_lock(&epochs->lock);
+    const uint64_t repeated = epochs->repeated;
+    pthread_mutex_unlock(&epochs->lock);
+    return repeated;
 }
 
 uint64_t epochs_bumped_ever(remote_epochs *epochs)
@@ -349,11 +388,29 @@ bool epochs_tried(remote_epochs *epochs, uint64_t bumped)
     return tried;
 }
 
+static bool epoch_is_every(const epoch_bump *bump)
+{
+    return bump->tenant && bump->number == EPOCH_EVERY;
+}
+
+/* How many epoch objects a clear sets. */
+static uint32_t epoch_parts(const epoch_bump *bump)
+{
+    return (epoch_is_every(bump) ? KVT_TENANTS_MAX : 1) * EPOCH_PARTS;
+}
+
+/* One of them. */
+static epoch_id epoch_part(const epoch_bump *bump, uint32_t at)
+{
+    return (epoch_id){.number = epoch_is_every(bump) ? at / EPOCH_PARTS : bump->number,
+                      .tenant = bump->tenant,
+                      .part = (uint8_t)(at % EPOCH_PARTS)};
+}
+
 /* Sets the epoch objects of a clear. False: not all of them. */
 static bool epochs_set(store_remote *remote, const epoch_bump *bump, uint64_t wait_ns)
 {
-    const bool every = bump->tenant && bump->number == EPOCH_EVERY;
-    const uint32_t count = (every ? KVT_TENANTS_MAX : 1) * EPOCH_PARTS;
+    const uint32_t count = epoch_parts(bump);
     epochs_batch batch;
     bool good = true;
     for (uint32_t from = 0; from < count && good; from += EPOCHS_ASKING) {
@@ -361,9 +418,7 @@ static bool epochs_set(store_remote *remote, const epoch_bump *bump, uint64_t wa
         const uint64_t asked_ns = base_clock_ns();
         epoch_id ids[EPOCHS_ASKING];
         for (uint32_t i = 0; i < step; i++) {
-            ids[i] = (epoch_id){.number = every ? (from + i) / EPOCH_PARTS : bump->number,
-                                .tenant = bump->tenant,
-                                .part = (uint8_t)((from + i) % EPOCH_PARTS)};
+            ids[i] = epoch_part(bump, from + i);
             epochs_prepare_put(remote, &batch, i, &ids[i], bump->value, asked_ns + wait_ns);
         }
         link_batch link = {.requests = batch.requests, .count = step};
@@ -376,7 +431,6 @@ static bool epochs_set(store_remote *remote, const epoch_bump *bump, uint64_t wa
             epochs_question(remote, &ids[i], asked_ns + wait_ns, &batch.questions[i],
                             &batch.requests[i]);
             batch.requests[i].kind = REMOTE_DELETE;
-            batch.requests[i].part_count = 0;
             batch.requests[i].part_count = 0;
         }
         if (full) link_run(remote, &link);
@@ -402,17 +456,75 @@ void epochs_pay(store_remote *remote, uint64_t wait_ns)
     /* In order: of two clears that overlap the later one stays in the engine, as it counts here. */
     bool good = true;
     for (uint32_t i = 0; i < count && good; i++) {
+        if (bumps[i].paid_ns != 0) continue;
         good = epochs_set(remote, &bumps[i], wait_ns);
         pthread_mutex_lock(&epochs->lock);
-        for (uint32_t j = 0; j < epochs->bump_count && good; j++) {
-            if (epochs->bumps[j].value != bumps[i].value) continue; /* drawn anew meanwhile */
-            memmove(&epochs->bumps[j], &epochs->bumps[j + 1],
-                    (--epochs->bump_count - j) * sizeof *bumps);
-            break;
-        }
+        for (uint32_t j = 0; j < epochs->bump_count && good; j++) /* else drawn anew meanwhile */
+            if (epochs->bumps[j].value == bumps[i].value)
+                epochs->bumps[j].paid_ns = base_clock_ns();
         pthread_mutex_unlock(&epochs->lock);
     }
     pthread_mutex_lock(&epochs->lock);
     epochs->tried = bumped;
     pthread_mutex_unlock(&epochs->lock);
+}
+
+/* Whether an epoch from before a clear is there again. *answered_out: all of them were told. */
+static bool epochs_lost(store_remote *remote, const epoch_bump *bump, uint64_t wait_ns,
+                        bool *answered_out)
+{
+    const uint32_t count = epoch_parts(bump);
+    epochs_batch batch;
+    bool lost = false;
+    *answered_out = true;
+    for (uint32_t from = 0; from < count && !lost; from += EPOCHS_ASKING) {
+        const uint32_t step = count - from < EPOCHS_ASKING ? count - from : EPOCHS_ASKING;
+        const uint64_t asked_ns = base_clock_ns();
+        for (uint32_t i = 0; i < step; i++) {
+            const epoch_id id = epoch_part(bump, from + i);
+            epochs_question(remote, &id, asked_ns + wait_ns, &batch.questions[i],
+                            &batch.requests[i]);
+        }
+        link_batch link = {.requests = batch.requests, .count = step};
+        link_run(remote, &link);
+        for (uint32_t i = 0; i < step; i++) {
+            const remote_request *request = &batch.requests[i];
+            const kvt_status status =
+                epochs_answer(remote, &batch.questions[i], request, asked_ns);
+            if (status == KVT_OK)
+                lost = lost || epoch_is_before(
+                                   epochs_unpack(batch.questions[i].value, request->value_bytes),
+                                   bump);
+            else if (status != KVT_MISS && status != KVT_E_MISMATCH)
+                *answered_out = false;
+        }
+    }
+    return lost;
+}
+
+void epochs_look_after(store_remote *remote, uint64_t wait_ns)
+{
+    remote_epochs *epochs = &remote->epochs;
+    epoch_bump bumps[EPOCHS_BUMPS];
+    pthread_mutex_lock(&epochs->lock);
+    const uint32_t count = epochs->bump_count;
+    memcpy(bumps, epochs->bumps, count * sizeof *bumps);
+    pthread_mutex_unlock(&epochs->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        bool answered, there = false;
+        if (bumps[i].paid_ns == 0) continue;
+        const bool lost = epochs_lost(remote, &bumps[i], wait_ns, &answered);
+        const bool over = answered && base_clock_ns() - bumps[i].paid_ns >= EPOCH_WATCHED;
+        pthread_mutex_lock(&epochs->lock);
+        for (uint32_t j = 0; j < epochs->bump_count; j++)
+            there = there || epochs->bumps[j].value == bumps[i].value;
+        if (there && lost) {
+            epochs_clear(epochs, bumps[i].number, bumps[i].tenant);
+            epochs->repeated++;
+        } else if (there && over) {
+            epochs_drop(epochs, bumps[i].value);
+        }
+        pthread_mutex_unlock(&epochs->lock);
+        if (there && lost) remote_hints_clear(&remote->hints);
+    }
 }

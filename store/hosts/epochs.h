@@ -9,7 +9,8 @@
  *     absent           no host has published since the engine lost it: there are no copies
  *
  * What was asked for more than a second ago is unknown. A clear of this store counts at once, and
- * before what the engine says, until the engine has it.
+ * before what the engine says, until the engine has it. Then it is looked after for a minute: a
+ * server replicates behind its answer, and a replica that takes over may have the number of before.
  *
  * Thread rule: any thread; its own lock, a leaf. epochs_run and epochs_pay wait for the link.
  */
@@ -23,6 +24,7 @@
 
 #define EPOCH_PARTS   8u
 #define EPOCH_FRESH   UINT64_C(1000000000) /* nanoseconds that an answer counts */
+#define EPOCH_WATCHED UINT64_C(60000000000) /* and that a clear is looked after */
 #define EPOCH_EVERY   UINT64_MAX           /* in place of a tenant: all of them */
 #define EPOCHS_ROOM   1024u
 #define EPOCHS_WAYS   4u
@@ -49,11 +51,12 @@ typedef struct epoch_item {
     uint64_t set_ns;   /* this store has set it: answers to earlier questions do not count */
 } epoch_item;
 
-/* A clear that the engine does not have yet. */
+/* A clear that the engine does not have yet, or has had for less than a minute. */
 typedef struct epoch_bump {
     uint64_t number;
     bool tenant;
     uint64_t value;
+    uint64_t paid_ns; /* since when the engine has it; 0: it is owed */
 } epoch_bump;
 
 typedef struct remote_epochs {
@@ -62,6 +65,7 @@ typedef struct remote_epochs {
     epoch_bump bumps[EPOCHS_BUMPS]; /* the later one of two counts */
     uint32_t bump_count;
     uint64_t bumped, tried; /* clears ever, and those that have been tried */
+    uint64_t repeated;      /* clears that the engine had lost */
 } remote_epochs;
 
 /* Epochs to be asked for together, each once. */
@@ -129,6 +133,14 @@ void epochs_bump(struct store_remote *remote, const kvt_clear_filter *filter);
 
 /* Gives the engine the clears that it does not have yet. */
 void epochs_pay(struct store_remote *remote, uint64_t wait_ns);
+
+/* Looks whether the engine still has the clears of the last minute, and draws those anew that it
+ * has lost: an older number is there again. */
+void epochs_look_after(struct store_remote *remote, uint64_t wait_ns);
+
+/* How many clears are owed or looked after; how many were lost and drawn anew. */
+uint32_t epochs_kept(remote_epochs *epochs);
+uint64_t epochs_repeated(remote_epochs *epochs);
 
 /* How many clears the engine does not have; how many there have been, and whether so many have been
  * tried; EPOCHS_ALL: all of them. */

@@ -588,11 +588,13 @@ static void publisher_run(kvt_store *store, publisher_write *write, publish_item
     publisher_carry_out(store, write);
 }
 
-/* Tries the deletions that are owed once more, when it is time. Returns when that will be. */
+/* Tries the deletions and clears that are owed once more, and looks after the clears of the last
+ * minute, when it is time. Returns when that will be. */
 static uint64_t publisher_pay(store_remote *remote, publish_item *items, uint64_t due_ns)
 {
     const uint64_t now_ns = base_clock_ns();
     if (now_ns < due_ns) return due_ns;
+    epochs_look_after(remote, PUBLISHER_WAIT_NS);
     epochs_pay(remote, PUBLISHER_WAIT_NS);
     /* The deletions to be tried next, at most so many; they stay kept. */
     pthread_mutex_lock(&remote->lock);
@@ -627,7 +629,7 @@ static void *publisher_main(void *argument)
         }
         const bool clears = !epochs_tried(&remote->epochs, EPOCHS_ALL);
         const bool owes = atomic_load_explicit(&remote->owed_count, memory_order_relaxed) != 0 ||
-                          epochs_owed(&remote->epochs) != 0;
+                          epochs_kept(&remote->epochs) != 0;
         if (count == 0 && !clears && (!owes || base_clock_ns() < owed_ns)) {
             (void)base_condition_wait_until(&remote->due, &store->lock,
                                             owes ? owed_ns : KVT_NO_DEADLINE);

@@ -163,6 +163,7 @@ void remote_tier_stats(kvt_store *store, kvt_remote_stats *out)
     out->invalidations = seen->invalidations;
     out->waiting = remote->queue_count;
     out->owed_clears = epochs_owed(&remote->epochs);
+    out->repeated_clears = epochs_repeated(&remote->epochs);
     out->owed_deletes = atomic_load_explicit(&remote->owed_count, memory_order_relaxed);
     out->dropped_deletes += remote->owed_lost;
     out->survival = remote->found / (remote->found + remote->lost);

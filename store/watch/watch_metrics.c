@@ -98,6 +98,7 @@ static const metrics_row metrics_remote[] = {
     ROW(invalidations, "remote_invalidations_total", "Keys that the feed has named."),
     ROW(bytes_in, "remote_received_bytes_total", "Bytes received from nodes."),
     ROW(bytes_out, "remote_sent_bytes_total", "Bytes sent to nodes."),
+    ROW(repeated_clears, "remote_repeated_clears_total", "Clears that it had lost, made anew."),
     {"remote_owed_deletes", "Deletions that a node has not taken yet.",
      offsetof(kvt_remote_stats, owed_deletes), true},
     {"remote_owed_clears", "Clears that the engine has not taken yet.",

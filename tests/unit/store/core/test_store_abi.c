@@ -58,7 +58,7 @@ BEGINS(kvt_coding_info, reserved);
 BEGINS(kvt_coding_basis_info, model);
 BEGINS(kvt_decoding, reserved2);
 BEGINS(kvt_remote_options, write_bytes_per_s);
-BEGINS(kvt_remote_stats, owed_clears);
+BEGINS(kvt_remote_stats, repeated_clears);
 BEGINS(kvt_remote_node, eviction);
 BEGINS(kvt_gpu_stats, gets_share);
 

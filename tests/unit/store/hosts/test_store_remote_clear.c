@@ -314,6 +314,57 @@ TEST(a_lost_epoch_brings_nothing_back)
     kvt_store_close(b);
 }
 
+/* A server takes a clear, and a replica that has not heard of it takes over: the numbers of before
+ * are there again. The host that cleared finds no copy meanwhile, sees it within a second or two and
+ * clears anew; no other finds one then. What a host draws later is left alone. */
+TEST(a_clear_that_was_lost_is_made_anew)
+{
+    kvt_store *a = open_host(KVT_PUBLISH_ALL, "memory", SOME);
+    kvt_store *b = open_host(KVT_PUBLISH_NONE, "memory", NONE);
+    char names[COUNT][2][EPOCH_NAME_BYTES];
+    uint8_t old[COUNT][2][EPOCH_BYTES], value[EPOCH_BYTES];
+    size_t bytes;
+    put_space(a, MODEL);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const kvt_key key = key_in(MODEL, i);
+        epoch_names(a, &key, names[i]);
+        assert_true(remote_memory_peek(ENGINE, names[i][0], old[i][0], EPOCH_BYTES, &bytes));
+        old[i][0][12] = old[i][0][13] = 0; /* drawn long ago */
+        assert_ok(remote_memory_poke(ENGINE, names[i][0], old[i][0], EPOCH_BYTES));
+    }
+    later(a);
+    for (uint32_t i = 0; i < COUNT; i++)
+        put_in(a, MODEL, 300 + i, i); /* under these numbers */
+    later(b);
+    assert_ok(get_in(b, MODEL, 300, 0));
+    clear_space(a, MODEL);
+    assert_ok(kvt_remote_flush(a, KVT_NO_DEADLINE));
+    assert_int_equal(stats_of(a).owed_clears, 0);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_ok(remote_memory_poke(ENGINE, names[i][0], old[i][0], EPOCH_BYTES));
+    later(a);
+    assert_int_equal(get_in(a, MODEL, 300, 0), KVT_MISS);
+    for (uint32_t i = 0; i < 30000 && stats_of(a).repeated_clears == 0; i++)
+        usleep(1000);
+    assert_int_equal(stats_of(a).repeated_clears, 1);
+    for (uint32_t i = 0; i < 30000 && stats_of(a).owed_clears != 0; i++)
+        usleep(1000);
+    later(b);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_int_equal(get_in(b, MODEL, 300 + i, i), KVT_MISS);
+    /* A number of another host's later clear stays. */
+    assert_true(remote_memory_peek(ENGINE, names[0][0], value, EPOCH_BYTES, &bytes));
+    value[8] ^= 1;
+    value[14]++;
+    assert_ok(remote_memory_poke(ENGINE, names[0][0], value, EPOCH_BYTES));
+    usleep(2500000);
+    assert_int_equal(stats_of(a).repeated_clears, 1);
+    assert_true(remote_memory_peek(ENGINE, names[0][0], old[0][0], EPOCH_BYTES, &bytes));
+    assert_memory_equal(old[0][0], value, EPOCH_BYTES);
+    kvt_store_close(a);
+    kvt_store_close(b);
+}
+
 /* Two hosts clear at once, and one closes at once: all of it holds, and what they publish then is
  * found by both. */
 TEST(clears_of_two_hosts_meet)
