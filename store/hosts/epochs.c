@@ -96,8 +96,7 @@ static epoch_state epochs_look(const remote_epochs *epochs, const epoch_id *id, 
 {
     const epoch_bump *bump = epochs_bumped(epochs, id);
     const epoch_item *item = epochs_find(epochs, id);
-    const bool known =
-        item->asked_ns != 0 && item->asked_ns >= least_ns && epoch_is(&item->id, id);
+    const bool known = item->asked_ns != 0 && item->asked_ns >= least_ns && epoch_is(&item->id, id);
     if (bump != NULL && (bump->paid_ns == 0 || (known && epoch_is_before(item->value, bump)))) {
         *value_out = bump->value;
         return EPOCH_KNOWN;
@@ -489,12 +488,11 @@ static bool epochs_lost(store_remote *remote, const epoch_bump *bump, uint64_t w
         link_run(remote, &link);
         for (uint32_t i = 0; i < step; i++) {
             const remote_request *request = &batch.requests[i];
-            const kvt_status status =
-                epochs_answer(remote, &batch.questions[i], request, asked_ns);
+            const kvt_status status = epochs_answer(remote, &batch.questions[i], request, asked_ns);
             if (status == KVT_OK)
-                lost = lost || epoch_is_before(
-                                   epochs_unpack(batch.questions[i].value, request->value_bytes),
-                                   bump);
+                lost = lost ||
+                       epoch_is_before(
+                           epochs_unpack(batch.questions[i].value, request->value_bytes), bump);
             else if (status != KVT_MISS && status != KVT_E_MISMATCH)
                 *answered_out = false;
         }

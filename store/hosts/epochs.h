@@ -23,9 +23,9 @@
 #include <pthread.h>
 
 #define EPOCH_PARTS   8u
-#define EPOCH_FRESH   UINT64_C(1000000000) /* nanoseconds that an answer counts */
+#define EPOCH_FRESH   UINT64_C(1000000000)  /* nanoseconds that an answer counts */
 #define EPOCH_WATCHED UINT64_C(60000000000) /* and that a clear is looked after */
-#define EPOCH_EVERY   UINT64_MAX           /* in place of a tenant: all of them */
+#define EPOCH_EVERY   UINT64_MAX            /* in place of a tenant: all of them */
 #define EPOCHS_ROOM   1024u
 #define EPOCHS_WAYS   4u
 #define EPOCHS_BUMPS  64u

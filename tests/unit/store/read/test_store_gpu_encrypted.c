@@ -53,12 +53,11 @@ static kvt_store_options encrypted_options(const char *form)
         drives[i] = support_file_config(names[i], drive_files[i], 8 << 20);
         drives[i].key_file = key_file;
     }
-    options.tiers[KVT_TIER_SSD] =
-        (kvt_tier_options){.devices = drives,
-                           .device_count = DRIVES,
-                           .slots = form != NULL ? FORM "@64" : "raw@64",
-                           .placement = KVT_PLACE_TENSOR,
-                           .weights_fixed = true};
+    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = drives,
+                                                     .device_count = DRIVES,
+                                                     .slots = form != NULL ? FORM "@64" : "raw@64",
+                                                     .placement = KVT_PLACE_TENSOR,
+                                                     .weights_fixed = true};
     if (form == NULL) return options;
     assert_ok(kvt_variant_parse(form, &options.variant));
     options.learning.profile_path = profile_file;
