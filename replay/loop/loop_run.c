@@ -50,11 +50,11 @@ static uint64_t loop_now(const loop_state *state)
     return base_clock_ns() - state->begin_ns - state->paused_ns;
 }
 
-static bool loop_is_settled(const loop_state *state)
+/* Whether a thread of the store is at work. */
+static bool loop_has_puts(const loop_state *state)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    return kvt_store_stats_get(state->store, &stats) != KVT_OK ||
-           (stats.policy.moves_in_flight == 0 && stats.puts_waiting == 0);
+    return kvt_store_stats_get(state->store, &stats) == KVT_OK && stats.puts_waiting != 0;
 }
 
 /* What this thread computed since then counts by the model's clock: seconds that other processes
@@ -74,7 +74,7 @@ static void loop_idle_until(loop_state *state, uint64_t until_ns)
         uint32_t moves = 0;
         (void)!kvt_store_flush(state->store);
         (void)!kvt_store_maintain(state->store, &moves);
-        if (moves == 0 && loop_is_settled(state)) break;
+        if (moves == 0 && !loop_has_puts(state)) break;
         if (moves == 0) base_sleep(LOOP_NAP_NS);
     }
     const uint64_t now_ns = loop_now(state);
@@ -296,12 +296,12 @@ static kvt_status loop_put(loop_state *state, const loop_context *context, const
     return KVT_OK;
 }
 
-/* The seconds of a question that was computed before pass. What the store has under way has them
- * as well; where nothing is, the clock leaps. */
+/* The seconds of a question that was computed before pass. Puts that the store writes have them as
+ * well; where there are none the clock leaps: what is queued waits for the next idle time. */
 static void loop_let_pass(loop_state *state, double seconds)
 {
     const uint64_t ns = (uint64_t)(seconds * 1e9);
-    if (!loop_is_settled(state)) {
+    if (loop_has_puts(state)) {
         base_sleep(ns);
         return;
     }
