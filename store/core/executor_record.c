@@ -532,6 +532,6 @@ kvt_status stage_write(store_op *op)
                                   .location = op->location,
                                   .buffer = op->record,
                                   .bytes = op->record_bytes};
-    return transfer_move(op->store->staging, op->store->pools[op->tier], &write, watch,
-                         &op->staging);
+    return transfer_write(op->store->staging, op->store->pools[op->tier], &write, watch,
+                          &op->staging);
 }

@@ -118,6 +118,25 @@ kvt_status transfer_move(store_staging *staging, tiers_pool *pool, const tiers_t
     return transfer_run(staging, pool, wanted, TRANSFER_NO_DEADLINE, watch, buffer, &report);
 }
 
+#define TRANSFER_LOOK_NS UINT64_C(100000000)
+
+kvt_status transfer_write(store_staging *staging, tiers_pool *pool, const tiers_transfer *wanted,
+                          const transfer_watch *watch, staging_buffer *buffer)
+{
+    store_transfer *kept;
+    transfer_report report;
+    kvt_status status =
+        transfer_begin(staging, pool, wanted, 0, TRANSFER_NO_DEADLINE, watch, &kept);
+    if (status != KVT_OK) return status;
+    do
+        status = tiers_transfer_wait_until(pool, &kept->transfer,
+                                           base_clock_ns() + TRANSFER_LOOK_NS);
+    while (status == KVT_E_TIMEOUT && !tiers_pool_stalls(pool, wanted->location));
+    status = transfer_end(kept, status == KVT_E_TIMEOUT ? base_clock_ns() : TRANSFER_NO_DEADLINE,
+                          buffer, &report);
+    return status == KVT_E_TIMEOUT ? KVT_E_GONE : status;
+}
+
 /* ---- transfers that no thread waits for ---- */
 
 /* Drops one hold. The last one frees the transfer, and the staging that its owner has not taken. */

@@ -82,6 +82,13 @@ KVT_NODISCARD kvt_status transfer_move(store_staging *staging, tiers_pool *pool,
                                        const tiers_transfer *wanted, const transfer_watch *watch,
                                        staging_buffer *buffer);
 
+/* Writes a whole record. KVT_E_GONE also when a device that has a part of it answers nothing for a
+ * while, as long as another one does: the record can be written elsewhere, and the pool keeps the
+ * buffer until the device answers. */
+KVT_NODISCARD kvt_status transfer_write(store_staging *staging, tiers_pool *pool,
+                                        const tiers_transfer *wanted, const transfer_watch *watch,
+                                        staging_buffer *buffer);
+
 /* ---- transfers that no thread waits for ---- */
 
 /*

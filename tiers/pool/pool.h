@@ -499,6 +499,10 @@ typedef struct tiers_member_stats {
 KVT_NODISCARD kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index,
                                            tiers_member_stats *out);
 
+/* Whether a member that has a part of a location has work and answers none of it, while another one
+ * that takes new units answers. */
+bool tiers_pool_stalls(tiers_pool *pool, const tiers_location *location);
+
 /* Takes a member out of service: its objects give KVT_E_GONE from now on. */
 void tiers_pool_retire(tiers_pool *pool, uint32_t member);
 

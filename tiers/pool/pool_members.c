@@ -50,6 +50,23 @@ static kvt_device_state pool_member_state(const pool_member *member)
     return member->draining ? KVT_DEVICE_DRAINING : KVT_DEVICE_SERVING;
 }
 
+bool tiers_pool_stalls(tiers_pool *pool, const tiers_location *location)
+{
+    bool stalls = false, others = false;
+    uint64_t members = 0;
+    for (uint32_t i = 0; i < location->share_count; i++)
+        members |= UINT64_C(1) << location->shares[i].member;
+    pthread_mutex_lock(&pool->mutex);
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        const pool_member *member = &pool->members[i];
+        const bool late = member->worker != NULL && tiers_worker_stalls(member->worker);
+        stalls = stalls || (late && (members >> i & 1) != 0);
+        others = others || (!late && pool_member_takes(member));
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return stalls && others;
+}
+
 void tiers_pool_retire(tiers_pool *pool, uint32_t member)
 {
     assert(member < pool->member_count);

@@ -249,13 +249,15 @@ static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish,
     reserve_rooms rooms = all;
     /* Keep an object away from members whose last write failed. Otherwise a member that reads and
      * does not write would draw every small object, because it is the emptiest. After
-     * RESERVE_SPARED_MAX objects such a member is tried again. Returns whether any member was left
-     * out. The count of objects is per member, and a write that succeeds ends it. */
+     * RESERVE_SPARED_MAX objects such a member is tried again. The count of objects is per member,
+     * and a write that succeeds ends it. A member whose answers are late is left out, too, until
+     * its worker has found that they are not. */
     bool spared = false;
     for (uint32_t i = 0; i < pool->member_count; i++) {
         pool_member *member = &pool->members[i];
+        const bool late = rooms.bytes[i] > 0 && tiers_worker_is_late(member->worker);
         bool failing = rooms.bytes[i] > 0 && tiers_worker_write_failed(member->worker);
-        if (!failing || ++member->spared > RESERVE_SPARED_MAX) {
+        if (!late && (!failing || ++member->spared > RESERVE_SPARED_MAX)) {
             member->spared = 0;
             continue;
         }

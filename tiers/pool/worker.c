@@ -38,6 +38,7 @@ enum {
                              after it, have ended */
     WORKER_WAIT_SHORT_NS = 100 * 1000,
     WORKER_ASK_AGAIN_NS = 250 * 1000, /* between two questions for what may not begin */
+    WORKER_WONDER_NS = 100 * 1000 * 1000, /* between two reads of a slow device that is idle */
     WORKER_WAIT_LONG_NS = 10 * 1000 * 1000,
     WORKER_BUSY_NAP_NS = 50 * 1000,
     WORKER_BUSY_NAPS_MAX = 20000 /* one second of busy with nothing in flight is a broken device */
@@ -86,6 +87,18 @@ static void worker_publish_speed(tiers_worker *worker)
     worker_store_double(&worker->write_bytes_per_s, meter->bytes_per_s[KVT_IO_WRITE]);
     if (worker->options.reweigh)
         worker_store_double(&worker->weight_bytes_per_s, meter->weight_bytes_per_s);
+}
+
+/* Takes an operation that has ended into the meter. */
+static void worker_measure(tiers_worker *worker, const kvt_io *io)
+{
+    if (tiers_meter_end(&worker->meter, io)) {
+        worker_publish_speed(worker);
+        worker->write_bytes = worker_write_bytes(worker);
+    }
+    atomic_store_explicit(&worker->moved_ns, io->finished_ns, memory_order_relaxed);
+    if (atomic_load(&worker->stalled_bytes_per_s) != 0) /* the clock is ours, and weights follow */
+        atomic_store(&worker->is_late, tiers_meter_is_late(&worker->meter));
 }
 
 /* Two clocks watch a device: progress of any kind (watchdog.h), and the age of single operations,
@@ -321,11 +334,10 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
     const kvt_io *io = &slot->io;
     tiers_job_result *result = &job->result;
     assert(job->in_flight > 0 && "a piece ends once");
-    if (slot->metered && tiers_meter_end(&worker->meter, io)) {
-        worker_publish_speed(worker);
-        worker->write_bytes = worker_write_bytes(worker);
-    }
-    atomic_store_explicit(&worker->moved_ns, io->finished_ns, memory_order_relaxed);
+    if (slot->metered)
+        worker_measure(worker, io);
+    else
+        atomic_store_explicit(&worker->moved_ns, io->finished_ns, memory_order_relaxed);
     slot->metered = false;
     if (io->kind == KVT_IO_WRITE && io->status != KVT_E_CANCELLED)
         atomic_store(&worker->write_status, io->status);
@@ -437,6 +449,51 @@ static void worker_probe(tiers_worker *worker)
     if (status != KVT_OK) worker_retire(worker, TIERS_RETIRED_GONE);
 }
 
+/* Whether a piece may still be issued without new mail. The stalled piece counts, although its job
+ * may be in no list. */
+static bool worker_has_active(const tiers_worker *worker)
+{
+    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++)
+        if (worker->active[rank].head != NULL) return true;
+    return worker->stalled != NULL;
+}
+
+/* Whether a device is to be asked, when it is idle, if its answers are still late. */
+static bool worker_wonders(const tiers_worker *worker)
+{
+    return atomic_load(&worker->is_late) && !tiers_worker_retired(worker);
+}
+
+/* The answer to worker_wonder. */
+static void worker_answered(tiers_worker *worker)
+{
+    worker_measure(worker, &worker->asked);
+    if (worker->asked.status == KVT_E_GONE) worker_retire(worker, TIERS_RETIRED_GONE);
+}
+
+/* Reads the first grain of a device that is slow and idle, now and then: it is found to be well
+ * although no object is given to it. */
+static void worker_wonder(tiers_worker *worker)
+{
+    kvt_io *io = &worker->asked;
+    if (!worker_wonders(worker) || worker_in_flight(worker) > 0 || worker_has_active(worker))
+        return;
+    const uint64_t now_ns = base_clock_ns();
+    if (now_ns - worker->asked_ns < WORKER_WONDER_NS) return;
+    worker->asked_ns = now_ns;
+    *io = (kvt_io){.kind = KVT_IO_READ, .bytes = TIERS_GRAIN_BYTES, .buffer = worker->probe};
+    worker_begin_call(worker);
+    const kvt_status status = kvt_device_submit(worker->device, io);
+    if (status == KVT_QUEUED)
+        atomic_fetch_add(&worker->flying_bytes[TIERS_RANK_READ], io->bytes);
+    else
+        worker_end_calls(worker, 1, status == KVT_OK);
+    if (status == KVT_BUSY) return;
+    if (status == KVT_QUEUED) atomic_store(&worker->moved_ns, io->submitted_ns);
+    tiers_meter_begin(&worker->meter, io);
+    if (status == KVT_OK) worker_answered(worker);
+}
+
 /* Submits pieces until the device has its depth, its bytes in flight, or no piece is left. One
  * piece is submitted whatever its bytes, so that a small in_flight_bytes_max stops no device. A
  * piece that was taken from its job before the member retired ends with KVT_E_GONE. */
@@ -495,6 +552,11 @@ static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
     if (count > 0) worker_end_calls(worker, (uint32_t)count, true);
     for (size_t i = 0; i < count; i++) {
         const kvt_io *io = worker->done[i];
+        if (io == &worker->asked) {
+            atomic_fetch_sub(&worker->flying_bytes[TIERS_RANK_READ], io->bytes);
+            worker_answered(worker);
+            continue;
+        }
         worker_slot *slot = io->user;
         tiers_rank rank = slot->job->rank;
         assert(atomic_load(&worker->flying_bytes[rank]) >= io->bytes);
@@ -502,15 +564,6 @@ static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
         worker_complete(worker, slot);
     }
     assert((worker_in_flight(worker) == 0) == (worker_flying(worker) == 0));
-}
-
-/* Whether a piece may still be issued without new mail. The stalled piece counts, although its job
- * may be in no list. */
-static bool worker_has_active(const tiers_worker *worker)
-{
-    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++)
-        if (worker->active[rank].head != NULL) return true;
-    return worker->stalled != NULL;
 }
 
 /* Serves all syncs up to a ticket by one sync of the device, after everything that is in flight has
@@ -561,6 +614,7 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
     if (options->in_flight_bytes_max == 0)
         worker->options.in_flight_bytes_max = TIERS_IN_FLIGHT_BYTES_DEFAULT;
     worker->failures = worker->busy_naps = 0;
+    atomic_store(&worker->is_late, false);
     atomic_store(&worker->write_status, KVT_OK);
     atomic_store(&worker->key_fault, NULL);
     tiers_meter_init(&worker->meter, options->read_bytes_per_s, options->write_bytes_per_s,
@@ -608,7 +662,9 @@ static bool worker_collect_mail(tiers_worker *worker, worker_mail *mail_out)
     bool idle = worker_in_flight(worker) == 0 && (!active || worker->held);
     pthread_mutex_lock(&worker->mutex);
     worker->reaping = false;
-    const uint64_t ask_ns = worker->held ? base_clock_ns() + WORKER_ASK_AGAIN_NS : UINT64_MAX;
+    const uint64_t ask_ns = worker->held             ? base_clock_ns() + WORKER_ASK_AGAIN_NS
+                            : worker_wonders(worker) ? worker->asked_ns + WORKER_WONDER_NS
+                                                     : UINT64_MAX;
     while (idle && !worker_has_mail(worker) && !worker->stop) {
         if (worker->spare_asked) {
             /* Call the spare function once. The mutex is held at entry and exit, and released
@@ -622,7 +678,7 @@ static bool worker_collect_mail(tiers_worker *worker, worker_mail *mail_out)
             worker_end_calls(worker, 1, true);
             pthread_mutex_lock(&worker->mutex);
             if (more) worker->spare_asked = true;
-        } else if (worker->held) {
+        } else if (ask_ns != UINT64_MAX) {
             if (worker->sweep || base_clock_ns() >= ask_ns) break;
             base_condition_wait_until(&worker->work, &worker->mutex, ask_ns);
         } else {
@@ -718,6 +774,7 @@ static void worker_serve(tiers_worker *worker)
             pthread_mutex_unlock(&worker->mutex);
         }
         worker_submit(worker);
+        worker_wonder(worker);
         bool full = worker->free_slots == NULL || worker->stalled != NULL ||
                     worker->failures >= WORKER_FAILURES_MAX || tiers_worker_retired(worker);
         if (full) {

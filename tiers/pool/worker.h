@@ -202,6 +202,13 @@ bool tiers_worker_idle(tiers_worker *worker);
 KVT_NODISCARD kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
                                                     const tiers_worker_options *options);
 
+/* Whether the device has work and has answered nothing for a quarter of a second. */
+bool tiers_worker_stalls(const tiers_worker *worker);
+
+/* Whether it does, or its answers are late: the worker asks an idle device by itself whether they
+ * still are, so nothing needs to be put there to find out. */
+bool tiers_worker_is_late(const tiers_worker *worker);
+
 /* Bytes per second of reads that placement should count on (worker_meter.h). */
 double tiers_worker_weight(const tiers_worker *worker);
 

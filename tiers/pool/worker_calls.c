@@ -39,15 +39,26 @@ static double worker_load_double(const worker_double *source)
 
 #define WORKER_STALL_NS UINT64_C(250000000)
 
+bool tiers_worker_stalls(const tiers_worker *worker)
+{
+    if (worker_load_double(&worker->stalled_bytes_per_s) <= 0 || worker_flying(worker) == 0)
+        return false;
+    const uint64_t moved_ns = atomic_load(&worker->moved_ns), now_ns = base_clock_ns();
+    return now_ns > moved_ns && now_ns - moved_ns > WORKER_STALL_NS;
+}
+
+bool tiers_worker_is_late(const tiers_worker *worker)
+{
+    return atomic_load(&worker->is_late) || tiers_worker_stalls(worker);
+}
+
 /* The meter knows requests that have ended. A device that answers none of those that it has is not
  * waited for: its weight is the least until it answers. */
 double tiers_worker_weight(const tiers_worker *worker)
 {
     const double weight = worker_load_double(&worker->weight_bytes_per_s);
     const double stalled = worker_load_double(&worker->stalled_bytes_per_s);
-    if (stalled <= 0 || stalled >= weight || worker_flying(worker) == 0) return weight;
-    const uint64_t moved_ns = atomic_load(&worker->moved_ns), now_ns = base_clock_ns();
-    return now_ns > moved_ns && now_ns - moved_ns > WORKER_STALL_NS ? stalled : weight;
+    return stalled < weight && tiers_worker_stalls(worker) ? stalled : weight;
 }
 
 bool tiers_worker_write_failed(const tiers_worker *worker)

@@ -139,6 +139,7 @@ struct tiers_worker {
     _Atomic uint64_t requests;
     _Atomic uint64_t seal_faults;    /* of the device, as of the last piece */
     _Atomic(const char *) key_fault; /* of the device, as of the last sync */
+    atomic_bool is_late; /* its answers were: it is asked when idle whether they still are */
     _Atomic uint64_t decisions[TIERS_DECISIONS];
     _Atomic uint32_t depth_achieved;
     worker_double read_bytes_per_s;
@@ -166,7 +167,9 @@ struct tiers_worker {
     uint32_t failures;   /* pieces failed since the last one that succeeded */
     uint64_t checked_ns; /* when the thread last checked its operations */
     tiers_meter meter;
-    void *probe; /* a grain */
+    void *probe;       /* a grain */
+    kvt_io asked;      /* reads it, of an idle device that is late, */
+    uint64_t asked_ns; /* last at this instant */
     worker_job *jobs;
     worker_slot *slots;
     kvt_io **done;

@@ -28,7 +28,9 @@
 #define METER_LATENCIES_IN_SPAN 4.0  /* a shorter span from idle shows latency, not bandwidth */
 #define METER_SLOW              8.0  /* times as long as a request ought to take is slow, */
 #define METER_SLOW_SECONDS      0.020
-#define METER_WELL              2.0 /* and up to so many times is not */
+#define METER_STALL_SECONDS     0.25 /* a request that took so long has cost the weight already */
+#define METER_WELL              2.0 /* and up to so many times is not, */
+#define METER_WELL_SECONDS      0.005 /* nor is what takes no longer than this */
 #define METER_WELL_REQUESTS     16u /* of these a device is well, and again after so long */
 #define METER_WELL_NS           (1000u * 1000u * 1000u)
 
@@ -148,6 +150,12 @@ static bool meter_is_evidence(const tiers_meter *meter, double seconds)
     return meter->byte_seconds / seconds >= 2 * meter->request_seconds * bytes_per_s;
 }
 
+bool tiers_meter_is_late(const tiers_meter *meter)
+{
+    return meter->sound_bytes_per_s > 0 &&
+           meter->weight_bytes_per_s < (1 - METER_DEVIATION) * meter->sound_bytes_per_s;
+}
+
 /* How many times as long as it ought to a request of the span has taken, by the device's latency
  * and what was in flight beside it. 0: that is not known. */
 static double meter_slowness(const tiers_meter *meter, double seconds)
@@ -159,8 +167,8 @@ static double meter_slowness(const tiers_meter *meter, double seconds)
            (meter->request_seconds + flying / meter->nominal_bytes_per_s);
 }
 
-/* Looks whether a span, which is no evidence of bandwidth, shows a device that is slow however
- * little it has to do. Such a one is a sample. Reads that take no longer than they ought to give
+/* Looks whether a span shows a device that is slow however little it has to do. Such a one is a
+ * sample, if it is no evidence of bandwidth, too. Reads that take no longer than they ought to give
  * the average back that the device had before: they show no bandwidth. */
 static bool meter_is_slow(tiers_meter *meter, double seconds)
 {
@@ -171,15 +179,20 @@ static bool meter_is_slow(tiers_meter *meter, double seconds)
             meter->sound_bytes_per_s = meter->bytes_per_s[KVT_IO_READ];
         meter->slow_ns = meter->last_ns;
         meter->well = 0;
+        if (meter->byte_seconds / bytes >= METER_STALL_SECONDS) {
+            meter->weight_bytes_per_s = meter->nominal_bytes_per_s / TIERS_METER_FLOOR;
+            meter->following = false;
+            meter->streak = 0;
+        }
         return true;
     }
-    if (meter->sound_bytes_per_s <= 0 || times <= 0 || times > METER_WELL ||
-        meter->bytes[KVT_IO_WRITE] != 0)
+    const bool well = times <= METER_WELL || meter->byte_seconds / bytes <= METER_WELL_SECONDS;
+    if (meter->sound_bytes_per_s <= 0 || times <= 0 || !well || meter->bytes[KVT_IO_WRITE] != 0)
         return false;
     meter->well += meter->requests;
     if (meter->well < METER_WELL_REQUESTS) return false;
     /* Late answers between many that are not cost no weight; one that is lost comes back later. */
-    const bool lost = meter->weight_bytes_per_s < (1 - METER_DEVIATION) * meter->sound_bytes_per_s;
+    const bool lost = tiers_meter_is_late(meter);
     if (lost && meter->last_ns - meter->slow_ns < METER_WELL_NS) return false;
     meter->bytes_per_s[KVT_IO_READ] = meter->sound_bytes_per_s;
     if (lost) meter->weight_bytes_per_s = meter->sound_bytes_per_s;
@@ -219,7 +232,7 @@ bool tiers_meter_end(tiers_meter *meter, const kvt_io *io)
     double seconds = (double)(meter->last_ns - meter->begin_ns) * 1e-9;
     const bool evident = meter_is_evidence(meter, seconds);
     const bool weighed = meter->sound_bytes_per_s > 0;
-    if (evident || meter_is_slow(meter, seconds)) {
+    if (meter_is_slow(meter, seconds) || evident) {
         meter->sample_bytes[KVT_IO_READ] += meter->bytes[KVT_IO_READ];
         meter->sample_bytes[KVT_IO_WRITE] += meter->bytes[KVT_IO_WRITE];
         meter->sample_requests += meter->requests;

@@ -65,6 +65,9 @@ void tiers_meter_begin(tiers_meter *meter, const kvt_io *io);
 /* Its completion. True when averages or weight may have changed. */
 bool tiers_meter_end(tiers_meter *meter, const kvt_io *io);
 
+/* Whether the device has lost weight because its answers are late. */
+bool tiers_meter_is_late(const tiers_meter *meter);
+
 /* ---- pressure ---- */
 
 /*

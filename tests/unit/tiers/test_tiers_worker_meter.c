@@ -140,7 +140,8 @@ TEST(a_drive_that_answers_late_loses_its_weight)
         const uint64_t slow_ns = d.now_ns;
         while (d.meter.weight_bytes_per_s > 100 * MB && d.now_ns - slow_ns < 100e9)
             drive_run(&d, 1e-6, 1, 64 * KIB, 0);               /* one request */
-        assert_true(d.now_ns - slow_ns < (i < 2 ? 1e9 : 9e9)); /* four answers of the slowest */
+        assert_true(d.now_ns - slow_ns < (i < 2 ? 1e9 : 2.1e9)); /* the first answer of 2 s */
+        assert_true(tiers_meter_is_late(&d.meter));
         d.latency_s = 80e-6;
         const uint64_t well_ns = d.now_ns;
         while (d.meter.weight_bytes_per_s < 2000 * MB && d.now_ns - well_ns < 100e9) {
@@ -148,8 +149,31 @@ TEST(a_drive_that_answers_late_loses_its_weight)
             d.now_ns += 50000000; /* twenty reads a second */
         }
         assert_true(d.now_ns - well_ns < 10e9);
+        assert_false(tiers_meter_is_late(&d.meter));
         assert_true(d.meter.bytes_per_s[KVT_IO_READ] == 2000 * MB);
     }
+}
+
+/* One that is kept busy when its answers come 2 s late, and whose spans are evidence of a bandwidth,
+ * has all of its weight again. */
+TEST(a_busy_drive_that_was_late_has_its_weight_again)
+{
+    drive d;
+    drive_open(&d, 100 * MB);
+    drive_run(&d, 2, 8, 256 * KIB, 2);
+    assert_true(d.meter.weight_bytes_per_s == 100 * MB);
+    const double sound = d.meter.bytes_per_s[KVT_IO_READ];
+    d.latency_s = 2;
+    drive_run(&d, 4, 32, 256 * KIB, 2);
+    assert_true(tiers_meter_is_late(&d.meter));
+    assert_true(d.meter.weight_bytes_per_s < 100 * MB / 8);
+    d.latency_s = 80e-6;
+    for (int i = 0; i < 40; i++) {
+        drive_run(&d, 1e-6, 1, 4 * KIB, 0); /* as a worker asks */
+        d.now_ns += 100000000;
+    }
+    assert_false(tiers_meter_is_late(&d.meter));
+    assert_true(d.meter.weight_bytes_per_s >= 0.9 * sound);
 }
 
 /* Late answers now and then, and a burst of many requests, are none of it. */
