@@ -54,10 +54,12 @@
 #include "store/lend/scratch.h"
 
 /* Pools over drives, below a store. */
+#include "tiers/devices/device_layer.h"
 #include "tiers/devices/device_ops.h"
 #include "tiers/pool/gather.h"
 #include "tiers/pool/pool.h"
 #include "tiers/pool/slack_log.h"
+#include "tiers/pool/stripe.h"
 #include "tiers/seal/seal.h"
 #include "tiers/seal/seal_device.h"
 

@@ -15,8 +15,18 @@
 extern const bench_case bench_stripe_case;
 
 /* The cost of keeping KV for long: encrypted devices (as for stripe), which are overwritten,
- * beside plain ones, bytes a second of a core, and opens of stores with many entries. */
+ * beside plain ones, bytes a second of a core; opens of stores with many entries; the scrub beside
+ * gets; a drive that answers late. */
 extern const bench_case bench_keep_case;
+
+/* Its parts, of which options->part chooses one. */
+enum {
+    BENCH_KEEP_ALL,
+    BENCH_KEEP_SEAL,
+    BENCH_KEEP_REOPEN,
+    BENCH_KEEP_SCRUB,
+    BENCH_KEEP_SLOW
+};
 
 /* Layered loads of an announced pass beside writes, in each order in which drives begin requests,
  * on the devices (as for stripe), which are overwritten; on emulated drives with and without a loss

@@ -5,7 +5,9 @@
  * seconds of all threads until then, the gets' included.
  *
  * The entries are of 8 tokens, on a sparse file that takes 8 KiB of an entry; the catalog is a
- * file beside it. Both lie in a folder of the case's own in the working folder, and go with it.
+ * file beside it. Both lie in a folder of the case's own in the working folder, and go with it. A
+ * churned store has put all entries three times more than a fresh one, in another order each time,
+ * and deleted one for each.
  *
  * Thread rule: one case at a time.
  */
@@ -23,6 +25,7 @@
 enum {
     REOPEN_GETS = 100,
     REOPEN_TIMES = 3,
+    REOPEN_CHURNS = 3,
     REOPEN_FEW = 100000,
     REOPEN_MANY = 1000000,
     REOPEN_QUICK = 1000
@@ -38,6 +41,7 @@ typedef struct reopen_site {
     kvt_device_config device;
     kvt_store_options options;
     kvt_store *store;
+    uint32_t first; /* of the numbers of entries that are there */
     char message[BENCH_MESSAGE_BYTES];
 } reopen_site;
 
@@ -66,8 +70,25 @@ static kvt_status reopen_open(reopen_site *site)
     return kvt_store_open(&site->options, &site->store, site->message, sizeof site->message);
 }
 
+static kvt_status reopen_put(reopen_site *site, uint32_t number)
+{
+    char bytes[REOPEN_ENTRY_BYTES] = {0};
+    const kvt_entry entry = {.struct_size = sizeof entry,
+                             .key = reopen_key(number),
+                             .layout = reopen_layout,
+                             .recompute_seconds = 1};
+    memcpy(bytes, &number, sizeof number);
+    kvt_status status = kvt_store_put(site->store, &entry, KVT_PACKED(bytes, sizeof bytes));
+    while (status == KVT_BUSY) {
+        status = kvt_store_flush(site->store);
+        if (status == KVT_OK)
+            status = kvt_store_put(site->store, &entry, KVT_PACKED(bytes, sizeof bytes));
+    }
+    return status;
+}
+
 /* Makes a store of so many entries, and closes it. */
-static kvt_status reopen_make(reopen_site *site, uint32_t entries)
+static kvt_status reopen_make(reopen_site *site, uint32_t entries, bool churned)
 {
     snprintf(site->folder, sizeof site->folder, "kvlab-keep-XXXXXX");
     if (mkdtemp(site->folder) == NULL) return KVT_E_IO;
@@ -87,16 +108,16 @@ static kvt_status reopen_make(reopen_site *site, uint32_t entries)
         (kvt_tier_options){.devices = &site->device, .device_count = 1, .unit_bytes = 4096};
     site->options.durability.catalog_path = site->catalog;
     kvt_status status = reopen_open(site);
-    char bytes[REOPEN_ENTRY_BYTES] = {0};
-    for (uint32_t i = 0; i < entries && status == KVT_OK;) {
-        const kvt_entry entry = {.struct_size = sizeof entry,
-                                 .key = reopen_key(i),
-                                 .layout = reopen_layout,
-                                 .recompute_seconds = 1};
-        memcpy(bytes, &i, sizeof i);
-        status = kvt_store_put(site->store, &entry, KVT_PACKED(bytes, sizeof bytes));
-        i += status == KVT_OK;
-        if (status == KVT_BUSY) status = kvt_store_flush(site->store);
+    for (uint32_t i = 0; i < entries && status == KVT_OK; i++)
+        status = reopen_put(site, i);
+    for (uint32_t lap = 1; churned && lap <= REOPEN_CHURNS && status == KVT_OK; lap++) {
+        site->first = lap * entries;
+        for (uint32_t i = 0; i < entries && status == KVT_OK; i++) {
+            const uint32_t at = (uint32_t)(((uint64_t)i * 7919 + lap * 31) % entries);
+            const kvt_key key = reopen_key(site->first - entries + at);
+            status = kvt_store_delete(site->store, &key);
+            if (status == KVT_OK) status = reopen_put(site, site->first + at);
+        }
     }
     if (status == KVT_OK) status = kvt_store_flush(site->store);
     kvt_store_close(site->store);
@@ -107,6 +128,7 @@ static kvt_status reopen_make(reopen_site *site, uint32_t entries)
 /* Whether an entry comes back right. */
 static bool reopen_hits(reopen_site *site, uint32_t number)
 {
+    number += site->first;
     const kvt_key key = reopen_key(number);
     char bytes[REOPEN_ENTRY_BYTES];
     return kvt_store_get(site->store, &key, KVT_PACKED(bytes, sizeof bytes), KVT_NO_DEADLINE,
@@ -155,10 +177,10 @@ static void reopen_clear(reopen_site *site)
 }
 
 static kvt_status reopen_size(const bench_options *options, bench_report *report, uint32_t entries,
-                              uint32_t *wrong)
+                              bool churned, uint32_t *wrong)
 {
     reopen_site site = {.folder = ""};
-    kvt_status status = reopen_make(&site, entries);
+    kvt_status status = reopen_make(&site, entries, churned);
     const uint32_t times = 2 * (options->quick ? 1 : REOPEN_TIMES);
     for (uint32_t i = 0; i < times && status == KVT_OK; i++) {
         const bool early = i % 2 == 1;
@@ -167,8 +189,8 @@ static kvt_status reopen_size(const bench_options *options, bench_report *report
         if (status != KVT_OK) break;
         *wrong += one.wrong + (uint32_t)(one.known != entries);
         bench_report_row(report, "reopen",
-                         json_pack("{s:b, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "early", early,
-                                   "entries", (json_int_t)entries, "known", (json_int_t)one.known,
+                         json_pack("{s:b, s:b, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "early", early,
+                                   "churned", churned, "entries", (json_int_t)entries, "known", (json_int_t)one.known,
                                    "open_seconds", one.open_seconds, "first_hit_seconds",
                                    one.hit_seconds, "known_seconds", one.known_seconds,
                                    "processor_seconds", one.processor_seconds, "wrong",
@@ -180,17 +202,20 @@ static kvt_status reopen_size(const bench_options *options, bench_report *report
 
 kvt_status bench_keep_reopen(const bench_options *options, bench_report *report)
 {
-    const uint32_t sizes[] = {REOPEN_FEW, REOPEN_MANY};
-    uint32_t wrong = 0;
+    static const struct {
+        uint32_t entries;
+        bool churned;
+    } stores[] = {{REOPEN_FEW, false}, {REOPEN_FEW, true}, {REOPEN_MANY, false}};
+    uint32_t wrong = 0, count = sizeof stores / sizeof stores[0];
     kvt_status status = KVT_OK;
-    if (options->quick || options->iterations != 0) {
-        status = reopen_size(options, report,
-                             options->iterations != 0 ? options->iterations : REOPEN_QUICK, &wrong);
-    } else {
-        for (uint32_t i = 0; i < 2 && status == KVT_OK; i++) {
-            (void)bench_tell(options, i, 2, "reopening");
-            status = reopen_size(options, report, sizes[i], &wrong);
-        }
+    const uint32_t own = options->iterations != 0 ? options->iterations
+                         : options->quick         ? REOPEN_QUICK
+                                                  : 0;
+    if (own != 0) count = 2;
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
+        (void)bench_tell(options, i, count, "reopening");
+        status = reopen_size(options, report, own != 0 ? own : stores[i].entries, stores[i].churned,
+                             &wrong);
     }
     bench_report_add(report, json_pack("{s:I}", "wrong", (json_int_t)wrong));
     if (status != KVT_OK || wrong == 0) return status;

@@ -28,6 +28,7 @@ typedef struct bench_options {
     bool mixing;                         /* slack: emulated drives with a loss alone */
     const char *decisions;               /* slack: a file for what drives decide, or NULL */
     const char *check;                   /* slack: such a file, whose lines are decided again */
+    unsigned part;                       /* keep: BENCH_KEEP_*; 0 = all */
     const void *own;                     /* of cases with options of their own */
 
     /* Told of the share that is done, [0,1], and of what is at work, 1 before the results are

@@ -18,7 +18,8 @@ class KeepTest(CommandCase):
         sets = [word for name in ("a", "b") for text in ("tier=ssd", "backend=memory",
                                                          "capacity=32MiB")
                 for word in ("--set", f"device.{name}.{text}")]
-        document = self.run_json("kvlab", "keep", "--quick", *sets)
+        document = self.run_json("kvlab", "keep", "--quick", "--part", "seal", *sets)
+        self.assertNotIn("reopen", document)
         self.assertEqual(document["schema"], "kvterrace-bench-keep-1")
         cores = document["seal_cores"]
         self.assertEqual([row["unit_bytes"] for row in cores], [4096, 16384, 65536])
@@ -29,10 +30,39 @@ class KeepTest(CommandCase):
         for row in rows:
             self.assertGreater(row["read_bytes_per_s"], 0)
             self.assertGreater(row["cpu_s_per_gb"], 0)
-        self.assertEqual([(opened["early"], opened["entries"], opened["known"], opened["wrong"])
-                          for opened in document["reopen"]],
-                         [(False, 1000, 1000, 0), (True, 1000, 1000, 0)])
+
+    def test_bench_reopen(self):
+        document = self.run_json("kvlab", "keep", "--quick", "--part", "reopen")
+        self.assertEqual([(opened["early"], opened["churned"], opened["entries"], opened["known"],
+                           opened["wrong"]) for opened in document["reopen"]],
+                         [(False, False, 1000, 1000, 0), (True, False, 1000, 1000, 0),
+                          (False, True, 1000, 1000, 0), (True, True, 1000, 1000, 0)])
         self.assertEqual(document["wrong"], 0)
+
+    def sound(self, document, part, rows):
+        self.assertEqual([(row["part"], row["wrong"], row["lost"])
+                          for row in document["keep_faults"]], [(part, 0, 0)] * rows)
+
+    def test_bench_scrub(self):
+        document = self.run_json("kvlab", "keep", "--quick", "--part", "scrub")
+        self.sound(document, "scrub", 1)
+        row, = document["scrub"]
+        self.assertEqual((row["planted"], row["found"], row["left"]), (40, 40, 0))
+        self.assertGreater(row["pairs"], 0)
+        self.assertLessEqual(row["found_seconds"], row["period_seconds"])
+        drives = document["scrub_drives"]
+        self.assertEqual(sum(drive["faults"] for drive in drives), 40)
+        self.assertGreater(sum(drive["faults"] > 0 for drive in drives), 1)
+
+    def test_bench_slow(self):
+        document = self.run_json("kvlab", "keep", "--quick", "--part", "slow")
+        self.sound(document, "slow", 2)
+        self.assertEqual([(row["delay_ms"], row["kind"]) for row in document["slow"]],
+                         [(50, "reads"), (50, "writes"), (2000, "reads"), (2000, "writes")])
+        for row in document["slow"]:
+            self.assertGreater(row["share_before"], 0.05)
+            self.assertGreater(row["others_bytes_per_s"], 0)
+        self.fails("scrub", "kvlab", "keep", "--part", "scrubs")
 
     def write_drive(self, magic):
         with open(self.path("rekey.drive"), "wb") as file:
