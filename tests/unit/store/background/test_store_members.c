@@ -383,6 +383,35 @@ TEST(a_failed_move_leaves_the_object_where_it_was)
     assert_int_equal(support_stats(s->store).evictions, 0);
 }
 
+/* A put whose write a silent disk does not answer is made on the others, while the disk is silent.
+ * Its late answers hurt nothing, and it has no part of what was put. */
+TEST(a_silent_disk_holds_up_no_put)
+{
+    site *s = *state;
+    const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_WRITES};
+    tiers_fault_counts counts;
+    site_close(s);
+    s->options.durability.catalog_path = NULL;
+    s->options.tiers[KVT_TIER_SSD].weights_fixed = false;
+    for (int i = 0; i < DISKS; i++) { /* of memory, by the clock that all have */
+        s->disks[i].path = NULL;
+        s->disks[i].depth = 4;
+    }
+    site_open(s);
+    const uint64_t before = disk_stats(s, 1).bytes_written;
+    site_fault(s, 1, hang);
+    support_puts(s->store, 0, 8);
+    tiers_fault_counts_get(s->disks[1].device, &counts);
+    assert_true(counts.hung > 0);
+    assert_int_equal(disk_stats(s, 1).bytes_written, before);
+    assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_SERVING);
+    assert_true(support_stats(s->store).moves.failed_io > 0);
+    support_gets(s->store, 0, 8);
+    tiers_fault_clear(s->disks[1].device);
+    assert_ok(kvt_store_flush(s->store));
+    support_gets(s->store, 0, 8);
+}
+
 TEST(the_budget_holds_moves_back)
 {
     site *s = *state;
