@@ -48,7 +48,7 @@ static void attend_rows(const sparse_run *run, uint32_t first, uint32_t count, c
     const sparse_kernels *kernels = sparse_kernels_in_use();
     const uint8_t *keys = (const uint8_t *)run->keys + first * run->stride_bytes;
     const uint8_t *values = (const uint8_t *)run->values + first * run->stride_bytes;
-    float weight[ATTEND_ROWS], sums[SPARSE_HEAD_DIM_MAX];
+    float weight[ATTEND_ROWS], sums[SPARSE_ROW_DIM_MAX];
     float most = -INFINITY;
     score_rows(run, keys, count, query, head_dim, scale, weight);
     for (uint32_t t = 0; t < count; t++)

@@ -13,7 +13,9 @@
 
 #include <math.h>
 
-_Static_assert(KVT_SPARSE_HEAD_DIM_MAX == SPARSE_HEAD_DIM_MAX, "the index has the same limit");
+_Static_assert(KVT_SPARSE_HEAD_DIM_MAX == SPARSE_HEAD_DIM_MAX &&
+                   KVT_SPARSE_ROW_DIM_MAX == SPARSE_ROW_DIM_MAX,
+               "the index and the pages have the same limits");
 _Static_assert((int)KVT_SPARSE_ABSENT == (int)PAGES_ABSENT && (int)KVT_SPARSE_RAW == (int)PAGES_RAW,
                "plans and pages name variants alike");
 
@@ -23,7 +25,7 @@ static bool shape_is_sound(const kvt_sparse_pages *p)
 {
     if (p->kv_heads == 0 || p->kv_heads > UINT16_MAX || p->heads == NULL) return false;
     if (p->group == 0 || p->group > KVT_SPARSE_GROUP_MAX) return false;
-    if (p->head_dim == 0 || p->head_dim % 8 != 0 || p->head_dim > KVT_SPARSE_HEAD_DIM_MAX)
+    if (p->head_dim == 0 || p->head_dim % 8 != 0 || p->head_dim > KVT_SPARSE_ROW_DIM_MAX)
         return false;
     if (p->dtype != KVT_DTYPE_FP16 && p->dtype != KVT_DTYPE_BF16 && p->dtype != KVT_DTYPE_FP32)
         return false;
@@ -46,7 +48,7 @@ static void attend_head(const kvt_sparse_pages *p, const kvt_sparse_head *head, 
                         const uint8_t *brought, float scale, const float *query, float *output,
                         float *lse)
 {
-    double sums[SPARSE_HEAD_DIM_MAX];
+    double sums[SPARSE_ROW_DIM_MAX];
     sparse_partial partial;
     float whole;
     sparse_attend_start(sums, &partial, 1, p->head_dim);
@@ -54,9 +56,11 @@ static void attend_head(const kvt_sparse_pages *p, const kvt_sparse_head *head, 
         const kvt_sparse_page *page = &head->pages[i];
         const uint8_t *keys = page->k, *values = page->v;
         if (brought != NULL && page->tier == KVT_TIER_HBM) {
-            values = brought + (values - keys);
-            keys = brought;
-            brought += p->step->sequence->hbm.slot_bytes;
+            const sparse_hbm *hbm = &p->step->sequence->hbm;
+            const uint8_t *own = brought + ((uintptr_t)keys - hbm->address) % hbm->slot_bytes;
+            values = own + (values - keys);
+            keys = own;
+            brought += hbm->slot_bytes;
         }
         const sparse_run run = {.keys = keys,
                                 .values = values,

@@ -12,8 +12,9 @@
 
 #include <kvterrace/types.h>
 
-#define SPARSE_BLOCK          16u  /* clusters whose sketches lie side by side */
-#define SPARSE_HEAD_DIM_MAX   512u /* a multiple of 8 */
+#define SPARSE_BLOCK          16u   /* clusters whose sketches lie side by side */
+#define SPARSE_HEAD_DIM_MAX   512u  /* a multiple of 8 */
+#define SPARSE_ROW_DIM_MAX    1024u /* of rows that no index is over */
 #define SPARSE_SEGMENT_MAX    32768u
 #define SPARSE_CLUSTER_TOKENS 16u
 #define SPARSE_SEGMENT_TOKENS 2048u

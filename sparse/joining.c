@@ -25,6 +25,7 @@ void sparse_joining_open(uint32_t head_dim, uint8_t dtype, uint32_t page_tokens,
     *joining_out = (sparse_joining){.head_dim = head_dim,
                                     .page_tokens = page_tokens,
                                     .row_bytes = head_dim * kvt_dtype_bytes(dtype),
+                                    .value_bytes = head_dim * kvt_dtype_bytes(dtype),
                                     .dtype = dtype};
 }
 
@@ -53,7 +54,8 @@ static sparse_joined *make_page(const sparse_joining *j)
     const size_t sum = j->head_dim * sizeof(float);
     const size_t positions = j->page_tokens * sizeof(uint32_t);
     const size_t side = (size_t)j->page_tokens * j->row_bytes;
-    uint8_t *memory = malloc(sizeof(sparse_joined) + sum + positions + 2 * side);
+    const size_t values = (size_t)j->page_tokens * j->value_bytes;
+    uint8_t *memory = malloc(sizeof(sparse_joined) + sum + positions + side + values);
     if (memory == NULL) return NULL;
     sparse_joined *page = (sparse_joined *)(void *)memory;
     memory += sizeof *page;
@@ -167,7 +169,7 @@ static uint32_t found_page(sparse_joining *j)
 static void settle_page(sparse_joining *j, uint32_t i)
 {
     if (j->open[i]->tokens < j->page_tokens) {
-        update_mean(j, i);
+        if (!j->in_order) update_mean(j, i);
         return;
     }
     j->open_tokens -= j->page_tokens;
@@ -240,14 +242,14 @@ void sparse_joining_take(sparse_joining *j, const uint8_t *key, const uint8_t *v
                          uint32_t position)
 {
     float row[SPARSE_HEAD_DIM_MAX];
-    sparse_kernels_in_use()->widen(key, j->head_dim, j->dtype, row);
-    const uint32_t i = choose_page(j, row);
+    if (!j->in_order) sparse_kernels_in_use()->widen(key, j->head_dim, j->dtype, row);
+    const uint32_t i = !j->in_order ? choose_page(j, row) : j->open_count == 0 ? found_page(j) : 0;
     sparse_joined *page = j->open[i];
     assert(page->tokens < j->page_tokens);
     memcpy(page->keys + (size_t)page->tokens * j->row_bytes, key, j->row_bytes);
-    memcpy(page->values + (size_t)page->tokens * j->row_bytes, value, j->row_bytes);
+    memcpy(page->values + (size_t)page->tokens * j->value_bytes, value, j->value_bytes);
     page->positions[page->tokens++] = position;
-    for (uint32_t d = 0; d < j->head_dim; d++)
+    for (uint32_t d = 0; d < j->head_dim && !j->in_order; d++)
         page->sum[d] += row[d];
     j->open_tokens++;
     settle_page(j, i);

@@ -34,8 +34,9 @@ typedef struct sparse_joined {
 } sparse_joined;
 
 typedef struct sparse_joining {
-    uint32_t head_dim, page_tokens, row_bytes;
+    uint32_t head_dim, page_tokens, row_bytes, value_bytes;
     uint8_t dtype;
+    bool in_order; /* tokens join one page after the other, as they come */
     sparse_joined *open[SPARSE_OPEN_PAGES];
     float *means; /* [SPARSE_OPEN_PAGES][head_dim] of the keys; NULL before the first token */
     float norms[SPARSE_OPEN_PAGES];
@@ -44,6 +45,7 @@ typedef struct sparse_joining {
     sparse_joined *full, *full_last, *spare;
 } sparse_joining;
 
+/* The caller may set in_order and value_bytes (0: K alone) before the first token. */
 void sparse_joining_open(uint32_t head_dim, uint8_t dtype, uint32_t page_tokens,
                          sparse_joining *joining_out);
 void sparse_joining_close(sparse_joining *joining); /* zeroed ones are allowed */

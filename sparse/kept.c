@@ -8,7 +8,7 @@
  *    68   u32 clusters, local tokens, slot bytes
  *    80   u64 index, code, sums bytes
  *   104   u64 keep
- *   112   8 bytes of zero
+ *   112   u32 bytes of an index key; u32 0, or the sides where the model selects
  *   120   u64 XXH3-64 of everything behind it up to the pages, seeded with that of all before it
  *   128   index | code | sums | sinks K, V | local K, V | zeros up to 4 KiB | pages
  *
@@ -30,7 +30,7 @@
 #define KEPT_SHAPE_AT 16u
 #define KEPT_SIZES_AT 68u
 #define KEPT_KEEP_AT  104u
-#define KEPT_ZERO_AT  112u
+#define KEPT_GIVEN_AT 112u
 
 static void put32(uint8_t *at, uint32_t value)
 {
@@ -85,12 +85,24 @@ static void write_front(const sparse_kept_shape *shape, uint32_t number, uint8_t
     for (uint32_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         put32(target + KEPT_SHAPE_AT + 8 + 4 * i, numbers[i]);
     put64(target + KEPT_KEEP_AT, shape->keep);
+    put32(target + KEPT_GIVEN_AT, shape->key_bytes);
+    put32(target + KEPT_GIVEN_AT + 4, shape->given);
 }
 
 void sparse_kept_write_head(const sparse_kept_shape *shape, uint8_t *target)
 {
     write_front(shape, KEPT_HEAD, target);
     put64(target + KEPT_SUM_AT, checksum(target, SPARSE_KEPT_HEAD_BYTES));
+}
+
+void sparse_kept_write_keys(const sparse_kept_shape *shape, uint32_t number, const uint8_t *keys,
+                            uint32_t tokens, uint8_t *target)
+{
+    const uint64_t bytes = (uint64_t)tokens * shape->key_bytes;
+    write_front(shape, number, target);
+    put32(target + KEPT_SIZES_AT, tokens);
+    if (bytes > 0) memcpy(target + SPARSE_KEPT_HEAD_BYTES, keys, bytes);
+    put64(target + KEPT_SUM_AT, checksum(target, SPARSE_KEPT_HEAD_BYTES + bytes));
 }
 
 void sparse_kept_write(const sparse_kept_shape *shape, const sparse_kept_unit *unit,
@@ -138,7 +150,9 @@ static kvt_status read_front(const uint8_t *bytes, uint64_t size, uint32_t *numb
                                      .segment_tokens = get32(at + 28),
                                      .page_tokens = get32(at + 32),
                                      .variants = get32(at + 36),
-                                     .row_bytes = get32(at + 40)};
+                                     .row_bytes = get32(at + 40),
+                                     .key_bytes = get32(bytes + KEPT_GIVEN_AT),
+                                     .given = get32(bytes + KEPT_GIVEN_AT + 4)};
     return KVT_OK;
 }
 
@@ -155,6 +169,8 @@ static bool shape_is_sound(const sparse_kept_shape *shape)
     return shape->layers != 0 && shape->layers <= UINT16_MAX && shape->kv_heads != 0 &&
            shape->kv_heads <= UINT16_MAX &&
            (uint64_t)shape->layers * shape->kv_heads <= SPARSE_UNITS_MAX && shape->tokens != 0 &&
+           shape->given <= 2 && shape->key_bytes <= SPARSE_KEY_BYTES_MAX &&
+           (shape->given > 0 || shape->key_bytes == 0) &&
            (uint64_t)shape->sink_tokens + shape->zone_tokens <= shape->tokens;
 }
 
@@ -166,8 +182,7 @@ kvt_status sparse_kept_read_head(const uint8_t *bytes, uint64_t size, sparse_kep
     if (status != KVT_OK) return status;
     if (number != KEPT_HEAD || size != SPARSE_KEPT_HEAD_BYTES ||
         get64(bytes + KEPT_SUM_AT) != checksum(bytes, size) ||
-        !is_zero(bytes, KEPT_SIZES_AT, KEPT_KEEP_AT) ||
-        !is_zero(bytes, KEPT_ZERO_AT, KEPT_SUM_AT) || !shape_is_sound(&shape))
+        !is_zero(bytes, KEPT_SIZES_AT, KEPT_KEEP_AT) || !shape_is_sound(&shape))
         return KVT_E_CORRUPT;
     *shape_out = shape;
     return KVT_OK;
@@ -180,7 +195,7 @@ static bool same_shape(const sparse_kept_shape *a, const sparse_kept_shape *b)
            a->tokens == b->tokens && a->sink_tokens == b->sink_tokens &&
            a->zone_tokens == b->zone_tokens && a->segment_tokens == b->segment_tokens &&
            a->page_tokens == b->page_tokens && a->variants == b->variants &&
-           a->row_bytes == b->row_bytes;
+           a->row_bytes == b->row_bytes && a->key_bytes == b->key_bytes && a->given == b->given;
 }
 
 /* The sizes that a unit has by its shape and its two free numbers; whatever the bytes say is
@@ -188,14 +203,20 @@ static bool same_shape(const sparse_kept_shape *a, const sparse_kept_shape *b)
 static kvt_status expect_sizes(const sparse_kept_shape *shape, const sparse_paging *paging,
                                sparse_kept_unit *unit)
 {
-    if (unit->clusters > paging->tokens || (unit->clusters == 0) != (paging->tokens == 0) ||
-        unit->local_tokens > UINT32_MAX / 2)
+    if (unit->clusters > paging->tokens || unit->local_tokens > UINT32_MAX / 2)
         return KVT_E_CORRUPT;
-    unit->index_bytes = sparse_index_bytes(shape->head_dim, paging->tokens, unit->clusters, 0);
-    unit->code_bytes = sparse_code_bytes(paging);
+    if (shape->given == 0 && (unit->clusters == 0) != (paging->tokens == 0)) return KVT_E_CORRUPT;
+    if (shape->given > 0 && unit->clusters > 1) return KVT_E_CORRUPT;
+    unit->index_bytes = unit->clusters * (uint64_t)paging->tokens * sizeof(uint32_t);
+    unit->code_bytes = 0;
+    if (shape->given == 0) {
+        unit->index_bytes = sparse_index_bytes(shape->head_dim, paging->tokens, unit->clusters, 0);
+        unit->code_bytes = sparse_code_bytes(paging);
+    }
+    const uint64_t row = (uint64_t)shape->row_bytes * (shape->given == 1 ? 1 : 2);
     unit->sums_bytes = (uint64_t)paging->pages * SPARSE_SECTIONS * sizeof(uint32_t);
-    unit->sinks_bytes = 2 * (uint64_t)shape->sink_tokens * shape->row_bytes;
-    unit->local_bytes = 2 * (uint64_t)unit->local_tokens * shape->row_bytes;
+    unit->sinks_bytes = shape->sink_tokens * row;
+    unit->local_bytes = unit->local_tokens * row;
     unit->slot_bytes = sparse_slot_bytes(paging, shape->variants, NULL);
     unit->pages_bytes = (uint64_t)paging->pages * unit->slot_bytes;
     return KVT_OK;
@@ -217,7 +238,7 @@ kvt_status sparse_kept_read(const sparse_kept_shape *shape, const sparse_paging 
     if (status != KVT_OK) return status;
     if (get32(bytes + 76) != unit.slot_bytes || get64(bytes + 80) != unit.index_bytes ||
         get64(bytes + 88) != unit.code_bytes || get64(bytes + 96) != unit.sums_bytes ||
-        !is_zero(bytes, KEPT_ZERO_AT, KEPT_SUM_AT) || sparse_kept_bytes(&unit, &pages_at) != size ||
+        sparse_kept_bytes(&unit, &pages_at) != size ||
         get64(bytes + KEPT_SUM_AT) != checksum(bytes, pages_at))
         return KVT_E_CORRUPT;
     unit.index = bytes + SPARSE_KEPT_HEAD_BYTES;
@@ -227,6 +248,25 @@ kvt_status sparse_kept_read(const sparse_kept_shape *shape, const sparse_paging 
     unit.local = unit.sinks + unit.sinks_bytes;
     unit.pages = bytes + pages_at;
     *unit_out = unit;
+    return KVT_OK;
+}
+
+kvt_status sparse_kept_read_keys(const sparse_kept_shape *shape, uint32_t number,
+                                 const uint8_t *bytes, uint64_t size, const uint8_t **keys_out,
+                                 uint32_t *tokens_out)
+{
+    sparse_kept_shape own;
+    uint32_t part;
+    kvt_status status = read_front(bytes, size, &part, &own);
+    if (status != KVT_OK) return status;
+    if (part != number || !same_shape(shape, &own)) return KVT_E_MISMATCH;
+    const uint32_t tokens = get32(bytes + KEPT_SIZES_AT);
+    if (!is_zero(bytes, KEPT_SIZES_AT + 4, KEPT_KEEP_AT) ||
+        size != SPARSE_KEPT_HEAD_BYTES + (uint64_t)tokens * shape->key_bytes ||
+        get64(bytes + KEPT_SUM_AT) != checksum(bytes, size))
+        return KVT_E_CORRUPT;
+    *keys_out = bytes + SPARSE_KEPT_HEAD_BYTES;
+    *tokens_out = tokens;
     return KVT_OK;
 }
 
@@ -281,6 +321,7 @@ kvt_status sparse_kept_index(const sparse_kept_shape *shape, const sparse_kept_u
 {
     *index_out =
         (sparse_index){.head_dim = shape->head_dim, .segment_tokens = shape->segment_tokens};
+    if (shape->given > 0) return KVT_OK;
     /* Without a zone there are no clusters, and steps of zeros, which appended ones widen. */
     kvt_status status = sparse_index_make(shape->head_dim, shape->segment_tokens,
                                           shape->zone_tokens, unit->clusters, 0, index_out);

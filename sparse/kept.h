@@ -17,6 +17,7 @@
 
 #define SPARSE_KEPT_HEAD_BYTES 128u
 #define SPARSE_UNITS_MAX       65536u /* layers * kv_heads of a sequence */
+#define SPARSE_KEY_BYTES_MAX   65536u /* of a token and layer */
 
 /* The geometry of a sequence, the same in the head entry and in every unit. */
 typedef struct sparse_kept_shape {
@@ -27,12 +28,20 @@ typedef struct sparse_kept_shape {
     uint32_t sink_tokens, zone_tokens, segment_tokens, page_tokens;
     uint32_t variants; /* a mask */
     uint32_t row_bytes;
+    uint32_t key_bytes; /* of index keys; 0: there are none */
+    uint32_t given;     /* 0; or the sides of a sequence whose model selects */
 } sparse_kept_shape;
+
+/* The parts of a kept sequence: its units, and the index keys of each layer. */
+static inline uint32_t sparse_kept_parts(const sparse_kept_shape *shape)
+{
+    return shape->layers * (shape->kv_heads + (shape->key_bytes > 0 ? 1 : 0));
+}
 
 /* A unit's parts, pointing into its bytes or to be written there. */
 typedef struct sparse_kept_unit {
-    uint32_t number; /* layer * kv_heads + head */
-    uint32_t clusters;
+    uint32_t number;       /* layer * kv_heads + head */
+    uint32_t clusters;     /* where the model selects: 1: the index is the position of each place */
     uint32_t local_tokens; /* with appended ones */
     uint32_t slot_bytes;
     const uint8_t *index, *code, *sums, *sinks, *local, *pages;
@@ -45,6 +54,15 @@ uint64_t sparse_kept_bytes(const sparse_kept_unit *unit, uint64_t *pages_at_out)
 /* Writes everything but the pages to the front of target, with the checksum. */
 void sparse_kept_write(const sparse_kept_shape *shape, const sparse_kept_unit *unit,
                        uint8_t *target);
+
+/* The index keys of a layer: SPARSE_KEPT_HEAD_BYTES, then the keys of so many tokens. number: that
+ * of the part, behind the units. read: KVT_OK: keys_out are in bytes, of tokens_out tokens;
+ * KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_MISMATCH (another sequence's, or another part). */
+void sparse_kept_write_keys(const sparse_kept_shape *shape, uint32_t number, const uint8_t *keys,
+                            uint32_t tokens, uint8_t *target);
+KVT_NODISCARD kvt_status sparse_kept_read_keys(const sparse_kept_shape *shape, uint32_t number,
+                                               const uint8_t *bytes, uint64_t size,
+                                               const uint8_t **keys_out, uint32_t *tokens_out);
 
 /* The head entry: SPARSE_KEPT_HEAD_BYTES. */
 void sparse_kept_write_head(const sparse_kept_shape *shape, uint8_t *target);

@@ -203,7 +203,7 @@ static uint32_t code_segment_of(const sparse_paging *paging, uint32_t page)
 bool sparse_code_has(const sparse_paging *paging, const sparse_code *code, uint32_t page)
 {
     assert(page < paging->pages);
-    return code->memory[code_segment_of(paging, page)] != 0;
+    return code->memory != NULL && code->memory[code_segment_of(paging, page)] != 0;
 }
 
 /* ---- decoding ---- */

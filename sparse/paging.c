@@ -33,8 +33,8 @@ kvt_status sparse_paging_init(sparse_paging *paging, uint32_t head_dim, uint8_t 
 {
     const uint32_t element = dtype == KVT_DTYPE_OPAQUE ? 0 : kvt_dtype_bytes(dtype);
     *paging = (sparse_paging){.pages = 0};
-    if (element != 2 && element != 4) return KVT_E_ARGUMENT;
-    if (head_dim == 0 || head_dim % 8 != 0 || head_dim > SPARSE_HEAD_DIM_MAX) return KVT_E_ARGUMENT;
+    if (element == 0) return KVT_E_ARGUMENT;
+    if (head_dim == 0 || head_dim % 8 != 0 || head_dim > SPARSE_ROW_DIM_MAX) return KVT_E_ARGUMENT;
     if (segment_tokens == 0) segment_tokens = SPARSE_SEGMENT_TOKENS;
     if (segment_tokens % SPARSE_CODE_TOKENS != 0 || segment_tokens > SPARSE_SEGMENT_MAX)
         return KVT_E_ARGUMENT;
@@ -48,7 +48,8 @@ kvt_status sparse_paging_init(sparse_paging *paging, uint32_t head_dim, uint8_t 
                               .dtype = dtype,
                               .tokens = tokens,
                               .segment_tokens = segment_tokens,
-                              .page_tokens = page_tokens};
+                              .page_tokens = page_tokens,
+                              .sides = 2};
     /* All segments but the last are whole numbers of pages. */
     paging->pages = tokens / page_tokens + (tokens % page_tokens != 0 ? 1u : 0u);
     return KVT_OK;
@@ -68,7 +69,7 @@ uint32_t sparse_page_of(const sparse_paging *paging, uint32_t place)
 
 uint64_t sparse_page_bytes(const sparse_paging *paging, uint32_t tokens, pages_variant variant)
 {
-    const uint64_t elements = 2 * (uint64_t)tokens * paging->head_dim;
+    const uint64_t elements = paging->sides * (uint64_t)tokens * paging->head_dim;
     switch (variant) {
     case PAGES_BITS_2: return elements / 4;
     case PAGES_BITS_4: return elements / 2;

@@ -29,6 +29,7 @@ typedef struct sparse_paging {
     uint32_t segment_tokens; /* as the index has them */
     uint32_t page_tokens;    /* a multiple of 8, 8 .. 128; divides SPARSE_CODE_TOKENS */
     uint32_t pages;
+    uint32_t sides; /* 2; a caller may set 1: K alone */
 } sparse_paging;
 
 /* page_tokens 0: so many that 4 bits of both sides are 4 KiB, within 16 and 128. KVT_OK;
@@ -70,7 +71,7 @@ KVT_NODISCARD kvt_status sparse_code_segment(const sparse_paging *paging, sparse
                                              uint32_t segment, const void *keys, const void *values,
                                              uint8_t *target, void *scratch);
 
-/* Whether a page has a coded form. */
+/* Whether a page has a coded form; of a zeroed code none has. */
 bool sparse_code_has(const sparse_paging *paging, const sparse_code *code, uint32_t page);
 
 /* Decodes a prefix of a page to rows of the dtype, [tokens][head_dim] packed. variant: 2, 4 or 8

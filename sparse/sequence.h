@@ -12,6 +12,7 @@
  *     sequence_divide.c   how much of the window each unit has
  *     sequence_observe.c  warm-up from the prompt's last queries
  *     sequence_explain.c  why a step brings what it brings
+ *     sequence_given.c    steps for what a model has selected by itself
  *
  *     sequence   layers x KV heads units; one arena of window memory; room lent by the store
  *     unit       index, code metadata, table of pages, window; sinks and local rows
@@ -63,8 +64,10 @@ typedef struct sparse_tail {
     sparse_joining joining;
     sparse_added added; /* its pages are those at rest */
     sparse_table table;
-    sparse_code *codes;     /* of each page */
-    uint32_t *positions;    /* [pages_max][page_tokens] */
+    sparse_code *codes;  /* of each page */
+    uint32_t *positions; /* [pages_max][page_tokens] */
+    uint32_t *chunks;    /* of each page's worth of tokens in order, the page at rest that has it;
+                               SPARSE_NOT_HELD. Where the model selects */
     sparse_joined *writing; /* at most one: it becomes page added.pages */
     sparse_block *block;
     sparse_joined *stuck; /* full ones that drives have refused too often: they stay */
@@ -96,6 +99,8 @@ typedef struct sparse_unit {
     uint64_t target_bytes; /* that the window is to have in DRAM */
     sparse_resident sinks, local;
     sparse_tail tail;
+    uint32_t *token_at; /* of a place of the zone its position, where the model selects; NULL, as */
+    uint32_t *place_of; /* the inverse is: they are the same */
 } sparse_unit;
 
 /* Memory that a gather and a step share: the last of them frees it. */
@@ -146,7 +151,8 @@ typedef struct sparse_head_work {
     uint32_t page_room;
     uint32_t *positions; /* of the zone's pages in this step */
     uint32_t position_room;
-    uint8_t *rows; /* decoded K and V */
+    uint64_t *asked; /* a bit of each position, where the model selects; or NULL */
+    uint8_t *rows;   /* decoded K and V */
     uint64_t rows_bytes;
 } sparse_head_work;
 
@@ -195,11 +201,12 @@ struct kvt_sparse {
     kvt_store *store;
     kvt_sparse_options options;
     uint32_t group, zone_tokens, local_first; /* tokens; a position */
-    uint32_t local_most; /* local and appended tokens, with those that have joined */
-    uint32_t local_keep; /* local tokens from which on the oldest one joins */
-    uint32_t local_room; /* tokens that the local rows have memory for */
-    uint32_t row_bytes;  /* of one token, head and side */
-    uint32_t variants;   /* a mask of those that the pages have */
+    uint32_t local_most;  /* local and appended tokens, with those that have joined */
+    uint32_t local_keep;  /* local tokens from which on the oldest one joins */
+    uint32_t local_room;  /* tokens that the local rows have memory for */
+    uint32_t row_bytes;   /* of one token, head and side */
+    uint32_t value_bytes; /* the same of V; 0: there is one side, and K is V */
+    uint32_t variants;    /* a mask of those that the pages have */
     uint32_t layers_given;
     uint64_t id;
     double built_seconds; /* that the layers took: what a kept sequence saves */
@@ -218,11 +225,13 @@ struct kvt_sparse {
     uint8_t *arena;
     tiers_space *space; /* of the arena, in grains */
     sparse_hbm hbm;
-    uint32_t *positions;       /* of sinks, then of local rows */
-    uint32_t *left;            /* scratch of a window's step: pages */
-    uint8_t *scratch_rows;     /* of the page code */
-    sparse_paging tail_paging; /* of all pages that tokens may be appended in */
-    sparse_paging tail_page;   /* of one of them: each is coded for itself */
+    uint32_t *positions;        /* of sinks, then of local rows */
+    uint8_t *index_keys;        /* [layers][tokens_max][key_bytes]; NULL: there are none */
+    uint32_t *index_key_tokens; /* of each layer */
+    uint32_t *left;             /* scratch of a window's step: pages */
+    uint8_t *scratch_rows;      /* of the page code */
+    sparse_paging tail_paging;  /* of all pages that tokens may be appended in */
+    sparse_paging tail_page;    /* of one of them: each is coded for itself */
     cluster_work tail_work;
     float *tail_means; /* keys, values: [page's clusters][head_dim] each */
     kvt_sparse_step steps[SPARSE_STEPS_MAX];
@@ -303,6 +312,37 @@ KVT_NODISCARD kvt_status sparse_step_add_weights(kvt_sparse *s, uint32_t layer,
                                                  const float *queries, float share);
 KVT_NODISCARD kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer);
 
+/* A step that may begin for a layer: the one that a hint began, or one that is free. KVT_OK;
+ * KVT_E_STATE; KVT_BUSY. */
+KVT_NODISCARD kvt_status sparse_step_take(kvt_sparse *s, uint32_t layer,
+                                          kvt_sparse_step **step_out);
+void sparse_step_end(kvt_sparse *s, kvt_sparse_step *step);
+/* Memory for what a head's step brings: pages, positions, coded tokens. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_step_room(const kvt_sparse *s, sparse_head_work *head,
+                                          uint32_t pages, uint32_t tokens, uint64_t coded);
+/* Adds a share of one step's weights to the heat of a unit's pages, and to its curve. */
+void sparse_step_add_heat(kvt_sparse *s, sparse_unit *unit, const float *weight, float share);
+
+/* ---- sequence_given.c ---- */
+
+/* Lists the rows that a step was asked for. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_given_bring(kvt_sparse *s, kvt_sparse_step *step, uint32_t h);
+/* Orders a unit's zone by its list of positions, and makes the inverse. KVT_OK: the list is the
+ * unit's; KVT_E_CORRUPT: not each position comes once; KVT_E_MEMORY: the list is the caller's. */
+KVT_NODISCARD kvt_status sparse_given_arrange(const kvt_sparse *s, sparse_unit *unit,
+                                              uint32_t *token_at);
+
+/* Memory for index keys. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_given_open(kvt_sparse *s);
+void sparse_given_close(kvt_sparse *s);
+
+/* ---- sequence_observe.c ---- */
+
+/* Zeroes the heat of a layer's pages. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_observe_begin(kvt_sparse *s, uint32_t layer);
+/* Copies, divides and warms up by the heat. As kvt_sparse_observe. */
+KVT_NODISCARD kvt_status sparse_observe_end(kvt_sparse *s, uint32_t layer);
+
 /* ---- sequence_append.c ---- */
 
 /* What appended tokens need in a unit that has its index, and in a sequence. KVT_OK; KVT_E_MEMORY;
@@ -347,6 +387,11 @@ KVT_NODISCARD kvt_status sparse_sequence_wait_blocks(kvt_sparse *s);
 
 /* Says what a status means where nobody has said more. */
 void sparse_sequence_say(kvt_status status, char *message, size_t message_size);
+
+/* The geometry of so many tokens in pages of this sequence's kind. KVT_OK; KVT_E_ARGUMENT. */
+KVT_NODISCARD kvt_status sparse_sequence_paging(const kvt_sparse *s, uint32_t tokens,
+                                                uint32_t segment_tokens, uint32_t page_tokens,
+                                                sparse_paging *paging);
 
 /* Room and memory for a sequence of `options->layout.tokens`, without any layer; zone_has_room:
  * also for the pages of the zone. As kvt_sparse_open_live. */
@@ -473,7 +518,7 @@ void sparse_hbm_step(kvt_sparse *s, uint32_t layer, sparse_unit *unit, sparse_it
 /* Waits until a layer has no move under way; it has no step under way. */
 void sparse_hbm_settle(kvt_sparse *s, uint32_t layer);
 
-/* Reads the rows of those pages back that lie in HBM: the block's memory has them one behind the
+/* Reads the slots of those pages back that lie in HBM: the block's memory has them one behind the
  * other, s->hbm.slot_bytes apart. Blocking. KVT_OK: the caller frees the block, which is NULL where
  * there are none; KVT_E_MEMORY; KVT_E_IO, KVT_E_GONE; KVT_E_STATE (a child of fork). Any thread. */
 KVT_NODISCARD kvt_status sparse_hbm_read(const kvt_sparse *s, const kvt_sparse_page *pages,

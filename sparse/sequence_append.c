@@ -36,7 +36,7 @@ static uint32_t page_clusters(const kvt_sparse *s)
 kvt_status sparse_append_open(kvt_sparse *s)
 {
     const uint32_t dim = s->options.layout.head_dim, clusters = page_clusters(s);
-    if (s->tail_paging.pages == 0) return KVT_OK;
+    if (s->tail_paging.pages == 0 || s->options.given) return KVT_OK;
     s->tail_means = malloc(2 * (size_t)clusters * dim * sizeof *s->tail_means);
     if (s->tail_means == NULL) return KVT_E_MEMORY;
     return cluster_work_open(dim, s->tail_page.page_tokens, clusters, &s->tail_work);
@@ -55,11 +55,21 @@ kvt_status sparse_append_open_unit(kvt_sparse *s, sparse_unit *unit)
     sparse_tail *tail = &unit->tail;
     sparse_joining_open(s->options.layout.head_dim, (uint8_t)s->options.layout.dtype,
                         s->tail_page.page_tokens, &tail->joining);
+    tail->joining.in_order = s->options.given;
+    tail->joining.value_bytes = s->value_bytes;
     if (pages == 0) return KVT_OK;
-    kvt_status status =
-        sparse_added_open(s->options.layout.head_dim, pages, page_clusters(s), &tail->added);
-    if (status != KVT_OK) return status;
-    unit->index.added = &tail->added;
+    if (s->options.given) {
+        tail->added.pages_max = pages;
+        tail->chunks = malloc(pages * sizeof *tail->chunks);
+        if (tail->chunks == NULL) return KVT_E_MEMORY;
+        for (uint32_t i = 0; i < pages; i++)
+            tail->chunks[i] = SPARSE_NOT_HELD;
+    } else {
+        kvt_status status =
+            sparse_added_open(s->options.layout.head_dim, pages, page_clusters(s), &tail->added);
+        if (status != KVT_OK) return status;
+        unit->index.added = &tail->added;
+    }
     tail->codes = calloc(pages, sizeof *tail->codes);
     tail->positions = malloc((size_t)s->tail_paging.tokens * sizeof *tail->positions);
     if (tail->codes == NULL || tail->positions == NULL) return KVT_E_MEMORY;
@@ -75,6 +85,7 @@ void sparse_append_close_unit(sparse_unit *unit)
         sparse_code_close(&tail->codes[i]);
     free(tail->codes);
     free(tail->positions);
+    free(tail->chunks);
     free(tail->writing);
     while (tail->stuck != NULL) {
         sparse_joined *page = tail->stuck;
@@ -95,7 +106,7 @@ bool sparse_unit_has_code(const kvt_sparse *s, const sparse_unit *unit, uint32_t
     if (!sparse_unit_appended(unit, page, &own))
         return sparse_code_has(&unit->paging, &unit->code, page);
     const sparse_code *code = &unit->tail.codes[own];
-    return code->memory != NULL && sparse_code_has(&s->tail_page, code, 0);
+    return sparse_code_has(&s->tail_page, code, 0);
 }
 
 kvt_status sparse_unit_decode(const kvt_sparse *s, const sparse_unit *unit, uint32_t page,
@@ -114,6 +125,7 @@ void sparse_unit_positions(const kvt_sparse *s, const sparse_unit *unit, uint32_
 {
     const uint32_t tokens = unit->paging.page_tokens;
     uint32_t own;
+    assert(!s->options.given);
     if (sparse_unit_appended(unit, page, &own)) {
         memcpy(positions, unit->tail.positions + (size_t)own * tokens, tokens * sizeof *positions);
         return;
@@ -164,20 +176,20 @@ void sparse_append_token(const kvt_sparse *s, sparse_unit *unit, const uint8_t *
         local->tokens--;
         local->begin++;
         local->keys += row;
-        local->values += row;
+        local->values += row; /* of one side, the keys again */
     }
     if (local->begin + local->tokens == s->local_room) {
         uint8_t *keys = local->keys - local->begin * row;
         uint8_t *values = local->values - local->begin * row;
         memmove(keys, local->keys, local->tokens * row);
-        memmove(values, local->values, local->tokens * row);
+        if (s->value_bytes > 0) memmove(values, local->values, local->tokens * row);
         local->keys = keys;
         local->values = values;
         local->begin = 0;
     }
     assert(local->begin + local->tokens < s->local_room);
     memcpy(local->keys + local->tokens * row, key, row);
-    memcpy(local->values + local->tokens * row, value, row);
+    if (s->value_bytes > 0) memcpy(local->values + local->tokens * row, value, row);
     local->tokens++;
 }
 
@@ -195,23 +207,36 @@ static void tell_hint(kvt_sparse *s, const sparse_unit *unit, uint32_t page)
     head->held[page] = head->coming[page] = head->variant[page] = PAGES_ABSENT;
 }
 
-/* A page that is written is at rest: its clusters join the index, and its memory is free. */
-static void settle_written(kvt_sparse *s, sparse_unit *unit)
+/* The clusters of a page that is written join the index. */
+static void settle_clusters(kvt_sparse *s, sparse_unit *unit)
 {
     sparse_tail *tail = &unit->tail;
-    const uint32_t own = tail->added.pages, tokens = s->tail_page.page_tokens;
     const uint32_t clusters = page_clusters(s);
     uint32_t counts[SPARSE_CODE_TOKENS];
     float scatter[SPARSE_CODE_TOKENS];
     float *values = s->tail_means + (size_t)clusters * s->options.layout.head_dim;
     const uint32_t iterations =
         s->options.iterations != 0 ? s->options.iterations : SPARSE_ITERATIONS;
-    const uint32_t found = sparse_joining_split(
-        &tail->joining, tail->writing, clusters, iterations, number_mix(s->options.seed + own),
-        unit->index.key_scatter, &s->tail_work, s->tail_means, values, counts, scatter);
+    const uint32_t found = sparse_joining_split(&tail->joining, tail->writing, clusters, iterations,
+                                                number_mix(s->options.seed + tail->added.pages),
+                                                unit->index.key_scatter, &s->tail_work,
+                                                s->tail_means, values, counts, scatter);
+    sparse_added_page(&unit->index, s->tail_means, values, counts, scatter, found);
+}
+
+/* A page that is written is at rest, and its memory is free. */
+static void settle_written(kvt_sparse *s, sparse_unit *unit)
+{
+    sparse_tail *tail = &unit->tail;
+    const uint32_t own = tail->added.pages, tokens = s->tail_page.page_tokens;
     memcpy(tail->positions + (size_t)own * tokens, tail->writing->positions,
            tokens * sizeof *tail->positions);
-    sparse_added_page(&unit->index, s->tail_means, values, counts, scatter, found);
+    if (s->options.given) {
+        tail->chunks[(tail->writing->positions[0] - s->local_first) / tokens] = own;
+        tail->added.pages++;
+    } else {
+        settle_clusters(s, unit);
+    }
     tell_hint(s, unit, unit->window.pages++);
     assert(unit->window.pages == sparse_unit_pages(unit));
     sparse_joining_retire(&tail->joining, tail->writing);
@@ -271,7 +296,8 @@ static kvt_status fill_slot(kvt_sparse *s, sparse_unit *unit, const sparse_joine
     if (!coded && !tail->table.has_raw) return KVT_RAW;
     if (tail->table.has_raw) {
         memcpy(slot + tail->table.coded_bytes, page->keys, side);
-        memcpy(slot + tail->table.coded_bytes + side, page->values, side);
+        memcpy(slot + tail->table.coded_bytes + side, page->values,
+               (uint64_t)page->tokens * s->value_bytes);
     }
     sparse_table_seal(&tail->table, own, slot, coded);
     return KVT_OK;
@@ -322,8 +348,10 @@ static bool layer_is_busy(const kvt_sparse *s, uint32_t layer)
 kvt_status kvt_sparse_append(kvt_sparse *s, uint32_t layer, const void *k, const void *v,
                              uint32_t tokens)
 {
-    if (s == NULL || k == NULL || v == NULL || layer >= s->options.layout.layers)
+    if (s == NULL || k == NULL || (v == NULL && s->value_bytes > 0) ||
+        layer >= s->options.layout.layers)
         return KVT_E_ARGUMENT;
+    if (s->value_bytes == 0) v = k;
     if (!s->ready || layer_is_busy(s, layer) || !scratch_is_ours(s->store)) return KVT_E_STATE;
     const uint32_t heads = s->options.layout.kv_heads;
     const uint32_t first = s->options.layout.tokens + s->appended[layer];

@@ -46,7 +46,7 @@ static uint64_t size_bytes(const kvt_sparse *s, uint32_t i)
 bool sparse_divide_is_on(const kvt_sparse *s)
 {
     return s->options.divide_windows && s->arena != NULL && unit_count(s) > 1 &&
-           s->options.budget_bytes != KVT_SPARSE_ALL;
+           (s->options.given || s->options.budget_bytes != KVT_SPARSE_ALL);
 }
 
 bool sparse_divide_measures(const kvt_sparse *s, uint32_t layer)
@@ -72,7 +72,11 @@ void sparse_divide_measure(kvt_sparse *s, sparse_unit *unit, const float *weight
     const pages_problem problem = sparse_head_problem(s, unit, weight, NULL, sparse_head_budget(s));
     pages_plan plan;
     if (pages == 0) return;
-    pages_choose(&problem, s->meter_variant, &plan);
+    if (s->options.given)
+        for (uint32_t page = 0; page < pages; page++)
+            s->meter_variant[page] = weight[page] > 0 ? PAGES_RAW : PAGES_ABSENT;
+    else
+        pages_choose(&problem, s->meter_variant, &plan);
     for (uint32_t page = 0; page < pages; page++) {
         const pages_variant variant = (pages_variant)s->meter_variant[page];
         if (variant == PAGES_ABSENT) continue;

@@ -71,12 +71,14 @@ static void pack_rows(const kvt_sparse *s, const sparse_unit *unit, const give_h
                       uint32_t first, uint32_t tokens, give_work *work)
 {
     for (uint32_t i = 0; i < tokens; i++) {
-        const uint64_t token =
-            (uint64_t)s->options.sink_tokens + sparse_index_token(&unit->index, first + i);
+        const uint64_t token = unit->token_at != NULL ? unit->token_at[first + i]
+                               : s->options.given     ? first + i
+                                                      : s->options.sink_tokens +
+                                                        sparse_index_token(&unit->index, first + i);
         memcpy(work->keys + (uint64_t)i * s->row_bytes, rows->keys + token * rows->stride_bytes,
                s->row_bytes);
-        memcpy(work->values + (uint64_t)i * s->row_bytes, rows->values + token * rows->stride_bytes,
-               s->row_bytes);
+        memcpy(work->values + (uint64_t)i * s->value_bytes,
+               rows->values + token * rows->stride_bytes, s->value_bytes);
     }
 }
 
@@ -96,7 +98,8 @@ static void fill_slots(const kvt_sparse *s, sparse_unit *unit, uint32_t first, u
         if (table->has_raw) {
             uint8_t *raw = slots + table->coded_bytes;
             memcpy(raw, work->keys + (uint64_t)done * s->row_bytes, side);
-            memcpy(raw + side, work->values + (uint64_t)done * s->row_bytes, side);
+            memcpy(raw + side, work->values + (uint64_t)done * s->value_bytes,
+                   (uint64_t)own * s->value_bytes);
         }
         sparse_table_seal(&unit->table, page, slots, coded);
         source += prefix;
@@ -156,6 +159,7 @@ static void copy_resident(const kvt_sparse *s, const give_head *rows, uint32_t f
     for (uint32_t i = 0; i < tokens; i++) {
         const uint64_t at = (uint64_t)(target->tokens + i) * s->row_bytes;
         memcpy(target->keys + at, rows->keys + (first + i) * rows->stride_bytes, s->row_bytes);
+        if (s->value_bytes == 0) continue;
         memcpy(target->values + at, rows->values + (first + i) * rows->stride_bytes, s->row_bytes);
     }
     target->tokens += tokens;
@@ -164,6 +168,9 @@ static void copy_resident(const kvt_sparse *s, const give_head *rows, uint32_t f
 static kvt_status index_unit(kvt_sparse *s, sparse_unit *unit, const give_head *rows)
 {
     const kvt_sparse_options *o = &s->options;
+    kvt_status status = sparse_sequence_paging(s, s->zone_tokens, o->segment_tokens,
+                                               s->tail_page.page_tokens, &unit->paging);
+    if (status != KVT_OK || o->given) return status;
     const uint64_t skip = (uint64_t)o->sink_tokens * rows->stride_bytes;
     const sparse_rows keys = {.base = rows->keys + skip, .stride_bytes = rows->stride_bytes};
     const sparse_rows values = {.base = rows->values + skip, .stride_bytes = rows->stride_bytes};
@@ -173,12 +180,8 @@ static kvt_status index_unit(kvt_sparse *s, sparse_unit *unit, const give_head *
                                         .segment_tokens = o->segment_tokens,
                                         .iterations = o->iterations,
                                         .seed = o->seed};
-    kvt_status status = sparse_index_build(&index, &keys, &values, s->zone_tokens, &unit->index);
-    if (status != KVT_OK) return status;
-    status = sparse_paging_init(&unit->paging, o->layout.head_dim, o->layout.dtype, s->zone_tokens,
-                                o->segment_tokens, o->page_tokens);
-    if (status == KVT_OK) status = sparse_code_open(&unit->paging, &unit->code);
-    return status;
+    status = sparse_index_build(&index, &keys, &values, s->zone_tokens, &unit->index);
+    return status == KVT_OK ? sparse_code_open(&unit->paging, &unit->code) : status;
 }
 
 static kvt_status give_unit(kvt_sparse *s, sparse_unit *unit, const give_head *rows)
@@ -212,13 +215,14 @@ static kvt_status give_layer(kvt_sparse *s, uint32_t layer, const uint8_t *k, co
     const uint64_t started_ns = base_clock_ns();
     const uint64_t bytes = s->options.layout.tokens * token_stride;
     const uint8_t dtype = s->options.layout.dtype;
-    if (!sparse_rows_are_sound(k, bytes, dtype) || !sparse_rows_are_sound(v, bytes, dtype)) {
+    if (!sparse_rows_are_sound(k, bytes, dtype) ||
+        (s->value_bytes > 0 && !sparse_rows_are_sound(v, bytes, dtype))) {
         s->layers_given = UINT32_MAX; /* no further layer fits */
         return KVT_E_UNSUPPORTED;
     }
     for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
         const give_head rows = {.keys = k + h * head_stride,
-                                .values = v + h * head_stride,
+                                .values = (s->value_bytes > 0 ? v : k) + h * head_stride,
                                 .stride_bytes = token_stride};
         kvt_status status = give_unit(s, sparse_unit_of(s, layer, h), &rows);
         if (status == KVT_OK) continue;
@@ -231,7 +235,7 @@ static kvt_status give_layer(kvt_sparse *s, uint32_t layer, const uint8_t *k, co
 
 kvt_status kvt_sparse_give(kvt_sparse *s, uint32_t layer, const void *k, const void *v)
 {
-    if (s == NULL || k == NULL || v == NULL) return KVT_E_ARGUMENT;
+    if (s == NULL || k == NULL || (v == NULL && s->value_bytes > 0)) return KVT_E_ARGUMENT;
     if (layer != s->layers_given || layer >= s->options.layout.layers) return KVT_E_STATE;
     if (!scratch_is_ours(s->store)) return KVT_E_STATE;
     const uint64_t row = (uint64_t)s->options.layout.kv_heads * s->row_bytes;
@@ -270,7 +274,8 @@ static kvt_status source_open(kvt_sparse *s, const kvt_key *keys, size_t count, 
         const kvt_layout *own = &what.layout;
         if (own->layers != layout->layers || own->kv_heads != layout->kv_heads ||
             own->head_dim != layout->head_dim || own->dtype != layout->dtype ||
-            kvt_layout_sides(own) == 1 || own->tokens > layout->tokens - token)
+            own->sides == KVT_SIDES_V || kvt_layout_sides(own) != kvt_layout_sides(layout) ||
+            own->tokens > layout->tokens - token)
             return KVT_E_MISMATCH;
         source->views[i] = (kvt_view){.struct_size = sizeof(kvt_view),
                                       .base = {source->memory + token * row},

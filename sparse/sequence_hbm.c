@@ -438,8 +438,9 @@ kvt_status sparse_hbm_read(const kvt_sparse *s, const kvt_sparse_page *pages, ui
     uint64_t at = 0;
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         if (pages[i].tier != KVT_TIER_HBM) continue;
+        const uint64_t offset = (uintptr_t)pages[i].k - s->hbm.address; /* of a row in a slot */
         sparse_block_start_at(block, at, hbm_pool(s), KVT_IO_READ, s->hbm.location,
-                              (uintptr_t)pages[i].k - s->hbm.address, s->hbm.slot_bytes);
+                              offset - offset % s->hbm.slot_bytes, s->hbm.slot_bytes);
         status = sparse_block_wait(block);
         at += s->hbm.slot_bytes;
     }

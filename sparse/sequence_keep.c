@@ -68,7 +68,9 @@ static sparse_kept_shape shape_of(const kvt_sparse *s)
                                .segment_tokens = o->segment_tokens,
                                .page_tokens = s->units[0].paging.page_tokens,
                                .variants = s->variants,
-                               .row_bytes = s->row_bytes};
+                               .row_bytes = s->row_bytes,
+                               .key_bytes = o->key_bytes,
+                               .given = o->given ? kvt_layout_sides(&o->layout) : 0};
 }
 
 /* ---- keep ---- */
@@ -118,7 +120,7 @@ static void gather_resident(const kvt_sparse *s, const sparse_resident *rows, ui
 {
     const uint64_t side = (uint64_t)rows->tokens * s->row_bytes;
     memcpy(target, rows->keys, side);
-    memcpy(target + side, rows->values, side);
+    if (s->value_bytes > 0) memcpy(target + side, rows->values, side);
 }
 
 /* Local and appended rows of a unit in the order of positions: K, then V. */
@@ -132,7 +134,7 @@ static void gather_row(const keep_rows *to, uint32_t position, const uint8_t *ke
 {
     const uint64_t row = to->s->row_bytes, at = (position - to->s->local_first) * row;
     memcpy(to->keys + at, key, row);
-    memcpy(to->values + at, value, row);
+    if (to->s->value_bytes > 0) memcpy(to->values + at, value, row);
 }
 
 static void gather_joined(void *context, const sparse_joined *page)
@@ -160,7 +162,8 @@ static kvt_status gather_page(kvt_sparse *s, const sparse_unit *unit, uint32_t o
                        sparse_table_slot(table, own) + part.offset, part.bytes);
     kvt_status status = sparse_block_wait(block);
     if (status == KVT_OK && !sparse_table_verify(table, own, variant, bytes)) status = KVT_E_IO;
-    if (status == KVT_OK && variant == PAGES_RAW) memcpy(rows, bytes, 2 * side);
+    if (status == KVT_OK && variant == PAGES_RAW)
+        memcpy(rows, bytes, side + (uint64_t)tokens * s->value_bytes);
     if (status == KVT_OK && variant != PAGES_RAW)
         status = sparse_unit_decode(s, unit, page, variant, bytes, rows, rows + side);
     for (uint32_t i = 0; i < tokens && status == KVT_OK; i++)
@@ -201,9 +204,10 @@ static kvt_status keep_unit(kvt_sparse *s, const sparse_kept_shape *shape, const
                             uint32_t number)
 {
     const sparse_unit *unit = &s->units[number];
-    const uint64_t sinks = 2 * (uint64_t)unit->sinks.tokens * s->row_bytes;
+    const uint64_t row = (uint64_t)s->row_bytes + s->value_bytes;
+    const uint64_t sinks = unit->sinks.tokens * row;
     const uint32_t tokens = local_tokens(s, number / shape->kv_heads);
-    const uint64_t local = 2 * (uint64_t)tokens * s->row_bytes;
+    const uint64_t local = tokens * row;
     uint8_t *resident = malloc(sinks + local + 1);
     if (resident == NULL) return KVT_E_MEMORY;
     gather_resident(s, &unit->sinks, resident);
@@ -212,13 +216,15 @@ static kvt_status keep_unit(kvt_sparse *s, const sparse_kept_shape *shape, const
         free(resident);
         return status;
     }
+    const bool ordered = unit->token_at != NULL;
     const sparse_kept_unit kept = {
         .number = number,
-        .clusters = unit->index.clusters,
+        .clusters = ordered ? 1 : unit->index.clusters,
         .local_tokens = tokens,
         .slot_bytes = unit->table.slot_bytes,
-        .index = unit->index.memory,
-        .index_bytes = unit->index.bytes,
+        .index = ordered ? (const uint8_t *)unit->token_at : unit->index.memory,
+        .index_bytes =
+            ordered ? s->zone_tokens * (uint64_t)sizeof *unit->token_at : unit->index.bytes,
         .code = unit->code.memory,
         .code_bytes = unit->code.bytes,
         .sums = (const uint8_t *)unit->table.sums,
@@ -240,6 +246,24 @@ static kvt_status keep_unit(kvt_sparse *s, const sparse_kept_shape *shape, const
     if (status == KVT_OK) status = put_bytes(s, &part, bytes, size);
     free(bytes);
     free(resident);
+    return status;
+}
+
+static kvt_status keep_keys(kvt_sparse *s, const sparse_kept_shape *shape, const kvt_key *key,
+                            uint32_t layer)
+{
+    const uint32_t number = shape->layers * shape->kv_heads + layer;
+    const kvt_key part = part_key(key, shape->keep, number);
+    const void *keys;
+    uint32_t tokens;
+    kvt_status status = kvt_sparse_keys(s, layer, &keys, &tokens);
+    if (status != KVT_OK) return status;
+    const uint64_t size = SPARSE_KEPT_HEAD_BYTES + (uint64_t)tokens * shape->key_bytes;
+    uint8_t *bytes = malloc(size);
+    if (bytes == NULL) return KVT_E_MEMORY;
+    sparse_kept_write_keys(shape, number, keys, tokens, bytes);
+    status = put_bytes(s, &part, bytes, size);
+    free(bytes);
     return status;
 }
 
@@ -278,7 +302,7 @@ static kvt_status read_head(kvt_store *store, const kvt_key *key, sparse_kept_sh
 /* KVT_OK, also where some of them are not there; as kvt_store_delete. */
 static kvt_status delete_parts(kvt_store *store, const kvt_key *key, const sparse_kept_shape *shape)
 {
-    for (uint32_t i = 0; i < shape->layers * shape->kv_heads; i++) {
+    for (uint32_t i = 0; i < sparse_kept_parts(shape); i++) {
         const kvt_key part = part_key(key, shape->keep, i);
         const kvt_status status = kvt_store_delete(store, &part);
         if (status != KVT_OK && status != KVT_MISS) return status;
@@ -288,7 +312,7 @@ static kvt_status delete_parts(kvt_store *store, const kvt_key *key, const spars
 
 static bool has_parts(kvt_store *store, const kvt_key *key, const sparse_kept_shape *shape)
 {
-    for (uint32_t i = 0; i < shape->layers * shape->kv_heads; i++) {
+    for (uint32_t i = 0; i < sparse_kept_parts(shape); i++) {
         const kvt_key part = part_key(key, shape->keep, i);
         if (kvt_store_exists(store, &part) != KVT_OK) return false;
     }
@@ -332,6 +356,8 @@ kvt_status kvt_sparse_keep(kvt_sparse *s, const kvt_key *key)
     if (status != KVT_OK) return status;
     for (uint32_t i = 0; i < shape.layers * shape.kv_heads && status == KVT_OK; i++)
         status = keep_unit(s, &shape, key, i);
+    for (uint32_t i = 0; shape.key_bytes > 0 && i < shape.layers && status == KVT_OK; i++)
+        status = keep_keys(s, &shape, key, i);
     if (status == KVT_OK) status = put_head(s, key, &shape);
     if (status != KVT_OK) (void)!delete_parts(s->store, key, &shape);
     return status;
@@ -353,6 +379,8 @@ static const char *shape_difference(const kvt_sparse *s, const sparse_kept_shape
     if (shape->segment_tokens != o->segment_tokens) return "segment_tokens";
     if (shape->page_tokens != paging->page_tokens) return "page_tokens";
     if (shape->zone_tokens != s->zone_tokens) return "local_tokens";
+    if (shape->given != (o->given ? kvt_layout_sides(&o->layout) : 0)) return "given, or the sides";
+    if (shape->key_bytes != o->key_bytes) return "key_bytes";
     return shape->variants != s->variants ? "variants" : NULL;
 }
 
@@ -361,7 +389,7 @@ static void put_resident(const kvt_sparse *s, const uint8_t *bytes, uint32_t tok
 {
     const uint64_t side = (uint64_t)tokens * s->row_bytes;
     memcpy(target->keys, bytes, side);
-    memcpy(target->values, bytes + side, side);
+    if (s->value_bytes > 0) memcpy(target->values, bytes + side, side);
     target->tokens = tokens;
 }
 
@@ -369,7 +397,7 @@ static void put_resident(const kvt_sparse *s, const uint8_t *bytes, uint32_t tok
 static kvt_status put_local(kvt_sparse *s, sparse_unit *unit, const uint8_t *bytes, uint32_t tokens)
 {
     const uint64_t row = s->row_bytes;
-    const uint8_t *values = bytes + tokens * row;
+    const uint8_t *values = s->value_bytes > 0 ? bytes + tokens * row : bytes;
     kvt_status status = sparse_append_reserve(s, unit, tokens);
     for (uint32_t i = 0; i < tokens && status == KVT_OK; i++)
         sparse_append_token(s, unit, bytes + i * row, values + i * row, s->local_first + i);
@@ -388,6 +416,10 @@ typedef struct kept_open {
     sparse_kept_shape shape;
     sparse_paging paging;
     kept_part *parts; /* of each unit */
+    struct kept_keys {
+        uint8_t *bytes;
+        uint64_t size;
+    } * keys; /* of each layer */
     uint32_t units;
     uint32_t copied;      /* of these, those that are not visited */
     uint64_t pages_bytes; /* of each unit */
@@ -420,7 +452,7 @@ static kvt_status visit_parts(kvt_store *store, kept_open *open, bool memory)
 }
 
 /* Entries on SSD are visited before room is taken, so that they do not make way for it; those in
- * memory afterwards, so that the window has its room. */
+ * memory afterwards, so that the window has its room. Index keys are read now, too. */
 static kvt_status begin_parts(kvt_store *store, const kvt_key *key, kept_open *open)
 {
     open->units = open->shape.layers * open->shape.kv_heads;
@@ -428,7 +460,15 @@ static kvt_status begin_parts(kvt_store *store, const kvt_key *key, kept_open *o
     if (open->parts == NULL) return KVT_E_MEMORY;
     for (uint32_t i = 0; i < open->units; i++)
         open->parts[i].key = part_key(key, open->shape.keep, i);
-    return visit_parts(store, open, false);
+    kvt_status status = visit_parts(store, open, false);
+    if (status != KVT_OK || open->shape.key_bytes == 0) return status;
+    open->keys = calloc(open->shape.layers, sizeof *open->keys);
+    if (open->keys == NULL) return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < open->shape.layers && status == KVT_OK; i++) {
+        const kvt_key part = part_key(key, open->shape.keep, open->units + i);
+        status = get_bytes(store, &part, &open->keys[i].bytes, &open->keys[i].size);
+    }
+    return status;
 }
 
 /* A block of so many bytes that is not being written. */
@@ -506,6 +546,19 @@ static bool code_is_complete(const sparse_unit *unit)
     return true;
 }
 
+/* The order of a zone whose model selects. */
+static kvt_status restore_order(const kvt_sparse *s, sparse_unit *unit,
+                                const sparse_kept_unit *kept)
+{
+    if (kept->clusters == 0) return KVT_OK;
+    uint32_t *token_at = malloc(kept->index_bytes);
+    if (token_at == NULL) return KVT_E_MEMORY;
+    memcpy(token_at, kept->index, kept->index_bytes);
+    const kvt_status status = sparse_given_arrange(s, unit, token_at);
+    if (status != KVT_OK) free(token_at);
+    return status;
+}
+
 /* A unit from the front of its entry. The unit's pages are bad or sound as they are read. */
 static kvt_status restore_unit(const kept_open *open, uint32_t number, const uint8_t *bytes,
                                uint64_t size, sparse_kept_unit *kept)
@@ -523,7 +576,9 @@ static kvt_status restore_unit(const kept_open *open, uint32_t number, const uin
     if (kept->local_tokens - first != s->appended[layer]) return KVT_E_MISMATCH;
     unit->paging = open->paging;
     status = sparse_kept_index(shape, kept, &unit->index);
-    if (status == KVT_OK) status = sparse_code_open(&unit->paging, &unit->code);
+    if (status == KVT_OK)
+        status = shape->given == 0 ? sparse_code_open(&unit->paging, &unit->code)
+                                   : restore_order(s, unit, kept);
     if (status == KVT_OK) status = open_table(open, number, unit);
     if (status == KVT_OK) status = sparse_append_open_unit(s, unit);
     if (status == KVT_OK) status = sparse_window_open_unit(s, unit);
@@ -568,6 +623,22 @@ static kvt_status restore_copied(const kept_open *open, uint32_t number)
     return KVT_OK;
 }
 
+/* The index keys of all layers. */
+static kvt_status restore_keys(const kept_open *open)
+{
+    kvt_sparse *s = open->s;
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; open->keys != NULL && i < open->shape.layers && status == KVT_OK; i++) {
+        const uint8_t *keys;
+        uint32_t tokens;
+        status = sparse_kept_read_keys(&open->shape, open->units + i, open->keys[i].bytes,
+                                       open->keys[i].size, &keys, &tokens);
+        if (status == KVT_OK && tokens > s->options.tokens_max) return differs(open, "tokens_max");
+        if (status == KVT_OK) status = kvt_sparse_give_keys(s, i, keys, tokens);
+    }
+    return status;
+}
+
 static kvt_status restore_units(const kept_open *open)
 {
     kvt_sparse *s = open->s;
@@ -590,8 +661,8 @@ static kvt_status open_parts(kvt_store *store, const kvt_sparse_options *options
     if (status != KVT_OK) return status;
     kvt_sparse *s = open->s;
     s->id = open->shape.id;
-    status = sparse_paging_init(&open->paging, s->options.layout.head_dim, s->options.layout.dtype,
-                                s->zone_tokens, s->options.segment_tokens, s->options.page_tokens);
+    status = sparse_sequence_paging(s, s->zone_tokens, s->options.segment_tokens,
+                                    s->tail_page.page_tokens, &open->paging);
     if (status != KVT_OK) return status;
     const char *difference = shape_difference(s, &open->shape, &open->paging);
     if (difference != NULL) return differs(open, difference);
@@ -619,6 +690,10 @@ kvt_status kvt_sparse_open_kept(kvt_store *store, const kvt_sparse_options *opti
         options->layout.kv_heads == open.shape.kv_heads)
         status = begin_parts(store, key, &open);
     if (status == KVT_OK) status = open_parts(store, options, &open);
+    if (status == KVT_OK) status = restore_keys(&open);
+    for (uint32_t i = 0; open.keys != NULL && i < open.shape.layers; i++)
+        free(open.keys[i].bytes);
+    free(open.keys);
     /* Visits that no table has taken. */
     for (uint32_t i = 0; open.parts != NULL && i < open.units; i++)
         scratch_leave(store, &open.parts[i].visited);

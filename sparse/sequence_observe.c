@@ -12,11 +12,8 @@
 
 #include "sequence.h"
 
-/* Mean weights of all pages over the rows. */
-static kvt_status observe_heat(kvt_sparse *s, uint32_t layer, const float *queries, uint32_t rows)
+kvt_status sparse_observe_begin(kvt_sparse *s, uint32_t layer)
 {
-    const size_t row = (size_t)s->options.query_heads * s->options.layout.head_dim;
-    kvt_status status = KVT_OK;
     for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
         sparse_unit *unit = sparse_unit_of(s, layer, h);
         const size_t most = (size_t)unit->paging.pages + unit->tail.added.pages_max + 1;
@@ -24,6 +21,14 @@ static kvt_status observe_heat(kvt_sparse *s, uint32_t layer, const float *queri
         if (unit->heat == NULL) return KVT_E_MEMORY;
         memset(unit->heat, 0, most * sizeof *unit->heat);
     }
+    return KVT_OK;
+}
+
+/* Mean weights of all pages over the rows. */
+static kvt_status observe_heat(kvt_sparse *s, uint32_t layer, const float *queries, uint32_t rows)
+{
+    const size_t row = (size_t)s->options.query_heads * s->options.layout.head_dim;
+    kvt_status status = sparse_observe_begin(s, layer);
     for (uint32_t i = 0; i < rows && status == KVT_OK; i++)
         status = sparse_step_add_weights(s, layer, queries + i * row, 1.0f / (float)rows);
     return status;
@@ -64,19 +69,26 @@ static kvt_status copy_hottest(kvt_sparse *s, sparse_unit *unit)
     return status == KVT_E_SPACE ? KVT_OK : status; /* some go without */
 }
 
-kvt_status kvt_sparse_observe(kvt_sparse *s, uint32_t layer, const float *queries, uint32_t rows)
+kvt_status sparse_observe_end(kvt_sparse *s, uint32_t layer)
 {
-    if (s == NULL || queries == NULL || rows == 0 || layer >= s->options.layout.layers)
-        return KVT_E_ARGUMENT;
-    if (!s->ready || sparse_step_is_open(s, layer) || !scratch_is_ours(s->store))
-        return KVT_E_STATE;
-    const size_t count = (size_t)rows * s->options.query_heads * s->options.layout.head_dim;
-    if (!sparse_queries_are_sound(queries, count)) return KVT_E_ARGUMENT;
-    kvt_status status = observe_heat(s, layer, queries, rows);
+    kvt_status status = KVT_OK;
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++)
         status = copy_hottest(s, sparse_unit_of(s, layer, h));
     if (status == KVT_OK) sparse_divide_observed(s, layer);
     const bool windows = s->arena != NULL || s->hbm.location != NULL;
     if (status == KVT_OK && windows) status = sparse_step_warm_up(s, layer);
     return status;
+}
+
+kvt_status kvt_sparse_observe(kvt_sparse *s, uint32_t layer, const float *queries, uint32_t rows)
+{
+    if (s == NULL || queries == NULL || rows == 0 || layer >= s->options.layout.layers)
+        return KVT_E_ARGUMENT;
+    if (!s->ready || s->options.given || sparse_step_is_open(s, layer) ||
+        !scratch_is_ours(s->store))
+        return KVT_E_STATE;
+    const size_t count = (size_t)rows * s->options.query_heads * s->options.layout.head_dim;
+    if (!sparse_queries_are_sound(queries, count)) return KVT_E_ARGUMENT;
+    const kvt_status status = observe_heat(s, layer, queries, rows);
+    return status == KVT_OK ? sparse_observe_end(s, layer) : status;
 }

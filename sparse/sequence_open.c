@@ -66,7 +66,12 @@ static const char *options_fault(const kvt_sparse_options *o)
         return "layers * kv_heads is above 65,536";
     if (o->layout.order > KVT_ORDER_SIDE_LAYER || o->layout.tokens_may_drop != 0)
         return "the layout's order is unknown, or its tokens may drop";
-    if (kvt_layout_sides(&o->layout) != 2) return "a sequence has K and V";
+    if (!o->given && kvt_layout_sides(&o->layout) != 2) return "a sequence has K and V";
+    if (o->layout.sides == KVT_SIDES_V) return "one side is K";
+    if (o->given && o->variants != 1u << PAGES_RAW)
+        return "variants is not raw alone, where the model selects";
+    if (o->key_bytes > 0 && (!o->given || o->key_bytes > SPARSE_KEY_BYTES_MAX))
+        return "key_bytes is above 65,536, or the model does not select";
     if (o->layout.sides > 2 || o->layout.opaque_bytes != 0 ||
         (o->layout.reserved[0] | o->layout.reserved[1]) != 0)
         return "the layout's sides are unknown, or fields that have to be zero are not";
@@ -175,10 +180,10 @@ static kvt_status make_rows(kvt_sparse *s)
     const kvt_layout *layout = &s->options.layout;
     const uint64_t units = (uint64_t)layout->layers * layout->kv_heads;
     const uint64_t tokens = (uint64_t)s->options.sink_tokens + s->local_room;
-    const uint64_t side = tokens * s->row_bytes;
+    const uint64_t side = tokens * s->row_bytes, both = side + tokens * s->value_bytes;
     s->units = calloc(units, sizeof *s->units);
     s->appended = calloc(layout->layers, sizeof *s->appended);
-    s->rows = calloc(units, 2 * side);
+    s->rows = calloc(units, both);
     const uint64_t positions = (uint64_t)s->options.sink_tokens + s->local_most;
     s->positions = malloc(positions * sizeof *s->positions);
     if (s->units == NULL || s->appended == NULL || s->rows == NULL || s->positions == NULL)
@@ -186,43 +191,65 @@ static kvt_status make_rows(kvt_sparse *s)
     for (uint64_t i = 0; i < positions; i++)
         s->positions[i] = (uint32_t)(i < s->options.sink_tokens ? i : i + s->zone_tokens);
     for (uint64_t i = 0; i < units; i++) {
-        uint8_t *rows = s->rows + i * 2 * side;
+        uint8_t *rows = s->rows + i * both;
         const uint64_t sinks = (uint64_t)s->options.sink_tokens * s->row_bytes;
         s->units[i].sinks = (sparse_resident){.keys = rows, .values = rows + side};
         s->units[i].local = (sparse_resident){.keys = rows + sinks, .values = rows + side + sinks};
+        if (s->value_bytes == 0) s->units[i].local.values = s->units[i].local.keys;
     }
     return KVT_OK;
+}
+
+kvt_status sparse_sequence_paging(const kvt_sparse *s, uint32_t tokens, uint32_t segment_tokens,
+                                  uint32_t page_tokens, sparse_paging *paging)
+{
+    const kvt_layout *layout = &s->options.layout;
+    /* Nothing is coded where the model selects: the least page that fills a grain. */
+    for (uint32_t n = 8; s->options.given && page_tokens == 0; n *= 2)
+        if (n * (s->row_bytes + s->value_bytes) >= SPARSE_GRAIN || n == SPARSE_CODE_TOKENS)
+            page_tokens = n;
+    const kvt_status status = sparse_paging_init(paging, layout->head_dim, layout->dtype, tokens,
+                                                 segment_tokens, page_tokens);
+    paging->sides = s->value_bytes > 0 ? 2 : 1;
+    return status;
+}
+
+/* Whether sequences have such rows: an index is over numbers, and its sums have a limit. */
+static bool rows_are_known(const kvt_sparse_options *o)
+{
+    const uint8_t dtype = o->layout.dtype;
+    if (o->given && dtype == KVT_DTYPE_FP8) return true;
+    if (!o->given && o->layout.head_dim > SPARSE_HEAD_DIM_MAX) return false;
+    return dtype == KVT_DTYPE_FP16 || dtype == KVT_DTYPE_BF16 || dtype == KVT_DTYPE_FP32;
 }
 
 /* Settles what the options leave open. */
 static kvt_status settle_options(kvt_sparse *s, sparse_paging *paging)
 {
     kvt_sparse_options *o = &s->options;
-    const uint8_t dtype = o->layout.dtype;
-    if (dtype != KVT_DTYPE_FP16 && dtype != KVT_DTYPE_BF16 && dtype != KVT_DTYPE_FP32)
-        return KVT_E_UNSUPPORTED;
+    if (!rows_are_known(o)) return KVT_E_UNSUPPORTED;
     if (o->tokens_max == 0) o->tokens_max = o->layout.tokens + APPEND_TOKENS;
     if (o->segment_tokens == 0) o->segment_tokens = SPARSE_SEGMENT_TOKENS;
-    if (sparse_paging_init(paging, o->layout.head_dim, dtype, o->layout.tokens, o->segment_tokens,
-                           o->page_tokens) != KVT_OK)
+    if (o->given) o->sink_tokens = 0;
+    s->row_bytes = o->layout.head_dim * kvt_dtype_bytes(o->layout.dtype);
+    s->value_bytes = kvt_layout_sides(&o->layout) == 2 ? s->row_bytes : 0;
+    if (sparse_sequence_paging(s, o->layout.tokens, o->segment_tokens, o->page_tokens, paging) !=
+        KVT_OK)
         return KVT_E_UNSUPPORTED;
-    divide_tokens(s, paging->page_tokens);
-    if (sparse_paging_init(paging, o->layout.head_dim, dtype, s->zone_tokens, o->segment_tokens,
-                           o->page_tokens) != KVT_OK)
-        return KVT_E_UNSUPPORTED;
-    const uint32_t appended =
-        (s->local_most - s->local_keep) / paging->page_tokens * paging->page_tokens;
-    if (sparse_paging_init(&s->tail_paging, o->layout.head_dim, dtype, appended, 0,
-                           paging->page_tokens) != KVT_OK ||
-        sparse_paging_init(&s->tail_page, o->layout.head_dim, dtype, paging->page_tokens, 0,
-                           paging->page_tokens) != KVT_OK)
+    const uint32_t page_tokens = paging->page_tokens;
+    divide_tokens(s, page_tokens);
+    const uint32_t appended = (s->local_most - s->local_keep) / page_tokens * page_tokens;
+    if (sparse_sequence_paging(s, s->zone_tokens, o->segment_tokens, page_tokens, paging) !=
+            KVT_OK ||
+        sparse_sequence_paging(s, appended, 0, page_tokens, &s->tail_paging) != KVT_OK ||
+        sparse_sequence_paging(s, page_tokens, 0, page_tokens, &s->tail_page) != KVT_OK)
         return KVT_E_UNSUPPORTED;
     s->variants = o->variants;
     s->group = o->query_heads / o->layout.kv_heads;
-    s->row_bytes = o->layout.head_dim * kvt_dtype_bytes(dtype);
     s->scale = 1.0f / sqrtf((float)o->layout.head_dim);
-    pages_terms_init(&s->terms, o->layout.head_dim, kvt_dtype_bytes(dtype), s->variants,
+    pages_terms_init(&s->terms, o->layout.head_dim, kvt_dtype_bytes(o->layout.dtype), s->variants,
                      SPARSE_GRAIN);
+    s->terms.token_bytes[PAGES_RAW] = s->row_bytes + s->value_bytes;
     s->terms.rows_stay = true;
     return KVT_OK;
 }
@@ -266,12 +293,13 @@ kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *give
     if (status != KVT_OK)
         say(message, message_size,
             "head_dim is not a multiple of 8 up to %u, or the dtype none of fp16, bf16 and fp32",
-            SPARSE_HEAD_DIM_MAX);
+            s->options.given ? SPARSE_ROW_DIM_MAX : SPARSE_HEAD_DIM_MAX);
     /* Room first: memory for more tokens than the drives have room for is never touched. */
     if (status == KVT_OK) status = take_room(s, &paging, zone_has_room, message, message_size);
     if (status == KVT_OK) status = make_rows(s);
     if (status == KVT_OK) s->seconds_per_byte = seconds_per_byte(s);
     if (status == KVT_OK) status = sparse_append_open(s);
+    if (status == KVT_OK) status = sparse_given_open(s);
     if (status == KVT_OK) {
         status = sparse_window_open(s);
         if (status == KVT_E_UNSUPPORTED)
@@ -338,9 +366,12 @@ void kvt_sparse_close(kvt_sparse *s)
         sparse_code_close(&unit->code);
         sparse_table_close(&unit->table);
         sparse_window_close_unit(unit);
+        free(unit->token_at);
+        free(unit->place_of);
     }
     if (s->scratch != NULL) sparse_window_close(s);
     sparse_append_close(s);
+    sparse_given_close(s);
     scratch_close(s->scratch);
     free(s->units);
     free(s->appended);
@@ -355,6 +386,8 @@ kvt_status kvt_sparse_stats_get(const kvt_sparse *s, kvt_sparse_stats *stats)
     if (!scratch_is_ours(s->store)) return KVT_E_STATE;
     *stats = s->stats;
     stats->struct_size = sizeof *stats;
+    for (uint32_t i = 0; s->index_keys != NULL && i < s->options.layout.layers; i++)
+        stats->index_bytes += (uint64_t)s->index_key_tokens[i] * s->options.key_bytes;
     for (uint64_t i = 0; i < (uint64_t)s->layers_given * s->options.layout.kv_heads; i++) {
         const sparse_unit *unit = &s->units[i];
         const uint64_t pages = sparse_unit_pages(unit);
@@ -363,7 +396,9 @@ kvt_status kvt_sparse_stats_get(const kvt_sparse *s, kvt_sparse_stats *stats)
         stats->page_bytes += pages * unit->table.slot_bytes;
         stats->index_bytes += unit->index.bytes + unit->code.bytes + tail->added.bytes +
                               pages * sizeof *unit->table.sums;
-        for (uint32_t page = 0; page < tail->added.pages; page++)
+        if (unit->token_at != NULL)
+            stats->index_bytes += 2 * (uint64_t)s->zone_tokens * sizeof *unit->token_at;
+        for (uint32_t page = 0; tail->codes != NULL && page < tail->added.pages; page++)
             stats->index_bytes += tail->codes[page].bytes;
         stats->appended_pages += tail->added.pages;
         stats->copied_pages += unit->table.copied;

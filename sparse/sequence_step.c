@@ -26,6 +26,10 @@ static kvt_status open_head(kvt_sparse *s, sparse_head_work *head, const sparse_
     head->lse = malloc(s->group * sizeof(float));
     head->estimate = malloc(s->group * dim * sizeof(float));
     head->estimate_lse = malloc(s->group * sizeof(float));
+    if (s->options.given) {
+        head->asked = calloc(s->options.tokens_max / 64 + 1, sizeof *head->asked);
+        if (head->asked == NULL) status = KVT_E_MEMORY;
+    }
     if (head->held == NULL || head->coming == NULL || head->variant == NULL ||
         head->items == NULL || head->lost == NULL || head->lse == NULL || head->estimate == NULL ||
         head->estimate_lse == NULL)
@@ -46,6 +50,7 @@ static void close_head(sparse_head_work *head)
     free(head->estimate_lse);
     free(head->pages);
     free(head->positions);
+    free(head->asked);
     free(head->rows);
 }
 
@@ -59,8 +64,10 @@ kvt_status sparse_steps_open(kvt_sparse *s)
         coarsest++;
     const uint64_t tokens = sparse_head_budget(s) / s->terms.token_bytes[coarsest];
     for (uint64_t i = 0; i < (uint64_t)s->options.layout.layers * heads; i++) {
+        const sparse_unit *unit = &s->units[i];
+        const uint32_t appended = s->options.given ? unit->tail.added.pages_max : 0;
         sparse_index_read(&s->units[i].index, tokens);
-        sparse_work_room_add(&room, &s->units[i].index, s->units[i].paging.pages);
+        sparse_work_room_add(&room, &unit->index, unit->paging.pages + appended);
     }
     s->left = malloc((room.pages + 1) * sizeof *s->left);
     s->meter_variant = malloc(room.pages + 1);
@@ -227,7 +234,7 @@ static void begin_step(kvt_sparse *s, kvt_sparse_step *step, uint32_t layer)
     }
 }
 
-static void end_step(kvt_sparse *s, kvt_sparse_step *step)
+void sparse_step_end(kvt_sparse *s, kvt_sparse_step *step)
 {
     sparse_fetch_end(s, &step->fetch);
     sparse_fetch_end(s, &step->hint);
@@ -240,7 +247,7 @@ static kvt_status check_queries(const kvt_sparse *s, uint32_t layer, const float
 {
     if (s == NULL) return KVT_E_ARGUMENT;
     const size_t count = (size_t)s->options.query_heads * s->options.layout.head_dim;
-    if (!s->ready || !scratch_is_ours(s->store)) return KVT_E_STATE;
+    if (!s->ready || s->options.given || !scratch_is_ours(s->store)) return KVT_E_STATE;
     if (layer >= s->options.layout.layers || queries == NULL ||
         !sparse_queries_are_sound(queries, count))
         return KVT_E_ARGUMENT;
@@ -256,8 +263,21 @@ kvt_status kvt_sparse_hint(kvt_sparse *s, uint32_t layer, const float *queries)
     begin_step(s, step, layer);
     status = plan_layer(s, step, queries, &step->hint);
     step->state = STEP_HINTED;
-    if (status != KVT_OK) end_step(s, step);
+    if (status != KVT_OK) sparse_step_end(s, step);
     return status;
+}
+
+kvt_status sparse_step_take(kvt_sparse *s, uint32_t layer, kvt_sparse_step **step_out)
+{
+    kvt_sparse_step *step = sparse_step_find(s, layer);
+    if (step != NULL && step->state != STEP_HINTED) return KVT_E_STATE;
+    if (step == NULL) {
+        step = free_step(s);
+        if (step == NULL) return KVT_BUSY;
+        begin_step(s, step, layer);
+    }
+    *step_out = step;
+    return KVT_OK;
 }
 
 kvt_status kvt_sparse_select(kvt_sparse *s, uint32_t layer, const float *queries,
@@ -266,17 +286,13 @@ kvt_status kvt_sparse_select(kvt_sparse *s, uint32_t layer, const float *queries
     kvt_status status = check_queries(s, layer, queries);
     if (status != KVT_OK) return status;
     if (step_out == NULL) return KVT_E_ARGUMENT;
-    kvt_sparse_step *step = sparse_step_find(s, layer);
-    if (step != NULL && step->state != STEP_HINTED) return KVT_E_STATE;
-    if (step == NULL) {
-        step = free_step(s);
-        if (step == NULL) return KVT_BUSY;
-        begin_step(s, step, layer);
-    }
+    kvt_sparse_step *step;
+    status = sparse_step_take(s, layer, &step);
+    if (status != KVT_OK) return status;
     status = plan_layer(s, step, queries, &step->fetch);
     step->state = STEP_SELECTED;
     if (status != KVT_OK) {
-        end_step(s, step);
+        sparse_step_end(s, step);
         return status;
     }
     s->stats.steps++;
@@ -331,8 +347,8 @@ static void count_pages(const sparse_unit *unit, const sparse_head_work *head, u
     }
 }
 
-/* Memory for so much; only ever larger. */
-static kvt_status make_room(const kvt_sparse *s, sparse_head_work *head, uint32_t pages,
+/* Only ever larger. */
+kvt_status sparse_step_room(const kvt_sparse *s, sparse_head_work *head, uint32_t pages,
                             uint32_t tokens, uint64_t coded)
 {
     const uint64_t rows = coded * 2 * s->row_bytes;
@@ -448,7 +464,7 @@ static kvt_status bring_head(kvt_sparse *s, kvt_sparse_step *step, uint32_t h)
     uint64_t coded;
     count_pages(unit, head, &pages, &tokens, &coded);
     const uint32_t resident = 2 + sparse_append_in_memory(unit, NULL, NULL);
-    kvt_status status = make_room(s, head, pages + resident, tokens, coded);
+    kvt_status status = sparse_step_room(s, head, pages + resident, tokens, coded);
     if (status != KVT_OK) return status;
     decode_pages(s, unit, head);
     uint32_t at = bring_resident(s, step->layer, unit, head->pages);
@@ -488,7 +504,7 @@ static kvt_status fetch_instead(kvt_sparse *s, kvt_sparse_step *step, uint64_t d
             const uint8_t held = head->held[page];
             if (held == PAGES_ABSENT || !sparse_hbm_has_lost(s, unit, page)) continue;
             head->held[page] = PAGES_ABSENT;
-            if (head->items[page] != NULL) continue;
+            if (head->items[page] != NULL || head->variant[page] == PAGES_ABSENT) continue;
             kvt_status status = sparse_fetch_add(s, &step->instead, step->layer, h, page, held);
             if (status != KVT_OK) return status;
         }
@@ -525,7 +541,7 @@ kvt_status kvt_sparse_wait(kvt_sparse *s, kvt_sparse_step *step, uint64_t deadli
                            .step = step};
     kvt_status status = other == KVT_E_TIMEOUT ? KVT_OK : other;
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++) {
-        status = bring_head(s, step, h);
+        status = s->options.given ? sparse_given_bring(s, step, h) : bring_head(s, step, h);
         step->pages.lost_count += step->heads[h].lost_count;
     }
     step->state = STEP_WAITED;
@@ -541,6 +557,22 @@ bool sparse_step_is_open(kvt_sparse *s, uint32_t layer)
     return sparse_step_find(s, layer) != NULL || free_step(s) == NULL;
 }
 
+void sparse_step_add_heat(kvt_sparse *s, sparse_unit *unit, const float *weight, float share)
+{
+    const uint32_t pages = sparse_unit_pages(unit);
+    if (sparse_divide_is_on(s)) {
+        /* The standings of a window that would have been there. */
+        float *standing = unit->window.standing;
+        sparse_divide_measure(s, unit, weight, standing);
+        for (uint32_t page = 0; page < pages; page++)
+            standing[page] =
+                s->options.decay * standing[page] +
+                (1.0f - s->options.decay) * weight[page] / (float)(int32_t)unit->paging.page_tokens;
+    }
+    for (uint32_t page = 0; page < pages; page++)
+        unit->heat[page] += share * weight[page];
+}
+
 /* Adds a share of the weights of all pages of a layer to their heat. A step is free. */
 kvt_status sparse_step_add_weights(kvt_sparse *s, uint32_t layer, const float *queries, float share)
 {
@@ -550,18 +582,7 @@ kvt_status sparse_step_add_weights(kvt_sparse *s, uint32_t layer, const float *q
         sparse_head_work *head = &step->heads[h];
         kvt_status status = weigh_head(s, layer, h, queries, head);
         if (status != KVT_OK) return status;
-        const uint32_t pages = sparse_unit_pages(unit);
-        if (sparse_divide_is_on(s)) {
-            /* The standings of a window that would have been there. */
-            float *standing = unit->window.standing;
-            sparse_divide_measure(s, unit, head->work.page, standing);
-            for (uint32_t page = 0; page < pages; page++)
-                standing[page] = s->options.decay * standing[page] +
-                                 (1.0f - s->options.decay) * head->work.page[page] /
-                                     (float)(int32_t)unit->paging.page_tokens;
-        }
-        for (uint32_t page = 0; page < pages; page++)
-            unit->heat[page] += share * head->work.page[page];
+        sparse_step_add_heat(s, unit, head->work.page, share);
     }
     return KVT_OK;
 }
@@ -618,6 +639,6 @@ void kvt_sparse_done(kvt_sparse *s, kvt_sparse_step *step)
     forget_items(step, &step->hint);
     forget_items(step, &step->fetch);
     forget_items(step, &step->instead);
-    end_step(s, step);
+    sparse_step_end(s, step);
     if (ended) sparse_divide_step(s, step->layer);
 }

@@ -24,8 +24,9 @@
 extern "C" {
 #endif
 
-#define KVT_SPARSE_HEAD_DIM_MAX 512u /* head_dim is a multiple of 8 */
-#define KVT_SPARSE_GROUP_MAX    64u  /* query heads of a KV head */
+#define KVT_SPARSE_HEAD_DIM_MAX 512u  /* head_dim is a multiple of 8 */
+#define KVT_SPARSE_ROW_DIM_MAX  1024u /* where the model selects by itself: a latent has more */
+#define KVT_SPARSE_GROUP_MAX    64u   /* query heads of a KV head */
 
 /* How much of a page was read. Bits are of each element; raw is the layout's own. */
 typedef enum kvt_sparse_variant {
@@ -125,6 +126,10 @@ typedef struct kvt_sparse_options {
     uint64_t hedge_ns;   /* a page that is late by so much is also read from its copy: 20 ms */
     double worth_per_byte; /* of the window, in seconds saved per second and byte; 0 = free room */
     uint64_t seed;
+    bool given;         /* the model selects by itself (kvt_sparse_select_given): nothing is
+                           clustered, there is no index, and no sinks; variants is raw alone */
+    uint32_t key_bytes; /* of the index keys of such a model that are kept beside, of a token and
+                           layer, up to 65,536; 0 = none. With given alone */
 } kvt_sparse_options;
 
 /* Fills every field of options of struct_size bytes with its default for a layout; budget_bytes is
@@ -146,6 +151,9 @@ static inline void kvt_sparse_options_init(kvt_sparse_options *options, const kv
  * has the bytes that are missing; a window in HBM lies on one device, in one piece); KVT_E_MEMORY;
  * KVT_E_STATE (in a child of fork, as of every call below; kvt_sparse_done and kvt_sparse_close do
  * nothing there). Blocks while entries make way for the pages.
+ *
+ * With options->given head_dim may be 1,024, the dtype FP8, whose rows are bytes of any kind, and
+ * the layout may have one side, a latent that is K and V at once.
  */
 KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
 kvt_sparse_open_live(kvt_store *store, const kvt_sparse_options *options, kvt_sparse **sequence_out,
@@ -153,7 +161,8 @@ kvt_sparse_open_live(kvt_store *store, const kvt_sparse_options *options, kvt_sp
 
 /*
  * Gives the next layer's K and V, [tokens][kv_heads][head_dim] each, after position encoding; they
- * are read until the call returns. Clusters, codes and writes the layer's pages: blocking. KVT_OK;
+ * are read until the call returns; v is NULL where the layout has one side, here and in
+ * kvt_sparse_append. Clusters, codes and writes the layer's pages: blocking. KVT_OK;
  * KVT_E_STATE (not the next layer); KVT_E_ARGUMENT (NULL); KVT_E_UNSUPPORTED (an element is not
  * finite or passes 1e30; or cannot be coded, without raw variants); KVT_E_SPACE; KVT_E_MEMORY;
  * KVT_E_IO, KVT_E_GONE (a write failed). After an error the sequence can only be closed.
@@ -278,6 +287,78 @@ kvt_sparse_wait(kvt_sparse *sequence, kvt_sparse_step *step, uint64_t deadline_n
 /* Ends a step, waited for or not. The caller and its kernels no longer use the step's pages. Those
  * that enter HBM are copied there behind the call. NULL is allowed. */
 KVT_API KVT_EXPERIMENTAL void kvt_sparse_done(kvt_sparse *sequence, kvt_sparse_step *step);
+
+/* What a model that selects by itself has selected in a layer: tokens, as DeepSeek's sparse
+ * attention does, or blocks, as NSA and MoBA do. Numbers come in any order, and one that comes
+ * twice counts once. */
+typedef struct kvt_sparse_given {
+    uint32_t struct_size;    /* sizeof(kvt_sparse_given) of the caller */
+    uint32_t block_tokens;   /* number n is the positions from n * block_tokens on; 1: a token */
+    uint32_t lists;          /* 1: one list for all KV heads; kv_heads: one of each */
+    const uint32_t *counts;  /* [lists]: numbers of each; 0: the head attends to nothing */
+    const uint32_t *numbers; /* of the first list, then of the next; NULL when all are empty */
+} kvt_sparse_given;
+
+/*
+ * Gives a layer as kvt_sparse_give does, with what the prompt's last tokens have selected in it
+ * (16 of them are enough): the tokens that most of them selected lie together in the first pages,
+ * so that a step reads fewer. It costs 8 bytes of memory a token. count is 0: as they come.
+ * Statuses as of kvt_sparse_give, and KVT_E_STATE, KVT_E_ARGUMENT as of kvt_sparse_select_given;
+ * after these the layer may be given again.
+ */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_sparse_give_selected(kvt_sparse *sequence, uint32_t layer, const void *k, const void *v,
+                         const kvt_sparse_given *given, uint32_t count);
+
+/*
+ * Begins a step of a sequence that was opened with options->given, for what the model has selected.
+ * kvt_sparse_wait brings the rows of the selected tokens and no others, in ascending order of
+ * position, bit for bit as they were given: each kvt_sparse_page is a run of neighbours, so
+ * kvt_sparse_attend attends to the selection alone. The tokens of a page that cannot be read are in
+ * no page, and lost_count is not 0. Of one side, v is k. Waits for nothing; the lists are read
+ * until the call returns.
+ *
+ * KVT_OK: the step is the caller's until kvt_sparse_done; KVT_BUSY (4 steps are under way);
+ * KVT_E_STATE (the sequence has an index; the layer has a step; a layer is missing); KVT_E_ARGUMENT
+ * (a NULL; struct_size; layer; block_tokens is 0; lists is neither 1 nor kv_heads; a number whose
+ * first token the layer does not have); KVT_E_SPACE (the pages that hold the selection, resident or
+ * not, are more than budget_bytes); KVT_E_MEMORY. After an error nothing has begun.
+ */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_sparse_select_given(kvt_sparse *sequence, uint32_t layer, const kvt_sparse_given *given,
+                        kvt_sparse_step **step_out);
+
+/* Starts reads for a guess of what a layer will select, as kvt_sparse_hint does for queries: they
+ * come on top of the budget of the step that kvt_sparse_select_given later begins. Statuses as of
+ * that; KVT_BUSY also when the layer has a hint or a step. */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
+kvt_sparse_hint_given(kvt_sparse *sequence, uint32_t layer, const kvt_sparse_given *given);
+
+/*
+ * Warms a layer up with selections of the prompt's last tokens, as kvt_sparse_observe does with
+ * queries: the pages that most of them select fill the windows and get their second copies.
+ * Blocking. Statuses as of both.
+ */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_observe_given(
+    kvt_sparse *sequence, uint32_t layer, const kvt_sparse_given *given, uint32_t count);
+
+/*
+ * Gives the index keys of a layer's next tokens, options->key_bytes each: bytes of any kind, such
+ * as FP8 with its scale, or bf16. They are copied, and stay in memory. KVT_OK; KVT_E_STATE (without
+ * key_bytes; past tokens_max); KVT_E_ARGUMENT.
+ */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_give_keys(kvt_sparse *sequence,
+                                                                       uint32_t layer,
+                                                                       const void *keys,
+                                                                       uint32_t tokens);
+
+/* The index keys of a layer from its first token on, as they were given: [tokens_out][key_bytes],
+ * valid until kvt_sparse_close, and those of a kept sequence after it is opened. KVT_OK;
+ * KVT_E_STATE (without key_bytes); KVT_E_ARGUMENT. */
+KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_keys(const kvt_sparse *sequence,
+                                                                  uint32_t layer,
+                                                                  const void **keys_out,
+                                                                  uint32_t *tokens_out);
 
 typedef struct kvt_sparse_stats {
     uint32_t struct_size;

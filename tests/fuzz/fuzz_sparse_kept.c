@@ -104,6 +104,32 @@ static uint8_t *make_bytes(const sparse_paging *paging, const uint8_t *data, siz
     return target;
 }
 
+/* The input as index keys, as it is and laid over sound ones. */
+static void read_keys(const uint8_t *data, size_t size)
+{
+    sparse_kept_shape model = shape;
+    const uint8_t *keys;
+    uint32_t tokens, sum = 0;
+    model.key_bytes = 1 + data[0] % 40;
+    model.given = 1;
+    const uint32_t count = (uint32_t)(size / model.key_bytes);
+    const uint64_t bytes = SPARSE_KEPT_HEAD_BYTES + (uint64_t)count * model.key_bytes;
+    uint8_t *target = malloc(bytes);
+    if (target == NULL) abort();
+    sparse_kept_write_keys(&model, 7, data, count, target);
+    if (sparse_kept_read_keys(&model, 7, target, bytes, &keys, &tokens) != KVT_OK ||
+        tokens != count || memcmp(keys, data, (size_t)count * model.key_bytes) != 0)
+        abort();
+    target[data[size - 1] * UINT64_C(37) % bytes] ^= 1;
+    if (sparse_kept_read_keys(&model, 7, target, bytes, &keys, &tokens) == KVT_OK) abort();
+    memcpy(target, data, size < bytes ? size : bytes);
+    if (sparse_kept_read_keys(&model, 7, target, bytes, &keys, &tokens) == KVT_OK)
+        for (uint64_t i = 0; i < (uint64_t)tokens * model.key_bytes; i++)
+            sum += keys[i];
+    free(target);
+    if (sum == UINT32_MAX) abort(); /* so that the bytes are read */
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -116,6 +142,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (sparse_paging_init(&paging, DIM, KVT_DTYPE_BF16, TOKENS, SEGMENT, PAGE) != KVT_OK) abort();
     (void)!sparse_kept_read_head(data, size, &head);
     (void)!sparse_kept_read(&shape, &paging, 0, data, size, &unit);
+    read_keys(data, size);
     uint64_t bytes;
     uint8_t *target = make_bytes(&paging, data + 1, size - 1, &bytes);
     if ((data[0] & 1) != 0) target[data[0] * UINT64_C(37) % bytes] ^= data[0]; /* unseen damage */

@@ -242,6 +242,83 @@ static void check_store(sequence_site *s)
     }
 }
 
+/* A sequence whose model selects: it is warmed up, asked, appended to, kept and opened again. */
+static bool torture_given(sequence_site *s, kvt_sparse *sequence, uint32_t layer, uint32_t tokens,
+                          uint32_t *failures)
+{
+    enum { COUNT = 24 };
+    uint32_t numbers[COUNT];
+    const uint32_t counts[] = {COUNT / 2, COUNT / 2};
+    const kvt_sparse_given given = {.struct_size = sizeof given,
+                                    .block_tokens = 1,
+                                    .lists = 2,
+                                    .counts = counts,
+                                    .numbers = numbers};
+    kvt_sparse_step *step;
+    const kvt_sparse_pages *pages;
+    for (uint32_t i = 0; i < COUNT; i++)
+        numbers[i] = i % 3 == 0 ? tokens - 1 - i : (i * 37 + tokens) % tokens;
+    kvt_status status = tokens % 3 == 0 ? kvt_sparse_hint_given(sequence, layer, &given) : KVT_OK;
+    if (!expected(status, failures)) return false;
+    numbers[1] = 5;
+    status = kvt_sparse_select_given(sequence, layer, &given, &step);
+    if (!expected(status, failures)) return false;
+    if (status != KVT_OK) return true;
+    status = kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages);
+    if (!expected(status, failures)) return false;
+    if (status == KVT_OK) check_pages(s, pages);
+    kvt_sparse_done(sequence, step);
+    return true;
+}
+
+static uint32_t torture_model(sequence_site *s)
+{
+    const uint32_t count = 1, blocks[] = {0, 1, 3, 5};
+    const kvt_sparse_given observed[] = {{sizeof observed[0], 64, 1, &count, blocks},
+                                         {sizeof observed[0], 64, 1, &count, blocks + 2}};
+    const kvt_key key = support_key(3);
+    kvt_sparse_options options = torture_options();
+    uint32_t failures = 0, tokens[SITE_LAYERS] = {TOKENS, TOKENS};
+    kvt_sparse *sequence = NULL;
+    options.given = true;
+    options.variants = 1u << KVT_SPARSE_RAW;
+    options.budget_bytes = KVT_SPARSE_ALL;
+    options.key_bytes = 16;
+    kvt_status status = kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0);
+    assert_true(expected(status, &failures));
+    for (uint32_t opened = 0; opened < 2 && status == KVT_OK; opened++) {
+        for (uint32_t layer = 0; layer < SITE_LAYERS && opened == 0; layer++) {
+            status = kvt_sparse_give_selected(sequence, layer, s->k[layer], s->v[layer], observed,
+                                              layer == 1 ? 2 : 0);
+            assert_true(expected(status, &failures));
+            assert_ok(kvt_sparse_give_keys(sequence, layer, s->k[layer], TOKENS));
+        }
+        for (uint32_t i = 0; i < 12; i++) {
+            const uint32_t layer = i % SITE_LAYERS;
+            const size_t at = (size_t)tokens[layer] * SITE_ROW;
+            if (i < 2)
+                assert_true(
+                    expected(kvt_sparse_observe_given(sequence, layer, observed, 2), &failures));
+            status = kvt_sparse_append(sequence, layer, s->k[layer] + at, s->v[layer] + at, 20);
+            assert_true(expected(status, &failures));
+            if (status == KVT_OK) tokens[layer] += 20;
+            assert_true(torture_given(s, sequence, layer, tokens[layer], &failures));
+        }
+        if (opened == 0) {
+            status = kvt_sparse_keep(sequence, &key);
+            assert_true(expected(status, &failures));
+        }
+        int64_t left = allocations_left;
+        kvt_sparse_close(sequence);
+        allocations_left = left;
+        sequence = NULL;
+        if (opened == 1 || status != KVT_OK) break;
+        status = kvt_sparse_open_kept(s->store, &options, &key, &sequence, NULL, 0);
+        assert_true(status == KVT_MISS || expected(status, &failures));
+    }
+    return failures;
+}
+
 /* A store whose HBM is memory of the host, where rows can be looked at. */
 static sequence_site *torture_start(void)
 {
@@ -287,6 +364,11 @@ TEST(the_nth_allocation_of_a_kept_one_fails)
     assert_true(opened_in_place > 20);
 }
 
+TEST(the_nth_allocation_of_a_model_that_selects_fails)
+{
+    torture_allocations(torture_model, 7);
+}
+
 static void torture_operations(torture_life *life, uint32_t kinds, uint64_t stride)
 {
     sequence_site *s = torture_start();
@@ -321,4 +403,10 @@ TEST(the_nth_operation_of_a_kept_one_fails)
     torture_operations(torture_kept, TIERS_FAULT_READS, 1);
     torture_operations(torture_kept, TIERS_FAULT_WRITES, 2);
     assert_true(opened_in_place > 20);
+}
+
+TEST(the_nth_operation_of_a_model_that_selects_fails)
+{
+    torture_operations(torture_model, TIERS_FAULT_READS, 3);
+    torture_operations(torture_model, TIERS_FAULT_WRITES, 2);
 }

@@ -180,7 +180,7 @@ TEST(foreign_shapes_are_refused)
     p.group = 65, refuse(s, &p), p = s->pages;
     p.head_dim = 0, refuse(s, &p), p = s->pages;
     p.head_dim = 36, refuse(s, &p), p = s->pages;
-    p.head_dim = 520, refuse(s, &p), p = s->pages;
+    p.head_dim = 1032, refuse(s, &p), p = s->pages;
     p.dtype = KVT_DTYPE_FP8, refuse(s, &p), p = s->pages;
     p.dtype = 77, refuse(s, &p), p = s->pages;
     p.scale = NAN, refuse(s, &p), p = s->pages;

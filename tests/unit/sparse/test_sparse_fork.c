@@ -38,9 +38,11 @@ typedef struct site {
     kvt_queue *queue, *opened_queue;
     kvt_load *load, *opened_load;
     kvt_events *events, *opened_events;
-    kvt_sparse *sequence, *opened_sequence;
+    kvt_sparse *sequence, *selecting, *opened_sequence;
     kvt_sparse_step *step, *opened_step;
     kvt_sparse_options sparse_options;
+    kvt_sparse_given given;
+    const void *index_keys;
     const kvt_sparse_pages *pages;
     float queries[SITE_QUERY];
     uint64_t lease;
@@ -202,6 +204,14 @@ static kvt_status state_if(bool gone)
     X(kvt_sparse_hint, kvt_sparse_hint(s->sequence, 1, s->queries))                                \
     X(kvt_sparse_wait, kvt_sparse_wait(s->sequence, s->step, NEVER, &s->pages))                    \
     X(kvt_sparse_done, QUIET(kvt_sparse_done(s->sequence, s->step)))                               \
+    X(kvt_sparse_select_given,                                                                     \
+      kvt_sparse_select_given(s->selecting, 1, &s->given, &s->opened_step))                        \
+    X(kvt_sparse_give_selected,                                                                    \
+      kvt_sparse_give_selected(s->selecting, SITE_LAYERS, NULL, NULL, NULL, 0))                    \
+    X(kvt_sparse_hint_given, kvt_sparse_hint_given(s->selecting, 1, &s->given))                    \
+    X(kvt_sparse_observe_given, kvt_sparse_observe_given(s->selecting, 1, &s->given, 1))           \
+    X(kvt_sparse_give_keys, kvt_sparse_give_keys(s->selecting, 1, s->data, 1))                     \
+    X(kvt_sparse_keys, kvt_sparse_keys(s->selecting, 1, &s->index_keys, &s->moves))                \
     X(kvt_sparse_explain,                                                                          \
       kvt_sparse_explain(s->sequence, 0, 0, s->text, sizeof s->text, &s->count))                   \
     X(kvt_sparse_stats_get, kvt_sparse_stats_get(s->sequence, &s->sparse_stats))                   \
@@ -374,6 +384,14 @@ static site *make_site(void)
         (kvt_pass){.struct_size = sizeof s->pass, .new_tokens = 1, .layers = 1, .layer_seconds = 1};
     s->sparse_options = site_options();
     s->sequence = site_sequence(s->sequences, &s->sparse_options);
+    kvt_sparse_options selecting = s->sparse_options;
+    static const uint32_t none = 0;
+    selecting.given = true;
+    selecting.variants = 1u << KVT_SPARSE_RAW;
+    selecting.key_bytes = 16;
+    s->selecting = site_sequence(s->sequences, &selecting);
+    s->given = (kvt_sparse_given){
+        .struct_size = sizeof s->given, .block_tokens = 1, .lists = 1, .counts = &none};
     site_query(s->sequences, 0, 1, s->queries);
     assert_ok(kvt_sparse_select(s->sequence, 0, s->queries, &s->step));
     assert_ok(kvt_queue_open(s->store, NULL, &s->queue));

@@ -447,6 +447,50 @@ TEST(a_device_without_addresses)
     unlink(path);
 }
 
+/* Rows of a selection lie inside of pages in HBM; the stand-in's memory is the host's, so that what
+ * is read back is compared with what lies there. */
+TEST(selected_rows_in_hbm)
+{
+    sequence_site *s = hbm_start(4 * MIB);
+    kvt_sparse_options options = hbm_options(SLOTS, PLACES);
+    options.variants = RAW_ONLY;
+    options.given = true;
+    options.budget_bytes = KVT_SPARSE_ALL;
+    kvt_sparse *sequence = site_sequence(s, &options);
+    float queries[SITE_QUERY], there[SITE_QUERY];
+    uint32_t hbm_runs = 0;
+    for (uint32_t i = 0; i < 24; i++) {
+        uint32_t numbers[12];
+        const uint32_t count = 12, layer = i % SITE_LAYERS;
+        for (uint32_t n = 0; n < count; n++)
+            numbers[n] = (n < 8 ? n * 67 + i : 1000 + n * 150 + i * 40) % SITE_TOKENS;
+        const kvt_sparse_given given = {.struct_size = sizeof given,
+                                        .block_tokens = 1,
+                                        .lists = 1,
+                                        .counts = &count,
+                                        .numbers = numbers};
+        kvt_sparse_step *step;
+        const kvt_sparse_pages *pages;
+        outcome out = {.read_bytes = 0};
+        site_query(s, layer, i, queries);
+        assert_ok(kvt_sparse_select_given(sequence, layer, &given, &step));
+        assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
+        check_rows(s, pages, &out);
+        hbm_runs += out.hbm_pages;
+        assert_ok(kvt_sparse_attend(pages, queries, out.output, NULL));
+        kvt_sparse_pages own = *pages;
+        own.step = NULL; /* rows are read where they lie */
+        assert_ok(kvt_sparse_attend(&own, queries, there, NULL));
+        assert_memory_equal(out.output, there, sizeof there);
+        kvt_sparse_done(sequence, step);
+        check_windows(sequence);
+        settle(sequence);
+    }
+    assert_true(hbm_runs > 20);
+    assert_true(site_stats(sequence).tier_hit_bytes[KVT_TIER_HBM] > 0);
+    kvt_sparse_close(sequence);
+}
+
 /* Memory of the host in a GPU's place. */
 TEST(an_emulated_device)
 {

@@ -64,6 +64,11 @@ TEST(bytes_of_prefixes)
     assert_int_equal(sparse_page_bytes(&paging, 32, PAGES_BITS_4), 4096);
     assert_int_equal(sparse_page_bytes(&paging, 32, PAGES_BITS_8), 8192);
     assert_int_equal(sparse_page_bytes(&paging, 32, PAGES_RAW), 16384);
+    paging.sides = 1;
+    assert_int_equal(sparse_page_bytes(&paging, 32, PAGES_RAW), 8192);
+    assert_ok(sparse_paging_init(&paging, 656, KVT_DTYPE_FP8, 1000, 0, 8));
+    paging.sides = 1;
+    assert_int_equal(sparse_page_bytes(&paging, 8, PAGES_RAW), 5248);
 }
 
 TEST(shapes_are_refused)
@@ -71,12 +76,17 @@ TEST(shapes_are_refused)
     sparse_paging paging;
     const struct {
         uint32_t head_dim, dtype, segment, page;
-    } wrong[] = {{0, KVT_DTYPE_FP16, 0, 0},       {12, KVT_DTYPE_FP16, 0, 0},
-                 {520, KVT_DTYPE_FP16, 0, 0},     {64, KVT_DTYPE_FP8, 0, 0},
-                 {64, KVT_DTYPE_OPAQUE, 0, 0},    {64, 99, 0, 0},
-                 {64, KVT_DTYPE_FP16, 100, 0},    {64, KVT_DTYPE_FP16, 65536, 0},
-                 {64, KVT_DTYPE_FP16, 2048, 4},   {64, KVT_DTYPE_FP16, 2048, 24},
-                 {64, KVT_DTYPE_FP16, 2048, 256}, {64, KVT_DTYPE_FP16, 2048, 1u << 31}};
+    } wrong[] = {{0, KVT_DTYPE_FP16, 0, 0},
+                 {12, KVT_DTYPE_FP16, 0, 0},
+                 {1032, KVT_DTYPE_FP16, 0, 0},
+                 {64, KVT_DTYPE_OPAQUE, 0, 0},
+                 {64, 99, 0, 0},
+                 {64, KVT_DTYPE_FP16, 100, 0},
+                 {64, KVT_DTYPE_FP16, 65536, 0},
+                 {64, KVT_DTYPE_FP16, 2048, 4},
+                 {64, KVT_DTYPE_FP16, 2048, 24},
+                 {64, KVT_DTYPE_FP16, 2048, 256},
+                 {64, KVT_DTYPE_FP16, 2048, 1u << 31}};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         assert_int_equal(sparse_paging_init(&paging, wrong[i].head_dim, (uint8_t)wrong[i].dtype,
                                             1000, wrong[i].segment, wrong[i].page),
