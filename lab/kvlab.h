@@ -39,6 +39,7 @@ struct lab_arguments {
     /* What prepare makes for options.own. */
     bench_policy_options policy;
     bench_codecs_options codecs;
+    decode_given_options given;
     bench_gpu_options gpu;
     decode_options decode;
     experiment_options experiment;

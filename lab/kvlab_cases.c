@@ -166,7 +166,7 @@ static const command_spec sequence_spec = {
     .summary = "decode steps of a sparse sequence on the drives",
     .about = "One layer of a generator's context of 64K tokens lies on every configured device of "
              "the tier ssd, which are overwritten. Steps of queries: the drives' seconds and their "
-             "share of what they could read, by layout, copies, window, precision and hints, with "
+             "share of what they could read, by layout, copies, window and precision, with "
              "the error against full attention; beside them InfLLM, PQCache and SWARM at the same "
              "error.",
     .details = DRIVES_OR "else four throttled memory devices.",
@@ -526,8 +526,49 @@ static const command_spec decode_spec = {
     RUNS(decode, make_decode, .ends_between_runs = true),
 };
 
+/* ---- selections that a model makes ---- */
+
+static int make_given(lab_arguments *arguments)
+{
+    if (arguments->dumps.count == 0) {
+        (void)fprintf(stderr, "kvlab given: there is no data: name a dump with --dump\n");
+        return EXIT_ABSENT;
+    }
+    arguments->given = (decode_given_options){.paths = arguments->dumps.items,
+                                              .count = (uint32_t)arguments->dumps.count};
+    arguments->options.own = &arguments->given;
+    return EXIT_FINE;
+}
+
+static const command_option given_options[] = {
+    QUICK("8 steps of one share: shows that it runs, not how fast"),
+    LIST_OPTION(lab_arguments, dumps, "dump", "FILE", 0, OPTION_DATA,
+                "K, V and queries of the last tokens (as for decode); may be repeated"),
+    {0},
+};
+
+static const command_spec given_spec = {
+    .name = "given",
+    .summary = "steps of a model that selects by itself, on the drives",
+    .about =
+        "The heaviest tokens of a dump's attention stand for what a model would select. K and V of "
+        "all heads lie as latents on every configured device of the tier ssd, which are "
+        "overwritten. Bytes, hits in DRAM and seconds of a step, beside an LRU of fixed blocks; "
+        "with computing, with and without hints. Exits 1 when a row is wrong or missing, 77 "
+        "without a dump.",
+    .details = DRIVES_OR "else four throttled memory devices.",
+    .example = "  kvlab given --dump qa.safetensors",
+    .options = given_options,
+    .argument_bytes = sizeof(lab_arguments),
+    .standard = &(const lab_arguments){.one = {&decode_given_case, make_given, .drives = true}},
+    .run = lab_run,
+    .check = lab_take_drives,
+    .settings = SETTINGS_OWN,
+};
+
 const command_spec *const lab_commands[] = {
-    &ablation_spec, &adaptcache_spec, &codecs_spec,   &decode_spec, &gpu_spec,       &keep_spec,
-    &live_spec,     &objects_spec,    &pipeline_spec, &policy_spec, &ring_spec,      &sequence_spec,
-    &serve_spec,    &slack_spec,      &store_spec,    &stripe_spec, &transform_spec, NULL,
+    &ablation_spec, &adaptcache_spec, &codecs_spec,    &decode_spec,  &given_spec,
+    &gpu_spec,      &keep_spec,       &live_spec,      &objects_spec, &pipeline_spec,
+    &policy_spec,   &ring_spec,       &sequence_spec,  &serve_spec,   &slack_spec,
+    &store_spec,    &stripe_spec,     &transform_spec, NULL,
 };

@@ -52,7 +52,7 @@ extern const bench_case bench_ring_case;
 
 /* Decode steps of one layer of a sparse sequence on the devices (as for stripe), which are
  * overwritten: seconds of the drives, their share of what they could read, and errors, by layout,
- * copies, window, precision, hints, beside published methods at equal error. */
+ * copies, window, precision, beside published methods at equal error. */
 extern const bench_case bench_sequence_case;
 
 /* Tokens per second of several sparse sequences on the devices (as for sequence): selecting,

@@ -526,6 +526,7 @@ static kvt_status run_ours(pipeline_site *site)
                                    site->budget_bytes, &g);
     if (status != KVT_OK) return status;
     double best = 0;
+    site->micro_batch = 1;
     for (uint32_t m = 1; m <= site->sequences / 2 && status == KVT_OK; m++) {
         pipeline_row row;
         if (site->sequences % m != 0) continue;

@@ -60,7 +60,7 @@ typedef struct sequence_case {
     uint32_t share;  /* the budget is 1/share of the layer; 0: all of it */
     uint32_t window; /* as share; 0: none */
     float replica_share;
-    bool estimate, hint;
+    bool estimate;
     bool equal_error;            /* the budget is the least whose error is that of OURS */
     bool kept;                   /* it was kept, left memory, and was opened again */
     const decode_method *method; /* of lab/decode; NULL: the library's */
@@ -94,36 +94,32 @@ static const decode_method by_position = {.name = "by position",
 
 enum { FULL_LOAD, IN_TURN, EQUAL_SHARES, PROPORTIONAL_SHARES, COPIES, OURS, KEPT };
 static const sequence_case sequence_cases[] = {
-    [FULL_LOAD] = {"full load", PROPORTIONAL, RAW, 0, 0, 0, false, false, false, false, NULL},
+    [FULL_LOAD] = {"full load", PROPORTIONAL, RAW, 0, 0, 0, false, false, false, NULL},
     [IN_TURN] = {"16 bits, round robin", ROUND_ROBIN, RAW, RAW_SHARE, WINDOW_SHARE, 0, false, false,
-                 false, false, NULL},
+                 false, NULL},
     [EQUAL_SHARES] = {"16 bits, equal shares", EQUAL, RAW, RAW_SHARE, WINDOW_SHARE, 0, false, false,
-                      false, false, NULL},
+                      false, NULL},
     [PROPORTIONAL_SHARES] = {"16 bits, proportional", PROPORTIONAL, RAW, RAW_SHARE, WINDOW_SHARE, 0,
-                             false, false, false, false, NULL},
+                             false, false, false, NULL},
     [COPIES] = {"16 bits, copies", PROPORTIONAL, RAW, RAW_SHARE, WINDOW_SHARE, 0.25f, false, false,
-                false, false, NULL},
+                false, NULL},
     [OURS] = {"ours", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0.25f, true, false, false,
-              false, NULL},
+              NULL},
     [KEPT] = {"ours, kept", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0.25f, true, false,
-              false, true, NULL},
-    {"ours, hints", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0.25f, true, true, false, false,
-     NULL},
+              true, NULL},
     {"ours, equal shares", EQUAL, CODED, CODED_SHARE, WINDOW_SHARE, 0.25f, true, false, false,
-     false, NULL},
-    {"ours, no copies", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0, true, false, false,
-     false, NULL},
-    {"ours, no window", PROPORTIONAL, CODED, CODED_SHARE, 0, 0.25f, true, false, true, false, NULL},
-    {"ours, no estimate", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0.25f, false, false, true,
-     false, NULL},
-    {"ours, 16 bits", PROPORTIONAL, RAW, CODED_SHARE, WINDOW_SHARE, 0.25f, true, false, true, false,
      NULL},
-    {"16 bits, packed", PROPORTIONAL, RAW, 0, WINDOW_SHARE, 0, true, false, true, false, &packed},
-    {"16 bits, not packed", PROPORTIONAL, RAW, 0, WINDOW_SHARE, 0, true, false, true, false,
-     &by_position},
-    {"InfLLM", ROUND_ROBIN, RAW, 0, WINDOW_SHARE, 0, false, false, true, false, &infllm},
-    {"PQCache", ROUND_ROBIN, RAW, 0, WINDOW_SHARE, 0, false, false, true, false, &pqcache},
-    {"SWARM", ROUND_ROBIN, RAW, 0, WINDOW_SHARE, 0, false, false, true, false, &swarm},
+    {"ours, no copies", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0, true, false, false,
+     NULL},
+    {"ours, no window", PROPORTIONAL, CODED, CODED_SHARE, 0, 0.25f, true, true, false, NULL},
+    {"ours, no estimate", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0.25f, false, true, false,
+     NULL},
+    {"ours, 16 bits", PROPORTIONAL, RAW, CODED_SHARE, WINDOW_SHARE, 0.25f, true, true, false, NULL},
+    {"16 bits, packed", PROPORTIONAL, RAW, 0, WINDOW_SHARE, 0, true, true, false, &packed},
+    {"16 bits, not packed", PROPORTIONAL, RAW, 0, WINDOW_SHARE, 0, true, true, false, &by_position},
+    {"InfLLM", ROUND_ROBIN, RAW, 0, WINDOW_SHARE, 0, false, true, false, &infllm},
+    {"PQCache", ROUND_ROBIN, RAW, 0, WINDOW_SHARE, 0, false, true, false, &pqcache},
+    {"SWARM", ROUND_ROBIN, RAW, 0, WINDOW_SHARE, 0, false, true, false, &swarm},
 };
 enum { CASES = sizeof sequence_cases / sizeof sequence_cases[0] };
 
@@ -280,12 +276,11 @@ static kvt_status reopen_sequence(const sequence_site *site, const sequence_case
 }
 
 /* Runs one step; output is NULL when nobody wants it. */
-static kvt_status run_step(kvt_sparse *sequence, const sequence_case *one, const float *queries,
-                           float *output, double *select_seconds, double *step_seconds)
+static kvt_status run_step(kvt_sparse *sequence, const float *queries, float *output,
+                           double *select_seconds, double *step_seconds)
 {
     kvt_sparse_step *step;
     const kvt_sparse_pages *pages;
-    if (one->hint) (void)!kvt_sparse_hint(sequence, 0, queries);
     const uint64_t begin_ns = base_clock_ns();
     kvt_status status = kvt_sparse_select(sequence, 0, queries, &step);
     const uint64_t selected_ns = base_clock_ns();
@@ -320,8 +315,7 @@ static kvt_status run_steps(sequence_site *site, const sequence_case *one, bool 
         const float *queries = step_queries(site, i);
         float *target = place < 0 ? NULL : exact ? site->exact + (size_t)place * QUERY : output;
         if (judged_alone && place < 0) continue;
-        status =
-            run_step(sequence, one, queries, target, &select_seconds[count], &step_seconds[count]);
+        status = run_step(sequence, queries, target, &select_seconds[count], &step_seconds[count]);
         count++;
         bench_reads_count(store, &drives[count & 1]);
         row->byte_seconds += bench_reads_busiest(&drives[1 - (count & 1)], &drives[count & 1]);

@@ -10,6 +10,7 @@
  *     decode_run.c        one configuration over a unit's steps; decode_configs.c which there are
  *     decode_windows.c    windows of several sizes and rules over the same steps, Belady's bound
  *     decode_cost.c       seconds of building, scoring and choosing
+ *     decode_given.c      a case of its own: steps on drives for selections that are given
  *     decode_report.c     the report
  *
  * Errors and recalls of a configuration are sums over all units of a source, so that units are
@@ -52,6 +53,16 @@ typedef struct decode_options {
     uint32_t context;     /* tokens of one of them; 0: 1,800 */
     uint64_t seed;
 } decode_options;
+
+/* Decode steps over a dump's attention, whose selections are its own heaviest tokens, on drives
+ * (as for sequence), which are overwritten: bytes, hits and seconds of a step, beside an LRU of
+ * fixed blocks. KVT_E_CORRUPT: a row was wrong or missing. */
+extern const bench_case decode_given_case;
+
+typedef struct decode_given_options {
+    const char *const *paths;
+    uint32_t count;
+} decode_given_options;
 
 /* ---- sources ---- */
 
