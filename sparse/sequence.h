@@ -5,7 +5,7 @@
  *     sequence_open.c     options, room, close
  *     sequence_give.c     layers from live K and V or from entries
  *     sequence_append.c   appended tokens: what is in memory, and pages that are written behind
- *     sequence_step.c     select, hint, wait, done
+ *     sequence_step.c     select, wait, done
  *     sequence_fetch.c    the reads of a step: what to read, verifying, copies, decoding
  *     sequence_window.c   what stays between steps
  *     sequence_hbm.c      the part of it that lies in a GPU's memory
@@ -20,7 +20,7 @@
  *
  *     (none) --select--> SELECTED --wait--> WAITED --done--> (none)
  *        |                   ^
- *        +--hint--> HINTED --+   the reads that a hint has begun are the step's
+ *        +--hint--> HINTED --+   the reads that a hint has begun are the step's (sequence_given.c)
  *
  * A page that stays is in the arena as rows, decoded from the variant that was read, so that a step
  * attends to it where it lies. A better variant of it is read and decoded anew.

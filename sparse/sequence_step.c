@@ -193,11 +193,10 @@ static void choose_head(kvt_sparse *s, const sparse_unit *unit, const float *wei
     }
 }
 
-/* ---- select and hint ---- */
+/* ---- select ---- */
 
-/* Plans all heads, adds what is missing to a fetch and begins it. */
-static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *queries,
-                             sparse_fetch *fetch)
+/* Plans all heads, and begins to read what is missing. */
+static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *queries)
 {
     const uint32_t layer = step->layer;
     kvt_status status = KVT_OK;
@@ -207,16 +206,14 @@ static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *
         const uint32_t pages = sparse_unit_pages(unit);
         status = weigh_head(s, layer, h, queries, head);
         if (status != KVT_OK || pages == 0) continue;
-        /* `variant` has what a hint brings; it is not read again. */
         memcpy(head->coming, head->variant, pages);
         choose_head(s, unit, head->work.page, head->coming, sparse_head_budget(s), head);
         for (uint32_t page = 0; page < pages && status == KVT_OK; page++) {
             if (head->variant[page] <= head->coming[page]) continue;
-            status = sparse_fetch_add(s, fetch, layer, h, page, head->variant[page]);
+            status = sparse_fetch_add(s, &step->fetch, layer, h, page, head->variant[page]);
         }
     }
-    if (status == KVT_OK) status = sparse_fetch_start(s, fetch, fetch == &step->fetch);
-    return status;
+    return status == KVT_OK ? sparse_fetch_start(s, &step->fetch, true) : status;
 }
 
 /* Notes the pages that are held before the step, and so need no read. */
@@ -242,31 +239,6 @@ void sparse_step_end(kvt_sparse *s, kvt_sparse_step *step)
     step->state = STEP_FREE;
 }
 
-/* The checks that select and hint share. */
-static kvt_status check_queries(const kvt_sparse *s, uint32_t layer, const float *queries)
-{
-    if (s == NULL) return KVT_E_ARGUMENT;
-    const size_t count = (size_t)s->options.query_heads * s->options.layout.head_dim;
-    if (!s->ready || s->options.given || !scratch_is_ours(s->store)) return KVT_E_STATE;
-    if (layer >= s->options.layout.layers || queries == NULL ||
-        !sparse_queries_are_sound(queries, count))
-        return KVT_E_ARGUMENT;
-    return KVT_OK;
-}
-
-kvt_status kvt_sparse_hint(kvt_sparse *s, uint32_t layer, const float *queries)
-{
-    kvt_status status = check_queries(s, layer, queries);
-    if (status != KVT_OK) return status;
-    kvt_sparse_step *step = sparse_step_find(s, layer) == NULL ? free_step(s) : NULL;
-    if (step == NULL) return KVT_BUSY;
-    begin_step(s, step, layer);
-    status = plan_layer(s, step, queries, &step->hint);
-    step->state = STEP_HINTED;
-    if (status != KVT_OK) sparse_step_end(s, step);
-    return status;
-}
-
 kvt_status sparse_step_take(kvt_sparse *s, uint32_t layer, kvt_sparse_step **step_out)
 {
     kvt_sparse_step *step = sparse_step_find(s, layer);
@@ -283,13 +255,16 @@ kvt_status sparse_step_take(kvt_sparse *s, uint32_t layer, kvt_sparse_step **ste
 kvt_status kvt_sparse_select(kvt_sparse *s, uint32_t layer, const float *queries,
                              kvt_sparse_step **step_out)
 {
-    kvt_status status = check_queries(s, layer, queries);
-    if (status != KVT_OK) return status;
-    if (step_out == NULL) return KVT_E_ARGUMENT;
+    if (s == NULL) return KVT_E_ARGUMENT;
+    const size_t count = (size_t)s->options.query_heads * s->options.layout.head_dim;
+    if (!s->ready || s->options.given || !scratch_is_ours(s->store)) return KVT_E_STATE;
+    if (layer >= s->options.layout.layers || queries == NULL || step_out == NULL ||
+        !sparse_queries_are_sound(queries, count))
+        return KVT_E_ARGUMENT;
     kvt_sparse_step *step;
-    status = sparse_step_take(s, layer, &step);
+    kvt_status status = sparse_step_take(s, layer, &step);
     if (status != KVT_OK) return status;
-    status = plan_layer(s, step, queries, &step->fetch);
+    status = plan_layer(s, step, queries);
     step->state = STEP_SELECTED;
     if (status != KVT_OK) {
         sparse_step_end(s, step);

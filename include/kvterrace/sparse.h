@@ -266,13 +266,6 @@ KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_select(kvt_sparse *
                                                                     const float *queries,
                                                                     kvt_sparse_step **step_out);
 
-/* Starts reads for a guess of a layer's queries. They come on top of the budget of the step that
- * kvt_sparse_select later begins with the true queries. Statuses as of kvt_sparse_select; KVT_BUSY
- * also when the layer has a hint or a step. */
-KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status kvt_sparse_hint(kvt_sparse *sequence,
-                                                                  uint32_t layer,
-                                                                  const float *queries);
-
 /*
  * Waits for a step's pages, not beyond an instant of CLOCK_MONOTONIC (KVT_NO_DEADLINE for none).
  * *pages_out, and all that it points to, is valid until kvt_sparse_done. KVT_OK; KVT_E_TIMEOUT:
@@ -328,8 +321,9 @@ KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
 kvt_sparse_select_given(kvt_sparse *sequence, uint32_t layer, const kvt_sparse_given *given,
                         kvt_sparse_step **step_out);
 
-/* Starts reads for a guess of what a layer will select, as kvt_sparse_hint does for queries: they
- * come on top of the budget of the step that kvt_sparse_select_given later begins. Statuses as of
+/* Starts reads for a guess of what a layer will select, while the layer before it computes: the
+ * surest three quarters of a list pay the most. They come on top of the budget of the step that
+ * kvt_sparse_select_given later begins. Statuses as of
  * that; KVT_BUSY also when the layer has a hint or a step. */
 KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
 kvt_sparse_hint_given(kvt_sparse *sequence, uint32_t layer, const kvt_sparse_given *given);

@@ -107,8 +107,6 @@ static bool torture_step(sequence_site *s, kvt_sparse *sequence, uint32_t number
     const kvt_sparse_pages *pages;
     const uint32_t layer = number % SITE_LAYERS;
     site_query(s, layer, number, queries);
-    if (number % 3 == 0 && !expected(kvt_sparse_hint(sequence, layer, queries), failures))
-        return false;
     kvt_status status = kvt_sparse_select(sequence, layer, queries, &step);
     if (!expected(status, failures)) return false;
     if (status != KVT_OK) return true;

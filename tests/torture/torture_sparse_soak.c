@@ -137,7 +137,6 @@ static void soak_step(soak_thread *t, uint32_t layer)
     kvt_sparse_step *step;
     const kvt_sparse_pages *pages;
     site_query(&t->site, layer, (uint32_t)(t->steps / 9), queries);
-    if (roll(t, 3) == 0) (void)!kvt_sparse_hint(t->sequence, layer, queries);
     if (roll(t, 2) == 0 && t->tokens[layer] < MOST) {
         const uint32_t most = MOST - t->tokens[layer];
         const uint32_t wished = roll(t, 12) == 0 ? 40 : 1, tokens = wished < most ? wished : most;

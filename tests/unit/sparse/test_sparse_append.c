@@ -318,23 +318,6 @@ TEST(appended_pages_are_chosen_by_weight)
     }
 }
 
-/* A hint that was given before the token came is corrected as ever. */
-TEST(tokens_come_while_a_hint_is_under_way)
-{
-    sequence_site *s = site_start(16 * MIB, 8 * MIB);
-    kvt_sparse_options options = append_options(true);
-    kvt_sparse *sequence = site_sequence(s, &options);
-    for (uint32_t at = GIVEN; at < GIVEN + 600; at++) {
-        float queries[SITE_QUERY];
-        site_query(s, 0, at / 40, queries);
-        assert_ok(kvt_sparse_hint(sequence, 0, queries));
-        assert_ok(append(s, sequence, 0, at, 1));
-        assert_true(step(s, sequence, 0, at / 40, at + 1, true, NULL) < 1e-5);
-    }
-    wait_for_pages(s, sequence, 0, 15);
-    kvt_sparse_close(sequence);
-}
-
 /* ---- writes that fail, or never end ---- */
 
 static void fail_writes(sequence_site *s, tiers_fault_action action, uint64_t skip, uint64_t hits)

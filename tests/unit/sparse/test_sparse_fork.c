@@ -201,7 +201,6 @@ static kvt_status state_if(bool gone)
     X(kvt_sparse_append,                                                                           \
       kvt_sparse_append(s->sequence, 1, s->sequences->k[1], s->sequences->v[1], 1))                \
     X(kvt_sparse_select, kvt_sparse_select(s->sequence, 1, s->queries, &s->opened_step))           \
-    X(kvt_sparse_hint, kvt_sparse_hint(s->sequence, 1, s->queries))                                \
     X(kvt_sparse_wait, kvt_sparse_wait(s->sequence, s->step, NEVER, &s->pages))                    \
     X(kvt_sparse_done, QUIET(kvt_sparse_done(s->sequence, s->step)))                               \
     X(kvt_sparse_select_given,                                                                     \

@@ -351,6 +351,61 @@ TEST(latents_of_one_side_come_back)
     }
 }
 
+/* Latents that are entries of the store; of another number of sides they are a mismatch. */
+TEST(entries_of_one_side_are_opened)
+{
+    enum { ENTRIES = 2, EACH = 400, LAYERS = 2, DIM = 32 };
+    uint16_t(*data)[LAYERS][EACH * DIM] = test_zeros(ENTRIES * sizeof *data);
+    sequence_site *s = site_start(16 * MIB, 8 * MIB);
+    const kvt_key keys[ENTRIES] = {support_key(1), support_key(2)};
+    kvt_sparse_options options = given_options();
+    options.layout = (kvt_layout){.layers = LAYERS,
+                                  .kv_heads = 1,
+                                  .head_dim = DIM,
+                                  .dtype = KVT_DTYPE_BF16,
+                                  .sides = KVT_SIDES_ONE,
+                                  .tokens = ENTRIES * EACH};
+    options.query_heads = 1;
+    for (uint32_t i = 0; i < ENTRIES * LAYERS; i++)
+        for (uint32_t n = 0; n < EACH * DIM; n++)
+            data[i / LAYERS][i % LAYERS][n] = (uint16_t)((i * 777 + n) % 0x3f00);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        kvt_entry entry = {.struct_size = sizeof entry,
+                           .key = keys[i],
+                           .parent = i > 0 ? &keys[i - 1] : NULL,
+                           .layout = options.layout,
+                           .first_position = i * EACH,
+                           .recompute_seconds = 1};
+        entry.layout.tokens = EACH;
+        assert_ok(kvt_store_put(s->store, &entry, KVT_PACKED(data[i], sizeof data[i])));
+    }
+    kvt_sparse *sequence = NULL;
+    assert_ok(kvt_sparse_open(s->store, &options, keys, ENTRIES, &sequence, NULL, 0));
+    const selection list = {.block_tokens = 64, .lists = 1, .counts = {3}, .numbers = {1, 6, 11}};
+    const kvt_sparse_given given = given_of(&list);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        kvt_sparse_step *step;
+        const kvt_sparse_pages *pages;
+        uint32_t found = 0;
+        assert_ok(kvt_sparse_select_given(sequence, layer, &given, &step));
+        assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
+        for (uint32_t n = 0; n < pages->heads[0].page_count; n++) {
+            const kvt_sparse_page *page = &pages->heads[0].pages[n];
+            for (uint32_t t = 0; t < page->tokens; t++, found++) {
+                const uint32_t p = page->positions[t];
+                assert_memory_equal((const uint16_t *)page->k + (size_t)t * DIM,
+                                    data[p / EACH][layer] + p % EACH * DIM, DIM * 2);
+            }
+        }
+        assert_int_equal(found, 3 * 64);
+        kvt_sparse_done(sequence, step);
+    }
+    kvt_sparse_close(sequence);
+    options.layout.sides = 0;
+    assert_int_equal(kvt_sparse_open(s->store, &options, keys, ENTRIES, &sequence, NULL, 0),
+                     KVT_E_MISMATCH);
+}
+
 /* Attention over a latent: the keys are the values, too. */
 TEST(a_latent_is_attended_to)
 {
@@ -610,6 +665,30 @@ TEST(a_hint_reads_ahead)
     assert_int_equal(step_given(s, sequence, 0, &list, SITE_TOKENS, NULL), 0);
     assert_int_equal(site_stats(sequence).reads, 2 * reads);
     assert_ok(kvt_sparse_hint_given(sequence, 1, &given));
+    kvt_sparse_close(sequence);
+}
+
+/* A page that begins to be at rest while a hint is under way is none of the hint's. */
+TEST(tokens_come_while_a_hint_is_under_way)
+{
+    static selection list;
+    sequence_site *s = site_start(8 * MIB, 8 * MIB);
+    uint64_t d = 3;
+    kvt_sparse_options options = given_options();
+    options.layout.tokens = 1900;
+    options.tokens_max = SITE_TOKENS;
+    options.local_tokens = options.join_tokens = 16;
+    kvt_sparse *sequence = site_sequence(s, &options);
+    for (uint32_t tokens = 1900; tokens < 2500; tokens++) {
+        const size_t at = (size_t)tokens * SITE_ROW;
+        draw_selection(&d, tokens, &list);
+        const kvt_sparse_given guess = given_of(&list);
+        assert_ok(kvt_sparse_hint_given(sequence, 0, &guess));
+        assert_ok(kvt_sparse_append(sequence, 0, s->k[0] + at, s->v[0] + at, 1));
+        draw_selection(&d, tokens + 1, &list);
+        assert_int_equal(step_given(s, sequence, 0, &list, tokens + 1, NULL), 0);
+    }
+    assert_true(site_stats(sequence).appended_pages > 20);
     kvt_sparse_close(sequence);
 }
 

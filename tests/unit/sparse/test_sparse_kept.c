@@ -158,7 +158,6 @@ TEST(pages_in_memory_are_read_in_place)
     const kvt_sparse_pages *pages;
     uint32_t read = 0;
     site_query(s, 0, 33, queries);
-    assert_ok(kvt_sparse_hint(sequence, 0, queries));
     assert_ok(kvt_sparse_select(sequence, 0, queries, &step));
     assert_ok(kvt_sparse_wait(sequence, step, 0, &pages)); /* nothing to wait for */
     for (uint32_t h = 0; h < SITE_HEADS; h++)

@@ -24,7 +24,7 @@ static void log_add(plan_log *log, const char *text)
     log->length += length;
 }
 
-/* Plans of a sequence that is warmed up, appended to and hinted. */
+/* Plans of a sequence that is warmed up and appended to. */
 static void log_plans(plan_log *log)
 {
     static char text[TEXT_BYTES];
@@ -49,7 +49,6 @@ static void log_plans(plan_log *log)
         const kvt_sparse_pages *pages;
         size_t length;
         site_query(s, layer, i / 5, rows);
-        if (i % 7 == 0) assert_ok(kvt_sparse_hint(sequence, layer, rows));
         assert_ok(kvt_sparse_append(sequence, layer, s->k[layer] + at, s->v[layer] + at, 17));
         assert_ok(kvt_sparse_select(sequence, layer, rows, &step));
         assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));

@@ -65,7 +65,6 @@ TEST(nothing_is_a_programmers_error_alone)
     kvt_sparse_step *step;
     const kvt_sparse_pages *pages;
     assert_int_equal(kvt_sparse_select(NULL, 0, queries, &step), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_sparse_hint(NULL, 0, queries), KVT_E_ARGUMENT);
     assert_int_equal(kvt_sparse_wait(NULL, NULL, 0, &pages), KVT_E_ARGUMENT);
     assert_int_equal(kvt_sparse_observe(NULL, 0, queries, 1), KVT_E_ARGUMENT);
     assert_int_equal(kvt_sparse_append(NULL, 0, queries, queries, 1), KVT_E_ARGUMENT);

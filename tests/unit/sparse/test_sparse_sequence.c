@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_sparse_sequence.c - sequences larger than memory, end to end: exact when everything is read,
- * less to read with windows and hints, and what remains when drives lie, go or fall silent.
+ * less to read with windows, and what remains when drives lie, go or fall silent.
  */
 #include "sequence_site.h"
 
@@ -115,7 +115,7 @@ TEST(a_short_context_is_all_resident)
     kvt_sparse_close(sequence);
 }
 
-/* ---- windows, warm-up, hints ---- */
+/* ---- windows, warm-up ---- */
 
 TEST(a_window_saves_reads_and_keeps_its_bytes)
 {
@@ -221,31 +221,6 @@ TEST(observed_queries_warm_the_window_and_copy_hot_pages)
     kvt_sparse_close(sequence);
 }
 
-/* A right guess leaves nothing to read; a wrong one is corrected. */
-TEST(a_hint_is_corrected_by_the_queries)
-{
-    sequence_site *s = site_start(8 * MIB, 8 * MIB);
-    kvt_sparse_options options = site_options();
-    options.window_bytes[KVT_TIER_DRAM] = 0;
-    options.budget_bytes = 256 << 10;
-    kvt_sparse *sequence = site_sequence(s, &options);
-    float queries[SITE_QUERY], wrong[SITE_QUERY];
-    site_query(s, 0, 3, queries);
-    site_query(s, 0, 9, wrong);
-    const double plain = site_step(s, sequence, 0, queries, NULL, NULL);
-    uint64_t bytes;
-    assert_ok(kvt_sparse_hint(sequence, 0, queries));
-    assert_int_equal(kvt_sparse_hint(sequence, 0, queries), KVT_BUSY);
-    const double right = site_step(s, sequence, 0, queries, &bytes, NULL);
-    assert_true(right <= plain * 1.0001);
-    assert_ok(kvt_sparse_hint(sequence, 0, wrong));
-    const double corrected = site_step(s, sequence, 0, queries, &bytes, NULL);
-    assert_true(corrected < 0.5 && bytes <= 2 * options.budget_bytes);
-    /* A hint without a step ends with the sequence. */
-    assert_ok(kvt_sparse_hint(sequence, 1, wrong));
-    kvt_sparse_close(sequence);
-}
-
 /* ---- calls out of order, bad arguments ---- */
 
 TEST(wrong_calls_are_refused_and_change_nothing)
@@ -282,7 +257,6 @@ TEST(wrong_calls_are_refused_and_change_nothing)
     assert_int_equal(kvt_sparse_select(sequence, SITE_LAYERS, queries, &step), KVT_E_ARGUMENT);
     queries[17] = NAN;
     assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_sparse_hint(sequence, 0, queries), KVT_E_ARGUMENT);
     queries[17] = INFINITY;
     assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_E_ARGUMENT);
     queries[17] = 0;
@@ -705,7 +679,6 @@ TEST(queries_beyond_the_bound_are_refused)
             assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), wanted);
             kvt_sparse_done(sequence, step);
             assert_int_equal(kvt_sparse_observe(sequence, 0, queries, 1), wanted);
-            assert_int_equal(kvt_sparse_hint(sequence, 0, queries), wanted);
             assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), wanted);
             if (wanted == KVT_OK) kvt_sparse_done(sequence, step);
         }
