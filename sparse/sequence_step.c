@@ -431,6 +431,22 @@ static void bring_page(kvt_sparse *s, const sparse_unit *unit, const sparse_head
                              .tier = (uint8_t)tier};
 }
 
+static bool has_estimate(const kvt_sparse *s, const sparse_unit *unit)
+{
+    return s->options.estimate && !s->options.given && sparse_unit_pages(unit) > 0;
+}
+
+/* The estimate of what no page of a head brings, by its variants as they are now. */
+static void estimate_head(kvt_sparse *s, const kvt_sparse_step *step, uint32_t h)
+{
+    const sparse_unit *unit = sparse_unit_of(s, step->layer, h);
+    sparse_head_work *head = &step->heads[h];
+    if (has_estimate(s, unit))
+        sparse_choose_estimate(&unit->index, &unit->paging, head->variant, &head->work,
+                               head->estimate, head->estimate_lse);
+}
+
+/* Rows of one head's pages. The estimate is there, as if all of them came. */
 static kvt_status bring_head(kvt_sparse *s, kvt_sparse_step *step, uint32_t h)
 {
     const sparse_unit *unit = sparse_unit_of(s, step->layer, h);
@@ -449,10 +465,8 @@ static kvt_status bring_head(kvt_sparse *s, kvt_sparse_step *step, uint32_t h)
         bring_page(s, unit, head, page, head->positions + token, out);
         token += out->tokens;
     }
-    const bool estimate = s->options.estimate && sparse_unit_pages(unit) > 0;
-    if (estimate)
-        sparse_choose_estimate(&unit->index, &unit->paging, head->variant, &head->work,
-                               head->estimate, head->estimate_lse);
+    const bool estimate = has_estimate(s, unit);
+    if (head->lost_count > 0) estimate_head(s, step, h);
     step->heads_out[h] = (kvt_sparse_head){.pages = head->pages,
                                            .page_count = at,
                                            .lost_count = head->lost_count,
@@ -494,6 +508,8 @@ kvt_status kvt_sparse_wait(kvt_sparse *s, kvt_sparse_step *step, uint64_t deadli
     if (s == NULL || step == NULL || pages_out == NULL || step->sequence != s)
         return KVT_E_ARGUMENT;
     if (step->state != STEP_SELECTED || !scratch_is_ours(s->store)) return KVT_E_STATE;
+    for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) /* while the drives read */
+        estimate_head(s, step, h);
     const kvt_status hinted = sparse_fetch_wait(s, step->layer, &step->hint, deadline_ns);
     const kvt_status fetched = sparse_fetch_wait(s, step->layer, &step->fetch, deadline_ns);
     list_items(s, step, &step->hint);
