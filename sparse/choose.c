@@ -363,9 +363,11 @@ void sparse_choose_rest(const sparse_index *index, sparse_work *work)
         const int16_t *restrict sums = work->sums + (size_t)g * lanes;
         const float unit = work->unit, rest = work->rest[g], largest = work->largest[g];
         float *restrict scores = work->scores + (size_t)g * work->lanes;
-        for (uint32_t c = 0; c < lanes; c++) {
-            const float score = (float)sums[c] * unit + rest;
-            scores[c] = score < largest ? score : largest;
+        for (uint32_t block = 0; block < lanes; block += SPARSE_BLOCK) {
+            for (uint32_t c = 0; c < SPARSE_BLOCK; c++) {
+                const float score = (float)sums[block + c] * unit + rest;
+                scores[block + c] = score < largest ? score : largest;
+            }
         }
         (void)kernels->weigh(scores, work->tokens, lanes, largest);
         kernels->add(scores, 1.0f / (work->sum[g] * (float)work->group), lanes, work->weight);
@@ -457,87 +459,92 @@ static void count_present(const sparse_index *index, const sparse_paging *paging
     }
 }
 
-/* Clusters that are added together, so that the sums of a few channels stay in registers: their
- * means take 8 KiB of the first cache at 128 channels. */
-enum { ESTIMATE_TILE = 64 };
-
+/* Rows that are added together, and their clusters' weights. */
 typedef struct estimate_sums {
     const sparse_work *work;
     uint32_t head_dim;
     float *output; /* [group][head_dim], means in steps */
     float sums[SPARSE_GROUP_MAX];
-    uint32_t listed; /* clusters before are behind: sparse_choose_slopes */
-    uint32_t count;  /* in the tile */
-    const int8_t *means[ESTIMATE_TILE], *slopes[ESTIMATE_TILE];
-    uint32_t lane[ESTIMATE_TILE];
-    float weight[ESTIMATE_TILE * SPARSE_GROUP_MAX];
+    uint32_t count;
+    const int8_t *rows[SPARSE_BLEND];
+    uint32_t lane[SPARSE_BLEND];
+    float weight[SPARSE_GROUP_MAX * SPARSE_BLEND]; /* [group][SPARSE_BLEND] */
 } estimate_sums;
+
+/* Whether slopes of this weight change an estimate. */
+static bool slopes_count(const sparse_index *index, float weight)
+{
+    return weight * (float)(index->clusters + 1) >= CHOOSE_NO_SLOPE;
+}
 
 bool sparse_choose_slopes(const sparse_index *index, const sparse_work *work, uint32_t cluster,
                           uint32_t *next)
 {
-    if (work->weight[cluster] * (float)(index->clusters + 1) < CHOOSE_NO_SLOPE) return false;
+    if (!slopes_count(index, work->weight[cluster])) return false;
     if (index->axes == 0) return true;
     while (*next < work->listed && work->list[*next] < cluster)
         ++*next;
     return *next < work->listed && work->list[*next] == cluster;
 }
 
-/* The change of the values of a tile's clusters towards the queries: no more than the largest mean
- * in a channel, so that an estimate stays among values. */
-static void estimate_slopes(const sparse_index *index, estimate_sums *e)
+/* Adds the rows to the output. */
+static void estimate_blend(estimate_sums *e)
 {
-    const sparse_kernels *kernels = sparse_kernels_in_use();
-    const uint32_t group = e->work->group;
-    float along[ESTIMATE_TILE * SPARSE_GROUP_MAX];
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < e->count; i++) {
-        if (!sparse_choose_slopes(index, e->work, e->lane[i], &e->listed)) continue;
-        memmove(e->weight + (size_t)count * group, e->weight + (size_t)i * group,
-                group * sizeof *e->weight);
-        e->lane[count++] = e->lane[i];
-    }
-    if (count == 0) return;
-    const uint32_t width = (count + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
-    for (uint32_t i = count; i < width; i++)
-        e->lane[i] = e->lane[0];
-    kernels->score(index->key_slopes, e->lane, width, e->head_dim, e->work->folded, group,
-                   e->work->folded_unit, width, along);
-    for (uint32_t i = 0; i < count; i++) {
-        e->slopes[i] = index->value_slopes + (size_t)e->lane[i] * e->head_dim;
-        for (uint32_t g = 0; g < group; g++) {
-            const float change = along[g * width + i] * index->slope[e->lane[i]];
-            e->weight[(size_t)i * group + g] *= fmaxf(fminf(change, 1.0f), -1.0f);
-        }
-    }
-    kernels->blend(e->slopes, count, e->head_dim, e->weight, group, e->output);
-}
-
-/* index: that the tile's clusters are of; NULL: added ones, which have no slopes. */
-static void estimate_flush(const sparse_index *index, estimate_sums *e)
-{
-    sparse_kernels_in_use()->blend(e->means, e->count, e->head_dim, e->weight, e->work->group,
+    sparse_kernels_in_use()->blend(e->rows, e->count, e->head_dim, e->weight, e->work->group,
                                    e->output);
-    if (index != NULL && e->count > 0) estimate_slopes(index, e);
     e->count = 0;
 }
 
-/* Adds a cluster's mean to all heads. */
-static void estimate_add(estimate_sums *e, const int8_t *mean, const float *scores, float share)
+/* Takes one row more for all heads, of a lane and a share of its tokens. */
+static void estimate_take(estimate_sums *e, const int8_t *rows, uint32_t row, uint32_t lane,
+                          float share)
 {
-    const uint32_t group = e->work->group;
-    const size_t width = e->work->lanes;
-    float *weight = e->weight + (size_t)e->count * group;
-    for (uint32_t g = 0; g < group; g++) {
-        weight[g] = scores[g * width] * share;
-        e->sums[g] += weight[g];
-    }
-    for (uint32_t d = 0; d < e->head_dim; d += 64) /* read when the tile is full */
-        __builtin_prefetch(mean + d);
-    e->means[e->count++] = mean;
+    const float *scores = e->work->scores + lane;
+    const int8_t *own = rows + (size_t)row * e->head_dim;
+    for (uint32_t g = 0; g < e->work->group; g++)
+        e->weight[g * SPARSE_BLEND + e->count] = scores[(size_t)g * e->work->lanes] * share;
+    for (uint32_t d = 0; d < e->head_dim; d += 64) /* read when there are more */
+        __builtin_prefetch(own + d);
+    e->lane[e->count] = row;
+    e->rows[e->count++] = own;
 }
 
-/* Of clusters that were added, those of absent pages. */
+static void estimate_means(estimate_sums *e)
+{
+    for (uint32_t g = 0; g < e->work->group; g++)
+        for (uint32_t i = 0; i < e->count; i++)
+            e->sums[g] += e->weight[g * SPARSE_BLEND + i];
+    estimate_blend(e);
+}
+
+/* The rows are key slopes: weights become those of value slopes. Values change by no more than the
+ * largest mean in a channel, so that an estimate stays among values. */
+static void estimate_slopes(const sparse_index *index, estimate_sums *e)
+{
+    const uint32_t group = e->work->group, count = e->count;
+    const uint32_t width = (count + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
+    float along[SPARSE_BLEND * SPARSE_GROUP_MAX];
+    for (uint32_t i = count; i < width; i++)
+        e->lane[i] = e->lane[0];
+    sparse_kernels_in_use()->score(index->key_slopes, e->lane, width, e->head_dim, e->work->folded,
+                                   group, e->work->folded_unit, width, along);
+    for (uint32_t i = 0; i < count; i++) {
+        const float slope = index->slope[e->lane[i]];
+        e->rows[i] = index->value_slopes + (size_t)e->lane[i] * e->head_dim;
+        for (uint32_t g = 0; g < group; g++)
+            e->weight[g * SPARSE_BLEND + i] *= sparse_within(along[g * width + i] * slope, 1.0f);
+    }
+    estimate_blend(e);
+}
+
+/* The share of a cluster's tokens that no page brings. */
+static float absent_share(const sparse_work *work, uint32_t cluster)
+{
+    const uint32_t tokens = work->tokens[cluster], present = work->present[cluster];
+    return present == 0 ? 1.0f : (float)(int32_t)(tokens - present) / (float)(int32_t)tokens;
+}
+
+/* Of clusters that were added, those of absent pages; they have no slopes. */
 static void estimate_added(const sparse_index *index, const uint8_t *variant, float least,
                            estimate_sums *e)
 {
@@ -546,9 +553,8 @@ static void estimate_added(const sparse_index *index, const uint8_t *variant, fl
         const uint32_t lane = i - index->lanes, page = lane / index->added->page_clusters;
         if (work->weight[i] < least || work->tokens[i] == 0) continue;
         if (variant[page] != PAGES_ABSENT) continue;
-        estimate_add(e, index->added->means + (size_t)lane * index->head_dim, work->scores + i,
-                     1.0f);
-        if (e->count == ESTIMATE_TILE) estimate_flush(NULL, e);
+        estimate_take(e, index->added->means, lane, i, 1.0f);
+        if (e->count == SPARSE_BLEND) estimate_means(e);
     }
 }
 
@@ -561,22 +567,25 @@ void sparse_choose_estimate(const sparse_index *index, const sparse_paging *pagi
     e.work = work;
     e.head_dim = dim;
     e.output = output;
-    e.listed = e.count = 0;
+    e.count = 0;
     memset(e.sums, 0, sizeof e.sums);
     memset(output, 0, (size_t)work->group * dim * sizeof *output);
     sparse_choose_rest(index, work);
     count_present(index, paging, variant, work);
     for (uint32_t c = 0; c < index->clusters; c++) {
-        const uint32_t tokens = work->tokens[c];
-        if (work->weight[c] < least || work->present[c] >= tokens) continue;
-        e.lane[e.count] = c;
-        estimate_add(&e, index->means + (size_t)c * dim, work->scores + c,
-                     (float)(tokens - work->present[c]) / (float)tokens);
-        if (e.count == ESTIMATE_TILE) estimate_flush(index, &e);
+        if (work->weight[c] < least || work->present[c] >= work->tokens[c]) continue;
+        estimate_take(&e, index->means, c, c, absent_share(work, c));
+        if (e.count == SPARSE_BLEND) estimate_means(&e);
     }
-    estimate_flush(index, &e);
     estimate_added(index, variant + paging->pages, least, &e);
-    estimate_flush(NULL, &e);
+    estimate_means(&e);
+    for (uint32_t i = 0; i < (index->axes > 0 ? work->listed : index->clusters); i++) {
+        const uint32_t c = index->axes > 0 ? work->list[i] : i;
+        if (!slopes_count(index, work->weight[c]) || work->present[c] >= work->tokens[c]) continue;
+        estimate_take(&e, index->key_slopes, c, c, absent_share(work, c));
+        if (e.count == SPARSE_BLEND) estimate_slopes(index, &e);
+    }
+    estimate_slopes(index, &e);
     for (uint32_t g = 0; g < work->group; g++) {
         const float inverse = e.sums[g] > 0.0f ? 1.0f / e.sums[g] : 0.0f;
         lse[g] = e.sums[g] > 0.0f ? work->largest[g] + logf(e.sums[g]) : -INFINITY;

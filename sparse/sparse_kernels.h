@@ -18,6 +18,7 @@
 #include <math.h>
 
 #define SPARSE_LANES       8u
+#define SPARSE_BLEND       64u   /* rows that are blended at once, at most */
 #define SPARSE_ELEMENT_MAX 1e30f /* sums of a segment's elements stay finite */
 
 /* Whether queries may be scored and attended with: each element is finite and within
@@ -81,10 +82,13 @@ typedef struct sparse_kernels {
     /* sums += row * share; width is a multiple of 16. */
     void (*add)(const float *row, float share, uint32_t width, float *sums);
 
-    /* output [group][head_dim] += weight[i][group] * means[i] for all i, one after the other;
-     * weight is [count][group]. */
-    void (*blend)(const int8_t *const *means, uint32_t count, uint32_t head_dim,
-                  const float *weight, uint32_t group, float *output);
+    /*
+     * output [group][head_dim] += weight [group][SPARSE_BLEND] * rows[i] for the first `count` i. A
+     * query's weights are taken in steps of its largest one / 32767, so sums are exact ones of
+     * integers.
+     */
+    void (*blend)(const int8_t *const *rows, uint32_t count, uint32_t head_dim, const float *weight,
+                  uint32_t group, float *output);
 
     /* out[t] = scale * (query * row t) of `tokens` rows stride bytes apart. */
     void (*dots)(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,
@@ -113,12 +117,32 @@ extern const sparse_kernels sparse_kernels_scalar;
 extern const sparse_kernels sparse_kernels_avx2;
 #endif
 
+/* A number within -most .. most; NaN becomes most. fmaxf and fminf would be calls. */
+static inline float sparse_within(float value, float most)
+{
+    const float low = value < most ? value : most;
+    return low > -most ? low : -most;
+}
+
 /* The order in which 8 lanes are added. */
 static inline float sparse_lanes_sum(const float lane[SPARSE_LANES])
 {
     const float a = lane[0] + lane[4], b = lane[1] + lane[5];
     const float c = lane[2] + lane[6], d = lane[3] + lane[7];
     return (a + c) + (b + d);
+}
+
+/* The weights of one query as steps, zeros behind, and the value of a step. */
+static inline float sparse_blend_steps(const float *weight, uint32_t count,
+                                       int16_t steps[SPARSE_BLEND])
+{
+    float most = 0.0f;
+    for (uint32_t i = 0; i < count; i++)
+        most = fabsf(weight[i]) > most ? fabsf(weight[i]) : most;
+    const float inverse = most >= 1e-30f ? 32767.0f / most : 0.0f;
+    for (uint32_t i = 0; i < SPARSE_BLEND; i++)
+        steps[i] = i < count ? (int16_t)half_round_integer(weight[i] * inverse) : 0;
+    return most >= 1e-30f ? most / 32767.0f : 0.0f;
 }
 
 /* Constants of 2^x on [-1/2, 1/2], Taylor in x ln 2; relative error below 2e-7. */

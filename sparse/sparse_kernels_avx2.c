@@ -375,48 +375,94 @@ CODECS_TARGET_AVX2 static void avx2_add(const float *row, float share, uint32_t 
                                                  _mm256_mul_ps(_mm256_loadu_ps(row + i), one)));
 }
 
-/* Means of all clusters in `vectors` x 8 channels from d on, for `heads` heads from g on: the sums
- * stay in registers, and heads share the widened means. */
-INLINE_AVX2 void blend_part(const int8_t *const *means, uint32_t count, uint32_t d,
-                            const float *weight, uint32_t group, uint32_t heads, uint32_t vectors,
-                            float *output, uint32_t head_dim)
+/* sparse_blend_steps. */
+INLINE_AVX2 float blend_steps(const float *weight, uint32_t count, int16_t steps[SPARSE_BLEND])
 {
-    __m256 sum[4][2];
-    for (uint32_t h = 0; h < heads; h++)
-        for (uint32_t v = 0; v < vectors; v++)
-            sum[h][v] = _mm256_loadu_ps(output + (size_t)h * head_dim + d + 8 * v);
-    for (uint32_t i = 0; i < count; i++, weight += group) {
-        __m256 row[2];
-        for (uint32_t v = 0; v < vectors; v++)
-            row[v] = _mm256_cvtepi32_ps(
-                _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(means[i] + d + 8 * v))));
-        for (uint32_t h = 0; h < heads; h++) {
-            const __m256 one = _mm256_broadcast_ss(weight + h);
-            for (uint32_t v = 0; v < vectors; v++)
-                sum[h][v] = _mm256_add_ps(sum[h][v], _mm256_mul_ps(one, row[v]));
-        }
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256 row[SPARSE_BLEND / 8], largest = _mm256_setzero_ps();
+    float lane[SPARSE_LANES], most = 0.0f;
+    for (uint32_t i = 0; i < SPARSE_BLEND / 8; i++) {
+        const __m256i left = _mm256_set1_epi32((int32_t)count - 8 * (int32_t)i);
+        row[i] = _mm256_maskload_ps(weight + 8 * i, _mm256_cmpgt_epi32(left, lanes));
+        largest = _mm256_max_ps(largest, _mm256_andnot_ps(sign, row[i]));
     }
-    for (uint32_t h = 0; h < heads; h++)
-        for (uint32_t v = 0; v < vectors; v++)
-            _mm256_storeu_ps(output + (size_t)h * head_dim + d + 8 * v, sum[h][v]);
+    _mm256_storeu_ps(lane, largest);
+    for (uint32_t i = 0; i < SPARSE_LANES; i++)
+        most = lane[i] > most ? lane[i] : most;
+    const __m256 inverse = _mm256_set1_ps(most >= 1e-30f ? 32767.0f / most : 0.0f);
+    for (uint32_t i = 0; i < SPARSE_BLEND / 8; i += 2) {
+        const __m256i both =
+            _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(row[i], inverse)),
+                               _mm256_cvtps_epi32(_mm256_mul_ps(row[i + 1], inverse)));
+        _mm256_storeu_si256((void *)(steps + 8 * i), _mm256_permute4x64_epi64(both, 0xd8));
+    }
+    return most >= 1e-30f ? most / 32767.0f : 0.0f;
 }
 
-CODECS_TARGET_AVX2 static void avx2_blend(const int8_t *const *means, uint32_t count,
+/* All rows, two at a time, in `vectors` x 8 channels from d on, for `heads` heads: their sums stay
+ * in registers. */
+INLINE_AVX2 void blend_part(const int8_t *const *rows, uint32_t count, uint32_t d,
+                            int16_t (*steps)[SPARSE_BLEND], const float *unit, uint32_t heads,
+                            uint32_t vectors, float *output, uint32_t head_dim)
+{
+    __m256i sum[4][2];
+    for (uint32_t h = 0; h < heads; h++)
+        sum[h][0] = sum[h][1] = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < count; i += 2) {
+        const int8_t *one = rows[i] + d, *two = rows[i + 1 < count ? i + 1 : i] + d;
+        __m256i both[2];
+        if (vectors == 2) {
+            const __m128i first = _mm_loadu_si128((const void *)one);
+            const __m128i second = _mm_loadu_si128((const void *)two);
+            both[0] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, second));
+            both[1] = _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(first, second));
+        } else {
+            both[0] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(_mm_loadl_epi64((const void *)one),
+                                                             _mm_loadl_epi64((const void *)two)));
+        }
+        for (uint32_t h = 0; h < heads; h++) {
+            int32_t pair;
+            memcpy(&pair, steps[h] + i, sizeof pair);
+            const __m256i weights = _mm256_set1_epi32(pair);
+            for (uint32_t v = 0; v < vectors; v++)
+                sum[h][v] = _mm256_add_epi32(sum[h][v], _mm256_madd_epi16(both[v], weights));
+        }
+    }
+    for (uint32_t h = 0; h < heads; h++) {
+        for (uint32_t v = 0; v < vectors; v++) {
+            float *to = output + (size_t)h * head_dim + d + 8 * v;
+            const __m256 part =
+                _mm256_mul_ps(_mm256_cvtepi32_ps(sum[h][v]), _mm256_broadcast_ss(unit + h));
+            _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), part));
+        }
+    }
+}
+
+INLINE_AVX2 void blend_heads(const int8_t *const *rows, uint32_t count, uint32_t head_dim,
+                             const float *weight, uint32_t heads, float *output)
+{
+    int16_t steps[4][SPARSE_BLEND];
+    float unit[4];
+    uint32_t d = 0;
+    for (uint32_t h = 0; h < heads; h++)
+        unit[h] = blend_steps(weight + (size_t)h * SPARSE_BLEND, count, steps[h]);
+    for (; d + 16 <= head_dim; d += 16)
+        blend_part(rows, count, d, steps, unit, heads, 2, output, head_dim);
+    if (d < head_dim) blend_part(rows, count, d, steps, unit, heads, 1, output, head_dim);
+}
+
+CODECS_TARGET_AVX2 static void avx2_blend(const int8_t *const *rows, uint32_t count,
                                           uint32_t head_dim, const float *weight, uint32_t group,
                                           float *output)
 {
-    uint32_t d = 0, g;
-    for (; d + 16 <= head_dim; d += 16) {
-        for (g = 0; g + 4 <= group; g += 4)
-            blend_part(means, count, d, weight + g, group, 4, 2, output + (size_t)g * head_dim,
-                       head_dim);
-        for (; g < group; g++)
-            blend_part(means, count, d, weight + g, group, 1, 2, output + (size_t)g * head_dim,
-                       head_dim);
-    }
-    for (g = 0; d < head_dim && g < group; g++)
-        blend_part(means, count, d, weight + g, group, 1, 1, output + (size_t)g * head_dim,
-                   head_dim);
+    uint32_t g = 0;
+    for (; g + 4 <= group; g += 4)
+        blend_heads(rows, count, head_dim, weight + (size_t)g * SPARSE_BLEND, 4,
+                    output + (size_t)g * head_dim);
+    for (; g < group; g++)
+        blend_heads(rows, count, head_dim, weight + (size_t)g * SPARSE_BLEND, 1,
+                    output + (size_t)g * head_dim);
 }
 
 /* ---- attention ---- */

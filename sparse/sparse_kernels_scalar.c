@@ -148,14 +148,19 @@ static void scalar_add(const float *row, float share, uint32_t width, float *sum
         sums[i] += row[i] * share;
 }
 
-static void scalar_blend(const int8_t *const *means, uint32_t count, uint32_t head_dim,
+static void scalar_blend(const int8_t *const *rows, uint32_t count, uint32_t head_dim,
                          const float *weight, uint32_t group, float *output)
 {
-    for (uint32_t i = 0; i < count; i++)
-        for (uint32_t g = 0; g < group; g++)
-            for (uint32_t d = 0; d < head_dim; d++)
-                output[(size_t)g * head_dim + d] +=
-                    weight[(size_t)i * group + g] * (float)means[i][d];
+    int16_t steps[SPARSE_BLEND];
+    for (uint32_t g = 0; g < group; g++) {
+        const float unit = sparse_blend_steps(weight + (size_t)g * SPARSE_BLEND, count, steps);
+        for (uint32_t d = 0; d < head_dim; d++) {
+            int32_t sum = 0;
+            for (uint32_t i = 0; i < count; i++)
+                sum += steps[i] * rows[i][d];
+            output[(size_t)g * head_dim + d] += (float)sum * unit;
+        }
+    }
 }
 
 static void scalar_dots(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,
