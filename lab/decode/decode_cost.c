@@ -46,7 +46,7 @@ static kvt_status cost_choose(const cost_site *s, const sparse_index *index, con
     const kvt_status status =
         sparse_choose_weights(index, &s->paging, queries, s->source.group, scale, resident, work);
     if (status != KVT_OK) return status;
-    *scored_out = base_clock_seconds();
+    *scored_out = base_cpu_seconds();
     pages_terms_init(&terms, s->source.head_dim, 2, 1u << PAGES_BITS_4 | 1u << PAGES_BITS_8, 4096);
     const pages_problem problem = {.count = s->paging.pages,
                                    .weight = work->page,
@@ -156,8 +156,8 @@ static void cost_close(cost_site *s)
     sparse_work_close(&s->work);
 }
 
-/* One layer's select, in the thread's own seconds; then, by the clock, its weights, its plans, and
- * the estimate, which a step makes while its reads are under way. */
+/* One layer's select, in the thread's own seconds; then its weights, its plans, and the estimate,
+ * which a step makes while its reads are under way. */
 static kvt_status cost_step(cost_site *s, uint32_t step, double seconds[4])
 {
     const size_t width = (size_t)s->source.group * s->source.head_dim;
@@ -173,16 +173,16 @@ static kvt_status cost_step(cost_site *s, uint32_t step, double seconds[4])
     }
     seconds[3] = base_cpu_seconds() - start;
     for (uint32_t h = 0; h < COST_HEADS; h++) {
-        const double begin = base_clock_seconds();
+        const double begin = base_cpu_seconds();
         const kvt_status status =
             cost_choose(s, &s->index[h], s->queries[h] + step % COST_ROWS * width, &s->work,
                         &scored, s->variant[h]);
         if (status != KVT_OK) return status;
-        const double chosen = base_clock_seconds();
+        const double chosen = base_cpu_seconds();
         sparse_choose_estimate(&s->index[h], &s->paging, s->variant[h], &s->work, output, lse);
         seconds[0] += scored - begin;
         seconds[1] += chosen - scored;
-        seconds[2] += base_clock_seconds() - chosen;
+        seconds[2] += base_cpu_seconds() - chosen;
     }
     return KVT_OK;
 }
