@@ -64,13 +64,15 @@ static size_t work_cut(const sparse_work_room *room, uint32_t group, uint32_t he
     work->largest = cut(memory, &at, sizeof(float) * group);
     work->sum = cut(memory, &at, sizeof(float) * group);
     work->folded = cut(memory, &at, sizeof(int16_t) * group * head_dim);
-    work->list = cut(memory, &at, sizeof(uint32_t) * room->full);
+    work->list = cut(memory, &at, sizeof(uint32_t) * (room->full + 1));
     work->full_scores = cut(memory, &at, sizeof(float) * group * room->full);
     work->full_weight = cut(memory, &at, sizeof(float) * room->full);
     work->full_scatter = cut(memory, &at, sizeof(float) * room->full);
     work->full_tokens = cut(memory, &at, sizeof(uint32_t) * room->full);
     work->sums = cut(memory, &at, sizeof(int16_t) * group * room->sketches);
-    work->keys = cut(memory, &at, sizeof(int16_t) * (room->full + room->sketches));
+    work->keys = cut(memory, &at, sizeof(int16_t) * room->sketches);
+    work->sampled = cut(memory, &at, sizeof(int16_t) * room->full);
+    work->heavy_keys = cut(memory, &at, sizeof(int16_t) * room->sketches);
     work->heavy = cut(memory, &at, sizeof(uint32_t) * room->sketches);
     work->parts = cut(memory, &at, sizeof(float) * group * room->axes);
     work->sketch = cut(memory, &at, 2 * (size_t)group * room->axes);
@@ -265,24 +267,24 @@ static int16_t list_best(const sparse_index *index, const sparse_kernels *kernel
 {
     const lane_sample sample = sample_of(index);
     const uint32_t full = index->full, group = work->group, rank = full / sample.stride;
-    int16_t *keys = work->keys + sample.count;
+    int16_t *keys = work->heavy_keys;
+    kernels->keys(work->sums, index->lanes, index->lanes, offset, group, work->keys);
     for (uint32_t i = 0; i < sample.count; i++)
-        work->keys[i] =
-            sparse_sieve_key(work->sums + i * sample.stride, index->lanes, offset, group);
-    int16_t least = key_of_rank(work->keys, sample.count, rank + rank / 4 + 1);
-    const uint32_t found =
-        kernels->sieve(work->sums, index->lanes, index->lanes, offset, group, least, work->heavy);
+        work->sampled[i] = work->keys[i * sample.stride];
+    int16_t least = key_of_rank(work->sampled, sample.count, rank + rank / 4 + 1);
+    const uint32_t found = kernels->sieve(work->keys, index->lanes, least, work->heavy);
     for (uint32_t i = 0; i < found; i++)
-        keys[i] = sparse_sieve_key(work->sums + work->heavy[i], index->lanes, offset, group);
+        keys[i] = work->keys[work->heavy[i]];
     if (found > full) least = key_of_rank(keys, found, full);
     uint32_t equal = full;
     for (uint32_t i = 0; i < found; i++)
         equal -= keys[i] > least;
     work->listed = 0;
-    for (uint32_t i = 0; i < found; i++) {
-        if (keys[i] < least || (keys[i] == least && equal == 0)) continue;
-        if (keys[i] == least) equal--;
-        if (work->heavy[i] < index->clusters) work->list[work->listed++] = work->heavy[i];
+    for (uint32_t i = 0; i < found; i++) { /* without branches, which no history foretells */
+        const uint32_t same = (keys[i] == least) & (equal > 0);
+        work->list[work->listed] = work->heavy[i];
+        work->listed += ((keys[i] > least) | same) & (work->heavy[i] < index->clusters);
+        equal -= same;
     }
     assert(work->listed <= full);
     return least;
@@ -322,16 +324,17 @@ static void weigh_list(const sparse_index *index, const sparse_kernels *kernels,
     memset(work->full_weight, 0, width * sizeof *work->full_weight);
     for (uint32_t g = 0; g < work->group; g++) {
         const float *sampled = work->scores + (size_t)g * sample.count;
-        float *full = work->full_scores + (size_t)g * width, rest = 0.0f;
+        float *full = work->full_scores + (size_t)g * width, lane[SPARSE_LANES] = {0.0f};
         const float most = kernels->largest(full, work->full_tokens, width);
         const float largest = resident_lse[g] > most ? resident_lse[g] : most;
         const float away = work->largest[g] - largest;
         for (uint32_t i = 0; i < sample.count; i++)
-            rest += work->keys[i] < least ? sampled[i] : 0.0f;
+            lane[i % SPARSE_LANES] += work->sampled[i] < least ? sampled[i] : 0.0f;
         work->largest[g] = largest;
-        work->sum[g] = kernels->weigh(full, work->full_tokens, width, largest) +
-                       sparse_exp(resident_lse[g] - largest) +
-                       (float)sample.stride * rest * sparse_exp(away < 0.0f ? away : 0.0f);
+        work->sum[g] =
+            kernels->weigh(full, work->full_tokens, width, largest) +
+            sparse_exp(resident_lse[g] - largest) +
+            (float)sample.stride * sparse_lanes_sum(lane) * sparse_exp(away < 0.0f ? away : 0.0f);
         kernels->add(full, 1.0f / (work->sum[g] * (float)work->group), width, work->full_weight);
     }
 }
@@ -428,33 +431,24 @@ kvt_status sparse_choose_weights(const sparse_index *index, const sparse_paging 
 
 /* ---- the estimate ---- */
 
-/* The cluster of a place. */
-static uint32_t cluster_at(const sparse_index *index, uint32_t place)
-{
-    uint32_t begin = 0, end = index->clusters;
-    while (end - begin > 1) {
-        const uint32_t middle = begin + (end - begin) / 2;
-        if (index->first[middle] <= place)
-            begin = middle;
-        else
-            end = middle;
-    }
-    return begin;
-}
-
 /* Counts, by cluster, the tokens that pages bring. */
 static void count_present(const sparse_index *index, const sparse_paging *paging,
                           const uint8_t *variant, sparse_work *work)
 {
+    const uint32_t *first = index->first;
+    uint32_t c = 0;
     memset(work->present, 0, index->lanes * sizeof *work->present);
     for (uint32_t page = 0; page < paging->pages; page++) {
         if (variant[page] == PAGES_ABSENT) continue;
         uint32_t place = sparse_page_first(paging, page);
         const uint32_t end = sparse_page_first(paging, page + 1);
-        for (uint32_t c = cluster_at(index, place); place < end; c++) {
-            const uint32_t stop = index->first[c + 1] < end ? index->first[c + 1] : end;
+        while (first[c + 1] <= place)
+            c++;
+        while (place < end) {
+            const uint32_t stop = first[c + 1] < end ? first[c + 1] : end;
             work->present[c] += stop - place;
             place = stop;
+            if (place < end) c++;
         }
     }
 }
@@ -511,10 +505,49 @@ static void estimate_take(estimate_sums *e, const int8_t *rows, uint32_t row, ui
 
 static void estimate_means(estimate_sums *e)
 {
-    for (uint32_t g = 0; g < e->work->group; g++)
-        for (uint32_t i = 0; i < e->count; i++)
-            e->sums[g] += e->weight[g * SPARSE_BLEND + i];
+    for (uint32_t g = 0; g < e->work->group; g++) {
+        float *weight = e->weight + (size_t)g * SPARSE_BLEND, lane[SPARSE_LANES] = {0.0f};
+        for (uint32_t i = e->count; i < SPARSE_BLEND; i++)
+            weight[i] = 0.0f;
+        for (uint32_t i = 0; i < SPARSE_BLEND; i++)
+            lane[i % SPARSE_LANES] += weight[i];
+        e->sums[g] += sparse_lanes_sum(lane);
+    }
     estimate_blend(e);
+}
+
+/* Whether any of a block's clusters enters an estimate. */
+static bool block_counts(const sparse_work *work, uint32_t block, float least)
+{
+    const float *weight = work->weight + block;
+    int32_t any = 0;
+    for (uint32_t i = 0; i < SPARSE_BLOCK; i++)
+        any |= weight[i] >= least && work->present[block + i] < work->tokens[block + i];
+    return any != 0;
+}
+
+/* Takes the means of a block of clusters. */
+static void estimate_block(const sparse_index *index, uint32_t block, estimate_sums *e)
+{
+    const sparse_work *work = e->work;
+    const uint32_t *tokens = work->tokens + block, *present = work->present + block;
+    const int8_t *row = index->means + (size_t)block * e->head_dim;
+    float share[SPARSE_BLOCK];
+    for (uint32_t i = 0; i < SPARSE_BLOCK; i++)
+        share[i] = (float)(int32_t)(tokens[i] - present[i]) /
+                   (float)(int32_t)(tokens[i] | (tokens[i] == 0));
+    for (uint32_t g = 0; g < work->group; g++) {
+        const float *restrict scores = work->scores + (size_t)g * work->lanes + block;
+        float *restrict weight = e->weight + (size_t)g * SPARSE_BLEND + e->count;
+        for (uint32_t i = 0; i < SPARSE_BLOCK; i++)
+            weight[i] = scores[i] * share[i];
+    }
+    for (uint32_t i = 0; i < SPARSE_BLOCK; i++, row += e->head_dim) {
+        for (uint32_t d = 0; d < e->head_dim; d += 64) /* of those that come next */
+            __builtin_prefetch(row + (size_t)SPARSE_BLEND * e->head_dim + d);
+        e->rows[e->count++] = row;
+    }
+    if (e->count == SPARSE_BLEND) estimate_means(e);
 }
 
 /* The rows are key slopes: weights become those of value slopes. Values change by no more than the
@@ -572,11 +605,8 @@ void sparse_choose_estimate(const sparse_index *index, const sparse_paging *pagi
     memset(output, 0, (size_t)work->group * dim * sizeof *output);
     sparse_choose_rest(index, work);
     count_present(index, paging, variant, work);
-    for (uint32_t c = 0; c < index->clusters; c++) {
-        if (work->weight[c] < least || work->present[c] >= work->tokens[c]) continue;
-        estimate_take(&e, index->means, c, c, absent_share(work, c));
-        if (e.count == SPARSE_BLEND) estimate_means(&e);
-    }
+    for (uint32_t block = 0; block < index->lanes; block += SPARSE_BLOCK)
+        if (block_counts(work, block, least)) estimate_block(index, block, &e);
     estimate_added(index, variant + paging->pages, least, &e);
     estimate_means(&e);
     for (uint32_t i = 0; i < (index->axes > 0 ? work->listed : index->clusters); i++) {

@@ -47,10 +47,11 @@ typedef struct sparse_work {
     float *full_scores; /* [group][width] */
     float *full_weight, *full_scatter;
     uint32_t *full_tokens;
-    int16_t *sums;   /* [group][lanes of the index]: of the sketches */
-    int16_t *keys;   /* scratch: of a sample, and of lanes that may be listed */
-    uint32_t *heavy; /* scratch: those lanes */
-    float *parts;    /* of queries in the axes */
+    int16_t *sums;                        /* [group][lanes of the index]: of the sketches */
+    int16_t *keys, *sampled, *heavy_keys; /* scratch: of all of them, a sample, those that may be
+                                             listed */
+    uint32_t *heavy;                      /* scratch: those lanes */
+    float *parts;                         /* of queries in the axes */
     int8_t *sketch;
     float unit, rest[SPARSE_GROUP_MAX]; /* of a score by a sketch */
     void *memory;

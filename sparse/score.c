@@ -14,11 +14,6 @@
 #define SKETCH_MAX 127.0f
 #define SKETCH_SUM 2184.0f /* times 15 it fits an int16 */
 
-static float within(float value)
-{
-    return fmaxf(fminf(value, SPARSE_ELEMENT_MAX), -SPARSE_ELEMENT_MAX);
-}
-
 /* Parts of one query in the axes, in steps. That of the scatter is the slope of what it adds. */
 static void sketch_parts(const sparse_index *index, const float *query, float scale,
                          float deviation, float *parts)
@@ -29,7 +24,7 @@ static void sketch_parts(const sparse_index *index, const float *query, float sc
                                   KVT_DTYPE_FP16, query, index->head_dim, scale, parts);
     parts[last] = 0.5f * deviation / (curve * curve);
     for (uint32_t i = 0; i < index->axes; i++)
-        parts[i] = within(parts[i] * index->axis_step[i]);
+        parts[i] = sparse_within(parts[i] * index->axis_step[i], SPARSE_ELEMENT_MAX);
 }
 
 /* All queries in the axes, in one unit. Their codes are so small that no sum of products passes an
@@ -45,7 +40,7 @@ static void fold_sketches(const sparse_index *index, const float *queries, float
         float *parts = query->parts + (size_t)g * axes, most = 0.0f, total = 0.0f;
         sketch_parts(index, queries + (size_t)g * dim, scale, query->deviation[g], parts);
         for (uint32_t i = 0; i < axes; i++) {
-            most = fmaxf(most, fabsf(parts[i]));
+            most = fabsf(parts[i]) > most ? fabsf(parts[i]) : most;
             total += fabsf(parts[i]);
         }
         unit = fmaxf(unit, fmaxf(most / SKETCH_MAX, total / room));
@@ -65,7 +60,8 @@ static void fold_sketches(const sparse_index *index, const float *queries, float
         for (uint32_t d = 0; d < dim; d++)
             rest += (double)queries[(size_t)g * dim + d] * (double)scale * (double)index->centre[d];
         rest -= (double)SPARSE_SKETCH_MIDDLE * codes * (double)query->sketch_unit;
-        query->sketch_rest[g] = within((float)fmax(fmin(rest, 1e30), -1e30));
+        query->sketch_rest[g] =
+            sparse_within((float)fmax(fmin(rest, 1e30), -1e30), SPARSE_ELEMENT_MAX);
     }
 }
 
@@ -82,9 +78,9 @@ bool sparse_query_fold(const sparse_index *index, const float *queries, uint32_t
             const float scaled = own[d] * scale;
             deviation += scaled * scaled * index->key_scatter[d];
             /* Steps are of the keys, and no fault of the query's. */
-            row[d] = within(own[d] * scale * index->key_step[d]);
+            row[d] = sparse_within(own[d] * scale * index->key_step[d], SPARSE_ELEMENT_MAX);
             if (!(fabsf(own[d]) <= SPARSE_ELEMENT_MAX)) return false; /* NaN as well */
-            most = fmaxf(most, fabsf(row[d]));
+            most = fabsf(row[d]) > most ? fabsf(row[d]) : most;
         }
         if (!(deviation >= 0.0f)) deviation = 0.0f;
         query->deviation[g] = deviation < SPARSE_DEVIATION_MAX ? deviation : SPARSE_DEVIATION_MAX;

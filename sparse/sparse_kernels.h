@@ -64,10 +64,14 @@ typedef struct sparse_kernels {
     void (*sketch)(const uint8_t *sketches, uint32_t blocks, uint32_t axes, const int8_t *folded,
                    uint32_t group, size_t width, int16_t *sums, int16_t *peaks);
 
-    /* Lists, ascending, the lanes whose largest sum + offset over the queries, saturated, is
-     * `least` or more; returns how many. count is a multiple of 16. */
-    uint32_t (*sieve)(const int16_t *sums, size_t width, uint32_t count, const int16_t *offset,
-                      uint32_t group, int16_t least, uint32_t *out);
+    /* The key of each lane: its largest sum + offset over the queries, saturated. count is a
+     * multiple of 16. */
+    void (*keys)(const int16_t *sums, size_t width, uint32_t count, const int16_t *offset,
+                 uint32_t group, int16_t *out);
+
+    /* Lists, ascending, the lanes whose key is `least` or more; returns how many. count is a
+     * multiple of 16. */
+    uint32_t (*sieve)(const int16_t *keys, uint32_t count, int16_t least, uint32_t *out);
 
     /* scores += sparse_lift(deviation * scatter); width is a multiple of 16. */
     void (*lift)(const float *scatter, float deviation, uint32_t width, float *scores);
@@ -98,18 +102,6 @@ typedef struct sparse_kernels {
     void (*combine)(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,
                     const float *weight, uint32_t head_dim, float *sums);
 } sparse_kernels;
-
-/* The key of one lane, as the sieve has it. */
-static inline int16_t sparse_sieve_key(const int16_t *sums, size_t width, const int16_t *offset,
-                                       uint32_t group)
-{
-    int32_t key = INT16_MIN;
-    for (uint32_t g = 0; g < group; g++) {
-        const int32_t own = sums[g * width] + offset[g];
-        key = own > key ? own : key;
-    }
-    return (int16_t)(key < INT16_MAX ? key : INT16_MAX);
-}
 
 const sparse_kernels *sparse_kernels_in_use(void);
 extern const sparse_kernels sparse_kernels_scalar;

@@ -286,19 +286,27 @@ CODECS_TARGET_AVX2 static void avx2_sketch(const uint8_t *sketches, uint32_t blo
                        sums + g * width, peaks + g);
 }
 
-CODECS_TARGET_AVX2 static uint32_t avx2_sieve(const int16_t *sums, size_t width, uint32_t count,
-                                              const int16_t *offset, uint32_t group, int16_t least,
-                                              uint32_t *out)
+CODECS_TARGET_AVX2 static void avx2_keys(const int16_t *sums, size_t width, uint32_t count,
+                                         const int16_t *offset, uint32_t group, int16_t *out)
 {
-    const __m256i bound = _mm256_set1_epi16(least);
-    uint32_t found = 0;
     for (uint32_t c = 0; c < count; c += SPARSE_BLOCK) {
         __m256i key = _mm256_set1_epi16(INT16_MIN);
         for (uint32_t g = 0; g < group; g++)
             key = _mm256_max_epi16(
                 key, _mm256_adds_epi16(_mm256_loadu_si256((const void *)(sums + g * width + c)),
                                        _mm256_set1_epi16(offset[g])));
-        const __m256i less = _mm256_cmpgt_epi16(bound, key);
+        _mm256_storeu_si256((void *)(out + c), key);
+    }
+}
+
+CODECS_TARGET_AVX2 static uint32_t avx2_sieve(const int16_t *keys, uint32_t count, int16_t least,
+                                              uint32_t *out)
+{
+    const __m256i bound = _mm256_set1_epi16(least);
+    uint32_t found = 0;
+    for (uint32_t c = 0; c < count; c += SPARSE_BLOCK) {
+        const __m256i less =
+            _mm256_cmpgt_epi16(bound, _mm256_loadu_si256((const void *)(keys + c)));
         const __m128i bytes =
             _mm_packs_epi16(_mm256_castsi256_si128(less), _mm256_extracti128_si256(less, 1));
         for (uint32_t mask = ~(uint32_t)_mm_movemask_epi8(bytes) & 0xffffu; mask != 0;
@@ -470,7 +478,27 @@ CODECS_TARGET_AVX2 static void avx2_blend(const int8_t *const *rows, uint32_t co
 INLINE_AVX2 void dots_of(const void *rows, uint64_t stride, uint32_t tokens, const uint8_t dtype,
                          const float *query, uint32_t head_dim, float scale, float *out)
 {
-    for (uint32_t t = 0; t < tokens; t++) {
+    uint32_t t = 0;
+    for (; t + 4 <= tokens; t += 4) { /* as many sums grow side by side */
+        const uint8_t *row = (const uint8_t *)rows + t * stride;
+        __m256 lanes[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
+                           _mm256_setzero_ps()};
+        for (uint32_t d = 0; d < head_dim; d += 8) {
+            const __m256 own = _mm256_loadu_ps(query + d);
+            for (int r = 0; r < 4; r++)
+                lanes[r] = _mm256_add_ps(
+                    lanes[r], _mm256_mul_ps(own, load_8(row + (uint64_t)r * stride, d, dtype)));
+        }
+        __m128 sum[4]; /* the order of sparse_lanes_sum */
+        for (int r = 0; r < 4; r++)
+            sum[r] =
+                _mm_add_ps(_mm256_castps256_ps128(lanes[r]), _mm256_extractf128_ps(lanes[r], 1));
+        _MM_TRANSPOSE4_PS(sum[0], sum[1], sum[2], sum[3]);
+        _mm_storeu_ps(out + t,
+                      _mm_mul_ps(_mm_set1_ps(scale), _mm_add_ps(_mm_add_ps(sum[0], sum[2]),
+                                                                _mm_add_ps(sum[1], sum[3]))));
+    }
+    for (; t < tokens; t++) {
         const void *row = (const uint8_t *)rows + t * stride;
         __m256 lanes = _mm256_setzero_ps();
         for (uint32_t d = 0; d < head_dim; d += 8)
@@ -527,6 +555,7 @@ const sparse_kernels sparse_kernels_avx2 = {
     .assign = avx2_assign,
     .score = avx2_score,
     .sketch = avx2_sketch,
+    .keys = avx2_keys,
     .sieve = avx2_sieve,
     .lift = avx2_lift,
     .weigh = avx2_weigh,

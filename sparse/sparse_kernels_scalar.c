@@ -109,12 +109,24 @@ static void scalar_sketch(const uint8_t *sketches, uint32_t blocks, uint32_t axe
     }
 }
 
-static uint32_t scalar_sieve(const int16_t *sums, size_t width, uint32_t count,
-                             const int16_t *offset, uint32_t group, int16_t least, uint32_t *out)
+static void scalar_keys(const int16_t *sums, size_t width, uint32_t count, const int16_t *offset,
+                        uint32_t group, int16_t *out)
+{
+    for (uint32_t c = 0; c < count; c++) {
+        int32_t key = INT16_MIN;
+        for (uint32_t g = 0; g < group; g++) {
+            const int32_t own = sums[g * width + c] + offset[g];
+            key = own > key ? own : key;
+        }
+        out[c] = (int16_t)(key < INT16_MAX ? key : INT16_MAX);
+    }
+}
+
+static uint32_t scalar_sieve(const int16_t *keys, uint32_t count, int16_t least, uint32_t *out)
 {
     uint32_t found = 0;
     for (uint32_t c = 0; c < count; c++)
-        if (sparse_sieve_key(sums + c, width, offset, group) >= least) out[found++] = c;
+        if (keys[c] >= least) out[found++] = c;
     return found;
 }
 
@@ -190,6 +202,7 @@ const sparse_kernels sparse_kernels_scalar = {
     .assign = scalar_assign,
     .score = scalar_score,
     .sketch = scalar_sketch,
+    .keys = scalar_keys,
     .sieve = scalar_sieve,
     .lift = scalar_lift,
     .weigh = scalar_weigh,

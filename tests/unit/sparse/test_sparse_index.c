@@ -360,7 +360,7 @@ TEST(sums_of_sketches_are_the_same)
     enum { AXES = 24, LANES = 5 * SPARSE_BLOCK };
     static uint8_t sketches[LANES * AXES / 2];
     static int8_t folded[2 * 64 * AXES];
-    static int16_t sums[2][64 * LANES], peaks[2][64], offset[64];
+    static int16_t sums[2][64 * LANES], peaks[2][64], offset[64], keys[2][LANES];
     static uint32_t list[2][LANES];
     uint64_t dice = 3;
     for (uint32_t round = 0; round < 200; round++) {
@@ -381,12 +381,20 @@ TEST(sums_of_sketches_are_the_same)
         assert_memory_equal(peaks[0], peaks[1], sizeof peaks[0]);
         const int16_t least = (int16_t)(number_mix(++dice) % 65536 - 32768);
         const uint32_t width = blocks * SPARSE_BLOCK;
-        const uint32_t found = one->sieve(sums[0], LANES, width, offset, group, least, list[0]);
-        assert_int_equal(found, two->sieve(sums[1], LANES, width, offset, group, least, list[1]));
+        one->keys(sums[0], LANES, width, offset, group, keys[0]);
+        two->keys(sums[1], LANES, width, offset, group, keys[1]);
+        assert_memory_equal(keys[0], keys[1], width * sizeof keys[0][0]);
+        const uint32_t found = one->sieve(keys[0], width, least, list[0]);
+        assert_int_equal(found, two->sieve(keys[1], width, least, list[1]));
         assert_memory_equal(list[0], list[1], found * sizeof *list[0]);
         for (uint32_t c = 0, at = 0; c < width; c++) {
             const bool in = at < found && list[0][at] == c;
-            assert_int_equal(in, sparse_sieve_key(sums[0] + c, LANES, offset, group) >= least);
+            int32_t key = INT16_MIN;
+            for (uint32_t g = 0; g < group; g++)
+                key = sums[0][g * LANES + c] + offset[g] > key ? sums[0][g * LANES + c] + offset[g]
+                                                               : key;
+            assert_int_equal(keys[0][c], key < INT16_MAX ? key : INT16_MAX);
+            assert_int_equal(in, key >= least);
             at += in;
         }
     }
