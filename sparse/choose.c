@@ -59,6 +59,7 @@ static size_t work_cut(const sparse_work_room *room, uint32_t group, uint32_t he
     work->weight = cut(memory, &at, sizeof(float) * room->lanes);
     work->tokens = cut(memory, &at, sizeof(uint32_t) * room->lanes);
     work->present = cut(memory, &at, sizeof(uint32_t) * room->lanes);
+    work->share = cut(memory, &at, sizeof(float) * room->lanes);
     work->page = cut(memory, &at, sizeof(float) * (room->pages + 1));
     work->lse = cut(memory, &at, sizeof(float) * group);
     work->largest = cut(memory, &at, sizeof(float) * group);
@@ -465,20 +466,19 @@ typedef struct estimate_sums {
     float weight[SPARSE_GROUP_MAX * SPARSE_BLEND]; /* [group][SPARSE_BLEND] */
 } estimate_sums;
 
-/* Whether slopes of this weight change an estimate. */
-static bool slopes_count(const sparse_index *index, float weight)
+bool sparse_choose_is_full(const sparse_index *index, const sparse_work *work, uint32_t cluster,
+                           uint32_t *next)
 {
-    return weight * (float)(index->clusters + 1) >= CHOOSE_NO_SLOPE;
-}
-
-bool sparse_choose_slopes(const sparse_index *index, const sparse_work *work, uint32_t cluster,
-                          uint32_t *next)
-{
-    if (!slopes_count(index, work->weight[cluster])) return false;
     if (index->axes == 0) return true;
     while (*next < work->listed && work->list[*next] < cluster)
         ++*next;
     return *next < work->listed && work->list[*next] == cluster;
+}
+
+bool sparse_choose_slopes(const sparse_index *index, const sparse_work *work, uint32_t cluster)
+{
+    return index->slopes != NULL &&
+           work->weight[cluster] * (float)(index->clusters + 1) >= CHOOSE_NO_SLOPE;
 }
 
 /* Adds the rows to the output. */
@@ -489,18 +489,17 @@ static void estimate_blend(estimate_sums *e)
     e->count = 0;
 }
 
-/* Takes one row more for all heads, of a lane and a share of its tokens. */
-static void estimate_take(estimate_sums *e, const int8_t *rows, uint32_t row, uint32_t lane,
+/* Takes one row more for all heads, with the weights of a lane. */
+static void estimate_take(estimate_sums *e, const int8_t *row, uint32_t bytes, uint32_t lane,
                           float share)
 {
     const float *scores = e->work->scores + lane;
-    const int8_t *own = rows + (size_t)row * e->head_dim;
     for (uint32_t g = 0; g < e->work->group; g++)
         e->weight[g * SPARSE_BLEND + e->count] = scores[(size_t)g * e->work->lanes] * share;
-    for (uint32_t d = 0; d < e->head_dim; d += 64) /* read when there are more */
-        __builtin_prefetch(own + d);
-    e->lane[e->count] = row;
-    e->rows[e->count++] = own;
+    for (uint32_t i = 0; i < bytes; i += 64) /* read when there are more */
+        __builtin_prefetch(row + i);
+    e->lane[e->count] = lane;
+    e->rows[e->count++] = row;
 }
 
 static void estimate_means(estimate_sums *e)
@@ -516,65 +515,97 @@ static void estimate_means(estimate_sums *e)
     estimate_blend(e);
 }
 
-/* Whether any of a block's clusters enters an estimate. */
-static bool block_counts(const sparse_work *work, uint32_t block, float least)
+/* The share of each lane's tokens that no page brings. */
+static void find_shares(const sparse_index *index, sparse_work *work)
 {
-    const float *weight = work->weight + block;
-    int32_t any = 0;
-    for (uint32_t i = 0; i < SPARSE_BLOCK; i++)
-        any |= weight[i] >= least && work->present[block + i] < work->tokens[block + i];
-    return any != 0;
+    const uint32_t *restrict tokens = work->tokens, *restrict present = work->present;
+    float *restrict share = work->share;
+    for (uint32_t c = 0; c < index->lanes; c++)
+        share[c] = (float)(int32_t)(tokens[c] - present[c]) /
+                   (float)(int32_t)(tokens[c] > 0 ? tokens[c] : 1);
 }
 
-/* Takes the means of a block of clusters. */
-static void estimate_block(const sparse_index *index, uint32_t block, estimate_sums *e)
+/* One pass: takes the means of a block of clusters, if any of them enters the estimate. */
+static void estimate_block(const sparse_index *index, uint32_t block, float least, estimate_sums *e)
 {
-    const sparse_work *work = e->work;
-    const uint32_t *tokens = work->tokens + block, *present = work->present + block;
+    const float *share = e->work->share + block;
     const int8_t *row = index->means + (size_t)block * e->head_dim;
-    float share[SPARSE_BLOCK];
+    int32_t any = 0;
     for (uint32_t i = 0; i < SPARSE_BLOCK; i++)
-        share[i] = (float)(int32_t)(tokens[i] - present[i]) /
-                   (float)(int32_t)(tokens[i] | (tokens[i] == 0));
-    for (uint32_t g = 0; g < work->group; g++) {
-        const float *restrict scores = work->scores + (size_t)g * work->lanes + block;
+        any |= (e->work->weight[block + i] >= least) & (share[i] > 0.0f);
+    if (any == 0) return;
+    for (uint32_t g = 0; g < e->work->group; g++) {
+        const float *restrict scores = e->work->scores + (size_t)g * e->work->lanes + block;
         float *restrict weight = e->weight + (size_t)g * SPARSE_BLEND + e->count;
         for (uint32_t i = 0; i < SPARSE_BLOCK; i++)
             weight[i] = scores[i] * share[i];
     }
-    for (uint32_t i = 0; i < SPARSE_BLOCK; i++, row += e->head_dim) {
-        for (uint32_t d = 0; d < e->head_dim; d += 64) /* of those that come next */
-            __builtin_prefetch(row + (size_t)SPARSE_BLEND * e->head_dim + d);
+    for (uint32_t i = 0; i < SPARSE_BLOCK; i++, row += e->head_dim)
         e->rows[e->count++] = row;
-    }
     if (e->count == SPARSE_BLEND) estimate_means(e);
 }
 
-/* The rows are key slopes: weights become those of value slopes. Values change by no more than the
- * largest mean in a channel, so that an estimate stays among values. */
+/* Two passes: takes the means of clusters that were scored in full, and the shared ones of the
+ * others. */
+static void estimate_two(const sparse_index *index, sparse_work *work, estimate_sums *e)
+{
+    for (uint32_t i = 0; i < work->listed; i++) {
+        const uint32_t c = work->list[i];
+        if (!(work->share[c] > 0.0f)) continue;
+        estimate_take(e, index->means + (size_t)c * e->head_dim, e->head_dim, c, work->share[c]);
+        if (e->count == SPARSE_BLEND) estimate_means(e);
+    }
+    for (uint32_t i = 0; i < work->listed; i++)
+        work->share[work->list[i]] = 0.0f;
+    for (uint32_t c = 0; c < index->lanes; c += SPARSE_SHARED) {
+        const float *restrict share = work->share + c;
+        for (uint32_t g = 0; g < work->group; g++) {
+            const float *restrict scores = work->scores + (size_t)g * work->lanes + c;
+            float lane[SPARSE_LANES];
+            for (uint32_t i = 0; i < SPARSE_SHARED; i++)
+                lane[i] = scores[i] * share[i];
+            e->weight[g * SPARSE_BLEND + e->count] = sparse_lanes_sum(lane);
+        }
+        e->rows[e->count++] = index->shared + (size_t)(c / SPARSE_SHARED) * e->head_dim;
+        if (e->count == SPARSE_BLEND) estimate_means(e);
+    }
+}
+
+/* The rows are slopes of keys: weights become those of the values' behind them. Values change by no
+ * more than the largest mean in a channel, so that an estimate stays among values. */
 static void estimate_slopes(const sparse_index *index, estimate_sums *e)
 {
     const uint32_t group = e->work->group, count = e->count;
     const uint32_t width = (count + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
     float along[SPARSE_BLEND * SPARSE_GROUP_MAX];
-    for (uint32_t i = count; i < width; i++)
-        e->lane[i] = e->lane[0];
-    sparse_kernels_in_use()->score(index->key_slopes, e->lane, width, e->head_dim, e->work->folded,
-                                   group, e->work->folded_unit, width, along);
+    uint32_t list[SPARSE_BLEND];
+    for (uint32_t i = 0; i < width; i++)
+        list[i] = 2 * e->lane[i < count ? i : 0];
+    sparse_kernels_in_use()->score(index->slopes, list, width, e->head_dim, e->work->folded, group,
+                                   e->work->folded_unit, width, along);
     for (uint32_t i = 0; i < count; i++) {
         const float slope = index->slope[e->lane[i]];
-        e->rows[i] = index->value_slopes + (size_t)e->lane[i] * e->head_dim;
+        e->rows[i] += e->head_dim;
         for (uint32_t g = 0; g < group; g++)
             e->weight[g * SPARSE_BLEND + i] *= sparse_within(along[g * width + i] * slope, 1.0f);
     }
     estimate_blend(e);
 }
 
-/* The share of a cluster's tokens that no page brings. */
-static float absent_share(const sparse_work *work, uint32_t cluster)
+/* The slopes of clusters that were scored in full. */
+static void estimate_all_slopes(const sparse_index *index, const sparse_work *work,
+                                estimate_sums *e)
 {
-    const uint32_t tokens = work->tokens[cluster], present = work->present[cluster];
-    return present == 0 ? 1.0f : (float)(int32_t)(tokens - present) / (float)(int32_t)tokens;
+    const uint32_t full = index->axes > 0 ? work->listed : index->clusters;
+    for (uint32_t i = 0; index->slopes != NULL && i < full; i++) {
+        const uint32_t c = index->axes > 0 ? work->list[i] : i;
+        const uint32_t tokens = work->tokens[c], absent = tokens - work->present[c];
+        if (absent == 0 || !sparse_choose_slopes(index, work, c)) continue;
+        estimate_take(e, index->slopes + 2 * (size_t)c * e->head_dim, 2 * e->head_dim, c,
+                      (float)(int32_t)absent / (float)(int32_t)tokens);
+        if (e->count == SPARSE_BLEND) estimate_slopes(index, e);
+    }
+    if (e->count > 0) estimate_slopes(index, e);
 }
 
 /* Of clusters that were added, those of absent pages; they have no slopes. */
@@ -586,7 +617,7 @@ static void estimate_added(const sparse_index *index, const uint8_t *variant, fl
         const uint32_t lane = i - index->lanes, page = lane / index->added->page_clusters;
         if (work->weight[i] < least || work->tokens[i] == 0) continue;
         if (variant[page] != PAGES_ABSENT) continue;
-        estimate_take(e, index->added->means, lane, i, 1.0f);
+        estimate_take(e, index->added->means + (size_t)lane * e->head_dim, e->head_dim, i, 1.0f);
         if (e->count == SPARSE_BLEND) estimate_means(e);
     }
 }
@@ -605,17 +636,14 @@ void sparse_choose_estimate(const sparse_index *index, const sparse_paging *pagi
     memset(output, 0, (size_t)work->group * dim * sizeof *output);
     sparse_choose_rest(index, work);
     count_present(index, paging, variant, work);
-    for (uint32_t block = 0; block < index->lanes; block += SPARSE_BLOCK)
-        if (block_counts(work, block, least)) estimate_block(index, block, &e);
+    find_shares(index, work);
+    if (index->axes > 0) estimate_two(index, work, &e);
+    for (uint32_t c = 0; index->axes == 0 && c < index->lanes; c += SPARSE_BLOCK)
+        estimate_block(index, c, least, &e);
+    estimate_means(&e);
     estimate_added(index, variant + paging->pages, least, &e);
     estimate_means(&e);
-    for (uint32_t i = 0; i < (index->axes > 0 ? work->listed : index->clusters); i++) {
-        const uint32_t c = index->axes > 0 ? work->list[i] : i;
-        if (!slopes_count(index, work->weight[c]) || work->present[c] >= work->tokens[c]) continue;
-        estimate_take(&e, index->key_slopes, c, c, absent_share(work, c));
-        if (e.count == SPARSE_BLEND) estimate_slopes(index, &e);
-    }
-    estimate_slopes(index, &e);
+    estimate_all_slopes(index, work, &e);
     for (uint32_t g = 0; g < work->group; g++) {
         const float inverse = e.sums[g] > 0.0f ? 1.0f / e.sums[g] : 0.0f;
         lse[g] = e.sums[g] > 0.0f ? work->largest[g] + logf(e.sums[g]) : -INFINITY;

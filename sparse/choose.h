@@ -34,6 +34,7 @@ typedef struct sparse_work {
     float *scores;     /* [group][lanes]: n * exp(score - largest) */
     float *weight;     /* [lanes]: expected weight of a cluster */
     uint32_t *present; /* scratch of the estimate */
+    float *share;      /* the same: of a lane's tokens, that no page brings */
     float *page;    /* [pages]: expected weight of a page, added ones last; one more is scratch */
     float *lse;     /* [group]: of everything: resident and clusters */
     float *largest; /* [group]: score that scores are relative to */
@@ -79,11 +80,12 @@ KVT_NODISCARD kvt_status sparse_choose_weights(const sparse_index *index,
  * was not scored in full weighs more than the best one. */
 void sparse_choose_rest(const sparse_index *index, sparse_work *work);
 
-/* Whether a cluster's slopes enter an estimate, or its mean alone: clusters that a second pass has
- * not scored in full have none there, nor have those that together weigh next to nothing. Clusters
- * are asked for in ascending order; *next is 0 at first. */
-bool sparse_choose_slopes(const sparse_index *index, const sparse_work *work, uint32_t cluster,
-                          uint32_t *next);
+/* Whether a cluster was scored in full; of others the mean that they share enters an estimate.
+ * Clusters are asked for in ascending order; *next is 0 at first. And whether a cluster that was
+ * enters with its slopes: not when such together weigh next to nothing. */
+bool sparse_choose_is_full(const sparse_index *index, const sparse_work *work, uint32_t cluster,
+                           uint32_t *next);
+bool sparse_choose_slopes(const sparse_index *index, const sparse_work *work, uint32_t cluster);
 
 /*
  * The partial output of the clusters' tokens that no page brings, after sparse_choose_weights.

@@ -27,6 +27,7 @@
  * the first principal axes of the centroids and the cluster's scatter, 4 bits each. */
 #define SPARSE_ONE_PASS      4096u
 #define SPARSE_FULL_SHARE    8u
+#define SPARSE_SHARED        8u   /* clusters with one mean value, where none is scored in full */
 #define SPARSE_SKETCH_MIDDLE 7.5f /* the code of an axis's 0 */
 
 /* Axes of a sketch, the last one for the scatter: three eighths of the channels, out to fours. */
@@ -72,7 +73,7 @@ typedef struct sparse_added {
 } sparse_added;
 
 /*
- * One block of memory; all pointers but `added` lie in it. Clusters are numbered in packed order;
+ * Two blocks of memory; all pointers but `added` and the slopes lie in the first. Clusters are numbered in packed order;
  * `lanes` of them, the last ones empty, fill the blocks.
  *
  * The scatter of a cluster is the mean squared distance of its keys from their centroid, each
@@ -83,28 +84,32 @@ typedef struct sparse_index {
     uint32_t segment_tokens;
     uint32_t tokens; /* of the zone */
     uint32_t clusters;
-    uint32_t lanes;       /* clusters, out to a whole block */
-    uint32_t axes;        /* of a sketch; 0: there are none */
-    uint32_t full;        /* clusters that a step scores in full, at most; a multiple of a block */
-    int8_t *centroids;    /* [lanes][head_dim] */
-    int8_t *means;        /* [lanes][head_dim] */
-    int8_t *key_slopes;   /* [lanes][head_dim]: along it a cluster's values change the most */
-    int8_t *value_slopes; /* [lanes][head_dim]: by so much, times slope */
-    float *slope;         /* [lanes] */
-    float *key_step;      /* [head_dim] */
-    float *value_step;    /* [head_dim] */
-    float *key_scatter;   /* [head_dim]: mean squared distance of a key from its centroid */
-    uint32_t *first;      /* [lanes + 1]: place of a cluster's first token */
-    float *scatter;       /* [lanes] */
-    uint8_t *sketch;      /* [lanes / SPARSE_BLOCK][axes / 4][SPARSE_BLOCK][2]: axes 0 and 1 of 4 in
+    uint32_t lanes;      /* clusters, out to a whole block */
+    uint32_t axes;       /* of a sketch; 0: there are none */
+    uint32_t full;       /* clusters that a step scores in full, at most; a multiple of a block */
+    int8_t *centroids;   /* [lanes][head_dim] */
+    int8_t *means;       /* [lanes][head_dim] */
+    float *key_step;     /* [head_dim] */
+    float *value_step;   /* [head_dim] */
+    float *key_scatter;  /* [head_dim]: mean squared distance of a key from its centroid */
+    uint32_t *first;     /* [lanes + 1]: place of a cluster's first token */
+    float *scatter;      /* [lanes] */
+    uint8_t *sketch;     /* [lanes / SPARSE_BLOCK][axes / 4][SPARSE_BLOCK][2]: axes 0 and 1 of 4 in
                             the low halves of a cluster's two bytes, 2 and 3 in the high ones */
-    uint16_t *axis;       /* fp16 [axes - 1][head_dim] */
-    float *axis_step;     /* [axes] */
-    float *centre;        /* [head_dim]: of the centroids; with sketches */
-    uint16_t *position;   /* [tokens]: of a place, from the first token of its segment */
-    sparse_added *added;  /* scored with them; not the index's own; NULL: there are none */
+    int8_t *shared;      /* [lanes / SPARSE_SHARED][head_dim]: mean values of as many clusters; with
+                            sketches */
+    uint16_t *axis;      /* fp16 [axes - 1][head_dim] */
+    float *axis_step;    /* [axes] */
+    float *centre;       /* [head_dim]: of the centroids; with sketches */
+    uint16_t *position;  /* [tokens]: of a place, from the first token of its segment */
+    sparse_added *added; /* scored with them; not the index's own; NULL: there are none */
     void *memory;
     uint64_t bytes; /* of memory */
+    int8_t
+        *slopes;  /* [lanes][2][head_dim], memory of its own: along the first one a cluster's values
+                        change the most, by the second one times slope; NULL: without slopes */
+    float *slope; /* [lanes], behind them */
+    uint64_t slope_bytes;
 } sparse_index;
 
 /*
@@ -125,6 +130,12 @@ uint64_t sparse_index_bytes(uint32_t head_dim, uint32_t tokens, uint32_t cluster
 KVT_NODISCARD kvt_status sparse_index_make(uint32_t head_dim, uint32_t segment_tokens,
                                            uint32_t tokens, uint32_t clusters, uint32_t one_pass,
                                            sparse_index *index_out);
+
+/* The bytes of an index's slopes; gives it room for them, zeroed, or takes them from it. KVT_OK;
+ * KVT_E_MEMORY. */
+uint64_t sparse_index_slope_bytes(uint32_t head_dim, uint32_t clusters);
+KVT_NODISCARD kvt_status sparse_index_add_slopes(sparse_index *index);
+void sparse_index_drop_slopes(sparse_index *index);
 
 /* Lets steps that read so many tokens at most score the clusters of twice as many in full; in one
  * pass when these are more than half. */

@@ -269,15 +269,13 @@ static size_t index_cut(sparse_index *index)
     size_t at = 0;
     index->centroids = cut(index, &at, lanes * dim);
     index->means = cut(index, &at, lanes * dim);
-    index->key_slopes = cut(index, &at, lanes * dim);
-    index->value_slopes = cut(index, &at, lanes * dim);
-    index->slope = cut(index, &at, lanes * sizeof(float));
     index->key_step = cut(index, &at, dim * sizeof(float));
     index->value_step = cut(index, &at, dim * sizeof(float));
     index->key_scatter = cut(index, &at, dim * sizeof(float));
     index->first = cut(index, &at, (lanes + 1) * sizeof(uint32_t));
     index->scatter = cut(index, &at, lanes * sizeof(float));
     index->sketch = cut(index, &at, lanes * index->axes / 2);
+    index->shared = cut(index, &at, index->axes > 0 ? lanes / SPARSE_SHARED * dim : 0);
     index->axis = cut(index, &at, (index->axes > 0 ? index->axes - 1 : 0) * dim * sizeof(uint16_t));
     index->axis_step = cut(index, &at, index->axes * sizeof(float));
     index->centre = cut(index, &at, (index->axes > 0 ? dim : 0) * sizeof(float));
@@ -310,6 +308,32 @@ kvt_status sparse_index_make(uint32_t head_dim, uint32_t segment_tokens, uint32_
     return KVT_OK;
 }
 
+uint64_t sparse_index_slope_bytes(uint32_t head_dim, uint32_t clusters)
+{
+    const size_t lanes = whole_blocks(clusters);
+    return aligned(2 * lanes * head_dim) + aligned(lanes * sizeof(float));
+}
+
+kvt_status sparse_index_add_slopes(sparse_index *index)
+{
+    const uint64_t bytes = sparse_index_slope_bytes(index->head_dim, index->clusters);
+    index->slopes = bytes > 0 ? aligned_alloc(64, bytes) : NULL;
+    if (index->slopes == NULL) return bytes > 0 ? KVT_E_MEMORY : KVT_OK;
+    memset(index->slopes, 0, bytes);
+    index->slope =
+        (float *)(void *)(index->slopes + aligned(2 * (size_t)index->lanes * index->head_dim));
+    index->slope_bytes = bytes;
+    return KVT_OK;
+}
+
+void sparse_index_drop_slopes(sparse_index *index)
+{
+    free(index->slopes);
+    index->slopes = NULL;
+    index->slope = NULL;
+    index->slope_bytes = 0;
+}
+
 static kvt_status index_allocate(const index_draft *draft, sparse_index *index)
 {
     kvt_status status =
@@ -320,7 +344,7 @@ static kvt_status index_allocate(const index_draft *draft, sparse_index *index)
         index->first[c] = c < draft->clusters ? draft->first[c] : draft->tokens;
     if (draft->tokens > 0)
         memcpy(index->position, draft->position, draft->tokens * sizeof *index->position);
-    return KVT_OK;
+    return sparse_index_add_slopes(index);
 }
 
 /* The value of one step in every channel, and its inverse; 0 of channels that are zero. */
@@ -365,17 +389,33 @@ static void index_scatters(index_draft *draft, sparse_index *index)
 }
 
 /* A direction in steps, the largest 127; returns the value of 1. */
-static float put_slope(const float *row, const float *inverse, uint32_t dim, uint32_t cluster,
-                       int8_t *slopes)
+static float put_slope(const float *row, const float *inverse, uint32_t dim, int8_t *slopes)
 {
     float most = 0.0f;
     for (uint32_t d = 0; d < dim; d++)
         most = fmaxf(most, fabsf(row[d] * inverse[d]));
     const bool sound = most >= INDEX_LEAST && most <= SPARSE_ELEMENT_MAX;
     for (uint32_t d = 0; d < dim; d++)
-        slopes[(size_t)cluster * dim + d] =
-            (int8_t)(sound ? half_round_integer(row[d] * inverse[d] * (127.0f / most)) : 0);
+        slopes[d] = (int8_t)(sound ? half_round_integer(row[d] * inverse[d] * (127.0f / most)) : 0);
     return sound ? most / 127.0f : 0.0f;
+}
+
+/* Mean values of the tokens of SPARSE_SHARED clusters. */
+static void put_shared(const index_draft *draft, const float *inverse, sparse_index *index)
+{
+    const uint32_t dim = index->head_dim;
+    for (uint32_t c = 0; c < index->clusters; c += SPARSE_SHARED) {
+        const uint32_t left = index->clusters - c,
+                       count = left < SPARSE_SHARED ? left : SPARSE_SHARED;
+        const float all = (float)(int32_t)(index->first[c + count] - index->first[c]);
+        float mean[SPARSE_HEAD_DIM_MAX] = {0.0f};
+        for (uint32_t i = c; i < c + count; i++) {
+            const float share = (float)(int32_t)(index->first[i + 1] - index->first[i]) / all;
+            for (uint32_t d = 0; d < dim; d++)
+                mean[d] += share * draft->value_means[(size_t)i * dim + d];
+        }
+        index_put_mean(mean, inverse, dim, c / SPARSE_SHARED, index->shared);
+    }
 }
 
 static void index_quantise(index_draft *draft, sparse_index *index)
@@ -387,11 +427,13 @@ static void index_quantise(index_draft *draft, sparse_index *index)
     for (uint32_t c = 0; c < index->clusters; c++) {
         index_put_mean(draft->key_means + (size_t)c * dim, keys, dim, c, index->centroids);
         index_put_mean(draft->value_means + (size_t)c * dim, values, dim, c, index->means);
+        int8_t *slopes = index->slopes + 2 * (size_t)c * dim;
         const float slope =
-            put_slope(draft->slopes[0] + (size_t)c * dim, keys, dim, c, index->key_slopes) *
-            put_slope(draft->slopes[1] + (size_t)c * dim, values, dim, c, index->value_slopes);
+            put_slope(draft->slopes[0] + (size_t)c * dim, keys, dim, slopes) *
+            put_slope(draft->slopes[1] + (size_t)c * dim, values, dim, slopes + dim);
         index->slope[c] = slope <= SPARSE_ELEMENT_MAX ? slope : 0.0f;
     }
+    if (index->axes > 0) put_shared(draft, values, index);
     index_scatters(draft, index);
 }
 
@@ -407,17 +449,17 @@ kvt_status sparse_index_build(const sparse_index_options *options, const sparse_
     for (uint32_t s = 0; status == KVT_OK && s < segments; s++)
         draft_segment(&draft, s);
     if (status == KVT_OK) status = index_allocate(&draft, index_out);
-    if (status == KVT_OK) {
-        index_quantise(&draft, index_out);
-        if (index_out->axes > 0) status = index_sketch_write(draft.key_means, index_out);
-        if (status != KVT_OK) sparse_index_free(index_out);
-    }
+    if (status == KVT_OK) index_quantise(&draft, index_out);
+    if (status == KVT_OK && index_out->axes > 0)
+        status = index_sketch_write(draft.key_means, index_out);
+    if (status != KVT_OK) sparse_index_free(index_out);
     draft_close(&draft);
     return status;
 }
 
 void sparse_index_free(sparse_index *index)
 {
+    sparse_index_drop_slopes(index);
     free(index->memory);
     *index = (sparse_index){.tokens = 0};
 }

@@ -2,15 +2,15 @@
 /*
  * kept.c - writes and checks the kept form. Little-endian, as every form of this project:
  *
- *     0   "KVTSPRS1"        8  u32 version (5)     12  u32 unit; the head entry: UINT32_MAX
+ *     0   "KVTSPRS1"        8  u32 version (6)     12  u32 unit; the head entry: UINT32_MAX
  *    16   u64 id           24  u32 layers, kv_heads, head_dim, dtype
  *    40   u32 tokens, sinks, zone, segment, page tokens, variants, row bytes
  *    68   u32 clusters, local tokens, slot bytes
- *    80   u64 index, code, sums bytes
+ *    80   u64 index (with its slopes, where it has them), code, sums bytes
  *   104   u64 keep
  *   112   u32 bytes of an index key; u32 0, or the sides where the model selects
  *   120   u64 XXH3-64 of everything behind it up to the pages, seeded with that of all before it
- *   128   index | code | sums | sinks K, V | local K, V | zeros up to 4 KiB | pages
+ *   128   index | slopes | code | sums | sinks K, V | local K, V | zeros up to 4 KiB | pages
  *
  * Thread rule: re-entrant.
  */
@@ -24,7 +24,7 @@
 #include "sparse_kernels.h"
 
 #define KEPT_MAGIC    "KVTSPRS1"
-#define KEPT_VERSION  5u
+#define KEPT_VERSION  6u
 #define KEPT_HEAD     UINT32_MAX
 #define KEPT_SUM_AT   120u
 #define KEPT_SHAPE_AT 16u
@@ -64,8 +64,8 @@ static uint64_t checksum(const uint8_t *bytes, uint64_t end)
 
 uint64_t sparse_kept_bytes(const sparse_kept_unit *unit, uint64_t *pages_at_out)
 {
-    uint64_t at = SPARSE_KEPT_HEAD_BYTES + unit->index_bytes + unit->code_bytes + unit->sums_bytes +
-                  unit->sinks_bytes + unit->local_bytes;
+    uint64_t at = SPARSE_KEPT_HEAD_BYTES + unit->index_bytes + unit->slope_bytes +
+                  unit->code_bytes + unit->sums_bytes + unit->sinks_bytes + unit->local_bytes;
     at = sparse_whole_grains(at);
     if (pages_at_out != NULL) *pages_at_out = at;
     return at + unit->pages_bytes;
@@ -108,20 +108,21 @@ void sparse_kept_write_keys(const sparse_kept_shape *shape, uint32_t number, con
 void sparse_kept_write(const sparse_kept_shape *shape, const sparse_kept_unit *unit,
                        uint8_t *target)
 {
-    const uint8_t *const parts[] = {unit->index, unit->code, unit->sums, unit->sinks, unit->local};
-    const uint64_t bytes[] = {unit->index_bytes, unit->code_bytes, unit->sums_bytes,
-                              unit->sinks_bytes, unit->local_bytes};
+    const uint8_t *const parts[] = {unit->index, unit->slopes, unit->code,
+                                    unit->sums,  unit->sinks,  unit->local};
+    const uint64_t bytes[] = {unit->index_bytes, unit->slope_bytes, unit->code_bytes,
+                              unit->sums_bytes,  unit->sinks_bytes, unit->local_bytes};
     uint64_t pages_at;
     (void)sparse_kept_bytes(unit, &pages_at);
     write_front(shape, unit->number, target);
     put32(target + KEPT_SIZES_AT, unit->clusters);
     put32(target + 72, unit->local_tokens);
     put32(target + 76, unit->slot_bytes);
-    put64(target + 80, unit->index_bytes);
+    put64(target + 80, unit->index_bytes + unit->slope_bytes);
     put64(target + 88, unit->code_bytes);
     put64(target + 96, unit->sums_bytes);
     uint64_t at = SPARSE_KEPT_HEAD_BYTES;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         if (bytes[i] > 0) memcpy(target + at, parts[i], bytes[i]);
         at += bytes[i];
     }
@@ -236,13 +237,17 @@ kvt_status sparse_kept_read(const sparse_kept_shape *shape, const sparse_paging 
     unit.local_tokens = get32(bytes + 72);
     status = expect_sizes(shape, paging, &unit);
     if (status != KVT_OK) return status;
-    if (get32(bytes + 76) != unit.slot_bytes || get64(bytes + 80) != unit.index_bytes ||
+    const uint64_t index = get64(bytes + 80);
+    if (shape->given == 0 && index != unit.index_bytes)
+        unit.slope_bytes = sparse_index_slope_bytes(shape->head_dim, unit.clusters);
+    if (get32(bytes + 76) != unit.slot_bytes || index != unit.index_bytes + unit.slope_bytes ||
         get64(bytes + 88) != unit.code_bytes || get64(bytes + 96) != unit.sums_bytes ||
         sparse_kept_bytes(&unit, &pages_at) != size ||
         get64(bytes + KEPT_SUM_AT) != checksum(bytes, pages_at))
         return KVT_E_CORRUPT;
     unit.index = bytes + SPARSE_KEPT_HEAD_BYTES;
-    unit.code = unit.index + unit.index_bytes;
+    unit.slopes = unit.index + unit.index_bytes;
+    unit.code = unit.slopes + unit.slope_bytes;
     unit.sums = unit.code + unit.code_bytes;
     unit.sinks = unit.sums + unit.sums_bytes;
     unit.local = unit.sinks + unit.sinks_bytes;
@@ -303,7 +308,7 @@ static bool index_is_sound(const sparse_index *index)
         !are_within(index->value_step, index->head_dim, SPARSE_ELEMENT_MAX))
         return false;
     if (!are_within(index->key_scatter, index->head_dim, SPARSE_DEVIATION_MAX) ||
-        !are_within(index->slope, padded, SPARSE_ELEMENT_MAX) ||
+        !are_within(index->slope, index->slopes != NULL ? padded : 0, SPARSE_ELEMENT_MAX) ||
         !are_within(index->scatter, padded, SPARSE_SCATTER_MAX))
         return false;
     const uint32_t segments = sparse_segment_count(index->tokens, index->segment_tokens);
@@ -328,7 +333,11 @@ kvt_status sparse_kept_index(const sparse_kept_shape *shape, const sparse_kept_u
     if (status != KVT_OK) return status;
     assert(index_out->bytes == unit->index_bytes);
     memcpy(index_out->memory, unit->index, unit->index_bytes);
-    if (index_is_sound(index_out)) return KVT_OK;
+    if (unit->slope_bytes > 0) {
+        status = sparse_index_add_slopes(index_out);
+        if (status == KVT_OK) memcpy(index_out->slopes, unit->slopes, unit->slope_bytes);
+    }
+    if (status == KVT_OK && index_is_sound(index_out)) return KVT_OK;
     sparse_index_free(index_out);
-    return KVT_E_CORRUPT;
+    return status != KVT_OK ? status : KVT_E_CORRUPT;
 }

@@ -44,8 +44,9 @@ typedef struct sparse_kept_unit {
     uint32_t clusters;     /* where the model selects: 1: the index is the position of each place */
     uint32_t local_tokens; /* with appended ones */
     uint32_t slot_bytes;
-    const uint8_t *index, *code, *sums, *sinks, *local, *pages;
+    const uint8_t *index, *slopes, *code, *sums, *sinks, *local, *pages;
     uint64_t index_bytes, code_bytes, sums_bytes, sinks_bytes, local_bytes, pages_bytes;
+    uint64_t slope_bytes; /* 0: the index has no slopes */
 } sparse_kept_unit;
 
 /* Bytes of a unit in kept form; its first part ends where `pages` begin, at a multiple of 4 KiB. */

@@ -225,6 +225,8 @@ static kvt_status keep_unit(kvt_sparse *s, const sparse_kept_shape *shape, const
         .index = ordered ? (const uint8_t *)unit->token_at : unit->index.memory,
         .index_bytes =
             ordered ? s->zone_tokens * (uint64_t)sizeof *unit->token_at : unit->index.bytes,
+        .slopes = (const uint8_t *)unit->index.slopes,
+        .slope_bytes = unit->index.slope_bytes,
         .code = unit->code.memory,
         .code_bytes = unit->code.bytes,
         .sums = (const uint8_t *)unit->table.sums,

@@ -394,8 +394,8 @@ kvt_status kvt_sparse_stats_get(const kvt_sparse *s, kvt_sparse_stats *stats)
         const sparse_tail *tail = &unit->tail;
         stats->pages += pages;
         stats->page_bytes += pages * unit->table.slot_bytes;
-        stats->index_bytes += unit->index.bytes + unit->code.bytes + tail->added.bytes +
-                              pages * sizeof *unit->table.sums;
+        stats->index_bytes += unit->index.bytes + unit->index.slope_bytes + unit->code.bytes +
+                              tail->added.bytes + pages * sizeof *unit->table.sums;
         if (unit->token_at != NULL)
             stats->index_bytes += 2 * (uint64_t)s->zone_tokens * sizeof *unit->token_at;
         for (uint32_t page = 0; tail->codes != NULL && page < tail->added.pages; page++)

@@ -147,7 +147,7 @@ static kvt_status unit_run(decode_unit *unit, decode_results *results)
     kvt_status status = unit_rows(unit, results);
     if (status != KVT_OK) return status;
     results->exact_energy += unit->exact_energy;
-    results->index_share += (double)unit->index.bytes / kv;
+    results->index_share += (double)(unit->index.bytes + unit->index.slope_bytes) / kv;
     results->code_share += (double)unit->code_bytes / kv;
     results->build_tokens_per_s += unit->zone / (unit->build_seconds + 1e-9);
     results->paging = unit->paging;

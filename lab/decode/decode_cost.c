@@ -221,7 +221,7 @@ kvt_status decode_cost_measure(const decode_options *options, decode_cost *cost)
             cost->clusters += s.index[h].clusters;
             cost->axes += (double)s.index[h].axes / COST_HEADS;
             cost->full_share += (double)s.index[h].full / s.index[h].lanes / COST_HEADS;
-            cost->index_share += (double)s.index[h].bytes / kv;
+            cost->index_share += (double)(s.index[h].bytes + s.index[h].slope_bytes) / kv;
         }
         status = sparse_code_open(&s.paging, &code);
         cost->code_share = (double)code.bytes * COST_HEADS / kv;

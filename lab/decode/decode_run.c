@@ -82,7 +82,7 @@ static void run_places(run_state *s, const uint8_t *variant)
 /* The change of a cluster's values towards the folded query, in steps of their slopes. */
 static double slope_change(const decode_unit *u, uint32_t g, uint32_t c)
 {
-    const int8_t *slope = u->index.key_slopes + (size_t)c * u->dim;
+    const int8_t *slope = u->index.slopes + 2 * (size_t)c * u->dim;
     double along = 0.0;
     for (uint32_t d = 0; d < u->dim; d++)
         along += (double)slope[d] * u->work.folded[(size_t)g * u->dim + d];
@@ -107,9 +107,11 @@ void decode_unit_estimate(const decode_unit *u, const uint8_t *variant_of_place,
                 absent += variant_of_place[p] == PAGES_ABSENT;
             if (absent == 0) continue;
             const double all = (double)work->scores[(size_t)g * work->lanes + c] / work->tokens[c];
-            const int8_t *mean = index->means + (size_t)c * u->dim;
-            const int8_t *slope = index->value_slopes + (size_t)c * u->dim;
-            const bool sloped = sparse_choose_slopes(index, work, c, &next);
+            const bool full = sparse_choose_is_full(index, work, c, &next);
+            const bool sloped = full && sparse_choose_slopes(index, work, c);
+            const int8_t *mean = full ? index->means + (size_t)c * u->dim
+                                      : index->shared + (size_t)(c / SPARSE_SHARED) * u->dim;
+            const int8_t *slope = sloped ? index->slopes + (2 * (size_t)c + 1) * u->dim : mean;
             const double change = sloped ? slope_change(u, g, c) : 0.0;
             sum += all * absent;
             for (uint32_t d = 0; all > 0.0 && d < u->dim; d++)

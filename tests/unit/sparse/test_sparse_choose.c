@@ -202,7 +202,7 @@ static double change_of(const site *s, uint32_t g, uint32_t c)
     double along = 0.0;
     for (uint32_t d = 0; d < s->dim; d++)
         along += (double)s->queries[g * s->dim + d] * (double)s->index.key_step[d] *
-                 s->index.key_slopes[(size_t)c * s->dim + d];
+                 s->index.slopes[2 * (size_t)c * s->dim + d];
     return fmax(fmin(along * (double)s->scale * (double)s->index.slope[c], 1.0), -1.0);
 }
 
@@ -224,7 +224,7 @@ static void check_weights(const site *s, const float *resident, const uint8_t *v
                 for (uint32_t d = 0; d < s->dim; d++)
                     sums[d] += one *
                                (s->index.means[(size_t)c * s->dim + d] +
-                                change * s->index.value_slopes[(size_t)c * s->dim + d]) *
+                                change * s->index.slopes[(2 * (size_t)c + 1) * s->dim + d]) *
                                (double)s->index.value_step[d];
             }
         }

@@ -138,9 +138,10 @@ static void check_slopes(const zone *z, const sparse_index *index)
                 both += z->values[at + v] * (double)z->keys[at + k] / (double)count;
             }
             both -= value * key;
-            const double product = (double)index->slope[c] * index->value_slopes[c * z->dim + v] *
+            const double product = (double)index->slope[c] *
+                                   index->slopes[(2 * c + 1) * z->dim + v] *
                                    (double)index->value_step[v] *
-                                   index->key_slopes[c * z->dim + k] * (double)index->key_step[k];
+                                   index->slopes[2 * c * z->dim + k] * (double)index->key_step[k];
             own += both * both;
             own_left += (both - product) * (both - product);
         }
@@ -262,8 +263,7 @@ static void check_same_index(const sparse_index *a, const sparse_index *b)
     assert_int_equal(a->clusters, b->clusters);
     assert_memory_equal(a->centroids, b->centroids, padded * a->head_dim);
     assert_memory_equal(a->means, b->means, padded * a->head_dim);
-    assert_memory_equal(a->key_slopes, b->key_slopes, padded * a->head_dim);
-    assert_memory_equal(a->value_slopes, b->value_slopes, padded * a->head_dim);
+    assert_memory_equal(a->slopes, b->slopes, 2 * padded * a->head_dim);
     assert_memory_equal(a->slope, b->slope, padded * sizeof(float));
     assert_memory_equal(a->key_step, b->key_step, a->head_dim * sizeof(float));
     assert_memory_equal(a->value_step, b->value_step, a->head_dim * sizeof(float));
@@ -316,6 +316,23 @@ static void check_sketches(const sparse_index *index)
 }
 
 /* Sketches leave clusters and places as they are. */
+/* The mean that clusters share is that of their means, to the nearest step of each. */
+static void check_shared(const sparse_index *index)
+{
+    for (uint32_t c = 0; c < index->clusters; c += SPARSE_SHARED) {
+        for (uint32_t d = 0; d < index->head_dim; d++) {
+            double sum = 0.0, all = 0.0;
+            for (uint32_t i = c; i < c + SPARSE_SHARED && i < index->clusters; i++) {
+                sum += (double)(index->first[i + 1] - index->first[i]) *
+                       index->means[(size_t)i * index->head_dim + d];
+                all += (double)(index->first[i + 1] - index->first[i]);
+            }
+            const int8_t own = index->shared[(size_t)(c / SPARSE_SHARED) * index->head_dim + d];
+            assert_true(fabs(sum / all - own) <= 1.001);
+        }
+    }
+}
+
 TEST(sketches_hold_the_same_clusters)
 {
     const struct {
@@ -333,6 +350,7 @@ TEST(sketches_hold_the_same_clusters)
         assert_true(two.full * 2 <= two.lanes && two.full * 8 >= two.lanes);
         check_same_index(&one, &two);
         check_sketches(&two);
+        check_shared(&two);
         codecs_cpu_force(CODECS_CPU_SCALAR);
         assert_ok(build(&z, &options, &scalar));
         codecs_cpu_force(codecs_cpu_best());

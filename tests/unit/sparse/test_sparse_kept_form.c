@@ -48,11 +48,13 @@ static void write_form(form *f)
         .local_tokens = 4,
         .slot_bytes = sparse_slot_bytes(&f->paging, shape.variants, NULL),
         .index = f->index.memory,
+        .slopes = (const uint8_t *)f->index.slopes,
         .code = zeros,
         .sums = zeros,
         .sinks = zeros,
         .local = zeros,
         .index_bytes = f->index.bytes,
+        .slope_bytes = f->index.slope_bytes,
         .code_bytes = sparse_code_bytes(&f->paging),
         .sums_bytes = (uint64_t)f->paging.pages * SPARSE_SECTIONS * 4,
         .sinks_bytes = 2ull * shape.sink_tokens * shape.row_bytes,
@@ -100,6 +102,13 @@ TEST(an_index_comes_back_as_it_was)
     form_open(&f);
     assert_ok(read_form(&f, &index));
     assert_int_equal(index.bytes, f.index.bytes);
+    assert_memory_equal(index.memory, f.index.memory, index.bytes);
+    assert_memory_equal(index.slopes, f.index.slopes, f.index.slope_bytes);
+    sparse_index_free(&index);
+    sparse_index_drop_slopes(&f.index);
+    write_form(&f);
+    assert_ok(read_form(&f, &index));
+    assert_null(index.slopes);
     assert_memory_equal(index.memory, f.index.memory, index.bytes);
     sparse_index_free(&index);
     form_close(&f);
@@ -168,8 +177,8 @@ TEST(the_largest_scatter_is_finite)
         f.index.centre[d] = d % 5 ? 1e30f : -1e30f;
     for (uint32_t i = 0; i < f.index.lanes; i++)
         f.index.slope[i] = 1e30f;
-    for (uint32_t i = 0; i < f.index.lanes * DIM; i++)
-        f.index.key_slopes[i] = f.index.value_slopes[i] = (int8_t)(i % 2 ? 127 : -128);
+    for (uint32_t i = 0; i < 2 * f.index.lanes * DIM; i++)
+        f.index.slopes[i] = (int8_t)(i % 2 ? 127 : -128);
     for (uint32_t i = 0; i < f.index.lanes * f.index.axes / 2; i++)
         f.index.sketch[i] = (uint8_t)number_mix(i);
     write_form(&f);
