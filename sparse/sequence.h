@@ -12,7 +12,7 @@
  *     sequence_divide.c   how much of the window each unit has
  *     sequence_observe.c  warm-up from the prompt's last queries
  *     sequence_explain.c  why a step brings what it brings
- *     sequence_given.c    steps for what a model has selected by itself
+ *     sequence_given.c    steps for what a model has selected by itself; ..._rows.c: their rows
  *
  *     sequence   layers x KV heads units; one arena of window memory; room lent by the store
  *     unit       index, code metadata, table of pages, window; sinks and local rows
@@ -323,7 +323,14 @@ KVT_NODISCARD kvt_status sparse_step_room(const kvt_sparse *s, sparse_head_work 
 /* Adds a share of one step's weights to the heat of a unit's pages, and to its curve. */
 void sparse_step_add_heat(kvt_sparse *s, sparse_unit *unit, const float *weight, float share);
 
-/* ---- sequence_given.c ---- */
+/* ---- sequence_given_rows.c ---- */
+
+/* Tokens of a layer. */
+uint32_t sparse_given_tokens(const kvt_sparse *s, uint32_t layer);
+/* The first position from one on that is asked for, below `end`; end: none. */
+uint32_t sparse_given_next(const uint64_t *asked, uint32_t from, uint32_t end);
+/* The page at rest that has a position; SPARSE_NOT_HELD: it is in memory, and in no such page. */
+uint32_t sparse_given_page(const kvt_sparse *s, const sparse_unit *unit, uint32_t position);
 
 /* Lists the rows that a step was asked for. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status sparse_given_bring(kvt_sparse *s, kvt_sparse_step *step, uint32_t h);

@@ -352,3 +352,43 @@ TEST(a_crash_in_a_keep_leaves_all_or_a_miss)
     }
     assert_true(missed > 0);
 }
+
+#define RAW_ALONE (1u << KVT_SPARSE_RAW)
+
+TEST(a_model_that_selects_has_options_of_its_own)
+{
+    sequence_site *s = site_start(8 * MIB, 8 * MIB);
+    kvt_sparse *sequence = NULL;
+    char message[256];
+    static const struct {
+        bool given;
+        uint8_t sides, dtype;
+        uint16_t head_dim;
+        uint32_t variants, key_bytes;
+        kvt_status wanted;
+    } rows[] = {
+        {true, 0, KVT_DTYPE_BF16, 64, RAW_ALONE | 1u << KVT_SPARSE_BITS_4, 0, KVT_E_ARGUMENT},
+        {true, KVT_SIDES_V, KVT_DTYPE_BF16, 64, RAW_ALONE, 0, KVT_E_ARGUMENT},
+        {true, 0, KVT_DTYPE_BF16, 64, RAW_ALONE, 65537, KVT_E_ARGUMENT},
+        {true, 0, KVT_DTYPE_OPAQUE, 64, RAW_ALONE, 0, KVT_E_UNSUPPORTED},
+        {true, 0, KVT_DTYPE_BF16, 1032, RAW_ALONE, 0, KVT_E_UNSUPPORTED},
+        {true, 0, KVT_DTYPE_BF16, 60, RAW_ALONE, 0, KVT_E_UNSUPPORTED},
+        {false, 0, KVT_DTYPE_BF16, 64, RAW_ALONE, 16, KVT_E_ARGUMENT},
+        {false, 0, KVT_DTYPE_FP8, 64, RAW_ALONE, 0, KVT_E_UNSUPPORTED},
+        {false, 0, KVT_DTYPE_BF16, 520, RAW_ALONE, 0, KVT_E_UNSUPPORTED},
+        {false, KVT_SIDES_ONE, KVT_DTYPE_BF16, 64, RAW_ALONE, 0, KVT_E_ARGUMENT},
+    };
+    for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        kvt_sparse_options options = site_options();
+        options.given = rows[i].given;
+        options.layout.sides = rows[i].sides;
+        options.layout.dtype = rows[i].dtype;
+        options.layout.head_dim = rows[i].head_dim;
+        options.variants = rows[i].variants;
+        options.key_bytes = rows[i].key_bytes;
+        const kvt_status status =
+            kvt_sparse_open_live(s->store, &options, &sequence, message, sizeof message);
+        if (status != rows[i].wanted || message[0] == '\0') fail_msg("row %u: %d", i, status);
+    }
+    site_check_unheld(s);
+}
