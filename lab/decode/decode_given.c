@@ -220,8 +220,8 @@ static const uint32_t *list_of(const given_site *site, uint32_t layer, uint32_t 
 
 /* ---- one case ---- */
 
-/* The warm steps' lists in the place of the prompt's last ones; tokens that come later are left out,
- * which the first token stands for. */
+/* The warm steps' lists in the place of the prompt's last ones; the first token stands for those
+ * that come later. */
 static void warm_lists(const given_site *site, uint32_t layer, uint32_t *numbers,
                        kvt_sparse_given given[WARM])
 {
