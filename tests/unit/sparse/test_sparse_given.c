@@ -152,8 +152,7 @@ TEST(a_step_brings_what_was_asked_for_and_nothing_else)
     assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
     for (uint32_t h = 0; h < SITE_HEADS; h++) {
         assert_int_equal(check_head(s, pages, h, &list, SITE_TOKENS), 0);
-        /* Runs: 0, 7 to 9, 16 and 17, 1500 and 2999; a page of 16 tokens ends behind 15. */
-        assert_int_equal(pages->heads[h].page_count, 5);
+        assert_int_equal(pages->heads[h].page_count, 5); /* 0, 7.., 16.., 1500, 2999 */
     }
     /* Attention over the pages is attention over the selection. */
     assert_ok(kvt_sparse_attend(pages, queries, output, NULL));
@@ -192,10 +191,6 @@ TEST(an_empty_selection_brings_nothing)
     assert_ok(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages));
     for (uint32_t h = 0; h < SITE_HEADS; h++)
         assert_true(pages->heads[h].page_count == 0 && pages->heads[h].pages == NULL);
-    float queries[SITE_QUERY], output[SITE_QUERY], lse[SITE_HEADS * SITE_GROUP];
-    site_query(s, 0, 4, queries);
-    assert_ok(kvt_sparse_attend(pages, queries, output, lse));
-    assert_true(output[0] == 0 && lse[0] == -INFINITY);
     kvt_sparse_done(sequence, step);
     /* What is resident needs no budget; a page of drives does. */
     list = (selection){
@@ -573,7 +568,6 @@ TEST(tokens_that_are_selected_lie_together)
     }
     assert_int_equal(bytes[0], 64 * 4096);
     assert_int_equal(bytes[1], 2 * 2 * 4096); /* of 16 tokens */
-    /* Zones are whole pages of 16 tokens. */
     assert_int_equal(index[1] - index[0],
                      8 * SITE_LAYERS * SITE_HEADS * ((SITE_TOKENS - 64) / 16 * 16));
 }
@@ -718,6 +712,29 @@ TEST(what_is_lost_is_named)
     }
 }
 
+/* What has not come by a deadline is missing in that step alone. */
+TEST(a_deadline_leaves_rows_out)
+{
+    sequence_site *s = site_start(8 * MIB, 8 * MIB);
+    kvt_sparse_options options = given_options();
+    options.replica_share = 0;
+    kvt_sparse *sequence = site_sequence(s, &options);
+    const selection all = {.block_tokens = 5000, .lists = 1, .counts = {1}};
+    const kvt_sparse_given given = given_of(&all);
+    const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS};
+    kvt_sparse_step *step;
+    const kvt_sparse_pages *pages;
+    assert_ok(tiers_fault_add(s->drives[2].device, &hang));
+    assert_ok(kvt_sparse_select_given(sequence, 0, &given, &step));
+    const uint64_t deadline_ns = base_clock_ns() + 50000000;
+    assert_int_equal(kvt_sparse_wait(sequence, step, deadline_ns, &pages), KVT_E_TIMEOUT);
+    assert_true(check_head(s, pages, 0, &all, SITE_TOKENS) > 0 && pages->lost_count > 0);
+    kvt_sparse_done(sequence, step);
+    tiers_fault_clear(s->drives[2].device);
+    assert_int_equal(step_given(s, sequence, 0, &all, SITE_TOKENS, NULL), 0);
+    kvt_sparse_close(sequence);
+}
+
 /* ---- bad input ---- */
 
 TEST(wrong_selections_are_refused_and_change_nothing)
@@ -750,9 +767,9 @@ TEST(wrong_selections_are_refused_and_change_nothing)
     kvt_sparse *sequence = site_sequence(s, &options);
     kvt_sparse_step *step, *other;
     for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        kvt_sparse_given given = rows[i].given;
-        if (given.struct_size == 0) given.struct_size = sizeof given;
-        const kvt_status status = kvt_sparse_select_given(sequence, 0, &given, &step);
+        kvt_sparse_given own = rows[i].given;
+        if (own.struct_size == 0) own.struct_size = sizeof own;
+        const kvt_status status = kvt_sparse_select_given(sequence, 0, &own, &step);
         if (status != rows[i].wanted) fail_msg("row %u: %d", i, status);
         if (status == KVT_OK) kvt_sparse_done(sequence, step);
     }
@@ -775,7 +792,6 @@ TEST(wrong_selections_are_refused_and_change_nothing)
     assert_int_equal(step_given(s, sequence, 0, &list, SITE_TOKENS, NULL), 0);
     assert_int_equal(site_stats(sequence).lost_pages, 0);
     kvt_sparse_close(sequence);
-    /* A sequence with an index takes no selection. */
     options = site_options();
     sequence = site_sequence(s, &options);
     assert_int_equal(kvt_sparse_select_given(sequence, 0, &given, &step), KVT_E_STATE);
