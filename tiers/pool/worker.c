@@ -34,10 +34,8 @@
 enum {
     WORKER_FAILURES_MAX = 8, /* in a row, until the device is asked whether it is still there */
     WORKER_REQUEST_BYTES_MAX = 1 << 20, /* larger pieces gain nothing and hold up others */
-    WORKER_OVERTAKEN = 2, /* an operation is lost when so many times the depth of others, submitted
-                             after it, have ended */
     WORKER_WAIT_SHORT_NS = 100 * 1000,
-    WORKER_ASK_AGAIN_NS = 250 * 1000, /* between two questions for what may not begin */
+    WORKER_ASK_AGAIN_NS = 250 * 1000,     /* between two questions for what may not begin */
     WORKER_WONDER_NS = 100 * 1000 * 1000, /* between two reads of a slow device that is idle */
     WORKER_WAIT_LONG_NS = 10 * 1000 * 1000,
     WORKER_BUSY_NAP_NS = 50 * 1000,
@@ -119,40 +117,6 @@ bool worker_check(tiers_worker *worker, uint64_t now_ns)
                                             atomic_load(&worker->progress));
     if (unresponsive) worker_retire(worker, TIERS_RETIRED_UNRESPONSIVE);
     return unresponsive;
-}
-
-/* Whether the device lost an operation: the operation is older than the timeout, and in the
- * meantime WORKER_OVERTAKEN times the depth of other operations have ended. The timeout alone does
- * not find it, because the others' progress restarts the timeout. A device with virtual time is
- * never blamed, because its instants cannot be compared with ours. */
-static bool worker_has_lost_operation(const tiers_worker *worker, uint64_t now_ns)
-{
-    const kvt_device *device = worker->device;
-    if (device == NULL || (device->facts.flags & KVT_DEVICE_VIRTUAL_TIME) != 0) return false;
-    uint64_t progress = atomic_load(&worker->progress);
-    for (uint32_t i = 0; i < worker->depth; i++) {
-        const worker_slot *slot = &worker->slots[i];
-        const kvt_io *io = &slot->io;
-        if (io->state != KVT_IO_IN_FLIGHT || io->submitted_ns == 0) continue;
-        bool old =
-            now_ns > io->submitted_ns && now_ns - io->submitted_ns > worker->timeout.limit_ns;
-        if (old && progress - slot->begun_progress > WORKER_OVERTAKEN * (uint64_t)worker->depth)
-            return true;
-    }
-    return false;
-}
-
-/* Looks for a lost operation and checks the timeout, at most once per TIERS_CHECK_NS, because the
- * loop passes here for every few completions. */
-static void worker_check_operations(tiers_worker *worker)
-{
-    if (worker_in_flight(worker) == 0) return;
-    uint64_t now_ns = base_clock_ns();
-    if (now_ns - worker->checked_ns < TIERS_CHECK_NS) return;
-    worker->checked_ns = now_ns;
-    if (worker_has_lost_operation(worker, now_ns))
-        worker_retire(worker, TIERS_RETIRED_UNRESPONSIVE);
-    (void)tiers_worker_check(worker);
 }
 
 /* Counts a call that may block for as long as the device likes. The thread alone changes in_flight

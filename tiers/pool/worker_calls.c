@@ -101,6 +101,41 @@ bool tiers_worker_is_pressed(tiers_worker *worker)
     return pressed && !tiers_worker_retired(worker);
 }
 
+/* An operation is lost when so many times the depth of others, submitted after it, have ended. */
+#define WORKER_OVERTAKEN 2u
+
+/* Whether the device lost an operation: the operation is older than the timeout, and in the
+ * meantime WORKER_OVERTAKEN times the depth of other operations have ended. The timeout alone does
+ * not find it, because the others' progress restarts the timeout. A device with virtual time is
+ * never blamed, because its instants cannot be compared with ours. */
+static bool worker_has_lost_operation(const tiers_worker *worker, uint64_t now_ns)
+{
+    const kvt_device *device = worker->device;
+    if (device == NULL || (device->facts.flags & KVT_DEVICE_VIRTUAL_TIME) != 0) return false;
+    uint64_t progress = atomic_load(&worker->progress);
+    for (uint32_t i = 0; i < worker->depth; i++) {
+        const worker_slot *slot = &worker->slots[i];
+        const kvt_io *io = &slot->io;
+        if (io->state != KVT_IO_IN_FLIGHT || io->submitted_ns == 0) continue;
+        bool old =
+            now_ns > io->submitted_ns && now_ns - io->submitted_ns > worker->timeout.limit_ns;
+        if (old && progress - slot->begun_progress > (uint64_t)WORKER_OVERTAKEN * worker->depth)
+            return true;
+    }
+    return false;
+}
+
+void worker_check_operations(tiers_worker *worker)
+{
+    if (worker_in_flight(worker) == 0) return;
+    uint64_t now_ns = base_clock_ns();
+    if (now_ns - worker->checked_ns < TIERS_CHECK_NS) return;
+    worker->checked_ns = now_ns;
+    if (worker_has_lost_operation(worker, now_ns))
+        worker_retire(worker, TIERS_RETIRED_UNRESPONSIVE);
+    (void)tiers_worker_check(worker);
+}
+
 uint64_t tiers_worker_moved_ns(const tiers_worker *worker)
 {
     return atomic_load_explicit(&worker->moved_ns, memory_order_relaxed);

@@ -194,6 +194,10 @@ void worker_sample_pressure(tiers_worker *worker, tiers_rank rank);
  * device is unresponsive now. The mutex is held. */
 bool worker_check(tiers_worker *worker, uint64_t now_ns);
 
+/* Looks for a lost operation and checks the timeout, at most once per TIERS_CHECK_NS, because the
+ * loop passes here for every few completions. */
+void worker_check_operations(tiers_worker *worker);
+
 /* Whether the mailbox holds a job, a sync or a change. A sweep is no mail: it matters only to jobs
  * that are there already. The mutex is held. */
 static inline bool worker_has_mail(const tiers_worker *worker)

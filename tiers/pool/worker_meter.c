@@ -28,10 +28,10 @@
 #define METER_LATENCIES_IN_SPAN 4.0  /* a shorter span from idle shows latency, not bandwidth */
 #define METER_SLOW              8.0  /* times as long as a request ought to take is slow, */
 #define METER_SLOW_SECONDS      0.020
-#define METER_STALL_SECONDS     0.25 /* a request that took so long has cost the weight already */
-#define METER_WELL              2.0 /* and up to so many times is not, */
+#define METER_STALL_SECONDS     0.25  /* a request that took so long has cost the weight already */
+#define METER_WELL              2.0   /* and up to so many times is not, */
 #define METER_WELL_SECONDS      0.005 /* nor is what takes no longer than this */
-#define METER_WELL_REQUESTS     16u /* of these a device is well, and again after so long */
+#define METER_WELL_REQUESTS     16u   /* of these a device is well, and again after so long */
 #define METER_WELL_NS           (1000u * 1000u * 1000u)
 
 /* A bandwidth of writes that is not known starts at that of reads, and the first sample replaces
