@@ -71,14 +71,16 @@ static const command_option keep_options[] = {
 static const command_spec keep_spec = {
     .name = "keep",
     .summary = "encrypted devices, opens of large stores, the scrub, a slow drive",
-    .about = "Encrypts and decrypts in memory by units of 4, 16 and 64 KiB on one core; then "
-             "overwrites and reads one and all configured devices of the tier ssd, plain and "
-             "encrypted, an object of 32 MiB. Then fills a store of files in the working folder "
-             "with 100,000 entries, churned by three times as many puts and deletes and not, and with "
-             "1,000,000, and opens each three times plain and with serve_early: seconds until the open returns, until a first hit and until all is "
-             "known, and processor seconds until then. Then, on drives of memory: damages 1,000 "
-             "records of 4,000 that nobody reads, and gets others in blocks with the scrub and "
-             "without; and delays one drive of four by 50 ms, then by 2 s, beside puts and gets.",
+    .about =
+        "Encrypts and decrypts in memory by units of 4, 16 and 64 KiB on one core; then "
+        "overwrites and reads one and all configured devices of the tier ssd, plain and "
+        "encrypted, an object of 32 MiB. Then fills a store of files in the working folder "
+        "with 100,000 entries, churned by three times as many puts and deletes and not, and with "
+        "1,000,000, and opens each three times plain and with serve_early: seconds until the open "
+        "returns, until a first hit and until all is "
+        "known, and processor seconds until then. Then, on drives of memory: damages 1,000 "
+        "records of 4,000 that nobody reads, and gets others in blocks with the scrub and "
+        "without; and delays one drive of four by 50 ms, then by 2 s, beside puts and gets.",
     .details = DRIVES_OR "else four throttled memory devices. The opens take 17 GB in the working "
                          "folder. Exits 1 when entries are missing, bytes wrong or planted faults "
                          "not found.",

@@ -20,13 +20,7 @@ extern const bench_case bench_stripe_case;
 extern const bench_case bench_keep_case;
 
 /* Its parts, of which options->part chooses one. */
-enum {
-    BENCH_KEEP_ALL,
-    BENCH_KEEP_SEAL,
-    BENCH_KEEP_REOPEN,
-    BENCH_KEEP_SCRUB,
-    BENCH_KEEP_SLOW
-};
+enum { BENCH_KEEP_ALL, BENCH_KEEP_SEAL, BENCH_KEEP_REOPEN, BENCH_KEEP_SCRUB, BENCH_KEEP_SLOW };
 
 /* Layered loads of an announced pass beside writes, in each order in which drives begin requests,
  * on the devices (as for stripe), which are overwritten; on emulated drives with and without a loss

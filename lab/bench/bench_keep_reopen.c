@@ -190,11 +190,11 @@ static kvt_status reopen_size(const bench_options *options, bench_report *report
         *wrong += one.wrong + (uint32_t)(one.known != entries);
         bench_report_row(report, "reopen",
                          json_pack("{s:b, s:b, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "early", early,
-                                   "churned", churned, "entries", (json_int_t)entries, "known", (json_int_t)one.known,
-                                   "open_seconds", one.open_seconds, "first_hit_seconds",
-                                   one.hit_seconds, "known_seconds", one.known_seconds,
-                                   "processor_seconds", one.processor_seconds, "wrong",
-                                   (json_int_t)one.wrong));
+                                   "churned", churned, "entries", (json_int_t)entries, "known",
+                                   (json_int_t)one.known, "open_seconds", one.open_seconds,
+                                   "first_hit_seconds", one.hit_seconds, "known_seconds",
+                                   one.known_seconds, "processor_seconds", one.processor_seconds,
+                                   "wrong", (json_int_t)one.wrong));
     }
     reopen_clear(&site);
     return status == KVT_OK ? status : bench_blame(report, status, "store", site.message);

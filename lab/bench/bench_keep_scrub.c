@@ -107,7 +107,8 @@ static void scrub_plant(scrub_run *run, uint32_t number, uint64_t random)
         if (!tiers_walk_next(&walk, TIERS_GRAIN_BYTES, &piece)) continue;
         const uint32_t drive = location->shares[i].member;
         unsigned char *bytes = kvt_device_memory(run->site.drives[drive]->layer.inner);
-        bytes[piece.device_offset + offset % TIERS_GRAIN_BYTES] ^= (unsigned char)(1u << random % 8);
+        bytes[piece.device_offset + offset % TIERS_GRAIN_BYTES] ^=
+            (unsigned char)(1u << random % 8);
         run->faults_by_drive[drive]++;
     }
 }
@@ -176,7 +177,8 @@ static kvt_status scrub_blocks(const bench_options *options, scrub_run *run)
         run->pair_count++;
         const uint64_t found = scrub_found(&run->site);
         if (found >= size->faults) run->found_seconds = 1e-9 * (double)(base_clock_ns() - began_ns);
-        if (!bench_tell(options, (double)found, size->faults, "scrubbing")) status = KVT_E_CANCELLED;
+        if (!bench_tell(options, (double)found, size->faults, "scrubbing"))
+            status = KVT_E_CANCELLED;
         if (status != KVT_OK) break;
     }
     keep_read_end(&run->site);
@@ -244,18 +246,19 @@ static kvt_status scrub_report(scrub_run *run, bench_report *report)
                                    run->share_most[i], "share_asked", size->share));
     }
     const bench_rate p50 = scrub_ratio(run, false), p99 = scrub_ratio(run, true);
-    json_t *row = json_pack(
-        "{s:I, s:I, s:I, s:f, s:f, s:I, s:f, s:f, s:f}", "planted", (json_int_t)size->faults,
-        "found", (json_int_t)found, "left", (json_int_t)left, "found_seconds", run->found_seconds,
-        "period_seconds", size->period_seconds, "pairs", (json_int_t)run->pair_count,
-        "p99_without_seconds", scrub_p99(run, false), "p99_with_seconds", scrub_p99(run, true),
-        "p99_ratio_asked", 1.02);
+    json_t *row = json_pack("{s:I, s:I, s:I, s:f, s:f, s:I, s:f, s:f, s:f}", "planted",
+                            (json_int_t)size->faults, "found", (json_int_t)found, "left",
+                            (json_int_t)left, "found_seconds", run->found_seconds, "period_seconds",
+                            size->period_seconds, "pairs", (json_int_t)run->pair_count,
+                            "p99_without_seconds", scrub_p99(run, false), "p99_with_seconds",
+                            scrub_p99(run, true), "p99_ratio_asked", 1.02);
     row = bench_with_rate(row, "p50_ratio", &p50);
     bench_report_row(report, "scrub", bench_with_rate(row, "p99_ratio", &p99));
     bench_report_row(report, "keep_faults",
                      json_pack("{s:s, s:I, s:I, s:I}", "part", "scrub", "wrong", (json_int_t)wrong,
                                "lost", (json_int_t)lost, "late", (json_int_t)0));
-    if (wrong + lost > 0) return bench_blame(report, KVT_E_CORRUPT, "scrub", "bytes are wrong or lost");
+    if (wrong + lost > 0)
+        return bench_blame(report, KVT_E_CORRUPT, "scrub", "bytes are wrong or lost");
     if (found != size->faults || left > 0)
         return bench_blame(report, KVT_E_CORRUPT, "scrub", "planted faults were not found");
     return KVT_OK;
@@ -269,13 +272,12 @@ kvt_status bench_keep_scrub(const bench_options *options, bench_report *report)
     keep_site *site = &run->site;
     site->entry_bytes = SCRUB_ENTRY_BYTES;
     kvt_store_options_init(&site->options);
-    site->options.scrub = (kvt_scrub_options){.period_seconds = run->size->period_seconds,
-                                              .share = run->size->share,
-                                              .faults = 0};
+    site->options.scrub = (kvt_scrub_options){
+        .period_seconds = run->size->period_seconds, .share = run->size->share, .faults = 0};
     site->first = run->size->kept;
     site->span = run->size->read;
-    site->gets_per_s = SCRUB_USED * (double)run->size->bytes_per_s /
-                       (double)SCRUB_ENTRY_BYTES / SCRUB_READERS;
+    site->gets_per_s =
+        SCRUB_USED * (double)run->size->bytes_per_s / (double)SCRUB_ENTRY_BYTES / SCRUB_READERS;
     site->counted = true;
     run->buffer = bench_buffer(SCRUB_ENTRY_BYTES);
     const uint64_t bytes = (run->size->kept + run->size->read) * (SCRUB_ENTRY_BYTES + (16 << 10));

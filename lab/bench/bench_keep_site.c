@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEEP_BACKEND  "keep-drive"
-#define KEEP_GRACE_NS UINT64_C(20000000) /* beyond its deadline a get may return so late */
+#define KEEP_BACKEND    "keep-drive"
+#define KEEP_GRACE_NS   UINT64_C(20000000)    /* beyond its deadline a get may return so late */
 #define KEEP_TIMEOUT_NS UINT64_C(60000000000) /* a process that stands still blames no drive */
 
 enum { KEEP_DEPTH = 32, KEEP_SAMPLES = 1 << 20 };
@@ -56,8 +56,7 @@ static size_t drive_reap(kvt_device *device, kvt_io **done, size_t min, size_t m
 {
     keep_drive *drive = (keep_drive *)device;
     const uint64_t began_ns = base_clock_ns();
-    const uint64_t end_ns =
-        timeout_ns > UINT64_MAX - began_ns ? UINT64_MAX : began_ns + timeout_ns;
+    const uint64_t end_ns = timeout_ns > UINT64_MAX - began_ns ? UINT64_MAX : began_ns + timeout_ns;
     size_t count = 0;
     for (;;) {
         const uint64_t now_ns = base_clock_ns();
@@ -136,9 +135,8 @@ kvt_status keep_site_open(keep_site *site, uint64_t bytes, uint64_t bytes_per_s,
     site->options.policy = "lru";
     site->options.lossless = false;
     site->options.learning.learn = false;
-    site->options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = site->configs,
-                                                           .device_count = BENCH_OWN_DRIVES,
-                                                           .unit_bytes = unit_bytes};
+    site->options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
+        .devices = site->configs, .device_count = BENCH_OWN_DRIVES, .unit_bytes = unit_bytes};
     keep_opening = site;
     tiers_stand_in = drive_find;
     const kvt_status status =
@@ -196,8 +194,8 @@ kvt_status keep_get(keep_site *site, void *buffer, uint32_t number, uint64_t dea
     const uint64_t *words = buffer;
     uint64_t differs = 0;
     memset(buffer, 0xff, sizeof *words);
-    const kvt_status status = kvt_store_get(
-        site->store, &key, KVT_PACKED(buffer, site->entry_bytes), deadline_ns, info);
+    const kvt_status status =
+        kvt_store_get(site->store, &key, KVT_PACKED(buffer, site->entry_bytes), deadline_ns, info);
     if (status != KVT_OK) return status;
     for (uint64_t i = 0; i < site->entry_bytes / sizeof *words; i++)
         differs |= words[i] ^ keep_word(number, i);

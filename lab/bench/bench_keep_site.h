@@ -60,15 +60,15 @@ struct keep_site {
     uint32_t span;
     double gets_per_s;
     uint64_t wait_ns;
-    _Atomic uint64_t bytes_got[BENCH_OWN_DRIVES]; /* of the drives, by these gets, where `counted` */
+    _Atomic uint64_t bytes_got[BENCH_OWN_DRIVES]; /* by these gets, of each drive; if `counted` */
     bool counted;
     atomic_bool stops;
     keep_reader readers[KEEP_READERS_MAX];
     uint32_t reader_count;
 };
 
-/* Opens a store on four drives, each with its eighths (1, 1, 2, 4) of the bytes and of the bandwidth,
- * by the site's options; entry_bytes is set. As kvt_store_open. */
+/* Opens a store on four drives, each with its eighths (1, 1, 2, 4) of the bytes and of what all
+ * read a second, by the site's options; entry_bytes is set. As kvt_store_open. */
 KVT_NODISCARD kvt_status keep_site_open(keep_site *site, uint64_t bytes, uint64_t bytes_per_s,
                                         uint32_t unit_bytes);
 void keep_site_close(keep_site *site);

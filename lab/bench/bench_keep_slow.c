@@ -21,16 +21,16 @@
 #define SLOW_TICK_NS     UINT64_C(25000000)
 #define SLOW_GONE        0.25 /* of its share before */
 #define SLOW_BACK        0.75
-#define SLOW_USED        0.33 /* of the drives' bandwidth, by puts and by gets */
+#define SLOW_USED        0.33                 /* of the drives' bandwidth, by puts and by gets */
 #define SLOW_WAIT_NS     UINT64_C(1000000000) /* the deadline of a get */
 
 enum {
     SLOW_DRIVE = 2,
     SLOW_PUTTERS = 2,
     SLOW_READERS = 4,
-    SLOW_WINDOW = 10,  /* ticks */
-    SLOW_RECENT = 64,  /* entries that are read, */
-    SLOW_BEHIND = 48,  /* behind those whose puts may be under way */
+    SLOW_WINDOW = 10, /* ticks */
+    SLOW_RECENT = 64, /* entries that are read, */
+    SLOW_BEHIND = 48, /* behind those whose puts may be under way */
     SLOW_TIER_MIB = 1024
 };
 
@@ -41,8 +41,7 @@ typedef struct slow_size {
 } slow_size;
 
 static const slow_size slow_full = {.before = 5, .slow = 10, .well = 15, .bytes_per_s = 400000000};
-static const slow_size slow_quick = {
-    .before = 2, .slow = 3, .well = 3, .bytes_per_s = 32000000};
+static const slow_size slow_quick = {.before = 2, .slow = 3, .well = 3, .bytes_per_s = 32000000};
 
 /* Bytes that the drives had taken at an instant. */
 typedef struct slow_tick {

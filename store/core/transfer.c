@@ -129,8 +129,8 @@ kvt_status transfer_write(store_staging *staging, tiers_pool *pool, const tiers_
         transfer_begin(staging, pool, wanted, 0, TRANSFER_NO_DEADLINE, watch, &kept);
     if (status != KVT_OK) return status;
     do
-        status = tiers_transfer_wait_until(pool, &kept->transfer,
-                                           base_clock_ns() + TRANSFER_LOOK_NS);
+        status =
+            tiers_transfer_wait_until(pool, &kept->transfer, base_clock_ns() + TRANSFER_LOOK_NS);
     while (status == KVT_E_TIMEOUT && !tiers_pool_stalls(pool, wanted->location));
     status = transfer_end(kept, status == KVT_E_TIMEOUT ? base_clock_ns() : TRANSFER_NO_DEADLINE,
                           buffer, &report);

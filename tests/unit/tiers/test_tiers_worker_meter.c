@@ -139,8 +139,8 @@ TEST(a_drive_that_answers_late_loses_its_weight)
         d.latency_s = latencies[i];
         const uint64_t slow_ns = d.now_ns;
         while (d.meter.weight_bytes_per_s > 100 * MB && d.now_ns - slow_ns < 100e9)
-            drive_run(&d, 1e-6, 1, 64 * KIB, 0);               /* one request */
-        assert_true(d.now_ns - slow_ns < (i < 2 ? 1e9 : 2.1e9)); /* the first answer of 2 s */
+            drive_run(&d, 1e-6, 1, 64 * KIB, 0);                 /* one request */
+        assert_true(d.now_ns - slow_ns < (i < 2 ? 1e9 : 2.1e9)); /* one answer of 2 s */
         assert_true(tiers_meter_is_late(&d.meter));
         d.latency_s = 80e-6;
         const uint64_t well_ns = d.now_ns;
@@ -154,7 +154,7 @@ TEST(a_drive_that_answers_late_loses_its_weight)
     }
 }
 
-/* One that is kept busy when its answers come 2 s late, and whose spans are evidence of a bandwidth,
+/* One that is kept busy when its answers come 2 s late, and whose spans are evidence of bandwidth,
  * has all of its weight again. */
 TEST(a_busy_drive_that_was_late_has_its_weight_again)
 {
