@@ -73,8 +73,8 @@ typedef struct sparse_added {
 } sparse_added;
 
 /*
- * Two blocks of memory; all pointers but `added` and the slopes lie in the first. Clusters are numbered in packed order;
- * `lanes` of them, the last ones empty, fill the blocks.
+ * Two blocks of memory; all pointers but `added` and the slopes lie in the first. Clusters are
+ * numbered in packed order; `lanes` of them, the last ones empty, fill whole blocks.
  *
  * The scatter of a cluster is the mean squared distance of its keys from their centroid, each
  * channel in units of what it is on average in all clusters: 1 is usual.

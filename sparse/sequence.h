@@ -96,6 +96,7 @@ typedef struct sparse_unit {
     uint32_t coming_down; /* pages that will need a place in the arena */
     float *heat;          /* mean weight over the prompt's last queries; NULL until observed */
     sparse_curve curve;
+    double gain;           /* of its slopes, over the queries that were observed */
     uint64_t target_bytes; /* that the window is to have in DRAM */
     sparse_resident sinks, local;
     sparse_tail tail;
@@ -235,7 +236,8 @@ struct kvt_sparse {
     cluster_work tail_work;
     float *tail_means; /* keys, values: [page's clusters][head_dim] each */
     kvt_sparse_step steps[SPARSE_STEPS_MAX];
-    bool ready; /* all layers are there, and the steps have their memory */
+    bool ready;      /* all layers are there, and the steps have their memory */
+    bool slopes_fit; /* indexes are no larger any more than their share allows */
     kvt_sparse_stats stats;
 };
 
@@ -530,6 +532,14 @@ void sparse_hbm_settle(kvt_sparse *s, uint32_t layer);
  * there are none; KVT_E_MEMORY; KVT_E_IO, KVT_E_GONE; KVT_E_STATE (a child of fork). Any thread. */
 KVT_NODISCARD kvt_status sparse_hbm_read(const kvt_sparse *s, const kvt_sparse_page *pages,
                                          uint32_t count, sparse_block **block_out);
+
+/* ---- sequence_observe.c ---- */
+
+/* Adds what a unit's slopes change for a query, whose weights are known, to its gain. KVT_OK;
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_slopes_measure(kvt_sparse *s, sparse_unit *unit, sparse_work *work);
+/* Takes slopes away, once, until the indexes fit their share. All layers are given. */
+void sparse_slopes_fit(kvt_sparse *s);
 
 /* ---- sequence_divide.c ---- */
 

@@ -356,6 +356,7 @@ kvt_status kvt_sparse_keep(kvt_sparse *s, const kvt_key *key)
     kvt_status status = free_key(s->store, key);
     pthread_mutex_unlock(scratch_kept_lock(s->store));
     if (status != KVT_OK) return status;
+    sparse_slopes_fit(s);
     for (uint32_t i = 0; i < shape.layers * shape.kv_heads && status == KVT_OK; i++)
         status = keep_unit(s, &shape, key, i);
     for (uint32_t i = 0; shape.key_bytes > 0 && i < shape.layers && status == KVT_OK; i++)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sequence_observe.c - a layer's start: the prompt's last queries say which pages fill the window,
- * and which get a second copy on another drive, before the first step reads any.
+ * which get a second copy on another drive, and which units keep the slopes of their clusters when
+ * indexes may take a share of the rows' bytes, before the first step reads any.
  *
  * Thread rule: the sequence's thread.
  */
@@ -69,12 +70,73 @@ static kvt_status copy_hottest(kvt_sparse *s, sparse_unit *unit)
     return status == KVT_E_SPACE ? KVT_OK : status; /* some go without */
 }
 
+/* ---- slopes ---- */
+
+/*
+ *     query -> plan of a step -> estimate of the rest with slopes, and without -> the difference
+ *     squared is the unit's gain -> last layer observed, or first step -> the least gains leave
+ *
+ * All units have slopes until then, so that each can be measured.
+ */
+kvt_status sparse_slopes_measure(kvt_sparse *s, sparse_unit *unit, sparse_work *work)
+{
+    const uint32_t dim = s->options.layout.head_dim;
+    const pages_problem problem =
+        sparse_head_problem(s, unit, work->page, NULL, sparse_head_budget(s));
+    sparse_index flat = unit->index;
+    pages_plan plan;
+    float lse[SPARSE_GROUP_MAX];
+    if (s->slopes_fit || s->options.index_share == 0.0f || problem.count == 0 ||
+        flat.slopes == NULL)
+        return KVT_OK;
+    float *with = malloc(2 * sizeof *with * s->group * dim);
+    if (with == NULL) return KVT_E_MEMORY;
+    float *without = with + (size_t)s->group * dim;
+    flat.slopes = NULL;
+    pages_choose(&problem, s->meter_variant, &plan);
+    sparse_choose_estimate(&unit->index, &unit->paging, s->meter_variant, work, with, lse);
+    sparse_choose_estimate(&flat, &unit->paging, s->meter_variant, work, without, lse);
+    for (uint32_t g = 0; g < s->group; g++) {
+        const double share = exp((double)lse[g] - (double)work->lse[g]);
+        for (uint32_t d = g * dim; d < (g + 1) * dim && share > 0.0; d++) {
+            const double change = share * ((double)with[d] - (double)without[d]);
+            unit->gain += change * change;
+        }
+    }
+    free(with);
+    return KVT_OK;
+}
+
+void sparse_slopes_fit(kvt_sparse *s)
+{
+    const uint32_t units = s->options.layout.layers * s->options.layout.kv_heads;
+    double taken = 0.0;
+    if (s->slopes_fit || s->options.index_share == 0.0f) return;
+    s->slopes_fit = true;
+    for (uint32_t i = 0; i < units; i++)
+        taken += (double)(s->units[i].index.bytes + s->units[i].index.slope_bytes);
+    const double room =
+        (double)s->options.index_share * 2.0 * units * s->zone_tokens * s->row_bytes;
+    while (taken > room) {
+        sparse_unit *least = NULL;
+        for (uint32_t i = 0; i < units; i++) { /* of equal ones the last */
+            sparse_unit *unit = &s->units[i];
+            if (unit->index.slopes != NULL && (least == NULL || !(unit->gain > least->gain)))
+                least = unit;
+        }
+        if (least == NULL) return;
+        taken -= (double)least->index.slope_bytes;
+        sparse_index_drop_slopes(&least->index);
+    }
+}
+
 kvt_status sparse_observe_end(kvt_sparse *s, uint32_t layer)
 {
     kvt_status status = KVT_OK;
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++)
         status = copy_hottest(s, sparse_unit_of(s, layer, h));
     if (status == KVT_OK) sparse_divide_observed(s, layer);
+    if (status == KVT_OK && layer + 1 == s->options.layout.layers) sparse_slopes_fit(s);
     const bool windows = s->arena != NULL || s->hbm.location != NULL;
     if (status == KVT_OK && windows) status = sparse_step_warm_up(s, layer);
     return status;

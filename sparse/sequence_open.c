@@ -86,6 +86,7 @@ static const char *options_fault(const kvt_sparse_options *o)
     if (o->query_heads / o->layout.kv_heads > SPARSE_GROUP_MAX) return "too many query heads";
     if ((o->variants & known) == 0 || (o->variants & ~known) != 0) return "variants are unknown";
     if (!(o->decay >= 0 && o->decay < 1)) return "decay is outside of [0, 1)";
+    if (!(o->index_share >= 0 && o->index_share <= 1)) return "index_share is no share";
     if (!(o->replica_share >= 0 && o->replica_share <= 1)) return "replica_share is no share";
     if (o->tokens_max != 0 && o->tokens_max < o->layout.tokens)
         return "tokens_max is below the layout's tokens";

@@ -200,6 +200,7 @@ static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *
 {
     const uint32_t layer = step->layer;
     kvt_status status = KVT_OK;
+    sparse_slopes_fit(s);
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++) {
         const sparse_unit *unit = sparse_unit_of(s, layer, h);
         sparse_head_work *head = &step->heads[h];
@@ -572,6 +573,7 @@ kvt_status sparse_step_add_weights(kvt_sparse *s, uint32_t layer, const float *q
         sparse_unit *unit = sparse_unit_of(s, layer, h);
         sparse_head_work *head = &step->heads[h];
         kvt_status status = weigh_head(s, layer, h, queries, head);
+        if (status == KVT_OK) status = sparse_slopes_measure(s, unit, &head->work);
         if (status != KVT_OK) return status;
         sparse_step_add_heat(s, unit, head->work.page, share);
     }

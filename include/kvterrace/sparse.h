@@ -126,6 +126,10 @@ typedef struct kvt_sparse_options {
     uint64_t hedge_ns;   /* a page that is late by so much is also read from its copy: 20 ms */
     double worth_per_byte; /* of the window, in seconds saved per second and byte; 0 = free room */
     uint64_t seed;
+    float index_share;  /* of the rows' bytes that centroids, means and slopes may take, 0 to 1; 0:
+                          as many as there are. Beyond it slopes leave, layer by layer and head by
+                          head, where they change the output least for the observed queries: once
+                          the last layer is observed, or at the first step */
     bool given;         /* the model selects by itself (kvt_sparse_select_given): nothing is
                            clustered, there is no index, and no sinks; variants is raw alone */
     uint32_t key_bytes; /* of the index keys of such a model that are kept beside, of a token and

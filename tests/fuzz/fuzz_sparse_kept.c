@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_sparse_kept.c - a unit of a kept sequence from any bytes. The input's first byte chooses
- * whether its checksum is made right, so that the checks behind it are reached; a unit that is
+ * whether its checksum is made right, so that the checks behind it are reached, and whether it has
+ * slopes; a unit that is
  * accepted is scored, estimated and decoded as a step would. The unit is opened from its front
  * alone, as one whose pages are read in place.
  */
@@ -63,25 +64,27 @@ static void use(const sparse_paging *paging, const sparse_index *index,
 
 /* A sound unit's front and sizes, over which the input is laid. */
 static uint8_t *make_bytes(const sparse_paging *paging, const uint8_t *data, size_t size,
-                           uint64_t *bytes_out)
+                           bool sloped, uint64_t *bytes_out)
 {
-    static uint8_t zeros[1 << 20];
+    static uint8_t zeros[1 << 20], slopes[1 << 12];
     const uint32_t clusters = 12;
-    const sparse_kept_unit unit = {.clusters = clusters,
-                                   .local_tokens = 4,
-                                   .slot_bytes = sparse_slot_bytes(paging, shape.variants, NULL),
-                                   .index = zeros,
-                                   .code = zeros,
-                                   .sums = zeros,
-                                   .sinks = zeros,
-                                   .local = zeros,
-                                   .index_bytes = sparse_index_bytes(DIM, TOKENS, clusters, 0),
-                                   .code_bytes = sparse_code_bytes(paging),
-                                   .sums_bytes = (uint64_t)paging->pages * SPARSE_SECTIONS * 4,
-                                   .sinks_bytes = 2ull * shape.sink_tokens * shape.row_bytes,
-                                   .local_bytes = 2ull * 4 * shape.row_bytes,
-                                   .pages_bytes = (uint64_t)paging->pages *
-                                                  sparse_slot_bytes(paging, shape.variants, NULL)};
+    const sparse_kept_unit unit = {
+        .clusters = clusters,
+        .local_tokens = 4,
+        .slot_bytes = sparse_slot_bytes(paging, shape.variants, NULL),
+        .index = zeros,
+        .slopes = slopes,
+        .slope_bytes = sloped ? sparse_index_slope_bytes(DIM, clusters) : 0,
+        .code = zeros,
+        .sums = zeros,
+        .sinks = zeros,
+        .local = zeros,
+        .index_bytes = sparse_index_bytes(DIM, TOKENS, clusters, 0),
+        .code_bytes = sparse_code_bytes(paging),
+        .sums_bytes = (uint64_t)paging->pages * SPARSE_SECTIONS * 4,
+        .sinks_bytes = 2ull * shape.sink_tokens * shape.row_bytes,
+        .local_bytes = 2ull * 4 * shape.row_bytes,
+        .pages_bytes = (uint64_t)paging->pages * sparse_slot_bytes(paging, shape.variants, NULL)};
     const uint64_t bytes = sparse_kept_bytes(&unit, NULL);
     uint8_t *target = calloc(1, bytes);
     if (target == NULL) abort();
@@ -94,12 +97,14 @@ static uint8_t *make_bytes(const sparse_paging *paging, const uint8_t *data, siz
         index.position[place] = (uint16_t)(place < SEGMENT ? place : place - SEGMENT);
     memcpy(zeros, index.memory, index.bytes);
     for (size_t i = 0; i + 3 <= size; i += 3) { /* {place, value} */
-        const uint64_t at = (uint64_t)(data[i] | data[i + 1] << 8) % unit.index_bytes;
-        zeros[at] = data[i + 2];
+        const uint64_t at =
+            (uint64_t)(data[i] | data[i + 1] << 8) % (unit.index_bytes + unit.slope_bytes);
+        *(at < unit.index_bytes ? zeros + at : slopes + (at - unit.index_bytes)) = data[i + 2];
     }
     sparse_kept_write(&shape, &unit, target);
     sparse_index_free(&index);
     memset(zeros, 0, unit.index_bytes);
+    memset(slopes, 0, sizeof slopes);
     *bytes_out = bytes;
     return target;
 }
@@ -144,7 +149,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     (void)!sparse_kept_read(&shape, &paging, 0, data, size, &unit);
     read_keys(data, size);
     uint64_t bytes;
-    uint8_t *target = make_bytes(&paging, data + 1, size - 1, &bytes);
+    uint8_t *target = make_bytes(&paging, data + 1, size - 1, (data[0] & 2) != 0, &bytes);
     if ((data[0] & 1) != 0) target[data[0] * UINT64_C(37) % bytes] ^= data[0]; /* unseen damage */
     const uint64_t front_bytes =
         bytes - (uint64_t)paging.pages * sparse_slot_bytes(&paging, shape.variants, NULL);

@@ -18,7 +18,7 @@ enum { MIB = 1 << 20 };
 TEST(options_are_refused_with_a_reason)
 {
     sequence_site *s = site_start(16 * MIB, 8 * MIB);
-    for (int i = 0; i < 15; i++) {
+    for (int i = 0; i < 18; i++) {
         kvt_sparse_options options = site_options();
         kvt_sparse *sequence = NULL;
         char message[256] = "";
@@ -37,6 +37,9 @@ TEST(options_are_refused_with_a_reason)
         if (i == 12) options.layout.reserved[0] = 1;
         if (i == 13) options.layout.opaque_bytes = 1;
         if (i == 14) options.segment_tokens = 64;
+        if (i == 15) options.index_share = NAN;
+        if (i == 16) options.index_share = -0.01f;
+        if (i == 17) options.index_share = 1.01f;
         assert_int_equal(
             kvt_sparse_open_live(s->store, &options, &sequence, message, sizeof message),
             KVT_E_ARGUMENT);
