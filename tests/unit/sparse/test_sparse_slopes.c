@@ -109,7 +109,7 @@ TEST(slopes_stay_where_they_change_the_output_most)
     assert_true(fabs(error[1] - error[0]) < 0.1 * fabs(error[2] - error[0]));
 }
 
-/* Without observed queries the later ones leave, at the first step or hint, or when it is kept. */
+/* Without observed queries the later ones leave, at the first step or when it is kept. */
 TEST(without_queries_the_first_units_keep_theirs)
 {
     sequence_site *s = site_start(16 * MIB, 8 * MIB);
@@ -118,14 +118,13 @@ TEST(without_queries_the_first_units_keep_theirs)
     kvt_sparse *sequence = site_sequence(s, &options);
     options.index_share = share_of(sequence, 2);
     kvt_sparse_close(sequence);
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < 2; i++) {
         float queries[SITE_QUERY];
         kvt_sparse_step *step = NULL;
         sequence = site_sequence(s, &options);
         site_query(s, 1, 3, queries);
         if (i == 0) assert_ok(kvt_sparse_select(sequence, 1, queries, &step));
-        if (i == 1) assert_ok(kvt_sparse_hint(sequence, 1, queries));
-        if (i == 2) assert_ok(kvt_sparse_keep(sequence, &key));
+        if (i == 1) assert_ok(kvt_sparse_keep(sequence, &key));
         assert_int_equal(sloped_units(sequence), 3);
         kvt_sparse_done(sequence, step);
         kvt_sparse_close(sequence);
