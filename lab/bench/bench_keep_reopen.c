@@ -100,7 +100,8 @@ static kvt_status reopen_make(reopen_site *site, uint32_t entries, bool churned)
                                        .path = site->tier,
                                        .capacity_bytes = entries * REOPEN_RECORD_BYTES + (64 << 20),
                                        .read_bytes_per_s = UINT64_C(3000000000),
-                                       .write_bytes_per_s = UINT64_C(2000000000)};
+                                       .write_bytes_per_s = UINT64_C(2000000000),
+                                       .timeout_ns = UINT64_MAX};
     kvt_store_options_init(&site->options);
     site->options.policy = "lru";
     site->options.lossless = false;
