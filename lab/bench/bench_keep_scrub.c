@@ -195,11 +195,12 @@ static kvt_status scrub_blocks(const bench_options *options, scrub_run *run)
 static bench_rate scrub_ratio(const scrub_run *run, bool p99)
 {
     double ratios[SCRUB_PAIRS_MAX];
+    uint32_t count = 0; /* of pairs in which gets came on time */
     for (uint32_t i = 0; i < run->pair_count; i++) {
         const double *figure = p99 ? run->pairs[i].p99 : run->pairs[i].p50;
-        ratios[i] = figure[0] > 0 ? figure[1] / figure[0] : 0;
+        if (figure[0] > 0 && figure[1] > 0) ratios[count++] = figure[1] / figure[0];
     }
-    return bench_rate_of(ratios, run->pair_count);
+    return count > 0 ? bench_rate_of(ratios, count) : (bench_rate){0};
 }
 
 static double scrub_p99(const scrub_run *run, bool with)
