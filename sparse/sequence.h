@@ -209,6 +209,7 @@ struct kvt_sparse {
     uint32_t value_bytes; /* the same of V; 0: there is one side, and K is V */
     uint32_t variants;    /* a mask of those that the pages have */
     uint32_t layers_given;
+    bool give_failed; /* of a layer half of which is there: none follows */
     uint64_t id;
     double built_seconds; /* that the layers took: what a kept sequence saves */
     float scale;

@@ -217,7 +217,7 @@ static kvt_status give_layer(kvt_sparse *s, uint32_t layer, const uint8_t *k, co
     const uint8_t dtype = s->options.layout.dtype;
     if (!sparse_rows_are_sound(k, bytes, dtype) ||
         (s->value_bytes > 0 && !sparse_rows_are_sound(v, bytes, dtype))) {
-        s->layers_given = UINT32_MAX; /* no further layer fits */
+        s->give_failed = true;
         return KVT_E_UNSUPPORTED;
     }
     for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
@@ -226,7 +226,7 @@ static kvt_status give_layer(kvt_sparse *s, uint32_t layer, const uint8_t *k, co
                                 .stride_bytes = token_stride};
         kvt_status status = give_unit(s, sparse_unit_of(s, layer, h), &rows);
         if (status == KVT_OK) continue;
-        s->layers_given = UINT32_MAX;
+        s->give_failed = true;
         return status;
     }
     s->built_seconds += (double)(base_clock_ns() - started_ns) * 1e-9;
@@ -236,8 +236,9 @@ static kvt_status give_layer(kvt_sparse *s, uint32_t layer, const uint8_t *k, co
 kvt_status kvt_sparse_give(kvt_sparse *s, uint32_t layer, const void *k, const void *v)
 {
     if (s == NULL || k == NULL || (v == NULL && s->value_bytes > 0)) return KVT_E_ARGUMENT;
-    if (layer != s->layers_given || layer >= s->options.layout.layers) return KVT_E_STATE;
-    if (!scratch_is_ours(s->store)) return KVT_E_STATE;
+    if (layer != s->layers_given || layer >= s->options.layout.layers || s->give_failed ||
+        !scratch_is_ours(s->store))
+        return KVT_E_STATE;
     const uint64_t row = (uint64_t)s->options.layout.kv_heads * s->row_bytes;
     return give_layer(s, layer, k, v, row, s->row_bytes);
 }

@@ -258,7 +258,7 @@ kvt_status kvt_sparse_give_selected(kvt_sparse *s, uint32_t layer, const void *k
     kvt_sparse_given own = {.struct_size = sizeof own};
     if (s == NULL || (given == NULL && count > 0)) return KVT_E_ARGUMENT;
     if (!s->options.given || layer != s->layers_given || layer >= s->options.layout.layers ||
-        !scratch_is_ours(s->store))
+        s->give_failed || !scratch_is_ours(s->store))
         return KVT_E_STATE;
     for (uint32_t i = 0; i < count; i++)
         if (!take(s, layer, given, i, &own)) return KVT_E_ARGUMENT;
@@ -274,6 +274,6 @@ kvt_status kvt_sparse_give_selected(kvt_sparse *s, uint32_t layer, const void *k
     }
     free(counts);
     if (status == KVT_OK) status = kvt_sparse_give(s, layer, k, v);
-    if (status != KVT_OK && s->layers_given == layer) forget_order(s, layer);
+    if (status != KVT_OK && !s->give_failed) forget_order(s, layer);
     return status;
 }
