@@ -52,6 +52,7 @@ static void begin(uint64_t read_bytes_per_s, uint64_t in_flight_bytes)
     file.read_bytes_per_s = read_bytes_per_s;
     options.policy = "lru";
     options.lossless = false;
+    options.scrub.period_seconds = 0; /* its reads are pending bytes, too */
     options.limits.staging_bytes = 64 << 20;
     options.limits.put_staging_bytes = 4 << 20;
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &file, .device_count = 1};
