@@ -70,7 +70,7 @@ static const command_option keep_options[] = {
 
 static const command_spec keep_spec = {
     .name = "keep",
-    .summary = "encrypted devices, opens of large stores, the scrub, a slow drive",
+    .summary = "encrypted devices, opens of large stores, scrub, slow drive",
     .about =
         "Encrypts and decrypts in memory by units of 4, 16 and 64 KiB on one core; then "
         "overwrites and reads one and all configured devices of the tier ssd, plain and "
