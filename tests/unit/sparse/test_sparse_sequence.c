@@ -557,8 +557,8 @@ TEST(a_drive_that_vanishes_leaves_the_others)
     kvt_sparse_close(sequence);
 }
 
-/* Of a sequence of which so many layers and a part of the next one were given: no layer follows, and
- * statistics are of the whole ones. */
+/* Of a sequence of which so many layers and a part of the next one were given: no layer follows,
+ * and statistics are of the whole ones. */
 static void check_half_given(sequence_site *s, kvt_sparse *sequence, uint32_t given)
 {
     kvt_sparse_stats stats = {.struct_size = sizeof stats};
