@@ -69,7 +69,7 @@ set(KVT_WRAPPED_SCHEDULE pthread_mutex_lock pthread_mutex_unlock pthread_mutex_t
   kvt_record_decode_parallel costs_probe_device costs_measure_variant codecs_arriving_steps
   tiers_piece_bytes)
 set(KVT_WRAPPED_torture_store_schedule ${KVT_WRAPPED_SCHEDULE})
-set(KVT_WRAPPED_torture_store_planted ${KVT_WRAPPED_SCHEDULE} transfer_move tiers_pool_close
+set(KVT_WRAPPED_torture_store_planted ${KVT_WRAPPED_SCHEDULE} transfer_write tiers_pool_close
   place_drain)
 
 # The rooms with kill points (base/kill_point.h), built a second time for the programs that kill

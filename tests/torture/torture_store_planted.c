@@ -3,7 +3,7 @@
  * torture_store_planted.c - schedules find bugs of order: three are planted, one at a time. Each
  * must be found within a number of seeds, and the seed that found it passes without it.
  *
- * early publish   a record is published before its write is complete: transfer_move, by which the
+ * early publish   a record is published before its write is complete: transfer_write, by which the
  *                     executor writes, does not wait for the device
  *     early release   a place that was replaced gives its extents back while a get still holds it:
  *                     place_drain does not wait for readers
@@ -27,7 +27,7 @@
 
 enum { PLANTED_SEEDS = 1000, PLANTED_LATE_MAX = 4096 };
 
-extern __typeof__(transfer_move) __real_transfer_move, __wrap_transfer_move;
+extern __typeof__(transfer_write) __real_transfer_write, __wrap_transfer_write;
 extern __typeof__(tiers_pool_close) __real_tiers_pool_close, __wrap_tiers_pool_close;
 extern __typeof__(place_drain) __real_place_drain, __wrap_place_drain;
 
@@ -59,13 +59,13 @@ static void *late_wait(void *argument)
     return NULL;
 }
 
-kvt_status __wrap_transfer_move(store_staging *staging, tiers_pool *pool,
-                                const tiers_transfer *wanted, const transfer_watch *watch,
-                                staging_buffer *buffer)
+kvt_status __wrap_transfer_write(store_staging *staging, tiers_pool *pool,
+                                 const tiers_transfer *wanted, const transfer_watch *watch,
+                                 staging_buffer *buffer)
 {
-    const bool early = planted == PLANTED_EARLY_PUBLISH && wanted->kind == KVT_IO_WRITE;
+    const bool early = planted == PLANTED_EARLY_PUBLISH;
     if (!early || late_count == PLANTED_LATE_MAX)
-        return __real_transfer_move(staging, pool, wanted, watch, buffer);
+        return __real_transfer_write(staging, pool, wanted, watch, buffer);
     late_transfer *self = calloc(1, sizeof *self);
     void *copy = aligned_alloc(4096, (wanted->bytes + 4095) / 4096 * 4096);
     if (self == NULL || copy == NULL) abort();
