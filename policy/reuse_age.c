@@ -184,7 +184,8 @@ double reuse_ages_hazard(const reuse_ages *ages, int turn, double age)
     return ages->hazard[turn][age_bin(age)];
 }
 
-/* What keeping an entry to the end of a bin brings: its hazard, in a bin that is long enough. */
+/* The rate that keeping an entry to the end of a bin brings: its hazard, in a bin that is long
+ * enough. */
 static double age_within(const reuse_ages *ages, int turn, int bin)
 {
     return age_is_held(ages, bin, bin) ? ages->hazard[turn][bin] : 0.0;

@@ -38,24 +38,34 @@ static bool is_sound(const kvt_sparse *s, uint32_t layer, const kvt_sparse_given
     return true;
 }
 
+/* The list of a head; *count_out: its numbers. */
+static const uint32_t *list_of(const kvt_sparse_given *given, uint32_t h, uint32_t *count_out)
+{
+    const uint32_t list = given->lists == 1 ? 0 : h;
+    const uint32_t *numbers = given->numbers;
+    for (uint32_t i = 0; i < list && numbers != NULL; i++)
+        numbers += given->counts[i];
+    *count_out = given->counts[list];
+    return numbers;
+}
+
 /* Marks the positions of each head. */
 static void mark(const kvt_sparse *s, uint32_t layer, const kvt_sparse_given *given,
                  kvt_sparse_step *step)
 {
     const uint32_t tokens = sparse_given_tokens(s, layer);
-    const uint32_t *numbers = given->numbers;
     for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
+        uint32_t listed;
+        const uint32_t *numbers = list_of(given, h, &listed);
         uint64_t *asked = step->heads[h].asked;
         memset(asked, 0, (tokens / 64 + 1) * sizeof *asked);
-        const uint32_t list = given->lists == 1 ? 0 : h;
-        for (uint32_t n = 0; n < given->counts[list]; n++) {
+        for (uint32_t n = 0; n < listed; n++) {
             const uint32_t first = numbers[n] * given->block_tokens;
             const uint32_t count =
                 given->block_tokens < tokens - first ? given->block_tokens : tokens - first;
             for (uint32_t p = first; p < first + count; p++)
                 asked[p / 64] |= UINT64_C(1) << p % 64;
         }
-        if (given->lists > 1 && numbers != NULL) numbers += given->counts[list];
     }
 }
 
@@ -210,11 +220,9 @@ static uint32_t class_of(uint32_t selections)
 static void count_selected(const kvt_sparse *s, const kvt_sparse_given *given, uint32_t h,
                            uint32_t *counts)
 {
-    const uint32_t list = given->lists == 1 ? 0 : h;
-    const uint32_t *numbers = given->numbers;
-    for (uint32_t i = 0; i < list; i++)
-        numbers += given->counts[i];
-    for (uint32_t n = 0; n < given->counts[list]; n++) {
+    uint32_t listed;
+    const uint32_t *numbers = list_of(given, h, &listed);
+    for (uint32_t n = 0; n < listed; n++) {
         const uint64_t first = (uint64_t)numbers[n] * given->block_tokens;
         for (uint64_t p = first; p < first + given->block_tokens && p < s->zone_tokens; p++)
             counts[p]++;

@@ -285,8 +285,8 @@ kvt_sparse_wait(kvt_sparse *sequence, kvt_sparse_step *step, uint64_t deadline_n
  * that enter HBM are copied there behind the call. NULL is allowed. */
 KVT_API KVT_EXPERIMENTAL void kvt_sparse_done(kvt_sparse *sequence, kvt_sparse_step *step);
 
-/* What a model that selects by itself has selected in a layer: tokens, as DeepSeek's sparse
- * attention does, or blocks, as NSA and MoBA do. Numbers come in any order, and one that comes
+/* A selection of a layer by a model that selects by itself: of tokens, as DeepSeek's sparse
+ * attention does, or of blocks, as NSA and MoBA do. Numbers come in any order, and one that comes
  * twice counts once. */
 typedef struct kvt_sparse_given {
     uint32_t struct_size;    /* sizeof(kvt_sparse_given) of the caller */
@@ -327,8 +327,8 @@ kvt_sparse_select_given(kvt_sparse *sequence, uint32_t layer, const kvt_sparse_g
 
 /* Starts reads for a guess of what a layer will select, while the layer before it computes: the
  * surest three quarters of a list pay the most. They come on top of the budget of the step that
- * kvt_sparse_select_given later begins. Statuses as of
- * that; KVT_BUSY also when the layer has a hint or a step. */
+ * kvt_sparse_select_given later begins. Statuses as of that; KVT_BUSY also when the layer has a
+ * hint or a step. */
 KVT_API KVT_EXPERIMENTAL KVT_NODISCARD kvt_status
 kvt_sparse_hint_given(kvt_sparse *sequence, uint32_t layer, const kvt_sparse_given *given);
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is scrubbed, and for how long. */
+/* The size of a run: its entries, its drives, its seconds. */
 typedef struct scrub_size {
     uint32_t kept, faults; /* entries that nobody reads, and how many of them are damaged */
     uint32_t read;         /* entries that are */
@@ -45,7 +45,7 @@ static const scrub_size scrub_quick = {.kept = 80,
 
 enum { SCRUB_READERS = 2, SCRUB_PAIRS_MAX = 64 };
 
-/* What a pair of blocks has shown. */
+/* Quantiles of the gets in a pair of blocks. */
 typedef struct scrub_pair {
     double p50[2], p99[2]; /* without the scrub, with it */
 } scrub_pair;
@@ -127,7 +127,7 @@ static kvt_status scrub_fill(scrub_run *run)
     return status;
 }
 
-/* What drives have read beside the gets. */
+/* The bytes that drives have read beside the gets. */
 static void scrub_bytes(const scrub_run *run, double bytes[BENCH_OWN_DRIVES])
 {
     for (int i = 0; i < BENCH_OWN_DRIVES; i++)

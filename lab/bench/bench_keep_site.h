@@ -54,7 +54,7 @@ struct keep_site {
     uint64_t entry_bytes;
     char message[BENCH_MESSAGE_BYTES];
 
-    /* What the readers do, each: gets of entries from `first` on, `span` of them, at random, so
+    /* The readers' work, each: gets of entries from `first` on, `span` of them, at random, so
      * many a second in the mean, each within wait_ns (0: any time). */
     _Atomic uint32_t first;
     uint32_t span;
@@ -87,7 +87,7 @@ const tiers_location *keep_location(keep_site *site, uint32_t number);
  * when it is due, which the sleep may pass. */
 uint64_t keep_pace(uint64_t due_ns, double per_s, uint64_t *random);
 
-/* Starts so many readers, and ends them. What they counted stays until the next start. */
+/* Starts so many readers, and ends them. Their counts stay until the next start. */
 KVT_NODISCARD kvt_status keep_read(keep_site *site, uint32_t readers);
 void keep_read_end(keep_site *site);
 void keep_read_free(keep_site *site);

@@ -443,15 +443,24 @@ static bool epochs_set(store_remote *remote, const epoch_bump *bump, uint64_t wa
     return good;
 }
 
+/* The clears that are kept now, and how many there have been ever. Returns their number. */
+static uint32_t epochs_list(remote_epochs *epochs, epoch_bump bumps[EPOCHS_BUMPS],
+                            uint64_t *bumped_out)
+{
+    pthread_mutex_lock(&epochs->lock);
+    const uint32_t count = epochs->bump_count;
+    memcpy(bumps, epochs->bumps, count * sizeof *bumps);
+    *bumped_out = epochs->bumped;
+    pthread_mutex_unlock(&epochs->lock);
+    return count;
+}
+
 void epochs_pay(store_remote *remote, uint64_t wait_ns)
 {
     remote_epochs *epochs = &remote->epochs;
     epoch_bump bumps[EPOCHS_BUMPS];
-    pthread_mutex_lock(&epochs->lock);
-    const uint32_t count = epochs->bump_count;
-    const uint64_t bumped = epochs->bumped;
-    memcpy(bumps, epochs->bumps, count * sizeof *bumps);
-    pthread_mutex_unlock(&epochs->lock);
+    uint64_t bumped;
+    const uint32_t count = epochs_list(epochs, bumps, &bumped);
     /* In order: of two clears that overlap the later one stays in the engine, as it counts here. */
     bool good = true;
     for (uint32_t i = 0; i < count && good; i++) {
@@ -504,10 +513,8 @@ void epochs_look_after(store_remote *remote, uint64_t wait_ns)
 {
     remote_epochs *epochs = &remote->epochs;
     epoch_bump bumps[EPOCHS_BUMPS];
-    pthread_mutex_lock(&epochs->lock);
-    const uint32_t count = epochs->bump_count;
-    memcpy(bumps, epochs->bumps, count * sizeof *bumps);
-    pthread_mutex_unlock(&epochs->lock);
+    uint64_t bumped;
+    const uint32_t count = epochs_list(epochs, bumps, &bumped);
     for (uint32_t i = 0; i < count; i++) {
         bool answered, there = false;
         if (bumps[i].paid_ns == 0) continue;

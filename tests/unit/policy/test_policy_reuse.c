@@ -206,7 +206,7 @@ TEST(an_index_looks_no_nearer_than_an_entry_is_kept)
     assert_true(rate[1] > 1.0 / 4000.0 && rate[1] < 1.0 / 1000.0);
 }
 
-/* What an entry is kept for at least follows the pace of the workload. */
+/* The time that an entry is kept for at least follows the pace of the workload. */
 TEST(an_entry_is_kept_for_a_part_of_the_gap_between_its_uses)
 {
     for (double pause = 0.04; pause < 100.0; pause *= 100.0) {

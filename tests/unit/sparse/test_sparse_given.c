@@ -35,7 +35,7 @@ static kvt_sparse_options given_options(void)
     return options;
 }
 
-/* What a head is asked for, of so many tokens. */
+/* The tokens that a head is asked for, of so many. */
 static void mark_asked(const selection *list, uint32_t head, uint32_t tokens, bool *asked)
 {
     const uint32_t own = list->lists == 1 ? 0 : head;
@@ -192,7 +192,7 @@ TEST(an_empty_selection_brings_nothing)
     for (uint32_t h = 0; h < SITE_HEADS; h++)
         assert_true(pages->heads[h].page_count == 0 && pages->heads[h].pages == NULL);
     kvt_sparse_done(sequence, step);
-    /* What is resident needs no budget; a page of drives does. */
+    /* Resident rows need no budget; a page of drives does. */
     list = (selection){
         .block_tokens = 1, .lists = 2, .counts = {1, 1}, .numbers = {2999, SITE_TOKENS - 60}};
     assert_int_equal(step_given(s, sequence, 0, &list, SITE_TOKENS, NULL), 0);
@@ -547,7 +547,7 @@ TEST(kept_sequences_part)
 
 /* ---- the order of pages ---- */
 
-/* What many selections have lies together: of tokens that are far apart a step reads few pages. */
+/* Tokens of many selections lie together: of some that are far apart a step reads few pages. */
 TEST(tokens_that_are_selected_lie_together)
 {
     static selection lists[16];
@@ -712,7 +712,7 @@ TEST(what_is_lost_is_named)
     }
 }
 
-/* What has not come by a deadline is missing in that step alone. */
+/* Pages that have not come by a deadline are missing in that step alone. */
 TEST(a_deadline_leaves_rows_out)
 {
     sequence_site *s = site_start(8 * MIB, 8 * MIB);

@@ -316,7 +316,7 @@ TEST(a_lost_epoch_brings_nothing_back)
 
 /* A server takes a clear, and a replica that has not heard of it takes over: the numbers of before
  * are there again. The host that cleared finds no copy meanwhile, sees it within a second or two
- * and clears anew; no other finds one then. What a host draws later is left alone. */
+ * and clears anew; no other finds one then. A number that a host draws later is left alone. */
 TEST(a_clear_that_was_lost_is_made_anew)
 {
     kvt_store *a = open_host(KVT_PUBLISH_ALL, "memory", SOME);
