@@ -18,30 +18,50 @@ static float element(const void *row, uint32_t i, uint8_t dtype)
     return dtype == KVT_DTYPE_FP16 ? half_to_float(half) : half_bf16_to_float(half);
 }
 
-/* Without its sign an element's bits ascend with its size. */
+enum { SOUND_CHUNK = 64 }; /* bytes: loops of whole vectors, as a compiler sees */
+
+/* Without its sign an element's bits ascend with its size: the larger, by lane. */
+static void sound_halves(const uint8_t *at, int16_t *largest)
+{
+    int16_t bits[SOUND_CHUNK / 2];
+    memcpy(bits, at, sizeof bits);
+    for (int i = 0; i < SOUND_CHUNK / 2; i++) {
+        const int16_t size = (int16_t)(bits[i] & INT16_MAX);
+        largest[i] = largest[i] > size ? largest[i] : size;
+    }
+}
+
+static void sound_words(const uint8_t *at, int32_t *beyond)
+{
+    const int32_t most = 0x7149f2ca; /* 1e30 */
+    int32_t bits[SOUND_CHUNK / 4];
+    memcpy(bits, at, sizeof bits);
+    for (int i = 0; i < SOUND_CHUNK / 4; i++)
+        beyond[i] |= (bits[i] & INT32_MAX) > most;
+}
+
 bool sparse_rows_are_sound(const void *rows, uint64_t bytes, uint8_t dtype)
 {
-    enum { CHUNK = 16 }; /* bytes; rows are whole ones */
-    const uint8_t *at = rows, *end = at + bytes;
     const int16_t most = dtype == KVT_DTYPE_FP16 ? 0x7bff : 0x7149; /* 1e30 of bf16 */
-    const int32_t wide_most = 0x7149f2ca;                           /* and of fp32 */
-    int32_t beyond = 0;
-    if (dtype == KVT_DTYPE_FP8) return true; /* bytes, of which nothing is computed */
-    for (; at < end; at += CHUNK) {
-        if (dtype == KVT_DTYPE_FP32) {
-            int32_t bits[CHUNK / 4];
-            memcpy(bits, at, sizeof bits);
-            for (int i = 0; i < CHUNK / 4; i++)
-                beyond |= (bits[i] & INT32_MAX) > wide_most;
-        } else {
-            int16_t bits[CHUNK / 2], over = 0;
-            memcpy(bits, at, sizeof bits);
-            for (int i = 0; i < CHUNK / 2; i++)
-                over |= (int16_t)((bits[i] & INT16_MAX) > most);
-            beyond |= over;
-        }
+    const uint64_t whole = bytes - bytes % SOUND_CHUNK;
+    int16_t largest[SOUND_CHUNK / 2] = {0};
+    int32_t beyond[SOUND_CHUNK / 4] = {0};
+    uint8_t last[SOUND_CHUNK] = {0};
+    bool sound = true;
+    if (dtype == KVT_DTYPE_FP8 || bytes == 0) return true; /* of FP8 nothing is computed */
+    memcpy(last, (const uint8_t *)rows + whole, bytes - whole);
+    if (dtype == KVT_DTYPE_FP32) {
+        for (uint64_t at = 0; at < whole; at += SOUND_CHUNK)
+            sound_words((const uint8_t *)rows + at, beyond);
+        sound_words(last, beyond);
+    } else {
+        for (uint64_t at = 0; at < whole; at += SOUND_CHUNK)
+            sound_halves((const uint8_t *)rows + at, largest);
+        sound_halves(last, largest);
     }
-    return beyond == 0;
+    for (int i = 0; i < SOUND_CHUNK / 2; i++)
+        sound = sound && largest[i] <= most && beyond[i / 2] == 0;
+    return sound;
 }
 
 static void scalar_widen(const void *row, uint32_t count, uint8_t dtype, float *out)
