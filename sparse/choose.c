@@ -187,21 +187,22 @@ static void spread(const sparse_index *index, const sparse_paging *paging, const
 
 /* ---- two passes ---- */
 
-/* The largest key that at least `most` of the keys reach. */
+/* The largest key that at least `most` of the keys reach. Two counters of each bin take turns, since
+ * keys are alike. */
 static int16_t key_of_rank(const int16_t *keys, uint32_t count, uint32_t most)
 {
-    uint32_t bins[256] = {0}, high = 256, low = 256, left = most < count ? most : count;
+    uint32_t bins[256][2] = {{0}}, high = 256, low = 256, left = most < count ? most : count;
     for (uint32_t i = 0; i < count; i++)
-        bins[(uint16_t)(keys[i] - INT16_MIN) >> 8]++;
-    while (high > 1 && bins[high - 1] < left)
-        left -= bins[--high];
+        bins[(uint16_t)(keys[i] - INT16_MIN) >> 8][i & 1]++;
+    for (uint32_t here; high > 1 && (here = bins[high - 1][0] + bins[high - 1][1]) < left; high--)
+        left -= here;
     memset(bins, 0, sizeof bins);
     for (uint32_t i = 0; i < count; i++) {
         const uint16_t key = (uint16_t)(keys[i] - INT16_MIN);
-        if (key >> 8 == high - 1) bins[key & 255]++;
+        bins[key & 255][i & 1] += key >> 8 == high - 1;
     }
-    while (low > 1 && bins[low - 1] < left)
-        left -= bins[--low];
+    for (uint32_t here; low > 1 && (here = bins[low - 1][0] + bins[low - 1][1]) < left; low--)
+        left -= here;
     return (int16_t)((int32_t)((high - 1) << 8 | (low - 1)) + INT16_MIN);
 }
 
@@ -518,11 +519,14 @@ static void estimate_means(estimate_sums *e)
 /* The share of each lane's tokens that no page brings. */
 static void find_shares(const sparse_index *index, sparse_work *work)
 {
-    const uint32_t *restrict tokens = work->tokens, *restrict present = work->present;
-    float *restrict share = work->share;
-    for (uint32_t c = 0; c < index->lanes; c++)
-        share[c] = (float)(int32_t)(tokens[c] - present[c]) /
-                   (float)(int32_t)(tokens[c] > 0 ? tokens[c] : 1);
+    for (uint32_t block = 0; block < index->lanes; block += SPARSE_BLOCK) {
+        const uint32_t *restrict tokens = work->tokens + block;
+        const uint32_t *restrict present = work->present + block;
+        float *restrict share = work->share + block;
+        for (uint32_t c = 0; c < SPARSE_BLOCK; c++)
+            share[c] = (float)(int32_t)(tokens[c] - present[c]) /
+                       (float)(int32_t)(tokens[c] | (tokens[c] == 0));
+    }
 }
 
 /* One pass: takes the means of a block of clusters, if any of them enters the estimate. */

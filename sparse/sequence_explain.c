@@ -26,6 +26,10 @@ static void add_value(text *out, const char *words, double value)
 static void explain_head(const kvt_sparse *s, const sparse_unit *unit, const sparse_head_work *head,
                          uint32_t layer, uint32_t h, text *out)
 {
+    double brought = 0.0, absent = 0.0;
+    for (uint32_t page = 0; page < sparse_unit_pages(unit); page++)
+        *(head->variant[page] != PAGES_ABSENT ? &brought : &absent) +=
+            (double)head->work.page[page];
     add_pair(out, "layer ", layer);
     add_pair(out, " head ", h);
     add_pair(out, ": pages ", sparse_unit_pages(unit));
@@ -39,8 +43,8 @@ static void explain_head(const kvt_sparse *s, const sparse_unit *unit, const spa
         add_pair(out, "; budget ", head->budget_bytes);
     add_pair(out, " reads ", head->plan.bytes);
     add_value(out, " theta ", head->plan.theta);
-    add_value(out, " weight brought ", head->plan.read_weight);
-    add_value(out, " absent ", head->plan.absent_weight);
+    add_value(out, " weight brought ", brought);
+    add_value(out, " absent ", absent);
     add_pair(out, "; window ", unit->window.used_bytes);
     add_pair(out, " of ", unit->window.capacity_bytes);
     if (s->hbm.location != NULL) add_pair(out, ", in HBM up to ", sparse_hbm_unit_bytes(unit));

@@ -71,13 +71,17 @@ static float density_of(const pages_problem *p, float inverse, uint32_t page)
 }
 
 /* Its bin, 0 of none. */
-static int32_t bin_of(const pages_problem *p, float inverse, uint32_t page)
+static int32_t bin_of_density(float density)
 {
-    const float density = density_of(p, inverse, page);
     uint32_t bits;
     memcpy(&bits, &density, sizeof bits);
     const int32_t bin = (int32_t)((bits & 0x7fffffffu) >> BIN_SHIFT);
     return bin < BIN_MOST ? bin : BIN_MOST - 1;
+}
+
+static int32_t bin_of(const pages_problem *p, float inverse, uint32_t page)
+{
+    return bin_of_density(density_of(p, inverse, page));
 }
 
 /* The least weight per token of a bin. */
@@ -89,23 +93,15 @@ static float bin_least(int32_t bin)
     return density;
 }
 
-/* The variants on offer, ascending, with their octaves in bins and the bytes of each step up. */
+/* The variants on offer, ascending, with their octaves in bins. */
 typedef struct pages_ladder {
     uint32_t count;
     pages_variant variant[PAGES_VARIANTS];
     int32_t bins[PAGES_VARIANTS];
-    /* Of whole pages, by what is held: beyond the step before. */
-    int64_t step[PAGES_VARIANTS][PAGES_VARIANTS];
+    /* What a whole page reads, by what is held and what is wanted. */
+    uint64_t bytes[PAGES_VARIANTS][PAGES_VARIANTS];
     float inverse; /* as bin_of takes it */
 } pages_ladder;
-
-static int64_t step_bytes(const pages_problem *p, const pages_ladder *ladder, uint32_t tokens,
-                          pages_variant held, uint32_t i)
-{
-    const uint64_t before =
-        i > 0 ? pages_read_bytes(p->terms, tokens, held, ladder->variant[i - 1]) : 0;
-    return (int64_t)(pages_read_bytes(p->terms, tokens, held, ladder->variant[i]) - before);
-}
 
 static void ladder_make(const pages_problem *p, pages_ladder *ladder)
 {
@@ -120,35 +116,48 @@ static void ladder_make(const pages_problem *p, pages_ladder *ladder)
         ladder->bins[i] = (int32_t)(octaves * BIN_OCTAVE);
         assert(i == 0 || ladder->bins[i] >= ladder->bins[i - 1]);
     }
-    for (uint32_t held = 0; held < PAGES_VARIANTS && p->page_tokens > 0; held++)
-        for (uint32_t i = 0; i < ladder->count; i++)
-            ladder->step[held][i] = step_bytes(p, ladder, p->page_tokens, (pages_variant)held, i);
+    for (uint32_t held = 0; held < PAGES_VARIANTS; held++)
+        for (uint32_t v = 0; v < PAGES_VARIANTS; v++)
+            ladder->bytes[held][v] =
+                pages_read_bytes(p->terms, whole, (pages_variant)held, (pages_variant)v);
 }
 
+static uint64_t ladder_bytes(const pages_problem *p, const pages_ladder *ladder, uint32_t page,
+                             pages_variant wanted)
+{
+    const uint32_t tokens = tokens_of(p, page);
+    if (tokens == p->page_tokens) return ladder->bytes[held_of(p, page)][wanted];
+    return pages_read_bytes(p->terms, tokens, held_of(p, page), wanted);
+}
+
+/* What a page reads in variant i, beyond what it reads in the one before. */
 static int64_t ladder_step(const pages_problem *p, const pages_ladder *ladder, uint32_t page,
                            uint32_t i)
 {
-    const uint32_t tokens = tokens_of(p, page);
-    if (tokens == p->page_tokens) return ladder->step[held_of(p, page)][i];
-    return step_bytes(p, ladder, tokens, held_of(p, page), i);
+    const uint64_t before = i > 0 ? ladder_bytes(p, ladder, page, ladder->variant[i - 1]) : 0;
+    return (int64_t)(ladder_bytes(p, ladder, page, ladder->variant[i]) - before);
 }
 
 /*
  * A key so low that the pages of its bin and above, each in the first variant, pass the budget: the
  * pages below it are not read. Most pages of a large unit lie there, and are looked at no further.
+ * Two counters of each bin take turns, since neighbours are alike. Only of whole pages, of a power
+ * of 2 of tokens; the last page may be shorter, and is left out.
  */
 static int32_t least_key(const pages_problem *p, const pages_ladder *ladder)
 {
-    uint32_t count[BIN_MOST] = {0};
-    const int64_t bytes = ladder->count > 0 ? ladder->step[PAGES_ABSENT][0] : 0;
-    if (p->tokens != NULL || bytes <= 0) return BIN_LEAST;
-    for (uint32_t page = 0; page + 1 < p->count; page++)
-        if (p->weight[page] > 0.0f && held_of(p, page) == PAGES_ABSENT)
-            count[bin_of(p, ladder->inverse, page)]++;
+    uint32_t count[BIN_MOST - BIN_LEAST][2] = {{0}};
+    const uint64_t bytes = ladder->count > 0 ? ladder->bytes[PAGES_ABSENT][ladder->variant[0]] : 0;
+    if (bytes == 0) return BIN_LEAST;
+    for (uint32_t page = 0; page + 1 < p->count; page++) {
+        const int32_t bin = bin_of_density(p->weight[page] * ladder->inverse);
+        const int32_t at = bin > BIN_LEAST ? bin - BIN_LEAST : 0;
+        count[at][page & 1] += held_of(p, page) == PAGES_ABSENT;
+    }
     uint64_t pages = 0;
-    for (int32_t bin = BIN_MOST; bin-- > BIN_LEAST;) {
-        pages += count[bin];
-        if (pages > p->budget_bytes / (uint64_t)bytes) return bin;
+    for (int32_t bin = BIN_MOST; bin-- > BIN_LEAST + 1;) {
+        pages += count[bin - BIN_LEAST][0] + count[bin - BIN_LEAST][1];
+        if (pages > p->budget_bytes / bytes) return bin;
     }
     return BIN_LEAST;
 }
@@ -156,9 +165,9 @@ static int32_t least_key(const pages_problem *p, const pages_ladder *ladder)
 /* Pages whose keys are not below the least one, in the order of their numbers. */
 enum { CANDIDATES_MOST = 8192 };
 typedef struct pages_candidates {
-    bool all; /* there are more than the list holds: every page is one */
+    bool all; /* there are as many as the list holds: every page is one */
     uint32_t count;
-    uint32_t page[CANDIDATES_MOST];
+    uint32_t page[CANDIDATES_MOST + 1]; /* and the last one */
 } pages_candidates;
 
 static uint32_t candidate_count(const pages_problem *p, const pages_candidates *candidates)
@@ -171,39 +180,20 @@ static uint32_t candidate_page(const pages_candidates *candidates, uint32_t i)
     return candidates->all ? i : candidates->page[i];
 }
 
-/* Pages that are no candidates are as they were. */
-static void list_candidates(const pages_problem *p, float inverse, int32_t least,
-                            pages_candidates *candidates, uint8_t *variant_out,
-                            pages_plan *plan_out)
+/* Lists the pages of at least this key, and the last one, which may be shorter. Without branches on
+ * weights, which no history foretells. */
+static void list_candidates(const pages_problem *p, int32_t least, pages_candidates *candidates)
 {
-    const float least_density = bin_least(least);
-    double absent = 0.0;
-    uint32_t absent_count = 0;
-    candidates->all = false;
-    candidates->count = 0;
-    for (uint32_t page = 0; page < p->count; page++) {
-        const pages_variant held = held_of(p, page);
-        if (density_of(p, inverse, page) >= least_density) {
-            if (candidates->count < CANDIDATES_MOST) candidates->page[candidates->count] = page;
-            candidates->count++;
-            continue;
-        }
-        variant_out[page] = (uint8_t)held;
-        if (held == PAGES_ABSENT) {
-            absent += (double)p->weight[page];
-            absent_count++;
-        } else {
-            plan_out->counts[held]++;
-            plan_out->read_weight += (double)p->weight[page];
-        }
+    const float light = bin_least(least) * (float)(int32_t)p->page_tokens;
+    const uint32_t last = p->count - 1;
+    uint32_t count = 0;
+    for (uint32_t page = 0; page < last && count < CANDIDATES_MOST; page++) {
+        candidates->page[count] = page;
+        count += p->weight[page] >= light;
     }
-    if (candidates->count > CANDIDATES_MOST) {
-        candidates->all = true;
-        *plan_out = (pages_plan){.bytes = 0};
-        return;
-    }
-    plan_out->absent_weight = absent;
-    plan_out->counts[PAGES_ABSENT] = absent_count;
+    candidates->all = count == CANDIDATES_MOST;
+    candidates->page[count] = last;
+    candidates->count = count + 1;
 }
 
 /* Bytes that each theta adds to those above it. */
@@ -231,12 +221,11 @@ static uint32_t steps_at(const pages_ladder *ladder, int32_t key, int32_t theta)
     return steps;
 }
 
-static void take(const pages_problem *p, const pages_ladder *ladder, uint32_t page, uint32_t steps,
-                 uint8_t *variant_out)
+/* A page stays as it is held where that is better. */
+static void take(const pages_ladder *ladder, uint32_t page, uint32_t steps, uint8_t *variant_out)
 {
-    const pages_variant held = held_of(p, page);
-    const pages_variant wanted = steps > 0 ? ladder->variant[steps - 1] : PAGES_ABSENT;
-    variant_out[page] = (uint8_t)(wanted > held ? wanted : held);
+    const uint8_t wanted = steps > 0 ? (uint8_t)ladder->variant[steps - 1] : PAGES_ABSENT;
+    if (wanted > variant_out[page]) variant_out[page] = wanted;
 }
 
 /* All thetas from `theta` on fit, with `left` bytes over; of the next one the first pages do. Most
@@ -249,37 +238,33 @@ static void take_all(const pages_problem *p, const pages_ladder *ladder,
     for (uint32_t c = 0; c < candidate_count(p, candidates); c++) {
         const uint32_t page = candidate_page(candidates, c);
         const int32_t key = bin_of(p, ladder->inverse, page);
-        if (key < least || key < BIN_LEAST) {
-            variant_out[page] = (uint8_t)held_of(p, page);
-            continue;
-        }
+        if (key < least || key < BIN_LEAST) continue;
         uint32_t steps = steps_at(ladder, key, theta);
         for (const uint32_t more = steps_at(ladder, key, theta - 1); steps < more; steps++) {
             const int64_t bytes = ladder_step(p, ladder, page, steps);
             if (bytes > 0 && (uint64_t)bytes > left) break;
             left -= (uint64_t)(bytes > 0 ? bytes : 0);
         }
-        take(p, ladder, page, steps, variant_out);
+        take(ladder, page, steps, variant_out);
     }
 }
 
 static void take_best(const pages_problem *p, const pages_ladder *ladder, uint8_t *variant_out)
 {
     for (uint32_t page = 0; page < p->count; page++)
-        take(p, ladder, page, ladder->count, variant_out);
+        take(ladder, page, ladder->count, variant_out);
 }
 
-static void plan_count(const pages_problem *p, const pages_candidates *candidates,
-                       const uint8_t *variant, pages_plan *plan)
+/* What the pages read in their variants; all but the candidates are as they were. */
+static uint64_t plan_bytes(const pages_problem *p, const pages_ladder *ladder,
+                           const pages_candidates *candidates, const uint8_t *variant)
 {
+    uint64_t bytes = 0;
     for (uint32_t c = 0; c < candidate_count(p, candidates); c++) {
         const uint32_t page = candidate_page(candidates, c);
-        plan->bytes += pages_read_bytes(p->terms, tokens_of(p, page), held_of(p, page),
-                                        (pages_variant)variant[page]);
-        plan->counts[variant[page]]++;
-        *(variant[page] != PAGES_ABSENT ? &plan->read_weight : &plan->absent_weight) +=
-            (double)p->weight[page];
+        bytes += ladder_bytes(p, ladder, page, (pages_variant)variant[page]);
     }
+    return bytes;
 }
 
 static double bin_value(int32_t bin)
@@ -289,44 +274,29 @@ static double bin_value(int32_t bin)
 }
 
 /* By weight and budget; what is held costs nothing. All but the candidates is counted then. */
-static void choose_within(const pages_problem *p, pages_candidates *candidates,
-                          uint8_t *variant_out, pages_plan *plan_out)
+static void choose_within(const pages_problem *p, const pages_ladder *ladder,
+                          pages_candidates *candidates, uint8_t *variant_out, pages_plan *plan_out)
 {
     const int32_t lowest = BIN_LEAST - OCTAVES_MOST * BIN_OCTAVE;
     int64_t bytes[THETAS];
-    pages_ladder ladder;
-    ladder_make(p, &ladder);
     if (p->budget_bytes == PAGES_BUDGET_ALL) {
         candidates->all = true;
         candidates->count = 0;
-        take_best(p, &ladder, variant_out);
+        take_best(p, ladder, variant_out);
     } else {
-        const int32_t least = least_key(p, &ladder);
-        list_candidates(p, ladder.inverse, least, candidates, variant_out, plan_out);
-        file_steps(p, &ladder, least, candidates, bytes);
+        const bool alike = p->tokens == NULL && ladder->inverse > 0.0f;
+        const int32_t least = alike ? least_key(p, ladder) : BIN_LEAST;
+        candidates->all = !alike;
+        if (alike) list_candidates(p, least, candidates);
+        file_steps(p, ladder, least, candidates, bytes);
         uint64_t left = p->budget_bytes;
         int32_t theta = THETAS;
         while (theta > 0 && (bytes[theta - 1] <= 0 || (uint64_t)bytes[theta - 1] <= left)) {
             theta--;
             left -= (uint64_t)(bytes[theta] > 0 ? bytes[theta] : 0);
         }
-        take_all(p, &ladder, candidates, theta + lowest, left, variant_out);
+        take_all(p, ladder, candidates, theta + lowest, left, variant_out);
         if (theta > 0) plan_out->theta = bin_value(theta + lowest);
-    }
-}
-
-/* Pages that are held better than they were chosen stay so, whatever the budget. */
-static void keep_held(const pages_problem *p, uint8_t *variant_out, pages_plan *plan_out)
-{
-    for (uint32_t page = 0; page < p->count; page++) {
-        const uint8_t held = p->held[page], chosen = variant_out[page];
-        if (held <= chosen) continue;
-        variant_out[page] = held;
-        plan_out->counts[chosen]--;
-        plan_out->counts[held]++;
-        if (chosen != PAGES_ABSENT) continue;
-        plan_out->absent_weight -= (double)p->weight[page];
-        plan_out->read_weight += (double)p->weight[page];
     }
 }
 
@@ -334,11 +304,17 @@ void pages_choose(const pages_problem *p, uint8_t *variant_out, pages_plan *plan
 {
     pages_problem bare = *p;
     pages_candidates candidates;
+    pages_ladder ladder;
     *plan_out = (pages_plan){.bytes = 0};
+    if (p->count == 0) return;
     if (p->held_counts) bare.held = NULL;
-    choose_within(&bare, &candidates, variant_out, plan_out);
-    plan_count(p, &candidates, variant_out, plan_out);
-    if (p->held_counts && p->held != NULL) keep_held(p, variant_out, plan_out);
+    if (p->held != NULL)
+        memcpy(variant_out, p->held, p->count);
+    else
+        memset(variant_out, PAGES_ABSENT, p->count);
+    ladder_make(p, &ladder);
+    choose_within(&bare, &ladder, &candidates, variant_out, plan_out);
+    plan_out->bytes = plan_bytes(p, &ladder, &candidates, variant_out);
     assert(plan_out->bytes <= p->budget_bytes);
 }
 

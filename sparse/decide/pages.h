@@ -64,11 +64,8 @@ typedef struct pages_problem {
 } pages_problem;
 
 typedef struct pages_plan {
-    double theta;         /* of weight per token; 0: everything is read */
-    uint64_t bytes;       /* that are read: at most the budget */
-    double read_weight;   /* of the pages that are not absent */
-    double absent_weight; /* of the others */
-    uint32_t counts[PAGES_VARIANTS];
+    double theta;   /* of weight per token; 0: everything is read */
+    uint64_t bytes; /* that are read: at most the budget */
 } pages_plan;
 
 /* Bytes that are read of a page that is resident in one variant to have it in another: of a longer
