@@ -231,6 +231,7 @@ struct kvt_sparse {
     uint8_t *index_keys;        /* [layers][tokens_max][key_bytes]; NULL: there are none */
     uint32_t *index_key_tokens; /* of each layer */
     uint32_t *left;             /* scratch of a window's step: pages */
+    uint32_t *placeless;        /* behind it: those that stay and have no place yet */
     uint8_t *scratch_rows;      /* of the page code */
     sparse_paging tail_paging;  /* of all pages that tokens may be appended in */
     sparse_paging tail_page;    /* of one of them: each is coded for itself */

@@ -69,7 +69,8 @@ kvt_status sparse_steps_open(kvt_sparse *s)
         sparse_index_read(&s->units[i].index, tokens);
         sparse_work_room_add(&room, &unit->index, unit->paging.pages + appended);
     }
-    s->left = malloc((room.pages + 1) * sizeof *s->left);
+    s->left = malloc(2 * ((size_t)room.pages + 1) * sizeof *s->left);
+    s->placeless = s->left + (s->left != NULL ? room.pages + 1 : 0);
     s->meter_variant = malloc(room.pages + 1);
     s->layer_steps = calloc(s->options.layout.layers, sizeof *s->layer_steps);
     const sparse_paging *paging = &s->units[0].paging;

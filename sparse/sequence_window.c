@@ -218,20 +218,23 @@ void sparse_window_step(kvt_sparse *s, uint32_t layer, uint32_t head, const floa
 {
     sparse_unit *unit = sparse_unit_of(s, layer, head);
     windows_change change = {.kept = 0};
-    const uint8_t *now = unit->window.held;
+    uint32_t placeless = 0;
     if (unit->window.pages == 0) return;
     windows_step(&unit->window, weight, variant, s->left, &change);
     for (uint32_t i = 0; i < change.left; i++)
         leave_place(s, unit, s->left[i]);
-    const uint32_t pages = unit->window.pages;
-    for (uint32_t page = windows_next(now, now, 0, pages); page < pages;
-         page = windows_next(now, now, page + 1, pages))
-        if (items[page] != NULL && is_placed(unit, page))
+    for (uint32_t i = 0; i < change.kept; i++) {
+        const uint32_t page = windows_kept(&unit->window, i);
+        if (!is_placed(unit, page))
+            s->placeless[placeless++] = page;
+        else if (items[page] != NULL)
             improve_page(s, layer, unit, held[page], items[page], waits);
+    }
     sparse_hbm_step(s, layer, unit, items, waits);
-    for (uint32_t page = windows_next(now, now, 0, pages); page < pages;
-         page = windows_next(now, now, page + 1, pages))
+    for (uint32_t i = 0; i < placeless; i++) {
+        const uint32_t page = s->placeless[i];
         if (!is_placed(unit, page)) settle_page(s, unit, page, items[page]);
+    }
     s->stats.hit_bytes += change.hit_bytes;
     s->stats.missed_bytes += change.read_bytes;
     assert(unit->window.used_bytes <= unit->window.capacity_bytes);

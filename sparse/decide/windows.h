@@ -88,6 +88,13 @@ typedef struct windows_change {
 void windows_step(windows_unit *unit, const float *weight, const uint8_t *wanted,
                   uint32_t *left_out, windows_change *change_out);
 
+/* Of the pages that the last step kept number i, below change.kept: in no order. Until the next call
+ * with the unit. */
+static inline uint32_t windows_kept(const windows_unit *unit, uint32_t i)
+{
+    return (uint32_t)unit->order[i];
+}
+
 /* Changes the capacity; pages with the lowest standing leave at once. Returns how many. */
 uint32_t windows_resize(windows_unit *unit, uint64_t capacity_bytes, uint32_t *left_out);
 
