@@ -90,12 +90,13 @@ static uint32_t select_fitting(windows_unit *unit, uint32_t count, uint64_t most
 /* All pages but the last are alike, which a compiler makes vectors of. */
 static void decay_all(windows_unit *unit, const float *weight)
 {
-    const float past = unit->decay, now = 1.0f - unit->decay, tokens = (float)unit->page_tokens;
+    const float past = unit->decay, now = 1.0f - unit->decay;
+    const float share = now / (float)unit->page_tokens;
     const uint32_t alike = unit->tokens == NULL && unit->pages > 0 ? unit->pages - 1 : 0;
     float *restrict standing = unit->standing;
     uint32_t page = 0;
     for (; page < alike; page++)
-        standing[page] = past * standing[page] + now * weight[page] / tokens;
+        standing[page] = past * standing[page] + share * weight[page];
     for (; page < unit->pages; page++)
         standing[page] =
             past * standing[page] + now * weight[page] / (float)windows_page_tokens(unit, page);
@@ -113,6 +114,28 @@ static void use(windows_unit *unit, uint32_t page, uint8_t wanted, windows_chang
     change->hit_bytes += hit;
     change->read_bytes += all - hit;
     unit->held[page] = held == PAGES_ABSENT ? wanted | WINDOW_ARRIVES : wanted;
+}
+
+/* Lists the pages that are resident or of the step. Few are, so eight are passed over at a time;
+ * among eight without branches, which no history foretells. */
+static uint32_t list_candidates(windows_unit *unit, const uint8_t *wanted)
+{
+    const uint8_t *held = unit->held;
+    uint64_t *order = unit->order;
+    uint32_t count = 0;
+    for (uint32_t first = 0; first < unit->pages; first += 8) {
+        const uint32_t end = unit->pages - first < 8 ? unit->pages : first + 8;
+        uint64_t one = 1, other = 0;
+        if (end == first + 8) {
+            memcpy(&one, held + first, 8);
+            memcpy(&other, wanted + first, 8);
+        }
+        for (uint32_t page = first; (one | other) != 0 && page < end; page++) {
+            order[count] = page;
+            count += (held[page] | wanted[page]) != PAGES_ABSENT;
+        }
+    }
+    return count;
 }
 
 /* The pages behind the first `kept` ones go. */
@@ -137,17 +160,17 @@ static void leave(windows_unit *unit, uint32_t kept, uint32_t count, uint32_t *l
 void windows_step(windows_unit *unit, const float *weight, const uint8_t *wanted,
                   uint32_t *left_out, windows_change *change_out)
 {
-    uint32_t count = 0;
     *change_out = (windows_change){.kept = 0};
     unit->step++;
     if (unit->rate == NULL) decay_all(unit, weight);
-    for (uint32_t page = windows_next(unit->held, wanted, 0, unit->pages); page < unit->pages;
-         page = windows_next(unit->held, wanted, page + 1, unit->pages)) {
+    const uint32_t count = list_candidates(unit, wanted);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t page = (uint32_t)unit->order[i];
         if (unit->rate != NULL)
             unit->rate(unit, page, weight[page], wanted[page] != PAGES_ABSENT,
                        unit->held[page] != PAGES_ABSENT);
         use(unit, page, wanted[page], change_out);
-        unit->order[count++] = order_of(unit, page);
+        unit->order[i] = order_of(unit, page);
     }
     const uint32_t kept = select_fitting(unit, count, unit->capacity_bytes, &unit->used_bytes);
     leave(unit, kept, count, left_out, change_out);

@@ -50,27 +50,6 @@ static inline uint32_t windows_page_tokens(const windows_unit *unit, uint32_t pa
     return page + 1 == unit->pages && unit->last_tokens > 0 ? unit->last_tokens : unit->page_tokens;
 }
 
-/* The first page from one on that has a variant in one of two lists; `pages`: none. Few pages have
- * one, so eight are passed over at a time. */
-static inline uint32_t windows_next(const uint8_t *one, const uint8_t *other, uint32_t page,
-                                    uint32_t pages)
-{
-    while (page < pages) {
-        if (page % 8 == 0 && pages - page >= 8) {
-            uint64_t a, b;
-            memcpy(&a, one + page, 8);
-            memcpy(&b, other + page, 8);
-            if ((a | b) == 0) {
-                page += 8;
-                continue;
-            }
-        }
-        if ((one[page] | other[page]) != PAGES_ABSENT) break;
-        page++;
-    }
-    return page;
-}
-
 typedef struct windows_change {
     uint32_t kept;       /* pages that are resident now */
     uint32_t left;       /* that were resident and are not any more */

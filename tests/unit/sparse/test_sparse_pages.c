@@ -450,24 +450,3 @@ TEST(what_is_held_counts)
     }
     assert_true(fewer > 50);
 }
-
-/* From every page on, in lists of every length up to three times eight, with few pages and many. */
-TEST(the_next_page_of_two_lists)
-{
-    for (uint32_t pages = 0; pages <= 24; pages++) {
-        for (uint64_t dice = 0; dice < 200; dice++) {
-            uint8_t one[24] = {0}, other[24] = {0};
-            const uint64_t draw = number_mix(dice * 25 + pages);
-            for (uint32_t page = 0; page < pages; page++) {
-                const uint64_t own = number_mix(draw ^ (page + 1));
-                if (own % (1 + dice % 20) == 0) *(own & 64 ? one + page : other + page) = 1;
-            }
-            for (uint32_t from = 0; from <= pages; from++) {
-                uint32_t wanted = from;
-                while (wanted < pages && one[wanted] + other[wanted] == 0)
-                    wanted++;
-                assert_int_equal(windows_next(one, other, from, pages), wanted);
-            }
-        }
-    }
-}
