@@ -64,19 +64,26 @@ void cluster_work_close(cluster_work *work)
     *work = (cluster_work){.memory = NULL};
 }
 
-/* Rows onto the grid. */
+/* The grid of the rows: the largest element is `top`. */
 static void cluster_grid(cluster_work *work, uint32_t tokens)
 {
     const size_t count = (size_t)tokens * work->head_dim;
-    const float top = floorf(sqrtf(2147483000.0f / (3.0f * (float)work->head_dim))) - 1.0f;
     float most = 0.0f;
+    work->top = floorf(sqrtf(2147483000.0f / (3.0f * (float)work->head_dim))) - 1.0f;
     for (size_t i = 0; i < count; i++) {
         const float size = fabsf(work->rows[i]);
         most = size > most ? size : most;
     }
-    const float inverse = most < CLUSTER_LEAST ? 0.0f : top / most;
+    work->inverse = most < CLUSTER_LEAST ? 0.0f : work->top / most;
+}
+
+/* Rows onto the grid. */
+static void cluster_round(cluster_work *work, uint32_t tokens)
+{
+    const size_t count = (size_t)tokens * work->head_dim;
     for (size_t i = 0; i < count; i++)
-        work->keys[i] = (int16_t)half_round_integer(work->rows[i] * inverse);
+        work->keys[i] =
+            (int16_t)half_round_integer(sparse_within(work->rows[i] * work->inverse, work->top));
 }
 
 /* The place of a centroid's first pair of channels; the next one is 2 * SPARSE_BLOCK further on. */
@@ -184,21 +191,53 @@ static uint32_t cluster_walk(cluster_work *work, uint32_t clusters, uint32_t blo
     }
 }
 
-uint32_t cluster_segment(cluster_work *work, uint32_t tokens, uint32_t clusters,
+static uint32_t blocks_of(uint32_t clusters)
+{
+    return (clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
+}
+
+static void cluster_assign(cluster_work *work, uint32_t tokens, uint32_t clusters)
+{
+    sparse_kernels_in_use()->assign(work->keys, tokens, work->head_dim, work->packed, work->norms,
+                                    blocks_of(clusters), work->owner);
+}
+
+void sparse_cluster_find(cluster_work *work, uint32_t tokens, uint32_t clusters,
                          uint32_t iterations, uint64_t seed)
 {
-    const sparse_kernels *kernels = sparse_kernels_in_use();
-    const uint32_t blocks = (clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
-    const uint32_t padded = blocks * SPARSE_BLOCK;
+    const uint32_t padded = blocks_of(clusters) * SPARSE_BLOCK;
     assert(tokens > 0 && tokens <= work->tokens_max);
     assert(clusters > 0 && clusters <= work->clusters_max);
     cluster_grid(work, tokens);
+    cluster_round(work, tokens);
     cluster_start(work, tokens, clusters, padded, seed);
     for (uint32_t i = 0; i < iterations; i++) {
-        kernels->assign(work->keys, tokens, work->head_dim, work->packed, work->norms, blocks,
-                        work->owner);
+        cluster_assign(work, tokens, clusters);
         cluster_add(work, tokens, padded);
         cluster_move(work, clusters);
     }
-    return cluster_walk(work, clusters, blocks);
+}
+
+void sparse_cluster_nearest(cluster_work *work, uint32_t tokens, uint32_t clusters)
+{
+    assert(tokens <= work->tokens_max);
+    cluster_round(work, tokens);
+    cluster_assign(work, tokens, clusters);
+}
+
+void sparse_cluster_centre(const cluster_work *work, uint32_t cluster, float *centre)
+{
+    const int16_t *from = cluster_centroid(work, cluster);
+    const float step = work->inverse > 0.0f ? 1.0f / work->inverse : 0.0f;
+    for (uint32_t d = 0; d < work->head_dim; d += 2, from += 2 * SPARSE_BLOCK) {
+        centre[d] = from[0] * step;
+        centre[d + 1] = from[1] * step;
+    }
+}
+
+uint32_t cluster_segment(cluster_work *work, uint32_t tokens, uint32_t clusters,
+                         uint32_t iterations, uint64_t seed)
+{
+    sparse_cluster_find(work, tokens, clusters, iterations, seed);
+    return cluster_walk(work, clusters, blocks_of(clusters));
 }

@@ -14,6 +14,8 @@
 typedef struct cluster_work {
     uint32_t head_dim;
     uint32_t tokens_max, clusters_max;
+    /* The grid: its largest number, and steps in 1. */
+    float top, inverse;
     float *rows;      /* [tokens][head_dim]: the caller fills them, finite */
     int16_t *keys;    /* the same on the grid */
     int16_t *packed;  /* centroids as sparse_kernels.assign takes them */
@@ -37,5 +39,13 @@ void cluster_work_close(cluster_work *work);
  */
 uint32_t cluster_segment(cluster_work *work, uint32_t tokens, uint32_t clusters,
                          uint32_t iterations, uint64_t seed);
+
+/* The same without an order: clusters stay, empty ones are nearest to no row. */
+void sparse_cluster_find(cluster_work *work, uint32_t tokens, uint32_t clusters,
+                         uint32_t iterations, uint64_t seed);
+/* Fills owner for other rows by the clusters that sparse_cluster_find has found, on their grid. */
+void sparse_cluster_nearest(cluster_work *work, uint32_t tokens, uint32_t clusters);
+/* A cluster's centroid; zeros of an empty one. */
+void sparse_cluster_centre(const cluster_work *work, uint32_t cluster, float *centre);
 
 #endif
