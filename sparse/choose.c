@@ -187,9 +187,8 @@ static void spread(const sparse_index *index, const sparse_paging *paging, const
 
 /* ---- two passes ---- */
 
-/* The largest key that at least `most` of the keys reach. Two counters of each bin take turns, since
- * keys are alike. */
-static int16_t key_of_rank(const int16_t *keys, uint32_t count, uint32_t most)
+/* Two counters of each bin take turns, since keys are alike. */
+int16_t sparse_choose_rank(const int16_t *keys, uint32_t count, uint32_t most)
 {
     uint32_t bins[256][2] = {{0}}, high = 256, low = 256, left = most < count ? most : count;
     for (uint32_t i = 0; i < count; i++)
@@ -273,11 +272,11 @@ static int16_t list_best(const sparse_index *index, const sparse_kernels *kernel
     kernels->keys(work->sums, index->lanes, index->lanes, offset, group, work->keys);
     for (uint32_t i = 0; i < sample.count; i++)
         work->sampled[i] = work->keys[i * sample.stride];
-    int16_t least = key_of_rank(work->sampled, sample.count, rank + rank / 4 + 1);
+    int16_t least = sparse_choose_rank(work->sampled, sample.count, rank + rank / 4 + 1);
     const uint32_t found = kernels->sieve(work->keys, index->lanes, least, work->heavy);
     for (uint32_t i = 0; i < found; i++)
         keys[i] = work->keys[work->heavy[i]];
-    if (found > full) least = key_of_rank(keys, found, full);
+    if (found > full) least = sparse_choose_rank(keys, found, full);
     uint32_t equal = full;
     for (uint32_t i = 0; i < found; i++)
         equal -= keys[i] > least;
@@ -419,6 +418,7 @@ kvt_status sparse_choose_weights(const sparse_index *index, const sparse_paging 
     work->group = group;
     work->lanes = index->lanes + sparse_added_lanes(index->added);
     work->rest_is_known = index->axes == 0;
+    work->left = NULL;
     memcpy(work->folded_unit, query.unit, group * sizeof *query.unit);
     assert(work->lanes <= work->room.lanes);
     if (index->axes > 0)
@@ -626,6 +626,37 @@ static void estimate_added(const sparse_index *index, const uint8_t *variant, fl
     }
 }
 
+static void estimate_side(const sparse_index *index, bool slopes, estimate_sums *e)
+{
+    if (slopes)
+        estimate_slopes(index, e);
+    else
+        estimate_means(e);
+}
+
+/* The tokens that are left of pages which bring single ones: by their means, or what they follow of
+ * the slopes. */
+static void estimate_left(const sparse_index *index, bool slopes, estimate_sums *e)
+{
+    const sparse_work *work = e->work;
+    const sparse_left *left = work->left;
+    const uint32_t group = work->group;
+    for (uint32_t i = 0; left != NULL && i < left->count; i++) {
+        const uint32_t c = left->lane[i];
+        if (slopes && !sparse_choose_slopes(index, work, c)) continue;
+        e->rows[e->count] = slopes ? index->slopes + 2 * (size_t)c * e->head_dim
+                                   : index->means + (size_t)c * e->head_dim;
+        e->lane[e->count] = c;
+        for (uint32_t g = 0; g < group; g++) {
+            const size_t at = (size_t)i * group + g;
+            e->weight[g * SPARSE_BLEND + e->count] =
+                left->weight[at] * (slopes ? left->tilt[at] : 1.0f);
+        }
+        if (++e->count == SPARSE_BLEND) estimate_side(index, slopes, e);
+    }
+    if (e->count > 0) estimate_side(index, slopes, e);
+}
+
 void sparse_choose_estimate(const sparse_index *index, const sparse_paging *paging,
                             const uint8_t *variant, sparse_work *work, float *output, float *lse)
 {
@@ -647,7 +678,9 @@ void sparse_choose_estimate(const sparse_index *index, const sparse_paging *pagi
     estimate_means(&e);
     estimate_added(index, variant + paging->pages, least, &e);
     estimate_means(&e);
+    estimate_left(index, false, &e);
     estimate_all_slopes(index, work, &e);
+    estimate_left(index, true, &e);
     for (uint32_t g = 0; g < work->group; g++) {
         const float inverse = e.sums[g] > 0.0f ? 1.0f / e.sums[g] : 0.0f;
         lse[g] = e.sums[g] > 0.0f ? work->largest[g] + logf(e.sums[g]) : -INFINITY;

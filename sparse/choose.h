@@ -22,6 +22,18 @@ typedef struct sparse_work_room {
 void sparse_work_room_add(sparse_work_room *room, const sparse_index *index, uint32_t pages);
 
 /*
+ * The tokens that are left of pages which bring single ones (singles.h), by cluster. An estimate
+ * adds them; the pages are not absent in its list.
+ */
+typedef struct sparse_left {
+    uint32_t count;
+    uint32_t *lane; /* of each cluster, ascending */
+    float *weight;  /* [count][group]: sum over the tokens of exp(score - largest) */
+    float *tilt;    /* [count][group], -1 .. 1: how much of a whole cluster's slopes their values
+                       follow */
+} sparse_left;
+
+/*
  * The work of one unit and step; reused from unit to unit. Behind the index's lanes come those of
  * clusters that were added. In two passes a choice knows the scores of the clusters in `list`, and
  * of added ones; sparse_choose_rest takes all others from the sketches.
@@ -55,6 +67,7 @@ typedef struct sparse_work {
     float *parts;                         /* of queries in the axes */
     int8_t *sketch;
     float unit, rest[SPARSE_GROUP_MAX]; /* of a score by a sketch */
+    const sparse_left *left;            /* NULL: no page brings single tokens; weights set it */
     void *memory;
 } sparse_work;
 
@@ -79,6 +92,9 @@ KVT_NODISCARD kvt_status sparse_choose_weights(const sparse_index *index,
 /* In two passes, after sparse_choose_weights: fills scores and weight of all lanes. No cluster that
  * was not scored in full weighs more than the best one. */
 void sparse_choose_rest(const sparse_index *index, sparse_work *work);
+
+/* The largest of the keys that at least `most` of them reach; both at least 1. */
+int16_t sparse_choose_rank(const int16_t *keys, uint32_t count, uint32_t most);
 
 /* Whether a cluster was scored in full; of others the mean that they share enters an estimate.
  * Clusters are asked for in ascending order; *next is 0 at first. And whether a cluster that was

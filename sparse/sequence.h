@@ -39,6 +39,7 @@
 #include "choose.h"
 #include "joining.h"
 #include "page_table.h"
+#include "singles.h"
 #include "sparse/decide/windows.h"
 #include "tiers/pool/extent.h"
 
@@ -85,6 +86,7 @@ typedef struct sparse_unit {
     sparse_index index;
     sparse_paging paging;
     sparse_code code;
+    singles_codes single_codes; /* zeroed: its pages are brought whole */
     sparse_table table;
     windows_unit window;
     uint32_t *place;     /* of each page in the arena, in grains; SPARSE_NOT_HELD */
@@ -152,8 +154,9 @@ typedef struct sparse_head_work {
     uint32_t page_room;
     uint32_t *positions; /* of the zone's pages in this step */
     uint32_t position_room;
-    uint64_t *asked; /* a bit of each position, where the model selects; or NULL */
-    uint8_t *rows;   /* decoded K and V */
+    singles_choice singles; /* zeroed without single_share */
+    uint64_t *asked;        /* a bit of each position, where the model selects; or NULL */
+    uint8_t *rows;          /* decoded K and V */
     uint64_t rows_bytes;
 } sparse_head_work;
 
@@ -233,6 +236,7 @@ struct kvt_sparse {
     uint32_t *left;             /* scratch of a window's step: pages */
     uint32_t *placeless;        /* behind it: those that stay and have no place yet */
     uint8_t *scratch_rows;      /* of the page code */
+    singles_work singles;       /* scratch of a choice; zeroed without single_share */
     sparse_paging tail_paging;  /* of all pages that tokens may be appended in */
     sparse_paging tail_page;    /* of one of them: each is coded for itself */
     cluster_work tail_work;
@@ -479,6 +483,15 @@ bool sparse_window_put_rows(kvt_sparse *s, const sparse_unit *unit, const sparse
 void sparse_window_step(kvt_sparse *s, uint32_t layer, uint32_t head, const float *weight,
                         const uint8_t *held, const uint8_t *variant, sparse_item *const *items,
                         bool waits);
+
+/* Memory of a head's choice of single tokens, the largest unit's. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_window_open_singles(kvt_sparse *s, const sparse_work_room *room,
+                                                    sparse_head_work *head);
+/* Chooses single tokens of the pages in the arena, where a planned step leaves them as they are. */
+void sparse_window_choose_singles(kvt_sparse *s, kvt_sparse_step *step, const float *queries);
+/* Cuts a whole page to runs of its chosen tokens, which there is room for; returns how many. */
+uint32_t sparse_window_cut(const kvt_sparse *s, const sparse_unit *unit,
+                           const sparse_head_work *head, uint32_t page, kvt_sparse_page *pages);
 
 /* ---- sequence_hbm.c ---- */
 

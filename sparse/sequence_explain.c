@@ -48,6 +48,10 @@ static void explain_head(const kvt_sparse *s, const sparse_unit *unit, const spa
     add_pair(out, "; window ", unit->window.used_bytes);
     add_pair(out, " of ", unit->window.capacity_bytes);
     if (s->hbm.location != NULL) add_pair(out, ", in HBM up to ", sparse_hbm_unit_bytes(unit));
+    if (head->singles.chosen != NULL) {
+        add_pair(out, "; single tokens ", head->singles.count);
+        add_pair(out, " of ", head->singles.tokens);
+    }
     text_add(out, s->options.estimate ? "; absent pages are estimated\n" : "; no estimate\n");
 }
 

@@ -181,6 +181,9 @@ static kvt_status index_unit(kvt_sparse *s, sparse_unit *unit, const give_head *
                                         .iterations = o->iterations,
                                         .seed = o->seed};
     status = sparse_index_build(&index, &keys, &values, s->zone_tokens, &unit->index);
+    if (status == KVT_OK && o->single_share > 0.0f)
+        status = sparse_singles_build(&unit->index, &keys, o->layout.dtype, o->seed,
+                                      &unit->single_codes);
     return status == KVT_OK ? sparse_code_open(&unit->paging, &unit->code) : status;
 }
 

@@ -87,6 +87,9 @@ static const char *options_fault(const kvt_sparse_options *o)
     if ((o->variants & known) == 0 || (o->variants & ~known) != 0) return "variants are unknown";
     if (!(o->decay >= 0 && o->decay < 1)) return "decay is outside of [0, 1)";
     if (!(o->index_share >= 0 && o->index_share <= 1)) return "index_share is no share";
+    if (!(o->single_share >= 0 && o->single_share <= 1)) return "single_share is no share";
+    if (o->single_share > 0 && (!o->estimate || o->given))
+        return "single_share has no estimate, or the model selects";
     if (!(o->replica_share >= 0 && o->replica_share <= 1)) return "replica_share is no share";
     if (o->tokens_max != 0 && o->tokens_max < o->layout.tokens)
         return "tokens_max is below the layout's tokens";
@@ -365,6 +368,7 @@ void kvt_sparse_close(kvt_sparse *s)
         sparse_append_close_unit(unit);
         sparse_index_free(&unit->index);
         sparse_code_close(&unit->code);
+        sparse_singles_free(&unit->single_codes);
         sparse_table_close(&unit->table);
         sparse_window_close_unit(unit);
         free(unit->token_at);
@@ -396,7 +400,8 @@ kvt_status kvt_sparse_stats_get(const kvt_sparse *s, kvt_sparse_stats *stats)
         stats->pages += pages;
         stats->page_bytes += pages * unit->table.slot_bytes;
         stats->index_bytes += unit->index.bytes + unit->index.slope_bytes + unit->code.bytes +
-                              tail->added.bytes + pages * sizeof *unit->table.sums;
+                              unit->single_codes.bytes + tail->added.bytes +
+                              pages * sizeof *unit->table.sums;
         if (unit->token_at != NULL)
             stats->index_bytes += 2 * (uint64_t)s->zone_tokens * sizeof *unit->token_at;
         for (uint32_t page = 0; tail->codes != NULL && page < tail->added.pages; page++)

@@ -34,12 +34,13 @@ static kvt_status open_head(kvt_sparse *s, sparse_head_work *head, const sparse_
         head->items == NULL || head->lost == NULL || head->lse == NULL || head->estimate == NULL ||
         head->estimate_lse == NULL)
         status = KVT_E_MEMORY;
-    return status;
+    return status == KVT_OK ? sparse_window_open_singles(s, room, head) : status;
 }
 
 static void close_head(sparse_head_work *head)
 {
     sparse_work_close(&head->work);
+    sparse_singles_close(&head->singles);
     free(head->held);
     free(head->coming);
     free(head->variant);
@@ -112,6 +113,7 @@ void sparse_steps_close(kvt_sparse *s)
     free(s->meter_variant);
     free(s->layer_steps);
     free(s->scratch_rows);
+    sparse_singles_work_close(&s->singles);
 }
 
 static kvt_sparse_step *free_step(kvt_sparse *s)
@@ -267,6 +269,8 @@ kvt_status kvt_sparse_select(kvt_sparse *s, uint32_t layer, const float *queries
     kvt_status status = sparse_step_take(s, layer, &step);
     if (status != KVT_OK) return status;
     status = plan_layer(s, step, queries);
+    if (status == KVT_OK)
+        sparse_window_choose_singles(s, step, queries); /* while the drives read */
     step->state = STEP_SELECTED;
     if (status != KVT_OK) {
         sparse_step_end(s, step);
@@ -457,15 +461,18 @@ static kvt_status bring_head(kvt_sparse *s, kvt_sparse_step *step, uint32_t h)
     uint64_t coded;
     count_pages(unit, head, &pages, &tokens, &coded);
     const uint32_t resident = 2 + sparse_append_in_memory(unit, NULL, NULL);
-    kvt_status status = sparse_step_room(s, head, pages + resident, tokens, coded);
+    const uint32_t runs = head->singles.chosen != NULL ? head->singles.count : 0;
+    kvt_status status = sparse_step_room(s, head, pages + resident + runs, tokens, coded);
     if (status != KVT_OK) return status;
     decode_pages(s, unit, head);
     uint32_t at = bring_resident(s, step->layer, unit, head->pages);
     for (uint32_t page = 0; page < sparse_unit_pages(unit); page++) {
         if (head->variant[page] == PAGES_ABSENT) continue;
-        kvt_sparse_page *out = &head->pages[at++];
-        bring_page(s, unit, head, page, head->positions + token, out);
-        token += out->tokens;
+        const bool cut = head->singles.chosen != NULL && page < unit->paging.pages &&
+                         head->singles.page[page] != 0;
+        bring_page(s, unit, head, page, head->positions + token, &head->pages[at]);
+        token += unit->paging.page_tokens;
+        at += cut ? sparse_window_cut(s, unit, head, page, &head->pages[at]) : 1;
     }
     const bool estimate = has_estimate(s, unit);
     if (head->lost_count > 0) estimate_head(s, step, h);

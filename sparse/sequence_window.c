@@ -239,3 +239,62 @@ void sparse_window_step(kvt_sparse *s, uint32_t layer, uint32_t head, const floa
     s->stats.missed_bytes += change.read_bytes;
     assert(unit->window.used_bytes <= unit->window.capacity_bytes);
 }
+
+/* ---- single tokens ---- */
+
+kvt_status sparse_window_open_singles(kvt_sparse *s, const sparse_work_room *room,
+                                      sparse_head_work *head)
+{
+    if (s->options.single_share == 0.0f) return KVT_OK;
+    if (s->singles.table == NULL) {
+        kvt_status status = sparse_singles_work_open(s->zone_tokens, s->group,
+                                                     s->options.layout.head_dim, &s->singles);
+        if (status != KVT_OK) return status;
+    }
+    return sparse_singles_open(s->zone_tokens, room->pages, room->lanes, s->group, &head->singles);
+}
+
+void sparse_window_choose_singles(kvt_sparse *s, kvt_sparse_step *step, const float *queries)
+{
+    const uint32_t width = s->group * s->options.layout.head_dim;
+    for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
+        const sparse_unit *unit = sparse_unit_of(s, step->layer, h);
+        sparse_head_work *head = &step->heads[h];
+        uint8_t *single = head->singles.page;
+        uint32_t pages = 0;
+        if (single == NULL) continue;
+        for (uint32_t page = 0; page < unit->paging.pages; page++) {
+            single[page] = unit->single_codes.book != NULL &&
+                           unit->place[page] != SPARSE_NOT_HELD &&
+                           head->variant[page] == head->held[page];
+            pages += single[page];
+        }
+        head->singles.count = head->singles.tokens = 0;
+        if (pages > 0)
+            sparse_singles_choose(&unit->single_codes, &unit->index, &unit->paging,
+                                  queries + (size_t)h * width, s->scale, s->options.single_share,
+                                  &s->singles, &head->work, &head->singles);
+    }
+}
+
+uint32_t sparse_window_cut(const kvt_sparse *s, const sparse_unit *unit,
+                           const sparse_head_work *head, uint32_t page, kvt_sparse_page *pages)
+{
+    const kvt_sparse_page whole = *pages;
+    const uint32_t first = sparse_page_first(&unit->paging, page);
+    uint32_t runs = 0;
+    for (uint32_t i = 0, count; i < whole.tokens; i += count) {
+        for (count = 0; i + count < whole.tokens; count++)
+            if (!singles_is_chosen(&head->singles, first + i + count)) break;
+        if (count > 0) {
+            pages[runs] = whole;
+            pages[runs].k = (const uint8_t *)whole.k + (uint64_t)i * s->row_bytes;
+            pages[runs].v = (const uint8_t *)whole.v + (uint64_t)i * s->row_bytes;
+            pages[runs].positions = whole.positions + i;
+            pages[runs++].tokens = count;
+        } else {
+            count = 1;
+        }
+    }
+    return runs;
+}

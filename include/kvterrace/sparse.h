@@ -134,6 +134,10 @@ typedef struct kvt_sparse_options {
                            clustered, there is no index, and no sinks; variants is raw alone */
     uint32_t key_bytes; /* of the index keys of such a model that are kept beside, of a token and
                            layer, up to 65,536; 0 = none. With given alone */
+    float single_share; /* share of the tokens of the window in DRAM that a step brings, 0 to 1:
+                           single ones, as runs of neighbours, chosen by codes of their keys that
+                           take a byte for each 8 channels; the estimate has the others. Pages that
+                           a step reads, and those of a kept sequence, are whole. 0: all are */
 } kvt_sparse_options;
 
 /* Fills every field of options of struct_size bytes with its default for a layout; budget_bytes is

@@ -67,6 +67,7 @@ static kvt_sparse_options torture_options(void)
     options.hedge_ns = 0;
     options.local_tokens = options.join_tokens = 16;
     options.page_tokens = 32;
+    options.single_share = 0.2f;
     return options;
 }
 
@@ -279,6 +280,7 @@ static uint32_t torture_model(sequence_site *s)
     uint32_t failures = 0, tokens[SITE_LAYERS] = {TOKENS, TOKENS};
     kvt_sparse *sequence = NULL;
     options.given = true;
+    options.single_share = 0.0f;
     options.variants = 1u << KVT_SPARSE_RAW;
     options.budget_bytes = KVT_SPARSE_ALL;
     options.key_bytes = 16;

@@ -36,6 +36,7 @@ static void log_plans(plan_log *log)
     options.join_tokens = SITE_TOKENS; /* when a page is written behind is the drives' matter */
     options.budget_bytes = 64 << 10;
     options.seed = 5;
+    options.single_share = 0.1f;
     kvt_sparse *sequence = site_sequence(s, &options);
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
         for (uint32_t i = 0; i < 8; i++)
@@ -56,6 +57,11 @@ static void log_plans(plan_log *log)
             assert_ok(kvt_sparse_explain(sequence, layer, h, text, sizeof text, &length));
             assert_true(length < sizeof text);
             log_add(log, text);
+            for (uint32_t p = 0; p < pages->heads[h].page_count; p++) {
+                const kvt_sparse_page *page = &pages->heads[h].pages[p];
+                (void)snprintf(text, sizeof text, "%u of %u\n", page->tokens, page->positions[0]);
+                log_add(log, text);
+            }
         }
         kvt_sparse_done(sequence, step);
     }

@@ -18,7 +18,7 @@ enum { MIB = 1 << 20 };
 TEST(options_are_refused_with_a_reason)
 {
     sequence_site *s = site_start(16 * MIB, 8 * MIB);
-    for (int i = 0; i < 18; i++) {
+    for (int i = 0; i < 21; i++) {
         kvt_sparse_options options = site_options();
         kvt_sparse *sequence = NULL;
         char message[256] = "";
@@ -40,6 +40,10 @@ TEST(options_are_refused_with_a_reason)
         if (i == 15) options.index_share = NAN;
         if (i == 16) options.index_share = -0.01f;
         if (i == 17) options.index_share = 1.01f;
+        if (i == 18) options.single_share = NAN;
+        if (i == 19) options.single_share = 1.01f;
+        if (i >= 19) options.estimate = false;
+        if (i == 20) options.single_share = 0.1f;
         assert_int_equal(
             kvt_sparse_open_live(s->store, &options, &sequence, message, sizeof message),
             KVT_E_ARGUMENT);
