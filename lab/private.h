@@ -49,6 +49,7 @@
 #include "sparse/choose.h"
 #include "sparse/paging.h"
 #include "sparse/sequence.h"
+#include "sparse/singles.h"
 #include "sparse/sparse_kernels.h"
 #include "store/core/store.h"
 #include "store/lend/scratch.h"

@@ -9,6 +9,7 @@
  *     decode_rivals.c     scores of the baselines; decode_coactive.c SWARM's clusters
  *     decode_run.c        one configuration over a unit's steps; decode_configs.c which there are
  *     decode_windows.c    windows of several sizes and rules over the same steps, Belady's bound
+ *     decode_half.c       units of what a step brings of pages that are in memory
  *     decode_cost.c       seconds of building, scoring and choosing
  *     decode_given.c      a case of its own: steps on drives for selections that are given
  *     decode_report.c     the report
@@ -247,6 +248,26 @@ typedef struct decode_windows {
 
 kvt_status decode_windows_unit(decode_unit *unit, decode_choice *choice, decode_windows *windows);
 
+/* Units of what a step brings of the half of the pages that is in memory. */
+typedef enum decode_half {
+    DECODE_HALF_PAGE,
+    DECODE_HALF_CLUSTER,
+    DECODE_HALF_SINGLE, /* tokens by their codes */
+    DECODE_HALF_ORACLE, /* tokens by their true weights */
+    DECODE_HALVES
+} decode_half;
+
+/* Sums over the units' steps at each budget, a share of the half's tokens: squared errors, shares
+ * of the half's attention. */
+enum { HALF_BUDGETS = 3 };
+typedef struct decode_halves {
+    double error[DECODE_HALVES][HALF_BUDGETS], recall[DECODE_HALVES][HALF_BUDGETS];
+    double energy;
+    uint32_t steps;
+} decode_halves;
+
+kvt_status decode_half_unit(decode_unit *unit, decode_halves *halves);
+
 typedef struct decode_results {
     decode_source source; /* the dump is closed */
     decode_result *rows;
@@ -256,6 +277,7 @@ typedef struct decode_results {
     double build_tokens_per_s;
     sparse_paging paging;
     decode_windows windows;
+    decode_halves halves;
 } decode_results;
 
 kvt_status decode_configs(decode_results *results);
@@ -275,7 +297,9 @@ typedef struct decode_cost {
     uint32_t tokens, kv_heads, group, head_dim, clusters;
     double score_ms, choose_ms, select_ms_p50, select_ms_p99;
     double build_tokens_per_s, index_share, code_share, estimate_ms;
-    double axes;                    /* of a sketch, on average over the heads; 0: none */
+    double single_ms;                         /* to choose single tokens of half of the pages */
+    double single_tokens_per_s, single_share; /* of the codes by which they are chosen */
+    double axes;                              /* of a sketch, on average over the heads; 0: none */
     double full_share;              /* of the clusters, that a step scores in full at most */
     double recall, recall_one_pass; /* of attention, by the index and without its sketches */
 } decode_cost;

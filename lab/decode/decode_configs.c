@@ -154,7 +154,7 @@ static kvt_status unit_run(decode_unit *unit, decode_results *results)
     status = decode_choice_open(unit, DECODE_CLUSTER, DECODE_CLUSTERS, 0, &choice);
     if (status == KVT_OK) status = decode_windows_unit(unit, &choice, &results->windows);
     decode_choice_close(&choice);
-    return status;
+    return status == KVT_OK ? decode_half_unit(unit, &results->halves) : status;
 }
 
 static kvt_status source_run(const bench_options *common, decode_results *results, double done,
@@ -218,9 +218,11 @@ const bench_case bench_decode_case = {
             {"rows", "dump index layout precision estimate evict budget "
                      "bytes_per_step block_bytes_per_step recall error hit_ratio"},
             {"windows", "dump budget window decayed lookahead lru fifo lfu belady"},
+            {"halves", "dump unit budget recall error"},
             {"cost", "tokens select_ms_p50 select_ms_p99 score_ms choose_ms "
                      "estimate_ms build_tokens_per_s index_share code_share "
-                     "axes full_share recall recall_one_pass"},
+                     "axes full_share recall recall_one_pass single_ms "
+                     "single_tokens_per_s single_share"},
             {0}},
     .run = decode_run,
 };

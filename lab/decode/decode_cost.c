@@ -23,8 +23,11 @@ typedef struct cost_site {
     sparse_paging paging;
     sparse_work work, whole; /* of the index, and of it without sketches */
     uint8_t *variant[COST_HEADS];
+    singles_codes codes[COST_HEADS];
+    singles_work scratch;
+    singles_choice choice;
     double recall[2]; /* of both, over all heads and a few steps */
-    double build_seconds;
+    double build_seconds, code_seconds;
 } cost_site;
 
 /* The same index in one pass: every step scores all clusters in full. */
@@ -118,7 +121,11 @@ static kvt_status cost_head(cost_site *s, const decode_options *options, uint32_
     decode_synthetic_unit(&s->source, 0, h, s->keys, s->values, s->queries[h]);
     const double start = base_cpu_seconds();
     kvt_status status = sparse_index_build(&index, &keys, &values, options->tokens, &s->index[h]);
-    s->build_seconds += base_cpu_seconds() - start;
+    const double built = base_cpu_seconds();
+    s->build_seconds += built - start;
+    if (status == KVT_OK)
+        status = sparse_singles_build(&s->index[h], &keys, KVT_DTYPE_FP16, h, &s->codes[h]);
+    s->code_seconds += base_cpu_seconds() - built;
     if (status != KVT_OK) return status;
     const sparse_index whole = one_pass(&s->index[h]);
     status = cost_open_work(s, &s->index[h], 1, &s->work);
@@ -141,7 +148,16 @@ static kvt_status cost_open(cost_site *s, const decode_options *options)
                                            options->tokens, 0, options->page_tokens);
     for (uint32_t h = 0; status == KVT_OK && h < COST_HEADS; h++)
         status = cost_head(s, options, h);
-    return status == KVT_OK ? cost_open_work(s, s->index, COST_HEADS, &s->work) : status;
+    if (status == KVT_OK) status = cost_open_work(s, s->index, COST_HEADS, &s->work);
+    if (status == KVT_OK)
+        status = sparse_singles_work_open(options->tokens, s->source.group, s->source.head_dim,
+                                          &s->scratch);
+    if (status == KVT_OK)
+        status = sparse_singles_open(options->tokens, s->paging.pages, s->work.room.lanes,
+                                     s->source.group, &s->choice);
+    for (uint32_t p = 0; status == KVT_OK && p < s->paging.pages; p += 2)
+        s->choice.page[p] = 1;
+    return status;
 }
 
 static void cost_close(cost_site *s)
@@ -152,18 +168,22 @@ static void cost_close(cost_site *s)
         free(s->queries[h]);
         free(s->variant[h]);
         sparse_index_free(&s->index[h]);
+        sparse_singles_free(&s->codes[h]);
     }
     sparse_work_close(&s->work);
+    sparse_singles_work_close(&s->scratch);
+    sparse_singles_close(&s->choice);
 }
 
-/* One layer's select, in the thread's own seconds; then its weights, its plans, and the estimate,
- * which a step makes while its reads are under way. */
-static kvt_status cost_step(cost_site *s, uint32_t step, double seconds[4])
+/* One layer's select, in the thread's own seconds; then its weights, its plans, and what a step
+ * makes while its reads are under way: the estimate, and the choice of single tokens of half of the
+ * pages. */
+static kvt_status cost_step(cost_site *s, uint32_t step, double seconds[5])
 {
     const size_t width = (size_t)s->source.group * s->source.head_dim;
     float output[4 * 128], lse[4];
     double scored;
-    memset(seconds, 0, 4 * sizeof *seconds);
+    memset(seconds, 0, 5 * sizeof *seconds);
     const double start = base_cpu_seconds();
     for (uint32_t h = 0; h < COST_HEADS; h++) {
         const kvt_status status =
@@ -173,16 +193,21 @@ static kvt_status cost_step(cost_site *s, uint32_t step, double seconds[4])
     }
     seconds[3] = base_cpu_seconds() - start;
     for (uint32_t h = 0; h < COST_HEADS; h++) {
+        const float *queries = s->queries[h] + step % COST_ROWS * width;
         const double begin = base_cpu_seconds();
         const kvt_status status =
-            cost_choose(s, &s->index[h], s->queries[h] + step % COST_ROWS * width, &s->work,
-                        &scored, s->variant[h]);
+            cost_choose(s, &s->index[h], queries, &s->work, &scored, s->variant[h]);
         if (status != KVT_OK) return status;
         const double chosen = base_cpu_seconds();
         sparse_choose_estimate(&s->index[h], &s->paging, s->variant[h], &s->work, output, lse);
         seconds[0] += scored - begin;
         seconds[1] += chosen - scored;
-        seconds[2] += base_cpu_seconds() - chosen;
+        const double estimated = base_cpu_seconds();
+        sparse_singles_choose(&s->codes[h], &s->index[h], &s->paging, queries,
+                              1.0f / sqrtf((float)s->source.head_dim), (float)COST_BUDGET,
+                              &s->scratch, &s->work, &s->choice);
+        seconds[2] += estimated - chosen;
+        seconds[4] += base_cpu_seconds() - estimated;
     }
     return KVT_OK;
 }
@@ -197,31 +222,35 @@ kvt_status decode_cost_measure(const decode_options *options, decode_cost *cost)
 {
     cost_site s = {.keys = NULL};
     double select[COST_STEPS], score[COST_STEPS], choose[COST_STEPS], estimate[COST_STEPS];
+    double single[COST_STEPS];
     kvt_status status = cost_open(&s, options);
     for (uint32_t step = 0; status == KVT_OK && step < COST_STEPS; step++) {
-        double seconds[4];
+        double seconds[5];
         status = cost_step(&s, step, seconds);
         score[step] = seconds[0];
         choose[step] = seconds[1];
         estimate[step] = seconds[2];
         select[step] = seconds[3];
+        single[step] = seconds[4];
     }
     if (status == KVT_OK) {
         const double kv = (double)options->tokens * s.source.head_dim * 4.0 * COST_HEADS;
         sparse_code code;
-        *cost = (decode_cost){.tokens = options->tokens,
-                              .kv_heads = COST_HEADS,
-                              .group = s.source.group,
-                              .head_dim = s.source.head_dim,
-                              .recall = s.recall[0],
-                              .recall_one_pass = s.recall[1],
-                              .build_tokens_per_s =
-                                  (double)options->tokens * COST_HEADS / s.build_seconds};
+        *cost = (decode_cost){
+            .tokens = options->tokens,
+            .kv_heads = COST_HEADS,
+            .group = s.source.group,
+            .head_dim = s.source.head_dim,
+            .recall = s.recall[0],
+            .recall_one_pass = s.recall[1],
+            .build_tokens_per_s = (double)options->tokens * COST_HEADS / s.build_seconds,
+            .single_tokens_per_s = (double)options->tokens * COST_HEADS / s.code_seconds};
         for (uint32_t h = 0; h < COST_HEADS; h++) {
             cost->clusters += s.index[h].clusters;
             cost->axes += (double)s.index[h].axes / COST_HEADS;
             cost->full_share += (double)s.index[h].full / s.index[h].lanes / COST_HEADS;
             cost->index_share += (double)(s.index[h].bytes + s.index[h].slope_bytes) / kv;
+            cost->single_share += (double)s.codes[h].bytes / kv;
         }
         status = sparse_code_open(&s.paging, &code);
         cost->code_share = (double)code.bytes * COST_HEADS / kv;
@@ -229,6 +258,7 @@ kvt_status decode_cost_measure(const decode_options *options, decode_cost *cost)
         cost->score_ms = quantile(score, 0.5);
         cost->choose_ms = quantile(choose, 0.5);
         cost->estimate_ms = quantile(estimate, 0.5);
+        cost->single_ms = quantile(single, 0.5);
         cost->select_ms_p50 = quantile(select, 0.5);
         cost->select_ms_p99 = quantile(select, 0.99);
     }

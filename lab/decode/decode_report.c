@@ -61,17 +61,34 @@ static void report_windows(bench_report *report, const decode_results *results)
     }
 }
 
+static void report_halves(bench_report *report, const decode_results *results)
+{
+    static const char *const names[DECODE_HALVES] = {"page", "cluster", "single", "oracle"};
+    const decode_halves *h = &results->halves;
+    for (uint32_t i = 0; i < DECODE_HALVES * HALF_BUDGETS && h->steps > 0; i++) {
+        const uint32_t unit = i / HALF_BUDGETS, b = i % HALF_BUDGETS;
+        bench_report_row(report, "halves",
+                         json_pack("{s:s, s:s, s:f, s:f, s:f}", "dump", results->source.name,
+                                   "unit", names[unit], "budget", decode_budgets[b + 2], "recall",
+                                   h->recall[unit][b] / h->steps, "error",
+                                   sqrt(h->error[unit][b] / h->energy)));
+    }
+}
+
 static json_t *cost_json(const decode_cost *c)
 {
     if (c->tokens == 0) return json_null();
     return json_pack(
-        "{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
+        "{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
+        "s:f, s:f}",
         "tokens", (json_int_t)c->tokens, "kv_heads", (json_int_t)c->kv_heads, "group",
         (json_int_t)c->group, "clusters", (json_int_t)c->clusters, "select_ms_p50",
         c->select_ms_p50, "select_ms_p99", c->select_ms_p99, "score_ms", c->score_ms, "choose_ms",
         c->choose_ms, "estimate_ms", c->estimate_ms, "build_tokens_per_s", c->build_tokens_per_s,
         "index_share", c->index_share, "code_share", c->code_share, "axes", c->axes, "full_share",
-        c->full_share, "recall", c->recall, "recall_one_pass", c->recall_one_pass);
+        c->full_share, "recall", c->recall, "recall_one_pass", c->recall_one_pass, "single_ms",
+        c->single_ms, "single_tokens_per_s", c->single_tokens_per_s, "single_share",
+        c->single_share);
 }
 
 void decode_report(const decode_results *results, uint32_t count, const decode_cost *cost,
@@ -92,5 +109,7 @@ void decode_report(const decode_results *results, uint32_t count, const decode_c
             bench_report_row(report, "rows", row_json(r, &r->rows[k]));
     for (const decode_results *r = results; r < results + count; r++)
         report_windows(report, r);
+    for (const decode_results *r = results; r < results + count; r++)
+        report_halves(report, r);
     bench_report_set(report, "cost", cost_json(cost));
 }

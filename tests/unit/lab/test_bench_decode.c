@@ -130,6 +130,14 @@ static void check_document(const json_t *document)
             assert_true(real_of(row, rules[r]) <= real_of(row, "belady") + 0.02);
     }
     assert_int_equal(i, 4);
+    json_array_foreach(json_object_get(document, "halves"), i, row)
+    {
+        const json_t *best = json_array_get(json_object_get(document, "halves"), 9 + i % 3);
+        if (i >= 3) /* a page is more than the share here */
+            assert_true(real_of(row, "recall") <= real_of(best, "recall") + 0.01);
+        assert_true(real_of(row, "error") >= 0.0);
+    }
+    assert_int_equal(i, 12);
 }
 
 TEST(a_dump_is_judged)
