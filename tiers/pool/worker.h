@@ -207,7 +207,7 @@ bool tiers_worker_stalls(const tiers_worker *worker);
 
 /* Whether it does, or its answers are late: the worker asks an idle device by itself whether they
  * still are, so nothing needs to be put there to find out. */
-bool tiers_worker_is_late(const tiers_worker *worker);
+bool tiers_worker_is_late(tiers_worker *worker);
 
 /* Bytes per second of reads that placement should count on (worker_meter.h). */
 double tiers_worker_weight(const tiers_worker *worker);

@@ -47,9 +47,11 @@ bool tiers_worker_stalls(const tiers_worker *worker)
     return now_ns > moved_ns && now_ns - moved_ns > WORKER_STALL_NS;
 }
 
-bool tiers_worker_is_late(const tiers_worker *worker)
+/* Silence that was seen lasts until the meter has judged an answer. */
+bool tiers_worker_is_late(tiers_worker *worker)
 {
-    return atomic_load(&worker->is_late) || tiers_worker_stalls(worker);
+    if (tiers_worker_stalls(worker)) atomic_store(&worker->is_late, true);
+    return atomic_load(&worker->is_late);
 }
 
 /* The meter knows requests that have ended. A device that answers none of those that it has is not

@@ -156,15 +156,22 @@ bool tiers_meter_is_late(const tiers_meter *meter)
            meter->weight_bytes_per_s < (1 - METER_DEVIATION) * meter->sound_bytes_per_s;
 }
 
-/* How many times as long as it ought to a request of the span has taken, by the device's latency
- * and what was in flight beside it. 0: that is not known. */
-static double meter_slowness(const tiers_meter *meter, double seconds)
+/* The seconds that a request of the span has taken: the mean, or those of a silence that is long
+ * enough by itself, which many answers before it do not hide. */
+static double meter_took(const tiers_meter *meter)
 {
     const double bytes = (double)(meter->bytes[KVT_IO_READ] + meter->bytes[KVT_IO_WRITE]);
-    if (meter->broken || !(seconds > 0) || !(bytes > 0) || meter->request_seconds <= 0) return 0;
+    if (meter->silent_seconds >= METER_STALL_SECONDS) return meter->silent_seconds;
+    return bytes > 0 ? meter->byte_seconds / bytes : 0;
+}
+
+/* How many times as long as it ought to that is, by the device's latency and what was in flight
+ * beside it. 0: that is not known. */
+static double meter_slowness(const tiers_meter *meter, double seconds)
+{
+    if (meter->broken || !(seconds > 0) || meter->request_seconds <= 0) return 0;
     const double flying = meter->byte_seconds / seconds;
-    return meter->byte_seconds / bytes /
-           (meter->request_seconds + flying / meter->nominal_bytes_per_s);
+    return meter_took(meter) / (meter->request_seconds + flying / meter->nominal_bytes_per_s);
 }
 
 /* Looks whether a span shows a device that is slow however little it has to do. Such a one is a
@@ -172,21 +179,20 @@ static double meter_slowness(const tiers_meter *meter, double seconds)
  * the average back that the device had before: they show no bandwidth. */
 static bool meter_is_slow(tiers_meter *meter, double seconds)
 {
-    const double times = meter_slowness(meter, seconds);
-    const double bytes = (double)(meter->bytes[KVT_IO_READ] + meter->bytes[KVT_IO_WRITE]);
-    if (times >= METER_SLOW && meter->byte_seconds / bytes >= METER_SLOW_SECONDS) {
+    const double times = meter_slowness(meter, seconds), took = meter_took(meter);
+    if (times >= METER_SLOW && took >= METER_SLOW_SECONDS) {
         if (meter->sound_bytes_per_s <= 0)
             meter->sound_bytes_per_s = meter->bytes_per_s[KVT_IO_READ];
         meter->slow_ns = meter->last_ns;
         meter->well = 0;
-        if (meter->byte_seconds / bytes >= METER_STALL_SECONDS) {
+        if (took >= METER_STALL_SECONDS) {
             meter->weight_bytes_per_s = meter->nominal_bytes_per_s / TIERS_METER_FLOOR;
             meter->following = false;
             meter->streak = 0;
         }
         return true;
     }
-    const bool well = times <= METER_WELL || meter->byte_seconds / bytes <= METER_WELL_SECONDS;
+    const bool well = times <= METER_WELL || took <= METER_WELL_SECONDS;
     if (meter->sound_bytes_per_s <= 0 || times <= 0 || !well || meter->bytes[KVT_IO_WRITE] != 0)
         return false;
     meter->well += meter->requests;
@@ -220,7 +226,11 @@ bool tiers_meter_end(tiers_meter *meter, const kvt_io *io)
     } else {
         meter->requests++;
         meter->bytes[io->kind] += io->bytes;
-        if (io->finished_ns > meter->last_ns) meter->last_ns = io->finished_ns;
+        if (io->finished_ns > meter->last_ns) {
+            const double silent = (double)(io->finished_ns - meter->last_ns) * 1e-9;
+            if (silent > meter->silent_seconds) meter->silent_seconds = silent;
+            meter->last_ns = io->finished_ns;
+        }
         if (io->finished_ns > io->submitted_ns)
             meter->byte_seconds +=
                 (double)io->bytes * (double)(io->finished_ns - io->submitted_ns) * 1e-9;
@@ -246,7 +256,7 @@ bool tiers_meter_end(tiers_meter *meter, const kvt_io *io)
     meter->fresh = meter->broken = false;
     meter->requests = 0;
     meter->bytes[KVT_IO_READ] = meter->bytes[KVT_IO_WRITE] = 0;
-    meter->byte_seconds = 0;
+    meter->byte_seconds = meter->silent_seconds = 0;
     return sampled;
 }
 

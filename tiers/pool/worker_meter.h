@@ -47,7 +47,8 @@ typedef struct tiers_meter {
     uint64_t last_ns; /* latest completion */
     uint32_t requests;
     uint64_t bytes[2];
-    double byte_seconds; /* sum of bytes x residence: mean bytes in flight, by Little's law */
+    double byte_seconds;   /* sum of bytes x residence: mean bytes in flight, by Little's law */
+    double silent_seconds; /* the longest time in which it had work and answered nothing */
 
     /* The sample that spans are gathered into. */
     uint64_t sample_bytes[2];

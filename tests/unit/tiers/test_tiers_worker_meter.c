@@ -154,6 +154,31 @@ TEST(a_drive_that_answers_late_loses_its_weight)
     }
 }
 
+/* Many answers in time, in the span in which a drive falls silent, do not hide the silence. */
+TEST(a_silence_behind_many_answers_costs_the_weight)
+{
+    enum { QUICK = 64 };
+    drive d;
+    kvt_io quick[QUICK], last = {.kind = KVT_IO_WRITE, .bytes = 16 * KIB};
+    drive_open(&d, 100 * MB);
+    d.meter.request_seconds = d.latency_s;
+    last.submitted_ns = d.now_ns;
+    last.finished_ns = d.now_ns + 2000000000;
+    tiers_meter_begin(&d.meter, &last);
+    for (int i = 0; i < QUICK; i++) {
+        quick[i] = (kvt_io){.bytes = 16 * KIB,
+                            .submitted_ns = d.now_ns,
+                            .finished_ns = d.now_ns + 160000u * (unsigned)(i + 1)};
+        tiers_meter_begin(&d.meter, &quick[i]);
+    }
+    for (int i = 0; i < QUICK; i++)
+        (void)tiers_meter_end(&d.meter, &quick[i]);
+    assert_false(tiers_meter_is_late(&d.meter));
+    (void)tiers_meter_end(&d.meter, &last);
+    assert_true(tiers_meter_is_late(&d.meter));
+    assert_true(d.meter.weight_bytes_per_s < 100 * MB / 8);
+}
+
 /* One that is kept busy when its answers come 2 s late, and whose spans are evidence of bandwidth,
  * has all of its weight again. */
 TEST(a_busy_drive_that_was_late_has_its_weight_again)
