@@ -313,6 +313,16 @@ kvt_status kvt_policy_capacity_set(kvt_policy *policy, kvt_tier tier, uint64_t c
     return KVT_OK;
 }
 
+/* The capacity stays, and with it the steps that entries have. */
+kvt_status kvt_policy_withheld_set(kvt_policy *policy, kvt_tier tier, uint64_t withheld_bytes)
+{
+    assert(policy != NULL);
+    if ((int)tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
+    if (withheld_bytes > CAPACITY_LIMIT) return KVT_E_ARGUMENT;
+    policy->withheld[(int)tier - 1] = withheld_bytes;
+    return KVT_OK;
+}
+
 /* Writes that wait keep their bytes; their seconds follow the new bandwidth. Read bandwidth and
  * request seconds are kept for the figures alone: loads are in the options. */
 kvt_status kvt_policy_speed_set(kvt_policy *policy, kvt_tier tier, double read_bytes_per_s,

@@ -191,6 +191,7 @@ struct kvt_policy {
     uint64_t next_id;
     uint64_t used[TIERS];      /* stored and reserved */
     uint64_t releasing[TIERS]; /* share of used that moves in flight will release */
+    uint64_t withheld[TIERS];  /* of the capacity, by the caller; beside used */
 
     lives lives; /* uses that follow one (reuse_age.c) */
     hint_table hints;
@@ -220,6 +221,13 @@ static inline void *engine_resize(kvt_policy *policy, void *memory, size_t old_b
     assert(bytes != 0 || memory != NULL);
     const kvt_allocator *allocator = &policy->config.allocator;
     return allocator->resize(allocator->context, memory, old_bytes, bytes);
+}
+
+/* Bytes that plans may still give away in a tier; below 0 while it lacks some. */
+static inline int64_t policy_room(const kvt_policy *policy, int tier)
+{
+    return (int64_t)policy->capacity[tier] - (int64_t)policy->used[tier] -
+           (int64_t)policy->withheld[tier];
 }
 
 /* The pointer is valid until the pool grows. */

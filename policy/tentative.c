@@ -39,8 +39,8 @@ bool tentative_begin(kvt_policy *policy, tentative_plan *work, kvt_plan *plan)
     work->skipped_count = 0;
     work->used_before[KVT_TIER_NONE] = 0;
     for (int tier = 0; tier < TIERS; tier++) {
-        work->used_before[tier + 1] = policy->used[tier];
-        work->room[tier] = (int64_t)policy->capacity[tier] - (int64_t)policy->used[tier];
+        work->used_before[tier + 1] = policy->used[tier] + policy->withheld[tier];
+        work->room[tier] = policy_room(policy, tier);
     }
     return true;
 }

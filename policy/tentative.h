@@ -35,8 +35,8 @@ typedef struct tentative_plan {
     uint32_t sweeps;    /* victims that may still be sorted anew in turn, */
     uint32_t refreshes; /* and at the front: few in a decision, more in a tick */
     int own_group;      /* only victims of this group count, for its tenant's share; below 0: all */
-    /* State at the begin: the check in debug builds starts from used_before, and a plan that is
-     * taken back whole gives its ids back. */
+    /* State at the begin: the check in debug builds starts from used_before, which has what is
+     * withheld, too, and a plan that is taken back whole gives its ids back. */
     uint64_t used_before[KVT_TIER_COUNT];
     uint64_t next_id_before;
     /* Victims that no step could move; they are put back into the index at the end. */

@@ -98,8 +98,7 @@ static bool utility_has_room_inside(const kvt_policy *policy, const entry *e, ui
 {
     uint64_t need = entry_need(policy, e, to, tier);
     if (need <= policy->staging[tier]) return true;
-    return policy->used[tier] <= policy->capacity[tier] &&
-           need <= policy->capacity[tier] - policy->used[tier];
+    return (int64_t)need <= policy_room(policy, tier);
 }
 
 /* Seconds that a step costs for each use a second; `cost` is that of the present option. Evicting
@@ -514,7 +513,7 @@ double utility_price(const kvt_policy *policy, int tier)
 {
     int64_t room[TIERS];
     for (int other = 0; other < TIERS; other++)
-        room[other] = (int64_t)policy->capacity[other] - (int64_t)policy->used[other];
+        room[other] = policy_room(policy, other);
     const buckets *from = NULL;
     uint32_t first = utility_first(policy, tier, STEPS_FREE, -1, &from);
     if (first == NIL) first = utility_first(policy, tier, STEPS_PAID, -1, &from);

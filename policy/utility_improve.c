@@ -108,7 +108,7 @@ static void improve_entry(kvt_policy *policy, uint32_t index, const improve_ques
 {
     int64_t room[TIERS];
     for (int tier = 0; tier < TIERS; tier++)
-        room[tier] = (int64_t)policy->capacity[tier] - (int64_t)policy->used[tier];
+        room[tier] = policy_room(policy, tier);
     improvement found;
     shadow_prices known = utility_prices(room, false);
     if (!improve_find(policy, index, &known, ask, &found)) return;
@@ -149,7 +149,7 @@ void utility_promote(kvt_policy *policy, uint32_t index, int top, kvt_plan *plan
 static int64_t tick_excess(const kvt_policy *policy, int tier)
 {
     assert(tier >= 0 && tier < TIERS);
-    double capacity = (double)policy->capacity[tier];
+    double capacity = (double)policy->capacity[tier] - (double)policy->withheld[tier];
     uint64_t used = policy->used[tier] - policy->releasing[tier];
     assert(policy->used[tier] >= policy->releasing[tier]);
     double most = capacity - (double)policy->staging[tier];

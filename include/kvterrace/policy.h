@@ -367,6 +367,15 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_capacity_set(kvt_policy *policy, kvt
                                                          uint64_t capacity_bytes);
 
 /*
+ * Withholds bytes of a tier's capacity from plans, while the caller can give nobody their room; 0
+ * when the policy is opened. Stored entries stay; where the tier lacks the bytes, the next plan
+ * that needs room there makes them up first. O(1). KVT_OK; KVT_E_ARGUMENT (no such tier, or beyond
+ * 2^61 bytes).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_withheld_set(kvt_policy *policy, kvt_tier tier,
+                                                         uint64_t withheld_bytes);
+
+/*
  * Gives a tier other speeds than those it was opened with, because its devices turned out faster or
  * slower. Writes and moves are priced by them from now on. KVT_OK; KVT_E_ARGUMENT (no such tier, or
  * a speed that an open would refuse).

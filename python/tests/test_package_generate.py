@@ -46,6 +46,8 @@ UNWRAPPED = {
     "an engine that is given costs once and keeps them": [
         "kvt_policy_tenant_set", "kvt_policy_recost", "kvt_policy_resize",
         "kvt_policy_speed_set"],
+    "drives that answer late are those of a store": [
+        "kvt_policy_withheld_set"],
     "what is known of uses goes from one life of a store to the next within the store": [
         "kvt_policy_uses_get", "kvt_policy_uses_set", "kvt_policy_weights_set"],
 }

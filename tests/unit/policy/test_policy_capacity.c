@@ -99,6 +99,45 @@ TEST(lowered_in_flight)
     assert_int_equal(memory.held_bytes, 0);
 }
 
+/* Withheld bytes keep what is stored and make plans evict, those of puts or of ticks; given back
+ * they are free. */
+TEST(withheld)
+{
+    static const char *const names[] = {"lru", "lru-leaf", "utility"};
+    for (int n = 0; n < 3; n++) {
+        test_memory memory;
+        kvt_policy_stats stats;
+        kvt_policy *policy = open_with(names[n], &memory, 0, 1000);
+        uint64_t handle = 1;
+        for (; handle <= 40; handle++)
+            (void)admit_and_commit(policy, handle, KVT_TIER_SSD, 50);
+        kvt_policy_stats_get(policy, &stats);
+        const uint64_t full = stats.used_bytes[KVT_TIER_SSD];
+        assert_in_range(full, 800, 1000);
+        assert_ok(kvt_policy_withheld_set(policy, KVT_TIER_SSD, 1000 - full + 300));
+        kvt_policy_stats_get(policy, &stats);
+        assert_int_equal(stats.used_bytes[KVT_TIER_SSD], full);
+        for (; handle <= 60; handle++) {
+            assert_ok(kvt_policy_tick(policy, handle * 1000, 16, UINT64_MAX, &plan));
+            test_carry_out(policy, &plan);
+            const kvt_status status = admit_and_commit(policy, handle, KVT_TIER_SSD, 50);
+            kvt_policy_stats_get(policy, &stats);
+            if (status == KVT_OK) assert_true(stats.used_bytes[KVT_TIER_SSD] <= full - 300);
+        }
+        assert_in_range(stats.used_bytes[KVT_TIER_SSD], full - 400, full - 300);
+        assert_ok(kvt_policy_withheld_set(policy, KVT_TIER_SSD, 0));
+        const uint64_t evicted = stats.evictions;
+        uint32_t taken = 0;
+        for (uint32_t i = 0; i < 5; i++, handle++)
+            taken += admit_and_commit(policy, handle, KVT_TIER_SSD, 50) == KVT_OK;
+        if (n < 2) assert_int_equal(taken, 5); /* utility looks at what they are worth */
+        kvt_policy_stats_get(policy, &stats);
+        assert_int_equal(stats.evictions, evicted);
+        kvt_policy_close(policy);
+        assert_int_equal(memory.held_bytes, 0);
+    }
+}
+
 TEST(bad_capacity)
 {
     test_memory memory;
@@ -106,5 +145,8 @@ TEST(bad_capacity)
     assert_int_equal(kvt_policy_capacity_set(policy, KVT_TIER_NONE, 5), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_capacity_set(policy, KVT_TIER_COUNT, 5), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_capacity_set(policy, KVT_TIER_SSD, UINT64_MAX), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_withheld_set(policy, KVT_TIER_NONE, 5), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_withheld_set(policy, KVT_TIER_COUNT, 5), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_withheld_set(policy, KVT_TIER_SSD, UINT64_MAX), KVT_E_ARGUMENT);
     kvt_policy_close(policy);
 }
