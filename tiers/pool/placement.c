@@ -89,9 +89,26 @@ void pool_count_whole(tiers_pool *pool, uint32_t index, uint64_t bytes)
 bool pool_member_welcomes(pool_member *member)
 {
     if (!pool_member_takes(member) || tiers_worker_write_failed(member->worker)) return false;
+    if (tiers_worker_is_late(member->worker)) return false;
     if (member->wear.budget_bytes_per_day == 0) return true;
     pool_count_wear(member);
     return !tiers_wear_is_spent(&member->wear);
+}
+
+uint64_t pool_lagging(tiers_pool *pool)
+{
+    uint64_t late = 0, late_bytes = 0, bytes = 0;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        pool_member *member = &pool->members[i];
+        if (!pool_member_takes(member)) continue;
+        if (tiers_worker_is_late(member->worker)) {
+            late |= UINT64_C(1) << i;
+            late_bytes += member->capacity_bytes;
+        } else if (pool_member_welcomes(member)) {
+            bytes += member->capacity_bytes;
+        }
+    }
+    return bytes >= late_bytes ? late : 0;
 }
 
 /* Multiples of the golden ratio spread any number of objects in a row evenly over the steps of a

@@ -301,6 +301,17 @@ void tiers_pool_log_decisions(tiers_pool *pool, FILE *log)
 
 /* ---- transfers ---- */
 
+void pool_count_left(tiers_pool *pool, const tiers_location *location, bool left)
+{
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        const tiers_extent *extent = &location->extents[i];
+        uint64_t *bytes = &pool->members[extent->member].left_bytes;
+        assert(left || *bytes >= extent->bytes);
+        *bytes += left ? extent->bytes : -extent->bytes;
+    }
+    atomic_fetch_add(&pool->left_objects, left ? 1u : UINT32_MAX);
+}
+
 void pool_pin(const tiers_location *copy)
 {
     tiers_location *location = (tiers_location *)(uintptr_t)copy;
@@ -316,6 +327,7 @@ void pool_unpin(tiers_pool *pool, const tiers_location *copy)
     if (location == NULL) return;
     assert(location->pins > 0);
     if (--location->pins != 0 || !location->released) return;
+    pool_count_left(pool, location, false);
     location->next = pool->late;
     pool->late = location;
 }

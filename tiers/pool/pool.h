@@ -58,6 +58,8 @@ typedef struct tiers_location {
     bool released : 1;  /* the pool's: the last of them frees it */
     bool named : 1;     /* and something durable may still name it */
     bool odd_first : 1; /* bytes that fill no unit belong to the first one, not to one at the end */
+    bool on_late : 1;   /* a member of it answered late when it was reserved, */
+    bool unwanted : 1;  /* and others would do, if something made way there (tiers_pool_withheld) */
 } tiers_location;
 _Static_assert(sizeof(tiers_location) == 40, "locations are stored by the million");
 
@@ -147,9 +149,10 @@ bool tiers_pool_close(tiers_pool *pool);
 void tiers_pool_set_striping(tiers_pool *pool, tiers_striping striping);
 
 /* Reserves room for an object; bytes is rounded up to TIERS_GRAIN_BYTES. A full member's share goes
- * to the others. KVT_OK; KVT_E_SPACE (also when less than a unit is left on each member, and for
- * more than 2^20 units); KVT_E_MEMORY. Blocks on no I/O, but for the end of a trim when only the
- * room of that is left. */
+ * to the others. A member that answers late gets what finds no room on the others, and the location
+ * says so (on_late, unwanted). KVT_OK; KVT_E_SPACE (also when less than a unit is left on each
+ * member, and for more than 2^20 units); KVT_E_MEMORY. Blocks on no I/O, but for the end of a trim
+ * when only the room of that is left. */
 KVT_NODISCARD kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes,
                                             tiers_location **location_out);
 
@@ -397,6 +400,15 @@ void tiers_pool_take_back(tiers_pool *pool, const tiers_location *location, kvt_
 uint64_t tiers_pool_lend_address(tiers_pool *pool, const tiers_location *location,
                                  uint32_t *gpu_out);
 
+/*
+ * Bytes of the pool's capacity that hold nothing and are no room for a new object now. They are the
+ * free room of members that answer late, as long as the others hold half of the capacity or more:
+ * below that, and so where all are late or there is one, room on a late member is room. And they
+ * are the extents of objects that were released with a transfer in flight, which a device may still
+ * write to.
+ */
+uint64_t tiers_pool_withheld(tiers_pool *pool);
+
 /* Whether every member that holds a part of an object serves. Takes no lock. */
 bool tiers_pool_serves(const tiers_pool *pool, const tiers_location *location);
 
@@ -500,7 +512,8 @@ KVT_NODISCARD kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index,
                                            tiers_member_stats *out);
 
 /* Whether a member that has a part of a location has work and answers none of it, while another one
- * that takes new units answers. */
+ * that takes new units answers. False of a location that is on_late: a write elsewhere had no
+ * room. */
 bool tiers_pool_stalls(tiers_pool *pool, const tiers_location *location);
 
 /* Takes a member out of service: its objects give KVT_E_GONE from now on. */

@@ -42,6 +42,7 @@ typedef struct pool_member {
     atomic_bool trimmed; /* the range out was trimmed: the next holder of the mutex gives it back */
     tiers_wear wear;
     uint64_t wear_counted; /* of what the worker wrote, in wear already */
+    uint64_t left_bytes;   /* of extents released with transfers in flight; done_mutex */
     bool draining;
     uint32_t passed_over;            /* objects in a row without a unit here */
     uint32_t spared;                 /* objects in a row kept away since a write failed */
@@ -60,7 +61,8 @@ struct tiers_pool {
     pthread_cond_t done;
     tiers_location *late;   /* released, and their last transfers have ended since; done_mutex */
     _Atomic uint32_t holds; /* who closes, and each worker that nobody joined */
-    uint64_t budget_bytes;  /* UINT64_MAX = all there is */
+    _Atomic uint32_t left_objects; /* locations that members' left_bytes count */
+    uint64_t budget_bytes;         /* UINT64_MAX = all there is */
     uint32_t unit_bytes;
     tiers_striping striping; /* under the mutex */
     uint32_t cursor;         /* round robin: the member whose turn it is; under the mutex */
@@ -125,9 +127,13 @@ void pool_count_whole(tiers_pool *pool, uint32_t member, uint64_t bytes);
 /* The step at which the deal of the k-th object of so many units begins. */
 uint32_t pool_turn(const tiers_pool *pool, uint32_t k, uint64_t units);
 
-/* Whether a new object may lie on the member now: it takes units, its last write did not fail, and
- * its budget of writes is not spent. */
+/* Whether a new object may lie on the member now: it takes units, answers in time, its last write
+ * did not fail, and its budget of writes is not spent. */
 bool pool_member_welcomes(pool_member *member);
+
+/* The members that answer late, as a mask, where the others hold half of the capacity or more; 0:
+ * they do not, or none is late. */
+uint64_t pool_lagging(tiers_pool *pool);
 
 /* Brings a member's wear up to now; the mutex is held. */
 void pool_count_wear(pool_member *member);
@@ -161,6 +167,10 @@ void pool_call(tiers_pool *pool, const pool_calls *calls);
 
 /* A pinned location is not freed, and its extents are given to nobody else. done_mutex is held. */
 void pool_pin(const tiers_location *location);
+
+/* Counts the extents of a location that was released and is pinned, or is not any more. done_mutex
+ * is held. */
+void pool_count_left(tiers_pool *pool, const tiers_location *location, bool left);
 void pool_unpin(tiers_pool *pool, const tiers_location *location);
 
 /* Gives a range of a member's space back; the mutex is held. trim: nothing durable names it. */

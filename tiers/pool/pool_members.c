@@ -54,6 +54,7 @@ bool tiers_pool_stalls(tiers_pool *pool, const tiers_location *location)
 {
     bool stalls = false, others = false;
     uint64_t members = 0;
+    if (location->on_late) return false;
     for (uint32_t i = 0; i < location->share_count; i++)
         members |= UINT64_C(1) << location->shares[i].member;
     pthread_mutex_lock(&pool->mutex);
@@ -247,6 +248,27 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
     out->read_bytes_per_s = pool_is_weighted(pool) ? sum : takers * slowest;
     if (pool->striping == TIERS_STRIPE_ENTRY && takers != 0) out->read_bytes_per_s = sum / takers;
     pthread_mutex_unlock(&pool->mutex);
+}
+
+uint64_t tiers_pool_withheld(tiers_pool *pool)
+{
+    uint64_t capacity, used, bytes = 0, left = 0;
+    if (pool->member_count == 1 && atomic_load(&pool->left_objects) == 0) return 0;
+    pthread_mutex_lock(&pool->mutex);
+    pool_collect_late(pool);
+    pool_sum(pool, &capacity, &used);
+    const uint64_t late = pool_lagging(pool);
+    pthread_mutex_lock(&pool->done_mutex);
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        const pool_member *member = &pool->members[i];
+        if (!pool_member_takes(member)) continue;
+        bytes += (late >> i & 1) != 0 ? member->used_bytes : member->capacity_bytes;
+        left += member->left_bytes;
+    }
+    pthread_mutex_unlock(&pool->done_mutex);
+    pthread_mutex_unlock(&pool->mutex);
+    assert(left <= used);
+    return left + (bytes < capacity ? capacity - bytes : 0);
 }
 
 kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, tiers_member_stats *out)

@@ -230,10 +230,22 @@ static uint64_t reserve_units(const reserve_wish *wish)
                            : tiers_location_units(wish->bytes, wish->unit_bytes);
 }
 
-/* One try to reserve. A try that keeps away from members whose writes fail and finds no room is
- * made again with all members: an object on a doubtful member is better than none. The mutex is
- * held. The budget of the pool is checked first, because the members may hold more than it. */
-static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish,
+/* Notes that a location lies on a member whose answers are late, and whether it had better not. */
+static void reserve_note_late(tiers_pool *pool, tiers_location *location)
+{
+    uint64_t late = 0;
+    for (uint32_t i = 0; i < location->share_count; i++) {
+        const uint32_t member = location->shares[i].member;
+        if (tiers_worker_is_late(pool->members[member].worker)) late |= UINT64_C(1) << member;
+    }
+    location->on_late = late != 0;
+    location->unwanted = late != 0 && (pool_lagging(pool) & late) != 0;
+}
+
+/* One try to reserve. spared_out: the try keeps away from members whose writes fail or whose
+ * answers are late, and says whether there were any; NULL: with all members. The mutex is held. The
+ * budget of the pool is checked first, because the members may hold more than it. */
+static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish, bool *spared_out,
                                  tiers_location **location_out)
 {
     const uint64_t bytes = wish->bytes;
@@ -242,18 +254,16 @@ static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish,
     uint64_t used;
     pool_sum(pool, &capacity, &used);
     if (used > capacity || bytes > capacity - used) return KVT_E_SPACE;
-    reserve_rooms all;
-    reserve_open_rooms(pool, false, &all);
+    reserve_rooms rooms;
+    reserve_open_rooms(pool, false, &rooms);
     for (uint32_t i = 0; i < pool->member_count; i++)
-        if ((wish->members >> i & 1) == 0) all.bytes[i] = 0;
-    reserve_rooms rooms = all;
+        if ((wish->members >> i & 1) == 0) rooms.bytes[i] = 0;
     /* Keep an object away from members whose last write failed. Otherwise a member that reads and
      * does not write would draw every small object, because it is the emptiest. After
      * RESERVE_SPARED_MAX objects such a member is tried again. The count of objects is per member,
      * and a write that succeeds ends it. A member whose answers are late is left out, too, until
      * its worker has found that they are not. */
-    bool spared = false;
-    for (uint32_t i = 0; i < pool->member_count; i++) {
+    for (uint32_t i = 0; spared_out != NULL && i < pool->member_count; i++) {
         pool_member *member = &pool->members[i];
         const bool late = rooms.bytes[i] > 0 && tiers_worker_is_late(member->worker);
         bool failing = rooms.bytes[i] > 0 && tiers_worker_write_failed(member->worker);
@@ -262,18 +272,15 @@ static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish,
             continue;
         }
         rooms.bytes[i] = 0;
-        spared = true;
+        *spared_out = true;
     }
     tiers_share shares[TIERS_MEMBERS_MAX];
     double owed[TIERS_MEMBERS_MAX];
     const bool chance = pool->reweigh && pool_is_weighted(pool) && wish->members == UINT64_MAX;
     const uint64_t units = reserve_units(wish);
     const uint32_t turn = pool_turn(pool, pool->reserved, units);
-    uint32_t share_count =
+    const uint32_t share_count =
         reserve_plan(pool, &rooms, bytes, units, unit_bytes, turn, chance, shares, owed);
-    if (share_count == 0 && spared)
-        share_count =
-            reserve_plan(pool, &all, bytes, units, unit_bytes, turn, chance, shares, owed);
     assert(share_count <= pool->member_count);
     if (share_count == 0) return KVT_E_SPACE;
     tiers_location *location = tiers_location_make(bytes, unit_bytes, shares, share_count);
@@ -361,12 +368,14 @@ static uint64_t reserve_short(tiers_pool *pool, const reserve_wish *wish)
 }
 
 /* A slot is taken without a look at the spaces. Extents wait for trims alone, never for transfers:
- * room that a transfer will free is not there yet. */
+ * room that a transfer will free is not there yet. Members that are spared come last: an object on
+ * a doubtful member is better than none. */
 static kvt_status reserve_wished(tiers_pool *pool, const reserve_wish *wish,
                                  tiers_location **location_out)
 {
     kvt_status status = KVT_E_SPACE;
     uint64_t lacking;
+    bool spared = false;
     pthread_mutex_lock(&pool->mutex);
     pool_collect_late(pool);
     if (pool->slots != NULL && !wish->own_unit) {
@@ -376,11 +385,13 @@ static kvt_status reserve_wished(tiers_pool *pool, const reserve_wish *wish,
     while (status != KVT_OK && (lacking = reserve_short(pool, wish)) != 0 &&
            pool_slots_spare(pool, wish->bytes, lacking))
         ;
-    if (status != KVT_OK) status = reserve_locked(pool, wish, location_out);
+    if (status != KVT_OK) status = reserve_locked(pool, wish, &spared, location_out);
     while (status == KVT_E_SPACE &&
            ((reserve_may_yield(pool, wish) && pool_slots_yield(pool, wish->bytes)) ||
             reserve_await_trim(pool)))
-        status = reserve_locked(pool, wish, location_out);
+        status = reserve_locked(pool, wish, &spared, location_out);
+    if (status == KVT_E_SPACE && spared) status = reserve_locked(pool, wish, NULL, location_out);
+    if (status == KVT_OK) reserve_note_late(pool, *location_out);
     pthread_mutex_unlock(&pool->mutex);
     return status;
 }
@@ -468,6 +479,7 @@ static bool reserve_leave_pinned(tiers_pool *pool, tiers_location *location, boo
     assert(!location->released && "a location is released once");
     location->released = location->pins > 0;
     location->named = named;
+    if (location->released) pool_count_left(pool, location, true);
     bool pinned = location->released;
     pthread_mutex_unlock(&pool->done_mutex);
     return pinned;

@@ -73,7 +73,8 @@ typedef struct unresponsive {
     char *buffer;
 } unresponsive;
 
-static bool reweighs; /* of the next pool */
+static bool reweighs;            /* of the next pool */
+static uint64_t first_parts = 1; /* the second member has so many times the first one's bytes */
 
 static void unresponsive_open(unresponsive *s, uint64_t timeout_ns)
 {
@@ -83,7 +84,7 @@ static void unresponsive_open(unresponsive *s, uint64_t timeout_ns)
     kvt_device *inner = pool_scratch_memory(bytes);
     inner->facts.depth_max = 4; /* so that others come while one hangs */
     assert_ok(tiers_fault_open(inner, &s->device));
-    members[0] = pool_scratch_member(pool_scratch_memory(bytes), 1e9);
+    members[0] = pool_scratch_member(pool_scratch_memory(bytes / first_parts), 1e9);
     members[1] = pool_scratch_member(s->device, 1e9);
     members[1].timeout_ns = timeout_ns;
     if (reweighs) members[1].request_seconds = 1e-4;
@@ -132,6 +133,13 @@ static double unresponsive_weight(unresponsive *s)
     tiers_member_stats stats;
     assert_ok(tiers_pool_member(s->pool, 1, &stats));
     return stats.weight_bytes_per_s;
+}
+
+static uint64_t silent_free(unresponsive *s)
+{
+    tiers_member_stats stats;
+    assert_ok(tiers_pool_member(s->pool, 1, &stats));
+    return stats.free_bytes;
 }
 
 static tiers_transfer unresponsive_read(const tiers_location *location, void *buffer)
@@ -187,7 +195,11 @@ TEST(a_silent_member_loses_its_share)
         assert_ok(tiers_pool_reserve(s.pool, 8 * UNIT, &full[count]));
         for (uint32_t k = 0; k < full[count]->share_count; k++)
             units += full[count]->shares[k].member == 1;
+        assert_int_equal(full[count]->on_late, units > 0);
+        assert_int_equal(full[count]->unwanted, units > 0);
     }
+    assert_false(tiers_pool_stalls(s.pool, full[count - 1])); /* there is nowhere else to write */
+    assert_int_equal(tiers_pool_withheld(s.pool), silent_free(&s));
     while (count > 0)
         tiers_pool_release(s.pool, full[--count]);
     tiers_fault_clear(s.device);
@@ -195,9 +207,71 @@ TEST(a_silent_member_loses_its_share)
     assert_true(unresponsive_weight(&s) <= 1e9 / 32);
     while (unresponsive_weight(&s) < 1e9 / 2) /* without a request of ours */
         nap();
+    assert_int_equal(tiers_pool_withheld(s.pool), 0);
     assert_ok(tiers_pool_reserve(s.pool, 8 * UNIT, &full[0]));
     assert_int_equal(full[0]->share_count, 2);
+    assert_false(full[0]->on_late || full[0]->unwanted);
     tiers_pool_release(s.pool, full[0]);
+    unresponsive_close(&s);
+}
+
+/* Room on a late member is room where the members that answer hold less than half: one of two that
+ * drains, so that none is left, or one that is small. */
+TEST(room_on_a_late_member_that_is_most_of_the_pool_is_room)
+{
+    for (int small = 0; small < 2; small++) {
+        unresponsive s;
+        tiers_location *held[OBJECTS];
+        uint32_t count = 0;
+        reweighs = true;
+        first_parts = small ? 2 : 1;
+        unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
+        reweighs = false;
+        first_parts = 1;
+        unresponsive_hang(&s, &hang_all);
+        tiers_transfer transfer = unresponsive_read(s.both, s.buffer);
+        tiers_transfer_start(s.pool, &transfer);
+        while (unresponsive_weight(&s) > 1e9 / 32)
+            nap();
+        if (!small) assert_int_equal(tiers_pool_withheld(s.pool), silent_free(&s));
+        if (!small) assert_ok(tiers_pool_drain(s.pool, 0, true));
+        assert_int_equal(tiers_pool_withheld(s.pool), 0);
+        do { /* the small one is filled first */
+            assert_true(count < OBJECTS);
+            assert_ok(tiers_pool_reserve(s.pool, 8 * UNIT, &held[count]));
+        } while (!held[count++]->on_late);
+        assert_false(held[count - 1]->unwanted);
+        assert_false(tiers_pool_stalls(s.pool, held[count - 1]));
+        while (count > 0)
+            tiers_pool_release(s.pool, held[--count]);
+        tiers_fault_clear(s.device);
+        assert_ok(tiers_transfer_wait(s.pool, &transfer));
+        if (!small) assert_ok(tiers_pool_drain(s.pool, 0, false));
+        unresponsive_close(&s);
+    }
+}
+
+/* What an abandoned transfer may still write to is no room, and then it is. */
+TEST(what_a_member_may_still_write_to_is_withheld)
+{
+    unresponsive s;
+    atomic_uint released = 0;
+    unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
+    unresponsive_hang(&s, &hang_all);
+    tiers_location *location;
+    assert_ok(tiers_pool_reserve(s.pool, 8 * UNIT, &location));
+    tiers_transfer write = {
+        .kind = KVT_IO_WRITE, .location = location, .buffer = s.buffer, .bytes = 8 * UNIT};
+    tiers_transfer_start(s.pool, &write);
+    while (unresponsive_hung(&s) == 0)
+        nap();
+    tiers_transfer_abandon(s.pool, &write, count_released, &released);
+    assert_int_equal(tiers_pool_withheld(s.pool), 0); /* it is an object's */
+    tiers_pool_release(s.pool, location);
+    assert_int_equal(tiers_pool_withheld(s.pool), 8 * UNIT);
+    tiers_fault_clear(s.device);
+    await(&released, 1);
+    assert_int_equal(tiers_pool_withheld(s.pool), 0);
     unresponsive_close(&s);
 }
 
