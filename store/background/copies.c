@@ -188,13 +188,13 @@ static uint64_t copies_held_bytes(kvt_store *store)
 }
 
 /* Bytes that copies leave free, so that a put or a demotion need not wait for a commit: a 64th of
- * the tier, or two of the largest records. Lock held. */
+ * the tier, or two of the largest records, beside what is no room in time. Lock held. */
 static uint64_t copies_headroom(const kvt_store *store)
 {
     assert(store_is_locked(store));
     uint64_t share = store_policy_capacity(store, KVT_TIER_SSD) / 64;
     uint64_t records = 2 * store->record_bytes_max;
-    return share > records ? share : records;
+    return (share > records ? share : records) + store->withheld_bytes[KVT_TIER_SSD];
 }
 
 uint64_t copies_free_bytes(kvt_store *store, bool closing)

@@ -141,6 +141,7 @@ static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, u
     }
     store->maintaining = true;
     pressure_begin_round(store, own);
+    store_withhold(store);
     const store_lifetimes *lifetimes = &store->lifetimes;
     const bool ends = lifetimes->walking || store_now_ns(store) >= lifetimes->next_ns;
     pthread_mutex_unlock(&store->lock);

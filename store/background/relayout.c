@@ -88,7 +88,7 @@ static void relayout_hot(kvt_store *store, kvt_tier tier, uint32_t *moves_done)
         uint64_t handle = defers ? 0 : relayout_next(store, tier);
         pthread_mutex_unlock(&store->lock);
         if (handle == 0) return;
-        if (executor_relayout(store, handle, tier) == KVT_OK) ++*moves_done;
+        if (executor_relayout(store, handle, tier, false) == KVT_OK) ++*moves_done;
     }
 }
 
@@ -125,7 +125,7 @@ static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members,
 static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t handle, bool insist)
 {
     assert(handle != 0 && store->pools[tier] != NULL);
-    kvt_status status = executor_relayout(store, handle, tier);
+    kvt_status status = executor_relayout(store, handle, tier, true);
     if (status == KVT_E_SPACE && tier == KVT_TIER_SSD) {
         pthread_mutex_lock(&store->lock);
         const store_entry *entry = entry_find_handle(&store->table, handle);
@@ -135,7 +135,7 @@ static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t ha
     }
     if (status == KVT_E_SPACE && tier == KVT_TIER_SSD && store->catalog != NULL &&
         catalog_pending_release(store->catalog) && catalog_settle(store->catalog) == KVT_OK) {
-        status = executor_relayout(store, handle, tier);
+        status = executor_relayout(store, handle, tier, true);
     }
     if (status == KVT_E_IO) {
         /* A drain has to end: an entry that could not be read in so many tries, a minute of them,

@@ -144,10 +144,12 @@ kvt_status executor_walk(store_op *op, executor_cause *cause_out)
     return status;
 }
 
-kvt_status executor_run_unplanned(kvt_store *store, const kvt_move *move, executor_cause *cause_out)
+kvt_status executor_run_unplanned(kvt_store *store, const kvt_move *move, bool anywhere,
+                                  executor_cause *cause_out)
 {
     assert(move->kind == KVT_MOVE_CHANGE);
-    store_op op = {.store = store, .move = move, .began_ns = store_now_ns(store)};
+    store_op op = {
+        .store = store, .move = move, .anywhere = anywhere, .began_ns = store_now_ns(store)};
     op.stage = executor_begin(&op);
     return executor_walk(&op, cause_out);
 }
@@ -173,7 +175,8 @@ kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t c
                          .flight = is_put ? flight : NULL,
                          .began_ns = store_now_ns(store),
                          .planned = true,
-                         .for_put = for_put};
+                         .for_put = for_put,
+                         .anywhere = source.anywhere};
         op->stage = executor_begin(op);
         status = executor_walk(op, &result_out->cause);
         if (is_put) result_out->put_bytes = op->record_bytes;
@@ -222,7 +225,8 @@ static kvt_status executor_await_rest(kvt_store *store, uint64_t handle, uint64_
 
 /* Writes the record of a RESIDENT entry once more, to a tier: a move that the policy does not know
  * of. Lock held at entry, not at exit. */
-static kvt_status executor_write_again(kvt_store *store, store_entry *entry, kvt_tier to)
+static kvt_status executor_write_again(kvt_store *store, store_entry *entry, kvt_tier to,
+                                       bool anywhere)
 {
     uint64_t handle = entry->handle;
     kvt_move move = {.handle = handle, .kind = KVT_MOVE_CHANGE};
@@ -232,7 +236,7 @@ static kvt_status executor_write_again(kvt_store *store, store_entry *entry, kvt
     (void)!kvt_policy_pin(store->policy, handle); /* no plan touches it meanwhile */
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_MOVING);
     pthread_mutex_unlock(&store->lock);
-    kvt_status status = executor_run_unplanned(store, &move, &cause);
+    kvt_status status = executor_run_unplanned(store, &move, anywhere, &cause);
     if (cause == EXECUTOR_FULL) status = KVT_E_IO;
     pthread_mutex_lock(&store->lock);
     (void)!kvt_policy_unpin(store->policy, handle); /* a miss when it could not be read */
@@ -240,12 +244,12 @@ static kvt_status executor_write_again(kvt_store *store, store_entry *entry, kvt
     return status;
 }
 
-kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier)
+kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier, bool anywhere)
 {
     pthread_mutex_lock(&store->lock);
     store_entry *entry = entry_find_handle(&store->table, handle);
     if (entry != NULL && entry->state == ENTRY_RESIDENT && entry->place->tier == tier)
-        return executor_write_again(store, entry, tier);
+        return executor_write_again(store, entry, tier, anywhere);
     pthread_mutex_unlock(&store->lock);
     return KVT_MISS;
 }
@@ -256,7 +260,7 @@ kvt_status executor_copy(kvt_store *store, uint64_t handle, uint64_t deadline_ns
     kvt_status status = executor_await_rest(store, handle, deadline_ns);
     if (status == KVT_OK) {
         store_entry *entry = entry_find_handle(&store->table, handle);
-        return executor_write_again(store, entry, KVT_TIER_SSD);
+        return executor_write_again(store, entry, KVT_TIER_SSD, deadline_ns != 0);
     }
     pthread_mutex_unlock(&store->lock);
     return status;

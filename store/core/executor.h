@@ -13,6 +13,7 @@
 typedef enum executor_cause {
     EXECUTOR_DONE = 0,
     EXECUTOR_ROOM,   /* pool or policy had no room for the record; no device said so */
+    EXECUTOR_LATE,   /* the only room was on devices that answer late */
     EXECUTOR_FULL,   /* a device said that it is full */
     EXECUTOR_HELD,   /* readers held the room for too long */
     EXECUTOR_LARGER, /* the record came out larger than was planned */
@@ -33,11 +34,13 @@ struct store_gpu_views; /* gpu_views.h */
 struct executor_flight; /* executor_flights.h */
 
 /* Where the bytes of a plan's PUT are: in views, one a group; or in a GPU's memory. Neither: the
- * plan has no PUT. flight: NULL, or the PUT's record may be written behind this call. */
+ * plan has no PUT. flight: NULL, or the PUT's record may be written behind this call. anywhere:
+ * records may lie on devices that answer late, where there is no other room. */
 typedef struct executor_source {
     const kvt_view *views;
     struct store_gpu_views *gpu;
     struct executor_flight *flight;
+    bool anywhere;
 } executor_source;
 
 /* Carries a marked plan out, in order; after a failure the rest is aborted. No lock held. Returns
@@ -46,20 +49,23 @@ KVT_NODISCARD kvt_status executor_run_plan(kvt_store *store, const kvt_move *mov
                                            executor_source source, executor_result *result_out);
 
 /* Carries out a move of a MOVING entry that the policy does not know of: it is neither committed
- * nor aborted there, nor reported. No lock held. Returns how it failed. */
+ * nor aborted there, nor reported. anywhere: as of executor_source. No lock held. Returns how it
+ * failed. */
 KVT_NODISCARD kvt_status executor_run_unplanned(kvt_store *store, const kvt_move *move,
-                                                executor_cause *cause_out);
+                                                bool anywhere, executor_cause *cause_out);
 
 /* Lays a RESIDENT entry of this tier out anew: the same record, in the same tier, with the present
- * weights. No lock held. KVT_OK; KVT_MISS (the entry is not at rest there); KVT_E_SPACE (no room:
- * the entry stays); the failures of reading and writing. */
-KVT_NODISCARD kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier);
+ * weights. anywhere: as of executor_source. No lock held. KVT_OK; KVT_MISS (the entry is not at
+ * rest there); KVT_E_SPACE (no room: the entry stays); the failures of reading and writing. */
+KVT_NODISCARD kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier,
+                                           bool anywhere);
 
 /* Writes the record of an entry above the SSD to the SSD, as its copy, if there is room now. One in
  * motion is waited for until an instant of CLOCK_MONOTONIC in nanoseconds, 0 for not at all; a plan
- * of it that waits for the background is called off. No lock held. KVT_OK; KVT_MISS (the entry is
- * gone, is on SSD or has a copy there); KVT_E_TIMEOUT (it was in motion all the time); KVT_E_SPACE;
- * the failures of reading and writing. */
+ * of it that waits for the background is called off. With an instant the copy may lie anywhere, as
+ * of executor_source. No lock held. KVT_OK; KVT_MISS (the entry is gone, is on SSD or has a copy
+ * there); KVT_E_TIMEOUT (it was in motion all the time); KVT_E_SPACE; the failures of reading and
+ * writing. */
 KVT_NODISCARD kvt_status executor_copy(kvt_store *store, uint64_t handle, uint64_t deadline_ns);
 
 /* The row of an entry whose record is at a place, but for the location. */

@@ -69,7 +69,7 @@ static void flights_start(executor_flights *flights)
     flights->held_bytes = 0;
 }
 
-/* Gives up the writes that wait for a device out of service, which lands them. */
+/* Gives up the writes that are stuck, which lands them. */
 static void flights_give_up(executor_flights *flights)
 {
     for (executor_flight *flight = flights->first; flight != NULL; flight = flight->next) {

@@ -74,7 +74,9 @@ typedef struct store_op {
     bool planned;         /* by the policy: it is committed or aborted there */
     bool for_put;         /* its plan ends with a put, which needs the room */
     bool source_asked;    /* change: the source was read, or the read was tried */
-    bool no_room;         /* pool or policy had no room for the new record */
+    bool anywhere;        /* room on devices that answer late is room */
+    bool no_room;         /* pool or policy had no room for the new record, */
+    bool late;            /* but on such devices */
     bool held;            /* there would have been room, and readers did not give it back */
     bool larger;          /* the record is larger than planned, or the codec gained nothing */
     uint32_t stages_done; /* mask; a stuck operation prints its own history in a debugger */

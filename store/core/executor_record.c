@@ -372,16 +372,25 @@ static kvt_status executor_encode_staged(store_op *op)
     return status;
 }
 
-/* Room for a record that is in staging. By its tensors where the tier is placed so. */
+/* Room for a record that is in staging. By its tensors where the tier is placed so. Room that is
+ * none in time is not taken, unless the operation may lie anywhere. */
 static kvt_status executor_take(store_op *op)
 {
     tiers_pool *pool = op->store->pools[op->tier];
     uint64_t tensor = 0;
+    kvt_status status;
     if (op->store->placement[op->tier] == KVT_PLACE_TENSOR)
         tensor = codecs_tensor_bytes(op->record, op->record_bytes);
     if (tensor == 0 || tensor > UINT32_MAX)
-        return tiers_pool_reserve(pool, op->record_bytes, &op->location);
-    return tiers_pool_reserve_tensors(pool, op->record_bytes, (uint32_t)tensor, &op->location);
+        status = tiers_pool_reserve(pool, op->record_bytes, &op->location);
+    else
+        status =
+            tiers_pool_reserve_tensors(pool, op->record_bytes, (uint32_t)tensor, &op->location);
+    op->late = status == KVT_OK && op->location->unwanted && !op->anywhere;
+    if (!op->late) return status;
+    tiers_pool_release(pool, op->location);
+    op->location = NULL;
+    return KVT_E_SPACE;
 }
 
 /* Room for the record of a put, and scratch to make it from where the view has the bytes. */

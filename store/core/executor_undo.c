@@ -46,7 +46,7 @@ static bool executor_failed_read(const store_op *op, kvt_status status)
 static bool executor_gives_up(const store_op *op, kvt_tier source)
 {
     const kvt_move *move = op->move;
-    if (!op->for_put || !op->no_room || move->kind != KVT_MOVE_CHANGE) return false;
+    if (!op->for_put || !op->no_room || op->late || move->kind != KVT_MOVE_CHANGE) return false;
     if (op->larger || op->entry->leased) return false;
     return source != KVT_TIER_NONE && move->to_bytes[source] < move->from_bytes[source];
 }
@@ -94,8 +94,9 @@ static void executor_settle_loss(store_op *op, kvt_tier source, kvt_status statu
         store->counters.given_up++;
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &op->entry->key, source);
         quarantine_lose_entry(store, op->entry, KVT_REMOVED_EVICTED);
-    } else if (op->planned || !op->no_room) {
-        /* A new layout may wait for room as long as need be. */
+    } else if (!op->late && (op->planned || !op->no_room)) {
+        /* A new layout may wait for room as long as need be, and the next plan knows what room on
+         * devices that answer late is worth. */
         backoff_note_failure(store, op->entry, op->no_room);
     }
 }
@@ -115,6 +116,7 @@ static executor_cause executor_find_cause(const store_op *op, kvt_status status)
     if (op->held) return EXECUTOR_HELD;
     bool larger = op->planned && op->record_bytes > store_bytes_of(op->move->to_bytes);
     if (op->larger || larger) return EXECUTOR_LARGER;
+    if (op->late) return EXECUTOR_LATE;
     if (!op->no_room) return EXECUTOR_FULL;
     /* The room went with a member that left service after the plan was made. */
     return op->store->retired_members[op->tier] != 0 ? EXECUTOR_DEVICE : EXECUTOR_ROOM;

@@ -27,6 +27,10 @@
  */
 #define PUT_TRIES 8
 
+/* Plans after which the record may lie on devices that answer late: evictions have made no room on
+ * the others by then. */
+#define PUT_TRIES_IN_TIME 4
+
 /* Records' room that a put makes for its own at most, where a tier's free room fits none. */
 #define PUT_ROOM_MOST 4u
 
@@ -46,6 +50,7 @@ static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_prog
     if (status != KVT_OK) return status;
     entry->curve_epoch = (uint16_t)store->curve_epoch;
     backoff_expire(store);
+    store_withhold(store);
     if (trust_try_due(store, entry, &offer, plan) == KVT_OK) return KVT_OK;
     offer.copy_seconds = remote_costs_of_entry(store, entry);
     uint64_t started_ns = store_now_ns(store);
@@ -268,7 +273,8 @@ static bool put_learn_size(put_progress *progress, const kvt_move *put,
     assert(put->kind == KVT_MOVE_PUT && result->cause != EXECUTOR_DONE);
     uint64_t planned = store_bytes_of(put->to_bytes);
     bool larger = result->put_bytes > planned;
-    bool lacks_room = result->cause == EXECUTOR_ROOM || result->cause == EXECUTOR_FULL;
+    const executor_cause cause = result->cause;
+    bool lacks_room = cause == EXECUTOR_ROOM || cause == EXECUTOR_LATE || cause == EXECUTOR_FULL;
     bool crowded = lacks_room && planned < PUT_ROOM_MOST * result->put_bytes;
     if (!larger && !crowded) return false;
     progress->larger_variant = put->to_variant;
@@ -293,7 +299,9 @@ static bool put_tries_again(kvt_store *store, put_work *work, const executor_res
         return true;
     }
     bool sized = put_learn_size(progress, &work->plan->moves[work->plan->count - 1], result);
-    return result->cause == EXECUTOR_DEVICE || (result->cause != EXECUTOR_OTHER && sized);
+    /* The next plan does without the device, or makes room on those that are not late. */
+    if (result->cause == EXECUTOR_DEVICE || result->cause == EXECUTOR_LATE) return true;
+    return result->cause != EXECUTOR_OTHER && sized;
 }
 
 bool put_is_copy(const kvt_store *store, const put_work *work)
@@ -313,7 +321,9 @@ kvt_status put_run(kvt_store *store, put_work *work)
     while (status == KVT_OK) {
         executor_result result = {0};
         const kvt_plan *plan = work->plan;
-        const executor_source source = {work->views, work->gpu, work->flight};
+        const executor_source source = {work->views, work->gpu, work->flight,
+                                        progress->tries - progress->larger_changes >
+                                            PUT_TRIES_IN_TIME};
         if (work->flies)
             progress->last = executor_flight_end(work->flight, &result);
         else

@@ -173,6 +173,7 @@ struct kvt_store {
     uint64_t padding_bytes;                   /* of SSD's slots, as the policy's capacity has it */
     uint64_t lent_bytes[KVT_TIER_COUNT];      /* taken out of the policy's capacity (scratch.h), */
     uint64_t scratch_bytes[KVT_TIER_COUNT];   /* part of them that extents hold; under lock */
+    uint64_t withheld_bytes[KVT_TIER_COUNT];  /* as the policy was told (store_withhold) */
     uint64_t retired_members[KVT_TIER_COUNT]; /* masks of members known to be out; under lock */
     bool capacity_passed; /* a recovery took in more than the policy may fill the SSD tier with */
     bool returns_owed[KVT_TIER_COUNT]; /* quarantined entries lack memory to return; under lock */
@@ -257,6 +258,11 @@ uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT]);
 /* The capacity that the policy plans with: the pool's, less the bytes that whole stripe units on
  * several members can leave unusable, and less what is lent (scratch.h). Lock held, but at open. */
 uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
+
+/* Withholds from the policy what is no room in a tier now (tiers_pool_withheld), and some records
+ * more, because evictions of plans under way free room that is to be withheld, too. Called before
+ * each decision on a put and in each background round. Lock held. */
+void store_withhold(kvt_store *store);
 
 /* Lowers the policy's capacity of the SSD tier, which a recovery has raised to the pool's, as far
  * as the entries stored there allow. In the background round until it is down. Lock held. */

@@ -63,6 +63,32 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
     return facts.capacity_bytes > taken ? facts.capacity_bytes - taken : 0;
 }
 
+/* Records that are withheld beside room that is none, or a part of the tier. What is withheld falls
+ * by a part of a record at a time, so that new objects lie on all devices and not on the one alone
+ * that is well again. */
+#define STORE_AHEAD_RECORDS 8u
+#define STORE_AHEAD_PARTS   64u
+#define STORE_BACK_PARTS    2u
+
+void store_withhold(kvt_store *store)
+{
+    assert(store_is_locked(store));
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        if (store->pools[tier] == NULL) continue;
+        uint64_t bytes = tiers_pool_withheld(store->pools[tier]);
+        if (bytes != 0) {
+            const uint64_t records = STORE_AHEAD_RECORDS * store->record_bytes_max;
+            const uint64_t part = store_policy_capacity(store, (kvt_tier)tier) / STORE_AHEAD_PARTS;
+            bytes += records < part ? records : part;
+        }
+        const uint64_t step = store->record_bytes_max / STORE_BACK_PARTS;
+        if (store->withheld_bytes[tier] > bytes + step) bytes = store->withheld_bytes[tier] - step;
+        if (bytes == store->withheld_bytes[tier]) continue;
+        if (kvt_policy_withheld_set(store->policy, (kvt_tier)tier, bytes) == KVT_OK)
+            store->withheld_bytes[tier] = bytes;
+    }
+}
+
 void store_settle_capacity(kvt_store *store)
 {
     assert(store_is_locked(store));

@@ -347,5 +347,6 @@ bool transfer_is_stuck(const store_transfer *kept)
 {
     for (uint32_t i = 0; i < kept->count; i++)
         if (tiers_transfer_is_stuck(kept->pool, &kept->all[i])) return true;
-    return false;
+    return kept->all[0].kind == KVT_IO_WRITE &&
+           tiers_pool_stalls(kept->pool, kept->all[0].location);
 }

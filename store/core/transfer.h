@@ -149,7 +149,8 @@ KVT_NODISCARD kvt_status transfer_take(store_transfer *transfer, staging_buffer 
  * False: it has landed, and `landed` was called or is about to be. True: it is not called. */
 bool transfer_give_up(store_transfer *transfer);
 
-/* Whether a transfer under way waits for a device that is out of service. */
+/* Whether a transfer under way waits for a device that is out of service, or a write, as
+ * transfer_write, for one that answers nothing. */
 bool transfer_is_stuck(const store_transfer *transfer);
 
 #endif

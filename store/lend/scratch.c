@@ -60,7 +60,8 @@ static uint64_t scratch_ask(kvt_store *store, const scratch_wish *wish, uint64_t
     const uint64_t capacity = store_policy_capacity(store, wish->tier);
     double price;
     *used_out = scratch_policy_used(store, wish->tier, &price);
-    const uint64_t free = *used_out < capacity ? capacity - *used_out : 0;
+    const uint64_t taken = *used_out + store->withheld_bytes[wish->tier];
+    const uint64_t free = taken < capacity ? capacity - taken : 0;
     if (wish->bytes > capacity) return wish->bytes - capacity;
     if (wish->bytes > free && !(wish->worth_per_byte > price)) return wish->bytes - free;
     store->lent_bytes[wish->tier] += wish->bytes;
