@@ -67,8 +67,8 @@ typedef struct windows_change {
 void windows_step(windows_unit *unit, const float *weight, const uint8_t *wanted,
                   uint32_t *left_out, windows_change *change_out);
 
-/* Of the pages that the last step kept number i, below change.kept: in no order. Until the next call
- * with the unit. */
+/* Number i of the pages that the last step kept, below change.kept, in no order. Until the next
+ * call with the unit. */
 static inline uint32_t windows_kept(const windows_unit *unit, uint32_t i)
 {
     return (uint32_t)unit->order[i];
