@@ -12,9 +12,9 @@
  *     bring     waits for the reads, decodes, estimates (a thread)
  *     compute   waits out the layer (a thread), then select of the next layer
  *
- * The drives work meanwhile: "fetch". Windows grow until what the processor does in a step takes
- * longer than its reads, with the budget that keeps the error; then the micro-batch is the fastest
- * of those that divide the sequences.
+ * The drives work meanwhile: "fetch". Of the windows that are tried, each with the budget that keeps
+ * the error, the one stays whose steps take the least of what takes longer, processor or drives;
+ * then the micro-batch is the fastest of those that divide the sequences.
  *
  * Methods plan in memory beforehand, at the least budget whose error is ours, and carry their reads
  * out on the drives; their scoring takes no time here. `compute` is the best method's own fetch
@@ -111,6 +111,7 @@ typedef struct pipeline_row {
 
 /* The reads of a method at the error that all have. */
 typedef struct method_plan {
+    double window_bytes; /* of a layer and sequence */
     decode_trial trial;
     decode_reads reads;
     decode_figures figures;
@@ -282,11 +283,11 @@ static kvt_status find_budget(pipeline_site *site, kvt_sparse *sequence, uint64_
     return status;
 }
 
-/* The error of a budget and a window of two of its rows; then windows from small to large, until
- * the processor's part of a step meets that of the drives. */
+/* The error of a budget and a window of two of its rows; then the window whose steps take least. */
 static kvt_status calibrate_windows(pipeline_site *site)
 {
     kvt_status status = KVT_OK;
+    double least = INFINITY;
     for (int i = -1; i < WINDOWS_TRIED && status == KVT_OK; i++) {
         const uint64_t window = site->data.bytes / window_shares[i < 0 ? 0 : i];
         double look_up, fetch;
@@ -296,12 +297,17 @@ static kvt_status calibrate_windows(pipeline_site *site)
         if (i < 0) {
             status = run_apart(site, g.sequences[0], &site->target_error, &look_up, &fetch);
         } else {
-            status = find_budget(site, g.sequences[0], &site->budget_bytes, &site->error, &look_up,
-                                 &fetch);
-            site->window_bytes = window;
+            uint64_t budget;
+            double error;
+            status = find_budget(site, g.sequences[0], &budget, &error, &look_up, &fetch);
+            if (status == KVT_OK && fmax(look_up, fetch) < least) {
+                least = fmax(look_up, fetch);
+                site->budget_bytes = budget;
+                site->window_bytes = window;
+                site->error = error;
+            }
         }
         close_group(&g);
-        if (i >= 0 && look_up >= fetch) break;
     }
     return status;
 }
@@ -642,6 +648,7 @@ static kvt_status pipeline_method_plan(pipeline_site *site, uint32_t number)
     kvt_status status = decode_trial_open(&site->layer, &method->method, &plan->trial);
     if (status == KVT_OK && !method->whole)
         status = decode_trial_find(&site->layer, &plan->trial, site->target_error, &budget);
+    plan->window_bytes = method->method.window * budget * (double)site->data.bytes;
     return status != KVT_OK
                ? status
                : decode_trial_run(&site->layer, &plan->trial, budget, &plan->reads, &plan->figures);
@@ -692,15 +699,17 @@ static void report_fill(const pipeline_site *site)
         const pipeline_row *row = &site->rows[number][which];
         bench_report_row(
             site->report, "results",
-            json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f, s:f}, s:f}", "case",
-                      number < PIPELINE_METHODS ? pipeline_methods[number].method.name
-                      : number == OURS          ? "ours"
-                                                : "ours, one stage after the other",
-                      "compute_seconds", site->compute_seconds[which], "tokens_per_s",
-                      row->tokens_per_s, "step_seconds", row->step_seconds, "bytes_per_layer",
-                      row->bytes, "error", row->error, "stage_seconds", "select", row->select,
-                      "fetch", row->fetch, "bring", row->bring, "compute", row->compute, "overlap",
-                      row->overlap));
+            json_pack(
+                "{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f, s:f}, s:f}", "case",
+                number < PIPELINE_METHODS ? pipeline_methods[number].method.name
+                : number == OURS          ? "ours"
+                                          : "ours, one stage after the other",
+                "compute_seconds", site->compute_seconds[which], "tokens_per_s", row->tokens_per_s,
+                "step_seconds", row->step_seconds, "bytes_per_layer", row->bytes, "window_bytes",
+                number < PIPELINE_METHODS ? site->plans[number].window_bytes
+                                          : (double)site->window_bytes,
+                "error", row->error, "stage_seconds", "select", row->select, "fetch", row->fetch,
+                "bring", row->bring, "compute", row->compute, "overlap", row->overlap));
     }
     bench_report_add(
         site->report,
@@ -771,6 +780,7 @@ const bench_case bench_pipeline_case = {
                                             "micro_batch gain gain_without_compute"},
                                        {"results",
                                         "case compute_seconds tokens_per_s error bytes_per_layer "
+                                        "window_bytes "
                                         "step_seconds stage_seconds.select stage_seconds.fetch "
                                         "stage_seconds.bring stage_seconds.compute overlap"},
                                        {0}},
