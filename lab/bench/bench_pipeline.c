@@ -12,9 +12,9 @@
  *     bring     waits for the reads, decodes, estimates (a thread)
  *     compute   waits out the layer (a thread), then select of the next layer
  *
- * The drives work meanwhile: "fetch". Of the windows that are tried, each with the budget that keeps
- * the error, the one stays whose steps take the least of what takes longer, processor or drives;
- * then the micro-batch is the fastest of those that divide the sequences.
+ * The drives work meanwhile: "fetch". Windows are tried, each with the budget that keeps the error:
+ * the one stays whose steps take the least of what takes longer, processor or drives. Then the
+ * micro-batch is the fastest of those that divide the sequences.
  *
  * Methods plan in memory beforehand, at the least budget whose error is ours, and carry their reads
  * out on the drives; their scoring takes no time here. `compute` is the best method's own fetch
