@@ -61,7 +61,7 @@ static const command_option keep_options[] = {
           "Entries that are opened (default 100,000, then 1,000,000)"),
     {.name = "part",
      .argument = "PART",
-     .text = "What is measured: encryption, opens, the scrub, a slow drive, or all (all)",
+     .text = "What is measured: seal (encryption), reopen, scrub, slow, or all (all)",
      .kind = OPTION_CHOICE,
      .offset = offsetof(lab_arguments, options.part),
      .extra = "all|seal|reopen|scrub|slow"},
