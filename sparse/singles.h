@@ -45,7 +45,7 @@ KVT_NODISCARD kvt_status sparse_singles_work_open(uint32_t tokens, uint32_t grou
                                                   uint32_t head_dim, singles_work *work_out);
 void sparse_singles_work_close(singles_work *work);
 
-/* What a step of one unit brings of its pages that bring single tokens. */
+/* The tokens that a step of one unit brings of its pages that bring single ones. */
 typedef struct singles_choice {
     uint8_t *page;          /* [pages of the zone]: not 0 of those */
     uint64_t *chosen;       /* a bit of each place */

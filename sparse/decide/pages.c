@@ -70,7 +70,7 @@ static float density_of(const pages_problem *p, float inverse, uint32_t page)
     return p->weight[page] / (float)(int32_t)tokens;
 }
 
-/* Its bin, 0 of none. */
+/* The bin of a weight per token, 0 of none. */
 static int32_t bin_of_density(float density)
 {
     uint32_t bits;
@@ -98,7 +98,7 @@ typedef struct pages_ladder {
     uint32_t count;
     pages_variant variant[PAGES_VARIANTS];
     int32_t bins[PAGES_VARIANTS];
-    /* What a whole page reads, by what is held and what is wanted. */
+    /* Bytes that a whole page reads, by the variant held and the one wanted. */
     uint64_t bytes[PAGES_VARIANTS][PAGES_VARIANTS];
     float inverse; /* as bin_of takes it */
 } pages_ladder;
@@ -130,7 +130,7 @@ static uint64_t ladder_bytes(const pages_problem *p, const pages_ladder *ladder,
     return pages_read_bytes(p->terms, tokens, held_of(p, page), wanted);
 }
 
-/* What a page reads in variant i, beyond what it reads in the one before. */
+/* Bytes that a page reads in variant i, beyond those in the one before. */
 static int64_t ladder_step(const pages_problem *p, const pages_ladder *ladder, uint32_t page,
                            uint32_t i)
 {
@@ -255,7 +255,7 @@ static void take_best(const pages_problem *p, const pages_ladder *ladder, uint8_
         take(ladder, page, ladder->count, variant_out);
 }
 
-/* What the pages read in their variants; all but the candidates are as they were. */
+/* Bytes that the pages read in their variants; all but the candidates are as they were. */
 static uint64_t plan_bytes(const pages_problem *p, const pages_ladder *ladder,
                            const pages_candidates *candidates, const uint8_t *variant)
 {
@@ -281,7 +281,6 @@ static void choose_within(const pages_problem *p, const pages_ladder *ladder,
     int64_t bytes[THETAS];
     if (p->budget_bytes == PAGES_BUDGET_ALL) {
         candidates->all = true;
-        candidates->count = 0;
         take_best(p, ladder, variant_out);
     } else {
         const bool alike = p->tokens == NULL && ladder->inverse > 0.0f;

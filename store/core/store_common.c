@@ -63,9 +63,9 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
     return facts.capacity_bytes > taken ? facts.capacity_bytes - taken : 0;
 }
 
-/* Records that are withheld beside room that is none, or a part of the tier. What is withheld falls
- * by a part of a record at a time, so that new objects lie on all devices and not on the one alone
- * that is well again. */
+/* Records that are withheld beside room that is none, or a part of the tier. The withheld bytes
+ * fall by a part of a record at a time, so that new objects lie on all devices and not on the one
+ * alone that is well again. */
 #define STORE_AHEAD_RECORDS 8u
 #define STORE_AHEAD_PARTS   64u
 #define STORE_BACK_PARTS    2u

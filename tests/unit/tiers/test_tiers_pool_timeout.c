@@ -251,7 +251,7 @@ TEST(room_on_a_late_member_that_is_most_of_the_pool_is_room)
     }
 }
 
-/* What an abandoned transfer may still write to is no room, and then it is. */
+/* Room that an abandoned transfer may still write to is none until the transfer has ended. */
 TEST(what_a_member_may_still_write_to_is_withheld)
 {
     unresponsive s;
